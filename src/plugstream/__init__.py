@@ -1,0 +1,109 @@
+"""Online plug-and-play image reconstruction: a few views per iteration, any denoiser as the prior.
+
+The public names are imported when first used, so that `import plugstream` and `plugstream --help` do not wait for
+torch.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+_HOME = {
+    "plugstream.algorithms": ["ADMM", "Algorithm", "ProximalGradient"],
+    "plugstream.denoisers": [
+        "TV",
+        "Box",
+        "Clipped",
+        "Damped",
+        "Denoiser",
+        "FromFunction",
+        "FromModule",
+        "Identity",
+        "NonNegative",
+        "SoftThreshold",
+    ],
+    "plugstream.errors": ["InputError", "PlugstreamWarning"],
+    "plugstream.fidelity": ["Fidelity", "LeastSquares", "SmoothFidelity"],
+    "plugstream.models": ["BornModel", "FunctionModel", "MatrixModel", "Model", "ModelBase"],
+    "plugstream.monitors": ["SNR", "Cost", "Distance", "snr"],
+    "plugstream.runs.images": ["load_picture", "save_image"],
+    "plugstream.sampling": ["All", "Epochs", "Fixed", "Importance", "Shifted", "Uniform"],
+    "plugstream.scans": [
+        "BornGeometry",
+        "Grid",
+        "MemoryScan",
+        "StoredScan",
+        "open_scan",
+        "ring",
+        "save_scan",
+    ],
+    "plugstream.schedules": ["Geometric", "OverL", "Power"],
+    "plugstream.simulation": ["add_noise", "simulate"],
+    "plugstream.solver": ["Progress", "Result", "Stop", "solve"],
+    "plugstream.theory": ["fixed_point_distance", "fixed_point_map"],
+}
+_WHERE = {name: module for module, names in _HOME.items() for name in names}
+
+__all__ = sorted([*_WHERE, "__version__"])
+
+if TYPE_CHECKING:  # the same names for type checkers and editors; a test keeps the two lists alike
+    from plugstream.algorithms import ADMM as ADMM, Algorithm as Algorithm, ProximalGradient as ProximalGradient
+    from plugstream.denoisers import (
+        TV as TV,
+        Box as Box,
+        Clipped as Clipped,
+        Damped as Damped,
+        Denoiser as Denoiser,
+        FromFunction as FromFunction,
+        FromModule as FromModule,
+        Identity as Identity,
+        NonNegative as NonNegative,
+        SoftThreshold as SoftThreshold,
+    )
+    from plugstream.errors import InputError as InputError, PlugstreamWarning as PlugstreamWarning
+    from plugstream.fidelity import Fidelity as Fidelity, LeastSquares as LeastSquares, SmoothFidelity as SmoothFidelity
+    from plugstream.models import (
+        BornModel as BornModel,
+        FunctionModel as FunctionModel,
+        MatrixModel as MatrixModel,
+        Model as Model,
+        ModelBase as ModelBase,
+    )
+    from plugstream.monitors import SNR as SNR, Cost as Cost, Distance as Distance, snr as snr
+    from plugstream.runs.images import load_picture as load_picture, save_image as save_image
+    from plugstream.sampling import (
+        All as All,
+        Epochs as Epochs,
+        Fixed as Fixed,
+        Importance as Importance,
+        Shifted as Shifted,
+        Uniform as Uniform,
+    )
+    from plugstream.scans import (
+        BornGeometry as BornGeometry,
+        Grid as Grid,
+        MemoryScan as MemoryScan,
+        StoredScan as StoredScan,
+        open_scan as open_scan,
+        ring as ring,
+        save_scan as save_scan,
+    )
+    from plugstream.schedules import Geometric as Geometric, OverL as OverL, Power as Power
+    from plugstream.simulation import add_noise as add_noise, simulate as simulate
+    from plugstream.solver import Progress as Progress, Result as Result, Stop as Stop, solve as solve
+    from plugstream.theory import fixed_point_distance as fixed_point_distance, fixed_point_map as fixed_point_map
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _WHERE:
+        raise AttributeError(f"module 'plugstream' has no attribute {name!r}")
+    value = getattr(importlib.import_module(_WHERE[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__
