@@ -1,0 +1,345 @@
+"""How far an image is from the measurements: d(x), the mean over views of d_i(x), its gradient, prox and L."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from plugstream.errors import InputError
+from plugstream.linalg import conjugate_gradient, inner, largest_eigenvalue, norm
+from plugstream.models.base import Model, Views, as_views, check_shape
+
+__all__ = ["Fidelity", "LeastSquares", "Measurements", "SmoothFidelity"]
+
+# Images of their own for this many views at once when every L_i is estimated.
+_VIEWS_AT_ONCE = 64
+
+
+@runtime_checkable
+class Fidelity(Protocol):
+    """d(x) = mean over views of d_i(x), with everything an algorithm asks of it.
+
+    `views` are indices (None: all), `weights` the factor of each view's term (None: 1 / number of views), so that
+    a sampler that draws unevenly can keep the gradient unbiased.
+    """
+
+    @property
+    def n_views(self) -> int: ...
+    @property
+    def image_shape(self) -> tuple[int, int]: ...
+    @property
+    def device(self) -> torch.device: ...
+    @property
+    def dtype(self) -> torch.dtype: ...
+
+    def value(self, image: Tensor, views: Views = None, weights: Tensor | None = None) -> Tensor:
+        """(..., H, W) to (...)."""
+
+    def gradient(self, image: Tensor, views: Views = None, weights: Tensor | None = None) -> Tensor:
+        """(..., H, W) to (..., H, W)."""
+
+    def prox(
+        self,
+        image: Tensor,
+        gamma: float,
+        views: Views = None,
+        weights: Tensor | None = None,
+        start: Tensor | None = None,
+    ) -> Tensor:
+        """argmin_z 1/2 ||z - x||^2 + gamma d(z), (..., H, W) to (..., H, W)."""
+
+    @property
+    def lipschitz(self) -> float:
+        """L of grad d, all views together."""
+
+    @property
+    def lipschitz_max(self) -> float:
+        """max_i L_i, which bounds every grad d_i (the paper's Assumption 2)."""
+
+
+class Measurements(Protocol):
+    """Where a fidelity reads its data: a scan in memory, on disk or still arriving."""
+
+    @property
+    def n_views(self) -> int: ...
+    def read(self, views: Tensor | None = None) -> Tensor:
+        """The measurements of these views, (B, *data_shape); all for None."""
+
+
+class LeastSquares:
+    r"""How badly an image explains complex or real measurements with Gaussian noise.
+
+    d(x) = (1/I) sum_i d_i(x),  d_i(x) = 1/2 ||H_i x - y_i||^2,  grad d_i(x) = Re(H_i^H (H_i x - y_i)).
+
+    For a nonlinear model the gradient uses the derivative of H_i at x; `prox` and L are then refused, since they
+    hold for linear models only.
+
+    Arguments:
+        model: the forward map of each view.
+        data: a tensor (..., views, *data_shape), or anything with `read(views)`, such as a scan on disk.
+        lipschitz_tol: relative tolerance of L and max_i L_i, which are estimated on first use and kept.
+        prox_tol, prox_iterations: when the conjugate gradients of `prox` stop: relative residual, and limit.
+
+    Reference: Sun, Wohlberg and Kamilov, eqs. (3), (6), (7) and (17).
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        data: Tensor | Measurements,
+        *,
+        lipschitz_tol: float = 1e-2,
+        prox_tol: float = 1e-5,
+        prox_iterations: int = 200,
+    ) -> None:
+        self.model = model
+        self.lipschitz_tol = lipschitz_tol
+        self.prox_tol = prox_tol
+        self.prox_iterations = prox_iterations
+        if isinstance(data, Tensor):
+            self._source: Measurements | None = None
+            self._data = self._checked(data.to(device=model.device, dtype=model.data_dtype))
+        else:
+            if data.n_views != model.n_views:
+                raise InputError(f"the scan has {data.n_views} views, but the model has {model.n_views}")
+            self._source = data
+
+    @property
+    def n_views(self) -> int:
+        return self.model.n_views
+
+    @property
+    def image_shape(self) -> tuple[int, int]:
+        return self.model.image_shape
+
+    @property
+    def device(self) -> torch.device:
+        return self.model.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.model.dtype
+
+    def data(self, views: Views = None) -> Tensor:
+        """The measurements of these views, (..., B, *data_shape), on the model's device."""
+        index = as_views(views, self.n_views)
+        if self._source is not None:
+            y = self._source.read(index).to(device=self.device, dtype=self.model.data_dtype)
+            return self.model.restrict(y, index)
+        if index is None:
+            return self._data
+        return self._data.index_select(-1 - len(self.model.data_shape), index.to(self.device))
+
+    def value(self, image: Tensor, views: Views = None, weights: Tensor | None = None) -> Tensor:
+        """d(x) over these views: the mean of 1/2 ||H_i x - y_i||^2, or its sum with the given weights."""
+        residual = self.model.forward(image, views) - self.data(views)
+        each = residual.abs().square().flatten(image.ndim - 1).sum(-1) / 2
+        return (each * self._weights(views, weights)).sum(-1)
+
+    def gradient(self, image: Tensor, views: Views = None, weights: Tensor | None = None) -> Tensor:
+        """grad d(x) over these views: the mean of Re(H_i^H (H_i x - y_i)), or its sum with the given weights."""
+        prediction, pullback = self.model.linearize(image, views)
+        residual = prediction - self.data(views)
+        return pullback(self._spread(self._weights(views, weights)) * residual)
+
+    def prox(
+        self,
+        image: Tensor,
+        gamma: float,
+        views: Views = None,
+        weights: Tensor | None = None,
+        start: Tensor | None = None,
+    ) -> Tensor:
+        """The image that trades closeness to `image` against the data, by conjugate gradients.
+
+        Solves (I + gamma sum_i w_i H_i^H H_i) z = x + gamma sum_i w_i H_i^H y_i from `start` (x if not given) to
+        the tolerance `prox_tol`.
+        """
+        self._needs_linear("prox")
+        w = self._spread(self._weights(views, weights))
+
+        def normal(z: Tensor) -> Tensor:
+            return z + gamma * self.model.adjoint(w * self.model.forward(z, views), views)
+
+        b = image + gamma * self.model.adjoint(w * self.data(views), views)
+        solution = conjugate_gradient(
+            normal,
+            b,
+            start=image if start is None else start,
+            tol=self.prox_tol,
+            max_iterations=self.prox_iterations,
+        )
+        return solution.image
+
+    @cached_property
+    def lipschitz(self) -> float:
+        """L of grad d: the largest eigenvalue of (1/I) sum_i Re(H_i^H H_i), within `lipschitz_tol` from above."""
+        self._needs_linear("L")
+
+        def normal(image: Tensor) -> Tensor:
+            return self.model.adjoint(self.model.forward(image), None) / self.n_views
+
+        like = torch.empty(self.image_shape, device=self.device, dtype=self.dtype)
+        return float(largest_eigenvalue(normal, like, tol=self.lipschitz_tol))
+
+    @cached_property
+    def lipschitz_views(self) -> Tensor:
+        """Every L_i, the largest eigenvalue of Re(H_i^H H_i): (views,), in double precision on the CPU."""
+        self._needs_linear("L_i")
+        parts = []
+        for views in torch.arange(self.n_views).split(_VIEWS_AT_ONCE):
+
+            def normal(images: Tensor, views: Tensor = views) -> Tensor:
+                return self.model.normal_each(images, views)
+
+            like = torch.empty((len(views), *self.image_shape), device=self.device, dtype=self.dtype)
+            parts.append(largest_eigenvalue(normal, like, tol=self.lipschitz_tol))
+        return torch.cat(parts)
+
+    @property
+    def lipschitz_max(self) -> float:
+        return float(self.lipschitz_views.max())
+
+    def backprojection(self) -> Tensor:
+        """The simplest image of the data: the gradient at zero, scaled so that it fits the data best.
+
+        x = a g with g = sum_i Re(H_i^H y_i) and a = ||g||^2 / sum_i ||H_i g||^2, one step of steepest descent.
+        """
+        self._needs_linear("back-projection")
+        g = self.model.adjoint(self.data())
+        energy = self.model.forward(g).abs().square().flatten(g.ndim - 2).sum(-1)
+        scale = inner(g, g) / energy.clamp_min(torch.finfo(self.dtype).tiny)
+        return scale[..., None, None] * g
+
+    def _weights(self, views: Views, weights: Tensor | None) -> Tensor:
+        count = self.n_views if views is None else len(views)
+        if weights is None:
+            return torch.full((count,), 1 / count, device=self.device, dtype=self.dtype)
+        if weights.shape != (count,):
+            raise InputError(f"weights have shape {tuple(weights.shape)}, but there are {count} views to weigh")
+        return weights.to(device=self.device, dtype=self.dtype)
+
+    def _spread(self, weights: Tensor) -> Tensor:
+        return weights.reshape(-1, *(1,) * len(self.model.data_shape))
+
+    def _checked(self, data: Tensor) -> Tensor:
+        """Data with masked receivers at zero; a wrong shape or a value that is not finite is refused."""
+        check_shape("data", data, (self.n_views, *self.model.data_shape))
+        data = self.model.restrict(data)
+        axis = data.ndim - 1 - len(self.model.data_shape)
+        bad = ~torch.isfinite(torch.view_as_real(data).sum(-1) if data.is_complex() else data)
+        if bool(bad.any()):
+            view = int(bad.movedim(axis, 0).flatten(1).any(1).nonzero()[0])
+            raise InputError(f"view {view} of the data holds NaN or infinity; leave the view out or mask its receivers")
+        return data
+
+    def _needs_linear(self, what: str) -> None:
+        if not self.model.linear:
+            raise InputError(
+                f"{what} is known for linear models only; give the step as a number and use a proximal gradient method"
+            )
+
+
+class SmoothFidelity:
+    r"""Any convex, smooth measure of misfit, given as one function for each view.
+
+    d(x) = (1/I) sum_i d_i(x), each d_i convex and differentiable with an L-Lipschitz gradient. Gradients come from
+    autograd unless given. The prox minimises 1/2 ||z - x||^2 + gamma d(z) by Nesterov's method for strongly convex
+    functions, whose condition number 1 + gamma L bounds the iterations.
+
+    Arguments:
+        functions: d_i, each mapping an image (..., H, W) to (...).
+        image_shape: (H, W).
+        lipschitz: L, a bound for the gradients of all d_i; without it steps must be numbers, and there is no prox.
+        gradients: grad d_i, each mapping (..., H, W) to (..., H, W), where they are known.
+
+    Reference: Sun, Wohlberg and Kamilov, Assumption 2 and the Huber example of Appendix E; Nesterov, Introductory
+    Lectures on Convex Optimization, 2004, section 2.2.
+    """
+
+    def __init__(
+        self,
+        functions: Sequence[Callable[[Tensor], Tensor]],
+        image_shape: tuple[int, int],
+        *,
+        lipschitz: float | None = None,
+        gradients: Sequence[Callable[[Tensor], Tensor]] | None = None,
+        device: torch.device | str = "cpu",
+        dtype: torch.dtype = torch.float32,
+        prox_tol: float = 1e-6,
+        prox_iterations: int = 10_000,
+    ) -> None:
+        if len(functions) == 0:
+            raise InputError("a SmoothFidelity needs at least one function, one for each view")
+        if gradients is not None and len(gradients) != len(functions):
+            raise InputError(f"there are {len(functions)} functions, but {len(gradients)} gradients")
+        if lipschitz is not None and not lipschitz > 0:
+            raise InputError(f"the Lipschitz constant must be > 0, not {lipschitz}")
+        self.functions = tuple(functions)
+        self.gradients = None if gradients is None else tuple(gradients)
+        self.image_shape = image_shape
+        self.n_views = len(functions)
+        self.device = torch.device(device)
+        self.dtype = dtype
+        self.prox_tol = prox_tol
+        self.prox_iterations = prox_iterations
+        self._lipschitz = lipschitz
+
+    @property
+    def lipschitz(self) -> float:
+        if self._lipschitz is None:
+            raise InputError("this SmoothFidelity has no Lipschitz constant; give it one, or the step as a number")
+        return self._lipschitz
+
+    @property
+    def lipschitz_max(self) -> float:
+        return self.lipschitz
+
+    def value(self, image: Tensor, views: Views = None, weights: Tensor | None = None) -> Tensor:
+        """The mean of d_i(x) over these views, or its sum with the given weights: (..., H, W) to (...)."""
+        check_shape("image", image, self.image_shape)
+        terms = [weight * self.functions[view](image) for view, weight in self._terms(views, weights)]
+        return torch.stack(terms).sum(0)
+
+    def gradient(self, image: Tensor, views: Views = None, weights: Tensor | None = None) -> Tensor:
+        """The mean of grad d_i(x) over these views, or its sum with the given weights."""
+        check_shape("image", image, self.image_shape)
+        if self.gradients is not None:
+            grads = [weight * self.gradients[view](image) for view, weight in self._terms(views, weights)]
+            return torch.stack(grads).sum(0)
+        with torch.enable_grad():
+            point = image.detach().requires_grad_()
+            (gradient,) = torch.autograd.grad(self.value(point, views, weights).sum(), point)
+        return gradient
+
+    def prox(
+        self,
+        image: Tensor,
+        gamma: float,
+        views: Views = None,
+        weights: Tensor | None = None,
+        start: Tensor | None = None,
+    ) -> Tensor:
+        """argmin_z 1/2 ||z - x||^2 + gamma d(z), to ||gradient|| <= prox_tol * max(1, ||x||)."""
+        smooth = 1 + gamma * self.lipschitz
+        beta = (np.sqrt(smooth) - 1) / (np.sqrt(smooth) + 1)
+        z = s = image if start is None else start
+        goal = self.prox_tol * norm(image).clamp_min(1)
+        for _ in range(self.prox_iterations):
+            slope = s - image + gamma * self.gradient(s, views, weights)
+            if bool((norm(slope) <= goal).all()):
+                return s
+            before, z = z, s - slope / smooth
+            s = z + beta * (z - before)
+        return s
+
+    def _terms(self, views: Views, weights: Tensor | None) -> Iterator[tuple[int, float]]:
+        index = as_views(views, self.n_views)
+        numbers = list(range(self.n_views)) if index is None else index.tolist()
+        factors = [1 / len(numbers)] * len(numbers) if weights is None else weights.tolist()
+        return zip(numbers, factors, strict=True)

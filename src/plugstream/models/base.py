@@ -1,0 +1,110 @@
+"""What a model is: the forward map of each view, and what follows from it being linear."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from plugstream.errors import InputError
+
+__all__ = ["Model", "ModelBase", "Views", "as_views", "check_shape"]
+
+Views = Tensor | Sequence[int] | None
+"""Indices of views, repeats allowed; None is all of them in order."""
+
+
+@runtime_checkable
+class Model(Protocol):
+    """The forward map H_i of each view i, from an image to that view's measurements.
+
+    `image_shape` is (H, W), `data_shape` the shape of one view's measurements. Images and data may carry the
+    same leading axes, which are independent images. `dtype` is the image's (real) and `data_dtype` the data's.
+    """
+
+    n_views: int
+    image_shape: tuple[int, int]
+    data_shape: tuple[int, ...]
+    device: torch.device
+    dtype: torch.dtype
+    data_dtype: torch.dtype
+    linear: bool
+
+    def forward(self, image: Tensor, views: Views = None) -> Tensor:
+        """(..., H, W) to (..., B, *data_shape): H_i x for each of the B views."""
+
+    def adjoint(self, data: Tensor, views: Views = None) -> Tensor:
+        """(..., B, *data_shape) to (..., H, W): the sum over views of Re(H_i^H z_i)."""
+
+    def linearize(self, image: Tensor, views: Views = None) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
+        """The prediction at `image`, and the adjoint of the derivative there."""
+
+    def restrict(self, data: Tensor, views: Views = None) -> Tensor:
+        """The data with what the model does not predict (receivers masked out) set to zero."""
+
+    def normal_each(self, images: Tensor, views: Tensor) -> Tensor:
+        """Re(H_i^H H_i x_i) with an image of its own for each view: (B, H, W) to (B, H, W)."""
+
+
+class ModelBase(ABC):
+    """A base to write models on: give `forward` and `adjoint`, and for a linear model the rest of `Model` follows.
+
+    The image is real and the data may be complex, so the inner products are <x, x'> = sum x x' and
+    <y, z> = Re(sum y conj(z)), and the adjoint of H under them is z -> Re(H^H z).
+    """
+
+    n_views: int
+    image_shape: tuple[int, int]
+    data_shape: tuple[int, ...]
+    device: torch.device
+    dtype: torch.dtype
+    data_dtype: torch.dtype
+    linear: bool = True
+
+    @abstractmethod
+    def forward(self, image: Tensor, views: Views = None) -> Tensor: ...
+
+    @abstractmethod
+    def adjoint(self, data: Tensor, views: Views = None) -> Tensor: ...
+
+    def linearize(self, image: Tensor, views: Views = None) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
+        return self.forward(image, views), lambda data: self.adjoint(data, views)
+
+    def restrict(self, data: Tensor, views: Views = None) -> Tensor:
+        return data
+
+    def normal_each(self, images: Tensor, views: Tensor) -> Tensor:
+        """Re(H_i^H H_i x_i) with an image of its own for each view: (B, H, W) to (B, H, W).
+
+        This is what the power iteration for every L_i at once needs. A model whose views share work overrides
+        it; here it is a loop.
+        """
+        out = torch.empty_like(images)
+        for b, view in enumerate(views.split(1)):
+            out[b] = self.adjoint(self.forward(images[b], view), view)
+        return out
+
+
+def as_views(views: Views, n_views: int) -> Tensor | None:
+    """Views as a 1-D int64 tensor on the CPU, or None for all; out-of-range views are refused.
+
+    They stay on the CPU because samplers draw them there and reading one back from a GPU would wait for it.
+    """
+    if views is None:
+        return None
+    index = torch.as_tensor(views, dtype=torch.int64).cpu()
+    if index.ndim != 1 or index.numel() == 0:
+        raise InputError(f"views must be a non-empty list of indices, not of shape {tuple(index.shape)}")
+    low, high = int(index.min()), int(index.max())
+    if low < 0 or high >= n_views:
+        raise InputError(f"view {low if low < 0 else high} does not exist: there are views 0 to {n_views - 1}")
+    return index
+
+
+def check_shape(what: str, tensor: Tensor, tail: tuple[int, ...]) -> None:
+    """Refuse a tensor whose last axes are not `tail`, saying both shapes."""
+    if tensor.ndim < len(tail) or tuple(tensor.shape[tensor.ndim - len(tail) :]) != tail:
+        raise InputError(f"{what} has shape {tuple(tensor.shape)}, but its last axes must be {tail}")

@@ -1,0 +1,81 @@
+"""A model given as a function: its adjoint, and the derivative of a nonlinear one, come from autograd."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from plugstream.errors import InputError
+from plugstream.models.base import ModelBase, Views, as_views, check_shape
+
+__all__ = ["FunctionModel"]
+
+
+class FunctionModel(ModelBase):
+    """Measurements that any differentiable function predicts, linear or not: y_i = F_i(x).
+
+    The gradient of 1/2 ||F_i(x) - y_i||^2 is J_i(x)^T (F_i(x) - y_i), with J_i(x)^T applied by autograd, so a
+    nonlinear model needs nothing but its forward direction. The theory of the paper asks for convex d_i, which a
+    nonlinear F_i gives up; steps must then be numbers, since no Lipschitz constant is known.
+
+    Arguments:
+        function: maps an image (..., H, W) and views (an int64 tensor of B indices) to (..., B, *data_shape).
+        n_views, image_shape, data_shape: the sizes.
+        linear: whether the function is linear in the image; only then do `prox` and L by power iteration hold.
+        device, dtype: of the images it takes. data_dtype: of the data it gives.
+    """
+
+    def __init__(
+        self,
+        function: Callable[[Tensor, Tensor], Tensor],
+        *,
+        n_views: int,
+        image_shape: tuple[int, int],
+        data_shape: tuple[int, ...],
+        linear: bool = False,
+        device: torch.device | str = "cpu",
+        dtype: torch.dtype = torch.float32,
+        data_dtype: torch.dtype | None = None,
+    ) -> None:
+        self.function = function
+        self.n_views = n_views
+        self.image_shape = image_shape
+        self.data_shape = data_shape
+        self.linear = linear
+        self.device = torch.device(device)
+        self.dtype = dtype
+        self.data_dtype = dtype if data_dtype is None else data_dtype
+
+    def forward(self, image: Tensor, views: Views = None) -> Tensor:
+        """(..., H, W) to (..., B, *data_shape)."""
+        check_shape("image", image, self.image_shape)
+        index = as_views(views, self.n_views)
+        index = torch.arange(self.n_views) if index is None else index
+        out = self.function(image, index)
+        want = (*image.shape[:-2], len(index), *self.data_shape)
+        if tuple(out.shape) != want:
+            raise InputError(f"the model's function returned shape {tuple(out.shape)}, but should return {want}")
+        return out
+
+    def adjoint(self, data: Tensor, views: Views = None, at: Tensor | None = None) -> Tensor:
+        """(..., B, *data_shape) to (..., H, W): J(at)^T data, at the zero image unless `at` is given."""
+        if at is None:
+            batch = data.shape[: data.ndim - 1 - len(self.data_shape)]
+            at = torch.zeros((*batch, *self.image_shape), device=self.device, dtype=self.dtype)
+        return self.linearize(at, views)[1](data)
+
+    def linearize(self, image: Tensor, views: Views = None) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
+        with torch.enable_grad():
+            point = image.detach().requires_grad_()
+            prediction = self.forward(point, views)
+        if not prediction.requires_grad:
+            raise InputError("the model's function is not differentiable: its output does not depend on the image")
+
+        def pullback(data: Tensor) -> Tensor:
+            check_shape("data", data, tuple(prediction.shape[image.ndim - 2 :]))
+            (gradient,) = torch.autograd.grad(prediction, point, data.to(prediction.dtype), retain_graph=True)
+            return gradient
+
+        return prediction.detach(), pullback

@@ -1,0 +1,161 @@
+"""Where transmitters, receivers and pixels are: the part of a scan that is known before it is measured."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from plugstream.errors import InputError
+
+__all__ = ["BornGeometry", "Grid", "ring"]
+
+Points = NDArray[np.float64]
+
+
+def ring(count: int, radius: float, *, start: float = 0.0, arc: float = 360.0) -> Points:
+    """Positions evenly spaced on a circle about the origin: (count, 2) of x and y in metres.
+
+    `start` and `arc` are in degrees. A full circle leaves its end out, since that is its start again; a
+    shorter arc includes both ends, as linspace does.
+    """
+    if count < 1 or radius <= 0:
+        raise InputError(f"a ring needs a count >= 1 and a radius > 0, not {count} and {radius}")
+    full = arc >= 360.0
+    angle = np.deg2rad(start + np.linspace(0.0, arc, count, endpoint=not full))
+    return radius * np.stack([np.cos(angle), np.sin(angle)], axis=1)
+
+
+@dataclass(frozen=True)
+class Grid:
+    """The image's pixels: (H, W) of them, square, `pixel` metres wide, about a centre.
+
+    Pixel (i, j) is at x = x_c + (j - W // 2) * pixel, y = y_c + (i - H // 2) * pixel, so that for an even size
+    the centre is a pixel, as in the paper's code.
+    """
+
+    shape: tuple[int, int]
+    pixel: float
+    center: tuple[float, float] = (0.0, 0.0)
+
+    def __post_init__(self) -> None:
+        if len(self.shape) != 2 or min(self.shape) < 1:
+            raise InputError(f"a grid needs two sizes of at least 1, not {self.shape}")
+        if not (np.isfinite(self.pixel) and self.pixel > 0):
+            raise InputError(f"a grid needs a pixel width > 0, not {self.pixel}")
+
+    def points(self) -> Points:
+        """Pixel positions, row by row: (H * W, 2)."""
+        (h, w), (xc, yc) = self.shape, self.center
+        y, x = np.meshgrid(
+            yc + (np.arange(h) - h // 2) * self.pixel, xc + (np.arange(w) - w // 2) * self.pixel, indexing="ij"
+        )
+        return np.stack([x.ravel(), y.ravel()], axis=1)
+
+
+@dataclass(frozen=True, eq=False)
+class BornGeometry:
+    """A 2D scalar scattering experiment: illuminations, receivers, wavelength, background and pixel grid.
+
+    View i is the illumination from `transmitters[i]`, a line source, unless `fields[i]` gives the incident
+    field on the grid, for plane waves or a measured beam. `mask[i, m]` is False where receiver m did not
+    record view i. Lengths are in metres, `wavelength` is that of vacuum, `background` a relative permittivity.
+    """
+
+    receivers: Points
+    wavelength: float
+    grid: Grid
+    transmitters: Points | None = None
+    background: float = 1.0
+    mask: NDArray[np.bool_] | None = None
+    fields: NDArray[np.complexfloating[Any, Any]] | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "receivers", _points("receivers", self.receivers))
+        if self.transmitters is not None:
+            object.__setattr__(self, "transmitters", _points("transmitters", self.transmitters))
+        if (self.transmitters is None) == (self.fields is None):
+            raise InputError("a geometry needs either transmitters or fields, and not both")
+        if self.fields is not None and (self.fields.ndim != 3 or self.fields.shape[1:] != self.grid.shape):
+            raise InputError(
+                f"fields have shape {self.fields.shape}, but must be (views, {self.grid.shape[0]}, "
+                f"{self.grid.shape[1]}) to cover the grid"
+            )
+        for name in ("wavelength", "background"):
+            value = getattr(self, name)
+            if not (np.isfinite(value) and value > 0):
+                raise InputError(f"{name} must be a number > 0, not {value}")
+        if self.mask is not None:
+            want = (self.n_views, self.n_receivers)
+            if self.mask.shape != want:
+                raise InputError(f"mask has shape {self.mask.shape}, but must be (views, receivers) = {want}")
+            object.__setattr__(self, "mask", np.asarray(self.mask, dtype=bool))
+
+    @property
+    def n_views(self) -> int:
+        source = self.transmitters if self.transmitters is not None else self.fields
+        assert source is not None
+        return len(source)
+
+    @property
+    def n_receivers(self) -> int:
+        return len(self.receivers)
+
+    @property
+    def wavenumber(self) -> float:
+        """k = 2 pi sqrt(background) / wavelength, in the background medium."""
+        return float(2 * np.pi * np.sqrt(self.background) / self.wavelength)
+
+    @classmethod
+    def rings(
+        cls,
+        grid: Grid,
+        wavelength: float,
+        *,
+        views: int,
+        receivers: int,
+        radius: float,
+        receiver_radius: float | None = None,
+        arc: float = 360.0,
+        background: float = 1.0,
+    ) -> BornGeometry:
+        """Transmitters and receivers on circles about the origin."""
+        return cls(
+            transmitters=ring(views, radius, arc=arc),
+            receivers=ring(receivers, receiver_radius or radius, arc=arc),
+            wavelength=wavelength,
+            grid=grid,
+            background=background,
+        )
+
+    @classmethod
+    def paper(cls, size: int = 256) -> BornGeometry:
+        """The experiment of Sun, Wohlberg and Kamilov as their code ran it.
+
+        18 cm of 256 pixels, a wavelength of six of those pixels (0.42 cm; the text says 0.84), 60 transmitters
+        and 360 receivers at linspace(0, 359) degrees on a circle of 1.6 m, in air.
+        """
+        width = 0.18
+        return cls.rings(
+            Grid((size, size), width / size), 6 * width / 256, views=60, receivers=360, radius=1.6, arc=359.0
+        )
+
+    def with_views(self, index: ArrayLike) -> BornGeometry:
+        """The same experiment with only the views of `index`."""
+        i = np.asarray(index)
+
+        def take(array: Any) -> Any:
+            return None if array is None else array[i]
+
+        return replace(self, transmitters=take(self.transmitters), mask=take(self.mask), fields=take(self.fields))
+
+
+def _points(name: str, value: ArrayLike) -> Points:
+    points = np.ascontiguousarray(value, dtype=np.float64)
+    if points.ndim != 2 or points.shape[1] != 2 or len(points) == 0:
+        raise InputError(f"{name} have shape {points.shape}, but must be (count, 2): x and y of each")
+    if not np.isfinite(points).all():
+        raise InputError(f"{name} hold NaN or infinity at index {int(np.argwhere(~np.isfinite(points))[0, 0])}")
+    return points
