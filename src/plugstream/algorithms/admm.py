@@ -1,0 +1,58 @@
+"""ADMM and PnP-ADMM: the same pieces, with the data's prox in place of its gradient."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from plugstream.algorithms.base import PlugAndPlay
+
+__all__ = ["ADMM", "SplitState"]
+
+
+@dataclass(frozen=True)
+class SplitState:
+    """k steps taken, the image x^k, the data's image z^k, the scaled dual s^k, and the denoiser's warm start."""
+
+    k: int
+    image: Tensor
+    z: Tensor
+    s: Tensor
+    warm: Tensor | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class ADMM(PlugAndPlay):
+    r"""Reconstruct an image by alternating the data's proximal operator with a denoiser.
+
+    For k = 1, 2, ...:
+
+        z^k = prox_{gamma d}(x^{k-1} - s^{k-1})
+        x^k = D_sigma(z^k + s^{k-1})
+        s^k = s^{k-1} + z^k - x^k
+
+    Its fixed points are those of P = D_sigma(I - gamma grad d) for the same gamma and sigma (Proposition 3), so with
+    D = prox_{gamma r} it minimises d + r. Any gamma > 0 will do, since there is no gradient step to be too long;
+    about 10/L converges far faster than 1/L on diffraction tomography. The prox is solved from z^{k-1} on.
+
+    Arguments: those of `PlugAndPlay`.
+
+    Reference: Sun, Wohlberg and Kamilov, Algorithms 2 and 4; Venkatakrishnan, Bouman and Wohlberg, GlobalSIP 2013.
+    """
+
+    def init(self, image: Tensor | None = None) -> SplitState:
+        """The state before the first step, from an image (..., H, W), or from zero."""
+        x = self._start_image(image)
+        return SplitState(k=0, image=x, z=x, s=torch.zeros_like(x))
+
+    @torch.no_grad()
+    def step(self, state: SplitState) -> SplitState:
+        """One iteration."""
+        k = state.k + 1
+        gamma, sigma = self.parameters(k)
+        batch = self.sampler.draw(state.k, self.fidelity.n_views)
+        z = self.fidelity.prox(state.image - state.s, gamma, batch.views, batch.weights, start=state.z)
+        x, warm = self.denoiser.denoise(z + state.s, sigma, state.warm)
+        return SplitState(k=k, image=x, z=z, s=state.s + z - x, warm=warm)

@@ -1,0 +1,127 @@
+"""What an algorithm is: `init` and `step` on a small frozen state. No loop, no printing, no files."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeVar, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from plugstream.denoisers.base import Denoiser
+from plugstream.denoisers.wrap import as_denoiser
+from plugstream.errors import InputError, PlugstreamWarning
+from plugstream.fidelity import Fidelity
+from plugstream.models.base import check_shape
+from plugstream.sampling import All, Sampler
+from plugstream.schedules import Number, OverL, at, parse_step
+
+__all__ = ["Algorithm", "PlugAndPlay", "State"]
+
+
+class State(Protocol):
+    """Where an algorithm is: `k` steps taken, and the image they gave. What else it needs is its own."""
+
+    @property
+    def k(self) -> int: ...
+    @property
+    def image(self) -> Tensor: ...
+
+
+S = TypeVar("S", bound=State)
+
+
+@runtime_checkable
+class Algorithm(Protocol[S]):
+    """An iteration, and the operator P(x) = D(x - gamma grad d(x)) whose fixed points it seeks."""
+
+    fidelity: Fidelity
+    denoiser: Denoiser
+
+    def init(self, image: Tensor | None = None) -> S: ...
+    def step(self, state: S) -> S: ...
+    def parameters(self, k: int) -> tuple[float, float]:
+        """gamma and sigma of iteration k = 1, 2, ..."""
+
+
+@dataclass(frozen=True, eq=False)
+class PlugAndPlay:
+    """What the paper's algorithms share: a fidelity, a denoiser, a step and a noise level.
+
+    Arguments:
+        fidelity: d, the mean over views.
+        denoiser: D; any function or network will do.
+        sigma: its noise level, a number or schedule; independent of the step.
+        lam: instead of sigma, the weight lambda of the prior, which means sigma = sqrt(step * lambda), so that a
+            prox of the denoiser minimises d + lambda r whatever the step.
+        step_size: gamma, as a number, a schedule, or a multiple of 1/L ("1/L", "1/4L", OverL(...)); L is
+            max_i L_i, which bounds every d_i.
+        sampler: which views each step uses.
+    """
+
+    fidelity: Fidelity
+    denoiser: Denoiser | Any
+    sigma: Number | None = None
+    lam: Number | None = None
+    step_size: Number | OverL | str = "1/L"
+    sampler: Sampler = field(default_factory=All)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "denoiser", as_denoiser(self.denoiser))
+        if (self.sigma is None) == (self.lam is None):
+            raise InputError("give either sigma, the denoiser's noise level, or lam, the weight of the prior")
+        if isinstance(self.step_size, str):
+            object.__setattr__(self, "step_size", parse_step(self.step_size))
+
+    def parameters(self, k: int) -> tuple[float, float]:
+        """gamma and sigma of iteration k = 1, 2, ..., checked to be usable."""
+        step = self.step_size
+        assert not isinstance(step, str)
+        gamma = at(step.multiple, k) / self.fidelity.lipschitz_max if isinstance(step, OverL) else at(step, k)
+        if not (math.isfinite(gamma) and gamma > 0):
+            raise InputError(f"the step must be a number > 0, not {gamma} (iteration {k})")
+        if self.sigma is not None:
+            sigma = at(self.sigma, k)
+        else:
+            assert self.lam is not None
+            lam = at(self.lam, k)
+            sigma = math.sqrt(gamma * lam) if lam >= 0 else math.nan
+        if not (math.isfinite(sigma) and sigma >= 0):
+            raise InputError(f"sigma must be a number >= 0, not {sigma} (iteration {k}); lambda must be >= 0 too")
+        return gamma, sigma
+
+    def _start_image(self, image: Tensor | None) -> Tensor:
+        """The first image, zero if not given, after a check of everything that can be checked before work starts."""
+        shape = self.fidelity.image_shape
+        if image is None:
+            image = torch.zeros(shape, device=self.fidelity.device, dtype=self.fidelity.dtype)
+        check_shape("the first image", image, shape)
+        if not bool(torch.isfinite(image).all()):
+            raise InputError("the first image holds NaN or infinity")
+        if min(shape) < self.denoiser.min_size:
+            raise InputError(
+                f"the image is {shape[0]} x {shape[1]}, but the denoiser needs at least "
+                f"{self.denoiser.min_size} pixels a side"
+            )
+        self.parameters(1)
+        self.sampler.draw(0, self.fidelity.n_views)
+        return image.to(device=self.fidelity.device, dtype=self.fidelity.dtype)
+
+    def _warn_of_long_steps(self) -> None:
+        """Gradient descent on d is nonexpansive up to gamma = 2/L and not beyond, so say where that is passed."""
+        gamma, _ = self.parameters(1)
+        try:
+            bound = self.fidelity.lipschitz_max
+            if gamma > 2 / bound and self.sampler.draw(0, self.fidelity.n_views).views is None:
+                bound = self.fidelity.lipschitz  # all views together allow a longer step than the worst of them
+        except InputError:
+            return  # a fidelity without a known L cannot be checked
+        if gamma > 2 / bound:
+            warnings.warn(
+                f"the step {gamma:.4g} is {gamma * bound:.3g} / L, beyond 2 / L = {2 / bound:.4g}: the gradient step "
+                "then enlarges distances and the iteration will probably diverge; use at most 1/L",
+                PlugstreamWarning,
+                stacklevel=4,
+            )

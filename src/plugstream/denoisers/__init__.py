@@ -1,0 +1,21 @@
+"""Denoisers, the priors of plug-and-play reconstruction. All are pure maps D(z, sigma)."""
+
+from plugstream.denoisers.base import Denoiser, Sigma
+from plugstream.denoisers.simple import Box, Identity, NonNegative, SoftThreshold
+from plugstream.denoisers.tv import TV
+from plugstream.denoisers.wrap import Clipped, Damped, FromFunction, FromModule, as_denoiser
+
+__all__ = [
+    "TV",
+    "Box",
+    "Clipped",
+    "Damped",
+    "Denoiser",
+    "FromFunction",
+    "FromModule",
+    "Identity",
+    "NonNegative",
+    "Sigma",
+    "SoftThreshold",
+    "as_denoiser",
+]

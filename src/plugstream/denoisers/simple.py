@@ -1,0 +1,72 @@
+"""Denoisers with a closed form: the identity, non-negativity and other boxes, and the soft threshold."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from plugstream.denoisers.base import Denoiser, Sigma, per_image
+from plugstream.errors import InputError
+
+__all__ = ["Box", "Identity", "NonNegative", "SoftThreshold"]
+
+
+class Identity(Denoiser):
+    """No prior at all: D(z) = z, the prox of r = 0. With it, PnP-SGD is stochastic gradient descent."""
+
+    averaged = 0.0
+
+    def denoise(self, image: Tensor, sigma: Sigma, warm: Tensor | None = None) -> tuple[Tensor, None]:
+        return image, None
+
+    def value(self, image: Tensor) -> Tensor:
+        """r(x) = 0: (..., H, W) to (...)."""
+        return image.new_zeros(image.shape[:-2])
+
+
+@dataclass(frozen=True)
+class Box(Denoiser):
+    """The nearest image whose values lie in [low, high]: a projection, the prox of the box's indicator."""
+
+    low: float = -math.inf
+    high: float = math.inf
+    averaged = 0.5
+
+    def __post_init__(self) -> None:
+        if not self.low <= self.high:
+            raise InputError(f"the box [{self.low}, {self.high}] is empty; give low <= high")
+
+    def denoise(self, image: Tensor, sigma: Sigma, warm: Tensor | None = None) -> tuple[Tensor, None]:
+        return image.clamp(self.low, self.high), None
+
+    def value(self, image: Tensor) -> Tensor:
+        """r(x) = 0 inside the box and infinity outside: (..., H, W) to (...)."""
+        outside = ((image < self.low) | (image > self.high)).flatten(-2).any(-1)
+        return torch.where(outside, torch.inf, 0.0).to(image.dtype)
+
+
+def NonNegative() -> Box:
+    """The nearest image without negative values."""
+    return Box(low=0.0)
+
+
+@dataclass(frozen=True)
+class SoftThreshold(Denoiser):
+    """The prior of sparse images: D(z, sigma) = sign(z) max(|z| - sigma^2 w, 0), the prox of sigma^2 w ||x||_1.
+
+    Reference: Donoho, IEEE Trans. Inf. Theory 41(3), 1995.
+    """
+
+    weight: float = 1.0
+    averaged = 0.5
+
+    def denoise(self, image: Tensor, sigma: Sigma, warm: Tensor | None = None) -> tuple[Tensor, None]:
+        threshold = self.weight * per_image(sigma, image) ** 2
+        return torch.sign(image) * (image.abs() - threshold).clamp_min(0), None
+
+    def value(self, image: Tensor) -> Tensor:
+        """r(x) = w ||x||_1: (..., H, W) to (...)."""
+        return self.weight * image.abs().sum((-2, -1))

@@ -1,0 +1,149 @@
+"""Denoisers made of others: any function or network, a projection before, a damping after."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from plugstream.denoisers.base import Denoiser, Sigma, compose_averaged, per_image
+from plugstream.errors import InputError
+
+__all__ = ["Clipped", "Damped", "FromFunction", "FromModule", "as_denoiser"]
+
+
+class FromFunction(Denoiser):
+    """Any function f(z, sigma), or f(z) if it knows its own strength, as a denoiser.
+
+    Nothing is promised of it: `averaged` is None unless the caller says what holds.
+    """
+
+    def __init__(self, function: Callable[..., Tensor], *, averaged: float | None = None, min_size: int = 1) -> None:
+        self.function = function
+        self.averaged = averaged
+        self.min_size = min_size
+        self._takes_sigma = _positional_arguments(function) != 1
+
+    def denoise(self, image: Tensor, sigma: Sigma, warm: Tensor | None = None) -> tuple[Tensor, None]:
+        out = self.function(image, sigma) if self._takes_sigma else self.function(image)
+        return _same_shape(out, image, "the denoiser's function"), None
+
+
+class FromModule(Denoiser):
+    """A network that takes images as (N, 1, H, W), as a denoiser of images (..., H, W).
+
+    The module is put into evaluation mode, since dropout or batch statistics would make it no map, and called
+    without gradients.
+
+    Arguments:
+        module: an nn.Module.
+        condition: how it learns sigma: "none" (it was trained for one), "scalar" (second argument, (N,)), or
+            "map" (a second channel filled with sigma).
+        residual: True if it predicts the noise instead of the image.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        *,
+        condition: Literal["none", "scalar", "map"] = "none",
+        residual: bool = False,
+        averaged: float | None = None,
+        min_size: int = 1,
+    ) -> None:
+        if condition not in ("none", "scalar", "map"):
+            raise InputError(f"condition must be none, scalar or map, not {condition!r}")
+        self.module = module.eval()
+        self.condition = condition
+        self.residual = residual
+        self.averaged = averaged
+        self.min_size = min_size
+
+    @torch.no_grad()
+    def denoise(self, image: Tensor, sigma: Sigma, warm: Tensor | None = None) -> tuple[Tensor, None]:
+        stack = image.reshape(-1, 1, *image.shape[-2:])
+        level = torch.as_tensor(per_image(sigma, image), dtype=image.dtype, device=image.device)
+        level = level.expand(*image.shape[:-2], 1, 1).reshape(-1, 1, 1, 1)
+        if self.condition == "map":
+            out = self.module(torch.cat([stack, level.expand_as(stack)], dim=1))
+        elif self.condition == "scalar":
+            out = self.module(stack, level.flatten())
+        else:
+            out = self.module(stack)
+        out = _same_shape(out, stack, "the network").reshape(image.shape)
+        return (image - out if self.residual else out), None
+
+
+class Clipped(Denoiser):
+    """Project onto [low, high], then denoise: D(clip(z), sigma).
+
+    The paper's code clips at zero before BM3D and TNRD, which keeps a non-negative unknown so. If D is a-averaged,
+    this is (a + 1/2 - a) / (1 - a/2) = 1 / (2 - a)-averaged.
+    """
+
+    def __init__(self, denoiser: Denoiser | Callable[..., Tensor], low: float = 0.0, high: float = math.inf) -> None:
+        if not low < high:
+            raise InputError(f"the interval [{low}, {high}] is empty; give low < high")
+        self.denoiser = as_denoiser(denoiser)
+        self.low, self.high = low, high
+        self.min_size = self.denoiser.min_size
+        self.averaged = compose_averaged(0.5, self.denoiser.averaged)
+
+    def denoise(self, image: Tensor, sigma: Sigma, warm: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+        return self.denoiser.denoise(image.clamp(self.low, self.high), sigma, warm)
+
+
+class Damped(Denoiser):
+    """Make a nonexpansive denoiser averaged: (1 - theta) z + theta D(z, sigma), 0 < theta < 1.
+
+    It has the same fixed points as D, but not the same fixed points once combined with a gradient step. If D is
+    nonexpansive this is theta-averaged, and if D is a-averaged it is (theta a)-averaged.
+    Reference: Sun, Wohlberg and Kamilov, section 3.
+    """
+
+    def __init__(self, denoiser: Denoiser | Callable[..., Tensor], theta: float, *, nonexpansive: bool = False) -> None:
+        if not 0 < theta < 1:
+            raise InputError(f"theta must lie between 0 and 1, not {theta}")
+        self.denoiser = as_denoiser(denoiser)
+        self.theta = theta
+        self.min_size = self.denoiser.min_size
+        known = self.denoiser.averaged
+        self.averaged = theta * known if known is not None else (theta if nonexpansive else None)
+
+    def denoise(self, image: Tensor, sigma: Sigma, warm: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+        out, warm = self.denoiser.denoise(image, sigma, warm)
+        return torch.lerp(image, out, self.theta), warm
+
+
+def as_denoiser(denoiser: Any) -> Denoiser:
+    """A denoiser as it is, a network as `FromModule`, any other callable as `FromFunction`."""
+    if isinstance(denoiser, Denoiser):
+        return denoiser
+    if isinstance(denoiser, nn.Module):
+        return FromModule(denoiser)
+    if callable(denoiser):
+        return FromFunction(denoiser)
+    raise InputError(f"a denoiser must be a Denoiser, an nn.Module or a function, not {type(denoiser).__name__}")
+
+
+def _positional_arguments(function: Callable[..., Any]) -> int | None:
+    """How many positional arguments it takes, None where that cannot be told."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return None
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    if any(p.kind is inspect.Parameter.VAR_POSITIONAL for p in parameters):
+        return None
+    return sum(p.kind in kinds for p in parameters)
+
+
+def _same_shape(out: Tensor, image: Tensor, what: str) -> Tensor:
+    if not isinstance(out, Tensor) or out.shape != image.shape:
+        got = tuple(out.shape) if isinstance(out, Tensor) else type(out).__name__
+        raise InputError(f"{what} returned {got} for an image of shape {tuple(image.shape)}; it must keep the shape")
+    return out

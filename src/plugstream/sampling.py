@@ -1,0 +1,185 @@
+"""Which views the next step uses: pure functions of (seed, step, available views).
+
+Nothing here remembers anything, so a run that was stopped, resumed or split over machines draws the same views.
+Random numbers are the raw words of Philox, a counter-based generator, at counter = step: they do not depend on
+NumPy's version, and any step's draw is had without those before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from plugstream.errors import InputError
+
+__all__ = ["All", "Batch", "Epochs", "Fixed", "Importance", "Sampler", "Shifted", "Uniform", "evenly_spaced"]
+
+Available = int | Tensor
+"""The views there are: a count n for 0 .. n-1, or their indices where some are missing."""
+
+
+class Batch(NamedTuple):
+    """The views of a step (None: all) and the factor of each one's gradient (None: 1 / number of views)."""
+
+    views: Tensor | None
+    weights: Tensor | None = None
+
+
+class Sampler(Protocol):
+    """Chooses the views of a step."""
+
+    def draw(self, step: int, available: Available) -> Batch:
+        """The batch of step `step` (0 is the first) when these views are available."""
+
+
+@dataclass(frozen=True)
+class All:
+    """Every view in every step: the batch algorithms."""
+
+    def draw(self, step: int, available: Available) -> Batch:
+        return Batch(None if isinstance(available, int) else available)
+
+
+@dataclass(frozen=True)
+class Fixed:
+    """The same few views in every step: a batch algorithm on part of the data (the paper's PnP-FISTA(10))."""
+
+    views: Sequence[int]
+
+    def draw(self, step: int, available: Available) -> Batch:
+        views = torch.as_tensor(self.views, dtype=torch.int64)
+        known = torch.arange(available) if isinstance(available, int) else available
+        if not bool(torch.isin(views, known).all()):
+            missing = int(views[~torch.isin(views, known)][0])
+            raise InputError(f"view {missing} was asked for, but is not among the {len(known)} views available")
+        return Batch(views)
+
+
+@dataclass(frozen=True)
+class Uniform:
+    """Independent, uniformly distributed views, with replacement: the paper's PnP-SGD.
+
+    E[mean of B gradients] is the full gradient, with variance nu^2 / B (Assumption 2d).
+    """
+
+    batch: int
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        _check_batch(self.batch)
+
+    def draw(self, step: int, available: Available) -> Batch:
+        n = _count(available)
+        return Batch(_pick(available, _below(n, _words(self.seed, step, self.batch))))
+
+
+@dataclass(frozen=True)
+class Epochs:
+    """Every view once before any comes again, in an order that is shuffled anew for each epoch.
+
+    The steps cut one endless row of shuffled epochs into batches, so a batch may take the end of one epoch and the
+    start of the next; each place of it is uniformly distributed, hence unbiased, whether or not B divides n.
+    """
+
+    batch: int
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        _check_batch(self.batch)
+
+    def draw(self, step: int, available: Available) -> Batch:
+        n = _count(available)
+        place = step * self.batch + np.arange(self.batch)
+        orders = {e: np.argsort(_words(self.seed, e, n), kind="stable") for e in set((place // n).tolist())}
+        return Batch(_pick(available, np.array([orders[p // n][p % n] for p in place.tolist()])))
+
+
+@dataclass(frozen=True)
+class Shifted:
+    """B evenly spaced views, all moved on by one in each step: what the paper's authors ran.
+
+    Not random: a single step is biased, but over n consecutive steps every view has been used B times. For views
+    on a circle each batch sees the object from all sides, which in practice beats independent draws.
+    """
+
+    batch: int
+    offset: int = 0
+
+    def __post_init__(self) -> None:
+        _check_batch(self.batch)
+
+    def draw(self, step: int, available: Available) -> Batch:
+        n = _count(available)
+        return Batch(_pick(available, (evenly_spaced(self.batch, n) + step + self.offset) % n))
+
+
+@dataclass(frozen=True, eq=False)
+class Importance:
+    """Independent views drawn with given probabilities, each gradient divided by its own so as to stay unbiased.
+
+    P(i) = p_i, weights 1 / (B n p_i): E[sum_b w_b grad d_{i_b}] = (1/n) sum_i grad d_i for any p > 0. With
+    p_i proportional to L_i the step may go by the mean of the L_i instead of their maximum.
+
+    Arguments: probabilities, (views,), positive, of any scale. Where only some views are available theirs are
+    rescaled among them.
+    Reference: Needell, Srebro and Ward, Mathematical Programming 155, 2016.
+    """
+
+    batch: int
+    probabilities: Sequence[float] | Tensor
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        _check_batch(self.batch)
+        p = torch.as_tensor(self.probabilities, dtype=torch.float64)
+        if p.ndim != 1 or not bool((torch.isfinite(p) & (p > 0)).all()):
+            raise InputError("importance probabilities must be a list of numbers > 0, one for each view")
+
+    def draw(self, step: int, available: Available) -> Batch:
+        p = np.asarray(self.probabilities, dtype=np.float64)
+        n = _count(available)
+        if len(p) < n:
+            raise InputError(f"there are {n} views, but importance probabilities for {len(p)}")
+        p = p[:n] if isinstance(available, int) else p[available.numpy()]
+        edges = np.cumsum(p)
+        uniform = (_words(self.seed, step, self.batch) >> np.uint64(11)) * 2.0**-53
+        index = np.minimum(np.searchsorted(edges, uniform * edges[-1], side="right"), n - 1)
+        weights = torch.from_numpy(edges[-1] / (self.batch * n * p[index]))
+        return Batch(_pick(available, index), weights)
+
+
+def evenly_spaced(batch: int, n: int) -> NDArray[np.int64]:
+    """B indices of 0 .. n-1 as far apart as they can be: floor(b n / B)."""
+    return np.arange(batch) * n // batch
+
+
+def _words(seed: int, step: int, count: int) -> NDArray[np.uint64]:
+    return np.random.Philox(key=seed, counter=[0, 0, 0, step]).random_raw(count)
+
+
+def _below(n: int, words: NDArray[np.uint64]) -> NDArray[np.int64]:
+    # The top 53 bits as a fraction, times n: the bias is at most n / 2^53.
+    return ((words >> np.uint64(11)) * 2.0**-53 * n).astype(np.int64)
+
+
+def _pick(available: Available, index: NDArray[np.int64]) -> Tensor:
+    views = torch.from_numpy(index)
+    return views if isinstance(available, int) else available[views]
+
+
+def _count(available: Available) -> int:
+    n = available if isinstance(available, int) else len(available)
+    if n < 1:
+        raise InputError("there are no views to draw from")
+    return n
+
+
+def _check_batch(batch: int) -> None:
+    if batch < 1:
+        raise InputError(f"a batch needs at least one view, not {batch}")

@@ -1,0 +1,70 @@
+"""Steps and noise levels that change with the iteration, as plain functions of its number k = 1, 2, ..."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from plugstream.errors import InputError
+
+__all__ = ["Geometric", "Number", "OverL", "Power", "at", "parse_step"]
+
+Schedule = Callable[[int], float]
+Number = float | Schedule
+"""A constant, or a function of the iteration k = 1, 2, ..."""
+
+
+@dataclass(frozen=True)
+class OverL:
+    """A step given as a multiple of 1/L, which may itself be a schedule: gamma_k = multiple(k) / L."""
+
+    multiple: Number = 1.0
+
+
+@dataclass(frozen=True)
+class Geometric:
+    """From `start` to `stop` by equal factors over `steps` iterations, and `stop` from then on."""
+
+    start: float
+    stop: float
+    steps: int
+
+    def __post_init__(self) -> None:
+        if self.start <= 0 or self.stop <= 0 or self.steps < 1:
+            raise InputError("a geometric schedule needs start > 0, stop > 0 and steps >= 1")
+
+    def __call__(self, k: int) -> float:
+        fraction = min(1.0, (k - 1) / max(1, self.steps - 1))
+        return float(self.start * (self.stop / self.start) ** fraction)
+
+
+@dataclass(frozen=True)
+class Power:
+    """start / k^exponent: with exponent 1/2 the decreasing step of stochastic approximation."""
+
+    start: float
+    exponent: float = 0.5
+
+    def __call__(self, k: int) -> float:
+        return float(self.start / k**self.exponent)
+
+
+def at(value: Number, k: int) -> float:
+    """The value of a number or schedule at iteration k."""
+    return float(value(k) if callable(value) else value)
+
+
+_STEP = re.compile(r"\s*(?P<a>[\d.eE+-]+)?\s*/\s*\(?\s*(?P<b>[\d.]+)?\s*\*?\s*L\s*\)?\s*")
+
+
+def parse_step(text: str) -> OverL:
+    """Read a step as people write it: "1/L", "0.5/L", "1/(4L)", "1/16L" (which is 1/(16 L), as in the paper)."""
+    match = _STEP.fullmatch(text)
+    try:
+        if match is None:
+            raise ValueError
+        multiple = float(match["a"] or 1) / float(match["b"] or 1)
+    except (ValueError, ZeroDivisionError):
+        raise InputError(f"cannot read the step {text!r}; write a number, or a multiple of 1/L such as 0.5/L") from None
+    return OverL(multiple)

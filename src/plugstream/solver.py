@@ -1,0 +1,232 @@
+"""The one loop: step, measure, stop. It knows algorithms and monitors by their protocols only."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from time import perf_counter
+from typing import Generic, TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from plugstream.algorithms.base import Algorithm, State
+from plugstream.errors import InputError
+from plugstream.monitors import Distance, Measure, Monitor
+
+__all__ = ["Progress", "Result", "Series", "Stop", "solve"]
+
+S = TypeVar("S", bound=State)
+
+
+class Stop(Enum):
+    """Why a run ended."""
+
+    ITERATIONS = "all iterations were done"
+    TIME = "the time limit was reached"
+    DISTANCE = "the distance to a fixed point fell below its limit"
+    DIVERGED = "the image grew without bound; use a smaller step (at most 1/L) or a milder denoiser"
+    NOT_FINITE = "the image became NaN or infinite; use a smaller step (at most 1/L) or check the denoiser"
+    INTERRUPTED = "it was interrupted"
+    CALLBACK = "a callback asked for it"
+
+    @property
+    def failed(self) -> bool:
+        return self in (Stop.DIVERGED, Stop.NOT_FINITE)
+
+
+@dataclass(frozen=True)
+class Series:
+    """One measured quantity: at which steps, after how much algorithm time in seconds, and what.
+
+    `value` has one row a measurement and, behind it, the leading axes of the image.
+    """
+
+    step: NDArray[np.int64]
+    time: NDArray[np.float64]
+    value: NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Progress(Generic[S]):
+    """What a callback is told after each step: the state, seconds of algorithm and wall time, what was measured."""
+
+    state: S
+    time: float
+    wall: float
+    measured: dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Result(Generic[S]):
+    """What a run gave: the image, how it came about, and a state to go on from.
+
+    `image` is the last iterate. Where a run was interrupted or diverged it is the best one measured: by SNR if the
+    truth is known, otherwise by the distance to a fixed point; `image_step` tells which. `state` is the last good
+    state, and `solve(algorithm, state=result.state, ...)` goes on from it as if there had been no stop.
+    """
+
+    image: Tensor
+    image_step: int
+    state: S
+    reason: Stop
+    history: dict[str, Series]
+    time: float
+    wall: float
+
+
+def solve(
+    algorithm: Algorithm[S],
+    image: Tensor | None = None,
+    *,
+    iterations: int = 100,
+    state: S | None = None,
+    monitors: Sequence[Monitor] = (),
+    every: int = 10,
+    time_limit: float | None = None,
+    distance_limit: float | None = None,
+    divergence: float | None = 1e4,
+    callbacks: Iterable[Callable[[Progress[S]], bool | None]] = (),
+) -> Result[S]:
+    """Run an algorithm, measure now and then, and stop for a stated reason.
+
+    Monitors are measured before the first step, every `every` steps (or as often as each says itself) and at the end.
+    Ctrl-C ends the run after the last whole step and returns the best image so far; a second one is not caught.
+
+    Arguments:
+        algorithm: anything with `init`, `step` and `parameters`.
+        image: where to start, (..., H, W); zero if not given. state: go on from this instead.
+        iterations: how many steps to take (more, if `state` is given).
+        time_limit: seconds of wall time. distance_limit: stop once ||x - P(x)||^2 relative to its start is below this.
+        divergence: stop when ||x|| exceeds this many times its size after the first step; None: never.
+        callbacks: called with a `Progress` before the first step, after each, and once more if something is measured at
+            the end; one that returns True ends the run.
+    """
+    if iterations < 0 or every < 1:
+        raise InputError(f"iterations must be >= 0 and every >= 1, not {iterations} and {every}")
+    if state is not None and image is not None:
+        raise InputError("give an image to start from or a state to go on from, not both")
+    if state is None:
+        state = algorithm.init(image)
+    if distance_limit is not None and not any(isinstance(m, Distance) for m in monitors):
+        monitors = [*monitors, Distance()]
+    run = _Run(algorithm, state, monitors, every, tuple(callbacks))
+    reason = Stop.ITERATIONS
+    limit = None
+    try:
+        run.tell(run.measure())
+        for _ in range(iterations):
+            run.step()
+            size = run.size()
+            limit = divergence * max(size, 1e-30) if limit is None and divergence is not None else limit
+            if not math.isfinite(size) or (limit is not None and size > limit):
+                reason = Stop.DIVERGED if math.isfinite(size) else Stop.NOT_FINITE
+                break
+            measured = run.measure()
+            if run.tell(measured):
+                reason = Stop.CALLBACK
+                break
+            relative = measured.get("relative_distance")
+            if distance_limit is not None and relative is not None and float(relative.max()) <= distance_limit:
+                reason = Stop.DISTANCE
+                break
+            if time_limit is not None and run.wall >= time_limit:
+                reason = Stop.TIME
+                break
+    except KeyboardInterrupt:
+        reason = Stop.INTERRUPTED
+    if not reason.failed and (measured := run.measure(last=True)):
+        run.tell(measured)
+    return run.result(reason)
+
+
+@dataclass
+class _Run(Generic[S]):
+    """The part of a run that changes: the state, the clock, the history and the best image so far."""
+
+    algorithm: Algorithm[S]
+    state: S
+    monitors: Sequence[Monitor]
+    every: int
+    callbacks: Sequence[Callable[[Progress[S]], bool | None]]
+    time: float = 0.0
+    start: float = field(default_factory=perf_counter)
+    best: tuple[float, S] | None = None
+    good: S | None = None
+
+    def __post_init__(self) -> None:
+        self._measures: list[tuple[int, Measure]] = [
+            (m.every or self.every, m.begin(self.algorithm, self.state)) for m in self.monitors
+        ]
+        self._measured_at = [-1] * len(self._measures)
+        self._rows: dict[str, list[tuple[int, float, NDArray[np.float64]]]] = {}
+        self._first = self.state.k
+        self.good = self.state
+
+    @property
+    def wall(self) -> float:
+        return perf_counter() - self.start
+
+    def step(self) -> None:
+        _synchronize(self.state.image)
+        begin = perf_counter()
+        state = self.algorithm.step(self.state)
+        _synchronize(state.image)
+        self.time += perf_counter() - begin
+        self.state = state
+
+    def size(self) -> float:
+        """The largest ||x|| of the images, NaN if one holds a NaN."""
+        return float(torch.linalg.vector_norm(self.state.image, dim=(-2, -1)).max())
+
+    def measure(self, last: bool = False) -> dict[str, Tensor]:
+        """Measure what is due at this step (everything not yet measured here, if it is the last)."""
+        k, out = self.state.k, {}
+        for number, (every, measure) in enumerate(self._measures):
+            if ((k - self._first) % every == 0 or last) and self._measured_at[number] != k:
+                out.update(measure(self.state))
+                self._measured_at[number] = k
+        for name, value in out.items():
+            self._rows.setdefault(name, []).append((k, self.time, value.detach().cpu().double().numpy()))
+        self._remember(out)
+        return out
+
+    def _remember(self, measured: dict[str, Tensor]) -> None:
+        score = None
+        if "snr" in measured:
+            score = float(measured["snr"].mean())
+        elif "distance" in measured:
+            score = -float(measured["distance"].mean())
+        if score is not None and (self.best is None or score > self.best[0]):
+            self.best = (score, self.state)
+        self.good = self.state
+
+    def tell(self, measured: dict[str, Tensor]) -> bool:
+        """Call the callbacks, all of them, and say whether one asks to stop."""
+        progress = Progress(self.state, self.time, self.wall, measured)
+        return any([callback(progress) for callback in self.callbacks])  # noqa: C419 - every one must be told
+
+    def result(self, reason: Stop) -> Result[S]:
+        if reason.failed:
+            assert self.good is not None
+            self.state = self.good
+        use_best = self.best is not None and (reason.failed or reason is Stop.INTERRUPTED)
+        chosen = self.best[1] if use_best and self.best is not None else self.state
+        history = {
+            name: Series(
+                np.array([row[0] for row in rows], dtype=np.int64),
+                np.array([row[1] for row in rows]),
+                np.stack([row[2] for row in rows]),
+            )
+            for name, rows in self._rows.items()
+        }
+        return Result(chosen.image, chosen.k, self.state, reason, history, self.time, self.wall)
+
+
+def _synchronize(tensor: Tensor) -> None:
+    if tensor.is_cuda:
+        torch.cuda.synchronize(tensor.device)
