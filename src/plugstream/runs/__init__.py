@@ -1,0 +1,1 @@
+"""Run folders: settings, event log, images and report of a reconstruction."""

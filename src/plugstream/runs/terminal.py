@@ -1,0 +1,66 @@
+"""Progress for a person at a terminal, made from the event log: one line rewritten, or plain lines in a file."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import TextIO
+
+from plugstream.runs.events import Event
+
+__all__ = ["Terminal"]
+
+
+class Terminal:
+    """Shows events as they come. On a terminal steps rewrite one line; elsewhere every measurement is a line."""
+
+    def __init__(self, stream: TextIO | None = None) -> None:
+        self._stream = stream or sys.stderr
+        self._live = self._stream.isatty()
+        self._total = 0
+        self._shown = 0.0
+        self._last: dict[str, float | None] = {}
+        self._open = False
+
+    def __call__(self, event: Event) -> None:
+        kind = event["event"]
+        if kind == "note":
+            self._line(event["text"])
+        elif kind == "start":
+            self._total = event["iterations"]
+        elif kind == "measured":
+            self._last = event["values"]
+            if not self._live:
+                self._line(self._describe(event["step"], event["time"]))
+        elif kind == "stop":
+            self._line(
+                f"stopped after {event['step']} steps and {event['time']:.1f} s "
+                f"({event['wall']:.1f} s with measuring): {event['reason']}"
+            )
+
+    def tick(self, step: int, seconds: float) -> None:
+        """Called at every step; on a terminal it redraws the line at most ten times a second."""
+        if self._live and time.monotonic() - self._shown > 0.1:
+            self._shown = time.monotonic()
+            done = int(24 * step / max(1, self._total))
+            bar = "█" * done + "░" * (24 - done)
+            self._stream.write(f"\r\x1b[2K{bar} {self._describe(step, seconds)}")
+            self._stream.flush()
+            self._open = True
+
+    def _describe(self, step: int, seconds: float) -> str:
+        parts = [f"step {step:>{len(str(self._total))}}/{self._total}", f"{seconds:6.1f} s"]
+        if (snr := self._last.get("snr")) is not None:
+            parts.append(f"SNR {snr:6.2f} dB")
+        if (distance := self._last.get("relative_distance")) is not None:
+            parts.append(f"distance to a fixed point {distance:.2e} of its start")
+        if (cost := self._last.get("cost", self._last.get("fidelity"))) is not None:
+            parts.append(f"cost {cost:.4e}")
+        return "   ".join(parts)
+
+    def _line(self, text: str) -> None:
+        if self._open:
+            self._stream.write("\r\x1b[2K")
+            self._open = False
+        self._stream.write(text + "\n")
+        self._stream.flush()

@@ -1,0 +1,203 @@
+"""Every setting of the command line, described once: defaults, limits, help, flags, and how they are read and written.
+
+Settings come from the defaults below, then a TOML file, then flags and `--set section.key=value`, later ones winning.
+This module knows pydantic and nothing of torch, so that mistakes are found before anything slow is imported.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic.fields import FieldInfo
+
+from plugstream.errors import InputError
+
+__all__ = ["Settings", "leaves", "parse_assignment", "resolve", "to_toml"]
+
+
+def _flag(name: str) -> dict[str, Any]:
+    """The flag of a setting whose own name would be unclear or taken on the command line."""
+    return {"flag": name}
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class SimulateSettings(_Section):
+    """The scan that `simulate` and `demo` make; lengths are in metres. The defaults are the paper's experiment."""
+
+    picture: str = Field("camera", description="a picture file, or the name of a scikit-image picture")
+    size: int = Field(256, ge=8, le=8192, description="pixels a side")
+    width: float = Field(0.18, gt=0, description="width of the image")
+    contrast: float = Field(1.0, gt=0, description="permittivity contrast that white stands for")
+    wavelength: float = Field(6 * 0.18 / 256, gt=0, description="wavelength in vacuum")
+    background: float = Field(1.0, gt=0, description="relative permittivity around the object")
+    views: int = Field(60, ge=1, description="number of transmitters")
+    receivers: int = Field(360, ge=1, description="number of receivers")
+    radius: float = Field(1.6, gt=0, description="radius of the circle of transmitters and receivers")
+    arc: float = Field(360.0, gt=0, le=360, description="degrees that they cover")
+    snr: float = Field(40.0, description="input SNR in dB", json_schema_extra=_flag("input-snr"))
+    seed: int = Field(0, ge=0, description="seed of the noise", json_schema_extra=_flag("noise-seed"))
+
+
+class AlgorithmSettings(_Section):
+    """The iteration."""
+
+    name: Literal["pgm", "admm"] = Field(
+        "pgm", description="pgm (ISTA, FISTA, PnP-SGD) or admm", json_schema_extra=_flag("algorithm")
+    )
+    step: float | str = Field("1/L", description="a number, or a multiple of 1/L such as 0.25/L")
+    momentum: Literal["none", "nesterov", "chambolle-dossal"] = Field("nesterov", description="the sequence q_k (pgm)")
+    sigma: float | None = Field(None, ge=0, description="the denoiser's noise level, in the image's units")
+    sigma_end: float | None = Field(None, gt=0, description="let sigma go to this value geometrically")
+    lam: float | None = Field(None, ge=0, description="instead of sigma: sigma = sqrt(step * lam)")
+    iterations: int = Field(100, ge=1, description="number of steps")
+    time_limit: float | None = Field(None, gt=0, description="stop after this many seconds")
+    distance_limit: float | None = Field(None, gt=0, description="stop at this relative distance to a fixed point")
+
+
+class SamplerSettings(_Section):
+    """Which views each step uses."""
+
+    name: Literal["all", "fixed", "uniform", "epochs", "shifted", "importance"] = Field(
+        "uniform", description="how views are drawn", json_schema_extra=_flag("sampler")
+    )
+    batch: int = Field(10, ge=1, description="views in a step")
+    seed: int = Field(0, ge=0, description="seed of the draws")
+
+
+class DenoiserSettings(_Section):
+    """The prior."""
+
+    name: Literal["tv", "tv-anisotropic", "soft", "box", "identity"] = Field(
+        "tv", description="which denoiser", json_schema_extra=_flag("denoiser")
+    )
+    low: float | None = Field(0.0, description="least value of the image; 'none' for no limit")
+    high: float | None = Field(None, description="largest value of the image")
+    tol: float = Field(1e-3, ge=0, description="guaranteed relative error of an iterative denoiser (tv)")
+    max_iterations: int = Field(1000, ge=1, description="limit on its iterations (tv)")
+    damping: float | None = Field(None, gt=0, lt=1, description="theta of (1 - theta) I + theta D")
+
+
+class MonitorSettings(_Section):
+    """What is measured while it runs; the time for it is not counted as the algorithm's."""
+
+    every: int = Field(10, ge=1, description="steps between two measurements")
+    distance: bool = Field(True, description="measure the distance to a fixed point, on all views")
+    cost: bool = Field(False, description="measure the data misfit and, for a known prox, the cost")
+
+
+class ComputeSettings(_Section):
+    """Where it runs."""
+
+    device: str = Field("cpu", description="cpu, cuda or cuda:N")
+    dtype: Literal["float32", "float64"] = Field("float32", description="precision")
+    threads: int | None = Field(None, ge=1, description="CPU threads; torch's choice if not given")
+
+
+class Settings(_Section):
+    """All settings, section by section."""
+
+    simulate: SimulateSettings = SimulateSettings()
+    algorithm: AlgorithmSettings = AlgorithmSettings()
+    sampler: SamplerSettings = SamplerSettings()
+    denoiser: DenoiserSettings = DenoiserSettings()
+    monitor: MonitorSettings = MonitorSettings()
+    compute: ComputeSettings = ComputeSettings()
+
+
+def leaves(sections: Iterable[str]) -> Iterator[tuple[str, str, FieldInfo]]:
+    """(section, key, field) of every setting in these sections."""
+    for section in sections:
+        kind = Settings.model_fields[section].annotation
+        assert isinstance(kind, type)
+        assert issubclass(kind, BaseModel)
+        for key, info in kind.model_fields.items():
+            yield section, key, info
+
+
+def parse_assignment(text: str) -> tuple[str, str, Any]:
+    """Read `section.key=value`; the value is TOML where it can be, "none" is nothing, and else it is text."""
+    path, equals, value = text.partition("=")
+    section, dot, key = path.strip().partition(".")
+    if not equals or not dot:
+        raise InputError(f"cannot read the setting {text!r}; write section.key=value, such as sampler.batch=10")
+    return section, key, parse_value(value.strip())
+
+
+def parse_value(text: str) -> Any:
+    """A value from the command line: TOML where it can be, "none" is None, and else it is text."""
+    if text.lower() == "none":
+        return None
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def resolve(file: Path | None = None, assignments: Iterable[tuple[str, str, Any]] = ()) -> Settings:
+    """Defaults, then the TOML file, then the assignments (section, key, value), checked as a whole."""
+    values: dict[str, dict[str, Any]] = {}
+    if file is not None:
+        try:
+            content = tomllib.loads(file.read_text(encoding="utf-8"))
+        except OSError as error:
+            raise InputError(f"cannot read the settings {file}: {error.strerror}") from error
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise InputError(f"{file} is not TOML: {error}") from error
+        for section, table in content.items():
+            _check_name(section)
+            if not isinstance(table, Mapping):
+                raise InputError(f"{section!r} in {file} must be a section: write [{section}] and its keys below")
+            values[section] = {key: None if value == "none" else value for key, value in table.items()}
+    for section, key, value in assignments:
+        _check_name(section, key)
+        values.setdefault(section, {})[key] = value
+    for section, table in values.items():
+        for key in table:
+            _check_name(section, key)
+    try:
+        return Settings.model_validate(values)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"][:2])
+        reason = first["msg"][:1].lower() + first["msg"][1:]
+        raise InputError(f"setting {where} = {first['input']!r} cannot be used: {reason}") from None
+
+
+def to_toml(settings: Settings, header: str = "") -> str:
+    """The settings as TOML that `resolve` reads back to the same; nothing is written as "none"."""
+    lines = [f"# {line}" for line in header.splitlines()]
+    for section, table in settings.model_dump().items():
+        lines += ["", f"[{section}]"]
+        lines += [f"{key} = {_toml_value(value)}" for key, value in table.items()]
+    return "\n".join(lines).lstrip("\n") + "\n"
+
+
+def _toml_value(value: Any) -> str:
+    if value is None:
+        return '"none"'
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False)  # a JSON string is a TOML basic string
+    return repr(value).lower() if isinstance(value, bool) else repr(value)
+
+
+def _check_name(section: str, key: str | None = None) -> None:
+    """Refuse a name that is not a setting, with the nearest one that is."""
+    known = {f"{s}.{k}" for s, k, _ in leaves(Settings.model_fields)}
+    given = section if key is None else f"{section}.{key}"
+    if given in known or (key is None and section in Settings.model_fields):
+        return
+    choices = [*known, *Settings.model_fields] if key is None else [*known]
+    near = difflib.get_close_matches(given, choices, n=1, cutoff=0.5)
+    if not near and key is not None:  # the key may be right and the section wrong
+        near = [name for name in sorted(known) if name.split(".")[1] == key][:1]
+    hint = f"; did you mean {near[0]!r}?" if near else f"; sections are {', '.join(Settings.model_fields)}"
+    raise InputError(f"there is no setting {given!r}{hint}")
