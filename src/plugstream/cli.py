@@ -14,6 +14,8 @@ from plugstream import __version__
 from plugstream.errors import InputError
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from plugstream.settings import Settings
 
 __all__ = ["main"]
@@ -102,36 +104,36 @@ def _settings(parsed: argparse.Namespace, presets: Sequence[tuple[str, str, Any]
 
 def _demo(parsed: argparse.Namespace) -> int:
     settings = _settings(parsed, _DEMO)
-    from plugstream.recipes import check_algorithm
+    from plugstream.recipes import check, make_geometry
     from plugstream.runs.run import free_folder, make_folder
 
-    check_algorithm(settings.algorithm)
+    check(settings, make_geometry(settings))
+    picture = _load_picture(settings)
     folder = make_folder(parsed.out or free_folder("plugstream-demo"))
     scan = folder / "scan.zarr"
-    _simulate_scan(settings, scan)
+    _simulate_scan(settings, picture, scan)
     again = f"plugstream demo --settings {shlex.quote(str(folder / 'settings.toml'))}"
     return _reconstruct_scan(scan, settings, folder, again)
 
 
 def _simulate(parsed: argparse.Namespace) -> int:
     settings = _settings(parsed)
-    _simulate_scan(settings, parsed.out)
+    _simulate_scan(settings, _load_picture(settings), parsed.out)
     return 0
 
 
 def _reconstruct(parsed: argparse.Namespace) -> int:
     settings = _settings(parsed)
-    from plugstream.recipes import check_algorithm, make_denoiser, prepare_device
+    from plugstream.recipes import check
     from plugstream.runs.run import free_folder, make_folder
     from plugstream.scans.store import open_scan
 
-    check_algorithm(settings.algorithm)
-    make_denoiser(settings.denoiser)
-    prepare_device(settings.compute)
-    open_scan(parsed.scan).check()
+    scan = open_scan(parsed.scan)
+    check(settings, scan.geometry)
+    scan.check()
     folder = make_folder(parsed.out or free_folder(f"{parsed.scan.resolve().stem}-run"))
-    scan, saved = (shlex.quote(str(path)) for path in (parsed.scan, folder / "settings.toml"))
-    return _reconstruct_scan(parsed.scan, settings, folder, f"plugstream reconstruct {scan} --settings {saved}")
+    where, saved = (shlex.quote(str(path)) for path in (parsed.scan, folder / "settings.toml"))
+    return _reconstruct_scan(parsed.scan, settings, folder, f"plugstream reconstruct {where} --settings {saved}")
 
 
 def _info(parsed: argparse.Namespace) -> int:
@@ -169,9 +171,14 @@ def _range(points: Any) -> str:
     return f"{low:.4g} m" if np.isclose(low, high) else f"{low:.4g} to {high:.4g} m"
 
 
-def _simulate_scan(settings: Settings, path: Path) -> None:
-    from plugstream.recipes import make_geometry, make_model
+def _load_picture(settings: Settings) -> Tensor:
     from plugstream.runs.images import load_picture
+
+    return settings.simulate.contrast * load_picture(settings.simulate.picture, settings.simulate.size)
+
+
+def _simulate_scan(settings: Settings, image: Tensor, path: Path) -> None:
+    from plugstream.recipes import make_geometry, make_model
     from plugstream.scans.store import save_scan
     from plugstream.simulation import simulate
 
@@ -179,7 +186,6 @@ def _simulate_scan(settings: Settings, path: Path) -> None:
     if path.exists():
         raise InputError(f"{path} exists already; remove it or choose another name")
     geometry = make_geometry(settings)
-    image = s.contrast * load_picture(s.picture, s.size)
     _say(f"simulating {s.views} views of {s.receivers} receivers of {s.picture}, {s.size} x {s.size}, at {s.snr:g} dB")
     scan = simulate(make_model(geometry, settings.compute), image, snr=s.snr, seed=s.seed)
     save_scan(scan, path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from typing import Protocol, runtime_checkable
@@ -10,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from plugstream.errors import InputError
+from plugstream.errors import InputError, PlugstreamWarning
 from plugstream.linalg import conjugate_gradient, inner, largest_eigenvalue, norm
 from plugstream.models.base import Model, Views, as_views, check_shape
 
@@ -103,7 +104,8 @@ class LeastSquares:
         self.prox_iterations = prox_iterations
         if isinstance(data, Tensor):
             self._source: Measurements | None = None
-            self._data = self._checked(data.to(device=model.device, dtype=model.data_dtype))
+            check_shape("data", data, (self.n_views, *model.data_shape))
+            self._data = self._checked(data, None)
         else:
             if data.n_views != model.n_views:
                 raise InputError(f"the scan has {data.n_views} views, but the model has {model.n_views}")
@@ -129,8 +131,7 @@ class LeastSquares:
         """The measurements of these views, (..., B, *data_shape), on the model's device."""
         index = as_views(views, self.n_views)
         if self._source is not None:
-            y = self._source.read(index).to(device=self.device, dtype=self.model.data_dtype)
-            return self.model.restrict(y, index)
+            return self._checked(self._source.read(index), index)
         if index is None:
             return self._data
         return self._data.index_select(-1 - len(self.model.data_shape), index.to(self.device))
@@ -227,14 +228,14 @@ class LeastSquares:
     def _spread(self, weights: Tensor) -> Tensor:
         return weights.reshape(-1, *(1,) * len(self.model.data_shape))
 
-    def _checked(self, data: Tensor) -> Tensor:
-        """Data with masked receivers at zero; a wrong shape or a value that is not finite is refused."""
-        check_shape("data", data, (self.n_views, *self.model.data_shape))
-        data = self.model.restrict(data)
+    def _checked(self, data: Tensor, views: Tensor | None) -> Tensor:
+        """Data of these views on the model's device, masked receivers at zero; NaN and infinity are refused."""
+        data = self.model.restrict(data.to(device=self.device, dtype=self.model.data_dtype), views)
         axis = data.ndim - 1 - len(self.model.data_shape)
         bad = ~torch.isfinite(torch.view_as_real(data).sum(-1) if data.is_complex() else data)
         if bool(bad.any()):
-            view = int(bad.movedim(axis, 0).flatten(1).any(1).nonzero()[0])
+            place = int(bad.movedim(axis, 0).flatten(1).any(1).nonzero()[0])
+            view = place if views is None else int(views[place])
             raise InputError(f"view {view} of the data holds NaN or infinity; leave the view out or mask its receivers")
         return data
 
@@ -336,6 +337,12 @@ class SmoothFidelity:
                 return s
             before, z = z, s - slope / smooth
             s = z + beta * (z - before)
+        warnings.warn(
+            f"the prox of a SmoothFidelity did not reach its tolerance {self.prox_tol:.1e} in {self.prox_iterations} "
+            "iterations; allow more iterations, or check the Lipschitz constant",
+            PlugstreamWarning,
+            stacklevel=2,
+        )
         return s
 
     def _terms(self, views: Views, weights: Tensor | None) -> Iterator[tuple[int, float]]:

@@ -14,6 +14,10 @@ from plugstream.errors import PlugstreamWarning
 __all__ = ["Solution", "conjugate_gradient", "inner", "largest_eigenvalue", "norm"]
 
 
+# A random start has some of every eigenvector, but needs a few products until the top one stands out.
+_LEAST = 10
+
+
 def inner(a: Tensor, b: Tensor) -> Tensor:
     """<a, b> of each image: (..., H, W) twice to (...)."""
     product: Tensor = a * b
@@ -91,8 +95,8 @@ def largest_eigenvalue(
     many eigenvalues close to the largest, where plain power iteration took ten times as many products.
 
     Stops when the residual ||A u - theta u|| of the Ritz vector u is below tol * theta, so that an eigenvalue lies
-    within that of theta, and returns (1 + tol) theta. theta never exceeds the largest eigenvalue, hence the result
-    is at most a factor 1 + tol too large, and it is an upper bound unless the random start missed the top.
+    within that of theta, after at least ten products, so that this one is the largest; returns (1 + tol) theta. theta
+    never exceeds the largest eigenvalue, hence the result is at most a factor 1 + tol too large.
 
     Arguments: apply maps (..., H, W) to (..., H, W), the leading axes being independent operators; like gives
     shape, device and dtype. Returns (...), in double precision on the CPU.
@@ -113,7 +117,7 @@ def largest_eigenvalue(
         alphas.append(alpha.cpu().double())
         betas.append(beta.cpu().double())
         theta, residual = _top_of_tridiagonal(torch.stack(alphas, -1), torch.stack(betas, -1))
-        if k == size or bool((residual <= tol * theta).all()):
+        if k == size or (k >= _LEAST and bool((residual <= tol * theta).all())):
             return theta * (1 + tol)
         before, v = v, w / beta.clamp_min(torch.finfo(like.dtype).tiny)[..., None, None]
     warnings.warn(

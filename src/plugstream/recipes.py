@@ -17,7 +17,7 @@ from plugstream.scans.geometry import BornGeometry, Grid
 from plugstream.schedules import Geometric, parse_step
 from plugstream.settings import AlgorithmSettings, ComputeSettings, DenoiserSettings, SamplerSettings, Settings
 
-__all__ = ["make_algorithm", "make_denoiser", "make_geometry", "make_model", "make_sampler", "prepare_device"]
+__all__ = ["check", "make_algorithm", "make_denoiser", "make_geometry", "make_model", "make_sampler", "prepare_device"]
 
 
 def prepare_device(compute: ComputeSettings) -> tuple[torch.device, torch.dtype]:
@@ -90,12 +90,8 @@ def make_denoiser(settings: DenoiserSettings) -> Denoiser:
 
 
 def make_sampler(settings: SamplerSettings, fidelity: LeastSquares) -> Sampler:
-    """The sampler; batches larger than the scan are refused."""
+    """The sampler."""
     batch, views = settings.batch, fidelity.n_views
-    if settings.name != "all" and batch > views:
-        raise InputError(
-            f"a batch of {batch} views was asked for, but the scan has {views}; use --batch {views} or less"
-        )
     if settings.name == "all":
         return All()
     if settings.name == "fixed":
@@ -107,8 +103,20 @@ def make_sampler(settings: SamplerSettings, fidelity: LeastSquares) -> Sampler:
     return Epochs(batch, settings.seed) if settings.name == "epochs" else Uniform(batch, settings.seed)
 
 
-def check_algorithm(settings: AlgorithmSettings) -> None:
-    """Refuse contradictions between settings, before any data is read."""
+def check(settings: Settings, geometry: BornGeometry) -> None:
+    """Refuse everything that can be known to fail, before the model is built and before anything is written."""
+    _check_algorithm(settings.algorithm)
+    prepare_device(settings.compute)
+    denoiser, shape = make_denoiser(settings.denoiser), geometry.grid.shape
+    if min(shape) < denoiser.min_size:
+        name, least = settings.denoiser.name, denoiser.min_size
+        raise InputError(f"the image is {shape[0]} x {shape[1]}, but {name} needs at least {least} pixels a side")
+    batch, views = settings.sampler.batch, geometry.n_views
+    if settings.sampler.name != "all" and batch > views:
+        raise InputError(f"a batch of {batch} views was asked for, but the scan has {views}; use a smaller --batch")
+
+
+def _check_algorithm(settings: AlgorithmSettings) -> None:
     if settings.sigma is None and settings.lam is None:
         raise InputError(
             "how strongly to denoise is not given; use --sigma (for TV and values from 0 to 1, 0.01 to 0.03 is a "
@@ -125,7 +133,7 @@ def check_algorithm(settings: AlgorithmSettings) -> None:
 def make_algorithm(settings: Settings, fidelity: LeastSquares) -> ProximalGradient | ADMM:
     """The algorithm with its step, noise level and sampler."""
     a = settings.algorithm
-    check_algorithm(a)
+    _check_algorithm(a)
     sigma = (
         Geometric(a.sigma, a.sigma_end, a.iterations) if a.sigma is not None and a.sigma_end is not None else a.sigma
     )

@@ -11,7 +11,7 @@ import json
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.fields import FieldInfo
@@ -124,7 +124,7 @@ def leaves(sections: Iterable[str]) -> Iterator[tuple[str, str, FieldInfo]]:
 
 
 def parse_assignment(text: str) -> tuple[str, str, Any]:
-    """Read `section.key=value`; the value is TOML where it can be, "none" is nothing, and else it is text."""
+    """Read `section.key=value`; the value is TOML where it can be, and else it is text."""
     path, equals, value = text.partition("=")
     section, dot, key = path.strip().partition(".")
     if not equals or not dot:
@@ -133,9 +133,7 @@ def parse_assignment(text: str) -> tuple[str, str, Any]:
 
 
 def parse_value(text: str) -> Any:
-    """A value from the command line: TOML where it can be, "none" is None, and else it is text."""
-    if text.lower() == "none":
-        return None
+    """A value from the command line: TOML where it can be, and else it is text."""
     try:
         return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
@@ -143,7 +141,10 @@ def parse_value(text: str) -> Any:
 
 
 def resolve(file: Path | None = None, assignments: Iterable[tuple[str, str, Any]] = ()) -> Settings:
-    """Defaults, then the TOML file, then the assignments (section, key, value), checked as a whole."""
+    """Defaults, then the TOML file, then the assignments (section, key, value), checked as a whole.
+
+    The text "none" means nothing where a setting may be left out; TOML has no other word for it.
+    """
     values: dict[str, dict[str, Any]] = {}
     if file is not None:
         try:
@@ -156,13 +157,15 @@ def resolve(file: Path | None = None, assignments: Iterable[tuple[str, str, Any]
             _check_name(section)
             if not isinstance(table, Mapping):
                 raise InputError(f"{section!r} in {file} must be a section: write [{section}] and its keys below")
-            values[section] = {key: None if value == "none" else value for key, value in table.items()}
+            values[section] = dict(table)
     for section, key, value in assignments:
         _check_name(section, key)
         values.setdefault(section, {})[key] = value
     for section, table in values.items():
-        for key in table:
+        for key, value in table.items():
             _check_name(section, key)
+            if value == "none" and _may_be_none(section, key):
+                table[key] = None
     try:
         return Settings.model_validate(values)
     except ValidationError as error:
@@ -170,6 +173,10 @@ def resolve(file: Path | None = None, assignments: Iterable[tuple[str, str, Any]
         where = ".".join(str(part) for part in first["loc"][:2])
         reason = first["msg"][:1].lower() + first["msg"][1:]
         raise InputError(f"setting {where} = {first['input']!r} cannot be used: {reason}") from None
+
+
+def _may_be_none(section: str, key: str) -> bool:
+    return any(type(None) in get_args(info.annotation) for _, k, info in leaves([section]) if k == key)
 
 
 def to_toml(settings: Settings, header: str = "") -> str:

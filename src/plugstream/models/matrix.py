@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -66,9 +67,11 @@ class MatrixModel(ModelBase):
         if any((t.layout is not torch.strided) != self._sparse for t in tensors):
             raise InputError("the matrices must be all dense or all sparse")
         if self._sparse:
-            self._matrices = [t.to_sparse_csr() for t in tensors]
             # The transposes are stored because CSR has no product from the other side.
-            self._adjoints = [_conjugate_transpose(t) for t in tensors]
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", "Sparse CSR tensor support is in beta")
+                self._matrices = [t.to_sparse_csr() for t in tensors]
+                self._adjoints = [_conjugate_transpose(t) for t in tensors]
         else:
             self._stack = torch.stack(tensors)
 
@@ -116,4 +119,5 @@ def _conjugate_transpose(matrix: Tensor) -> Tensor:
     coo = matrix.to_sparse_coo().coalesce()
     values = coo.values().conj().resolve_conj()
     m, n = coo.shape
-    return torch.sparse_coo_tensor(coo.indices().flip(0), values, (n, m)).coalesce().to_sparse_csr()
+    transpose = torch.sparse_coo_tensor(coo.indices().flip(0), values, (n, m), check_invariants=True)
+    return transpose.coalesce().to_sparse_csr()

@@ -16,7 +16,7 @@ from plugstream.algorithms import State
 from plugstream.errors import InputError, PlugstreamWarning
 from plugstream.fidelity import LeastSquares
 from plugstream.monitors import SNR, Cost, Distance, Monitor
-from plugstream.recipes import check_algorithm, make_algorithm, make_model
+from plugstream.recipes import check, make_algorithm, make_model
 from plugstream.runs.events import EventLog, Listener, read_events
 from plugstream.runs.images import save_image
 from plugstream.runs.report import draw_report
@@ -55,7 +55,7 @@ def reconstruct(
     Leaves settings.toml (which repeats the run), events.jsonl, history.csv, result, truth and backprojection as PNG,
     TIFF and NPY, and report.png. `command` is written into the settings as the way to repeat it.
     """
-    check_algorithm(settings.algorithm)
+    check(settings, scan.geometry)
     (folder / "settings.toml").write_text(to_toml(settings, f"plugstream {__version__}\nrepeat with: {command}"))
     listeners: tuple[Listener, ...] = () if terminal is None else (terminal,)
     log = EventLog(folder / "events.jsonl", listeners)

@@ -1,0 +1,44 @@
+"""What tests share: small problems, and the data beside the checkout, which may be absent."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, settings
+
+from plugstream import BornGeometry, Grid, LeastSquares, MatrixModel
+
+settings.register_profile(
+    "default",
+    deadline=None,
+    max_examples=40,
+    print_blob=True,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],  # our fixtures are never changed by a test
+)
+settings.load_profile("default")
+
+SHARED = Path(__file__).parents[2] / "shared" / "data"
+
+
+@pytest.fixture
+def shared_data() -> Path:
+    if not SHARED.is_dir():
+        pytest.skip(f"the shared data is not at {SHARED}")
+    return SHARED
+
+
+@pytest.fixture
+def small_geometry() -> BornGeometry:
+    """A 12 x 10 image, 7 views, 9 receivers: small enough for every matrix to be written out."""
+    return BornGeometry.rings(Grid((12, 10), 0.01), 0.05, views=7, receivers=9, radius=0.3, receiver_radius=0.25)
+
+
+@pytest.fixture
+def regression() -> LeastSquares:
+    """Five views of six rows each on an image of 4 x 5, well posed, in double precision."""
+    rng = np.random.default_rng(7)
+    model = MatrixModel(list(rng.standard_normal((5, 6, 20))), (4, 5))
+    return LeastSquares(model, torch.from_numpy(rng.standard_normal((5, 6))), lipschitz_tol=1e-6, prox_tol=1e-12)

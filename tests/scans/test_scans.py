@@ -1,0 +1,220 @@
+"""Scans in memory and on disk: exact noise, the layout of the store, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+
+import numpy as np
+import pytest
+import torch
+import zarr
+from hypothesis import given, strategies as st
+
+from plugstream import (
+    BornGeometry,
+    BornModel,
+    Grid,
+    InputError,
+    LeastSquares,
+    MemoryScan,
+    add_noise,
+    open_scan,
+    simulate,
+)
+
+
+@pytest.fixture
+def scan(small_geometry):
+    image = torch.rand(12, 10, generator=torch.Generator().manual_seed(0))
+    return simulate(BornModel(small_geometry), image, snr=30, seed=4)
+
+
+@given(snr=st.floats(-20, 120), seed=st.integers(0, 2**40), complex_=st.booleans(), masked=st.booleans())
+def test_noise_is_at_exactly_the_snr(snr, seed, complex_, masked):
+    generator = torch.Generator().manual_seed(1)
+    data = torch.randn(6, 5, dtype=torch.complex128 if complex_ else torch.float64, generator=generator)
+    mask = torch.rand(6, 5, generator=generator) < 0.6 if masked else None
+    data = torch.where(mask, data, 0) if mask is not None else data
+    noise = add_noise(data, snr, seed=seed, mask=mask) - data
+    got = 20 * math.log10(float(data.norm() / noise.norm()))
+    assert got == pytest.approx(snr, abs=1e-6)
+    if mask is not None:
+        assert not noise[~mask].any()
+
+
+def test_noise_is_white_and_differs_by_seed():
+    data = torch.ones(200, 100, dtype=torch.complex128)
+    first, second = (add_noise(data, 0.0, seed=s) - data for s in (0, 1))
+    power = float(first.abs().square().mean())
+    assert abs(complex((first * second.conj()).mean())) < 0.03 * power
+    assert float((first**2).mean().abs()) < 0.03 * power  # circular: real and imaginary part alike and independent
+    assert torch.equal(add_noise(data, 0.0, seed=1) - data, second)
+
+
+def test_simulate_measures_the_model(small_geometry):
+    model = BornModel(small_geometry)
+    image = torch.rand(12, 10)
+    assert torch.equal(simulate(model, image, snr=math.inf).data, model.forward(image))
+    with pytest.raises(InputError, match="image has shape"):
+        simulate(model, torch.zeros(3, 3))
+    with pytest.raises(InputError, match="NaN or infinity"):
+        simulate(model, torch.full((12, 10), math.nan))
+    with pytest.raises(InputError, match="one image"):
+        simulate(model, torch.zeros(2, 12, 10))
+
+
+def test_what_is_saved_is_what_is_opened(scan, tmp_path):
+    path = tmp_path / "scan.zarr"
+    scan.save(path)
+    stored = open_scan(path)
+    assert stored.complete
+    assert stored.n_views == 7
+    assert torch.equal(stored.read(), scan.data)
+    views = torch.tensor([5, 0, 5, 2])
+    assert torch.equal(stored.read(views), scan.data[views])
+    assert np.array_equal(stored.truth, scan.truth)
+    assert stored.provenance["snr_db"] == 30
+    for name in ("receivers", "transmitters"):
+        assert np.array_equal(getattr(stored.geometry, name), getattr(scan.geometry, name))
+    assert stored.geometry.grid == scan.geometry.grid
+    assert stored.geometry.wavelength == scan.geometry.wavelength
+    stored.check()
+    assert torch.equal(stored.load().data, scan.data)
+    assert [p.name for p in tmp_path.iterdir()] == ["scan.zarr"]
+
+
+def test_masks_and_fields_are_saved(small_geometry, tmp_path):
+    rng = np.random.default_rng(0)
+    fields = (rng.standard_normal((7, 12, 10)) + 1j * rng.standard_normal((7, 12, 10))).astype(np.complex64)
+    mask = rng.random((7, 9)) < 0.5
+    mask[3, 3] = False
+    geometry = BornGeometry(
+        receivers=small_geometry.receivers, wavelength=0.05, grid=small_geometry.grid, mask=mask, fields=fields
+    )
+    data = torch.randn(7, 9, dtype=torch.complex64)
+    data[3, 3] = complex("nan")
+    MemoryScan(data, geometry).save(tmp_path / "s.zarr")
+    stored = open_scan(tmp_path / "s.zarr")
+    stored.check()
+    assert np.array_equal(stored.geometry.mask, mask)
+    assert np.array_equal(stored.geometry.fields, fields)
+    assert stored.geometry.transmitters is None
+    assert stored.truth is None
+    fidelity = LeastSquares(BornModel(stored.geometry), stored)  # straight from disk, batch by batch
+    in_memory = LeastSquares(BornModel(stored.geometry), data)
+    x = torch.rand(12, 10)
+    assert torch.equal(fidelity.gradient(x, [3, 1]), in_memory.gradient(x, [3, 1]))
+    assert torch.isfinite(fidelity.gradient(x)).all()
+
+
+def test_the_layout_is_the_documented_one(scan, tmp_path):
+    path = tmp_path / "scan.zarr"
+    scan.save(path)
+    group = zarr.open_group(path, mode="r")
+    assert group.metadata.zarr_format == 3
+    data = group["data"]
+    assert (data.dtype, data.shape) == (np.complex64, (7, 9))
+    for name in ("data", "receivers", "transmitters", "truth"):
+        assert [type(c).__name__ for c in group[name].compressors] == ["Crc32cCodec"], name
+    assert json.loads((path / "commit.json").read_text()) == {"views": 7, "complete": True}
+    assert group.attrs["format"] == "plugstream-scan"
+    assert group.attrs["version"] == 1
+    assert group.attrs["units"]["length"] == "m"
+
+
+def test_readers_never_look_past_the_commit(scan, tmp_path):
+    path = tmp_path / "scan.zarr"
+    scan.save(path)
+    (path / "commit.json").write_text('{"views": 4, "complete": false}')
+    stored = open_scan(path)
+    assert (stored.n_views, stored.geometry.n_views, stored.complete) == (4, 4, False)
+    assert torch.equal(stored.read(), scan.data[:4])
+    with pytest.raises(InputError, match="views 0 to 3"):
+        stored.read(torch.tensor([5]))
+
+
+def test_a_damaged_chunk_is_found_and_named(small_geometry, tmp_path, monkeypatch):
+    monkeypatch.setattr("plugstream.scans.store._CHUNK_BYTES", 1)  # a chunk a view
+    scan = simulate(BornModel(small_geometry), torch.rand(12, 10))
+    scan.save(tmp_path / "s.zarr")
+    chunk = tmp_path / "s.zarr" / "data" / "c" / "5" / "0"
+    content = bytearray(chunk.read_bytes())
+    content[3] ^= 1
+    chunk.write_bytes(content)
+    stored = open_scan(tmp_path / "s.zarr")
+    assert torch.equal(stored.read(torch.tensor([4, 6])), scan.data[[4, 6]])
+    for read in (stored.read, stored.check, stored.load, lambda: stored.read(torch.tensor([1, 5]))):
+        with pytest.raises(InputError, match=r"view 5 of .* cannot be read: .*checksum"):
+            read()
+
+
+def test_nan_is_named_by_view(scan, tmp_path):
+    data = scan.data.clone()
+    data[4, 2] = complex("nan")
+    with pytest.raises(InputError, match="view 4 of the scan holds NaN"):
+        MemoryScan(data, scan.geometry)
+    scan.save(tmp_path / "s.zarr")
+    array = zarr.open_group(tmp_path / "s.zarr", mode="r+")["data"]
+    row = array[2]
+    row[0] = np.inf
+    array[2] = row
+    with pytest.raises(InputError, match="view 2 of the scan holds NaN or infinity"):
+        open_scan(tmp_path / "s.zarr").check()
+
+
+def test_disagreement_between_geometry_and_data_is_refused(scan, tmp_path):
+    with pytest.raises(InputError, match="7 views of 9 receivers"):
+        MemoryScan(scan.data[:, :8], scan.geometry)
+    scan.save(tmp_path / "s.zarr")
+    group = zarr.open_group(tmp_path / "s.zarr", mode="r+")
+    del group["receivers"]
+    group.create_array("receivers", data=np.ones((8, 2)))
+    with pytest.raises(InputError, match=r"contradicts itself: .* \(7, 9\), but its geometry has 7 views of 8"):
+        open_scan(tmp_path / "s.zarr")
+
+
+def test_existing_and_missing_places(scan, tmp_path):
+    (tmp_path / "there").mkdir()
+    with pytest.raises(InputError, match="exists already"):
+        scan.save(tmp_path / "there")
+    with pytest.raises(InputError, match="does not exist"):
+        scan.save(tmp_path / "no" / "where.zarr")
+    with pytest.raises(InputError, match="there is no scan at"):
+        open_scan(tmp_path / "nothing.zarr")
+    with pytest.raises(InputError, match="is not a scan"):
+        open_scan(tmp_path / "there")
+    zarr.create_group(tmp_path / "other.zarr")
+    with pytest.raises(InputError, match="not a plugstream-scan"):
+        open_scan(tmp_path / "other.zarr")
+    zarr.create_group(tmp_path / "later.zarr", attributes={"format": "plugstream-scan", "version": 9})
+    with pytest.raises(InputError, match="version 9, and this plugstream reads version 1"):
+        open_scan(tmp_path / "later.zarr")
+
+
+@pytest.mark.parametrize("lost", ["commit.json", "data", "receivers", "transmitters"])
+def test_a_scan_with_a_part_missing_is_refused_in_one_line(scan, tmp_path, lost):
+    scan.save(tmp_path / "s.zarr")
+    part = tmp_path / "s.zarr" / lost
+    shutil.rmtree(part) if part.is_dir() else part.unlink()
+    with pytest.raises(InputError) as caught:
+        open_scan(tmp_path / "s.zarr")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_failed_write_leaves_nothing(scan, tmp_path, monkeypatch):
+    def fail(views=None):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(MemoryScan, "read", lambda self, views=None: fail())
+    with pytest.raises(InputError, match=r"cannot write the scan .*: No space left on device"):
+        scan.save(tmp_path / "s.zarr")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_grid_must_make_sense():
+    with pytest.raises(InputError, match="two sizes"):
+        Grid((0, 3), 0.1)
+    with pytest.raises(InputError, match="pixel width > 0"):
+        Grid((3, 3), -1)

@@ -1,0 +1,113 @@
+"""Settings: where they come from, how mistakes in them are answered, and that they can be written and read back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given, strategies as st
+
+from plugstream.errors import InputError
+from plugstream.settings import Settings, leaves, parse_assignment, resolve, to_toml
+
+
+def test_later_ones_win(tmp_path):
+    file = tmp_path / "s.toml"
+    file.write_text('[sampler]\nbatch = 5\nname = "epochs"\n[algorithm]\nsigma = 0.1\n')
+    settings = resolve(file, [("sampler", "batch", 7)])
+    assert settings.sampler.batch == 7
+    assert settings.sampler.name == "epochs"
+    assert settings.algorithm.sigma == 0.1
+    assert settings.algorithm.iterations == Settings().algorithm.iterations
+
+
+@given(
+    batch=st.integers(1, 10**6),
+    sigma=st.one_of(st.none(), st.floats(0, 1e6)),
+    picture=st.text(max_size=20),
+    step=st.one_of(st.floats(1e-300, 1e300), st.just("1/4L")),
+    cost=st.booleans(),
+)
+def test_what_is_written_is_read_back(tmp_path_factory, batch, sigma, picture, step, cost):
+    settings = resolve(
+        None,
+        [
+            ("sampler", "batch", batch),
+            ("algorithm", "sigma", sigma),
+            ("simulate", "picture", picture),
+            ("algorithm", "step", step),
+            ("monitor", "cost", cost),
+        ],
+    )
+    file = tmp_path_factory.mktemp("toml") / "s.toml"
+    file.write_text(to_toml(settings, "a comment\nof two lines"), encoding="utf-8")
+    again = resolve(file)
+    assert again == settings
+
+
+def test_none_is_nothing_only_where_that_can_be():
+    settings = resolve(None, [("algorithm", "momentum", "none"), ("denoiser", "low", "none")])
+    assert settings.algorithm.momentum == "none"
+    assert settings.denoiser.low is None
+
+
+@pytest.mark.parametrize(
+    ("text", "want"),
+    [
+        ("sampler.batch=10", ("sampler", "batch", 10)),
+        ("algorithm.sigma = 0.5", ("algorithm", "sigma", 0.5)),
+        ("algorithm.step=1/4L", ("algorithm", "step", "1/4L")),
+        ("denoiser.low=none", ("denoiser", "low", "none")),
+        ("monitor.cost=true", ("monitor", "cost", True)),
+    ],
+)
+def test_assignments_are_read(text, want):
+    assert parse_assignment(text) == want
+
+
+@pytest.mark.parametrize(
+    ("assignment", "message"),
+    [
+        (("algorithm", "sgima", 1), "no setting 'algorithm.sgima'; did you mean 'algorithm.sigma'"),
+        (("algoritm", "sigma", 1), "did you mean 'algorithm.sigma'"),
+        (("sampler", "batches", 1), "did you mean 'sampler.batch'"),
+        (
+            ("sampler", "batch", 0),
+            "setting sampler.batch = 0 cannot be used: input should be greater than or equal to 1",
+        ),
+        (("sampler", "batch", "many"), "sampler.batch = 'many' cannot be used"),
+        (("sampler", "name", "nearest"), "sampler.name = 'nearest' cannot be used"),
+        (("simulate", "radius", float("nan")), "simulate.radius = nan cannot be used"),
+    ],
+)
+def test_mistakes_are_answered_in_one_line(assignment, message):
+    with pytest.raises(InputError, match=message) as caught:
+        resolve(None, [assignment])
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("[sampler]\nbtach = 3\n", "no setting 'sampler.btach'; did you mean 'sampler.batch'"),
+        ("[smapler]\nbatch = 3\n", "no setting 'smapler'; did you mean 'sampler"),
+        ("sampler = 3\n", "must be a section"),
+        ("[sampler\n", "is not TOML"),
+    ],
+)
+def test_mistakes_in_a_file(tmp_path, content, message):
+    file = tmp_path / "s.toml"
+    file.write_text(content)
+    with pytest.raises(InputError, match=message):
+        resolve(file)
+    with pytest.raises(InputError, match="cannot read the settings"):
+        resolve(Path(tmp_path / "absent.toml"))
+
+
+def test_every_setting_is_described_and_flags_are_unique():
+    flags = []
+    for _, key, info in leaves(Settings.model_fields):
+        assert info.description, key
+        extra = info.json_schema_extra or {}
+        flags.append(extra.get("flag", key))
+    assert len(flags) == len(set(flags))

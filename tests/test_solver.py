@@ -1,0 +1,181 @@
+"""The loop: what it measures, when it stops and why, and what it returns."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import torch
+
+from plugstream import (
+    ADMM,
+    SNR,
+    Cost,
+    Distance,
+    Identity,
+    InputError,
+    PlugstreamWarning,
+    ProximalGradient,
+    SoftThreshold,
+    Stop,
+    Uniform,
+    fixed_point_distance,
+    solve,
+)
+
+F64 = torch.float64
+
+
+@pytest.fixture
+def ista(regression):
+    return ProximalGradient(regression, SoftThreshold(), lam=0.1)
+
+
+def test_history_is_what_was_measured(ista, regression):
+    truth = torch.randn(4, 5, dtype=F64)
+    result = solve(ista, iterations=7, monitors=[Distance(), SNR(truth, every=2), Cost(every=100)], every=3)
+    assert result.history["distance"].step.tolist() == [0, 3, 6, 7]
+    assert result.history["snr"].step.tolist() == [0, 2, 4, 6, 7]
+    assert result.history["cost"].step.tolist() == [0, 7]
+    assert result.reason is Stop.ITERATIONS
+    assert result.state.k == result.image_step == 7
+    gamma, sigma = ista.parameters(8)
+    distance = float(fixed_point_distance(result.image, regression, SoftThreshold(), gamma, sigma))
+    assert result.history["distance"].value[-1] == pytest.approx(distance, rel=1e-12)
+    series = result.history["distance"].value
+    assert np.allclose(result.history["relative_distance"].value, series / series[0])
+    cost = float(regression.value(result.image) + 0.1 * result.image.abs().sum())
+    assert result.history["cost"].value[-1] == pytest.approx(cost, rel=1e-12)
+    assert np.all(np.diff(result.history["snr"].time) > 0)
+
+
+def test_a_batch_of_images_has_a_value_each(regression):
+    algorithm = ProximalGradient(regression, SoftThreshold(), lam=0.1)
+    result = solve(algorithm, torch.randn(3, 4, 5, dtype=F64), iterations=4, monitors=[Distance()], every=2)
+    assert result.history["distance"].value.shape == (3, 3)
+
+
+@pytest.mark.parametrize("kind", [ProximalGradient, ADMM])
+def test_continuing_is_as_if_there_had_been_no_stop(regression, kind):
+    algorithm = kind(regression, SoftThreshold(), sigma=0.2, sampler=Uniform(2))
+    whole = solve(algorithm, iterations=9, monitors=[Distance()], every=1)
+    first = solve(algorithm, iterations=4, monitors=[Distance()], every=1)
+    reference = float(first.history["distance"].value[0])
+    second = solve(algorithm, state=first.state, iterations=5, monitors=[Distance(reference=reference)], every=1)
+    assert torch.equal(second.image, whole.image)
+    joined = np.concatenate([first.history["relative_distance"].value, second.history["relative_distance"].value[1:]])
+    assert np.array_equal(joined, whole.history["relative_distance"].value)
+    assert second.history["distance"].step.tolist() == [4, 5, 6, 7, 8, 9]
+
+
+def test_it_stops_at_a_distance(ista):
+    result = solve(ista, iterations=10_000, distance_limit=1e-6, every=1)
+    values = result.history["relative_distance"].value
+    assert result.reason is Stop.DISTANCE
+    assert values[-1] <= 1e-6 < values[-2]
+
+
+def test_it_stops_at_a_time(ista):
+    result = solve(ista, iterations=10**9, time_limit=0.2)
+    assert result.reason is Stop.TIME
+    assert 0.2 <= result.wall < 2
+
+
+def test_a_callback_sees_every_step_and_can_stop(ista):
+    seen = []
+
+    def callback(progress):
+        seen.append((progress.state.k, sorted(progress.measured)))
+        return progress.state.k == 3
+
+    result = solve(ista, iterations=100, monitors=[Distance()], every=2, callbacks=[callback])
+    both = ["distance", "relative_distance"]
+    assert seen == [(0, both), (1, []), (2, both), (3, []), (3, both)]
+    assert result.reason is Stop.CALLBACK
+    assert result.state.k == 3
+
+
+@dataclass(frozen=True)
+class Slow:
+    every: int | None = None
+
+    def begin(self, algorithm, state):
+        def measure(state):
+            time.sleep(0.05)
+            return {"slow": torch.tensor(0.0)}
+
+        return measure
+
+
+def test_monitor_time_is_not_algorithm_time(ista):
+    result = solve(ista, iterations=10, monitors=[Slow()], every=1)
+    assert result.wall > 0.5
+    assert result.time < 0.2
+    assert result.history["slow"].time[-1] < 0.2
+
+
+def test_divergence_ends_the_run_with_the_best_image(regression):
+    algorithm = ProximalGradient(regression, Identity(), sigma=0, step_size="40/L")
+    start = torch.randn(4, 5, dtype=F64)
+    with pytest.warns(PlugstreamWarning, match="beyond 2 / L"):
+        result = solve(algorithm, start, iterations=10_000, monitors=[Distance()], every=1)
+    assert result.reason is Stop.DIVERGED
+    assert result.reason.failed
+    assert torch.isfinite(result.image).all()
+    assert torch.equal(result.image, start)
+    assert result.image_step == 0
+    assert result.state.k < 100
+
+
+def test_nan_ends_the_run_with_the_last_good_state(regression):
+    calls = []
+
+    def breaks(z, sigma):
+        calls.append(1)
+        return z * (float("nan") if len(calls) == 5 else 1.0)
+
+    result = solve(ProximalGradient(regression, breaks, sigma=0.0), iterations=100)
+    assert result.reason is Stop.NOT_FINITE
+    assert result.state.k == result.image_step == 4
+    assert torch.isfinite(result.image).all()
+
+
+def test_ctrl_c_returns_the_best_so_far(ista):
+    """A real SIGINT, sent to this process while the loop runs."""
+    threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+    result = solve(ista, iterations=10**9, monitors=[Distance()], every=50)
+    assert result.reason is Stop.INTERRUPTED
+    assert result.state.k > 0
+    series = result.history["distance"]
+    assert series.step[-1] == result.state.k
+    assert result.image_step == series.step[np.argmin(series.value)]
+    more = solve(ista, state=result.state, iterations=3)
+    assert more.state.k == result.state.k + 3
+
+
+def test_the_best_is_by_snr_where_the_truth_is_known(ista):
+    truth = torch.zeros(4, 5, dtype=F64)
+    truth[0, 0] = 1.0
+
+    def stop(progress):
+        if progress.state.k == 6:
+            raise KeyboardInterrupt
+        return False
+
+    result = solve(ista, iterations=100, monitors=[SNR(truth), Distance()], every=1, callbacks=[stop])
+    snrs = result.history["snr"]
+    assert result.image_step == snrs.step[np.argmax(snrs.value)]
+
+
+def test_bad_calls_are_refused(ista):
+    with pytest.raises(InputError, match="iterations must be >= 0"):
+        solve(ista, iterations=-1)
+    with pytest.raises(InputError, match="not both"):
+        solve(ista, torch.zeros(4, 5), state=ista.init())
+    with pytest.raises(InputError, match="SNR needs them alike"):
+        solve(ista, iterations=1, monitors=[SNR(torch.zeros(3, 3))])
