@@ -69,7 +69,7 @@ class MatrixModel(ModelBase):
         if self._sparse:
             # The transposes are stored because CSR has no product from the other side.
             with warnings.catch_warnings():
-                warnings.filterwarnings("ignore", "Sparse CSR tensor support is in beta")
+                warnings.filterwarnings("ignore", "Sparse (CSR tensor support is in beta|invariant checks)")
                 self._matrices = [t.to_sparse_csr() for t in tensors]
                 self._adjoints = [_conjugate_transpose(t) for t in tensors]
         else:

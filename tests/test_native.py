@@ -1,0 +1,188 @@
+"""The native kernels do what their torch forms say, to the bit where that is promised."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings, strategies as st
+from torch import Tensor
+
+from plugstream import _native
+from plugstream.denoisers import tv_native
+from plugstream.denoisers.tv import TV
+
+needs_native = pytest.mark.skipif(_native.load() is None, reason="the native extension was not built")
+TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-12}
+dtypes = st.sampled_from([torch.float32, torch.float64])
+
+
+def images(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
+
+
+@pytest.fixture
+def kernels() -> ModuleType:
+    module = _native.load()
+    if module is None:
+        pytest.skip("the native extension was not built")
+    return module
+
+
+def advance(module: ModuleType, z: Tensor, *, count: int = 13, **settings: Any) -> dict[str, np.ndarray[Any, Any]]:
+    """A call of the kernel itself, from a start that is not zero."""
+    n, height, width = z.shape
+    p = images(n, 2, height, width, seed=9, dtype=z.dtype).clamp(-0.5, 0.5).numpy()
+    p[:, 0, -1, :] = p[:, 1, :, -1] = 0
+    out = {"p": p, "s": p.copy(), "x": np.zeros_like(z.numpy()), "gap": np.zeros(n)}
+    strength = np.linspace(0.05, 0.5, n, dtype=p.dtype)
+    momentum = np.linspace(0, 0.9, count, dtype=p.dtype)
+    active = np.ones(n, dtype=bool)
+    given = {"low": -0.5, "high": 1.5, "isotropic": True, "threads": 1} | settings
+    rate = (1 / (8 * strength)).astype(p.dtype)
+    module.tv_advance(z.numpy(), strength, rate, momentum, active, *out.values(), **given)
+    return out
+
+
+def same(a: dict[str, np.ndarray[Any, Any]], b: dict[str, np.ndarray[Any, Any]]) -> bool:
+    return all(a[name].tobytes() == b[name].tobytes() for name in a)
+
+
+@needs_native
+@settings(deadline=None, max_examples=60)
+@given(
+    st.one_of(
+        st.tuples(st.integers(1, 3), st.integers(1, 40), st.integers(1, 40)),
+        st.tuples(st.just(1), st.just(1), st.integers(1, 300)),
+        st.tuples(st.just(1), st.integers(1, 300), st.just(1)),
+        st.tuples(st.integers(1, 3), st.integers(60, 130), st.integers(60, 130)),
+    ),
+    dtypes,
+    st.booleans(),
+    st.booleans(),
+    st.integers(0, 2**31),
+)
+def test_tv_equals_its_torch_form(
+    shape: tuple[int, int, int], dtype: torch.dtype, isotropic: bool, boxed: bool, seed: int
+) -> None:
+    z = images(*shape, seed=seed, dtype=dtype)
+    warm = images(shape[0], 2, *shape[1:], seed=seed + 1, dtype=dtype)
+    box = {"low": -0.3, "high": 0.8} if boxed else {}
+    tv = TV(0.7, isotropic=isotropic, tol=0, max_iterations=17, **box)
+    for start in (None, warm):
+        x, dual = tv._solve(z, 0.6, start, native=True)
+        expected, dual_expected = tv._solve(z, 0.6, start, native=False)
+        scale = float(z.abs().max())
+        assert float((x - expected).abs().max()) <= TOLERANCE[dtype] * scale
+        assert float((dual - dual_expected).abs().max()) <= TOLERANCE[dtype]
+
+
+@needs_native
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_both_forms_stop_alike(dtype: torch.dtype) -> None:
+    z, tv = images(3, 50, 61, dtype=dtype), TV(tol=1e-3, low=0.0)
+    sigma = torch.tensor([0.2, 0.5, 1.0])
+    x, dual = tv._solve(z, sigma, None, native=True)
+    expected, dual_expected = tv._solve(z, sigma, None, native=False)
+    torch.testing.assert_close(x, expected, atol=TOLERANCE[dtype], rtol=0)
+    torch.testing.assert_close(dual, dual_expected, atol=TOLERANCE[dtype], rtol=0)
+
+
+def test_the_gap_of_the_kernel_is_that_of_the_formula(kernels: ModuleType) -> None:
+    for isotropic in (True, False):
+        z = images(3, 37, 45, dtype=torch.float64)
+        out = advance(kernels, z, isotropic=isotropic)
+        strength = torch.linspace(0.05, 0.5, 3, dtype=torch.float64)[:, None, None]
+        expected = TV(isotropic=isotropic, low=-0.5, high=1.5).gap(z, strength, torch.from_numpy(out["p"]))
+        np.testing.assert_allclose(out["gap"], expected.numpy(), rtol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("isotropic", [True, False])
+@pytest.mark.parametrize("shape", [(1, 256, 256), (3, 130, 70), (5, 20, 20), (1, 3, 9000), (1, 9000, 3), (2, 200, 97)])
+def test_the_same_bits_for_any_number_of_threads(
+    kernels: ModuleType, shape: tuple[int, int, int], isotropic: bool, dtype: torch.dtype
+) -> None:
+    z = images(*shape, dtype=dtype)
+    one = advance(kernels, z, isotropic=isotropic, threads=1)
+    for threads in (2, 3, 8):
+        for _ in range(3):  # who does what differs from run to run
+            assert same(one, advance(kernels, z, isotropic=isotropic, threads=threads))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("isotropic", [True, False])
+def test_the_same_bits_on_every_instruction_set(kernels: ModuleType, isotropic: bool, dtype: torch.dtype) -> None:
+    assert "baseline" in kernels.levels()
+    z = images(2, 61, 83, dtype=dtype)
+    expected = advance(kernels, z, isotropic=isotropic, level="baseline")
+    for level in kernels.levels():
+        assert same(expected, advance(kernels, z, isotropic=isotropic, level=level))
+
+
+def test_denoise_has_the_same_bits_for_any_number_of_torch_threads(kernels: ModuleType) -> None:
+    z, before = images(2, 100, 120), torch.get_num_threads()
+    try:
+        results = []
+        for threads in (1, 2, 3):
+            torch.set_num_threads(threads)
+            results.append(TV().denoise(z, 0.4))
+    finally:
+        torch.set_num_threads(before)
+    for x, dual in results[1:]:
+        assert torch.equal(x, results[0][0])
+        assert torch.equal(dual, results[0][1])
+
+
+def test_images_at_rest_are_not_touched(kernels: ModuleType) -> None:
+    z = images(3, 40, 50).numpy()
+    p, s, x = np.full((3, 2, 40, 50), 7, z.dtype), np.full((3, 2, 40, 50), 8, z.dtype), np.full_like(z, 9)
+    gap, ones = np.full(3, 10.0), np.ones(3, z.dtype)
+    active = np.array([False, True, False])
+    box = {"low": -np.inf, "high": np.inf, "isotropic": True}
+    kernels.tv_advance(z, ones, ones / 8, np.zeros(4, z.dtype), active, p, s, x, gap, threads=2, **box)
+    for array, mark in ((p, 7), (s, 8), (x, 9), (gap, 10)):
+        assert np.all(array[[0, 2]] == mark)
+        assert not np.any(array[1] == mark)
+
+
+def test_arrays_that_do_not_fit_are_refused(kernels: ModuleType) -> None:
+    z = images(2, 8, 9).numpy()
+    dual, ones, active, gap = np.zeros((2, 2, 8, 9), z.dtype), np.ones(2, z.dtype), np.ones(2, bool), np.zeros(2)
+    options = {"low": 0.0, "high": 1.0, "isotropic": True, "threads": 1}
+    good = [z, ones, ones, ones, active, dual, dual.copy(), z.copy(), gap]
+    kernels.tv_advance(*good, **options)
+    wrong = {0: z[:, ::2], 1: ones[:1], 4: active[:1], 5: dual[:, :1].copy(), 6: dual.astype(np.float64), 8: gap[:1]}
+    for position, array in wrong.items():
+        with pytest.raises((TypeError, ValueError)):
+            kernels.tv_advance(*good[:position], array, *good[position + 1 :], **options)
+    with pytest.raises(ValueError, match="instruction set"):
+        kernels.tv_advance(*good, level="abacus", **options)
+
+
+def test_the_kernel_is_for_plain_cpu_tensors(kernels: ModuleType) -> None:
+    z = images(4, 4)
+    assert tv_native.serves(z, None)
+    assert not tv_native.serves(z.half())
+    assert not tv_native.serves(z.to("meta"))
+    assert not tv_native.serves(z.clone().requires_grad_())
+    with torch.no_grad():
+        assert tv_native.serves(z.clone().requires_grad_())
+
+
+def test_everything_works_without_the_extension() -> None:
+    code = (
+        "import torch; from plugstream import _native; from plugstream.denoisers.tv import TV;"
+        "assert _native.load() is None; print(float(TV()(torch.eye(4), 0.5).sum()))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], env={"PLUGSTREAM_NATIVE": "0", "PYTHONPATH": ":".join(sys.path)},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert float(done.stdout) == pytest.approx(4, abs=1e-4)
