@@ -50,13 +50,12 @@ def main() -> None:
     print(f"256 x 256, 60 views, 360 receivers on {where}; built in {time.perf_counter() - begin:.2f} s; ", end="")
     print(f"{held / 1e6:.0f} MB held")
     print(f"{'':22}{'bare product':>14}{'model':>10}{'ratio':>8}{'naive':>10}{'ratio':>8}   (ms, medians)")
-    image = torch.rand(256, 256, device=options.device)
+    image, green = torch.rand(256, 256, device=options.device), model.green
     for count in options.views:
         views = None if count == 60 else torch.arange(count) * 60 // count
         fields = model.fields if views is None else model.fields[views.to(options.device)]
         induced, data = fields * image.flatten(), model.forward(image, views)
         turned = data.conj().resolve_conj()
-        green = model.green
 
         def bare(induced: torch.Tensor = induced) -> torch.Tensor:
             return induced @ green.T

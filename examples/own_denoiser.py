@@ -1,7 +1,7 @@
 """Plug in a denoiser of your own: scikit-image's non-local means as the prior of an online reconstruction.
 
-Any function f(z, sigma) will do. Nobody promises that this one is averaged, so the distance to a fixed point is watched:
-it tells whether the iteration settled.
+Any function f(z, sigma) will do. Nobody promises that this one is averaged, so the distance to a fixed point is
+watched: it tells whether the iteration settled.
 
     python examples/own_denoiser.py
 """
@@ -33,7 +33,9 @@ def main() -> None:
         algorithm = ps.ProximalGradient(fidelity, denoiser, sigma=sigma, sampler=ps.Shifted(8), momentum="nesterov")
         result = ps.solve(algorithm, iterations=60, monitors=[ps.SNR(truth), ps.Distance()])
         last = {key: float(series.value[-1]) for key, series in result.history.items()}
-        print(f"{name:<18}{last['snr']:6.2f} dB, distance to a fixed point {last['relative_distance']:.1e} of its start")
+        print(
+            f"{name:<18}{last['snr']:6.2f} dB, distance to a fixed point {last['relative_distance']:.1e} of its start"
+        )
 
 
 if __name__ == "__main__":

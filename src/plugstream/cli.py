@@ -28,7 +28,7 @@ _COMMANDS = {
     "info": ("describe a scan", ()),
 }
 # What the demo changes of the defaults; TV at this strength suits a photograph with values from 0 to 1.
-_DEMO = (("algorithm", "sigma", 0.014), ("sampler", "name", "shifted"), ("algorithm", "iterations", 120))
+_DEMO = (("algorithm", "sigma", 0.016), ("sampler", "name", "shifted"))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -49,7 +49,7 @@ def load_picture(source: str | Path, size: int | None = None) -> Tensor:
     return torch.from_numpy(np.ascontiguousarray(pixels, dtype=np.float32))
 
 
-def save_image(image: Tensor, stem: Path) -> tuple[float, float]:
+def save_image(image: Tensor, stem: str | Path) -> tuple[float, float]:
     """Write an image (H, W) as stem.npy and stem.tif (float32) and stem.png (8 bits), and return the PNG's range.
 
     The PNG maps the image's least value (or 0, if none is negative) to black and its largest to white.
@@ -58,14 +58,15 @@ def save_image(image: Tensor, stem: Path) -> tuple[float, float]:
     from PIL import Image
     from PIL.PngImagePlugin import PngInfo
 
+    stem = Path(stem)
     pixels = image.detach().cpu().numpy().astype(np.float32)
     low, high = min(0.0, float(pixels.min())), float(pixels.max())
-    np.save(stem.with_suffix(".npy"), pixels)
-    tifffile.imwrite(stem.with_suffix(".tif"), pixels)
+    np.save(stem.with_name(f"{stem.name}.npy"), pixels)
+    tifffile.imwrite(stem.with_name(f"{stem.name}.tif"), pixels)
     grey = np.rint(255 * np.clip((pixels - low) / max(high - low, 1e-30), 0, 1)).astype(np.uint8)
     note = PngInfo()
     note.add_text("plugstream:range", f"{low!r} {high!r}")
-    Image.fromarray(grey).save(stem.with_suffix(".png"), pnginfo=note)
+    Image.fromarray(grey).save(stem.with_name(f"{stem.name}.png"), pnginfo=note)
     return low, high
 
 

@@ -7,12 +7,11 @@ import os
 import platform
 import warnings
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from plugstream import __version__
-from plugstream.algorithms import State
+from plugstream.algorithms import Algorithm, State
 from plugstream.errors import InputError, PlugstreamWarning
 from plugstream.fidelity import LeastSquares
 from plugstream.monitors import SNR, Cost, Distance, Monitor
@@ -112,7 +111,7 @@ def _run(
     model = make_model(scan.geometry, settings.compute)
     fidelity = LeastSquares(model, scan.read())
     log.add("note", text="estimating the Lipschitz constant L of every view")
-    algorithm: Any = make_algorithm(settings, fidelity)
+    algorithm: Algorithm[State] = make_algorithm(settings, fidelity)  # type: ignore[assignment]
     state = algorithm.init()
     gamma, sigma = algorithm.parameters(1)
     log.add("note", text=f"L = {fidelity.lipschitz_max:.4g}, step {gamma:.6g}, sigma {sigma:.4g}")
