@@ -8,12 +8,13 @@ import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, get_args
 
 from plugstream import __version__
 from plugstream.errors import InputError
 
 if TYPE_CHECKING:
+    from pydantic.fields import FieldInfo
     from torch import Tensor
 
     from plugstream.settings import Settings
@@ -88,8 +89,15 @@ def _add_arguments(parser: argparse.ArgumentParser, command: str, sections: Sequ
             dest=f"{section}.{key}",
             metavar="X",
             default=argparse.SUPPRESS,
-            help=f"{info.description} ({info.default})".replace("%", "%%"),
+            help=_help(info).replace("%", "%%"),
         )
+
+
+def _help(info: FieldInfo) -> str:
+    """What a setting is, what it may be where that is a choice, and its default."""
+    choices = [str(choice) for choice in get_args(info.annotation) if isinstance(choice, str)]
+    text = f"{info.description}: {', '.join(choices)}" if choices else f"{info.description}"
+    return text if info.default is None else f"{text} ({info.default})"
 
 
 def _settings(parsed: argparse.Namespace, presets: Sequence[tuple[str, str, Any]] = ()) -> Settings:
@@ -156,7 +164,7 @@ def _info(parsed: argparse.Namespace) -> int:
         + (f", transmitters {_range(g.transmitters)}" if g.transmitters is not None else ""),
         "size": f"{math.hypot(height, width) * g.grid.pixel / g.wavelength:.4g} wavelengths across the diagonal",
         "truth": "known" if scan.truth is not None else "not known",
-        "made by": ", ".join(f"{key} {value}" for key, value in scan.provenance.items()) or "unknown",
+        "provenance": ", ".join(f"{key} {value}" for key, value in scan.provenance.items()) or "unknown",
     }
     for name, text in rows.items():
         print(f"{name:<12}{text}")

@@ -51,10 +51,10 @@ class AlgorithmSettings(_Section):
     """The iteration."""
 
     name: Literal["pgm", "admm"] = Field(
-        "pgm", description="pgm (ISTA, FISTA, PnP-SGD) or admm", json_schema_extra=_flag("algorithm")
+        "pgm", description="proximal gradient (ISTA, FISTA, PnP-SGD) or ADMM", json_schema_extra=_flag("algorithm")
     )
     step: float | str = Field("1/L", description="a number, or a multiple of 1/L such as 0.25/L")
-    momentum: Literal["none", "nesterov", "chambolle-dossal"] = Field("nesterov", description="the sequence q_k (pgm)")
+    momentum: Literal["none", "nesterov", "chambolle-dossal"] = Field("nesterov", description="the sequence q_k of pgm")
     sigma: float | None = Field(None, ge=0, description="the denoiser's noise level, in the image's units")
     sigma_end: float | None = Field(None, gt=0, description="let sigma go to this value geometrically")
     lam: float | None = Field(None, ge=0, description="instead of sigma: sigma = sqrt(step * lam)")
@@ -81,8 +81,8 @@ class DenoiserSettings(_Section):
     )
     low: float | None = Field(0.0, description="least value of the image; 'none' for no limit")
     high: float | None = Field(None, description="largest value of the image")
-    tol: float = Field(1e-3, ge=0, description="guaranteed relative error of an iterative denoiser (tv)")
-    max_iterations: int = Field(1000, ge=1, description="limit on its iterations (tv)")
+    tol: float = Field(1e-3, ge=0, description="guaranteed relative error of TV")
+    max_iterations: int = Field(1000, ge=1, description="limit on the iterations of TV")
     damping: float | None = Field(None, gt=0, lt=1, description="theta of (1 - theta) I + theta D")
 
 

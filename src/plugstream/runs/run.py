@@ -167,6 +167,12 @@ def _write_history(path: Path, history: dict[str, Series]) -> None:
 
 def _title(settings: Settings, result: Result[State]) -> str:
     s, a = settings.sampler, settings.algorithm
+    if a.name == "admm":
+        name = "PnP-ADMM"
+    elif s.name in ("all", "fixed"):
+        name = "PnP-ISTA" if a.momentum == "none" else "PnP-FISTA"
+    else:
+        name = "PnP-SGD" if a.momentum == "none" else "PnP-SGD, accelerated"
     views = "all views" if s.name == "all" else f"{s.batch} views a step ({s.name})"
     steps = result.history["distance"].step[-1] if "distance" in result.history else result.image_step
-    return f"{a.name.upper()}, {settings.denoiser.name}, {views}: {steps} steps in {result.time:.1f} s"
+    return f"{name}, {settings.denoiser.name}, {views}: {steps} steps in {result.time:.1f} s"
