@@ -21,6 +21,7 @@ from plugstream import (
     MemoryScan,
     add_noise,
     open_scan,
+    save_scan,
     simulate,
 )
 
@@ -67,7 +68,7 @@ def test_simulate_measures_the_model(small_geometry):
 
 def test_what_is_saved_is_what_is_opened(scan, tmp_path):
     path = tmp_path / "scan.zarr"
-    scan.save(path)
+    save_scan(scan, path)
     stored = open_scan(path)
     assert stored.complete
     assert stored.n_views == 7
@@ -95,7 +96,7 @@ def test_masks_and_fields_are_saved(small_geometry, tmp_path):
     )
     data = torch.randn(7, 9, dtype=torch.complex64)
     data[3, 3] = complex("nan")
-    MemoryScan(data, geometry).save(tmp_path / "s.zarr")
+    save_scan(MemoryScan(data, geometry), tmp_path / "s.zarr")
     stored = open_scan(tmp_path / "s.zarr")
     stored.check()
     assert np.array_equal(stored.geometry.mask, mask)
@@ -111,7 +112,7 @@ def test_masks_and_fields_are_saved(small_geometry, tmp_path):
 
 def test_the_layout_is_the_documented_one(scan, tmp_path):
     path = tmp_path / "scan.zarr"
-    scan.save(path)
+    save_scan(scan, path)
     group = zarr.open_group(path, mode="r")
     assert group.metadata.zarr_format == 3
     data = group["data"]
@@ -126,7 +127,7 @@ def test_the_layout_is_the_documented_one(scan, tmp_path):
 
 def test_readers_never_look_past_the_commit(scan, tmp_path):
     path = tmp_path / "scan.zarr"
-    scan.save(path)
+    save_scan(scan, path)
     (path / "commit.json").write_text('{"views": 4, "complete": false}')
     stored = open_scan(path)
     assert (stored.n_views, stored.geometry.n_views, stored.complete) == (4, 4, False)
@@ -138,7 +139,7 @@ def test_readers_never_look_past_the_commit(scan, tmp_path):
 def test_a_damaged_chunk_is_found_and_named(small_geometry, tmp_path, monkeypatch):
     monkeypatch.setattr("plugstream.scans.store._CHUNK_BYTES", 1)  # a chunk a view
     scan = simulate(BornModel(small_geometry), torch.rand(12, 10))
-    scan.save(tmp_path / "s.zarr")
+    save_scan(scan, tmp_path / "s.zarr")
     chunk = tmp_path / "s.zarr" / "data" / "c" / "5" / "0"
     content = bytearray(chunk.read_bytes())
     content[3] ^= 1
@@ -155,7 +156,7 @@ def test_nan_is_named_by_view(scan, tmp_path):
     data[4, 2] = complex("nan")
     with pytest.raises(InputError, match="view 4 of the scan holds NaN"):
         MemoryScan(data, scan.geometry)
-    scan.save(tmp_path / "s.zarr")
+    save_scan(scan, tmp_path / "s.zarr")
     array = zarr.open_group(tmp_path / "s.zarr", mode="r+")["data"]
     row = array[2]
     row[0] = np.inf
@@ -167,7 +168,7 @@ def test_nan_is_named_by_view(scan, tmp_path):
 def test_disagreement_between_geometry_and_data_is_refused(scan, tmp_path):
     with pytest.raises(InputError, match="7 views of 9 receivers"):
         MemoryScan(scan.data[:, :8], scan.geometry)
-    scan.save(tmp_path / "s.zarr")
+    save_scan(scan, tmp_path / "s.zarr")
     group = zarr.open_group(tmp_path / "s.zarr", mode="r+")
     del group["receivers"]
     group.create_array("receivers", data=np.ones((8, 2)))
@@ -178,9 +179,9 @@ def test_disagreement_between_geometry_and_data_is_refused(scan, tmp_path):
 def test_existing_and_missing_places(scan, tmp_path):
     (tmp_path / "there").mkdir()
     with pytest.raises(InputError, match="exists already"):
-        scan.save(tmp_path / "there")
+        save_scan(scan, tmp_path / "there")
     with pytest.raises(InputError, match="does not exist"):
-        scan.save(tmp_path / "no" / "where.zarr")
+        save_scan(scan, tmp_path / "no" / "where.zarr")
     with pytest.raises(InputError, match="there is no scan at"):
         open_scan(tmp_path / "nothing.zarr")
     with pytest.raises(InputError, match="is not a scan"):
@@ -195,7 +196,7 @@ def test_existing_and_missing_places(scan, tmp_path):
 
 @pytest.mark.parametrize("lost", ["commit.json", "data", "receivers", "transmitters"])
 def test_a_scan_with_a_part_missing_is_refused_in_one_line(scan, tmp_path, lost):
-    scan.save(tmp_path / "s.zarr")
+    save_scan(scan, tmp_path / "s.zarr")
     part = tmp_path / "s.zarr" / lost
     shutil.rmtree(part) if part.is_dir() else part.unlink()
     with pytest.raises(InputError) as caught:
@@ -209,7 +210,7 @@ def test_a_failed_write_leaves_nothing(scan, tmp_path, monkeypatch):
 
     monkeypatch.setattr(MemoryScan, "read", lambda self, views=None: fail())
     with pytest.raises(InputError, match=r"cannot write the scan .*: No space left on device"):
-        scan.save(tmp_path / "s.zarr")
+        save_scan(scan, tmp_path / "s.zarr")
     assert list(tmp_path.iterdir()) == []
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -53,12 +52,6 @@ class MemoryScan:
 
     def read(self, views: Tensor | None = None) -> Tensor:
         return self.data if views is None else self.data[views]
-
-    def save(self, path: str | Path) -> None:
-        """Write the scan as a new Zarr folder; see `plugstream.scans.store`."""
-        from plugstream.scans.store import save_scan
-
-        save_scan(self, path)
 
 
 def check_agreement(shape: tuple[int, ...], geometry: BornGeometry, truth: NDArray[Any] | None) -> None:
