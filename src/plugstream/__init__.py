@@ -14,7 +14,9 @@ __version__ = "0.1.0"
 _HOME = {
     "plugstream.algorithms": ["ADMM", "Algorithm", "ProximalGradient"],
     "plugstream.denoisers": [
+        "BM3D",
         "TV",
+        "BM3DProfile",
         "Box",
         "Clipped",
         "Damped",
@@ -52,7 +54,9 @@ __all__ = sorted([*_WHERE, "__version__"])
 if TYPE_CHECKING:  # the same names for type checkers and editors; a test keeps the two lists alike
     from plugstream.algorithms import ADMM as ADMM, Algorithm as Algorithm, ProximalGradient as ProximalGradient
     from plugstream.denoisers import (
+        BM3D as BM3D,
         TV as TV,
+        BM3DProfile as BM3DProfile,
         Box as Box,
         Clipped as Clipped,
         Damped as Damped,

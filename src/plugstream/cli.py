@@ -27,7 +27,10 @@ _COMMANDS = {
     "simulate": ("make a scan of a picture, with noise, as a Zarr folder", ("simulate", "compute")),
     "reconstruct": ("form the image of a scan, a few views at a time", _RECONSTRUCTION),
     "info": ("describe a scan", ()),
+    "denoise": ("remove noise from a picture: PNG, TIFF or NPY, grey or colour", ("denoiser", "compute")),
 }
+# A picture may hold any values, so nothing is clipped unless asked for.
+_DENOISE = (("denoiser", "name", "bm3d"), ("denoiser", "low", None))
 # What the demo changes of the defaults; TV at this strength suits a photograph with values from 0 to 1.
 _DEMO = (("algorithm", "sigma", 0.016), ("sampler", "name", "shifted"))
 
@@ -70,6 +73,10 @@ def _add_arguments(parser: argparse.ArgumentParser, command: str, sections: Sequ
         parser.add_argument("scan", type=Path, help="a scan, a Zarr folder")
     if command == "simulate":
         parser.add_argument("out", type=Path, help="the scan to make, by custom ending in .zarr")
+    if command == "denoise":
+        parser.add_argument("picture", type=Path, help="the noisy picture")
+        parser.add_argument("out", type=Path, help="the picture to make, of the same bits: .png, .tif or .npy")
+        parser.add_argument("--sigma", required=True, help="the noise's standard deviation, such as 15/255 or 0.06")
     if command in ("demo", "reconstruct"):
         parser.add_argument("--out", type=Path, help="the folder to make for the results")
     if not sections:
@@ -142,6 +149,25 @@ def _reconstruct(parsed: argparse.Namespace) -> int:
     folder = make_folder(parsed.out or free_folder(f"{parsed.scan.resolve().stem}-run"))
     where, saved = (shlex.quote(str(path)) for path in (parsed.scan, folder / "settings.toml"))
     return _reconstruct_scan(parsed.scan, settings, folder, f"plugstream reconstruct {where} --settings {saved}")
+
+
+def _denoise(parsed: argparse.Namespace) -> int:
+    from plugstream.settings import parse_value
+
+    settings, sigma = _settings(parsed, _DENOISE), parse_value(parsed.sigma)
+    if not isinstance(sigma, int | float) or not 0 <= sigma < float("inf"):
+        raise InputError(f"sigma must be a number >= 0 such as 15/255, not {parsed.sigma}")
+    from plugstream.denoising import denoise_picture
+    from plugstream.recipes import make_denoiser, prepare_device
+    from plugstream.runs.images import check_writable, read_picture, write_picture
+
+    device, dtype = prepare_device(settings.compute)
+    denoiser = make_denoiser(settings.denoiser)
+    pixels, stored = read_picture(parsed.picture)
+    check_writable(parsed.out, pixels.ndim, stored)
+    write_picture(parsed.out, denoise_picture(pixels, denoiser, float(sigma), device=device, dtype=dtype), stored)
+    _say(f"wrote {parsed.out}")
+    return 0
 
 
 def _info(parsed: argparse.Namespace) -> int:
@@ -243,7 +269,7 @@ class _Parser(argparse.ArgumentParser):
         return []
 
 
-_RUN = {"demo": _demo, "simulate": _simulate, "reconstruct": _reconstruct, "info": _info}
+_RUN = {"demo": _demo, "simulate": _simulate, "reconstruct": _reconstruct, "info": _info, "denoise": _denoise}
 
 if __name__ == "__main__":
     sys.exit(main())

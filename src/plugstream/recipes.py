@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from plugstream.algorithms import ADMM, ProximalGradient
-from plugstream.denoisers import TV, Box, Clipped, Damped, Denoiser, Identity, SoftThreshold
+from plugstream.denoisers import BM3D, TV, Box, Clipped, Damped, Denoiser, Identity, SoftThreshold
 from plugstream.errors import InputError
 from plugstream.fidelity import LeastSquares
 from plugstream.models.born import BornModel
@@ -84,7 +84,7 @@ def make_denoiser(settings: DenoiserSettings) -> Denoiser:
     elif settings.name == "box":
         denoiser = Box(low, high)
     else:
-        denoiser = SoftThreshold() if settings.name == "soft" else Identity()
+        denoiser = {"bm3d": BM3D(settings.profile), "soft": SoftThreshold(), "identity": Identity()}[settings.name]
         denoiser = Clipped(denoiser, low, high) if bounded else denoiser
     return denoiser if settings.damping is None else Damped(denoiser, settings.damping)
 

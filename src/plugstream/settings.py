@@ -76,11 +76,12 @@ class SamplerSettings(_Section):
 class DenoiserSettings(_Section):
     """The prior."""
 
-    name: Literal["tv", "tv-anisotropic", "soft", "box", "identity"] = Field(
+    name: Literal["bm3d", "tv", "tv-anisotropic", "soft", "box", "identity"] = Field(
         "tv", description="which denoiser", json_schema_extra=_flag("denoiser")
     )
     low: float | None = Field(0.0, description="least value of the image; 'none' for no limit")
     high: float | None = Field(None, description="largest value of the image")
+    profile: Literal["normal", "fast"] = Field("normal", description="parameters of BM3D")
     tol: float = Field(1e-3, ge=0, description="guaranteed relative error of TV")
     max_iterations: int = Field(1000, ge=1, description="limit on the iterations of TV")
     damping: float | None = Field(None, gt=0, lt=1, description="theta of (1 - theta) I + theta D")
@@ -133,7 +134,13 @@ def parse_assignment(text: str) -> tuple[str, str, Any]:
 
 
 def parse_value(text: str) -> Any:
-    """A value from the command line: TOML where it can be, and else it is text."""
+    """A value from the command line: TOML where it can be, a fraction such as 15/255, and else it is text."""
+    above, slash, below = text.partition("/")
+    try:
+        if slash:
+            return float(above) / float(below)
+    except (ValueError, ZeroDivisionError):
+        pass  # a step such as 1/L, or nonsense that is told where it is used
     try:
         return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:

@@ -1,12 +1,15 @@
 """Denoisers, the priors of plug-and-play reconstruction. All are pure maps D(z, sigma)."""
 
 from plugstream.denoisers.base import Denoiser, Sigma
+from plugstream.denoisers.bm3d import BM3D, Profile as BM3DProfile
 from plugstream.denoisers.simple import Box, Identity, NonNegative, SoftThreshold
 from plugstream.denoisers.tv import TV
 from plugstream.denoisers.wrap import Clipped, Damped, FromFunction, FromModule, as_denoiser
 
 __all__ = [
+    "BM3D",
     "TV",
+    "BM3DProfile",
     "Box",
     "Clipped",
     "Damped",

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from plugstream.errors import InputError
 
-__all__ = ["load_picture", "save_image"]
+__all__ = ["check_writable", "load_picture", "read_picture", "save_image", "write_picture"]
 
 _SAMPLES = ("astronaut", "brick", "camera", "cell", "coins", "grass", "gravel", "moon", "page")
 
@@ -25,15 +25,14 @@ def load_picture(source: str | Path, size: int | None = None) -> Tensor:
     """
     path = Path(source)
     if path.exists():
-        pixels: NDArray[Any] = _read(path)
+        pixels, _ = read_picture(path)
     elif str(source) in _SAMPLES:
         from skimage import data
 
-        pixels = np.asarray(getattr(data, str(source))())
+        sample = np.asarray(getattr(data, str(source))())
+        pixels = sample / np.iinfo(sample.dtype).max
     else:
         raise InputError(f"there is no picture {source}; give a PNG, TIFF or NPY file, or one of {', '.join(_SAMPLES)}")
-    if np.issubdtype(pixels.dtype, np.integer):
-        pixels = pixels / np.iinfo(pixels.dtype).max
     if pixels.ndim == 3 and pixels.shape[-1] in (3, 4):
         pixels = pixels[..., :3] @ np.array([0.2125, 0.7154, 0.0721])  # luminance, ITU-R BT.709
     if pixels.ndim != 2:
@@ -70,18 +69,75 @@ def save_image(image: Tensor, stem: str | Path) -> tuple[float, float]:
     return low, high
 
 
-def _read(path: Path) -> NDArray[Any]:
+def read_picture(path: Path) -> tuple[NDArray[np.float64], np.dtype[Any]]:
+    """The pixels of a PNG, TIFF or NPY file, (H, W) or (H, W, channels), and the type they are stored in.
+
+    8 and 16-bit values become [0, 1]; floats stay as they are.
+    """
     kind = path.suffix.lower()
     try:
         if kind == ".npy":
-            return np.asarray(np.load(path, allow_pickle=False))
-        if kind in (".tif", ".tiff"):
+            pixels = np.asarray(np.load(path, allow_pickle=False))
+        elif kind in (".tif", ".tiff"):
             import tifffile
 
-            return np.asarray(tifffile.imread(path))
-        from PIL import Image
+            pixels = np.asarray(tifffile.imread(path))
+        else:
+            from PIL import Image
 
-        with Image.open(path) as picture:
-            return np.asarray(picture.convert("RGB") if picture.mode in ("P", "1", "CMYK") else picture)
+            with Image.open(path) as picture:
+                pixels = np.asarray(picture.convert("RGB") if picture.mode in ("P", "1", "CMYK") else picture)
+            if pixels.dtype == np.int32:  # how Pillow gives 16-bit grey in some of its modes
+                pixels = pixels.astype(np.uint16)
+    except FileNotFoundError:
+        raise InputError(f"there is no picture {path}") from None
     except Exception as error:  # each reader has its own errors; a person needs the file's name and the reason
         raise InputError(f"cannot read the picture {path}: {error}".splitlines()[0]) from error
+    if np.issubdtype(pixels.dtype, np.integer):
+        return pixels / np.iinfo(pixels.dtype).max, pixels.dtype
+    if not np.issubdtype(pixels.dtype, np.floating):
+        raise InputError(f"{path} holds {pixels.dtype}; a picture of integers or floats is needed")
+    return pixels.astype(np.float64), pixels.dtype
+
+
+def check_writable(path: Path, axes: int, stored: np.dtype[Any]) -> None:
+    """Refuse a file that could not hold such a picture, before it is made."""
+    kind = path.suffix.lower()
+    if path.exists():
+        raise InputError(f"{path} exists already; remove it or choose another name")
+    if not path.parent.is_dir():
+        raise InputError(f"the folder {path.parent} does not exist; make it first")
+    if kind not in (".png", ".tif", ".tiff", ".npy"):
+        raise InputError(f"cannot write {path.name}: the ending must be .png, .tif or .npy")
+    if kind == ".png" and not np.issubdtype(stored, np.integer):
+        raise InputError("a PNG cannot hold floating point values; write a .tif or .npy instead")
+    if kind == ".png" and axes == 3 and stored != np.uint8:
+        raise InputError("a colour PNG of 16 bits cannot be written; write a .tif instead")
+
+
+def write_picture(path: Path, pixels: NDArray[np.float64], stored: np.dtype[Any]) -> None:
+    """Write pixels as PNG, TIFF or NPY in the type they came in; integers are rounded, and clipped to their range."""
+    check_writable(path, pixels.ndim, stored)
+    kind = path.suffix.lower()
+    if np.issubdtype(stored, np.integer):
+        most = np.iinfo(stored).max
+        out = np.rint(np.clip(pixels, 0, 1) * most).astype(stored)
+    else:
+        out = pixels.astype(np.float32 if stored != np.float64 else np.float64)
+    partial = path.with_name(f".{path.stem}.partial{kind}")
+    try:
+        if kind == ".npy":
+            np.save(partial, out)
+        elif kind == ".png":
+            from PIL import Image
+
+            Image.fromarray(out).save(partial)
+        else:
+            import tifffile
+
+            tifffile.imwrite(partial, out)
+        partial.replace(path)
+    except OSError as error:
+        raise InputError(f"cannot write {path}: {error.strerror or error}") from error
+    finally:
+        partial.unlink(missing_ok=True)

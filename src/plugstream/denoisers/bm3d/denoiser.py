@@ -1,0 +1,68 @@
+"""BM3D as a denoiser: which of its three forms runs, and what input it takes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from plugstream.denoisers.base import Denoiser, Sigma, per_image
+from plugstream.denoisers.bm3d import reference
+from plugstream.denoisers.bm3d.profile import BLOCK, PROFILES, Profile
+from plugstream.errors import InputError
+
+__all__ = ["BM3D"]
+
+
+@dataclass(frozen=True)
+class BM3D(Denoiser):
+    r"""The prior of self-similar images: block matching and filtering in three dimensions.
+
+    Each 8 x 8 reference block is stacked with the blocks most like it; the stack is transformed (2-D, then Haar along
+    it), shrunk, transformed back, and all estimates of a pixel are averaged by how much was removed. Stage 1 shrinks by
+    a threshold of `threshold` sigma; stage 2 matches again on its result and uses it for an empirical Wiener filter.
+
+    Homogeneous, D(c z, c sigma) = c D(z, sigma), up to the order of blocks that are equally near (exactly so for powers
+    of two), and blind to the values' range: nothing is clipped or rescaled. It is no proximal operator, and not known
+    to be averaged. sigma = 0 returns the image as it is. NaN and infinity are refused on the CPU; on a GPU that would
+    mean waiting for it, and they come out as they went in.
+
+    Arguments:
+        profile: "normal" (the reference's parameters), "fast", or a `Profile` with any of them changed.
+        stages: 2, or 1 for the basic estimate alone.
+        deterministic: on a GPU, add up in an order that gives the same bits every time; slower. The CPU always does.
+    Images are (..., H, W) with H, W >= 8, in float32 or float64 (computed in float32); sigma a number or one for each.
+
+    References: Dabov, Foi, Katkovnik and Egiazarian, IEEE Trans. Image Process. 16(8), 2007; Lebrun, IPOL 2, 2012.
+    """
+
+    profile: str | Profile = "normal"
+    stages: int = 2
+    deterministic: bool = False
+
+    min_size = BLOCK
+
+    def __post_init__(self) -> None:
+        if isinstance(self.profile, str) and self.profile not in PROFILES:
+            raise InputError(f"there is no BM3D profile {self.profile!r}; choose one of {', '.join(PROFILES)}")
+        if self.stages not in (1, 2):
+            raise InputError(f"BM3D has stages 1 and 2, not {self.stages}")
+
+    @property
+    def parameters(self) -> Profile:
+        return PROFILES[self.profile] if isinstance(self.profile, str) else self.profile
+
+    @torch.no_grad()
+    def denoise(self, image: Tensor, sigma: Sigma, warm: Tensor | None = None) -> tuple[Tensor, None]:
+        if image.ndim < 2 or min(image.shape[-2:]) < BLOCK:
+            raise InputError(f"BM3D needs images of at least {BLOCK} x {BLOCK} pixels, not {tuple(image.shape)}")
+        if not image.is_floating_point():
+            raise InputError(f"BM3D needs an image of floating point numbers, not {image.dtype}")
+        if image.device.type == "cpu" and not bool(torch.isfinite(image).all()):
+            raise InputError("the image holds NaN or infinity, which BM3D would spread; mend it first")
+        stack = image.reshape(-1, *image.shape[-2:]).float().contiguous()
+        level = torch.as_tensor(per_image(sigma, image), dtype=torch.float32, device=image.device)
+        level = level.expand(*image.shape[:-2], 1, 1).reshape(-1)
+        out = reference.bm3d(stack, level, self.parameters, stages=self.stages)
+        return out.reshape(image.shape).to(image.dtype), None

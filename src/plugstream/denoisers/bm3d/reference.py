@@ -1,0 +1,171 @@
+"""BM3D in torch, written as the papers have it: the specification of the other two forms, and their test oracle.
+
+What the three forms share to the bit is the matching. The distance of two blocks is the sum of 64 squared differences
+in single precision, added as a tree: neighbours in a row, then pairs, then halves, and then the eight rows likewise.
+A candidate's key is that number with its last 11 bits replaced by the candidate's number in the window (row by row),
+and the candidates with the smallest keys form the group, the reference first. So equal distances go by position, and
+no two forms ever disagree because they added in another order.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from plugstream.denoisers.bm3d.profile import BLOCK, Profile
+from plugstream.denoisers.bm3d.transforms import bior15, dct, haar, kaiser_window
+
+__all__ = ["bm3d", "group_size", "match", "reference_positions"]
+
+_NEVER = torch.iinfo(torch.int32).max
+_INDEX_BITS = 11
+# Reference blocks filtered at once: 1024 groups of 32 blocks are 8 MB.
+_AT_ONCE = 1024
+
+
+def bm3d(images: Tensor, sigma: Tensor, profile: Profile, *, stages: int = 2) -> Tensor:
+    """Remove white Gaussian noise by filtering groups of similar blocks: (N, H, W) and (N,) to (N, H, W)."""
+    return torch.stack([_one(z, float(s), profile, stages) for z, s in zip(images, sigma, strict=True)])
+
+
+def _one(z: Tensor, sigma: float, profile: Profile, stages: int) -> Tensor:
+    if sigma == 0:
+        return z.clone()
+    basic = _stage(z, None, sigma, profile)
+    return basic if stages == 1 else _stage(z, basic, sigma, profile)
+
+
+def _stage(z: Tensor, basic: Tensor | None, sigma: float, profile: Profile) -> Tensor:
+    """One stage: match on the noisy image or on the basic estimate, filter each group, put the blocks together.
+
+    Stage 1 (no basic estimate) sets small coefficients to zero; its groups count by 1 / number of coefficients kept.
+    Stage 2 multiplies by the Wiener gain b^2 / (b^2 + wiener sigma^2), with b from the basic estimate; its groups count
+    by 1 / sum of squared gains.
+    """
+    first = basic is None
+    guide = z if basic is None else basic
+    positions = match(guide, profile, profile.group1 if first else profile.group2)
+    analysis = _matrix("bior15" if first else "dct", z)
+    spectra = _spectra(z, analysis)
+    guides = spectra if first else _spectra(guide, analysis)
+    along = torch.from_numpy(haar(positions.shape[1])).to(z)
+    total = torch.zeros_like(spectra)
+    weight = torch.zeros(len(spectra), dtype=z.dtype, device=z.device)
+    for group in positions.split(_AT_ONCE):
+        noisy = torch.einsum("gk,nkc->ngc", along, spectra[group])
+        if first:
+            kept = noisy.abs() > profile.threshold * sigma
+            filtered = noisy * kept
+            counts = 1 / kept.sum((1, 2)).clamp_min(1).to(z.dtype)
+        else:
+            energy = torch.einsum("gk,nkc->ngc", along, guides[group]).square()
+            gain = energy / (energy + profile.wiener * sigma**2)
+            filtered = noisy * gain
+            counts = 1 / gain.square().sum((1, 2)).clamp_min(torch.finfo(z.dtype).tiny)
+        blocks = torch.einsum("gk,ngc->nkc", along, filtered) * counts[:, None, None]
+        total.index_add_(0, group.flatten(), blocks.flatten(0, 1))
+        weight.index_add_(0, group.flatten(), counts.repeat_interleave(group.shape[1]))
+    return _put_together(total, weight, analysis, z.shape, profile)
+
+
+def reference_positions(size: int, step: int) -> list[int]:
+    """Where reference blocks begin along one axis: every `step` pixels, and at the very end."""
+    last = size - BLOCK
+    return sorted({*range(0, last + 1, step), last})
+
+
+def group_size(shape: tuple[int, int], radius: int, wanted: int) -> int:
+    """The largest power of two up to `wanted` that every window has as many candidates for; the corners have fewest."""
+    least = math.prod(min(radius + 1, size - BLOCK + 1) for size in shape)
+    return int(min(wanted, 2 ** int(math.log2(least))))
+
+
+def match(guide: Tensor, profile: Profile, wanted: int) -> Tensor:
+    """The blocks most like each reference block, itself first: (references, K) of positions row * (W - 7) + column.
+
+    References go row by row. K is `group_size`.
+    """
+    height, width = guide.shape
+    across = width - BLOCK + 1
+    rows = torch.tensor(reference_positions(height, profile.step), device=guide.device)
+    columns = torch.tensor(reference_positions(width, profile.step), device=guide.device)
+    keys = _keys(guide.float(), rows, columns, profile.radius)
+    k = group_size((height, width), profile.radius, wanted)
+    numbers = torch.topk(keys, k, dim=-1, largest=False, sorted=True).values & ((1 << _INDEX_BITS) - 1)
+    span = 2 * profile.radius + 1
+    down = rows[:, None, None] + numbers // span - profile.radius
+    over = columns[None, :, None] + numbers % span - profile.radius
+    found = (down * across + over).flatten(0, 1)
+    itself = (rows[:, None] * across + columns[None, :]).flatten()
+    found[:, 0] = itself  # its key is -1, the least of all, but carries no number
+    return found
+
+
+def _keys(image: Tensor, rows: Tensor, columns: Tensor, radius: int) -> Tensor:
+    """The key of every candidate of every reference: int32 (rows, columns, window), `_NEVER` outside the image."""
+    height, width = image.shape
+    span = 2 * radius + 1
+    keys = torch.full((len(rows), len(columns), span * span), _NEVER, dtype=torch.int32, device=image.device)
+    for dy in range(-radius, radius + 1):
+        for dx in range(-radius, radius + 1):
+            # Blocks at (y, x) are compared with those at (y + dy, x + dx), for all (y, x) that have both.
+            top, bottom = max(0, -dy), height - max(0, dy)
+            left, right = max(0, -dx), width - max(0, dx)
+            if bottom - top < BLOCK or right - left < BLOCK:
+                continue
+            moved = image[top + dy : bottom + dy, left + dx : right + dx]
+            distance = _tree_sums((image[top:bottom, left:right] - moved).square())
+            number = (dy + radius) * span + dx + radius
+            key = distance.view(torch.int32) & ~((1 << _INDEX_BITS) - 1) | number
+            inside_rows = (rows >= top) & (rows <= bottom - BLOCK)
+            inside_columns = (columns >= left) & (columns <= right - BLOCK)
+            place = torch.meshgrid(inside_rows.nonzero()[:, 0], inside_columns.nonzero()[:, 0], indexing="ij")
+            chosen = key[rows[inside_rows] - top][:, columns[inside_columns] - left]
+            keys[place[0], place[1], number] = -1 if dy == dx == 0 else chosen
+    return keys
+
+
+def _tree_sums(squares: Tensor) -> Tensor:
+    """The sum over every 8 x 8 block, added as a tree along rows and then down: (H, W) to (H - 7, W - 7)."""
+    for distance in (1, 2, 4):
+        squares = squares[:, :-distance] + squares[:, distance:]
+    for distance in (1, 2, 4):
+        squares = squares[:-distance] + squares[distance:]
+    return squares
+
+
+def _spectra(image: Tensor, analysis: Tensor) -> Tensor:
+    """The 2-D transform A b A^T of the block at every position: (positions, 64)."""
+    blocks = image.unfold(0, BLOCK, 1).unfold(1, BLOCK, 1).reshape(-1, BLOCK, BLOCK)
+    return (analysis @ blocks @ analysis.T).flatten(1)
+
+
+def _put_together(total: Tensor, weight: Tensor, analysis: Tensor, shape: torch.Size, profile: Profile) -> Tensor:
+    """Each pixel as the weighted mean of all blocks over it: sum of w k(b) b / sum of w k, k the Kaiser window.
+
+    The filtered blocks of all groups were added up as spectra, position by position; the transform is undone here, once
+    for each position.
+    """
+    synthesis = torch.linalg.inv(analysis.double()).to(total)
+    window = torch.from_numpy(kaiser_window(BLOCK, profile.kaiser)).to(total)
+    blocks = synthesis @ total.reshape(-1, BLOCK, BLOCK) @ synthesis.T * window
+    weights = weight[:, None, None] * window
+
+    def fold(values: Tensor) -> Tensor:
+        columns = values.reshape(1, -1, BLOCK * BLOCK).transpose(1, 2)
+        return torch.nn.functional.fold(columns, shape, BLOCK)[0, 0]
+
+    return fold(blocks) / fold(weights)
+
+
+@cache
+def _float64(name: str) -> Tensor:
+    return torch.from_numpy(np.ascontiguousarray({"bior15": bior15, "dct": dct}[name](BLOCK)))
+
+
+def _matrix(name: str, like: Tensor) -> Tensor:
+    return _float64(name).to(like)

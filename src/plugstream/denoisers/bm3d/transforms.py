@@ -1,0 +1,62 @@
+"""The fixed matrices of BM3D: bior1.5, DCT, Haar and the Kaiser window."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["bior15", "dct", "haar", "kaiser_window"]
+
+Matrix = NDArray[np.float64]
+
+
+@cache
+def dct(size: int) -> Matrix:
+    """The orthonormal DCT-II, (size, size): row u is its u-th basis vector."""
+    n, u = np.arange(size), np.arange(size)[:, None]
+    matrix: Matrix = np.cos(np.pi * (2 * n + 1) * u / (2 * size)) * np.sqrt(2 / size)
+    matrix[0] /= np.sqrt(2)
+    return matrix
+
+
+@cache
+def haar(size: int) -> Matrix:
+    """The orthonormal Haar transform, (size, size), size a power of two: the mean first, then coarse to fine."""
+    if size == 1:
+        return np.ones((1, 1))
+    half = haar(size // 2)
+    matrix: Matrix = np.concatenate([np.kron(half, [1, 1]), np.kron(np.eye(size // 2), [1, -1])]) / np.sqrt(2)
+    return matrix
+
+
+@cache
+def bior15(size: int) -> Matrix:
+    """The biorthogonal spline wavelet 1.5 with periodic borders, all levels, rows of length 1: (size, size).
+
+    It is not orthogonal: what it analyses, `np.linalg.inv` of it puts together again. Unit rows give every coefficient
+    the variance of the noise. Row 0 is the mean's.
+    Reference: Cohen, Daubechies and Feauveau, Comm. Pure Appl. Math. 45, 1992.
+    """
+    low = np.array([3, -3, -22, 22, 128, 128, 22, -22, -3, 3]) / (128 * np.sqrt(2))
+    matrix = np.eye(size)
+    n = size
+    while n > 1:
+        level = np.zeros((n, n))
+        for k in range(n // 2):
+            for j, tap in enumerate(low):
+                level[k, (2 * k - 4 + j) % n] += tap
+            level[n // 2 + k, 2 * k : 2 * k + 2] = [-np.sqrt(0.5), np.sqrt(0.5)]
+        matrix[:n] = level @ matrix[:n]
+        n //= 2
+    normal: Matrix = matrix / np.linalg.norm(matrix, axis=1, keepdims=True)
+    return normal
+
+
+@cache
+def kaiser_window(size: int, beta: float) -> Matrix:
+    """The Kaiser window of two dimensions, (size, size), by which a block's estimates count."""
+    row = np.kaiser(size, beta)
+    window: Matrix = np.outer(row, row)
+    return window
