@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "bm3d_bindings.hpp"
 #include "tv.hpp"
 
 namespace nb = nanobind;
@@ -118,4 +119,5 @@ NB_MODULE(_kernels, m) {
     m.def("levels", &levels, "The instruction sets that this build and this machine have, best first.");
     bind_tv<float>(m);
     bind_tv<double>(m);
+    plugstream::bm3d::bind(m, &find_level);
 }

@@ -29,7 +29,7 @@ class Profile:
     radius: int = 19
     group1: int = 16
     group2: int = 32
-    threshold: float = 2.9
+    threshold: float = 2.7
     wiener: float = 0.7
     kaiser: float = 2.0
 
