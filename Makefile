@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: demo test test-slow lint bench install clean
+.PHONY: bench-peers demo test test-slow lint bench asan install clean
 .DEFAULT_GOAL := demo
 
 # pip with constraints.txt, never a looser request: that would download gigabytes of CUDA libraries for torch.
@@ -31,8 +31,32 @@ lint: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+# With peers to compare with: `make bench-peers` once, then `make bench`.
+bench-peers: $(STAMP)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
+
 bench: $(STAMP)
 	@for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done
+
+# The native BM3D under the sanitizers, as a program of its own: a thousand random calls. It needs no Python.
+NATIVE := src/plugstream/_native
+SANITIZE := -std=c++20 -g -O1 -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=all -I$(NATIVE)
+ifneq ($(filter x86_64 amd64,$(shell uname -m)),)
+LEVELS := baseline avx2 avx512
+endif
+LEVELS ?= baseline
+FLAGS_avx2 := -mavx2 -mfma
+FLAGS_avx512 := -mavx512f -mavx512vl -mavx512bw -mavx512dq
+
+asan:
+	@mkdir -p build/asan
+	@for level in $(LEVELS); do for part in tv_rows bm3d_match bm3d_filter; do \
+	  case $$level in avx2) flags="$(FLAGS_avx2)";; avx512) flags="$(FLAGS_avx512)";; *) flags="-Wno-psabi";; esac; \
+	  $(CXX) $(SANITIZE) $$flags -DPLUGSTREAM_LEVEL=$$level -c $(NATIVE)/$$part.cpp -o build/asan/$$part-$$level.o || exit 1; \
+	done; done
+	$(CXX) $(SANITIZE) $(LEVELS:%=-DPLUGSTREAM_HAS_%) tests/native_fuzz.cpp $(NATIVE)/tv.cpp $(NATIVE)/bm3d.cpp \
+	  $(NATIVE)/bm3d_tiles.cpp build/asan/*.o -pthread -o build/asan/native_fuzz
+	./build/asan/native_fuzz 1000
 
 clean:
 	rm -rf .venv build .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -66,7 +66,9 @@ def by_definition(z: np.ndarray, sigma: float, profile: BM3DProfile, basic: np.n
             for v in range(max(0, y - profile.radius), min(height - 8, y + profile.radius) + 1):
                 for u in range(max(0, x - profile.radius), min(width - 8, x + profile.radius) + 1):
                     distance = ((guide[y : y + 8, x : x + 8] - guide[v : v + 8, u : u + 8]) ** 2).sum()
-                    candidates.append((distance if (v, u) != (y, x) else -1.0, v, u))
+                    # Distances count to 12 bits of their mantissa; equal ones go by position, row by row.
+                    rounded = int(np.float32(distance).view(np.int32)) >> 11
+                    candidates.append((rounded if (v, u) != (y, x) else -1, v, u))
             group = sorted(candidates)[:count]
 
             def spectrum(image, group=group):

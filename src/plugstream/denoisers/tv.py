@@ -45,7 +45,7 @@ class TV(Denoiser):
     isotropic: bool = True
     low: float = -math.inf
     high: float = math.inf
-    tol: float = 1e-4
+    tol: float = 1e-3
     max_iterations: int = 1000
     check: int = 10
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from plugstream.denoisers.base import Denoiser, Sigma, per_image
-from plugstream.denoisers.bm3d import reference
+from plugstream.denoisers.bm3d import native, reference, triton_form
 from plugstream.denoisers.bm3d.profile import BLOCK, PROFILES, Profile
 from plugstream.errors import InputError
 
@@ -62,7 +62,15 @@ class BM3D(Denoiser):
         if image.device.type == "cpu" and not bool(torch.isfinite(image).all()):
             raise InputError("the image holds NaN or infinity, which BM3D would spread; mend it first")
         stack = image.reshape(-1, *image.shape[-2:]).float().contiguous()
-        level = torch.as_tensor(per_image(sigma, image), dtype=torch.float32, device=image.device)
-        level = level.expand(*image.shape[:-2], 1, 1).reshape(-1)
-        out = reference.bm3d(stack, level, self.parameters, stages=self.stages)
+        level = per_image(sigma, stack.reshape(image.shape))
+        if isinstance(level, Tensor):
+            levels = level.expand(*image.shape[:-2], 1, 1).reshape(-1)
+        else:  # filled in on the device, since copying a number to it could not be captured in a CUDA graph
+            levels = torch.full((len(stack),), level, device=image.device)
+        if native.serves(stack):
+            out = native.bm3d(stack, levels, self.parameters, stages=self.stages)
+        elif triton_form.serves(stack):
+            out = triton_form.bm3d(stack, levels, self.parameters, stages=self.stages, deterministic=self.deterministic)
+        else:
+            out = reference.bm3d(stack, levels, self.parameters, stages=self.stages)
         return out.reshape(image.shape).to(image.dtype), None

@@ -1,0 +1,90 @@
+// The Python side of BM3D: checks shapes, releases the interpreter's lock, copies nothing.
+#include "bm3d_bindings.hpp"
+
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/string.h>
+
+#include "bm3d.hpp"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace plugstream::bm3d {
+namespace {
+
+template <class T, int axes>
+using Array = nb::ndarray<T, nb::ndim<axes>, nb::c_contig, nb::device::cpu>;
+
+tv::Level (*find_level)(const std::string&) = nullptr;
+
+void expect(bool holds, const char* message) {
+    if (!holds) throw nb::value_error(message);
+}
+
+bool is_group(int size) { return size >= 1 && size <= 32 && (size & (size - 1)) == 0; }
+
+void denoise_batch(Array<const float, 3> images, Array<const float, 1> sigma, Array<float, 3> out,
+                   Array<const float, 3> analysis, Array<const float, 3> synthesis, Array<const float, 1> kaiser,
+                   int step, int radius, int group1, int group2, double threshold, double wiener, int stages,
+                   int threads, const std::string& level) {
+    const size_t count = images.shape(0), height = images.shape(1), width = images.shape(2);
+    expect(height >= 8 && width >= 8, "images must have at least 8 x 8 pixels");
+    expect(height < (1u << 24) && width < (1u << 24), "images must have fewer than 2^24 pixels along each axis");
+    expect(out.shape(0) == count && out.shape(1) == height && out.shape(2) == width, "out must be shaped like images");
+    expect(sigma.shape(0) == count, "sigma must have one value for each image");
+    for (const auto* matrices : {&analysis, &synthesis})
+        expect(matrices->shape(0) == 2 && matrices->shape(1) == 8 && matrices->shape(2) == 8,
+               "analysis and synthesis must have the shape (2, 8, 8)");
+    expect(kaiser.shape(0) == 8, "kaiser must have 8 values");
+    expect(step >= 1 && step <= 8, "step must be 1 to 8");
+    expect(radius >= 1 && radius <= 22, "radius must be 1 to 22");
+    expect(is_group(group1) && is_group(group2), "groups must have 1, 2, 4, 8, 16 or 32 blocks");
+    expect(stages == 1 || stages == 2, "stages must be 1 or 2");
+    const Settings settings{step,
+                            radius,
+                            {group1, group2},
+                            threshold,
+                            wiener,
+                            {analysis.data(), analysis.data() + 64},
+                            {synthesis.data(), synthesis.data() + 64},
+                            kaiser.data()};
+    const Batch batch{static_cast<long>(count), static_cast<long>(height), static_cast<long>(width),
+                      images.data(),            sigma.data(),              out.data()};
+    const Level chosen = find_level(level);
+    const nb::gil_scoped_release unlocked;
+    denoise(batch, settings, stages, threads, chosen);
+}
+
+void match_blocks(Array<const float, 2> guide, Array<int64_t, 2> found, int step, int radius, int wanted,
+                  const std::string& level) {
+    const long height = static_cast<long>(guide.shape(0)), width = static_cast<long>(guide.shape(1));
+    expect(height >= 8 && width >= 8, "the guide must have at least 8 x 8 pixels");
+    expect(step >= 1 && step <= 8, "step must be 1 to 8");
+    expect(radius >= 1 && radius <= 22, "radius must be 1 to 22");
+    expect(is_group(wanted), "groups must have 1, 2, 4, 8, 16 or 32 blocks");
+    expect(static_cast<long>(found.shape(0)) == references(height, width, step) &&
+               static_cast<int>(found.shape(1)) == group_size(height, width, radius, wanted),
+           "found must have the shape (references, group size)");
+    Settings settings{};
+    settings.step = step;
+    settings.radius = radius;
+    settings.group[0] = settings.group[1] = wanted;
+    const Level chosen = find_level(level);
+    const nb::gil_scoped_release unlocked;
+    match(guide.data(), height, width, settings, wanted, chosen, found.data());
+}
+
+}  // namespace
+
+void bind(nb::module_& m, tv::Level (*find)(const std::string& name)) {
+    find_level = find;
+    // noconvert: an array that does not fit is an error here, never a silent copy that the caller would not see filled.
+    m.def("bm3d", &denoise_batch, "images"_a.noconvert(), "sigma"_a.noconvert(), "out"_a.noconvert(), nb::kw_only(),
+          "analysis"_a.noconvert(), "synthesis"_a.noconvert(), "kaiser"_a.noconvert(), "step"_a, "radius"_a,
+          "group1"_a, "group2"_a, "threshold"_a, "wiener"_a, "stages"_a, "threads"_a, "level"_a = "",
+          "Denoise every image of the batch into out.");
+    m.def("bm3d_match", &match_blocks, "guide"_a.noconvert(), "found"_a.noconvert(), nb::kw_only(), "step"_a,
+          "radius"_a, "wanted"_a, "level"_a = "", "The positions of the blocks most like each reference block.");
+}
+
+}  // namespace plugstream::bm3d

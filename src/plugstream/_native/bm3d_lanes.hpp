@@ -1,0 +1,50 @@
+// Vectors as wide as the instruction set that this file is compiled for. Everything is in an unnamed namespace: each
+// instruction set must keep its own copy.
+#pragma once
+
+#include <utility>
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+namespace plugstream::bm3d {
+namespace {
+
+#if defined(__AVX512F__)
+constexpr int lanes = 16;
+#elif defined(__AVX2__)
+constexpr int lanes = 8;
+#else
+constexpr int lanes = 4;
+#endif
+
+typedef float Floats __attribute__((vector_size(4 * lanes)));
+typedef int Ints __attribute__((vector_size(4 * lanes)));
+typedef float FloatsAnywhere __attribute__((vector_size(4 * lanes), aligned(4), may_alias));
+typedef int IntsAnywhere __attribute__((vector_size(4 * lanes), aligned(4), may_alias));
+typedef float Eight __attribute__((vector_size(32)));
+typedef float EightAnywhere __attribute__((vector_size(32), aligned(4), may_alias));
+
+#define PLUGSTREAM_INLINE __attribute__((always_inline)) inline
+
+PLUGSTREAM_INLINE Floats load(const float* p) { return *reinterpret_cast<const FloatsAnywhere*>(p); }
+PLUGSTREAM_INLINE void store(float* p, Floats v) { *reinterpret_cast<FloatsAnywhere*>(p) = v; }
+PLUGSTREAM_INLINE Ints load(const int* p) { return *reinterpret_cast<const IntsAnywhere*>(p); }
+PLUGSTREAM_INLINE void store(int* p, Ints v) { *reinterpret_cast<IntsAnywhere*>(p) = v; }
+
+template <int i>
+struct Index {
+    static constexpr int value = i;
+};
+
+// f(Index<0>), f(Index<1>), ...: unrolled before anything else, so that arrays of vectors become registers.
+template <int n, class Function>
+PLUGSTREAM_INLINE void repeat(Function&& f) {
+    [&]<int... i>(std::integer_sequence<int, i...>) __attribute__((always_inline)) {
+        (f(Index<i>{}), ...);
+    }(std::make_integer_sequence<int, n>{});
+}
+
+}  // namespace
+}  // namespace plugstream::bm3d

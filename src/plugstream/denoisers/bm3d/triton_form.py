@@ -1,0 +1,199 @@
+"""BM3D on CUDA: which kernels of `triton_matching.py` and `triton_kernels.py` run, in which order, on which grid.
+
+Grids come from shapes alone and nothing is read back, so that a call can be captured in a CUDA graph, after one call
+outside it that compiles the kernels and puts the constants on the device.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from functools import cache
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from plugstream.denoisers.bm3d.profile import BLOCK, Profile
+from plugstream.denoisers.bm3d.reference import group_size
+from plugstream.denoisers.bm3d.transforms import bior15, dct
+
+__all__ = ["bm3d", "match", "serves"]
+
+# Measured on an H200 at 256 x 256 and 512 x 512.
+_REFERENCES = 4  # references in one program of the matching, and
+_DOWN = 3  # candidates below each other in one lane: 39 x 13 lanes fill 512
+_MEASURE = {"num_warps": 8, "maxnreg": 128}  # fewer registers than it would take, for more programs at once
+_FILTER = ((2, 4), (2, 4))  # groups in one program of the filter, and its warps, for stage 1 and 2
+_TRANSFORM = (8, 8, 4)  # columns and rows of one program, and its warps
+_FOLD = (16, 4)  # columns of one program, and its warps
+
+
+@cache
+def _triton_is_here() -> bool:
+    return importlib.util.find_spec("triton") is not None
+
+
+def serves(images: Tensor) -> bool:
+    """Whether this form takes these images: float32 on CUDA, where Triton is installed."""
+    return images.is_cuda and images.dtype == torch.float32 and _triton_is_here()
+
+
+@torch.no_grad()
+def bm3d(images: Tensor, sigma: Tensor, profile: Profile, *, stages: int = 2, deterministic: bool = False) -> Tensor:
+    """Remove white Gaussian noise by filtering groups of similar blocks: (N, H, W) and (N,) to (N, H, W).
+
+    The matching is that of `reference.bm3d` to the bit, the result its own up to rounding. By default blocks are added
+    up atomically, in an order that changes from run to run, and with it the last bits; where they decide which of two
+    blocks is the nearer in stage 2, pixels were seen to move by up to 7e-4 of values from 0 to 1, with sigma 0.1.
+
+    Arguments:
+        images: float32 on CUDA, contiguous, H, W >= 8.
+        sigma: float32 on the same device, one for each image; never read by the host. 0 returns the image as it is.
+        deterministic: add up in a fixed order instead: slower, more memory, the same bits every time.
+    """
+    basic = _stage(images, None, sigma, profile, deterministic)
+    return basic if stages == 1 else _stage(images, basic, sigma, profile, deterministic)
+
+
+def match(guide: Tensor, profile: Profile, wanted: int) -> Tensor:
+    """As `reference.match`, for an image (H, W), or for (N, H, W) with (N, references, K) to come back."""
+    found = _match(guide.reshape(-1, *guide.shape[-2:]).contiguous(), profile, wanted).long()
+    return found.reshape(*guide.shape[:-2], *found.shape[1:])
+
+
+def _match(images: Tensor, profile: Profile, wanted: int) -> Tensor:
+    """The block positions of each reference's group, int32 (N, references, K)."""
+    from plugstream.denoisers.bm3d.triton_matching import measure, select
+
+    count, height, width = images.shape
+    k = group_size((height, width), profile.radius, wanted)
+    # As many as `reference_positions` has: every `step` pixels, and one at the very end.
+    rows, columns = (_cover(size - BLOCK, profile.step) + 1 for size in (height, width))
+    regular = _cover((height - BLOCK) // profile.step + 1, _REFERENCES)
+    extra = int((height - BLOCK) % profile.step != 0)  # the last row breaks the step
+    span = 2 * profile.radius + 1
+    lanes = _power_of_two(_cover(span, _DOWN) * span)
+    # 6 KB for a reference; freed on return, for the spectra to take its place.
+    keys = torch.empty((count, rows * columns, _DOWN * lanes), dtype=torch.int32, device=images.device)
+    groups = torch.empty((count, rows * columns, k), dtype=torch.int32, device=images.device)
+    shape = {"RADIUS": profile.radius, "STEP": profile.step, "DOWN": _DOWN, "LANES": lanes}
+    measure[columns, regular + extra, count](
+        images,
+        keys,
+        height,
+        width,
+        rows,
+        columns,
+        regular,
+        **shape,
+        REFS=_REFERENCES,
+        **_MEASURE,
+        enable_fp_fusion=False,
+    )
+    select[rows * columns, count](
+        keys, groups, width, rows * columns, columns, height - BLOCK, **shape, K=k, num_warps=1
+    )
+    return groups
+
+
+def _stage(images: Tensor, basic: Tensor | None, sigma: Tensor, profile: Profile, deterministic: bool) -> Tensor:
+    """One stage, as in `reference.py`: on the noisy images alone, or with the basic estimate as the guide."""
+    from plugstream.denoisers.bm3d.triton_kernels import filter_groups, fold_columns, fold_rows, transform
+
+    first = basic is None
+    guides = images if basic is None else basic
+    count, height, width = images.shape
+    down, across = height - BLOCK + 1, width - BLOCK + 1
+    device = images.device
+    analysis, synthesis, window = _constants("bior15" if first else "dct", profile.kaiser, device)
+
+    groups = _match(guides, profile, profile.group1 if first else profile.group2)
+    references, k = groups.shape[1:]
+
+    spectra = torch.empty((count * down * across, 64), device=device)
+    guide_spectra = spectra if first else torch.empty_like(spectra)
+    total = torch.empty_like(spectra)
+    weight = torch.empty(len(spectra), device=device)
+    tile, tall, warps = _TRANSFORM
+    transform[_cover(across, tile), _cover(down, tall), count](
+        images,
+        guides,
+        analysis,
+        spectra,
+        guide_spectra,
+        total,
+        weight,
+        height,
+        width,
+        TWO=not first,
+        CLEAR=not deterministic,
+        TILE=tile,
+        TALL=tall,
+        num_warps=warps,
+    )
+
+    blocks, shares, places = total, weight, groups
+    if deterministic:
+        blocks = torch.empty((count * references * k, 64), device=device)
+        shares = torch.empty(count * references, device=device)
+        places = torch.empty(count * references * k, dtype=torch.int64, device=device)
+    at_once, warps = _FILTER[0 if first else 1]
+    filter_groups[_cover(references, at_once), count](
+        spectra,
+        guide_spectra,
+        groups,
+        sigma,
+        blocks,
+        shares,
+        places,
+        float(profile.threshold if first else profile.wiener),
+        down * across,
+        references,
+        K=k,
+        LEVELS=k.bit_length() - 1,
+        WIENER=not first,
+        LIST=deterministic,
+        GROUPS=at_once,
+        num_warps=warps,
+    )
+    if deterministic:
+        _add_up(blocks, shares, places, total, weight, k)
+
+    numerator = torch.empty((count, down, width, BLOCK), device=device)
+    denominator = torch.empty((count, down, width), device=device)
+    result = torch.empty_like(images)
+    tile, warps = _FOLD
+    fold_columns[_cover(width, tile), down, count](
+        total, weight, synthesis, window, numerator, denominator, height, width, TILE=tile, num_warps=warps
+    )
+    fold_rows[_cover(width, tile), height, count](
+        numerator, denominator, synthesis, window, images, sigma, result, height, width, TILE=tile, num_warps=1
+    )
+    return result
+
+
+def _add_up(blocks: Tensor, shares: Tensor, places: Tensor, total: Tensor, weight: Tensor, k: int) -> None:
+    """Sum the blocks of each position in the order of their groups: a stable sort gives that order."""
+    from plugstream.denoisers.bm3d.triton_kernels import add_up
+
+    ordered, order = torch.sort(places, stable=True)
+    starts = torch.searchsorted(ordered, torch.arange(len(total) + 1, device=places.device))
+    add_up[(len(total),)](blocks, shares, order, starts, total, weight, K=k, num_warps=1)
+
+
+@cache
+def _constants(name: str, kaiser: float, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
+    """The analysis matrix, the synthesis matrix with row i times the window's i-th number, and the window."""
+    analysis = {"bior15": bior15, "dct": dct}[name](BLOCK)
+    window = np.kaiser(BLOCK, kaiser)
+    synthesis = window[:, None] * np.linalg.inv(analysis)
+    made = [torch.from_numpy(np.ascontiguousarray(a)).to(device, torch.float32) for a in (analysis, synthesis, window)]
+    return made[0], made[1], made[2]
+
+
+def _cover(size: int, part: int) -> int:
+    return -(-size // part)
+
+
+def _power_of_two(size: int) -> int:
+    return 1 << (size - 1).bit_length()
