@@ -28,6 +28,7 @@ import torch
 from torch import Tensor
 
 from plugstream import _native
+from plugstream.denoisers import tv_triton
 from plugstream.denoisers.tv import TV
 
 ERRORS = (1e-3, 1e-4, 1e-5)
@@ -85,6 +86,28 @@ def per_iteration(forms: dict[str, bool]) -> None:
         print(f"{side:>6}^2   " + " ".join(f"{ms:9.3f} ms" for ms in row) + f" {ratio:>8}")
 
 
+def on_gpu() -> None:
+    """Time of one dual iteration on a GPU, fused against the torch form, on random images; needs no scikit-image."""
+    fused = tv_triton.serves
+
+    def run(z: Tensor, count: int) -> Callable[[], object]:
+        def call() -> None:
+            TV(tol=0, max_iterations=count)(z, 0.2)
+            torch.cuda.synchronize()
+
+        return call
+
+    print(f"time per dual iteration, float32, {torch.cuda.get_device_name()}")
+    for shape in ((256, 256), (8, 256, 256), (512, 512)):
+        z = torch.rand(shape, device="cuda")
+        times = []
+        for takes in (fused, lambda z: False):
+            tv_triton.serves = takes  # which form runs
+            times.append((median_ms(run(z, 110)) - median_ms(run(z, 10))) / 100)
+        tv_triton.serves = fused
+        print(f"{shape!s:>16} fused {times[0]:.4f} ms, torch {times[1]:.4f} ms, {times[1] / times[0]:.1f}x")
+
+
 def to_accuracy() -> None:
     """Time to a true relative error, against scikit-image where it is there, on the same float32 image."""
     try:
@@ -127,6 +150,9 @@ def to_accuracy() -> None:
 
 
 def main() -> None:
+    if torch.cuda.is_available():
+        on_gpu()
+        return
     kernels = _native.load()
     if kernels is None:
         print("absent: the native kernel (pip install builds it); the torch form is what is measured")

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from plugstream.denoisers import tv_native
+from plugstream.denoisers import tv_native, tv_triton
 from plugstream.denoisers.base import Denoiser, Sigma, per_image
 from plugstream.errors import InputError, PlugstreamWarning
 
@@ -91,7 +91,11 @@ class TV(Denoiser):
         problem = Problem(z, strength.expand(*image.shape[:-2], 1, 1).reshape(-1, 1, 1))
         if native is None:
             native = tv_native.serves(z, strength, warm)
-        start, advance = (tv_native.start, tv_native.advance) if native else (_start, _advance)
+        start, advance = _start, _advance
+        if native:
+            start, advance = tv_native.start, tv_native.advance
+        elif tv_triton.serves(z):
+            advance = tv_triton.advance
 
         state, energy = start(self, z, warm)
         goal = self.tol**2 / 2 * energy

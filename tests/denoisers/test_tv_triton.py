@@ -1,0 +1,75 @@
+"""The fused TV iteration against the torch form: in Triton's interpreter here, on a GPU where there is one."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from plugstream import TV
+
+INTERPRETED = """
+import torch
+from plugstream import TV
+from plugstream.denoisers import tv_triton
+from plugstream.denoisers.tv import Problem, State, _advance
+generator = torch.Generator().manual_seed(0)
+for isotropic, low, high in ((True, -float("inf"), float("inf")), (False, 0.1, 0.8), (True, 0.2, float("inf"))):
+    for shape in ((3, 5, 7), (1, 1, 9), (2, 8, 1), (2, 30, 41)):
+        tv = TV(isotropic=isotropic, low=low, high=high)
+        z = torch.rand(shape, generator=generator)
+        p = tv._feasible(torch.randn(shape[0], 2, *shape[1:], generator=generator))
+        s = tv._feasible(torch.randn(shape[0], 2, *shape[1:], generator=generator))
+        problem = Problem(z, 0.3 * torch.rand(shape[0], 1, 1, generator=generator))
+        state = State(p, s, z, torch.full((shape[0],), torch.inf, dtype=torch.float64))
+        active = torch.arange(shape[0]) != 1
+        copies = [t.clone() for t in (p, s, z)]
+        got = tv_triton.advance(tv, problem, state, [0.0, 0.3, 0.5], active)
+        want = _advance(tv, problem, state, [0.0, 0.3, 0.5], active)
+        for name in ("p", "s", "x", "gap"):
+            a, b = getattr(got, name), getattr(want, name)
+            assert torch.allclose(a, b, rtol=1e-4, atol=2e-5), (isotropic, shape, name, float((a - b).abs().max()))
+        for before, now in zip(copies, (p, s, z)):
+            assert torch.equal(before, now)
+print("agree")
+"""
+
+
+@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
+def test_the_kernel_is_the_torch_form_in_the_interpreter():
+    environment = {**os.environ, "TRITON_INTERPRET": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", INTERPRETED], env=environment, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.stdout.strip() == "agree", done.stderr
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")
+@pytest.mark.parametrize("isotropic", [True, False])
+def test_on_a_gpu_it_is_the_same_prox(isotropic):
+    generator = torch.Generator().manual_seed(1)
+    z = torch.rand(4, 61, 83, generator=generator)
+    sigma = torch.tensor([0.1, 0.0, 0.4, 0.2])
+    tv = TV(isotropic=isotropic, low=0.0, tol=1e-3)
+    want, _ = tv.denoise(z.double(), sigma)
+    got, dual = tv.denoise(z.cuda(), sigma.cuda())
+    error = (got.cpu() - want).flatten(1).norm(dim=1) / want.flatten(1).norm(dim=1)
+    assert float(error.max()) < 2e-3
+    alone, _ = tv.denoise(z[2].cuda(), sigma[2].cuda())  # a number of Python would be squared in double precision
+    assert torch.equal(alone, got[2])
+    again, _ = tv.denoise(z.cuda(), sigma.cuda(), dual)
+    assert float((again - got).norm() / got.norm()) < 2e-3
+
+
+def test_importing_needs_no_triton():
+    code = "import sys; sys.modules['triton'] = None; import plugstream; plugstream.TV; plugstream.BM3D; print('fine')"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=Path(__file__).parent
+    )
+    assert done.stdout.strip() == "fine", done.stderr
