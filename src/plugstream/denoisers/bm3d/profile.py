@@ -29,9 +29,9 @@ class Profile:
     radius: int = 19
     group1: int = 16
     group2: int = 32
-    threshold: float = 2.82
-    wiener: float = 0.7
-    kaiser: float = 2.8
+    threshold: float = 2.78
+    wiener: float = 0.73
+    kaiser: float = 2.65
 
     def __post_init__(self) -> None:
         if not 1 <= self.step <= BLOCK:
