@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
     from torch import Tensor
 
+    from plugstream.scans import Scan
     from plugstream.settings import Settings
 
 __all__ = ["main"]
@@ -125,8 +126,7 @@ def _demo(parsed: argparse.Namespace) -> int:
     check(settings, make_geometry(settings))
     picture = _load_picture(settings)
     folder = make_folder(parsed.out or free_folder("plugstream-demo"))
-    scan = folder / "scan.zarr"
-    _simulate_scan(settings, picture, scan)
+    scan = _simulate_scan(settings, picture, folder / "scan.zarr")
     again = f"plugstream demo --settings {shlex.quote(str(folder / 'settings.toml'))}"
     return _reconstruct_scan(scan, settings, folder, again)
 
@@ -143,12 +143,12 @@ def _reconstruct(parsed: argparse.Namespace) -> int:
     from plugstream.runs.run import free_folder, make_folder
     from plugstream.scans.store import open_scan
 
-    scan = open_scan(parsed.scan)
-    check(settings, scan.geometry)
-    scan.check()
+    stored = open_scan(parsed.scan)
+    check(settings, stored.geometry)
+    scan = stored.load()  # every chunk is read and checked here, before a folder is made
     folder = make_folder(parsed.out or free_folder(f"{parsed.scan.resolve().stem}-run"))
     where, saved = (shlex.quote(str(path)) for path in (parsed.scan, folder / "settings.toml"))
-    return _reconstruct_scan(parsed.scan, settings, folder, f"plugstream reconstruct {where} --settings {saved}")
+    return _reconstruct_scan(scan, settings, folder, f"plugstream reconstruct {where} --settings {saved}")
 
 
 def _denoise(parsed: argparse.Namespace) -> int:
@@ -211,7 +211,7 @@ def _load_picture(settings: Settings) -> Tensor:
     return settings.simulate.contrast * load_picture(settings.simulate.picture, settings.simulate.size)
 
 
-def _simulate_scan(settings: Settings, image: Tensor, path: Path) -> None:
+def _simulate_scan(settings: Settings, image: Tensor, path: Path) -> Scan:
     from plugstream.recipes import make_geometry, make_model
     from plugstream.scans.store import save_scan
     from plugstream.simulation import simulate
@@ -224,15 +224,15 @@ def _simulate_scan(settings: Settings, image: Tensor, path: Path) -> None:
     scan = simulate(make_model(geometry, settings.compute), image, snr=s.snr, seed=s.seed)
     save_scan(scan, path)
     _say(f"wrote {path}")
+    return scan
 
 
-def _reconstruct_scan(path: Path, settings: Settings, folder: Path, command: str) -> int:
+def _reconstruct_scan(scan: Scan, settings: Settings, folder: Path, command: str) -> int:
     from plugstream.runs.run import reconstruct
     from plugstream.runs.terminal import Terminal
-    from plugstream.scans.store import open_scan
     from plugstream.solver import Stop
 
-    result = reconstruct(open_scan(path).load(), settings, folder, command=command, terminal=Terminal())
+    result = reconstruct(scan, settings, folder, command=command, terminal=Terminal())
     if "snr" in result.history:
         value = float(result.history["snr"].value[result.history["snr"].step == result.image_step][-1])
         _say(f"SNR {value:.2f} dB at step {result.image_step}")

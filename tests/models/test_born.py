@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -104,13 +106,7 @@ def test_subsets_repeats_and_batches_agree_with_single_views(small_geometry):
 
 def test_normal_each_is_forward_then_adjoint(small_geometry):
     mask = np.random.default_rng(1).random((7, 9)) < 0.8
-    geometry = BornGeometry(
-        receivers=small_geometry.receivers,
-        transmitters=small_geometry.transmitters,
-        wavelength=0.05,
-        grid=small_geometry.grid,
-        mask=mask,
-    )
+    geometry = replace(small_geometry, mask=mask)
     model = BornModel(geometry, dtype=F64)
     images, views = torch.randn(4, 12, 10, dtype=F64), torch.tensor([6, 1, 1, 3])
     want = torch.stack(
@@ -122,13 +118,7 @@ def test_normal_each_is_forward_then_adjoint(small_geometry):
 def test_masked_receivers_are_zero_and_ignored(small_geometry):
     mask = np.ones((7, 9), dtype=bool)
     mask[2, 5] = False
-    geometry = BornGeometry(
-        receivers=small_geometry.receivers,
-        transmitters=small_geometry.transmitters,
-        wavelength=0.05,
-        grid=small_geometry.grid,
-        mask=mask,
-    )
+    geometry = replace(small_geometry, mask=mask)
     model, plain = BornModel(geometry, dtype=F64), BornModel(small_geometry, dtype=F64)
     x = torch.randn(12, 10, dtype=F64)
     y = model.forward(x)

@@ -174,5 +174,4 @@ def _title(settings: Settings, result: Result[State]) -> str:
     else:
         name = "PnP-SGD" if a.momentum == "none" else "PnP-SGD, accelerated"
     views = "all views" if s.name == "all" else f"{s.batch} views a step ({s.name})"
-    steps = result.history["distance"].step[-1] if "distance" in result.history else result.image_step
-    return f"{name}, {settings.denoiser.name}, {views}: {steps} steps in {result.time:.1f} s"
+    return f"{name}, {settings.denoiser.name}, {views}: {result.state.k} steps in {result.time:.1f} s"
