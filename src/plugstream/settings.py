@@ -199,7 +199,8 @@ def _toml_value(value: Any) -> str:
     if value is None:
         return '"none"'
     if isinstance(value, str):
-        return json.dumps(value, ensure_ascii=False)  # a JSON string is a TOML basic string
+        # A JSON string is a TOML basic string, but for one character that JSON leaves as it is and TOML wants escaped.
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
     return repr(value).lower() if isinstance(value, bool) else repr(value)
 
 
