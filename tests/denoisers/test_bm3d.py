@@ -76,13 +76,21 @@ def by_definition(z: np.ndarray, sigma: float, profile: BM3DProfile, basic: np.n
                 blocks = np.stack([analysis @ image[v : v + 8, u : u + 8] @ analysis.T for _, v, u in group])
                 return np.tensordot(haar(count), blocks, 1)
 
+            # Every coefficient as a sum over pixels: white noise gives it the sum of squares of its factors.
+            factors = np.zeros((count, 64, height, width))
+            for k, (_, v, u) in enumerate(group):
+                factors[k, :, v : v + 8, u : u + 8] = np.kron(analysis, analysis).reshape(64, 8, 8)
+            variance = (np.tensordot(haar(count), factors, 1) ** 2).sum((2, 3)).reshape(count, 8, 8)
+
             noisy = spectrum(z)
             if basic is None:
-                kept = np.abs(noisy) > profile.threshold * sigma
-                shrunk, weight = noisy * kept, 1 / max(1, kept.sum())
+                kept = np.abs(noisy) > profile.threshold * sigma * np.sqrt(variance)
+                kept[0, 0, 0] = True  # the mean of all pixels of the group
+                shrunk, weight = noisy * kept, 1 / max(1, variance[kept].sum())
             else:
-                gain = spectrum(basic) ** 2 / (spectrum(basic) ** 2 + profile.wiener * sigma**2)
-                shrunk, weight = noisy * gain, 1 / (gain**2).sum()
+                gain = spectrum(basic) ** 2 / (spectrum(basic) ** 2 + profile.wiener * sigma**2 * variance)
+                gain[0, 0, 0] = 1
+                shrunk, weight = noisy * gain, 1 / (gain**2 * variance).sum()
             for (_, v, u), block in zip(group, np.tensordot(haar(count).T, shrunk, 1), strict=True):
                 above[v : v + 8, u : u + 8] += weight * window * (back @ block @ back.T)
                 below[v : v + 8, u : u + 8] += weight * window
@@ -99,6 +107,16 @@ def test_both_stages_are_as_defined(shape, sigma):
     one, level = torch.from_numpy(z).float()[None], torch.tensor([sigma])
     assert np.abs(reference.bm3d(one, level, SMALL, stages=1)[0].numpy() - basic).max() < 2e-5
     assert np.abs(reference.bm3d(one, level, SMALL)[0].numpy() - final).max() < 2e-5
+
+
+@pytest.mark.parametrize("added", [-3.0, 0.5, 20.0])
+def test_adding_a_constant_adds_it_to_the_result(added):
+    z = torch.rand(40, 33, generator=torch.Generator().manual_seed(4))
+    z = (z * 2**16).round() / 2**16  # so that the sum is not rounded, and the same blocks are found
+    moved = BM3D(stages=1)(z + added, 0.2) - added - BM3D(stages=1)(z, 0.2)
+    assert moved.abs().max() < 1e-6 * (1 + abs(added))
+    # Stage 2 matches on a result that was rounded otherwise, so that blocks as near as each other may change places.
+    assert (BM3D()(z + added, 0.2) - added - BM3D()(z, 0.2)).abs().median() < 1e-6 * (1 + abs(added))
 
 
 @given(height=st.integers(8, 30), width=st.integers(8, 30), radius=st.integers(1, 22), seed=st.integers(0, 9))

@@ -207,12 +207,13 @@ class Job {
         // Down narrow strips, so that most blocks of a group are still in the L2 cache from the groups before.
         for (int c = 0; c < column_count; c += columns_of_strip)
             for (int r = 0; r < row_count; ++r) {
-                const int groups = std::min(columns_of_strip, column_count - c);
-                const int32_t* found = work.found.as<int32_t>() + (long{r} * column_count + c) * group;
+                const Groups groups = {work.found.as<int32_t>() + (long{r} * column_count + c) * group,
+                                       std::min(columns_of_strip, column_count - c), group, across,
+                                       settings_.correlations[stage]};
                 if (stage == 0)
-                    filter.threshold(spectra, found, groups, group, threshold, total, weights);
+                    filter.threshold(spectra, groups, threshold, total, weights);
                 else
-                    filter.wiener(spectra, guides, found, groups, group, noise, total, weights);
+                    filter.wiener(spectra, guides, groups, noise, total, weights);
             }
         float* top = sums(k, tile);
         filter.inverse(total, weights, down, across, settings_.synthesis[stage], settings_.kaiser, ring, top,

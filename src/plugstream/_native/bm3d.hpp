@@ -14,6 +14,7 @@ struct Settings {
     int step, radius, group[2];
     double threshold, wiener;
     const float *analysis[2], *synthesis[2];  // (8, 8) of stage 1 and of stage 2
+    const float* correlations[2];             // (8, 8, 64): what blocks share that are |dy| and |dx| apart
     const float* kaiser;                      // (8): the window of two dimensions is its outer product
 };
 

@@ -24,9 +24,9 @@ void expect(bool holds, const char* message) {
 bool is_group(int size) { return size >= 1 && size <= 32 && (size & (size - 1)) == 0; }
 
 void denoise_batch(Array<const float, 3> images, Array<const float, 1> sigma, Array<float, 3> out,
-                   Array<const float, 3> analysis, Array<const float, 3> synthesis, Array<const float, 1> kaiser,
-                   int step, int radius, int group1, int group2, double threshold, double wiener, int stages,
-                   int threads, const std::string& level) {
+                   Array<const float, 3> analysis, Array<const float, 3> synthesis,
+                   Array<const float, 4> correlations, Array<const float, 1> kaiser, int step, int radius, int group1,
+                   int group2, double threshold, double wiener, int stages, int threads, const std::string& level) {
     const size_t count = images.shape(0), height = images.shape(1), width = images.shape(2);
     expect(height >= 8 && width >= 8, "images must have at least 8 x 8 pixels");
     expect(height < (1u << 24) && width < (1u << 24), "images must have fewer than 2^24 pixels along each axis");
@@ -35,6 +35,9 @@ void denoise_batch(Array<const float, 3> images, Array<const float, 1> sigma, Ar
     for (const auto* matrices : {&analysis, &synthesis})
         expect(matrices->shape(0) == 2 && matrices->shape(1) == 8 && matrices->shape(2) == 8,
                "analysis and synthesis must have the shape (2, 8, 8)");
+    expect(correlations.shape(0) == 2 && correlations.shape(1) == 8 && correlations.shape(2) == 8 &&
+               correlations.shape(3) == 64,
+           "correlations must have the shape (2, 8, 8, 64)");
     expect(kaiser.shape(0) == 8, "kaiser must have 8 values");
     expect(step >= 1 && step <= 8, "step must be 1 to 8");
     expect(radius >= 1 && radius <= 22, "radius must be 1 to 22");
@@ -47,6 +50,7 @@ void denoise_batch(Array<const float, 3> images, Array<const float, 1> sigma, Ar
                             wiener,
                             {analysis.data(), analysis.data() + 64},
                             {synthesis.data(), synthesis.data() + 64},
+                            {correlations.data(), correlations.data() + 8 * 8 * 64},
                             kaiser.data()};
     const Batch batch{static_cast<long>(count), static_cast<long>(height), static_cast<long>(width),
                       images.data(),            sigma.data(),              out.data()};
@@ -80,8 +84,8 @@ void bind(nb::module_& m, tv::Level (*find)(const std::string& name)) {
     find_level = find;
     // noconvert: an array that does not fit is an error here, never a silent copy that the caller would not see filled.
     m.def("bm3d", &denoise_batch, "images"_a.noconvert(), "sigma"_a.noconvert(), "out"_a.noconvert(), nb::kw_only(),
-          "analysis"_a.noconvert(), "synthesis"_a.noconvert(), "kaiser"_a.noconvert(), "step"_a, "radius"_a,
-          "group1"_a, "group2"_a, "threshold"_a, "wiener"_a, "stages"_a, "threads"_a, "level"_a = "",
+          "analysis"_a.noconvert(), "synthesis"_a.noconvert(), "correlations"_a.noconvert(), "kaiser"_a.noconvert(),
+          "step"_a, "radius"_a, "group1"_a, "group2"_a, "threshold"_a, "wiener"_a, "stages"_a, "threads"_a, "level"_a = "",
           "Denoise every image of the batch into out.");
     m.def("bm3d_match", &match_blocks, "guide"_a.noconvert(), "found"_a.noconvert(), nb::kw_only(), "step"_a,
           "radius"_a, "wanted"_a, "level"_a = "", "The positions of the blocks most like each reference block.");

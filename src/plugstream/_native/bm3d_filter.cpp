@@ -2,8 +2,8 @@
 // multiply-adds is on here. No function of the standard library is called, as in bm3d_match.cpp.
 //
 // Haar along the group is done without its factors: sums and differences only. A difference of level l (pairs of 2^l
-// blocks) is then sqrt(2)^l times its coefficient, so that thresholds are raised by that, and on the way back it is
-// multiplied by 2^-l, which is exact.
+// blocks) is then sqrt(2)^l times its coefficient and its variance 2^l times as large; on the way back it is multiplied
+// by 2^-l, which is exact.
 #include "bm3d_kernels.hpp"
 #include "bm3d_lanes.hpp"
 #include "bm3d_transform.hpp"
@@ -73,24 +73,91 @@ PLUGSTREAM_INLINE void add_back(const float* filtered, const int32_t* positions,
     for (int k = 0; k < group; ++k) weights[positions[k]] += weight;
 }
 
-// x * scale where |x| > bound, else 0; counts the former.
-PLUGSTREAM_INLINE Floats keep(Floats x, float bound, float scale, Ints& kept) {
+// How much noise each number that `haar` leaves holds, in units of sigma^2: v[group][64], in the order of `haar`.
+//
+// Blocks that overlap share noise: `table` has, for each |dy| and |dx| below 8, what their 64 coefficients share. With
+// X the sum of that over the pairs of a node's left and right half, and S over all pairs within a node, the difference
+// of a node of n blocks has the variance n + 2 (S_left + S_right - X), the sum n + 2 (S_left + S_right + X).
+template <int group>
+PLUGSTREAM_INLINE void variances(const int32_t* positions, long across, const float* table, float* v) {
+    constexpr int vectors = coefficients / lanes, padded = group < lanes ? lanes : group;
+    constexpr int far = 1 << 24;
+    alignas(64) int y[padded], x[padded];
+    for (int k = 0; k < group; ++k) {
+        y[k] = static_cast<int>(positions[k] / static_cast<int>(across));
+        x[k] = positions[k] - y[k] * static_cast<int>(across);
+    }
+    for (int k = group; k < padded; ++k) y[k] = x[k] = far;
+    uint32_t near[group];  // bit j: blocks i and j overlap
+    for (int i = 0; i < group; ++i) {
+        near[i] = 0;
+        for (int j = 0; j < group; j += lanes) {
 #if defined(__AVX512F__)
-    const __mmask16 large = _mm512_cmp_ps_mask(_mm512_abs_ps(x), _mm512_set1_ps(bound), _CMP_GT_OQ);
-    kept = reinterpret_cast<Ints>(_mm512_mask_add_epi32(reinterpret_cast<__m512i>(kept), large,
-                                                        reinterpret_cast<__m512i>(kept), _mm512_set1_epi32(1)));
+            const __m512i reach = _mm512_set1_epi32(2 * block - 1);
+            const __m512i dy = _mm512_sub_epi32(_mm512_load_si512(y + j), _mm512_set1_epi32(y[i] - block + 1));
+            const __m512i dx = _mm512_sub_epi32(_mm512_load_si512(x + j), _mm512_set1_epi32(x[i] - block + 1));
+            near[i] |= static_cast<uint32_t>(_mm512_mask_cmplt_epu32_mask(_mm512_cmplt_epu32_mask(dy, reach), dx, reach))
+                       << j;
+#else
+            for (int k = j; k < j + lanes; ++k)
+                if (k < group)
+                    near[i] |= uint32_t{(static_cast<unsigned>(y[k] - y[i] + block - 1) < 2 * block - 1) &
+                                        (static_cast<unsigned>(x[k] - x[i] + block - 1) < 2 * block - 1)}
+                               << k;
+#endif
+        }
+    }
+    for (int half = 1; half < group; half *= 2) {
+        const uint32_t right = (uint32_t{1} << half) - 1;
+        for (int a = 0; a < group; a += 2 * half) {
+            const int b = a + half;
+            Floats shared[vectors] = {};
+            for (int i = a; i < b; ++i)
+                for (uint32_t pairs = near[i] & (right << b); pairs != 0; pairs &= pairs - 1) {
+                    const int j = __builtin_ctz(pairs), dy = y[i] - y[j], dx = x[i] - x[j];
+                    const float* row = table + ((dy < 0 ? -dy : dy) * block + (dx < 0 ? -dx : dx)) * coefficients;
+                    for (int c = 0; c < vectors; ++c) shared[c] += load(row + c * lanes);
+                }
+            const float count = static_cast<float>(2 * half);
+            for (int c = 0; c < vectors; ++c) {
+                float *left = v + a * coefficients + c * lanes, *at = v + b * coefficients + c * lanes;
+                const Floats within = half == 1 ? Floats{} : load(left) + load(at);
+                const Floats variance = count + 2.0f * (within - shared[c]), least = Floats{} + least_variance * count;
+                store(at, variance > least ? variance : least);
+                store(left, within + shared[c]);
+            }
+        }
+    }
+    for (int c = 0; c < coefficients; c += lanes) {
+        const float count = static_cast<float>(group);
+        const Floats variance = count + (group > 1 ? 2.0f * load(v + c) : Floats{}), least = Floats{} + least_variance * count;
+        store(v + c, variance > least ? variance : least);
+    }
+}
+
+// x * scale where (x / bound)^2 > least, else 0; adds up v * scale of the former.
+PLUGSTREAM_INLINE Floats keep(Floats x, Floats v, Floats least, float per_bound, float scale, Floats& kept) {
+    const Floats ratio = x * per_bound;
+#if defined(__AVX512F__)
+    const __mmask16 large = _mm512_cmp_ps_mask(ratio * ratio, least, _CMP_GT_OQ);
+    kept = _mm512_mask3_fmadd_ps(v, _mm512_set1_ps(scale), kept, large);
     return _mm512_maskz_mul_ps(large, x, _mm512_set1_ps(scale));
 #else
-    const Floats size = reinterpret_cast<Floats>(reinterpret_cast<Ints>(x) & 0x7fffffff);
-    const Ints large = size > bound;
-    kept -= large;
+    const Ints large = ratio * ratio > least;
+    kept += reinterpret_cast<Floats>(reinterpret_cast<Ints>(v * scale) & large);
     return reinterpret_cast<Floats>(reinterpret_cast<Ints>(x * scale) & large);
 #endif
 }
 
+PLUGSTREAM_INLINE float sum_of(Floats x) {
+    float all = 0;
+    for (int i = 0; i < lanes; ++i) all += x[i];
+    return all;
+}
+
 // e / (e + noise)
 template <bool exact>
-PLUGSTREAM_INLINE Floats gain_of(Floats energy, float noise) {
+PLUGSTREAM_INLINE Floats gain_of(Floats energy, Floats noise) {
     const Floats sum = energy + noise;
 #if defined(__AVX512F__)
     if constexpr (!exact) {
@@ -103,44 +170,54 @@ PLUGSTREAM_INLINE Floats gain_of(Floats energy, float noise) {
 }
 
 template <int group>
-void threshold_groups(const float* noisy, const int32_t* positions, long count, float threshold, float* total,
-                      float* weights) {
-    float bounds[log2_of(largest_group) + 1] = {threshold};
-    for (int l = 1; l <= log2_of(group); ++l)
-        bounds[l] = l % 2 != 0 ? static_cast<float>(bounds[l - 1] * 1.4142135623730951) : 2 * bounds[l - 2];
-    alignas(64) float filtered[group * coefficients];
-    for (long n = 0; n < count; ++n, positions += group) {
-        Ints kept = {};
+void threshold_groups(const float* noisy, const Groups& groups, float threshold, float* total, float* weights) {
+    const float per_bound = 1.0f / threshold;
+    alignas(64) float filtered[group * coefficients], v[group * coefficients];
+    const int32_t* positions = groups.positions;
+    for (long n = 0; n < groups.count; ++n, positions += group) {
+        variances<group>(positions, groups.across, groups.correlations, v);
+        Floats kept[4] = {};  // several, so that no addition waits for the one before
         for (int chunk = 0; chunk < coefficients; chunk += lanes) {
             Floats x[group];
             gather<group>(noisy, positions, chunk, x);
             haar(x);
             repeat<group>([&](auto k) __attribute__((always_inline)) {
-                constexpr int i = decltype(k)::value, level = level_of(i, group);
-                store(filtered + i * coefficients + chunk, keep(x[i], bounds[level], power_of_half(level), kept));
+                constexpr int i = decltype(k)::value, at = i * coefficients;
+                constexpr float scale = power_of_half(level_of(i, group));
+                const Floats variance = load(v + at + chunk);
+                Floats least = variance;
+                if constexpr (i == 0)
+                    if (chunk == 0) least[0] = -1;  // the mean is kept whatever it is
+                store(filtered + at + chunk, keep(x[i], variance, least, per_bound, scale, kept[i % 4]));
             });
         }
-        int all = 0;
-        for (int i = 0; i < lanes; ++i) all += kept[i];
-        add_back<group>(filtered, positions, 1.0f / static_cast<float>(all > 1 ? all : 1), total, weights);
+        const float all = sum_of((kept[0] + kept[1]) + (kept[2] + kept[3]));
+        add_back<group>(filtered, positions, 1.0f / (all > 1 ? all : 1), total, weights);
     }
 }
 
 template <int group, bool exact>
-void wiener_groups(const float* noisy, const float* guide, const int32_t* positions, long count, float noise,
-                   float* total, float* weights) {
-    alignas(64) float filtered[group * coefficients];
-    for (long n = 0; n < count; ++n, positions += group) {
-        Floats squares[4] = {};  // several, so that no addition waits for the one before
+void wiener_groups(const float* noisy, const float* guide, const Groups& groups, float noise, float* total,
+                   float* weights) {
+    alignas(64) float filtered[group * coefficients], v[group * coefficients];
+    const int32_t* positions = groups.positions;
+    for (long n = 0; n < groups.count; ++n, positions += group) {
+        variances<group>(positions, groups.across, groups.correlations, v);
+        Floats left[4] = {};
         for (int chunk = 0; chunk < coefficients; chunk += lanes) {
             Floats x[group];
             gather<group>(guide, positions, chunk, x);
             haar(x);
             repeat<group>([&](auto k) __attribute__((always_inline)) {
-                constexpr int i = decltype(k)::value, level = level_of(i, group);
-                const Floats gain = gain_of<exact>(x[i] * x[i], noise / power_of_half(level));
-                squares[i % 4] += gain * gain;
-                store(filtered + i * coefficients + chunk, gain * power_of_half(level));
+                constexpr int i = decltype(k)::value;
+                constexpr float scale = power_of_half(level_of(i, group));
+                const Floats variance = load(v + i * coefficients + chunk);
+                Floats gain = gain_of<exact>(x[i] * x[i], noise * variance);
+                if constexpr (i == 0)
+                    if (chunk == 0) gain[0] = 1;
+                const Floats scaled = gain * scale;
+                left[i % 4] += gain * scaled * variance;
+                store(filtered + i * coefficients + chunk, scaled);
             });
             gather<group>(noisy, positions, chunk, x);
             haar(x);
@@ -150,46 +227,42 @@ void wiener_groups(const float* noisy, const float* guide, const int32_t* positi
                 store(at, load(at) * x[i]);
             });
         }
-        float all = 0;
-        const Floats squared = (squares[0] + squares[1]) + (squares[2] + squares[3]);
-        for (int i = 0; i < lanes; ++i) all += squared[i];
+        const float all = sum_of((left[0] + left[1]) + (left[2] + left[3]));
         constexpr float least = 1.17549435e-38f;  // the smallest normal number, as in the reference
         add_back<group>(filtered, positions, 1.0f / (all < least ? least : all), total, weights);
     }
 }
 
-void threshold(const float* noisy, const int32_t* positions, long count, int group, float bound, float* total,
-               float* weights) {
-    switch (group) {
-        case 1: return threshold_groups<1>(noisy, positions, count, bound, total, weights);
-        case 2: return threshold_groups<2>(noisy, positions, count, bound, total, weights);
-        case 4: return threshold_groups<4>(noisy, positions, count, bound, total, weights);
-        case 8: return threshold_groups<8>(noisy, positions, count, bound, total, weights);
-        case 16: return threshold_groups<16>(noisy, positions, count, bound, total, weights);
-        default: return threshold_groups<32>(noisy, positions, count, bound, total, weights);
+void threshold(const float* noisy, const Groups& groups, float bound, float* total, float* weights) {
+    switch (groups.size) {
+        case 1: return threshold_groups<1>(noisy, groups, bound, total, weights);
+        case 2: return threshold_groups<2>(noisy, groups, bound, total, weights);
+        case 4: return threshold_groups<4>(noisy, groups, bound, total, weights);
+        case 8: return threshold_groups<8>(noisy, groups, bound, total, weights);
+        case 16: return threshold_groups<16>(noisy, groups, bound, total, weights);
+        default: return threshold_groups<32>(noisy, groups, bound, total, weights);
     }
 }
 
 template <bool exact>
-void wiener_with(const float* noisy, const float* guide, const int32_t* positions, long count, int group, float noise,
-                 float* total, float* weights) {
-    switch (group) {
-        case 1: return wiener_groups<1, exact>(noisy, guide, positions, count, noise, total, weights);
-        case 2: return wiener_groups<2, exact>(noisy, guide, positions, count, noise, total, weights);
-        case 4: return wiener_groups<4, exact>(noisy, guide, positions, count, noise, total, weights);
-        case 8: return wiener_groups<8, exact>(noisy, guide, positions, count, noise, total, weights);
-        case 16: return wiener_groups<16, exact>(noisy, guide, positions, count, noise, total, weights);
-        default: return wiener_groups<32, exact>(noisy, guide, positions, count, noise, total, weights);
+void wiener_with(const float* noisy, const float* guide, const Groups& groups, float noise, float* total,
+                 float* weights) {
+    switch (groups.size) {
+        case 1: return wiener_groups<1, exact>(noisy, guide, groups, noise, total, weights);
+        case 2: return wiener_groups<2, exact>(noisy, guide, groups, noise, total, weights);
+        case 4: return wiener_groups<4, exact>(noisy, guide, groups, noise, total, weights);
+        case 8: return wiener_groups<8, exact>(noisy, guide, groups, noise, total, weights);
+        case 16: return wiener_groups<16, exact>(noisy, guide, groups, noise, total, weights);
+        default: return wiener_groups<32, exact>(noisy, guide, groups, noise, total, weights);
     }
 }
 
-void wiener(const float* noisy, const float* guide, const int32_t* positions, long count, int group, float noise,
-            float* total, float* weights) {
+void wiener(const float* noisy, const float* guide, const Groups& groups, float noise, float* total, float* weights) {
 #if defined(__AVX512F__)
     // The estimated reciprocal overflows for the very smallest numbers.
-    if (noise > 1e-30f) return wiener_with<false>(noisy, guide, positions, count, group, noise, total, weights);
+    if (noise > 1e-30f) return wiener_with<false>(noisy, guide, groups, noise, total, weights);
 #endif
-    wiener_with<true>(noisy, guide, positions, count, group, noise, total, weights);
+    wiener_with<true>(noisy, guide, groups, noise, total, weights);
 }
 
 }  // namespace

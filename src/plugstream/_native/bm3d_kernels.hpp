@@ -13,7 +13,7 @@ constexpr int widest = 48;            // numbers in a row of the widest window, 
 constexpr int longest = 45;           // rows of the highest window
 constexpr int columns_at_once = 8;    // reference columns matched together, so that they share sums
 constexpr int rows_at_once = 24;      // and rows: as many as leave the keys in an L2 cache of 2 MB
-constexpr int largest_group = 32;
+constexpr float least_variance = 1e-3f;  // as in the reference
 constexpr int32_t never = INT32_MAX;  // the key of a candidate outside the image
 
 struct Matching {
@@ -42,6 +42,14 @@ struct MatchKernel {
 };
 
 // Spectra are 64 numbers for each position, positions row by row.
+struct Groups {
+    const int32_t* positions;  // (count, size)
+    long count;
+    int size;
+    long across;                // positions in a row
+    const float* correlations;  // (8, 8, 64): what blocks share that are |dy| and |dx| apart
+};
+
 struct FilterKernels {
     // A b A^T of the block at each of rows x columns positions. `ring` has 64 columns numbers.
     void (*forward)(const float* image, long pitch, long rows, long columns, const float* analysis, float* ring,
@@ -50,11 +58,10 @@ struct FilterKernels {
     // weights. Sets spectra and weights to zero. `ring` has 64 columns + 2 (columns + 32) numbers.
     void (*inverse)(float* spectra, float* weights, long rows, long columns, const float* synthesis,
                     const float* kaiser, float* ring, float* top, float* bottom);
-    // Filters `count` groups of `group` positions each and adds them, weighted, to `total` and `weights`.
-    void (*threshold)(const float* noisy, const int32_t* positions, long count, int group, float threshold,
-                      float* total, float* weights);
-    void (*wiener)(const float* noisy, const float* guide, const int32_t* positions, long count, int group,
-                   float noise, float* total, float* weights);
+    // Filters groups and adds them, weighted, to `total` and `weights`.
+    void (*threshold)(const float* noisy, const Groups& groups, float threshold, float* total, float* weights);
+    void (*wiener)(const float* noisy, const float* guide, const Groups& groups, float noise, float* total,
+                   float* weights);
 };
 
 #define PLUGSTREAM_DECLARE_LEVEL(level)        \

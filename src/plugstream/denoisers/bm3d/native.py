@@ -13,7 +13,7 @@ from torch import Tensor
 from plugstream import _native
 from plugstream.denoisers.bm3d.profile import BLOCK, Profile
 from plugstream.denoisers.bm3d.reference import group_size, reference_positions
-from plugstream.denoisers.bm3d.transforms import bior15, dct
+from plugstream.denoisers.bm3d.transforms import bior15, correlations, dct
 
 __all__ = ["bm3d", "match", "serves"]
 
@@ -79,6 +79,7 @@ def _matrices(kaiser: float) -> dict[str, np.ndarray[Any, np.dtype[np.float32]]]
     return {
         "analysis": analysis,
         "synthesis": np.linalg.inv(analysis.astype(np.float64)).astype(np.float32),
+        "correlations": np.stack([correlations(name)[:8, :8] for name in ("bior15", "dct")]).astype(np.float32),
         "kaiser": np.kaiser(BLOCK, kaiser).astype(np.float32),
     }
 

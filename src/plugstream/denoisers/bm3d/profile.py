@@ -20,8 +20,8 @@ class Profile:
         step: pixels between reference blocks.
         radius: candidates lie at most this far from the reference, down and across (19: a window of 39 x 39).
         group1, group2: blocks in a group of stage 1 and 2, powers of two up to 32.
-        threshold: coefficients of stage 1 below this many sigma are set to zero.
-        wiener: the factor of sigma^2 in the Wiener filter of stage 2.
+        threshold: coefficients of stage 1 below this many standard deviations of their noise are set to zero.
+        wiener: the factor of the noise variance in the Wiener filter of stage 2.
         kaiser: beta of the window by which a block's estimates count.
     """
 
@@ -29,9 +29,9 @@ class Profile:
     radius: int = 19
     group1: int = 16
     group2: int = 32
-    threshold: float = 2.78
-    wiener: float = 0.73
-    kaiser: float = 2.65
+    threshold: float = 2.7
+    wiener: float = 0.65
+    kaiser: float = 2.25
 
     def __post_init__(self) -> None:
         if not 1 <= self.step <= BLOCK:

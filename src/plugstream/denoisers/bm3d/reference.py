@@ -17,14 +17,16 @@ import torch
 from torch import Tensor
 
 from plugstream.denoisers.bm3d.profile import BLOCK, Profile
-from plugstream.denoisers.bm3d.transforms import bior15, dct, haar, kaiser_window
+from plugstream.denoisers.bm3d.transforms import bior15, correlations, dct, haar, kaiser_window
 
 __all__ = ["bm3d", "group_size", "match", "reference_positions"]
 
 _NEVER = torch.iinfo(torch.int32).max
 _INDEX_BITS = 11
-# Reference blocks filtered at once: 1024 groups of 32 blocks are 8 MB.
-_AT_ONCE = 1024
+# Rounding must not leave a variance at zero or below.
+_LEAST_VARIANCE = 1e-3
+# Reference blocks filtered at once: the pairs of 128 groups of 32 blocks are 34 MB.
+_AT_ONCE = 128
 
 
 def bm3d(images: Tensor, sigma: Tensor, profile: Profile, *, stages: int = 2) -> Tensor:
@@ -42,34 +44,55 @@ def _one(z: Tensor, sigma: float, profile: Profile, stages: int) -> Tensor:
 def _stage(z: Tensor, basic: Tensor | None, sigma: float, profile: Profile) -> Tensor:
     """One stage: match on the noisy image or on the basic estimate, filter each group, put the blocks together.
 
-    Stage 1 (no basic estimate) sets small coefficients to zero; its groups count by 1 / number of coefficients kept.
-    Stage 2 multiplies by the Wiener gain b^2 / (b^2 + wiener sigma^2), with b from the basic estimate; its groups count
-    by 1 / sum of squared gains.
+    The noise of a group's coefficient has the variance v sigma^2 (see `_variances`). Stage 1 (no basic estimate) sets
+    coefficients to zero unless c^2 > (threshold sigma)^2 v; stage 2 multiplies by the Wiener gain
+    b^2 / (b^2 + wiener sigma^2 v), with b from the basic estimate. The mean of a group stays as it is, so that
+    D(z + c) = D(z) + c. A group counts by 1 / variance of what is left of
+    its noise: 1 / sum of v over the coefficients kept, and 1 / sum of gain^2 v.
     """
     first = basic is None
     guide = z if basic is None else basic
     positions = match(guide, profile, profile.group1 if first else profile.group2)
-    analysis = _matrix("bior15" if first else "dct", z)
+    name = "bior15" if first else "dct"
+    analysis = _matrix(name, z)
     spectra = _spectra(z, analysis)
     guides = spectra if first else _spectra(guide, analysis)
     along = torch.from_numpy(haar(positions.shape[1])).to(z)
+    table = torch.from_numpy(correlations(name)).to(z)
     total = torch.zeros_like(spectra)
     weight = torch.zeros(len(spectra), dtype=z.dtype, device=z.device)
     for group in positions.split(_AT_ONCE):
         noisy = torch.einsum("gk,nkc->ngc", along, spectra[group])
+        v = _variances(group, z.shape[1] - BLOCK + 1, along, table)
         if first:
-            kept = noisy.abs() > profile.threshold * sigma
+            kept = (noisy / (profile.threshold * sigma)).square() > v
+            kept[:, 0, 0] = True
             filtered = noisy * kept
-            counts = 1 / kept.sum((1, 2)).clamp_min(1).to(z.dtype)
+            counts = 1 / (v * kept).sum((1, 2)).clamp_min(1)
         else:
             energy = torch.einsum("gk,nkc->ngc", along, guides[group]).square()
-            gain = energy / (energy + profile.wiener * sigma**2)
+            gain = energy / (energy + profile.wiener * sigma**2 * v)
+            gain[:, 0, 0] = 1
             filtered = noisy * gain
-            counts = 1 / gain.square().sum((1, 2)).clamp_min(torch.finfo(z.dtype).tiny)
+            counts = 1 / (gain.square() * v).sum((1, 2)).clamp_min(torch.finfo(z.dtype).tiny)
         blocks = torch.einsum("gk,ngc->nkc", along, filtered) * counts[:, None, None]
         total.index_add_(0, group.flatten(), blocks.flatten(0, 1))
         weight.index_add_(0, group.flatten(), counts.repeat_interleave(group.shape[1]))
     return _put_together(total, weight, analysis, z.shape, profile)
+
+
+def _variances(group: Tensor, across: int, along: Tensor, table: Tensor) -> Tensor:
+    """How much noise each coefficient of a group holds, in units of sigma^2: (n, K) positions to (n, K, 64).
+
+    v_g = sum over i, j of h_gi h_gj rho(|dy_ij|, |dx_ij|), with h the Haar transform along the group and rho, from
+    `correlations`, what the spectra of blocks i and j share because they overlap. Blocks apart share nothing: v = 1.
+    Reference: Makinen, Azzari and Foi, IEEE Trans. Image Process. 29, 2020.
+    """
+    y, x = group // across, group % across
+    dy, dx = (y[:, :, None] - y[:, None, :]).abs(), (x[:, :, None] - x[:, None, :]).abs()
+    shared = table[dy.clamp_max(BLOCK), dx.clamp_max(BLOCK)]  # (n, K, K, 64)
+    pairs = (along[:, :, None] * along[:, None, :]).flatten(1)
+    return torch.einsum("gp,npc->ngc", pairs, shared.flatten(1, 2)).clamp_min(_LEAST_VARIANCE)
 
 
 def reference_positions(size: int, step: int) -> list[int]:
