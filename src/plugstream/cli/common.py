@@ -1,0 +1,75 @@
+"""What several commands share: settings from the arguments, a simulated scan, a reconstruction with its last words."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from plugstream.errors import InputError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from plugstream.scans import Scan
+    from plugstream.settings import Settings
+
+__all__ = ["RECONSTRUCTION", "picture_of", "reconstruct_scan", "say", "settings_of", "simulate_scan"]
+
+RECONSTRUCTION = ("algorithm", "sampler", "denoiser", "monitor", "compute")
+
+
+def settings_of(parsed: argparse.Namespace, presets: Sequence[tuple[str, str, Any]] = ()) -> Settings:
+    """The settings that the arguments say; `presets` are what the command changes of the defaults."""
+    from plugstream.settings import parse_assignment, parse_value, resolve
+
+    flags = [(*name.split("."), parse_value(value)) for name, value in vars(parsed).items() if "." in name]
+    assignments = [*flags, *(parse_assignment(text) for text in parsed.set)]
+    if parsed.settings is None:  # a file says everything, so that it repeats the run it came from
+        assignments = [*presets, *assignments]
+    return resolve(parsed.settings, assignments)
+
+
+def picture_of(settings: Settings) -> Tensor:
+    """The picture to simulate a scan of, as a contrast."""
+    from plugstream.runs.images import load_picture
+
+    return settings.simulate.contrast * load_picture(settings.simulate.picture, settings.simulate.size)
+
+
+def simulate_scan(settings: Settings, image: Tensor, path: Path) -> Scan:
+    """Simulate a scan and write it."""
+    from plugstream.recipes import make_geometry, make_model
+    from plugstream.scans.store import save_scan
+    from plugstream.simulation import simulate
+
+    s = settings.simulate
+    if path.exists():
+        raise InputError(f"{path} exists already; remove it or choose another name")
+    geometry = make_geometry(settings)
+    say(f"simulating {s.views} views of {s.receivers} receivers of {s.picture}, {s.size} x {s.size}, at {s.snr:g} dB")
+    scan = simulate(make_model(geometry, settings.compute), image, snr=s.snr, seed=s.seed)
+    save_scan(scan, path)
+    say(f"wrote {path}")
+    return scan
+
+
+def reconstruct_scan(scan: Scan, settings: Settings, folder: Path, command: str) -> int:
+    """Reconstruct into the folder, say what came out, and return the exit status."""
+    from plugstream.runs.run import reconstruct
+    from plugstream.runs.terminal import Terminal
+    from plugstream.solver import Stop
+
+    result = reconstruct(scan, settings, folder, command=command, terminal=Terminal())
+    if "snr" in result.history:
+        value = float(result.history["snr"].value[result.history["snr"].step == result.image_step][-1])
+        say(f"SNR {value:.2f} dB at step {result.image_step}")
+    say(f"results are in {folder}: report.png shows them, settings.toml repeats them")
+    return 130 if result.reason is Stop.INTERRUPTED else int(result.reason.failed)
+
+
+def say(text: str) -> None:
+    """A line for the person at the terminal."""
+    print(text, file=sys.stderr, flush=True)

@@ -1,0 +1,40 @@
+"""Remove noise from a picture."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from plugstream.cli.common import say, settings_of
+from plugstream.errors import InputError
+
+# A picture may hold any values, so nothing is clipped unless asked for.
+_DENOISE = (("denoiser", "name", "bm3d"), ("denoiser", "low", None))
+SECTIONS: tuple[str, ...] = ("denoiser", "compute")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """What the command has besides settings."""
+    parser.add_argument("picture", type=Path, help="the noisy picture")
+    parser.add_argument("out", type=Path, help="the picture to make, of the same bits: .png, .tif or .npy")
+    parser.add_argument("--sigma", required=True, help="the noise's standard deviation, such as 15/255 or 0.06")
+
+
+def run(parsed: argparse.Namespace) -> int:
+    """Remove noise from a picture."""
+    from plugstream.settings import parse_value
+
+    settings, sigma = settings_of(parsed, _DENOISE), parse_value(parsed.sigma)
+    if not isinstance(sigma, int | float) or not 0 <= sigma < float("inf"):
+        raise InputError(f"sigma must be a number >= 0 such as 15/255, not {parsed.sigma}")
+    from plugstream.denoising import denoise_picture
+    from plugstream.recipes import make_denoiser, prepare_device
+    from plugstream.runs.images import check_writable, read_picture, write_picture
+
+    device, dtype = prepare_device(settings.compute)
+    denoiser = make_denoiser(settings.denoiser)
+    pixels, stored = read_picture(parsed.picture)
+    check_writable(parsed.out, pixels.ndim, stored)
+    write_picture(parsed.out, denoise_picture(pixels, denoiser, float(sigma), device=device, dtype=dtype), stored)
+    say(f"wrote {parsed.out}")
+    return 0
