@@ -13,12 +13,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
 from plugstream.denoisers.bm3d import reference, triton_form
 from plugstream.denoisers.bm3d.profile import PROFILES, Profile
+from plugstream.denoisers.bm3d.transforms import correlations
 
 needs_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
 needs_cuda = pytest.mark.skipif(
@@ -43,6 +45,8 @@ CASES: dict[str, tuple[int, int, Profile, tuple[int, ...]]] = {
     "8x8": (8, 8, NORMAL, (1, 2)),
     "9x13": (9, 13, NORMAL, (2,)),  # stage 1 in the fixed order
     "24x31": (24, 31, Profile(step=8, radius=6), (2,)),
+    "groups of 1 and 2": (12, 17, Profile(step=8, radius=3, group1=1, group2=2), (2,)),
+    "groups of 4 and 8": (12, 17, Profile(step=8, radius=3, group1=4, group2=8), (2,)),
     "40x40": (40, 40, Profile(step=8, radius=3), ()),
     "step 2": (20, 9, Profile(step=2, radius=2, group1=4, group2=8), ()),
 }
@@ -85,6 +89,21 @@ def test_interpreted_kernels_match_the_specification(name: str, interpreted: dic
     for stage, bound in (("stage 1", 1e-5), ("stage 2", 1e-4), ("deterministic", 1e-5)):
         assert float(str(found.get(stage, 0))) <= bound
     assert found.get("sigma 0", True) is True
+
+
+@needs_triton
+def test_rows_of_pairs() -> None:
+    """`filter_groups` finds what two blocks share by one number, for all distances that a group can have."""
+    from plugstream.denoisers.bm3d import triton_kernels
+
+    dy, dx = np.mgrid[-44:45, -44:45]
+    row = 64 * dy + dx + triton_kernels._MIDDLE.value
+    near = row & triton_kernels._FAR.value == 0
+    assert np.array_equal(near, (dy >= -8) & (dy < 8) & (dx >= -8) & (dx < 8))
+    table = triton_form._shared("bior15", torch.device("cpu")).numpy().reshape(-1, 64)
+    got = np.where(near[..., None], table[np.where(near, row, 0)], 0)
+    want = correlations("bior15")[np.minimum(np.abs(dy), 8), np.minimum(np.abs(dx), 8)]
+    np.testing.assert_allclose(got, want, atol=1e-7)
 
 
 def test_serves_only_cuda() -> None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
-from functools import cache
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
+
+from plugstream.denoisers import _triton
 
 if TYPE_CHECKING:
     from plugstream.denoisers.tv import TV, Problem, State
@@ -17,14 +17,9 @@ __all__ = ["advance", "serves"]
 _BLOCK = 512  # pixels of one program
 
 
-@cache
-def _triton_is_here() -> bool:
-    return importlib.util.find_spec("triton") is not None
-
-
 def serves(image: Tensor) -> bool:
     """Whether the kernel takes these images: float32 on CUDA, where Triton is installed."""
-    return image.is_cuda and image.dtype == torch.float32 and _triton_is_here()
+    return image.is_cuda and image.dtype == torch.float32 and _triton.available()
 
 
 def advance(tv: TV, problem: Problem, state: State, momentum: list[float], active: Tensor) -> State:

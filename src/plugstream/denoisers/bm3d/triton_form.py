@@ -6,16 +6,16 @@ outside it that compiles the kernels and puts the constants on the device.
 
 from __future__ import annotations
 
-import importlib.util
 from functools import cache
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from plugstream.denoisers import _triton
 from plugstream.denoisers.bm3d.profile import BLOCK, Profile
 from plugstream.denoisers.bm3d.reference import group_size
-from plugstream.denoisers.bm3d.transforms import bior15, dct
+from plugstream.denoisers.bm3d.transforms import bior15, correlations, dct
 
 __all__ = ["bm3d", "match", "serves"]
 
@@ -23,19 +23,14 @@ __all__ = ["bm3d", "match", "serves"]
 _REFERENCES = 4  # references in one program of the matching, and
 _DOWN = 3  # candidates below each other in one lane: 39 x 13 lanes fill 512
 _MEASURE = {"num_warps": 8, "maxnreg": 128}  # fewer registers than it would take, for more programs at once
-_FILTER = ((2, 4), (2, 4))  # groups in one program of the filter, and its warps, for stage 1 and 2
+_FILTER = ({"num_warps": 1}, {"num_warps": 1})  # stage 1 and 2; with one warp, a thread has two coefficients
 _TRANSFORM = (8, 8, 4)  # columns and rows of one program, and its warps
 _FOLD = (16, 4)  # columns of one program, and its warps
 
 
-@cache
-def _triton_is_here() -> bool:
-    return importlib.util.find_spec("triton") is not None
-
-
 def serves(images: Tensor) -> bool:
     """Whether this form takes these images: float32 on CUDA, where Triton is installed."""
-    return images.is_cuda and images.dtype == torch.float32 and _triton_is_here()
+    return images.is_cuda and images.dtype == torch.float32 and _triton.available()
 
 
 @torch.no_grad()
@@ -105,7 +100,8 @@ def _stage(images: Tensor, basic: Tensor | None, sigma: Tensor, profile: Profile
     count, height, width = images.shape
     down, across = height - BLOCK + 1, width - BLOCK + 1
     device = images.device
-    analysis, synthesis, window = _constants("bior15" if first else "dct", profile.kaiser, device)
+    name = "bior15" if first else "dct"
+    analysis, synthesis, window = _constants(name, profile.kaiser, device)
 
     groups = _match(guides, profile, profile.group1 if first else profile.group2)
     references, k = groups.shape[1:]
@@ -137,24 +133,25 @@ def _stage(images: Tensor, basic: Tensor | None, sigma: Tensor, profile: Profile
         blocks = torch.empty((count * references * k, 64), device=device)
         shares = torch.empty(count * references, device=device)
         places = torch.empty(count * references * k, dtype=torch.int64, device=device)
-    at_once, warps = _FILTER[0 if first else 1]
-    filter_groups[_cover(references, at_once), count](
+    filter_groups[references, count](
         spectra,
         guide_spectra,
         groups,
+        torch.empty_like(groups),
+        _shared(name, device),
         sigma,
         blocks,
         shares,
         places,
         float(profile.threshold if first else profile.wiener),
         down * across,
+        across,
         references,
         K=k,
         LEVELS=k.bit_length() - 1,
         WIENER=not first,
         LIST=deterministic,
-        GROUPS=at_once,
-        num_warps=warps,
+        **_FILTER[0 if first else 1],
     )
     if deterministic:
         _add_up(blocks, shares, places, total, weight, k)
@@ -189,6 +186,15 @@ def _constants(name: str, kaiser: float, device: torch.device) -> tuple[Tensor, 
     synthesis = window[:, None] * np.linalg.inv(analysis)
     made = [torch.from_numpy(np.ascontiguousarray(a)).to(device, torch.float32) for a in (analysis, synthesis, window)]
     return made[0], made[1], made[2]
+
+
+@cache
+def _shared(name: str, device: torch.device) -> Tensor:
+    """`correlations` for distances with a sign, as `filter_groups` reads them: that of (dy, dx) at [8 + dy, 8 + dx]."""
+    table = np.zeros((16, 64, 64))
+    apart = np.abs(np.arange(-BLOCK, BLOCK))
+    table[:, :16] = correlations(name)[apart[:, None], apart]
+    return torch.from_numpy(table).to(device, torch.float32)
 
 
 def _cover(size: int, part: int) -> int:

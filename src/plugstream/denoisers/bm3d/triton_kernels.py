@@ -1,9 +1,9 @@
 """The Triton kernels of BM3D's filter. What they compute is in `reference.py`; here is how, and what they are passed.
 
 Loops over `tl.static_range` are unrolled, so that a tuple of tensors is a register file: a thread keeps one coefficient
-of all K blocks of a group, and the Haar transform along them costs additions only, without exchange between threads.
-The Haar coefficients stay unscaled (sums and differences): a coefficient of level l is 2^(l/2) times the orthonormal
-one, which goes into the threshold and the Wiener gain, and the way back needs a factor 2^-l, which is exact.
+of all K blocks of a group, or two, and the Haar transform along them costs additions only, without exchange between
+threads. The Haar coefficients stay unscaled (sums and differences): a coefficient of level l is 2^(l/2) times the
+orthonormal one, as is its noise, and the way back needs a factor 2^-l, which is exact.
 """
 
 # Inside kernels this is Triton's language, whose tuples grow and whose arguments have no types.
@@ -20,6 +20,11 @@ __all__ = ["add_up", "filter_groups", "fold_columns", "fold_rows", "transform"]
 # Sizes are not specialised on (`do_not_specialize`): a kernel is compiled once for a profile, not for every image.
 # The kernels read module constants only as `tl.constexpr`.
 _TINY = tl.constexpr(1.1754943508222875e-38)
+_LEAST = tl.constexpr(1e-3)
+# The codes of two blocks, 64 y + x, differ by 64 dy + dx. With _MIDDLE added, that is their row of `shared` (see
+# `filter_groups`), unless a bit of _FAR is set: then dy or dx is not in -8 .. 7. In a group they are in -44 .. 44.
+_MIDDLE = tl.constexpr(8 * 64 + 8)
+_FAR = tl.constexpr(~(15 * 64 + 15))
 
 
 @triton.jit(do_not_specialize=["height", "width"])
@@ -81,6 +86,15 @@ def _analyse(source, matrix, spectra, x, first, top, height, width, TALL: tl.con
 
 
 @triton.jit
+def _blocks(spectra, groups, K: tl.constexpr):
+    """The spectra of a group's blocks. Their positions are read again each time, rather than kept in registers."""
+    blocks = ()
+    for k in tl.static_range(K):
+        blocks = blocks + (tl.load(spectra + tl.load(groups + k).to(tl.int64) * 64 + tl.arange(0, 64)),)
+    return blocks
+
+
+@triton.jit
 def _haar(blocks, K: tl.constexpr, LEVELS: tl.constexpr):
     """Sums and differences of pairs, then of the sums: K/2 differences of level 1, K/4 of level 2, ..., the sum."""
     details = ()
@@ -107,76 +121,121 @@ def _haar_back(coefficients, K: tl.constexpr, LEVELS: tl.constexpr):
     return sums
 
 
-@triton.jit(do_not_specialize=["positions", "references"])
+@triton.jit
+def _noise(codes, shared, K: tl.constexpr, LEVELS: tl.constexpr):
+    """The variance that white noise of sigma 1 has in each output of `_haar`.
+
+    Over the pairs of blocks of a node of the transform's tree, what they share adds up to S = S_left + S_right + X,
+    with X over the pairs that have a block in either half. Of n blocks, the difference of the halves then has the
+    variance n + 2 (S_left + S_right - X), and the sum of all K has K + 2 S.
+    """
+    # X, from the root down: the compiler unrolls what has few pairs, and all that reads would wait in registers for the
+    # sums of a loop after it (255 registers rather than 182).
+    between = ()
+    for depth in tl.static_range(LEVELS):
+        for m in tl.static_range(1 << depth):
+            between = between + (_between(codes, shared, m * (K >> depth), K >> (depth + 1)),)
+    within = ()
+    for _ in tl.static_range(K):
+        within = within + (tl.zeros([64], tl.float32),)
+    variances = ()
+    for level in tl.static_range(1, LEVELS + 1):
+        sums = ()
+        for m in tl.static_range(K >> level):
+            halves = within[2 * m] + within[2 * m + 1]
+            x = between[(K >> level) - 1 + m]
+            variances = variances + (tl.maximum((1 << level) + 2 * (halves - x), _LEAST * (1 << level)),)
+            sums = sums + (halves + x,)
+        within = sums
+    return variances + (tl.maximum(K + 2 * within[0], _LEAST * K),)
+
+
+@triton.jit
+def _between(codes, shared, start: tl.constexpr, half: tl.constexpr):
+    """The sum of what each of `half` blocks from `start` on shares with each of the `half` after them."""
+    sums = tl.zeros([64], tl.float32)
+    for i in range(start, start + half):  # not static: that would take minutes to compile
+        left = tl.load(codes + i) + _MIDDLE
+        for j in range(start + half, start + 2 * half):
+            row = tl.broadcast_to(left - tl.load(codes + j), [64])
+            place = shared + row.to(tl.int64) * 64 + tl.arange(0, 64)
+            sums += tl.load(place, mask=(row & _FAR) == 0, other=0.0)
+    return sums
+
+
+@triton.jit(do_not_specialize=["positions", "across", "references"])
 def filter_groups(
     spectra,  # (N, positions, 64)
     guide_spectra,  # (N, positions, 64), read where WIENER
     groups,  # (N, references, K) int32
+    codes,  # (N, references, K) int32, written and read here: 64 y + x for blocks at y, x
+    shared,  # (16, 64, 64): what the spectra of blocks apart by dy, dx share, at 8 + dy, 8 + dx
     sigma,  # (N,)
     total,  # (N, positions, 64) added to; where LIST (N, references, K, 64) written: the weighted blocks
     weight,  # (N, positions) added to; where LIST (N, references) written
     places,  # (N, references, K) int64, written where LIST: the row of `total` that a block belongs to
     factor,  # the threshold in sigmas, or the Wiener filter's factor of sigma^2
     positions,  # of one image
+    across,  # positions in a row
     references,
     K: tl.constexpr,
     LEVELS: tl.constexpr,
     WIENER: tl.constexpr,
     LIST: tl.constexpr,
-    GROUPS: tl.constexpr,
 ):
-    """Shrink `GROUPS` groups and add their blocks, weighted, to the positions they came from. Grid: (groups, N)."""
-    n = tl.program_id(1)
-    g = tl.program_id(0) * GROUPS + tl.arange(0, GROUPS)
-    real = g < references
+    """Shrink a group and add its blocks, weighted, to the positions they came from. Grid: (references, N)."""
+    n = tl.program_id(1).to(tl.int64)
+    first = n * positions
+    entry = n * references + tl.program_id(0)
+    groups += entry * K
+    codes += entry * K
     c = tl.arange(0, 64)
-    first = n.to(tl.int64) * positions
-    entry = n.to(tl.int64) * references + tl.minimum(g, references - 1)
+    each = tl.arange(0, K)
+    at = tl.load(groups + each)
+    tl.store(codes + each, at + (at // across) * (64 - across))
+    tl.debug_barrier()  # each thread reads what others wrote
+    variances = _noise(codes, shared, K, LEVELS)
 
-    cells = ()
-    noisy = ()
-    for k in tl.static_range(K):
-        cells = cells + ((first + tl.load(groups + entry * K + k))[:, None] * 64 + c[None, :],)
-        noisy = noisy + (tl.load(spectra + cells[k]),)
-    noisy = _haar(noisy, K, LEVELS)
+    blocks = _haar(_blocks((guide_spectra if WIENER else spectra) + first * 64, groups, K), K, LEVELS)
     level_of_noise = tl.load(sigma + n)
-    mass = tl.zeros([GROUPS, 64], tl.float32)
+    mass = tl.zeros([64], tl.float32)
     shrunk = ()
     if WIENER:
-        basic = ()
-        for k in tl.static_range(K):
-            basic = basic + (tl.load(guide_spectra + cells[k]),)
-        basic = _haar(basic, K, LEVELS)
         noise = factor * (level_of_noise * level_of_noise)
+        gains = ()
         for k in tl.static_range(K):
-            energy = basic[k] * basic[k]
-            gain = energy / (energy + noise * _power(k, K, LEVELS))
-            mass += gain * gain
-            shrunk = shrunk + (noisy[k] * gain * (1.0 / _power(k, K, LEVELS)),)
-        share = 1 / tl.maximum(tl.sum(mass, axis=1), _TINY)
+            energy = blocks[k] * blocks[k]
+            gain = energy / (energy + noise * variances[k])
+            if k == K - 1:  # the sum; at c = 0 it is the mean of the group, which stays as it is
+                gain = tl.where(c == 0, 1.0, gain)
+            mass += gain * gain * (variances[k] * (1.0 / _power(k, K, LEVELS)))
+            gains = gains + (gain * (1.0 / _power(k, K, LEVELS)),)
+        noisy = _haar(_blocks(spectra + first * 64, groups, K), K, LEVELS)
+        for k in tl.static_range(K):
+            shrunk = shrunk + (noisy[k] * gains[k],)
+        share = 1 / tl.maximum(tl.sum(mass, axis=0), _TINY)
     else:
-        bound = factor * level_of_noise
+        scale = 1 / (factor * level_of_noise)
         for k in tl.static_range(K):
-            kept = tl.abs(noisy[k]) > bound * _root(_power(k, K, LEVELS))
-            mass += kept.to(tl.float32)
-            shrunk = shrunk + (tl.where(kept, noisy[k] * (1.0 / _power(k, K, LEVELS)), 0.0),)
-        share = 1 / tl.maximum(tl.sum(mass, axis=1), 1.0)
+            ratio = blocks[k] * scale
+            kept = ratio * ratio > variances[k]
+            if k == K - 1:
+                kept = kept | (c == 0)
+            mass += tl.where(kept, variances[k] * (1.0 / _power(k, K, LEVELS)), 0.0)
+            shrunk = shrunk + (tl.where(kept, blocks[k] * (1.0 / _power(k, K, LEVELS)), 0.0),)
+        share = 1 / tl.maximum(tl.sum(mass, axis=0), 1.0)
     blocks = _haar_back(shrunk, K, LEVELS)
 
     for k in tl.static_range(K):
-        block = blocks[k] * share[:, None]
         if LIST:
-            tl.store(total + (entry * K + k)[:, None] * 64 + c[None, :], block, mask=real[:, None])
+            tl.store(total + (entry * K + k) * 64 + c, blocks[k] * share)
         else:
-            tl.atomic_add(total + cells[k], block, mask=real[:, None], sem="relaxed")
-    each = tl.arange(0, K)[None, :]
-    at = first + tl.load(groups + entry[:, None] * K + each)
+            tl.atomic_add(total + (first + tl.load(groups + k)) * 64 + c, blocks[k] * share, sem="relaxed")
     if LIST:
-        tl.store(places + entry[:, None] * K + each, at, mask=real[:, None])
-        tl.store(weight + entry, share, mask=real)
+        tl.store(places + entry * K + each, first + at)
+        tl.store(weight + entry, share)
     else:
-        share = tl.broadcast_to(share[:, None], [GROUPS, K])
-        tl.atomic_add(weight + at, share, mask=tl.broadcast_to(real[:, None], [GROUPS, K]), sem="relaxed")
+        tl.atomic_add(weight + (first + at), tl.zeros([K], tl.float32) + share, sem="relaxed")
 
 
 @triton.constexpr_function
@@ -186,11 +245,6 @@ def _power(k, K, LEVELS):
     while level < LEVELS and k >= K - (K >> level):
         level += 1
     return float(2 ** min(level, LEVELS))
-
-
-@triton.constexpr_function
-def _root(power):
-    return power**0.5
 
 
 @triton.jit
