@@ -41,8 +41,8 @@ class Profile:
         for size in (self.group1, self.group2):
             if size not in (1, 2, 4, 8, 16, 32):
                 raise InputError(f"BM3D's groups must have 1, 2, 4, 8, 16 or 32 blocks, not {size}")
-        if not (self.threshold >= 0 and self.wiener >= 0 and self.kaiser >= 0):
-            raise InputError("BM3D's threshold, wiener factor and kaiser beta must be >= 0")
+        if not (self.threshold >= 0 and self.wiener > 0 and self.kaiser >= 0):
+            raise InputError("BM3D's threshold and kaiser beta must be >= 0, and its wiener factor > 0")
 
 
 PROFILES = {"normal": Profile(), "fast": Profile(step=4, radius=12, group2=16)}
