@@ -31,6 +31,7 @@ _COMMANDS = {
     "reconstruct": "form the image of a scan, a few views at a time",
     "info": "describe a scan",
     "denoise": "remove noise from a picture: PNG, TIFF or NPY, grey or colour",
+    "train": "train a denoiser on a folder of pictures",
 }
 
 

@@ -1,0 +1,224 @@
+"""Everybody else's denoisers as ours, and ours as theirs."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from plugstream.denoisers.base import Denoiser, Sigma, per_image
+from plugstream.denoisers.wrap import FromModule, as_denoiser
+from plugstream.errors import InputError
+
+__all__ = ["FromNumpy", "as_module", "from_bm3d", "from_deepinv", "from_file", "from_skimage"]
+
+
+class FromNumpy(Denoiser):
+    """A function of one NumPy image and its noise level as a denoiser: D(z, sigma) = f(z, sigma), image by image.
+
+    Images go to the CPU and back. Nothing is promised of it: `averaged` is None.
+
+    Arguments: function, from (H, W) of float64 and a number to (H, W); min_size.
+    """
+
+    def __init__(self, function: Callable[[Any, float], Any], *, min_size: int = 1) -> None:
+        self.function = function
+        self.min_size = min_size
+
+    @torch.no_grad()
+    def denoise(self, image: Tensor, sigma: Sigma, warm: Tensor | None = None) -> tuple[Tensor, None]:
+        stack = image.reshape(-1, *image.shape[-2:]).double().cpu().numpy()
+        level = torch.as_tensor(per_image(sigma, image), dtype=torch.float64)
+        levels = level.cpu().expand(*image.shape[:-2], 1, 1).reshape(-1).tolist()
+        out = np.stack([z if s == 0 else self.function(z, s) for z, s in zip(stack, levels, strict=True)])
+        if out.shape != stack.shape:
+            raise InputError(f"the denoiser's function returned {out.shape[1:]} for an image of {stack.shape[1:]}")
+        return torch.from_numpy(out).to(image).reshape(image.shape), None
+
+
+def from_deepinv(denoiser: nn.Module, *, channels: int = 1, averaged: float | None = None) -> Denoiser:
+    """A deepinv denoiser, which takes (N, C, H, W) and a sigma for each image, as one of ours.
+
+    A model for colour is shown grey images three times, and the mean of its channels is taken.
+
+    Arguments: denoiser, a `deepinv.models.Denoiser`; channels, 1 or 3, that it was made for.
+    Reference: deepinv, https://deepinv.github.io.
+    """
+    if channels not in (1, 3):
+        raise InputError(f"a deepinv denoiser has 1 or 3 channels, not {channels}")
+    return FromModule(denoiser if channels == 1 else _Grey(denoiser, channels), condition="scalar", averaged=averaged)
+
+
+class _Grey(nn.Module):
+    def __init__(self, module: nn.Module, channels: int) -> None:
+        super().__init__()
+        self.module, self.channels = module, channels
+
+    def forward(self, images: Tensor, sigma: Tensor) -> Tensor:
+        out: Tensor = self.module(images.expand(-1, self.channels, -1, -1), sigma)
+        return out.mean(1, keepdim=True)
+
+
+def as_module(denoiser: Denoiser) -> nn.Module:
+    """One of ours as an nn.Module that takes (N, C, H, W) and sigma, channel by channel: a denoiser for deepinv.
+
+    It is `deepinv.models.Denoiser` where deepinv is installed, and a plain module of the same call where it is not.
+    """
+    try:
+        base: Any = importlib.import_module("deepinv.models").Denoiser
+    except ImportError:
+        base = nn.Module
+
+    class Adapter(base):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.denoiser = as_denoiser(denoiser)
+
+        def forward(self, x: Tensor, sigma: float | Tensor, **ignored: Any) -> Tensor:
+            if isinstance(sigma, Tensor) and sigma.numel() > 1:
+                sigma = sigma.reshape(-1, 1).expand(x.shape[:2])
+            elif isinstance(sigma, Tensor):
+                sigma = float(sigma)
+            return self.denoiser(x, sigma)
+
+    made: nn.Module = Adapter()
+    return made
+
+
+def from_bm3d() -> Denoiser:
+    """PyPI's `bm3d` as a denoiser, for comparison: closed, not for commercial use, and not needed by plugstream.
+
+    Reference: Makinen, Azzari and Foi, IEEE Trans. Image Process. 29, 2020.
+    """
+    peer = _import("bm3d", "pip install bm3d; read its licence")
+    return FromNumpy(lambda z, sigma: peer.bm3d(z, sigma), min_size=8)
+
+
+def from_skimage(name: Literal["tv", "nlm", "wavelet", "bilateral"], **options: Any) -> Denoiser:
+    """A denoiser of scikit-image: Chambolle's TV, non-local means, BayesShrink wavelets or the bilateral filter.
+
+    sigma is the noise's for "nlm" (with h = 0.8 sigma) and "wavelet", the spread in value for "bilateral", and for "tv"
+    the root of the weight, as in `TV`: weight = sigma^2. `options` go to the function and win.
+
+    Reference: scikit-image, https://scikit-image.org.
+    """
+    restoration = _import("skimage.restoration", "pip install scikit-image")
+    functions: dict[str, Callable[[Any, float], Any]] = {
+        "tv": lambda z, s: restoration.denoise_tv_chambolle(z, **{"weight": s * s, **options}),
+        "nlm": lambda z, s: restoration.denoise_nl_means(z, **{"sigma": s, "h": 0.8 * s, **options}),
+        "wavelet": lambda z, s: restoration.denoise_wavelet(z, **{"sigma": s, "rescale_sigma": True, **options}),
+        "bilateral": lambda z, s: _shifted(restoration.denoise_bilateral, z, {"sigma_color": s, **options}),
+    }
+    if name not in functions:
+        raise InputError(f"scikit-image's denoisers here are {', '.join(functions)}, not {name!r}")
+    return FromNumpy(functions[name])
+
+
+def _shifted(function: Callable[..., Any], z: Any, options: dict[str, Any]) -> Any:
+    """The bilateral filter takes no negative values; it commutes with adding a constant."""
+    low = float(z.min())
+    return function(z - low, **options) + low
+
+
+def from_file(
+    where: str,
+    weights: str | Path | None = None,
+    *,
+    condition: Literal["none", "scalar", "map"] = "none",
+    residual: bool = False,
+    averaged: float | None = None,
+    unpickle: bool = False,
+) -> Denoiser:
+    """A network of one's own, from a Python file and a file of weights, as a denoiser.
+
+    The file is run as Python. The name in it is an nn.Module, a class or function that makes one without arguments, or
+    a `Denoiser`. Weights are read as safetensors; a pickle can run any code when it is opened, and is refused unless
+    `unpickle` says that its author is trusted.
+
+    Arguments:
+        where: "path/to/module.py:Name". weights: its state, .safetensors, or .pt and .pth with `unpickle`.
+        condition, residual, averaged: as for `FromModule`.
+    """
+    path, colon, name = where.rpartition(":")
+    file = Path(path)
+    if not colon or not name.isidentifier():
+        raise InputError(f"cannot read {where!r}; write file.py:Name, the file and the name of the network in it")
+    if not file.is_file():
+        raise InputError(f"there is no file {file} to read {name} from")
+    made = _named(file, name)
+    if isinstance(made, Denoiser):
+        if weights is not None:
+            raise InputError(f"{name} of {file} is a denoiser already and takes no weights")
+        return made
+    if isinstance(made, nn.Module):
+        if weights is not None:
+            _load_weights(made, Path(weights), unpickle)
+        return FromModule(made, condition=condition, residual=residual, averaged=averaged)
+    raise InputError(f"{name} of {file} is {type(made).__name__}, not an nn.Module or a Denoiser")
+
+
+def _named(file: Path, name: str) -> Any:
+    spec = importlib.util.spec_from_file_location(f"plugstream_user_{file.stem}", file)
+    if spec is None or spec.loader is None:
+        raise InputError(f"{file} is not a Python file")
+    module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise InputError(f"{file} cannot be run: {type(error).__name__}: {error}".splitlines()[0]) from error
+    if not hasattr(module, name):
+        raise InputError(f"{file} has no {name}")
+    found = getattr(module, name)
+    if isinstance(found, nn.Module | Denoiser) or not callable(found):
+        return found
+    try:
+        return found()
+    except Exception as error:
+        raise InputError(
+            f"{name} of {file} cannot be made without arguments: {type(error).__name__}: {error}".splitlines()[0]
+        ) from error
+
+
+def _load_weights(module: nn.Module, file: Path, unpickle: bool) -> None:
+    if not file.is_file():
+        raise InputError(f"there are no weights at {file}")
+    state: Any
+    if file.suffix == ".safetensors":
+        from safetensors import SafetensorError
+        from safetensors.torch import load_file
+
+        try:
+            state = load_file(str(file))
+        except (SafetensorError, OSError, json.JSONDecodeError) as error:
+            raise InputError(f"{file} cannot be read as safetensors: {error}") from error
+    elif unpickle:
+        try:
+            state = torch.load(file, map_location="cpu", weights_only=False)
+        except Exception as error:
+            raise InputError(f"{file} cannot be unpickled: {error}".splitlines()[0]) from error
+    else:
+        raise InputError(
+            f"{file} is a pickle, which can run any code when it is opened; convert it to .safetensors, or say "
+            "unpickle if you trust its author"
+        )
+    if isinstance(state, dict) and "state_dict" in state:
+        state = state["state_dict"]
+    try:
+        module.load_state_dict(state)
+    except (RuntimeError, AttributeError, TypeError) as error:
+        lines = [line.strip() for line in str(error).splitlines()]
+        raise InputError(f"the weights of {file} do not fit: {lines[min(1, len(lines) - 1)]}") from error
+
+
+def _import(name: str, how: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise InputError(f"{name.split('.')[0]} is not installed; {how}") from error

@@ -1,0 +1,132 @@
+"""The training loop: Adam, a decaying rate, checkpoints from which it goes on to the bit, a stop on NaN."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from plugstream.errors import InputError
+
+__all__ = ["Training", "fit"]
+
+_FORMAT = "plugstream-training"
+
+
+class Training:
+    """Parameters, their Adam moments, and how many steps were taken: all that a checkpoint holds.
+
+    Arguments:
+        parameters: leaves that require gradients, by name; changed in place.
+        about: what is trained on what, as JSON; a checkpoint that says otherwise is refused.
+        rates: a factor of the rate by name, 1 where not given, for parameters of another scale.
+    """
+
+    def __init__(
+        self, parameters: Mapping[str, Tensor], about: Mapping[str, Any], rates: Mapping[str, float] | None = None
+    ) -> None:
+        self.parameters = dict(parameters)
+        self.rates = dict(rates or {})
+        self.about = dict(about)
+        self.step = 0
+        self.moments = {n: (torch.zeros_like(p), torch.zeros_like(p)) for n, p in self.parameters.items()}
+
+    @torch.no_grad()
+    def update(self, rate: float, beta1: float = 0.9, beta2: float = 0.99, least: float = 1e-8) -> None:
+        """One step of Adam with the gradients that the parameters carry, which are then cleared."""
+        self.step += 1
+        for name, parameter in self.parameters.items():
+            assert parameter.grad is not None
+            first, second = self.moments[name]
+            first.lerp_(parameter.grad, 1 - beta1)
+            second.lerp_(parameter.grad.square(), 1 - beta2)
+            size = (second / (1 - beta2**self.step)).sqrt_().add_(least)
+            parameter.sub_(first / size, alpha=rate * self.rates.get(name, 1.0) / (1 - beta1**self.step))
+            parameter.grad = None
+
+    def save(self, path: Path) -> None:
+        """Write a checkpoint beside its place, make sure that it is on disk, and rename it."""
+        from safetensors.torch import save
+
+        tensors = {f"parameter.{n}": p.detach().cpu().contiguous() for n, p in self.parameters.items()}
+        for name, (first, second) in self.moments.items():
+            tensors |= {f"first.{name}": first.cpu().contiguous(), f"second.{name}": second.cpu().contiguous()}
+        about = {"format": _FORMAT, "step": str(self.step), "about": json.dumps(self.about, sort_keys=True)}
+        temporary = path.with_name(f".{path.name}.new")
+        try:
+            with temporary.open("wb") as file:
+                file.write(save(tensors, about))
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(path)
+        except OSError as error:
+            raise InputError(f"cannot write the checkpoint {path}: {error.strerror}") from error
+
+    @torch.no_grad()
+    def load(self, path: Path) -> None:
+        """Go on from a checkpoint of the same training; another's is refused, and nothing is changed."""
+        from safetensors import SafetensorError, safe_open
+
+        try:
+            with safe_open(str(path), "pt") as opened:
+                metadata = opened.metadata() or {}
+                tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118 - it is not a dict
+        except (SafetensorError, OSError) as error:
+            raise InputError(f"{path} cannot be read as a checkpoint: {error}") from error
+        if metadata.get("format") != _FORMAT:
+            raise InputError(f"{path} is no checkpoint of a training")
+        said = json.loads(metadata["about"])
+        for key in sorted({*said, *self.about}):
+            if said.get(key) != self.about.get(key):
+                raise InputError(
+                    f"{path} was trained with {key} = {said.get(key)!r}, not {self.about.get(key)!r}; "
+                    "give the same settings, or another checkpoint file"
+                )
+        shapes = {n: t.shape for n, t in tensors.items()}
+        for name, parameter in self.parameters.items():
+            if shapes.get(f"parameter.{name}") != parameter.shape:
+                raise InputError(f"{path} has no parameter {name!r} of shape {tuple(parameter.shape)}")
+        for name, parameter in self.parameters.items():
+            parameter.copy_(tensors[f"parameter.{name}"])
+            self.moments[name][0].copy_(tensors[f"first.{name}"])
+            self.moments[name][1].copy_(tensors[f"second.{name}"])
+        self.step = int(metadata["step"])
+
+
+def fit(
+    training: Training,
+    gradients: Callable[[int], float],
+    *,
+    steps: int,
+    rate: float,
+    checkpoint: Path | None = None,
+    every: int = 500,
+    progress: Callable[[int, float], None] | None = None,
+) -> None:
+    """Train up to `steps` steps in all, from where the checkpoint stopped if there is one.
+
+    The rate falls from `rate` to a hundredth of it along a cosine. A loss that is not finite ends the training with the
+    step's number, and the last checkpoint stays.
+
+    Arguments:
+        gradients: called with the step, it sets the parameters' gradients and returns the loss.
+        checkpoint: written every `every` steps and at the end. progress: told the step and its loss.
+    """
+    if checkpoint is not None and checkpoint.exists():
+        training.load(checkpoint)
+    for step in range(training.step, steps):
+        loss = gradients(step)
+        if not math.isfinite(loss):
+            kept = f"; the last checkpoint is {checkpoint}" if checkpoint is not None and checkpoint.exists() else ""
+            raise InputError(f"the loss became {loss} at step {step}; use a smaller rate than {rate:g}{kept}")
+        training.update(rate * (0.505 + 0.495 * math.cos(math.pi * step / steps)))
+        if progress is not None:
+            progress(step + 1, loss)
+        if checkpoint is not None and ((step + 1) % every == 0 or step + 1 == steps):
+            training.save(checkpoint)
