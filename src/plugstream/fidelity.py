@@ -17,9 +17,6 @@ from plugstream.models.base import Model, Views, as_views, check_shape
 
 __all__ = ["Fidelity", "LeastSquares", "Measurements", "SmoothFidelity"]
 
-# Images of their own for this many views at once when every L_i is estimated.
-_VIEWS_AT_ONCE = 64
-
 
 @runtime_checkable
 class Fidelity(Protocol):
@@ -144,9 +141,7 @@ class LeastSquares:
 
     def gradient(self, image: Tensor, views: Views = None, weights: Tensor | None = None) -> Tensor:
         """grad d(x) over these views: the mean of Re(H_i^H (H_i x - y_i)), or its sum with the given weights."""
-        prediction, pullback = self.model.linearize(image, views)
-        residual = prediction - self.data(views)
-        return pullback(self._spread(self._weights(views, weights)) * residual)
+        return self.model.gradient(image, self.data(views), views, self._weights(views, weights))
 
     def prox(
         self,
@@ -162,14 +157,11 @@ class LeastSquares:
         the tolerance `prox_tol`.
         """
         self._needs_linear("prox")
-        w = self._spread(self._weights(views, weights))
-
-        def normal(z: Tensor) -> Tensor:
-            return z + gamma * self.model.adjoint(w * self.model.forward(z, views), views)
-
-        b = image + gamma * self.model.adjoint(w * self.data(views), views)
+        w = self._weights(views, weights)
+        normal = self.model.normal(views, w)
+        b = image + gamma * self.model.adjoint(self._spread(w) * self.data(views), views)
         solution = conjugate_gradient(
-            normal,
+            lambda z: z + gamma * normal(z),
             b,
             start=image if start is None else start,
             tol=self.prox_tol,
@@ -181,10 +173,7 @@ class LeastSquares:
     def lipschitz(self) -> float:
         """L of grad d: the largest eigenvalue of (1/I) sum_i Re(H_i^H H_i), within `lipschitz_tol` from above."""
         self._needs_linear("L")
-
-        def normal(image: Tensor) -> Tensor:
-            return self.model.adjoint(self.model.forward(image), None) / self.n_views
-
+        normal = self.model.normal(None, self._weights(None, None))
         like = torch.empty(self.image_shape, device=self.device, dtype=self.dtype)
         return float(largest_eigenvalue(normal, like, tol=self.lipschitz_tol))
 
@@ -192,15 +181,7 @@ class LeastSquares:
     def lipschitz_views(self) -> Tensor:
         """Every L_i, the largest eigenvalue of Re(H_i^H H_i): (views,), in double precision on the CPU."""
         self._needs_linear("L_i")
-        parts = []
-        for views in torch.arange(self.n_views).split(_VIEWS_AT_ONCE):
-
-            def normal(images: Tensor, views: Tensor = views) -> Tensor:
-                return self.model.normal_each(images, views)
-
-            like = torch.empty((len(views), *self.image_shape), device=self.device, dtype=self.dtype)
-            parts.append(largest_eigenvalue(normal, like, tol=self.lipschitz_tol))
-        return torch.cat(parts)
+        return self.model.squared_norms(torch.arange(self.n_views), self.lipschitz_tol)
 
     @property
     def lipschitz_max(self) -> float:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from plugstream.algorithms import ADMM, ProximalGradient
-from plugstream.denoisers import BM3D, TV, Box, Clipped, Damped, Denoiser, Identity, SoftThreshold
+from plugstream.denoisers import BM3D, TNRD, TV, Box, Clipped, Damped, Denoiser, Identity, SoftThreshold
 from plugstream.errors import InputError
 from plugstream.fidelity import LeastSquares
 from plugstream.models.born import BornModel
@@ -62,7 +62,7 @@ def make_geometry(settings: Settings) -> BornGeometry:
 def make_model(geometry: BornGeometry, compute: ComputeSettings) -> BornModel:
     """The forward model on the device asked for."""
     device, dtype = prepare_device(compute)
-    return BornModel(geometry, device=device, dtype=dtype)
+    return BornModel(geometry, method=compute.method, eps=compute.eps, device=device, dtype=dtype)
 
 
 def make_denoiser(settings: DenoiserSettings) -> Denoiser:
@@ -83,6 +83,10 @@ def make_denoiser(settings: DenoiserSettings) -> Denoiser:
         )
     elif settings.name == "box":
         denoiser = Box(low, high)
+    elif settings.name == "tnrd":
+        white = settings.white
+        denoiser = TNRD(white=white) if settings.weights is None else TNRD.load(settings.weights, white=white)
+        denoiser = Clipped(denoiser, low, high) if bounded else denoiser
     else:
         denoiser = {"bm3d": BM3D(settings.profile), "soft": SoftThreshold(), "identity": Identity()}[settings.name]
         denoiser = Clipped(denoiser, low, high) if bounded else denoiser

@@ -21,6 +21,7 @@ from plugstream import (
     MemoryScan,
     add_noise,
     open_scan,
+    ring,
     save_scan,
     simulate,
 )
@@ -110,6 +111,33 @@ def test_masks_and_fields_are_saved(small_geometry, tmp_path):
     assert torch.isfinite(fidelity.gradient(x)).all()
 
 
+def test_plane_waves_and_far_fields_are_saved_as_version_two(small_geometry, tmp_path):
+    directions = ring(5, 1.0, start=20)
+    for name, plane, far in (("a", True, True), ("b", True, False), ("c", False, True)):
+        geometry = BornGeometry(
+            plane_waves=3 * directions if plane else None,  # any length will do
+            transmitters=None if plane else ring(5, 0.4),
+            receivers=ring(9, 0.5, start=3),
+            far_field=far,
+            wavelength=0.05,
+            grid=small_geometry.grid,
+        )
+        data = torch.randn(5, 9, dtype=torch.complex64)
+        save_scan(MemoryScan(data, geometry), tmp_path / f"{name}.zarr")
+        stored = open_scan(tmp_path / f"{name}.zarr")
+        assert zarr.open_group(tmp_path / f"{name}.zarr", mode="r").attrs["version"] == 2
+        assert stored.geometry.far_field is far
+        assert np.array_equal(stored.geometry.receivers, geometry.receivers)
+        if plane:
+            assert np.allclose(stored.geometry.plane_waves, directions, rtol=1e-15)
+            assert np.array_equal(stored.geometry.plane_waves, geometry.plane_waves)
+        some = stored.geometry.with_views([3, 1])
+        assert (some.n_views, some.far_field) == (2, far)
+        x = torch.rand(12, 10)
+        got = BornModel(some, method="dense").forward(x)
+        assert torch.equal(got, BornModel(geometry, method="dense").forward(x, [3, 1]))
+
+
 def test_the_layout_is_the_documented_one(scan, tmp_path):
     path = tmp_path / "scan.zarr"
     save_scan(scan, path)
@@ -190,7 +218,7 @@ def test_existing_and_missing_places(scan, tmp_path):
     with pytest.raises(InputError, match="not a plugstream-scan"):
         open_scan(tmp_path / "other.zarr")
     zarr.create_group(tmp_path / "later.zarr", attributes={"format": "plugstream-scan", "version": 9})
-    with pytest.raises(InputError, match="version 9, and this plugstream reads version 1"):
+    with pytest.raises(InputError, match="version 9, and this plugstream reads versions 1 to 2"):
         open_scan(tmp_path / "later.zarr")
 
 

@@ -10,11 +10,15 @@ import torch
 from torch import Tensor
 
 from plugstream.errors import InputError
+from plugstream.linalg import largest_eigenvalue
 
 __all__ = ["Model", "ModelBase", "Views", "as_views", "check_shape"]
 
 Views = Tensor | Sequence[int] | None
 """Indices of views, repeats allowed; None is all of them in order."""
+
+# Images of their own for this many views at once when every L_i is estimated.
+_VIEWS_AT_ONCE = 64
 
 
 @runtime_checkable
@@ -45,8 +49,17 @@ class Model(Protocol):
     def restrict(self, data: Tensor, views: Views = None) -> Tensor:
         """The data with what the model does not predict (receivers masked out) set to zero."""
 
+    def gradient(self, image: Tensor, data: Tensor, views: Views = None, weights: Tensor | None = None) -> Tensor:
+        """sum_i w_i Re(J_i^H (H_i x - y_i)), J_i the derivative of H_i at x: (..., H, W) to (..., H, W)."""
+
+    def normal(self, views: Views = None, weights: Tensor | None = None) -> Callable[[Tensor], Tensor]:
+        """x -> sum_i w_i Re(H_i^H H_i x), prepared for repeated use: (..., H, W) to (..., H, W)."""
+
     def normal_each(self, images: Tensor, views: Tensor) -> Tensor:
         """Re(H_i^H H_i x_i) with an image of its own for each view: (B, H, W) to (B, H, W)."""
+
+    def squared_norms(self, views: Tensor, tol: float) -> Tensor:
+        """The largest eigenvalue of each view's Re(H_i^H H_i), from above to a relative tol: (B,), double, CPU."""
 
 
 class ModelBase(ABC):
@@ -76,16 +89,54 @@ class ModelBase(ABC):
     def restrict(self, data: Tensor, views: Views = None) -> Tensor:
         return data
 
+    def gradient(self, image: Tensor, data: Tensor, views: Views = None, weights: Tensor | None = None) -> Tensor:
+        """The gradient of sum_i w_i/2 ||H_i x - y_i||^2: sum_i w_i Re(J_i^H (H_i x - y_i)), J_i = H_i if it is linear.
+
+        Arguments: image (..., H, W); data (..., B, *data_shape), already restricted; weights (B,), ones if not given.
+        A model that can do it without going through memory twice overrides it.
+        """
+        prediction, pullback = self.linearize(image, views)
+        residual = prediction - data
+        return pullback(residual if weights is None else self.spread(weights) * residual)
+
+    def normal(self, views: Views = None, weights: Tensor | None = None) -> Callable[[Tensor], Tensor]:
+        """A function x -> sum_i w_i Re(H_i^H H_i x) for repeated use: conjugate gradients, Lanczos.
+
+        Holds for linear models. A model that can prepare something for it overrides it.
+        """
+
+        def apply(image: Tensor) -> Tensor:
+            data = self.forward(image, views)
+            return self.adjoint(data if weights is None else self.spread(weights) * data, views)
+
+        return apply
+
     def normal_each(self, images: Tensor, views: Tensor) -> Tensor:
         """Re(H_i^H H_i x_i) with an image of its own for each view: (B, H, W) to (B, H, W).
 
-        This is what the power iteration for every L_i at once needs. A model whose views share work overrides
+        This is what the Lanczos iteration for every L_i at once needs. A model whose views share work overrides
         it; here it is a loop.
         """
         out = torch.empty_like(images)
         for b, view in enumerate(views.split(1)):
             out[b] = self.adjoint(self.forward(images[b], view), view)
         return out
+
+    def squared_norms(self, views: Tensor, tol: float) -> Tensor:
+        """The largest eigenvalue of each view's Re(H_i^H H_i), by Lanczos in the image, some views at a time."""
+        parts = []
+        for some in views.split(_VIEWS_AT_ONCE):
+
+            def normal(images: Tensor, some: Tensor = some) -> Tensor:
+                return self.normal_each(images, some)
+
+            like = torch.empty((len(some), *self.image_shape), device=self.device, dtype=self.dtype)
+            parts.append(largest_eigenvalue(normal, like, tol=tol))
+        return torch.cat(parts)
+
+    def spread(self, weights: Tensor) -> Tensor:
+        """Weights of views, (B,), shaped so that they multiply data, on the model's device."""
+        return weights.to(device=self.device, dtype=self.dtype).reshape(-1, *(1,) * len(self.data_shape))
 
 
 def as_views(views: Views, n_views: int) -> Tensor | None:

@@ -1,28 +1,27 @@
-"""2D scalar diffraction tomography in the first Born approximation, with the dense Green's matrix."""
+"""2D scalar diffraction tomography in the first Born approximation, by the Green's matrix or through plane waves."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from plugstream.errors import InputError
 from plugstream.models.base import ModelBase, Views, as_views, check_shape
+from plugstream.models.born_dense import DenseBorn, green_matrix, incident_fields
+from plugstream.models.born_expansion import Expansion, plan_expansion
+from plugstream.models.born_fast import FastBorn
+from plugstream.models.nufft_grid import choose_kernel, table_bytes
 from plugstream.scans.geometry import BornGeometry
 
 __all__ = ["BornModel", "green_matrix", "incident_fields"]
 
-Complex = NDArray[np.complexfloating[Any, Any]]
-ComplexType = type[np.complexfloating[Any, Any]]
-
-# An induced current of 2^22 complex values is 32 MB in single precision: enough rows for the matrix product
-# to run at full speed (64 views at 256 x 256), little beside the Green's matrix itself.
-_BLOCK_VALUES = 1 << 22
+_METHODS = ("auto", "dense", "fast")
+_EPS_DEFAULT = {torch.float32: 1e-5, torch.float64: 1e-9}
+_EPS_LEAST = {torch.float32: 1e-6, torch.float64: 1e-12}
+_EPS_MOST = 1e-3
 
 
 class BornModel(ModelBase):
@@ -33,28 +32,47 @@ class BornModel(ModelBase):
 
         S[m, n] = k_0^2 (i/4) H_0^(1)(k |r_m - r_n|) dA,    u_i[n] = (i/4) H_0^(1)(k |t_i - r_n|),
 
-    with k = k_0 sqrt(eps_b), dA the pixel's area and time going as exp(-i w t). The image is real, so the
-    adjoint is Re(conj(u_i) * S^H z_i), summed over views.
+    with k = k_0 sqrt(eps_b), dA the pixel's area and time going as exp(-i w t). Plane waves and the far field are in
+    `BornGeometry`. The image is real, so the adjoint is Re(conj(u_i) * S^H z_i), summed over views.
 
     Holds where the object scatters weakly: the phase it adds stays well below pi across its diameter.
-    It keeps S, (receivers, pixels), and the fields, (views, pixels), and nothing else of that size.
+
+    Two methods give the same data. "dense" keeps S, (receivers, pixels), and the fields, (views, pixels); it takes any
+    geometry. "fast" writes sources outside the image as sums of plane waves, so that one non-uniform FFT serves all
+    views, in a small part of the time and memory for all but small images; it agrees with "dense" to a relative `eps`
+    of the scattered field, and needs transmitters and receivers a little farther away than the image's corners
+    (`plan_expansion` says how far), or plane waves and far fields. With either, forward and adjoint are each other's
+    transpose to rounding, whatever `eps`. "auto" takes the one that a model of their costs prefers: `method` is its
+    name, and `describe()` says why.
 
     Arguments:
         geometry: positions, wavelength, background and pixel grid (H, W).
-        device, dtype: where and in which real precision to compute; S is complex of that precision.
+        method: "auto", "dense" or "fast".
+        eps: accuracy of "fast", 1e-3 to 1e-12, not below 1e-6 in single precision; 1e-5 or 1e-9 (double) if not given.
+        device, dtype: where and in which real precision to compute.
+        nufft: form of the non-uniform FFT: "auto", "grid", "finufft" or "cufinufft".
 
-    Reference: E. Wolf, Optics Communications 1(4), 1969; Kak and Slaney, ch. 6, 1988.
+    Reference: E. Wolf, Optics Communications 1(4), 1969; Kak and Slaney, ch. 6, 1988; for "fast", docs/born.md.
     """
 
     def __init__(
         self,
         geometry: BornGeometry,
         *,
+        method: str = "auto",
+        eps: float | None = None,
         device: torch.device | str = "cpu",
         dtype: torch.dtype = torch.float32,
+        nufft: str = "auto",
     ) -> None:
         if dtype not in (torch.float32, torch.float64):
             raise InputError(f"the image's dtype must be float32 or float64, not {dtype}")
+        if method not in _METHODS:
+            raise InputError(f"there is no method {method!r} for the Born model; choose auto, dense or fast")
+        eps = _EPS_DEFAULT[dtype] if eps is None else eps
+        if not _EPS_LEAST[dtype] <= eps <= _EPS_MOST:
+            name = str(dtype).removeprefix("torch.")
+            raise InputError(f"eps must be from {_EPS_LEAST[dtype]:g} to {_EPS_MOST:g} in {name}, not {eps:g}")
         self.geometry = geometry
         self.n_views = geometry.n_views
         self.image_shape = geometry.grid.shape
@@ -62,112 +80,151 @@ class BornModel(ModelBase):
         self.device = torch.device(device)
         self.dtype = dtype
         self.data_dtype = torch.complex64 if dtype == torch.float32 else torch.complex128
-        self.green = self._place(green_matrix(geometry, self._numpy_dtype))
-        fields = geometry.fields if geometry.fields is not None else incident_fields(geometry, self._numpy_dtype)
-        self.fields = self._place(np.asarray(fields).reshape(self.n_views, -1))
+        self.eps = eps
         self._mask = None if geometry.mask is None else torch.from_numpy(geometry.mask).to(self.device)
+        choice = _choose(geometry, method, eps, self.device, dtype)
+        self._reason = choice.reason
+        if choice.expansion is None:
+            self.engine: DenseBorn | FastBorn = DenseBorn(geometry, device=self.device, dtype=dtype)
+        else:
+            self.engine = FastBorn(geometry, choice.expansion, device=self.device, dtype=dtype, nufft=nufft)
+
+    @property
+    def method(self) -> str:
+        """ "dense" or "fast", whichever is used."""
+        return self.engine.name
+
+    @property
+    def held(self) -> int:
+        """Bytes that the model keeps."""
+        return self.engine.held
+
+    def describe(self) -> str:
+        """In one line: the method, why it was taken, and the memory it holds."""
+        what = f"{self.method} Born model"
+        if isinstance(self.engine, FastBorn):
+            what += f" (eps {self.eps:g}, {self.engine.waves} plane waves, {self.engine.nufft.name})"
+        return f"{what}, {self.held / 1e6:.3g} MB: {self._reason}"
 
     def forward(self, image: Tensor, views: Views = None) -> Tensor:
-        """(..., H, W) real to (..., B, receivers) complex; computed a block of views at a time."""
+        """(..., H, W) real to (..., B, receivers) complex."""
         check_shape("image", image, self.image_shape)
         index = as_views(views, self.n_views)
-        batch = image.shape[:-2]
-        pixels = image.to(self.dtype).reshape(-1, 1, self.green.shape[1])
-        out = torch.empty((len(pixels), self._count(index), len(self.green)), dtype=self.data_dtype, device=self.device)
-        for rows, fields in self._field_blocks(index, len(pixels)):
-            induced = fields * pixels if index is None or len(pixels) > 1 else fields.mul_(pixels[0]).unsqueeze(0)
-            out[:, rows] = (induced.flatten(0, 1) @ self.green.T).unflatten(0, induced.shape[:2])
-        return self.restrict(out.unflatten(0, batch) if batch else out[0], index)
+        out = self.engine.forward(self._flat(image), index)
+        return self._restrict(out, index).reshape(*image.shape[:-2], *out.shape[1:])
 
     def adjoint(self, data: Tensor, views: Views = None) -> Tensor:
         """(..., B, receivers) complex to (..., H, W) real: the sum over views of Re(H_i^H z_i)."""
         index = as_views(views, self.n_views)
         check_shape("data", data, (self._count(index), *self.data_shape))
-        batch = data.shape[:-2]
-        z = self.restrict(data.to(self.data_dtype), index).reshape(-1, *data.shape[-2:])
-        out = torch.zeros((len(z), self.green.shape[1]), dtype=self.dtype, device=self.device)
-        for rows, fields in self._field_blocks(index, len(z)):
-            out += self._back(z[:, rows].flatten(0, 1)).unflatten(0, (len(z), -1)).mul_(fields).real.sum(1)
-        return out.reshape(*batch, *self.image_shape)
+        z = self._restrict(data.to(self.data_dtype), index).reshape(-1, *data.shape[-2:])
+        return self.engine.adjoint(z, index).reshape(*data.shape[:-2], *self.image_shape)
+
+    def gradient(self, image: Tensor, data: Tensor, views: Views = None, weights: Tensor | None = None) -> Tensor:
+        """sum_i w_i Re(H_i^H (H_i x - y_i)), residual and adjoint in one go: (..., H, W) to (..., H, W)."""
+        check_shape("image", image, self.image_shape)
+        index = as_views(views, self.n_views)
+        check_shape("data", data, (self._count(index), *self.data_shape))
+        batch = torch.broadcast_shapes(image.shape[:-2], data.shape[:-2])
+        images = self._flat(image.expand(*batch, *self.image_shape))
+        z = data.to(self.data_dtype)
+        z = z.reshape(1, *data.shape[-2:]) if data.ndim == 2 else z.expand(*batch, -1, -1).flatten(0, -3)
+        w = None if weights is None else weights.to(device=self.device, dtype=self.dtype)
+        return self.engine.gradient(images, z, index, w, self._mask_rows(index)).reshape(*batch, *self.image_shape)
+
+    def normal(self, views: Views = None, weights: Tensor | None = None) -> Callable[[Tensor], Tensor]:
+        """x -> sum_i w_i Re(H_i^H H_i x) for repeated use, with what the fast method can prepare done once."""
+        if self._mask is not None or isinstance(self.engine, DenseBorn):
+            zeros = torch.zeros((1, 1), dtype=self.data_dtype, device=self.device)
+            count = self.n_views if views is None else len(views)
+            return lambda image: self.gradient(image, zeros.expand(count, *self.data_shape), views, weights)
+        w = None if weights is None else weights.to(device=self.device, dtype=self.dtype)
+        apply = self.engine.normal(as_views(views, self.n_views), w)
+        return lambda image: apply(self._flat(image)).reshape(image.shape)
 
     def normal_each(self, images: Tensor, views: Tensor) -> Tensor:
-        """Re(H_i^H H_i x_i), an image for each view, at the cost of one image under all of them."""
+        """Re(H_i^H H_i x_i), an image for each view: (B, H, W) to (B, H, W)."""
         index = as_views(views, self.n_views)
         assert index is not None
-        fields = self.fields.index_select(0, index.to(self.device))
-        scattered = (fields * images.flatten(1)) @ self.green.T
-        back = self._back(self.restrict(scattered, index)).mul_(fields).real
-        return back.reshape(images.shape)
+        return self.engine.normal_each(self._flat(images), index, self._mask_rows(index))
+
+    def squared_norms(self, views: Tensor, tol: float) -> Tensor:
+        """The largest eigenvalue of each view's Re(H_i^H H_i): (B,), in double precision on the CPU."""
+        index = as_views(views, self.n_views)
+        assert index is not None
+        if isinstance(self.engine, DenseBorn):
+            return super().squared_norms(index, tol)
+        return self.engine.squared_norms(index, self._mask_rows(index), tol)
 
     def restrict(self, data: Tensor, views: Views = None) -> Tensor:
         """The data with receivers that the geometry masks out set to zero, whatever they hold (NaN too)."""
-        if self._mask is None:
-            return data
-        index = as_views(views, self.n_views)
-        mask = self._mask if index is None else self._mask.index_select(0, index.to(self.device))
-        return torch.where(mask, data, torch.zeros((), dtype=data.dtype, device=data.device))
+        return self._restrict(data, as_views(views, self.n_views))
 
-    def _back(self, z: Tensor) -> Tensor:
-        # conj(S^H z) written as conj(z) S: the product then reads S as it lies. Written z conj(S), torch would
-        # first make a conjugated copy of all of S, which costs four times the product for few views. The
-        # conjugate left on the result is undone by multiplying with u instead of conj(u) and taking the real part.
-        return z.conj().resolve_conj() @ self.green
+    def _restrict(self, data: Tensor, index: Tensor | None) -> Tensor:
+        mask = self._mask_rows(index)
+        return data if mask is None else torch.where(mask, data, torch.zeros((), dtype=data.dtype, device=data.device))
 
-    def _field_blocks(self, index: Tensor | None, images: int) -> Iterator[tuple[slice, Tensor]]:
-        """Slices of the batch of views with their fields; the fields are a copy where `index` is given."""
-        step = max(1, _BLOCK_VALUES // (images * self.green.shape[1]))
-        for start in range(0, self._count(index), step):
-            rows = slice(start, min(start + step, self._count(index)))
-            fields = self.fields[rows] if index is None else self.fields[index[rows].to(self.device)]
-            yield rows, fields
+    def _mask_rows(self, index: Tensor | None) -> Tensor | None:
+        if self._mask is None or index is None:
+            return self._mask
+        return self._mask.index_select(0, index.to(self.device))
+
+    def _flat(self, image: Tensor) -> Tensor:
+        return image.to(self.dtype).reshape(-1, *self.image_shape)
 
     def _count(self, index: Tensor | None) -> int:
         return self.n_views if index is None else len(index)
 
-    @property
-    def _numpy_dtype(self) -> ComplexType:
-        return np.complex64 if self.dtype == torch.float32 else np.complex128
 
-    def _place(self, array: Complex) -> Tensor:
-        return torch.from_numpy(np.ascontiguousarray(array)).to(device=self.device, dtype=self.data_dtype)
+@dataclass(frozen=True)
+class _Choice:
+    """The method, as the expansion of the fast one or None for the dense one, and why."""
 
-
-def green_matrix(
-    geometry: BornGeometry,
-    dtype: ComplexType = np.complex64,
-) -> Complex:
-    """S[m, n] = k_0^2 (i/4) H_0^(1)(k |r_m - r_n|) dA, (receivers, pixels); see `BornModel`."""
-    vacuum = 2 * np.pi / geometry.wavelength
-    return _line_sources("receiver", geometry.receivers, geometry, dtype, vacuum**2 * geometry.grid.pixel**2)
+    expansion: Expansion | None
+    reason: str
 
 
-def incident_fields(
-    geometry: BornGeometry,
-    dtype: ComplexType = np.complex64,
-) -> Complex:
-    """u_i[n] = (i/4) H_0^(1)(k |t_i - r_n|), (views, pixels): line sources at the transmitters."""
-    if geometry.transmitters is None:
-        raise InputError("this geometry gives its fields, so there are no transmitters to compute them from")
-    return _line_sources("transmitter", geometry.transmitters, geometry, dtype, 1.0)
+@dataclass(frozen=True)
+class _Machine:
+    """What arithmetic costs, in seconds: measured on two CPU cores with AVX-512 and on an H200, to a factor of two."""
+
+    flop: float  # of a matrix product in single precision
+    byte: float  # read from memory
+    tap: float  # of the interpolation
+    cell: float  # of the FFT's grid
+    dense: float  # of one call, whatever its size
+    fast: float
 
 
-def _line_sources(
-    what: str, sources: NDArray[np.float64], geometry: BornGeometry, dtype: ComplexType, scale: float
-) -> Complex:
-    # Distances times k reach thousands of radians, so they are computed in double precision whatever `dtype`.
-    # SciPy's j0 and y0 are used because torch's y0 is off by 1e-6 at small arguments; they release the GIL.
-    from scipy.special import j0, y0
+_CPU = _Machine(flop=1 / 1.0e11, byte=1 / 1.2e10, tap=1.2e-9, cell=4e-9, dense=5e-5, fast=5e-4)
+_CUDA = _Machine(flop=1 / 3.0e13, byte=1 / 2.5e12, tap=5e-12, cell=1e-11, dense=6e-5, fast=1.2e-4)
 
-    pixels, k = geometry.grid.points(), geometry.wavenumber
-    out: Complex = np.empty((len(sources), len(pixels)), dtype=dtype)
 
-    def fill(row: int) -> None:
-        distance = k * np.hypot(*(pixels - sources[row]).T)
-        if not distance.min() > 0:
-            raise InputError(f"{what} {row} lies on the centre of a pixel, where its field is infinite; move it")
-        out[row].real = -0.25 * scale * y0(distance)
-        out[row].imag = 0.25 * scale * j0(distance)
-
-    with ThreadPoolExecutor(max_workers=torch.get_num_threads()) as pool:
-        list(pool.map(fill, range(len(sources))))
-    return out
+def _choose(geometry: BornGeometry, method: str, eps: float, device: torch.device, dtype: torch.dtype) -> _Choice:
+    if method == "dense":
+        return _Choice(None, "asked for")
+    single = dtype == torch.float32
+    try:
+        expansion = plan_expansion(geometry, eps, single=single)
+    except InputError as error:
+        if method == "fast":
+            raise
+        return _Choice(None, str(error).replace("; use method='dense'", "").split(", a larger eps")[0])
+    if method == "fast":
+        return _Choice(expansion, "asked for")
+    machine, wide = _CPU if device.type == "cpu" else _CUDA, 1 if single else 2
+    views, receivers, waves = geometry.n_views, geometry.n_receivers, expansion.directions.count
+    pixels, points = geometry.grid.shape[0] * geometry.grid.shape[1], waves**2 // 4
+    kernel = choose_kernel(expansion.nufft_eps, pixels, points)
+    dense_bytes = 8 * wide * pixels * (receivers + views)
+    dense = machine.dense + wide * machine.flop * 8 * pixels * receivers * views + machine.byte * dense_bytes
+    few, many = sorted((views, receivers))
+    products = machine.flop * (4 * few * waves**2 + 8 * few * many * waves)
+    transform = machine.tap * points * kernel.width**2 + machine.cell * pixels * kernel.oversampling**2
+    fast = machine.fast + wide * (products + transform)
+    fast_bytes = table_bytes(geometry.grid.shape, points, expansion.nufft_eps, dtype) + 8 * wide * waves * (few + many)
+    reason = (
+        f"all views are expected to take {1e3 * fast:.2g} ms and {fast_bytes / 1e6:.2g} MB with the fast method, "
+        f"{1e3 * dense:.2g} ms and {dense_bytes / 1e6:.2g} MB with the dense one"
+    )
+    return _Choice(expansion if fast < dense else None, reason)

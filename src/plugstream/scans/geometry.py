@@ -59,9 +59,13 @@ class Grid:
 class BornGeometry:
     """A 2D scalar scattering experiment: illuminations, receivers, wavelength, background and pixel grid.
 
-    View i is the illumination from `transmitters[i]`, a line source, unless `fields[i]` gives the incident
-    field on the grid, for plane waves or a measured beam. `mask[i, m]` is False where receiver m did not
-    record view i. Lengths are in metres, `wavelength` is that of vacuum, `background` a relative permittivity.
+    View i is the illumination from `transmitters[i]`, a line source, or the plane wave exp(i k s_i . r) with direction
+    s_i = `plane_waves[i]`, or `fields[i]`, an incident field on the grid such as a measured beam: one of the three.
+    Receivers are positions, and the data the scattered field there; with `far_field` they are directions s, and the
+    data the amplitude A(s) of the scattered field, which far away is A(s) exp(i k r) / sqrt(r), r from the origin.
+    Directions may have any length and are kept as unit vectors. `mask[i, m]` is False where receiver m did not record
+    view i.
+    Lengths are in metres, `wavelength` is that of vacuum, `background` a relative permittivity.
     """
 
     receivers: Points
@@ -71,13 +75,19 @@ class BornGeometry:
     background: float = 1.0
     mask: NDArray[np.bool_] | None = None
     fields: NDArray[np.complexfloating[Any, Any]] | None = None
+    plane_waves: Points | None = None
+    far_field: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "receivers", _points("receivers", self.receivers))
+        if self.far_field:
+            object.__setattr__(self, "receivers", _unit("receivers of the far field", self.receivers))
         if self.transmitters is not None:
             object.__setattr__(self, "transmitters", _points("transmitters", self.transmitters))
-        if (self.transmitters is None) == (self.fields is None):
-            raise InputError("a geometry needs either transmitters or fields, and not both")
+        if self.plane_waves is not None:
+            object.__setattr__(self, "plane_waves", _unit("plane_waves", _points("plane_waves", self.plane_waves)))
+        if sum(source is not None for source in (self.transmitters, self.fields, self.plane_waves)) != 1:
+            raise InputError("a geometry needs either transmitters or fields or plane_waves, and only one of them")
         if self.fields is not None and (self.fields.ndim != 3 or self.fields.shape[1:] != self.grid.shape):
             raise InputError(
                 f"fields have shape {self.fields.shape}, but must be (views, {self.grid.shape[0]}, "
@@ -95,8 +105,7 @@ class BornGeometry:
 
     @property
     def n_views(self) -> int:
-        source = self.transmitters if self.transmitters is not None else self.fields
-        assert source is not None
+        source = next(s for s in (self.transmitters, self.plane_waves, self.fields) if s is not None)
         return len(source)
 
     @property
@@ -149,7 +158,8 @@ class BornGeometry:
         def take(array: Any) -> Any:
             return None if array is None else array[i]
 
-        return replace(self, transmitters=take(self.transmitters), mask=take(self.mask), fields=take(self.fields))
+        names = ("transmitters", "plane_waves", "fields", "mask")
+        return replace(self, **{name: take(getattr(self, name)) for name in names})
 
 
 def _points(name: str, value: ArrayLike) -> Points:
@@ -159,3 +169,12 @@ def _points(name: str, value: ArrayLike) -> Points:
     if not np.isfinite(points).all():
         raise InputError(f"{name} hold NaN or infinity at index {int(np.argwhere(~np.isfinite(points))[0, 0])}")
     return points
+
+
+def _unit(name: str, vectors: Points) -> Points:
+    """The vectors at length one; one that has none is refused."""
+    length = np.hypot(*vectors.T)
+    if not length.min() > 0:
+        raise InputError(f"{name} are directions, but number {int(np.argmin(length))} is (0, 0) and points nowhere")
+    # A vector that is of unit length already stays as it is, so that what is stored is what was given.
+    return np.where(np.abs(length - 1)[:, None] < 1e-15, vectors, vectors / length[:, None])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -14,7 +15,7 @@ from torch import Tensor
 from plugstream.errors import InputError
 from plugstream.scans.geometry import BornGeometry
 
-__all__ = ["MemoryScan", "Scan", "check_finite"]
+__all__ = ["MemoryScan", "Scan", "check_finite", "fingerprint"]
 
 
 class Scan(Protocol):
@@ -76,3 +77,15 @@ def check_finite(data: Tensor, mask: NDArray[np.bool_] | None = None, first: int
     if bool(bad.any()):
         view = first + int(bad.any(1).nonzero()[0])
         raise InputError(f"view {view} of the scan holds NaN or infinity; mask those receivers or leave the view out")
+
+
+def fingerprint(scan: Scan) -> str:
+    """Which scan this is, in 16 hexadecimal digits: from its geometry and the data of its first view.
+
+    Views that are added later do not change it.
+    """
+    geometry = scan.geometry
+    total = hashlib.sha256(repr((geometry.wavelength, geometry.background, geometry.grid)).encode())
+    total.update(np.ascontiguousarray(geometry.receivers).tobytes())
+    total.update(np.ascontiguousarray(scan.read(torch.tensor([0])).numpy()).tobytes())
+    return total.hexdigest()[:16]

@@ -5,6 +5,7 @@
       data/           complex64 (views, receivers), a few views a chunk, crc32c on every chunk
       receivers/      float64 (receivers, 2)      transmitters/  float64 (views, 2)
       mask/           bool (views, receivers)     fields/        complex64 (views, H, W)     truth/  float32 (H, W)
+      plane_waves/    float64 (views, 2), unit vectors; this and far-field receivers are what version 2 added
       commit.json     {"views": n, "complete": true}, replaced atomically after the data it speaks of
 
 Readers never look past `views` of the commit record. A scan is written beside its place and renamed when it is whole.
@@ -31,7 +32,8 @@ from plugstream.scans.scan import MemoryScan, Scan, check_agreement, check_finit
 __all__ = ["FORMAT", "VERSION", "StoredScan", "open_scan", "save_scan"]
 
 FORMAT = "plugstream-scan"
-VERSION = 1
+# A scan is written with the lowest version that can say what it holds, so that older readers take what they know.
+VERSION = 2
 # Small enough that drawing one view reads little else, large enough that a scan is not a million files.
 _CHUNK_BYTES = 1 << 16
 
@@ -55,6 +57,7 @@ def save_scan(scan: Scan, path: str | Path) -> None:
         arrays = {
             "receivers": geometry.receivers,
             "transmitters": geometry.transmitters,
+            "plane_waves": geometry.plane_waves,
             "mask": geometry.mask,
             "fields": None if geometry.fields is None else geometry.fields.astype(np.complex64),
             "truth": scan.truth,
@@ -99,10 +102,9 @@ def open_scan(path: str | Path) -> StoredScan:
         ) from error
     if attributes.get("format") != FORMAT:
         raise InputError(f"{folder} is a Zarr group, but not a {FORMAT}; make one with 'plugstream simulate'")
-    if attributes.get("version") != VERSION:
-        raise InputError(
-            f"{folder} is a scan of version {attributes.get('version')}, and this plugstream reads version {VERSION}"
-        )
+    if attributes.get("version") not in range(1, VERSION + 1):
+        found = attributes.get("version")
+        raise InputError(f"{folder} is a scan of version {found}, and this plugstream reads versions 1 to {VERSION}")
     try:
         commit = json.loads((folder / "commit.json").read_text())
         committed, complete = int(commit["views"]), bool(commit["complete"])
@@ -183,10 +185,14 @@ class StoredScan:
 
 def _describe(scan: Scan) -> dict[str, Any]:
     geometry = scan.geometry
+    plane, far = geometry.plane_waves is not None, geometry.far_field
+    source = "plane wave of amplitude 1" if plane else "unit line source"
+    field = "far-field amplitude A, u ~ A exp(i k r) / sqrt(r)," if far else "scattered field"
     return {
         "format": FORMAT,
-        "version": VERSION,
+        "version": 2 if plane or far else 1,
         "kind": "born-2d",
+        **({"far_field": True} if far else {}),
         "wavelength": geometry.wavelength,
         "background_permittivity": geometry.background,
         "grid": {
@@ -194,7 +200,7 @@ def _describe(scan: Scan) -> dict[str, Any]:
             "pixel": geometry.grid.pixel,
             "center": list(geometry.grid.center),
         },
-        "units": {"length": "m", "data": "scattered field of a unit line source", "image": "permittivity contrast"},
+        "units": {"length": "m", "data": f"{field} of a {source}", "image": "permittivity contrast"},
         "conventions": {
             "time": "exp(-i w t), outgoing waves are H0^(1)",
             "positions": "x, y",
@@ -212,6 +218,8 @@ def _geometry(group: Any, attributes: Mapping[str, Any]) -> BornGeometry:
     return BornGeometry(
         receivers=array("receivers"),
         transmitters=array("transmitters"),
+        plane_waves=array("plane_waves"),
+        far_field=bool(attributes.get("far_field", False)),
         mask=array("mask"),
         fields=array("fields"),
         wavelength=float(attributes["wavelength"]),

@@ -1,0 +1,180 @@
+"""The Born model with the Green's matrix written out: exact for any geometry, and what faster forms must agree with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from plugstream.errors import InputError
+from plugstream.scans.geometry import BornGeometry
+
+__all__ = ["DenseBorn", "green_matrix", "incident_fields"]
+
+Complex = NDArray[np.complexfloating[Any, Any]]
+ComplexType = type[np.complexfloating[Any, Any]]
+
+# An induced current of 2^22 complex values is 32 MB in single precision: enough rows for the matrix product
+# to run at full speed (64 views at 256 x 256), little beside the Green's matrix itself.
+_BLOCK_VALUES = 1 << 22
+
+
+class DenseBorn:
+    """y_i = S (u_i * x) with S, (receivers, pixels), and the fields u_i, (views, pixels), in memory.
+
+    The cost grows as pixels x receivers x views, and S alone is 189 MB at the paper's size. `BornModel` has the
+    definitions; images here are (n, H, W), data (n, B, receivers), and `index` the B views or None for all.
+    """
+
+    name = "dense"
+
+    def __init__(self, geometry: BornGeometry, *, device: torch.device, dtype: torch.dtype) -> None:
+        self.shape, self.n_views = geometry.grid.shape, geometry.n_views
+        self.device, self.dtype = device, dtype
+        self.data_dtype = torch.complex64 if dtype == torch.float32 else torch.complex128
+        kind: ComplexType = np.complex64 if dtype == torch.float32 else np.complex128
+        self.green = self._place(green_matrix(geometry, kind))
+        fields = geometry.fields if geometry.fields is not None else incident_fields(geometry, kind)
+        self.fields = self._place(np.asarray(fields).reshape(self.n_views, -1))
+
+    @property
+    def held(self) -> int:
+        """Bytes kept."""
+        return sum(t.numel() * t.element_size() for t in (self.green, self.fields))
+
+    def forward(self, images: Tensor, index: Tensor | None) -> Tensor:
+        """A block of views at a time, so that u_i * x never takes much memory."""
+        pixels = images.reshape(len(images), 1, -1)
+        shape = (len(pixels), self._count(index), len(self.green))
+        out = torch.empty(shape, dtype=self.data_dtype, device=self.device)
+        for rows, fields in self._field_blocks(index, len(pixels)):
+            induced = fields * pixels if index is None or len(pixels) > 1 else fields.mul_(pixels[0]).unsqueeze(0)
+            out[:, rows] = (induced.flatten(0, 1) @ self.green.T).unflatten(0, induced.shape[:2])
+        return out
+
+    def adjoint(self, data: Tensor, index: Tensor | None) -> Tensor:
+        """The sum over views of Re(conj(u_i) * S^H z_i)."""
+        out = torch.zeros((len(data), self.green.shape[1]), dtype=self.dtype, device=self.device)
+        for rows, fields in self._field_blocks(index, len(data)):
+            out += self._back(data[:, rows].flatten(0, 1)).unflatten(0, (len(data), -1)).mul_(fields).real.sum(1)
+        return out.reshape(-1, *self.shape)
+
+    def gradient(
+        self, images: Tensor, data: Tensor, index: Tensor | None, weights: Tensor | None, mask: Tensor | None
+    ) -> Tensor:
+        """Forward and adjoint a block of views at a time, so that each field is read once for both."""
+        pixels = images.reshape(len(images), 1, -1)
+        out = torch.zeros_like(pixels[:, 0])
+        for rows, fields in self._field_blocks(index, len(pixels)):
+            residual = ((fields * pixels).flatten(0, 1) @ self.green.T).unflatten(0, (len(pixels), -1))
+            residual = weigh(residual.sub_(data[:, rows]), weights, mask, rows)
+            out += self._back(residual.flatten(0, 1)).unflatten(0, (len(pixels), -1)).mul_(fields).real.sum(1)
+        return out.reshape(images.shape)
+
+    def normal_each(self, images: Tensor, index: Tensor, mask: Tensor | None) -> Tensor:
+        """Re(H_i^H H_i x_i), an image for each view, at the cost of one image under all of them."""
+        out = torch.empty_like(images).flatten(1)
+        for rows, fields in self._field_blocks(index, 1):
+            scattered = (fields * images[rows].flatten(1)) @ self.green.T
+            out[rows] = self._back(weigh(scattered, None, mask, rows)).mul_(fields).real
+        return out.reshape(images.shape)
+
+    def _back(self, z: Tensor) -> Tensor:
+        # conj(S^H z) written as conj(z) S: the product then reads S as it lies. Written z conj(S), torch would
+        # first make a conjugated copy of all of S, which costs four times the product for few views. The
+        # conjugate left on the result is undone by multiplying with u instead of conj(u) and taking the real part.
+        return z.conj().resolve_conj() @ self.green
+
+    def _field_blocks(self, index: Tensor | None, images: int) -> Iterator[tuple[slice, Tensor]]:
+        """Slices of the batch of views with their fields; the fields are a copy where `index` is given."""
+        step = max(1, _BLOCK_VALUES // (images * self.green.shape[1]))
+        for start in range(0, self._count(index), step):
+            rows = slice(start, min(start + step, self._count(index)))
+            fields = self.fields[rows] if index is None else self.fields[index[rows].to(self.device)]
+            yield rows, fields
+
+    def _count(self, index: Tensor | None) -> int:
+        return self.n_views if index is None else len(index)
+
+    def _place(self, array: Complex) -> Tensor:
+        return torch.from_numpy(np.ascontiguousarray(array)).to(device=self.device, dtype=self.data_dtype)
+
+
+def weigh(residual: Tensor, weights: Tensor | None, mask: Tensor | None, rows: slice = slice(None)) -> Tensor:
+    """A residual (..., B, receivers), changed in place, with its views weighed and masked receivers at zero."""
+    if weights is not None:
+        residual.mul_(weights[rows, None])
+    if mask is not None:
+        residual.masked_fill_(~mask[rows], 0)  # and not a product, since NaN times zero is NaN
+    return residual
+
+
+def green_matrix(geometry: BornGeometry, dtype: ComplexType = np.complex64) -> Complex:
+    """How the current induced in each pixel reaches each receiver: (receivers, pixels).
+
+    S[m, n] = k_0^2 (i/4) H_0^(1)(k |r_m - r_n|) dA, or for receivers in the far field, which are directions s_m,
+    S[m, n] = k_0^2 exp(i pi/4) / sqrt(8 pi k) exp(-i k s_m . r_n) dA, the former's limit times sqrt(r) exp(-i k r).
+
+    Holds for receivers that do not lie on the centre of a pixel.
+    """
+    scale = (2 * np.pi / geometry.wavelength) ** 2 * geometry.grid.pixel**2
+    if geometry.far_field:
+        limit = np.exp(0.25j * np.pi) / np.sqrt(8 * np.pi * geometry.wavenumber)
+        return _plane_waves(-geometry.receivers, geometry, dtype, scale * limit)
+    return _line_sources("receiver", geometry.receivers, geometry, dtype, scale)
+
+
+def incident_fields(geometry: BornGeometry, dtype: ComplexType = np.complex64) -> Complex:
+    """The illumination of each view on the grid: (views, pixels).
+
+    u_i[n] = (i/4) H_0^(1)(k |t_i - r_n|) for line sources at the transmitters, exp(i k s_i . r_n) for plane waves.
+    """
+    if geometry.plane_waves is not None:
+        return _plane_waves(geometry.plane_waves, geometry, dtype, 1.0)
+    if geometry.transmitters is None:
+        raise InputError("this geometry gives its fields, so there are no transmitters to compute them from")
+    return _line_sources("transmitter", geometry.transmitters, geometry, dtype, 1.0)
+
+
+def _line_sources(
+    what: str, sources: NDArray[np.float64], geometry: BornGeometry, dtype: ComplexType, scale: float
+) -> Complex:
+    # Distances times k reach thousands of radians, so they are computed in double precision whatever `dtype`.
+    # SciPy's j0 and y0 are used because torch's y0 is off by 1e-6 at small arguments; they release the GIL.
+    from scipy.special import j0, y0
+
+    pixels, k = geometry.grid.points(), geometry.wavenumber
+    out: Complex = np.empty((len(sources), len(pixels)), dtype=dtype)
+
+    def fill(row: int) -> None:
+        distance = k * np.hypot(*(pixels - sources[row]).T)
+        if not distance.min() > 0:
+            raise InputError(f"{what} {row} lies on the centre of a pixel, where its field is infinite; move it")
+        out[row].real = -0.25 * scale * y0(distance)
+        out[row].imag = 0.25 * scale * j0(distance)
+
+    _each(fill, len(sources))
+    return out
+
+
+def _plane_waves(
+    directions: NDArray[np.float64], geometry: BornGeometry, dtype: ComplexType, scale: complex
+) -> Complex:
+    pixels, k = geometry.grid.points(), geometry.wavenumber
+    out: Complex = np.empty((len(directions), len(pixels)), dtype=dtype)
+
+    def fill(row: int) -> None:
+        out[row] = scale * np.exp(1j * k * (pixels @ directions[row]))
+
+    _each(fill, len(directions))
+    return out
+
+
+def _each(fill: Any, count: int) -> None:
+    with ThreadPoolExecutor(max_workers=torch.get_num_threads()) as pool:
+        list(pool.map(fill, range(count)))

@@ -1,0 +1,256 @@
+"""The Born model through plane waves: one non-uniform FFT of the image serves all views."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from plugstream.linalg import largest_eigenvalue
+from plugstream.models import nufft_triton
+from plugstream.models.born_dense import weigh
+from plugstream.models.born_expansion import Expansion, coefficients
+from plugstream.models.nufft import Nufft, make_nufft
+from plugstream.scans.geometry import BornGeometry
+
+__all__ = ["FastBorn", "expand", "fold"]
+
+# Products of waves, P^2 values an image, are formed for so many values at once.
+_BLOCK_VALUES = 1 << 24
+
+
+class FastBorn:
+    r"""y_i = T_i Phi(x) R^T, where Phi holds the image times every product of two standing plane waves.
+
+    Sources outside the image are sums of phi_a, the P functions cos(k s_p . r) and sin(k s_p . r) of P/2 directions:
+    u_i = sum_a T[i, a] phi_a, and the same for receivers with R (`born_expansion.py`). Hence
+
+        y[i, m] = sum_{a, b} T[i, a] Phi[a, b] R[m, b],    Phi[a, b] = sum_n x_n phi_a(r_n) phi_b(r_n).
+
+    Products of cosines and sines are those of sums and differences, so Phi, which is real and symmetric, follows
+    from the image's sum and its Fourier transform at k (s_p + s_q), p >= q, and k (s_p - s_q), p < q: P^2/4 frequencies
+    and one non-uniform FFT, whatever the number of views. The adjoint is the transpose of each step.
+
+    Holds for sources and receivers beyond the radius of `plan_expansion`, or plane waves and the far field.
+    The cost is that of an FFT, of P^2/4 interpolations, and of products with P^2 values for every view; P is about
+    2 k a, a the radius of the image. T, R and the plan of the FFT are all that is kept. Images here are (n, H, W), data
+    (n, B, receivers), and `index` the B views or None for all.
+
+    Arguments: geometry; expansion from `plan_expansion`; nufft, the form of the FFT (see `make_nufft`).
+    """
+
+    name = "fast"
+
+    def __init__(
+        self,
+        geometry: BornGeometry,
+        expansion: Expansion,
+        *,
+        device: torch.device,
+        dtype: torch.dtype,
+        nufft: str = "auto",
+    ) -> None:
+        directions = expansion.directions
+        self.shape, self.n_views = geometry.grid.shape, geometry.n_views
+        self.device, self.dtype, self.half = device, dtype, directions.half
+        self.data_dtype = torch.complex64 if dtype == torch.float32 else torch.complex128
+        sources = "transmitters" if geometry.transmitters is not None else "plane_waves"
+        self._sources = self._table(geometry, sources, expansion)
+        self._receivers = self._table(geometry, "receivers", expansion).mul_(0.5)  # `expand` leaves out a half
+        s = directions.vectors()
+        sign = np.where(np.tril(np.ones((self.half, self.half), dtype=bool)), 1.0, -1.0)[..., None]
+        frequencies = geometry.wavenumber * geometry.grid.pixel * (s[:, None] + sign * s).reshape(-1, 2)
+        self.nufft: Nufft = make_nufft(
+            self.shape, frequencies[:, ::-1], expansion.nufft_eps, device=device, dtype=dtype, form=nufft
+        )
+
+    @property
+    def held(self) -> int:
+        """Bytes kept."""
+        return sum(t.numel() * t.element_size() for t in (self._sources, self._receivers)) + self.nufft.held
+
+    def forward(self, images: Tensor, index: Tensor | None) -> Tensor:
+        rows = self._rows(index)
+        parts = [self._scatter(self._products(some), rows) for some in images.split(self._at_once())]
+        return torch.cat(parts) if len(parts) > 1 else parts[0]
+
+    def adjoint(self, data: Tensor, index: Tensor | None) -> Tensor:
+        rows = self._rows(index)
+        parts = [self._image(self._collect(some, rows)) for some in data.split(self._at_once())]
+        return torch.cat(parts) if len(parts) > 1 else parts[0]
+
+    def gradient(
+        self, images: Tensor, data: Tensor, index: Tensor | None, weights: Tensor | None, mask: Tensor | None
+    ) -> Tensor:
+        """Residual and adjoint on the few numbers of the data, with the sources' rows taken once."""
+        rows, parts = self._rows(index), []
+        for start in range(0, len(images), self._at_once()):
+            some = slice(start, start + self._at_once())
+            residual = self._scatter(self._products(images[some]), rows)
+            residual -= data[some] if len(data) > 1 else data
+            parts.append(self._image(self._collect(weigh(residual, weights, mask), rows)))
+        return torch.cat(parts) if len(parts) > 1 else parts[0]
+
+    def normal(self, index: Tensor | None, weights: Tensor | None) -> Callable[[Tensor], Tensor]:
+        """sum_i w_i Re(H_i^H H_i x) through R^H R, (P, P), where that is smaller than R there and back.
+
+        With many views the same is done with the sources. Holds where no receiver is masked.
+        """
+        rows = self._rows(index)
+        weighed = rows if weights is None else weights[:, None] * rows
+        count, receivers = self.waves, len(self._receivers)
+        gram = self._receivers.mH @ self._receivers if 2 * receivers > count else None  # b', b: R conj(R)
+        if gram is not None and 2 * len(rows) > count:
+            sources = weighed.mH @ rows
+
+            def apply_small(images: Tensor) -> Tensor:
+                left = _join(_stack(sources) @ self._products(images))
+                return self._image((left @ gram.mT).real)
+
+            return self._in_blocks(apply_small)
+
+        def apply(images: Tensor) -> Tensor:
+            if gram is None:
+                data = self._scatter(self._products(images), rows)
+                return self._image(self._collect(data, weighed))
+            half = _join(_stack(rows) @ self._products(images)) @ gram.mT
+            return self._image(_stack(weighed).mT @ _stack(half))
+
+        return self._in_blocks(apply)
+
+    def normal_each(self, images: Tensor, index: Tensor, mask: Tensor | None) -> Tensor:
+        """Re(H_i^H H_i x_i), an image for each view."""
+        rows, parts = self._rows(index).unsqueeze(1), []
+        for start in range(0, len(images), self._at_once()):
+            some = slice(start, start + self._at_once())
+            data = self._scatter(self._products(images[some]), rows[some])
+            data = weigh(data, None, None if mask is None else mask[some, None])
+            parts.append(self._image(self._collect(data, rows[some])))
+        return torch.cat(parts)
+
+    def squared_norms(self, index: Tensor, mask: Tensor | None, tol: float) -> Tensor:
+        """The largest eigenvalue of each Re(H_i^H H_i), from the small matrix with the same: H_i H_i^T over the reals.
+
+        With u_i = v + i w, H_i x = R c with c = sum_n x_n (v + i w) phi(r_n), so that the products of c's real and
+        imaginary parts are Phi(v^2), Phi(v w) and Phi(w^2): three FFTs a view, and Lanczos on (2, receivers) after that
+        instead of on images.
+        """
+        step = max(1, self._at_once() // 4)
+        parts = []
+        for start in range(0, len(index), step):
+            some = slice(start, start + step)
+            parts.append(self._squared_norms(index[some], None if mask is None else mask[some], tol))
+        return torch.cat(parts)
+
+    def _squared_norms(self, index: Tensor, mask: Tensor | None, tol: float) -> Tensor:
+        rows = self._rows(index)
+        # v^2 on the grid is the transpose of Phi at the products of the coefficients of v. The factors of two that
+        # `expand`, `fold` and the receivers' table leave out cancel.
+        pairs = [(rows.real, rows.real), (rows.real, rows.imag), (rows.imag, rows.imag)]
+        vv, vw, ww = (self._products(self._image(a[:, :, None] * b[:, None, :])) for a, b in pairs)
+        keep = None if mask is None else mask.to(self.dtype)
+
+        def apply(data: Tensor) -> Tensor:  # (views, 2, receivers): real and imaginary parts
+            data = data if keep is None else data * keep[:, None]
+            c = torch.complex(data[:, 0], data[:, 1]).unsqueeze(1) @ self._receivers.conj()  # (views, 1, P)
+            real, imag = c.real, c.imag
+            real, imag = real @ vv + imag @ vw, real @ vw + imag @ ww
+            back = (torch.complex(real, imag) @ self._receivers.mT).squeeze(1)
+            out = torch.stack([back.real, back.imag], 1)
+            return out if keep is None else out * keep[:, None]
+
+        like = torch.empty((len(index), 2, len(self._receivers)), device=self.device, dtype=self.dtype)
+        return largest_eigenvalue(apply, like, tol=tol)
+
+    @property
+    def waves(self) -> int:
+        """P, the number of standing waves."""
+        return 2 * self.half
+
+    def _products(self, images: Tensor) -> Tensor:
+        values = self.nufft.sample(images).unflatten(-1, (self.half, self.half))
+        return expand(values, images.sum((-2, -1)))
+
+    def _image(self, products: Tensor) -> Tensor:
+        values, total = fold(products)
+        return self.nufft.adjoint(values.flatten(1)).add_(total[:, None, None])
+
+    def _scatter(self, products: Tensor, rows: Tensor) -> Tensor:
+        """T Phi R^T, (n, B, receivers), from the side where the first product is the smaller."""
+        if rows.shape[-2] <= len(self._receivers):
+            return _join(_stack(rows) @ products) @ self._receivers.mT
+        return rows @ _join(_stack(self._receivers) @ products).mT
+
+    def _collect(self, data: Tensor, rows: Tensor) -> Tensor:
+        """The transpose, Re(T^H z conj(R)), (n, P, P)."""
+        if rows.shape[-2] <= len(self._receivers):
+            half = data.conj().resolve_conj() @ self._receivers  # the conjugate of what is wanted, as R lies
+            return _stack(rows).mT @ _stack(half, conj=True)
+        half = data.mT.conj().resolve_conj() @ rows
+        return _stack(half, conj=True).mT @ _stack(self._receivers)
+
+    def _in_blocks(self, apply: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+        def blocks(images: Tensor) -> Tensor:
+            parts = [apply(some) for some in images.split(self._at_once())]
+            return torch.cat(parts) if len(parts) > 1 else parts[0]
+
+        return blocks
+
+    def _at_once(self) -> int:
+        return max(1, _BLOCK_VALUES // self.waves**2)
+
+    def _rows(self, index: Tensor | None) -> Tensor:
+        return self._sources if index is None else self._sources.index_select(0, index.to(self.device))
+
+    def _table(self, geometry: BornGeometry, what: str, expansion: Expansion) -> Tensor:
+        table = coefficients(geometry, what, expansion.directions)
+        return torch.from_numpy(table).to(device=self.device, dtype=self.data_dtype)
+
+
+def expand(values: Tensor, total: Tensor) -> Tensor:
+    """Twice Phi, (n, P, P), from the image's transform: (n, P/2, P/2) with A below and on the diagonal, B above it.
+
+    A[p, q] = sum x exp(i k (s_p + s_q) . r) is symmetric, B[p, q] = sum x exp(i k (s_p - s_q) . r) Hermitian with the
+    image's sum on its diagonal, and 2 cos cos = Re(A + B), 2 sin sin = Re(B - A), 2 sin cos = Im(A + B), 2 cos sin =
+    Im(A - B).
+    """
+    if nufft_triton.serves(values):
+        return nufft_triton.expand(values, total)
+    half = values.shape[-1]
+    a = values.tril() + values.tril(-1).mT
+    b = values.triu(1)
+    b = b + b.mH
+    b.diagonal(dim1=-2, dim2=-1).add_(total[:, None])
+    out = torch.empty((len(values), 2 * half, 2 * half), dtype=total.dtype, device=total.device)
+    torch.add(a.real, b.real, out=out[:, :half, :half])
+    torch.sub(b.real, a.real, out=out[:, half:, half:])
+    torch.add(a.imag, b.imag, out=out[:, half:, :half])
+    torch.sub(a.imag, b.imag, out=out[:, :half, half:])
+    return out
+
+
+def fold(products: Tensor) -> tuple[Tensor, Tensor]:
+    """The transpose of `expand`: (n, P, P) real to (n, P/2, P/2) complex and (n,)."""
+    total = products.diagonal(dim1=-2, dim2=-1).sum(-1)  # of cos cos + sin sin, so of B's diagonal
+    if nufft_triton.serves(products):
+        return nufft_triton.fold(products), total
+    half = products.shape[-1] // 2
+    cc, cs = products[:, :half, :half], products[:, :half, half:]
+    sc, ss = products[:, half:, :half], products[:, half:, half:]
+    a = torch.complex(cc - ss, sc + cs)
+    b = torch.complex(cc + ss, sc - cs)
+    values = a.tril() + a.mT.tril(-1) + (b + b.mH).triu(1)
+    return values, total
+
+
+def _stack(rows: Tensor, *, conj: bool = False) -> Tensor:
+    """Complex (..., B, P) as real (..., 2 B, P): real parts, then imaginary ones."""
+    return torch.cat([rows.real, -rows.imag if conj else rows.imag], -2)
+
+
+def _join(stacked: Tensor) -> Tensor:
+    """The inverse of `_stack`."""
+    half = stacked.shape[-2] // 2
+    return torch.complex(stacked[..., :half, :], stacked[..., half:, :])

@@ -1,0 +1,277 @@
+"""The non-uniform FFT in torch: an FFT on a finer grid, and sparse matrices that interpolate it at the frequencies."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from plugstream.errors import InputError
+from plugstream.models import nufft_triton
+
+__all__ = ["GridNufft", "Kernel", "choose_kernel", "table_bytes"]
+
+Real = NDArray[np.float64]
+
+_WIDTHS = range(3, 18)
+_OVERSAMPLINGS = (1.5, 1.75, 2.0, 2.25, 2.5, 3.0)
+
+
+class GridNufft:
+    r"""A real image's Fourier transform at any frequencies, by interpolation on a finer grid.
+
+    F(w) = sum_n x_n exp(i n w) = sum_l phi(n_f w / 2 pi - l) X_l up to eps, with X the FFT of length n_f, about 2 N, of
+    x_n / phihat(n / n_f), along each axis, and phi the Kaiser-Bessel kernel of a few grid points' width. The image is
+    real, so half of the grid is enough, and of that only the columns near a frequency are computed. The weights are
+    computed in double precision, so that single precision loses nothing to rounded frequencies.
+
+    Holds to eps for every pixel: see `choose_kernel`.
+
+    The adjoint is the exact transpose: each step's transpose, with the transposed sparse matrix stored beside the
+    other so that both are read row by row and sums are taken in the same order every time.
+
+    Arguments: shape (H, W); frequencies (points, 2) in radians a pixel along rows and columns, any values, since F has
+    the period 2 pi; eps, the relative accuracy; device and real dtype.
+    Reference: Beatty, Nishimura and Pauly, IEEE Trans. Med. Imaging 24(6), 2005; Dutt and Rokhlin, SIAM J. Sci.
+    Comput. 14(6), 1993.
+    """
+
+    name = "grid"
+
+    def __init__(
+        self,
+        shape: tuple[int, int],
+        frequencies: Real,
+        eps: float,
+        *,
+        device: torch.device,
+        dtype: torch.dtype,
+    ) -> None:
+        self.shape, self.dtype = shape, dtype
+        kernel = choose_kernel(eps, shape[0] * shape[1], len(frequencies))
+        self.kernel, width = kernel, kernel.width
+        rows, columns = (_fast_size(max(kernel.oversampling * n, 2 * width)) for n in shape)
+        # torch's FFT has exp(-i n w), so the transform is taken at -w, and as its conjugate at w where the column
+        # frequency would be negative.
+        folded = np.mod(-frequencies + np.pi, 2 * np.pi) - np.pi
+        flipped = folded[:, 1] < 0
+        folded = np.where(flipped[:, None], -folded, folded)
+        at = folded * (np.array([rows, columns]) / (2 * np.pi))
+        first = np.ceil(at - width / 2).astype(np.int64)
+        left = max(0, -int(first[:, 1].min()))  # columns of negative frequency that a kernel reaches
+        right = int(first[:, 1].max()) + width
+        self._rows, self._columns, self._left, self._right = rows, columns, left, right
+        table = _table(at, first, kernel, (rows, left, right), single=dtype == torch.float32)
+        self._read = _Product(table, device)
+        self._write = _Product(table.T.tocsr(), device)
+
+        def place(array: NDArray[np.generic]) -> Tensor:
+            tensor = torch.from_numpy(np.ascontiguousarray(array))
+            kind = dtype if not tensor.is_complex() else _complex(dtype)
+            return tensor.to(device=device, dtype=kind)
+
+        sizes = zip(shape, (rows, columns), strict=True)
+        scale = [1 / kernel.transform((np.arange(n) - n // 2) / size) for n, size in sizes]
+        self._scale = place(scale[0][:, None] * scale[1])
+        phase = np.exp(2j * np.pi * (np.arange(rows) * (shape[0] // 2) % rows) / rows)
+        self._phase, self._unphase = place(phase), place(phase.conj())
+        if flipped.any():
+            self._read.row_sign = self._write.column_sign = place(np.where(flipped, -1.0, 1.0))
+        half = columns // 2 + 1
+        # The inverse real FFT counts every column but the first and the last twice, for the half that is not stored.
+        share = np.full(half, 0.5)
+        share[0] = 1.0
+        if columns % 2 == 0:
+            share[-1] = 1.0
+        self._share = place(share)
+        self._half = half
+
+    @property
+    def held(self) -> int:
+        sign = self._read.row_sign
+        tensors = [self._scale, self._phase, self._share, *([] if sign is None else [sign])]
+        return sum(t.numel() * t.element_size() for t in tensors) + self._read.held + self._write.held
+
+    def sample(self, images: Tensor) -> Tensor:
+        """(n, H, W) real to (n, points) complex."""
+        h, w = self.shape
+        padded = torch.zeros((len(images), h, self._columns), dtype=self.dtype, device=images.device)
+        scaled = images * self._scale
+        padded[..., : w - w // 2] = scaled[..., w // 2 :]  # the pixel at the centre comes first
+        if w > 1:
+            padded[..., -(w // 2) :] = scaled[..., : w // 2]
+        half = torch.fft.rfft(padded).mT  # columns come first from here on, so that the second FFT runs along memory
+        parts = [half[:, : min(self._right, self._half)]]
+        if self._left:
+            parts.insert(0, half[:, 1 : self._left + 1].flip(1).conj())
+        if self._right > self._half:  # beyond the highest frequency the spectrum goes on as its conjugate
+            over = self._right - self._half
+            last = self._columns - self._half
+            parts.append(half[:, last - over + 1 : last + 1].flip(1).conj())
+        grid = torch.fft.fft(torch.cat(parts, 1), n=self._rows).mul_(self._phase)
+        return torch.view_as_complex(self._read(torch.view_as_real(grid.flatten(1))))
+
+    def adjoint(self, values: Tensor) -> Tensor:
+        """(n, points) complex to (n, H, W) real."""
+        h, w = self.shape
+        pairs = torch.view_as_real(values.resolve_conj())
+        grid = torch.view_as_complex(self._write(pairs)).unflatten(1, (-1, self._rows))
+        columns = torch.fft.ifft(grid.mul_(self._unphase), norm="forward")[..., :h].mT
+        half = torch.zeros((len(values), h, self._half), dtype=columns.dtype, device=values.device)
+        inside = min(self._right, self._half)
+        half[..., :inside] = columns[..., self._left : self._left + inside]
+        if self._left:
+            half[..., 1 : self._left + 1] += columns[..., : self._left].flip(-1).conj()
+        if self._right > self._half:
+            over, last = self._right - self._half, self._columns - self._half
+            half[..., last - over + 1 : last + 1] += columns[..., self._left + self._half :].flip(-1).conj()
+        padded = torch.fft.irfft(half.mul_(self._share), n=self._columns, norm="forward")
+        parts = [padded[..., padded.shape[-1] - w // 2 :], padded[..., : w - w // 2]]
+        return torch.cat(parts, -1).mul_(self._scale)
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """The Kaiser-Bessel kernel I_0(beta sqrt(1 - (2 x / width)^2)) exp(-beta) on |x| <= width / 2, zero beyond."""
+
+    width: int
+    oversampling: float
+
+    @property
+    def beta(self) -> float:
+        # Beatty's choice: the first alias of the outermost pixel lies where the transform begins to oscillate.
+        ratio = self.width / self.oversampling
+        return float(np.pi * np.sqrt(ratio**2 * (self.oversampling - 0.5) ** 2 - 0.8))
+
+    def __call__(self, x: Real) -> Real:
+        from scipy.special import i0e
+
+        root = np.sqrt(np.maximum(1 - (2 * x / self.width) ** 2, 0))
+        inside = np.abs(x) <= self.width / 2
+        return np.asarray(np.where(inside, i0e(self.beta * root) * np.exp(self.beta * (root - 1)), 0.0))
+
+    def transform(self, nu: Real) -> Real:
+        """Its Fourier transform: width sinh(z) / z exp(-beta) with z^2 = beta^2 - (pi width nu)^2, a sine beyond."""
+        square = self.beta**2 - (np.pi * self.width * nu) ** 2
+        root = np.maximum(np.sqrt(np.abs(square)), 1e-300)
+        above = np.exp(np.minimum(root, self.beta) - self.beta) * -np.expm1(-2 * root) / (2 * root)
+        return np.asarray(self.width * np.where(square >= 0, above, np.exp(-self.beta) * np.sin(root) / root))
+
+    @property
+    def error(self) -> float:
+        """The relative error of the worst pixel, in the mean square over the frequencies.
+
+        A pixel n comes back with the aliases n + j n_f, j != 0, each weighted with phihat(n / n_f + j) against
+        phihat(n / n_f); so it is the root of the sum of their squares, largest at the image's edge; twice for two axes.
+        """
+        modes = np.linspace(0, 0.5 / self.oversampling, 33)
+        shifts = np.concatenate([np.arange(-40, 0), np.arange(1, 41)])
+        aliases = self.transform(modes[:, None] + shifts)
+        return float(np.sqrt(2) * (np.sqrt(np.sum(aliases**2, 1)) / np.abs(self.transform(modes))).max())
+
+
+@cache
+def choose_kernel(eps: float, pixels: int, points: int) -> Kernel:
+    """The kernel with an error of at most eps whose interpolation and FFT together are the cheapest."""
+    fits = [
+        kernel
+        for kernel in (Kernel(width, s) for width in _WIDTHS for s in _OVERSAMPLINGS if width * (1 - 0.5 / s) > 1)
+        if kernel.error <= eps
+    ]
+    if not fits:
+        raise InputError(f"an accuracy of {eps:.1e} is beyond the non-uniform FFT; use 1e-13 or more")
+    return min(fits, key=lambda kernel: points * kernel.width**2 + pixels * kernel.oversampling**2)
+
+
+def table_bytes(shape: tuple[int, int], points: int, eps: float, dtype: torch.dtype) -> int:
+    """Bytes of the two sparse matrices of a `GridNufft`."""
+    width = choose_kernel(eps, shape[0] * shape[1], points).width
+    return int(2 * points * width**2 * (4 + dtype.itemsize) + 8 * shape[0] * shape[1] * 4)
+
+
+def _fast_size(least: float) -> int:
+    """The smallest even number from `least` on with no prime factor beyond 5."""
+    size = int(np.ceil(least / 2)) * 2
+    while True:
+        rest = size
+        for prime in (2, 3, 5):
+            while rest % prime == 0:
+                rest //= prime
+        if rest == 1:
+            return size
+        size += 2
+
+
+class _Product:
+    """A real sparse matrix in rows, times complex vectors given as pairs: (n, columns, 2) to (n, rows, 2).
+
+    Results are conjugated where `row_sign` is -1, and entries of the vectors where `column_sign` is.
+    """
+
+    def __init__(self, table: Any, device: torch.device) -> None:
+        arrays = (table.indptr, table.indices, table.data)
+        self.starts, self.columns, self.values = (torch.from_numpy(array).to(device) for array in arrays)
+        self.shape: tuple[int, int] = table.shape
+        self.row_sign: Tensor | None = None
+        self.column_sign: Tensor | None = None
+        triton = nufft_triton.serves(self.values)
+        self._sparse = None if triton else _sparse(self.starts, self.columns, self.values, self.shape)
+
+    @property
+    def held(self) -> int:
+        return sum(t.numel() * t.element_size() for t in (self.starts, self.columns, self.values))
+
+    def __call__(self, vectors: Tensor) -> Tensor:
+        if self._sparse is None:
+            return nufft_triton.product(
+                self.starts, self.columns, self.values, vectors, row_sign=self.row_sign, column_sign=self.column_sign
+            )
+        if self.column_sign is not None:
+            vectors = torch.stack([vectors[..., 0], vectors[..., 1] * self.column_sign], -1)
+        out = torch.empty((len(vectors), self.shape[0], 2), dtype=vectors.dtype, device=vectors.device)
+        for vector, place in zip(vectors, out, strict=True):
+            torch.mm(self._sparse, vector, out=place)
+        if self.row_sign is not None:
+            out[..., 1].mul_(self.row_sign)
+        return out
+
+
+def _sparse(starts: Tensor, columns: Tensor, values: Tensor, shape: tuple[int, int]) -> Tensor:
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Sparse (CSR tensor support is in beta|invariant checks)")
+        return torch.sparse_csr_tensor(starts, columns, values, shape, check_invariants=False)
+
+
+def _table(at: Real, first: NDArray[np.int64], kernel: Kernel, grid: tuple[int, int, int], *, single: bool) -> Any:
+    """The interpolation as a SciPy matrix, (points, cells), filled some points at a time to spare memory.
+
+    Arguments: at, each frequency in units of the grid; first, the first cell of each along both axes; grid, the rows,
+    and the columns to the left and right of frequency zero.
+    """
+    from scipy.sparse import csr_array
+
+    rows, left, right = grid
+    width, taps = kernel.width, np.arange(kernel.width)
+    shape = (len(at), rows * (left + right))
+    size = len(at) * width**2
+    kind = np.int32 if max(size, *shape) < np.iinfo(np.int32).max else np.int64
+    index = np.empty((len(at), width, width), dtype=kind)
+    value = np.empty((len(at), width, width), dtype=np.float32 if single else np.float64)
+    for start in range(0, len(at), 1 << 16):
+        some = slice(start, start + (1 << 16))
+        cells = first[some, :, None] + taps
+        weights = kernel(cells - at[some, :, None])
+        value[some] = weights[:, 0, :, None] * weights[:, 1, None, :]
+        index[some] = (cells[:, 1] + left)[:, None, :] * rows + np.mod(cells[:, 0], rows)[:, :, None]
+    starts = np.arange(0, size + 1, width**2, dtype=kind)
+    return csr_array((value.reshape(-1), index.reshape(-1), starts), shape=shape)
+
+
+def _complex(dtype: torch.dtype) -> torch.dtype:
+    return torch.complex64 if dtype == torch.float32 else torch.complex128

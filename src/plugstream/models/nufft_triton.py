@@ -1,0 +1,77 @@
+"""The sparse products of `nufft_grid.py`, and `expand` and `fold` of `born_fast.py`, on CUDA in Triton.
+
+Their torch forms are the specification; these save launches and passes through memory. All sums are taken in a fixed
+order, so results are the same every time.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from functools import cache
+
+import torch
+from torch import Tensor
+
+__all__ = ["expand", "fold", "product", "serves"]
+
+_ROWS, _ENTRIES = 16, 16  # of the matrix, that one program looks at together
+_BLOCK = 128
+
+
+@cache
+def _triton_is_here() -> bool:
+    return importlib.util.find_spec("triton") is not None
+
+
+def serves(values: Tensor) -> bool:
+    """Whether the kernels take tensors like this one: on CUDA, where Triton is installed."""
+    return values.is_cuda and _triton_is_here()
+
+
+def product(
+    starts: Tensor,
+    columns: Tensor,
+    values: Tensor,
+    vectors: Tensor,
+    *,
+    row_sign: Tensor | None = None,
+    column_sign: Tensor | None = None,
+) -> Tensor:
+    """A real CSR matrix (rows, m) times complex vectors as pairs: (n, m, 2) to (n, rows, 2), in one launch.
+
+    Results are conjugated where `row_sign` is -1, and entries of the vectors where `column_sign` is.
+    """
+    from plugstream.models.nufft_triton_kernel import csr_product
+
+    vectors = vectors.contiguous()
+    rows = len(starts) - 1
+    out = torch.empty((len(vectors), rows, 2), dtype=vectors.dtype, device=vectors.device)
+    csr_product[(-(-rows // _ROWS), len(vectors))](
+        starts, columns, values, vectors, out,
+        values if row_sign is None else row_sign, values if column_sign is None else column_sign,
+        rows, vectors.shape[1], FLIP_ROWS=row_sign is not None, FLIP_COLUMNS=column_sign is not None,
+        ROWS=_ROWS, ENTRIES=_ENTRIES,
+    )  # fmt: skip
+    return out
+
+
+def expand(values: Tensor, total: Tensor) -> Tensor:
+    """What `born_fast.expand` does, in one launch: (n, P/2, P/2) complex and (n,) to (n, P, P)."""
+    from plugstream.models.nufft_triton_kernel import expand_products
+
+    half = values.shape[-1]
+    pairs = torch.view_as_real(values.contiguous())
+    out = torch.empty((len(values), 2 * half, 2 * half), dtype=pairs.dtype, device=values.device)
+    expand_products[(-(-half // _BLOCK), half, len(values))](pairs, total, out, half, BLOCK=_BLOCK)
+    return out
+
+
+def fold(products: Tensor) -> Tensor:
+    """What `born_fast.fold` does, but for the sum: (n, P, P) to (n, P/2, P/2) complex."""
+    from plugstream.models.nufft_triton_kernel import fold_products
+
+    products = products.contiguous()
+    half = products.shape[-1] // 2
+    out = torch.empty((len(products), half, half, 2), dtype=products.dtype, device=products.device)
+    fold_products[(-(-half // _BLOCK), half, len(products))](products, out, half, BLOCK=_BLOCK)
+    return torch.view_as_complex(out)
