@@ -175,7 +175,7 @@ def test_the_best_is_by_snr_where_the_truth_is_known(ista):
 def test_bad_calls_are_refused(ista):
     with pytest.raises(InputError, match="iterations must be >= 0"):
         solve(ista, iterations=-1)
-    with pytest.raises(InputError, match="not both"):
+    with pytest.raises(InputError, match="not several"):
         solve(ista, torch.zeros(4, 5), state=ista.init())
     with pytest.raises(InputError, match="SNR needs them alike"):
         solve(ista, iterations=1, monitors=[SNR(torch.zeros(3, 3))])

@@ -76,12 +76,14 @@ class SamplerSettings(_Section):
 class DenoiserSettings(_Section):
     """The prior."""
 
-    name: Literal["bm3d", "tv", "tv-anisotropic", "soft", "box", "identity"] = Field(
+    name: Literal["bm3d", "tnrd", "tv", "tv-anisotropic", "soft", "box", "identity"] = Field(
         "tv", description="which denoiser", json_schema_extra=_flag("denoiser")
     )
     low: float | None = Field(0.0, description="least value of the image; 'none' for no limit")
     high: float | None = Field(None, description="largest value of the image")
     profile: Literal["normal", "fast"] = Field("normal", description="parameters of BM3D")
+    weights: str | None = Field(None, description="file or folder of trained weights for TNRD; ours if not given")
+    white: float = Field(1.0, gt=0, description="the image's value for white, to choose among trained models")
     tol: float = Field(1e-3, ge=0, description="guaranteed relative error of TV")
     max_iterations: int = Field(1000, ge=1, description="limit on the iterations of TV")
     damping: float | None = Field(None, gt=0, lt=1, description="theta of (1 - theta) I + theta D")
@@ -101,6 +103,18 @@ class ComputeSettings(_Section):
     device: str = Field("cpu", description="cpu, cuda or cuda:N")
     dtype: Literal["float32", "float64"] = Field("float32", description="precision")
     threads: int | None = Field(None, ge=1, description="CPU threads; torch's choice if not given")
+    method: Literal["auto", "dense", "fast"] = Field(
+        "auto", description="the Born model by its Green's matrix, through plane waves, or whichever is cheaper"
+    )
+    eps: float | None = Field(
+        None, ge=1e-12, le=1e-3, description="accuracy of the fast method; 1e-5 in float32, 1e-9 in float64 if not given"
+    )
+
+
+class RunSettings(_Section):
+    """How a run is kept on disk."""
+
+    checkpoint: float = Field(30.0, ge=0, description="seconds between two checkpoints; 0 for one after every step")
 
 
 class Settings(_Section):
@@ -112,6 +126,7 @@ class Settings(_Section):
     denoiser: DenoiserSettings = DenoiserSettings()
     monitor: MonitorSettings = MonitorSettings()
     compute: ComputeSettings = ComputeSettings()
+    run: RunSettings = RunSettings()
 
 
 def leaves(sections: Iterable[str]) -> Iterator[tuple[str, str, FieldInfo]]:

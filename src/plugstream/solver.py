@@ -18,7 +18,7 @@ from plugstream.algorithms.base import Algorithm, State
 from plugstream.errors import InputError
 from plugstream.monitors import Distance, Measure, Monitor
 
-__all__ = ["Progress", "Result", "Series", "Stop", "solve"]
+__all__ = ["Progress", "Result", "Series", "Snapshot", "Stop", "solve"]
 
 S = TypeVar("S", bound=State)
 
@@ -51,14 +51,41 @@ class Series:
     value: NDArray[np.float64]
 
 
+Row = tuple[int, float, NDArray[np.float64]]
+"""One measurement: the step, the algorithm's time, and a value for each image."""
+
+
+@dataclass(frozen=True)
+class Snapshot(Generic[S]):
+    """A run in the middle: all that `solve` needs to go on as if there had been no stop.
+
+    `first` is the step that the run began with, `limit` the size beyond which it has diverged, `best` the score and
+    state that an interrupted run returns, `rows` what was measured, by name, and `measured_at` the last step at which
+    each monitor did.
+    """
+
+    state: S
+    first: int
+    time: float
+    wall: float
+    limit: float | None
+    best: tuple[float, S] | None
+    rows: dict[str, list[Row]]
+    measured_at: list[int]
+
+
 @dataclass(frozen=True)
 class Progress(Generic[S]):
-    """What a callback is told after each step: the state, seconds of algorithm and wall time, what was measured."""
+    """What a callback is told after each step: the state, seconds of algorithm and wall time, what was measured.
+
+    `snapshot()` is the run at this step, from which `solve(..., resume=...)` goes on.
+    """
 
     state: S
     time: float
     wall: float
     measured: dict[str, Tensor]
+    snapshot: Callable[[], Snapshot[S]]
 
 
 @dataclass(frozen=True)
@@ -85,6 +112,7 @@ def solve(
     *,
     iterations: int = 100,
     state: S | None = None,
+    resume: Snapshot[S] | None = None,
     monitors: Sequence[Monitor] = (),
     every: int = 10,
     time_limit: float | None = None,
@@ -100,7 +128,9 @@ def solve(
     Arguments:
         algorithm: anything with `init`, `step` and `parameters`.
         image: where to start, (..., H, W); zero if not given. state: go on from this instead.
-        iterations: how many steps to take (more, if `state` is given).
+        iterations: how many steps to take (more, if `state` or `resume` is given).
+        resume: go on with this run, its clock, history and best image; what comes is what would have come, to the bit
+            where the algorithm is deterministic. Monitors must be the same; a `Distance` needs its `reference`.
         time_limit: seconds of wall time. distance_limit: stop once ||x - P(x)||^2 relative to its start is below this.
         divergence: stop when ||x|| exceeds this many times its size after the first step; None: never.
         callbacks: called with a `Progress` before the first step, after each, and once more if something is measured at
@@ -108,22 +138,28 @@ def solve(
     """
     if iterations < 0 or every < 1:
         raise InputError(f"iterations must be >= 0 and every >= 1, not {iterations} and {every}")
-    if state is not None and image is not None:
-        raise InputError("give an image to start from or a state to go on from, not both")
-    if state is None:
-        state = algorithm.init(image)
+    if sum(given is not None for given in (image, state, resume)) > 1:
+        raise InputError("give an image to start from, a state to go on from or a run to resume, not several of them")
     if distance_limit is not None and not any(isinstance(m, Distance) for m in monitors):
         monitors = [*monitors, Distance()]
+    if resume is not None and len(resume.measured_at) != len(monitors):
+        raise InputError(f"the run was measured by {len(resume.measured_at)} monitors, not by {len(monitors)}")
+    if resume is not None:
+        state = resume.state
+    elif state is None:
+        state = algorithm.init(image)
     run = _Run(algorithm, state, monitors, every, tuple(callbacks))
+    if resume is not None:
+        run.restore(resume)
     reason = Stop.ITERATIONS
-    limit = None
     try:
         run.tell(run.measure())
         for _ in range(iterations):
             run.step()
             size = run.size()
-            limit = divergence * max(size, 1e-30) if limit is None and divergence is not None else limit
-            if not math.isfinite(size) or (limit is not None and size > limit):
+            if run.limit is None and divergence is not None:
+                run.limit = divergence * max(size, 1e-30)
+            if not math.isfinite(size) or (run.limit is not None and size > run.limit):
                 reason = Stop.DIVERGED if math.isfinite(size) else Stop.NOT_FINITE
                 break
             measured = run.measure()
@@ -157,13 +193,14 @@ class _Run(Generic[S]):
     start: float = field(default_factory=perf_counter)
     best: tuple[float, S] | None = None
     good: S | None = None
+    limit: float | None = None
 
     def __post_init__(self) -> None:
         self._measures: list[tuple[int, Measure]] = [
             (m.every or self.every, m.begin(self.algorithm, self.state)) for m in self.monitors
         ]
         self._measured_at = [-1] * len(self._measures)
-        self._rows: dict[str, list[tuple[int, float, NDArray[np.float64]]]] = {}
+        self._rows: dict[str, list[Row]] = {}
         self._first = self.state.k
         self.good = self.state
 
@@ -207,8 +244,20 @@ class _Run(Generic[S]):
 
     def tell(self, measured: dict[str, Tensor]) -> bool:
         """Call the callbacks, all of them, and say whether one asks to stop."""
-        progress = Progress(self.state, self.time, self.wall, measured)
+        progress = Progress(self.state, self.time, self.wall, measured, self.snapshot)
         return any([callback(progress) for callback in self.callbacks])  # noqa: C419 - every one must be told
+
+    def snapshot(self) -> Snapshot[S]:
+        rows = {name: list(rows) for name, rows in self._rows.items()}
+        return Snapshot(
+            self.state, self._first, self.time, self.wall, self.limit, self.best, rows, list(self._measured_at)
+        )
+
+    def restore(self, snapshot: Snapshot[S]) -> None:
+        self._first, self.time, self.limit, self.best = snapshot.first, snapshot.time, snapshot.limit, snapshot.best
+        self.start = perf_counter() - snapshot.wall
+        self._rows = {name: list(rows) for name, rows in snapshot.rows.items()}
+        self._measured_at = list(snapshot.measured_at)
 
     def result(self, reason: Stop) -> Result[S]:
         if reason.failed:

@@ -29,6 +29,7 @@ _COMMANDS = {
     "demo": "simulate a scan of a picture and reconstruct it online",
     "simulate": "make a scan of a picture, with noise, as a Zarr folder",
     "reconstruct": "form the image of a scan, a few views at a time",
+    "resume": "go on with a run that was stopped",
     "info": "describe a scan",
     "denoise": "remove noise from a picture: PNG, TIFF or NPY, grey or colour",
     "train": "train a denoiser on a folder of pictures",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["RECONSTRUCTION", "picture_of", "reconstruct_scan", "say", "settings_of", "simulate_scan"]
 
-RECONSTRUCTION = ("algorithm", "sampler", "denoiser", "monitor", "compute")
+RECONSTRUCTION = ("algorithm", "sampler", "denoiser", "monitor", "compute", "run")
 
 
 def settings_of(parsed: argparse.Namespace, presets: Sequence[tuple[str, str, Any]] = ()) -> Settings:
@@ -56,17 +57,21 @@ def simulate_scan(settings: Settings, image: Tensor, path: Path) -> Scan:
     return scan
 
 
-def reconstruct_scan(scan: Scan, settings: Settings, folder: Path, command: str) -> int:
+def reconstruct_scan(
+    scan: Scan, settings: Settings, folder: Path, command: str, source: Path, *, go_on: bool = False
+) -> int:
     """Reconstruct into the folder, say what came out, and return the exit status."""
     from plugstream.runs.run import reconstruct
     from plugstream.runs.terminal import Terminal
     from plugstream.solver import Stop
 
-    result = reconstruct(scan, settings, folder, command=command, terminal=Terminal())
+    result = reconstruct(scan, settings, folder, command=command, source=source, go_on=go_on, terminal=Terminal())
     if "snr" in result.history:
         value = float(result.history["snr"].value[result.history["snr"].step == result.image_step][-1])
         say(f"SNR {value:.2f} dB at step {result.image_step}")
     say(f"results are in {folder}: report.png shows them, settings.toml repeats them")
+    if result.reason is Stop.INTERRUPTED:
+        say(f"go on with: plugstream resume {shlex.quote(str(folder))}")
     return 130 if result.reason is Stop.INTERRUPTED else int(result.reason.failed)
 
 

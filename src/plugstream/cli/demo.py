@@ -22,11 +22,11 @@ def run(parsed: argparse.Namespace) -> int:
     """Simulate a scan of a picture and reconstruct it online."""
     settings = settings_of(parsed, _DEMO)
     from plugstream.recipes import check, make_geometry
-    from plugstream.runs.run import free_folder, make_folder
+    from plugstream.runs.folder import free_folder, make_folder
 
     check(settings, make_geometry(settings))
     picture = picture_of(settings)
     folder = make_folder(parsed.out or free_folder("plugstream-demo"))
     scan = simulate_scan(settings, picture, folder / "scan.zarr")
     again = f"plugstream demo --settings {shlex.quote(str(folder / 'settings.toml'))}"
-    return reconstruct_scan(scan, settings, folder, again)
+    return reconstruct_scan(scan, settings, folder, again, folder / "scan.zarr")

@@ -21,7 +21,7 @@ def run(parsed: argparse.Namespace) -> int:
     """Form the image of a scan, a few views at a time."""
     settings = settings_of(parsed)
     from plugstream.recipes import check
-    from plugstream.runs.run import free_folder, make_folder
+    from plugstream.runs.folder import free_folder, make_folder
     from plugstream.scans.store import open_scan
 
     stored = open_scan(parsed.scan)
@@ -29,4 +29,5 @@ def run(parsed: argparse.Namespace) -> int:
     scan = stored.load()  # every chunk is read and checked here, before a folder is made
     folder = make_folder(parsed.out or free_folder(f"{parsed.scan.resolve().stem}-run"))
     where, saved = (shlex.quote(str(path)) for path in (parsed.scan, folder / "settings.toml"))
-    return reconstruct_scan(scan, settings, folder, f"plugstream reconstruct {where} --settings {saved}")
+    command = f"plugstream reconstruct {where} --settings {saved}"
+    return reconstruct_scan(scan, settings, folder, command, parsed.scan)

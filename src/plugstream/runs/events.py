@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
+import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Event", "EventLog", "Listener", "read_events"]
+from plugstream.errors import InputError
+
+__all__ = ["Event", "EventLog", "Listener", "measurements", "read_events"]
 
 Event = dict[str, Any]
 Listener = Callable[[Event], None]
@@ -23,18 +27,27 @@ class EventLog:
     """
 
     def __init__(self, path: Path, listeners: tuple[Listener, ...] = ()) -> None:
-        self._file = path.open("a", encoding="utf-8")
+        try:
+            _drop_cut_line(path)
+            self._file = path.open("a", encoding="utf-8")
+        except OSError as error:
+            raise InputError(f"cannot write the event log {path}: {error.strerror}") from error
+        self._path = path
         self._listeners = listeners
 
     def add(self, kind: str, **content: Any) -> None:
         event = {"event": kind, "at": round(time.time(), 3), **_plain(content)}
-        self._file.write(json.dumps(event) + "\n")
-        self._file.flush()
+        try:
+            self._file.write(json.dumps(event) + "\n")
+            self._file.flush()
+        except OSError as error:
+            raise InputError(f"cannot write the event log {self._path}: {error.strerror}") from error
         for listener in self._listeners:
             listener(event)
 
     def close(self) -> None:
-        self._file.close()
+        with contextlib.suppress(OSError):  # what could not be written was told when it was added
+            self._file.close()
 
 
 def read_events(path: Path) -> Iterator[Event]:
@@ -43,6 +56,26 @@ def read_events(path: Path) -> Iterator[Event]:
         for line in file:
             if line.endswith("\n"):
                 yield json.loads(line)
+
+
+def measurements(path: Path) -> list[Event]:
+    """The events of kind "measured" that count: where a run was resumed, what came after its checkpoint is repeated."""
+    out: list[Event] = []
+    for event in read_events(path):
+        if event["event"] == "resume":
+            out = [earlier for earlier in out if earlier["step"] <= event["step"]]
+        elif event["event"] == "measured":
+            out.append(event)
+    return out
+
+
+def _drop_cut_line(path: Path) -> None:
+    """Take off a last line that a crash cut short, so that the next event is a line of its own."""
+    if path.exists():
+        content = path.read_bytes()
+        whole = content.rfind(b"\n") + 1
+        if whole < len(content):
+            os.truncate(path, whole)
 
 
 def _plain(value: Any) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ def draw_report(
     result: NDArray[np.float32],
     backprojection: NDArray[np.float32] | None,
     truth: NDArray[np.float32] | None,
-    events: Iterable[Event],
+    measured: Sequence[Event],
 ) -> None:
     """Draw the images side by side on one grey scale, labelled with their SNR, above the convergence curves."""
     from matplotlib.figure import Figure
@@ -51,12 +51,11 @@ def draw_report(
         axes.imshow(image, **scale)
         axes.set_title(name, fontsize=10, color=_INK)
         axes.set_axis_off()
-    _draw_curves(curves, list(events))
+    _draw_curves(curves, measured)
     figure.savefig(path, dpi=110)
 
 
-def _draw_curves(figure: Any, events: list[Event]) -> None:
-    measured = [event for event in events if event["event"] == "measured"]
+def _draw_curves(figure: Any, measured: Sequence[Event]) -> None:
     names = [("relative_distance", "||x - P(x)||² relative to x⁰", True), ("snr", "SNR (dB)", False)]
     if not any("snr" in event["values"] for event in measured):
         names[1] = (

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import csv
+import json
 import os
 import platform
+import time
 import warnings
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -16,85 +19,124 @@ from plugstream.errors import InputError, PlugstreamWarning
 from plugstream.fidelity import LeastSquares
 from plugstream.monitors import SNR, Cost, Distance, Monitor
 from plugstream.recipes import check, make_algorithm, make_model
-from plugstream.runs.events import EventLog, Listener, read_events
+from plugstream.runs.checkpoints import Checkpoints, digest
+from plugstream.runs.events import EventLog, Listener, measurements
+from plugstream.runs.folder import lock, write_text
 from plugstream.runs.images import save_image
 from plugstream.runs.report import draw_report
 from plugstream.runs.terminal import Terminal
-from plugstream.scans.scan import Scan
+from plugstream.scans.scan import Scan, fingerprint
 from plugstream.settings import Settings, to_toml
-from plugstream.solver import Progress, Result, Series, solve
+from plugstream.solver import Progress, Result, Series, Snapshot, solve
 
-__all__ = ["free_folder", "make_folder", "reconstruct"]
+__all__ = ["Kept", "open_run", "reconstruct"]
 
 
-def make_folder(path: Path) -> Path:
-    """Make a new folder for a run; one that exists is refused, so that no result is overwritten."""
+@dataclass(frozen=True)
+class Kept:
+    """What run.json says: where the scan lies, and the command that repeats the run."""
+
+    source: Path
+    command: str
+
+
+def open_run(folder: Path) -> Kept:
+    """Read what is needed to go on with the run in a folder."""
     try:
-        path.mkdir(parents=False)
-    except FileExistsError:
-        raise InputError(f"the output {path} exists already; choose another with --out, or remove it") from None
-    except OSError as error:
-        raise InputError(f"cannot make the output folder {path}: {error.strerror}") from error
-    return path
-
-
-def free_folder(stem: str) -> Path:
-    """The first of stem, stem-2, stem-3, ... that does not exist."""
-    number = 1
-    while (path := Path(stem if number == 1 else f"{stem}-{number}")).exists():
-        number += 1
-    return path
+        content = json.loads((folder / "run.json").read_text(encoding="utf-8"))
+        return Kept((folder / content["scan"]).resolve(), content["command"])
+    except FileNotFoundError:
+        raise InputError(f"{folder} is not the folder of a run that had begun: it has no run.json") from None
+    except (OSError, KeyError, TypeError, ValueError) as error:
+        raise InputError(f"run.json of {folder} cannot be read: {error}") from error
 
 
 def reconstruct(
-    scan: Scan, settings: Settings, folder: Path, *, command: str, terminal: Terminal | None = None
+    scan: Scan,
+    settings: Settings,
+    folder: Path,
+    *,
+    command: str,
+    source: Path,
+    go_on: bool = False,
+    terminal: Terminal | None = None,
 ) -> Result[State]:
-    """Reconstruct a scan as the settings say, into an existing empty folder.
+    """Reconstruct a scan as the settings say, into an existing folder that nobody else writes to.
 
-    Leaves settings.toml (which repeats the run), events.jsonl, history.csv, result, truth and backprojection as PNG,
-    TIFF and NPY, and report.png. `command` is written into the settings as the way to repeat it.
+    Leaves settings.toml (which repeats the run), run.json, events.jsonl, checkpoints, history.csv, result, truth and
+    backprojection as PNG, TIFF and NPY, and report.png.
+
+    Arguments:
+        command: how to repeat it. source: where the scan lies on disk; both are written down for `plugstream resume`.
+        go_on: go on from the last checkpoint of this folder, or from the start if there is none yet.
     """
     check(settings, scan.geometry)
-    (folder / "settings.toml").write_text(to_toml(settings, f"plugstream {__version__}\nrepeat with: {command}"))
-    listeners: tuple[Listener, ...] = () if terminal is None else (terminal,)
-    log = EventLog(folder / "events.jsonl", listeners)
-    try:
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always", PlugstreamWarning)
-            result, fidelity = _run(scan, settings, log, terminal, caught)
-        _tell(log, caught)
-        save_image(result.image, folder / "result")
-        backprojection = fidelity.backprojection()
-        save_image(backprojection, folder / "backprojection")
-        if scan.truth is not None:
-            save_image(torch.from_numpy(scan.truth), folder / "truth")
-        _write_history(folder / "history.csv", result.history)
-        log.add(
-            "stop",
-            step=result.state.k,
-            image_step=result.image_step,
-            time=result.time,
-            wall=result.wall,
-            reason=result.reason.value,
-            failed=result.reason.failed,
+    with lock(folder):
+        where, here = source.resolve(), folder.resolve()
+        if where.is_relative_to(here):  # so that the folder can be moved
+            where = where.relative_to(here)
+        write_text(folder / "settings.toml", to_toml(settings, f"plugstream {__version__}\nrepeat with: {command}"))
+        write_text(folder / "run.json", json.dumps({"scan": str(where), "command": command}, indent=1) + "\n")
+        listeners: tuple[Listener, ...] = () if terminal is None else (terminal,)
+        log = EventLog(folder / "events.jsonl", listeners)
+        checkpoints = Checkpoints(
+            folder / "checkpoints", {"scan": fingerprint(scan), "settings": _settings_digest(settings)}
         )
-    finally:
-        log.close()
+        try:
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always", PlugstreamWarning)
+                result, fidelity = _run(scan, settings, log, checkpoints, go_on, terminal, caught)
+            _tell(log, caught)
+            backprojection = fidelity.backprojection()
+            _write_results(folder, scan, settings, result, backprojection)
+            log.add(
+                "stop",
+                step=result.state.k,
+                image_step=result.image_step,
+                time=result.time,
+                wall=result.wall,
+                reason=result.reason.value,
+                failed=result.reason.failed,
+            )
+        except OSError as error:
+            raise InputError(f"cannot write the results to {folder}: {error.strerror or error}") from error
+        finally:
+            log.close()
+    return result
+
+
+def _write_results(
+    folder: Path, scan: Scan, settings: Settings, result: Result[State], backprojection: torch.Tensor
+) -> None:
+    save_image(result.image, folder / "result")
+    save_image(backprojection, folder / "backprojection")
+    if scan.truth is not None:
+        save_image(torch.from_numpy(scan.truth), folder / "truth")
+    _write_history(folder / "history.csv", result.history)
     draw_report(
         folder / "report.png",
         title=_title(settings, result),
         result=result.image.cpu().float().numpy(),
         backprojection=backprojection.cpu().float().numpy(),
         truth=scan.truth,
-        events=read_events(folder / "events.jsonl"),
+        measured=measurements(folder / "events.jsonl"),
     )
-    return result
+
+
+def _settings_digest(settings: Settings) -> str:
+    """Of everything that the iterates depend on: how long to run and how often to measure may change on the way."""
+    values = settings.model_dump(exclude={"simulate", "monitor", "run"})
+    free = {"time_limit", "distance_limit"} | ({"iterations"} if settings.algorithm.sigma_end is None else set())
+    values["algorithm"] = {key: value for key, value in values["algorithm"].items() if key not in free}
+    return digest(values)
 
 
 def _run(
     scan: Scan,
     settings: Settings,
     log: EventLog,
+    checkpoints: Checkpoints,
+    go_on: bool,
     terminal: Terminal | None,
     caught: list[warnings.WarningMessage],
 ) -> tuple[Result[State], LeastSquares]:
@@ -109,6 +151,7 @@ def _run(
     )
     log.add("note", text=f"building the model of {scan.n_views} views on {settings.compute.device}")
     model = make_model(scan.geometry, settings.compute)
+    log.add("note", text=model.describe())
     fidelity = LeastSquares(model, scan.read())
     log.add("note", text="estimating the Lipschitz constant L of every view")
     algorithm: Algorithm[State] = make_algorithm(settings, fidelity)  # type: ignore[assignment]
@@ -117,31 +160,54 @@ def _run(
     log.add("note", text=f"L = {fidelity.lipschitz_max:.4g}, step {gamma:.6g}, sigma {sigma:.4g}")
     _tell(log, caught)
 
+    snapshot: Snapshot[State] | None = None
+    if go_on and checkpoints.files():
+        snapshot, damaged = checkpoints.load(state)
+        for text in damaged:
+            log.add("note", text=f"warning: {text}; going on from an older one")
+    if go_on:
+        step = 0 if snapshot is None else snapshot.state.k
+        log.add("resume", step=step)
+        log.add("note", text=f"going on from step {step}")
+    saved = time.monotonic()
+    last: Progress[State] | None = None
+
     def follow(progress: Progress[State]) -> None:
+        nonlocal saved, last
+        last = progress
         k = progress.state.k
         if progress.measured:
             values = {name: float(value) for name, value in progress.measured.items()}
             log.add("measured", step=k, time=round(progress.time, 4), values=values)
         if terminal is not None:
             terminal.tick(k, progress.time)
+        if k > 0 and time.monotonic() - saved >= settings.run.checkpoint:
+            checkpoints.save(progress.snapshot())
+            saved = time.monotonic()
 
     result: Result[State] = solve(
         algorithm,
-        state=state,
-        iterations=settings.algorithm.iterations,
-        monitors=_monitors(settings, scan),
+        state=state if snapshot is None else None,
+        resume=snapshot,
+        iterations=max(0, settings.algorithm.iterations - (0 if snapshot is None else snapshot.state.k)),
+        monitors=_monitors(settings, scan, snapshot),
         every=settings.monitor.every,
         time_limit=settings.algorithm.time_limit,
         distance_limit=settings.algorithm.distance_limit,
         callbacks=[follow],
     )
+    if last is not None and result.state.k > 0:
+        checkpoints.save(last.snapshot())
     return result, fidelity
 
 
-def _monitors(settings: Settings, scan: Scan) -> list[Monitor]:
+def _monitors(settings: Settings, scan: Scan, snapshot: Snapshot[State] | None) -> list[Monitor]:
     monitors: list[Monitor] = []
     if settings.monitor.distance:
-        monitors.append(Distance())
+        first = None
+        if snapshot is not None and "distance" in snapshot.rows:
+            first = torch.as_tensor(snapshot.rows["distance"][0][2]).to(snapshot.state.image)
+        monitors.append(Distance(reference=first))
     if scan.truth is not None:
         monitors.append(SNR(torch.from_numpy(scan.truth)))
     if settings.monitor.cost:
@@ -161,8 +227,8 @@ def _write_history(path: Path, history: dict[str, Series]) -> None:
         writer = csv.writer(file)
         writer.writerow(["quantity", "step", "time", "value"])
         for name, series in history.items():
-            for step, time, value in zip(series.step, series.time, series.value, strict=True):
-                writer.writerow([name, int(step), f"{time:.6f}", repr(float(value))])
+            for step, seconds, value in zip(series.step, series.time, series.value, strict=True):
+                writer.writerow([name, int(step), f"{seconds:.6f}", repr(float(value))])
 
 
 def _title(settings: Settings, result: Result[State]) -> str:

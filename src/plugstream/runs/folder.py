@@ -1,0 +1,62 @@
+"""The folder of a run: made new, locked while somebody writes to it."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from plugstream.errors import InputError
+
+__all__ = ["free_folder", "lock", "make_folder", "write_text"]
+
+
+def make_folder(path: Path) -> Path:
+    """Make a new folder for a run; one that exists is refused, so that no result is overwritten."""
+    try:
+        path.mkdir(parents=False)
+    except FileExistsError:
+        raise InputError(f"the output {path} exists already; choose another with --out, or remove it") from None
+    except OSError as error:
+        raise InputError(f"cannot make the output folder {path}: {error.strerror}") from error
+    return path
+
+
+def free_folder(stem: str) -> Path:
+    """The first of stem, stem-2, stem-3, ... that does not exist."""
+    number = 1
+    while (path := Path(stem if number == 1 else f"{stem}-{number}")).exists():
+        number += 1
+    return path
+
+
+@contextmanager
+def lock(folder: Path) -> Iterator[None]:
+    """Nobody else writes to this run meanwhile; when the process ends, however it ends, the system unlocks it."""
+    try:
+        handle = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
+    except OSError as error:
+        raise InputError(f"cannot write to the run {folder}: {error.strerror}") from error
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise InputError(f"another process is writing to the run {folder}; wait for it, or stop it") from None
+        yield
+    finally:
+        os.close(handle)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a small file at once or not at all."""
+    temporary = path.with_name(f".{path.name}.new")
+    try:
+        with temporary.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError as error:
+        raise InputError(f"cannot write {path}: {error.strerror}") from error
