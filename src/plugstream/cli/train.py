@@ -4,88 +4,131 @@ from __future__ import annotations
 
 import argparse
 import shlex
+import shutil
 import sys
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from plugstream.cli.common import say
 from plugstream.errors import InputError
+
+if TYPE_CHECKING:
+    from plugstream.training.patches import Patches
 
 SECTIONS: tuple[str, ...] = ()
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What the command has besides settings."""
-    parser.add_argument("what", choices=["ridge"], help="the denoiser to train")
+    parser.add_argument("what", choices=["tnrd", "ridge"], help="the denoiser to train")
     parser.add_argument("images", type=Path, help="a folder of pictures")
-    parser.add_argument("out", type=Path, help="the weights to write, by custom ending in .safetensors")
-    parser.add_argument("--steps", type=int, default=6000, help="steps of Adam (6000)")
-    parser.add_argument("--batch", type=int, default=32, help="patches a step (32)")
-    parser.add_argument("--patch", type=int, default=64, help="pixels a side of a patch (64)")
-    parser.add_argument("--rate", type=float, default=0.03, help="learning rate at the start (0.03)")
+    parser.add_argument("out", type=Path, help="the weights to write, ending in .safetensors")
+    parser.add_argument("--sigma", type=float, help="tnrd: the noise it is for, on the scale 0 .. 255")
+    parser.add_argument("--steps", type=int, help="steps of Adam, for tnrd those of all stages together (6000)")
+    parser.add_argument("--stage-steps", type=int, default=500, help="tnrd: steps of each stage alone (500)")
+    parser.add_argument("--batch", type=int, help="patches a step (ridge 32, tnrd 16)")
+    parser.add_argument("--patch", type=int, help="pixels a side of a patch (ridge 64, tnrd 96)")
+    parser.add_argument("--rate", type=float, help="learning rate at the start (ridge 0.03, tnrd 0.005)")
     parser.add_argument("--seed", type=int, default=0, help="of patches and noise (0)")
     parser.add_argument("--device", default="cpu", help="cpu, cuda or cuda:N (cpu)")
 
 
+_DEFAULTS = {
+    "ridge": {"steps": 6000, "batch": 32, "patch": 64, "rate": 0.03},
+    "tnrd": {"steps": 6000, "batch": 16, "patch": 96, "rate": 0.005},
+}
+
+
 def run(parsed: argparse.Namespace) -> int:
-    """Train, writing OUT.checkpoint every 500 steps; the same command goes on from there after a stop."""
-    for name in ("steps", "batch", "patch", "rate"):
+    """Train, with checkpoints beside OUT every 500 steps; the same command goes on from there after a stop."""
+    for name, value in _DEFAULTS[parsed.what].items():
+        if getattr(parsed, name) is None:
+            setattr(parsed, name, value)
         if not getattr(parsed, name) > 0:
             raise InputError(f"--{name} must be > 0, not {getattr(parsed, name)}")
+    if parsed.what == "tnrd" and (parsed.sigma is None or not parsed.sigma > 0 or parsed.stage_steps < 1):
+        raise InputError("tnrd is trained for one noise level: give --sigma, such as 25, and --stage-steps >= 1")
+    if parsed.out.suffix != ".safetensors":
+        raise InputError(f"weights are written as .safetensors, not as {parsed.out.name!r}")
     if parsed.out.exists():
         raise InputError(f"{parsed.out} exists already; remove it or choose another name")
     if not parsed.out.parent.is_dir():
         raise InputError(f"the folder {parsed.out.parent} does not exist; make it first")
-    from plugstream import __version__
-    from plugstream.denoisers.ridge import Ridges, save_ridge
     from plugstream.recipes import prepare_device
     from plugstream.settings import ComputeSettings
     from plugstream.training.patches import Patches
-    from plugstream.training.ridge import train_ridge
 
+    least = 7  # the size of a filter, of either
+    if parsed.patch < least:
+        raise InputError(f"--patch must be at least {least}, the size of a filter, not {parsed.patch}")
     prepare_device(ComputeSettings(device=parsed.device))
     patches = Patches.from_folder(parsed.images, parsed.patch, seed=parsed.seed)
-    if parsed.patch < Ridges.initial().size:
-        raise InputError(f"--patch must be at least {Ridges.initial().size}, the size of a filter, not {parsed.patch}")
-    checkpoint = parsed.out.with_name(f"{parsed.out.name}.checkpoint")
+    checkpoint = parsed.out.with_suffix(".checkpoint")
     say(f"training {parsed.what} on {len(patches.pictures)} pictures; {checkpoint} keeps what is done")
-    ridges = train_ridge(
-        patches,
-        steps=parsed.steps,
-        batch=parsed.batch,
-        rate=parsed.rate,
-        device=parsed.device,
-        checkpoint=checkpoint,
-        progress=_Progress(parsed.steps),
-    )
+    try:
+        _train(parsed, patches, checkpoint)
+    except KeyboardInterrupt:
+        say(f"stopped; the same command goes on from {checkpoint}")
+        return 130
+    shutil.rmtree(checkpoint)
+    say(f"wrote {parsed.out}")
+    return 0
+
+
+def _train(parsed: argparse.Namespace, patches: Patches, checkpoint: Path) -> None:
+    from plugstream import __version__
+
+    common = {"batch": parsed.batch, "rate": parsed.rate, "device": parsed.device}
     card = {
-        "what": "convex ridge denoiser, 1/2-averaged by construction",
         "data": f"{len(patches.pictures)} pictures of {parsed.images.resolve().name}",
         "command": shlex.join(["plugstream", *sys.argv[1:]]),
         "seed": parsed.seed,
         "plugstream": __version__,
     }
-    save_ridge(parsed.out, ridges, card)
-    checkpoint.unlink()
-    say(f"wrote {parsed.out}")
-    return 0
+    checkpoint.mkdir(exist_ok=True)
+    if parsed.what == "tnrd":
+        from plugstream.denoisers.tnrd.files import save_model
+        from plugstream.training.tnrd import train_tnrd
+
+        model = train_tnrd(
+            patches,
+            parsed.sigma,
+            stage_steps=parsed.stage_steps,
+            joint_steps=parsed.steps,
+            checkpoint=checkpoint,
+            progress=_Progress(),
+            **common,
+        )
+        save_model(model, parsed.out, card)
+    else:
+        from plugstream.denoisers.ridge import save_ridge
+        from plugstream.training.ridge import train_ridge
+
+        progress = _Progress()
+        ridges = train_ridge(
+            patches,
+            steps=parsed.steps,
+            checkpoint=checkpoint / "ridge.safetensors",
+            progress=lambda step, loss: progress("ridge", step, parsed.steps, loss),
+            **common,
+        )
+        save_ridge(parsed.out, ridges, card)
 
 
 class _Progress:
-    """The loss, as a mean over the last steps, and how long it will still take."""
+    """The loss, as a mean over the last steps, and how long a phase will still take."""
 
-    def __init__(self, steps: int) -> None:
-        self.steps = steps
-        self.first: int | None = None
-        self.begin = self.shown = time.monotonic()
-        self.mean = 0.0
+    def __init__(self) -> None:
+        self.phase = ""
+        self.shown = time.monotonic()
 
-    def __call__(self, step: int, loss: float) -> None:
-        self.first = step if self.first is None else self.first
-        share = max(0.01, 1 / (step - self.first + 1))
-        self.mean += share * (loss - self.mean)
+    def __call__(self, phase: str, step: int, steps: int, loss: float) -> None:
         now = time.monotonic()
-        if now - self.shown > 5 or step == self.steps:
+        if phase != self.phase:
+            self.phase, self.first, self.begin, self.mean = phase, step, now, loss
+        self.mean += max(0.01, 1 / (step - self.first + 1)) * (loss - self.mean)
+        if now - self.shown > 5 or step == steps:
             self.shown = now
-            left = (now - self.begin) / max(1, step - self.first) * (self.steps - step)
-            say(f"step {step}/{self.steps}   loss {self.mean:.4f}   {left:.0f} s to go")
+            left = (now - self.begin) / max(1, step - self.first) * (steps - step)
+            say(f"{phase}: step {step}/{steps}   loss {self.mean:.4f}   {left:.0f} s to go")
