@@ -15,6 +15,8 @@ _HOME = {
     "plugstream.algorithms": ["ADMM", "Algorithm", "ProximalGradient"],
     "plugstream.denoisers": [
         "BM3D",
+        "NLM",
+        "TNRD",
         "TV",
         "BM3DProfile",
         "Box",
@@ -27,7 +29,7 @@ _HOME = {
         "NonNegative",
         "SoftThreshold",
     ],
-    "plugstream.errors": ["InputError", "PlugstreamWarning"],
+    "plugstream.errors": ["DamagedError", "InputError", "PlugstreamWarning"],
     "plugstream.fidelity": ["Fidelity", "LeastSquares", "SmoothFidelity"],
     "plugstream.models": ["BornModel", "FunctionModel", "MatrixModel", "Model", "ModelBase"],
     "plugstream.monitors": ["SNR", "Cost", "Distance", "snr"],
@@ -37,6 +39,8 @@ _HOME = {
         "BornGeometry",
         "Grid",
         "MemoryScan",
+        "ScanWriter",
+        "Setup",
         "StoredScan",
         "open_scan",
         "ring",
@@ -55,6 +59,8 @@ if TYPE_CHECKING:  # the same names for type checkers and editors; a test keeps 
     from plugstream.algorithms import ADMM as ADMM, Algorithm as Algorithm, ProximalGradient as ProximalGradient
     from plugstream.denoisers import (
         BM3D as BM3D,
+        NLM as NLM,
+        TNRD as TNRD,
         TV as TV,
         BM3DProfile as BM3DProfile,
         Box as Box,
@@ -67,7 +73,11 @@ if TYPE_CHECKING:  # the same names for type checkers and editors; a test keeps 
         NonNegative as NonNegative,
         SoftThreshold as SoftThreshold,
     )
-    from plugstream.errors import InputError as InputError, PlugstreamWarning as PlugstreamWarning
+    from plugstream.errors import (
+        DamagedError as DamagedError,
+        InputError as InputError,
+        PlugstreamWarning as PlugstreamWarning,
+    )
     from plugstream.fidelity import Fidelity as Fidelity, LeastSquares as LeastSquares, SmoothFidelity as SmoothFidelity
     from plugstream.models import (
         BornModel as BornModel,
@@ -90,6 +100,8 @@ if TYPE_CHECKING:  # the same names for type checkers and editors; a test keeps 
         BornGeometry as BornGeometry,
         Grid as Grid,
         MemoryScan as MemoryScan,
+        ScanWriter as ScanWriter,
+        Setup as Setup,
         StoredScan as StoredScan,
         open_scan as open_scan,
         ring as ring,

@@ -8,10 +8,10 @@ from typing import Any
 import torch
 
 from plugstream.algorithms import ADMM, ProximalGradient
-from plugstream.denoisers import BM3D, TNRD, TV, Box, Clipped, Damped, Denoiser, Identity, SoftThreshold
+from plugstream.denoisers import BM3D, NLM, TNRD, TV, Box, Clipped, Damped, Denoiser, Identity, SoftThreshold
 from plugstream.errors import InputError
 from plugstream.fidelity import LeastSquares
-from plugstream.models.born import BornModel
+from plugstream.models.born import BornModel, choose_method
 from plugstream.sampling import All, Epochs, Fixed, Importance, Sampler, Shifted, Uniform, evenly_spaced
 from plugstream.scans.geometry import BornGeometry, Grid
 from plugstream.schedules import Geometric, parse_step
@@ -88,7 +88,8 @@ def make_denoiser(settings: DenoiserSettings) -> Denoiser:
         denoiser = TNRD(white=white) if settings.weights is None else TNRD.load(settings.weights, white=white)
         denoiser = Clipped(denoiser, low, high) if bounded else denoiser
     else:
-        denoiser = {"bm3d": BM3D(settings.profile), "soft": SoftThreshold(), "identity": Identity()}[settings.name]
+        simple = {"bm3d": BM3D(settings.profile), "nlm": NLM(), "soft": SoftThreshold(), "identity": Identity()}
+        denoiser = simple[settings.name]
         denoiser = Clipped(denoiser, low, high) if bounded else denoiser
     return denoiser if settings.damping is None else Damped(denoiser, settings.damping)
 
@@ -110,12 +111,20 @@ def make_sampler(settings: SamplerSettings, fidelity: LeastSquares) -> Sampler:
 def check(settings: Settings, geometry: BornGeometry) -> None:
     """Refuse everything that can be known to fail, before the model is built and before anything is written."""
     _check_algorithm(settings.algorithm)
-    prepare_device(settings.compute)
+    device, dtype = prepare_device(settings.compute)
+    choose_method(geometry, method=settings.compute.method, eps=settings.compute.eps, device=device, dtype=dtype)
     denoiser, shape = make_denoiser(settings.denoiser), geometry.grid.shape
     if min(shape) < denoiser.min_size:
         name, least = settings.denoiser.name, denoiser.min_size
         raise InputError(f"the image is {shape[0]} x {shape[1]}, but {name} needs at least {least} pixels a side")
     batch, views = settings.sampler.batch, geometry.n_views
+    if settings.scan.follow:
+        if settings.sampler.name in ("fixed", "importance"):
+            raise InputError(
+                f"the sampler {settings.sampler.name} cannot take views that are still to come; follow with uniform, "
+                "epochs, shifted or all"
+            )
+        return
     if settings.sampler.name != "all" and batch > views:
         raise InputError(f"a batch of {batch} views was asked for, but the scan has {views}; use a smaller --batch")
 

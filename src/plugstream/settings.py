@@ -26,6 +26,10 @@ def _flag(name: str) -> dict[str, Any]:
     return {"flag": name}
 
 
+_SWITCH: dict[str, Any] = {"switch": True}
+"""A setting that is off unless its flag is there; the flag takes no value."""
+
+
 class _Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
@@ -76,7 +80,7 @@ class SamplerSettings(_Section):
 class DenoiserSettings(_Section):
     """The prior."""
 
-    name: Literal["bm3d", "tnrd", "tv", "tv-anisotropic", "soft", "box", "identity"] = Field(
+    name: Literal["bm3d", "nlm", "tnrd", "tv", "tv-anisotropic", "soft", "box", "identity"] = Field(
         "tv", description="which denoiser", json_schema_extra=_flag("denoiser")
     )
     low: float | None = Field(0.0, description="least value of the image; 'none' for no limit")
@@ -107,7 +111,26 @@ class ComputeSettings(_Section):
         "auto", description="the Born model by its Green's matrix, through plane waves, or whichever is cheaper"
     )
     eps: float | None = Field(
-        None, ge=1e-12, le=1e-3, description="accuracy of the fast method; 1e-5 in float32, 1e-9 in float64 if not given"
+        None, ge=1e-12, le=1e-3, description="accuracy of the fast method; 1e-5, or 1e-9 in float64, if not given"
+    )
+
+
+class ScanSettings(_Section):
+    """How the scan is read."""
+
+    in_memory: float = Field(256.0, ge=0, description="MB of data up to which a scan is loaded whole")
+    ahead: int = Field(2, ge=0, le=64, description="batches to read ahead where it is not")
+    readers: int = Field(2, ge=1, le=64, description="threads that read")
+    follow: bool = Field(
+        False,
+        description="use views as they are measured; 'iterations' then counts from the end of the scan",
+        json_schema_extra=_SWITCH,
+    )
+    patience: float | None = Field(
+        None, gt=0, description="when following, take the scan as ended after so many seconds without a view"
+    )
+    skip_damaged: bool = Field(
+        False, description="read all of the scan first, and leave damaged views out", json_schema_extra=_SWITCH
     )
 
 
@@ -126,6 +149,7 @@ class Settings(_Section):
     denoiser: DenoiserSettings = DenoiserSettings()
     monitor: MonitorSettings = MonitorSettings()
     compute: ComputeSettings = ComputeSettings()
+    scan: ScanSettings = ScanSettings()
     run: RunSettings = RunSettings()
 
 

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "bm3d_bindings.hpp"
+#include "tnrd_bindings.hpp"
 #include "tv.hpp"
 
 namespace nb = nanobind;
@@ -120,4 +121,5 @@ NB_MODULE(_kernels, m) {
     bind_tv<float>(m);
     bind_tv<double>(m);
     plugstream::bm3d::bind(m, &find_level);
+    plugstream::tnrd::bind(m, &find_level);
 }

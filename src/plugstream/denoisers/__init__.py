@@ -2,12 +2,16 @@
 
 from plugstream.denoisers.base import Denoiser, Sigma
 from plugstream.denoisers.bm3d import BM3D, Profile as BM3DProfile
+from plugstream.denoisers.nlm import NLM
 from plugstream.denoisers.simple import Box, Identity, NonNegative, SoftThreshold
+from plugstream.denoisers.tnrd import TNRD
 from plugstream.denoisers.tv import TV
 from plugstream.denoisers.wrap import Clipped, Damped, FromFunction, FromModule, as_denoiser
 
 __all__ = [
     "BM3D",
+    "NLM",
+    "TNRD",
     "TV",
     "BM3DProfile",
     "Box",

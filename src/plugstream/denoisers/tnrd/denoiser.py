@@ -1,0 +1,156 @@
+"""TNRD as a denoiser: which model and which of its three forms runs, and what input it takes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from plugstream.denoisers.base import Denoiser, Sigma, per_image
+from plugstream.denoisers.tnrd import native, triton_form
+from plugstream.denoisers.tnrd.files import load_models, save_model
+from plugstream.denoisers.tnrd.model import ReactionDiffusion
+from plugstream.errors import InputError
+
+__all__ = ["TNRD"]
+
+_SHIPPED = Path(__file__).parent / "weights"
+
+
+class TNRD(Denoiser):
+    r"""The prior of a trained diffusion: five steps with 48 filters and nonlinearities learnt from photographs.
+
+    D(z, sigma) = (sigma / s0) R(s0 z / sigma), where R is the model (`ReactionDiffusion`) trained for noise s0 on the
+    scale 0 .. 255. The scaling makes it exact to the trained model at 255 sigma / white = s0, and a denoiser for every
+    other sigma and every range of values. Of several models the one whose s0 is nearest to 255 sigma / white, as a
+    ratio, is used. So for one model D(c z, c sigma) = c D(z, sigma), up to rounding.
+
+    It is no proximal operator, and not known to be averaged. sigma = 0 returns the image as it is. A NaN spreads as far
+    as the filters reach, six pixels a stage. Differentiable once, in the image and in a model's parameters where they
+    ask for gradients; then, and in double precision, the torch form runs. The fast forms are for 7 x 7 filters.
+
+    Arguments:
+        models: a model or several; ours, trained by us, if not given.
+        white: the value that white has in the images, to choose among several models.
+    Images are (..., H, W) with H, W >= 7 (the filters' size); sigma a number or one for each image. With several models
+    and sigma as a tensor on a GPU, choosing waits for it.
+
+    Reference: Chen and Pock, IEEE Trans. Pattern Anal. Mach. Intell. 39(6), 2017.
+    """
+
+    def __init__(
+        self, models: ReactionDiffusion | Sequence[ReactionDiffusion] | None = None, *, white: float = 1.0
+    ) -> None:
+        if models is None:
+            if not any(_SHIPPED.glob("*.safetensors")):
+                raise InputError(
+                    "no trained TNRD weights are installed; give a file or folder of them (TNRD.load(path), "
+                    "--weights PATH), or train some"
+                )
+            models = load_models(_SHIPPED)
+        self.models = (models,) if isinstance(models, ReactionDiffusion) else tuple(models)
+        if not self.models:
+            raise InputError("TNRD needs at least one model")
+        if not 0 < white < math.inf:
+            raise InputError(f"the value of white must be a number > 0, not {white}")
+        self.white = float(white)
+        self.min_size = max(model.size for model in self.models)
+        self._kept: dict[tuple[int, torch.device], tuple[object, dict[str, Tensor]]] = {}
+
+    @classmethod
+    def load(cls, path: str | Path, *, sigma: float | None = None, white: float = 1.0) -> TNRD:
+        """TNRD with the models of a file (.safetensors, or the authors' .mat) or of a folder of such files.
+
+        A .mat file does not hold the noise level s0 that it was trained for; it is read from a name that ends in
+        'sigma=5' or such, and must be given otherwise.
+
+        Arguments:
+            path: a file or a folder. sigma: s0, on the scale 0 .. 255. white: as for `TNRD`.
+        """
+        return cls(load_models(path, sigma), white=white)
+
+    def save(self, path: str | Path) -> None:
+        """Write one model to a .safetensors file, several to a folder, one file 'sigma=5.safetensors' or such each.
+
+        `load` brings them back to the bit.
+
+        Arguments:
+            path: the file or folder to make; a file that is there is replaced.
+        """
+        if len(self.models) == 1:
+            save_model(self.models[0], path)
+            return
+        folder = Path(path)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InputError(f"cannot make the folder {folder}: {error.strerror}") from error
+        for model in self.models:
+            save_model(model, folder / f"sigma={model.sigma:g}.safetensors")
+
+    def denoise(self, image: Tensor, sigma: Sigma, warm: Tensor | None = None) -> tuple[Tensor, None]:
+        if image.ndim < 2 or min(image.shape[-2:]) < self.min_size:
+            least = self.min_size
+            raise InputError(f"TNRD needs images of at least {least} x {least} pixels, not {tuple(image.shape)}")
+        if not image.is_floating_point():
+            raise InputError(f"TNRD needs an image of floating point numbers, not {image.dtype}")
+        stack = image.reshape(-1, *image.shape[-2:])
+        stack = stack if image.dtype == torch.float64 else stack.float()
+        level = per_image(sigma, stack.reshape(image.shape))
+        if isinstance(level, Tensor):
+            levels = level.expand(*image.shape[:-2], 1, 1).reshape(-1)
+            if levels.device.type == "cpu" and not bool(((levels >= 0) & levels.isfinite()).all()):
+                raise InputError("sigma must be a number >= 0 for each image")
+        elif level == math.inf:
+            raise InputError("sigma must be a number >= 0, not inf")
+        else:  # filled in on the device, since copying a number to it could not be captured in a CUDA graph
+            levels = torch.full((len(stack),), level, dtype=stack.dtype, device=image.device)
+        if not isinstance(level, Tensor) or len(self.models) == 1:
+            out = self._apply(self._nearest(level) if isinstance(level, float) else 0, stack, levels)
+        else:
+            out = self._apply_nearest(stack, levels)
+        return out.reshape(image.shape).to(image.dtype), None
+
+    def _nearest(self, sigma: float) -> int:
+        """Which model was trained for the noise nearest to this, as a ratio."""
+        wanted = math.log(max(255 * sigma / self.white, 1e-300))
+        return min(range(len(self.models)), key=lambda k: abs(math.log(self.models[k].sigma) - wanted))
+
+    def _apply_nearest(self, stack: Tensor, levels: Tensor) -> Tensor:
+        """Each image by its own nearest model."""
+        chosen = torch.tensor([self._nearest(level) for level in levels.tolist()], dtype=torch.int64)
+        parts = [(chosen == k).nonzero()[:, 0].to(stack.device) for k in range(len(self.models))]
+        outs = [self._apply(k, stack[at], levels[at]) for k, at in enumerate(parts) if len(at) > 0]
+        return torch.cat(outs)[torch.cat(parts).argsort()] if outs else stack
+
+    def _apply(self, index: int, stack: Tensor, levels: Tensor) -> Tensor:
+        """One model on all images, by the fastest form that serves: (N, H, W) and (N,) to (N, H, W)."""
+        model = self.models[index]
+        gain = model.sigma / levels
+        # Where sigma is zero, or so small that scaling would overflow, D is the identity to all digits.
+        gain = torch.where(gain <= 1e30, gain, 0.0)
+        if native.serves(stack, model):
+            return native.tnrd(stack, gain, self._prepared(index, stack.device))
+        if self._fused(stack, model):
+            return triton_form.tnrd(stack, gain, self._prepared(index, stack.device))
+        there = (gain > 0)[:, None, None]
+        scale = torch.where(there, gain[:, None, None], 1.0)
+        return torch.where(there, model(stack * scale) / scale, stack)
+
+    @staticmethod
+    def _fused(stack: Tensor, model: ReactionDiffusion) -> bool:
+        asked = stack.requires_grad or any(p.requires_grad for p in model.parameters())
+        return triton_form.serves(stack) and model.size == 7 and not (asked and torch.is_grad_enabled())
+
+    def _prepared(self, index: int, device: torch.device) -> dict[str, Tensor]:
+        """The model as the kernels of a device read it; formed anew when its parameters have changed."""
+        model = self.models[index]
+        stamp = tuple((p.data_ptr(), p._version) for p in model.parameters())
+        kept = self._kept.get((index, device))
+        if kept is None or kept[0] != stamp:
+            made = native.prepare(model) if device.type == "cpu" else triton_form.prepare(model, device)
+            kept = self._kept[index, device] = (stamp, made)
+        return kept[1]

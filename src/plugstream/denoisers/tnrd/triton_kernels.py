@@ -1,0 +1,129 @@
+"""The kernels of `triton_form.py`, in a file of their own because importing them needs Triton."""
+
+# mypy: ignore-errors
+# Triton kernels are not Python to a type checker.
+import triton
+import triton.language as tl
+
+__all__ = ["bumps", "bumps_gradients", "drive", "settle"]
+
+
+@triton.jit
+def first(word):
+    return word.to(tl.int32).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def second(word):
+    return (word >> 32).to(tl.int32).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def drive(
+    u, gains, forward, backward, table, shares, height, width,
+    FIRST: tl.constexpr, CELLS: tl.constexpr, STEP: tl.constexpr, REACH: tl.constexpr, BLOCK: tl.constexpr,
+    PRECISION: tl.constexpr,
+):  # fmt: skip
+    # For a block of pixels q, also 3 beyond the border: responses to all filters, a product of patches (q, tap) and
+    # filters (tap, filter); their influence; and what each gives to the 49 pixels around, a product with (filter, tap).
+    # Taps are padded from 49 to 64 and filters from 48 to 64, by zeros.
+    image = tl.program_id(1).to(tl.int64)
+    u += image * height * width
+    wide = width + 6
+    count = (height + 6) * wide
+    shares += image * 49 * count
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tap = tl.arange(0, 64)
+    i = (at // wide)[:, None] + (tap // 7)[None, :] - 6
+    j = (at % wide)[:, None] + (tap % 7)[None, :] - 6
+    i = tl.where(i < 0, -1 - i, i)
+    i = tl.where(i >= height, 2 * height - 1 - i, i)
+    j = tl.where(j < 0, -1 - j, j)
+    j = tl.where(j >= width, 2 * width - 1 - j, j)
+    inside = (at < count)[:, None] & (tap < 49)[None, :]
+    patches = tl.load(u + i * width + j, mask=inside, other=0.0)
+    if FIRST:
+        patches *= tl.load(gains + image)
+    k = tl.arange(0, 64)
+    responses = tl.dot(patches, tl.load(forward + tap[:, None] * 64 + k[None, :]), input_precision=PRECISION)
+    place = (responses + REACH) * (1.0 / STEP)
+    place = tl.where(place < 0.0, 0.0, place)  # so written, a NaN stays one
+    place = tl.where(place > CELLS - 0.001, CELLS - 0.001, place)
+    cell = place.to(tl.int32)
+    cell = tl.minimum(tl.maximum(cell, 0), CELLS - 1)  # of a NaN
+    t = place - cell.to(tl.float32) - 0.5
+    # The four coefficients of a cubic as two words of 64 bits, which are read twice as fast.
+    cubic = table + (k[None, :] * CELLS + cell) * 2
+    lower, upper = tl.load(cubic), tl.load(cubic + 1)
+    value = ((second(upper) * t + first(upper)) * t + second(lower)) * t + first(lower)
+    given = tl.dot(value, tl.load(backward + k[:, None] * 64 + tap[None, :]), input_precision=PRECISION)
+    tl.store(shares + tap[None, :] * count + at[:, None], given, mask=inside)
+
+
+@triton.jit
+def settle(
+    u, noisy, gains, reactions, shares, out, height, width,
+    FIRST: tl.constexpr, LAST: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    # Adds up what the 49 pixels around give to each, and takes the step; the last stage also undoes the gain.
+    image = tl.program_id(1).to(tl.int64)
+    wide = width + 6
+    count = (height + 6) * wide
+    shares += image * 49 * count
+    plane = image * height * width
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    inside = at < height * width
+    corner = (at // width) * wide + at % width
+    force = tl.zeros([BLOCK], tl.float32)
+    for tap in tl.static_range(49):
+        force += tl.load(shares + tap * count + corner + (6 - tap // 7) * wide + 6 - tap % 7, mask=inside, other=0.0)
+    gain = tl.load(gains + image)
+    given = tl.load(noisy + plane + at, mask=inside, other=0.0)
+    if FIRST:  # noqa: SIM108 - Triton compiles one of the two
+        before = gain * given
+    else:
+        before = tl.load(u + plane + at, mask=inside, other=0.0)
+    after = before - (tl.load(reactions) * (before - gain * given) + force)
+    if LAST:
+        after = tl.where(gain != 0.0, after / tl.where(gain != 0.0, gain, 1.0), given)
+    tl.store(out + plane + at, after, mask=inside)
+
+
+@triton.jit
+def bumps(x, weights, out, count, filters, BUMPS: tl.constexpr, SPACING: tl.constexpr, HALF: tl.constexpr,
+          BLOCK: tl.constexpr):  # fmt: skip
+    # phi of one block of the responses to one filter of one image.
+    row = tl.program_id(0).to(tl.int64)
+    at = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    inside = at < count
+    weights += (row % filters) * BUMPS
+    v = tl.load(x + row * count + at, mask=inside, other=0.0)
+    total = tl.zeros([BLOCK], tl.float32)
+    for j in range(BUMPS):
+        away = v - SPACING * (j - BUMPS // 2)
+        total += tl.load(weights + j) * tl.exp(-HALF * away * away)
+    tl.store(out + row * count + at, total, mask=inside)
+
+
+@triton.jit
+def bumps_gradients(x, weights, grad, grad_x, partial, count, filters, BUMPS: tl.constexpr, SPACING: tl.constexpr,
+                    HALF: tl.constexpr, BLOCK: tl.constexpr, LOOPS: tl.constexpr):  # fmt: skip
+    # The gradient of a long block of responses, and its share in that of the weights, added up elsewhere in a fixed
+    # order so that training repeats itself to the bit.
+    row = tl.program_id(0).to(tl.int64)
+    part = tl.program_id(1)
+    j = tl.arange(0, 64)
+    w = tl.load(weights + (row % filters) * BUMPS + j, mask=j < BUMPS, other=0.0)
+    centre = SPACING * (j - BUMPS // 2).to(tl.float32)
+    total = tl.zeros([64], tl.float32)
+    for loop in range(LOOPS):
+        at = (part * LOOPS + loop) * BLOCK + tl.arange(0, BLOCK)
+        inside = at < count
+        v = tl.load(x + row * count + at, mask=inside, other=0.0)
+        g = tl.load(grad + row * count + at, mask=inside, other=0.0)
+        away = v[:, None] - centre[None, :]
+        bump = tl.exp(-HALF * away * away)
+        total += tl.sum(bump * g[:, None], 0)
+        slope = tl.sum(bump * away * w[None, :], 1)
+        tl.store(grad_x + row * count + at, -2.0 * HALF * g * slope, mask=inside)
+    tl.store(partial + (row * tl.num_programs(1) + part) * 64 + j, total)
