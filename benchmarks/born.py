@@ -1,6 +1,6 @@
 """The fast Born method against the dense product, in one run: time, error, memory, and how they grow with the image.
 
-    python benchmarks/born.py [--device cuda] [--parts paper large growth] [--out growth.png]
+    python benchmarks/born.py [--device cuda] [--threads 2] [--parts paper large growth] [--out growth.png]
 
 paper:  256 x 256, 60 views, 360 receivers; forward and adjoint of all views, of 10 and of 1, against the dense method.
 large:  1024 x 1024, 240 views, 1,440 receivers. The Green's matrix would take 12 GB, so the dense method is timed on a
@@ -173,10 +173,13 @@ def _plot(sizes: list[int], curves: dict[str, list[float]], out: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cpu")
+    parser.add_argument("--threads", type=int, help="of the CPU; one is steadier on a busy machine")
     parser.add_argument("--parts", nargs="+", default=["paper", "large", "growth"])
     parser.add_argument("--sizes", type=int, nargs="+", default=[128, 256, 512, 1024, 2048])
     parser.add_argument("--out", type=Path, help="where to put the plot of the growth, a PNG")
     options = parser.parse_args()
+    if options.threads is not None:
+        torch.set_num_threads(options.threads)
     where = torch.cuda.get_device_name() if options.device != "cpu" else f"CPU, {torch.get_num_threads()} threads"
     print(f"on {where}")
     if "paper" in options.parts:

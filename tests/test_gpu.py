@@ -34,9 +34,10 @@ def test_born_agrees_with_the_cpu_in_double():
     geometry = BornGeometry.paper(64)
     x = torch.rand(2, 64, 64, dtype=F64)
     views = [7, 0, 59, 7]
-    exact = BornModel(geometry, dtype=F64)
-    for dtype, bound in ((torch.float32, 3e-6), (F64, 1e-12)):
-        model = BornModel(geometry, device="cuda", dtype=dtype)
+    exact = BornModel(geometry, method="dense", dtype=F64)
+    cases = [("dense", torch.float32, 3e-6), ("dense", F64, 1e-12), ("fast", torch.float32, 1e-5), ("fast", F64, 1e-9)]
+    for method, dtype, bound in cases:
+        model = BornModel(geometry, method=method, device="cuda", dtype=dtype)
         for index in (None, views):
             want = exact.forward(x, index)
             got = model.forward(x.to("cuda", dtype), index)
@@ -46,6 +47,17 @@ def test_born_agrees_with_the_cpu_in_double():
             wanted = exact.adjoint(want, index)
             assert float((back - wanted).abs().max() / wanted.abs().max()) < bound
         images = x.to("cuda", dtype)
+        data = exact.forward(x, views)
+        gradient = model.gradient(2 * images, data.to("cuda", model.data_dtype), views).cpu()
+        wanted = exact.gradient(2 * x, data, views)
+        assert float((gradient - wanted).abs().max() / wanted.abs().max()) < 2 * bound
+        again = model.gradient(2 * images, data.to("cuda", model.data_dtype), views).cpu()
+        assert torch.equal(gradient, again)
+        normal = model.normal(views)(images).cpu()
+        wanted = exact.normal(views)(x)
+        assert float((normal - wanted).abs().max() / wanted.abs().max()) < 2 * bound
+        norms = model.squared_norms(torch.tensor([3, 9]), 1e-3)
+        assert torch.allclose(norms, exact.squared_norms(torch.tensor([3, 9]), 1e-3), rtol=3e-3)
         each = model.normal_each(images, torch.tensor([3, 9])).cpu()
         wanted = exact.normal_each(x, torch.tensor([3, 9]))
         assert float((each - wanted).abs().max() / wanted.abs().max()) < bound

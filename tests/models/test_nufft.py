@@ -104,6 +104,33 @@ for shape, points in (((9, 8), 50), ((16, 5), 3)):
             row_sign=matrix.row_sign, column_sign=matrix.column_sign,
         )
         assert torch.allclose(got, matrix(vectors), rtol=1e-4, atol=1e-4), (shape, points)
+for shape, reach in (((9, 8), 3.1), ((16, 5), 3.1), ((5, 11), 0.7), ((1, 1), 3.0)):
+    points = rng.uniform(-reach, reach, (30, 2))
+    plan = GridNufft(shape, points, 1e-5, device=torch.device("cpu"), dtype=torch.float64)
+    images = torch.randn(2, *shape, dtype=torch.float64, generator=generator)
+    padded = plan.pad_rows(images)
+    assert torch.equal(nufft_triton.pad_rows(images, plan._scale, plan._columns), padded), shape
+    back = torch.randn(padded.shape, dtype=torch.float64, generator=generator)
+    assert torch.equal(nufft_triton.crop_rows(back, plan._scale, shape[1]), plan.crop_rows(back)), shape
+    half = torch.fft.rfft(padded)
+    columns = plan.take_columns(half)
+    left, count = plan._left, plan._left + plan._right
+    assert torch.equal(nufft_triton.take_columns(half, plan._rows, plan._columns, left, count), columns), shape
+    grid = torch.randn(columns.shape, dtype=torch.complex128, generator=generator)
+    got = nufft_triton.put_columns(grid, shape[0], plan._columns, left)
+    assert torch.allclose(got, plan.put_columns(grid), rtol=1e-14, atol=1e-14), shape
+import plugstream as ps
+geometry = ps.BornGeometry.rings(ps.Grid((5, 4), 0.01), 0.05, views=4, receivers=6, radius=0.3)
+dense = ps.BornModel(geometry, method="dense", dtype=torch.float64)
+nufft_triton.serves = lambda values: True  # the whole of the fast model as it runs on CUDA
+fast = ps.BornModel(geometry, method="fast", dtype=torch.float64, eps=1e-3, nufft="grid")
+x = torch.randn(1, 5, 4, dtype=torch.float64, generator=generator)
+y = dense.forward(x, [3, 1])
+for got, want in (
+    (fast.gradient(x, 0.5 * y, [3, 1]), dense.gradient(x, 0.5 * y, [3, 1])),
+    (fast.normal()(x), dense.normal()(x)),
+):
+    assert (got - want).norm() <= 1e-3 * want.norm()
 print("agree")
 """
 

@@ -61,6 +61,9 @@ class Model(Protocol):
     def squared_norms(self, views: Tensor, tol: float) -> Tensor:
         """The largest eigenvalue of each view's Re(H_i^H H_i), from above to a relative tol: (B,), double, CPU."""
 
+    def squared_norm_bounds(self, views: Tensor) -> Tensor:
+        """Upper bounds of the same that cost little for many views: (B,), double, CPU."""
+
 
 class ModelBase(ABC):
     """A base to write models on: give `forward` and `adjoint`, and for a linear model the rest of `Model` follows.
@@ -133,6 +136,10 @@ class ModelBase(ABC):
             like = torch.empty((len(some), *self.image_shape), device=self.device, dtype=self.dtype)
             parts.append(largest_eigenvalue(normal, like, tol=tol))
         return torch.cat(parts)
+
+    def squared_norm_bounds(self, views: Tensor) -> Tensor:
+        """Upper bounds of `squared_norms` for many views; a model that has cheap ones overrides it."""
+        return self.squared_norms(views, 1e-2)
 
     def spread(self, weights: Tensor) -> Tensor:
         """Weights of views, (B,), shaped so that they multiply data, on the model's device."""

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from plugstream.errors import InputError
 from plugstream.models.base import ModelBase, Views, as_views, check_shape
-from plugstream.models.born_dense import DenseBorn, green_matrix, incident_fields
-from plugstream.models.born_expansion import Expansion, plan_expansion
+from plugstream.models.born_dense import DenseBorn, green_matrix, incident_fields, peak_intensities
+from plugstream.models.born_expansion import Expansion, plan_expansion, source_distance
 from plugstream.models.born_fast import FastBorn
 from plugstream.models.nufft_grid import choose_kernel, table_bytes
 from plugstream.scans.geometry import BornGeometry
 
-__all__ = ["BornModel", "green_matrix", "incident_fields"]
+__all__ = ["BornModel", "choose_method", "green_matrix", "incident_fields"]
 
 _METHODS = ("auto", "dense", "fast")
 _EPS_DEFAULT = {torch.float32: 1e-5, torch.float64: 1e-9}
@@ -65,25 +67,19 @@ class BornModel(ModelBase):
         dtype: torch.dtype = torch.float32,
         nufft: str = "auto",
     ) -> None:
-        if dtype not in (torch.float32, torch.float64):
-            raise InputError(f"the image's dtype must be float32 or float64, not {dtype}")
-        if method not in _METHODS:
-            raise InputError(f"there is no method {method!r} for the Born model; choose auto, dense or fast")
-        eps = _EPS_DEFAULT[dtype] if eps is None else eps
-        if not _EPS_LEAST[dtype] <= eps <= _EPS_MOST:
-            name = str(dtype).removeprefix("torch.")
-            raise InputError(f"eps must be from {_EPS_LEAST[dtype]:g} to {_EPS_MOST:g} in {name}, not {eps:g}")
+        self.device = torch.device(device)
+        choice = choose_method(geometry, method=method, eps=eps, device=self.device, dtype=dtype)
         self.geometry = geometry
         self.n_views = geometry.n_views
         self.image_shape = geometry.grid.shape
         self.data_shape = (geometry.n_receivers,)
-        self.device = torch.device(device)
         self.dtype = dtype
         self.data_dtype = torch.complex64 if dtype == torch.float32 else torch.complex128
-        self.eps = eps
+        self.eps = choice.eps
         self._mask = None if geometry.mask is None else torch.from_numpy(geometry.mask).to(self.device)
-        choice = _choose(geometry, method, eps, self.device, dtype)
         self._reason = choice.reason
+        self._asked = (method, nufft)
+        self._bound: float | None = None
         if choice.expansion is None:
             self.engine: DenseBorn | FastBorn = DenseBorn(geometry, device=self.device, dtype=dtype)
         else:
@@ -156,6 +152,34 @@ class BornModel(ModelBase):
             return super().squared_norms(index, tol)
         return self.engine.squared_norms(index, self._mask_rows(index), tol)
 
+    def squared_norm_bounds(self, views: Tensor) -> Tensor:
+        r"""How large each view's Re(H_i^H H_i) can be at most, for any number of views: (B,), double, CPU.
+
+        ||H_i x||^2 = ||S (u_i * x)||^2 <= ||S||^2 max_n |u_i[n]|^2 ||x||^2, with one largest eigenvalue for all views;
+        10 % above the largest L_i at the paper's setting, and more for sources near the image. Masked receivers only
+        make H_i smaller.
+        """
+        index = as_views(views, self.n_views)
+        assert index is not None
+        if self._bound is None:
+            self._bound = self.engine.green_squared_norm()
+        return self._bound * torch.from_numpy(peak_intensities(self.geometry.with_views(index.numpy())))
+
+    def grown(self, geometry: BornGeometry) -> BornModel:
+        """The model of a scan to which views were added: the same setup, and the views of this model first.
+
+        All but the new illuminations is shared with this model. Where one is nearer than what the fast method was
+        planned for, the model is built anew.
+        """
+        more = geometry.with_views(np.arange(self.n_views, geometry.n_views))
+        if isinstance(self.engine, FastBorn) and source_distance(more) < source_distance(self.geometry):
+            method, nufft = self._asked
+            return BornModel(geometry, method=method, eps=self.eps, device=self.device, dtype=self.dtype, nufft=nufft)
+        model = copy.copy(self)
+        model.geometry, model.n_views, model.engine = geometry, geometry.n_views, self.engine.grown(more)
+        model._mask = None if geometry.mask is None else torch.from_numpy(geometry.mask).to(self.device)
+        return model
+
     def restrict(self, data: Tensor, views: Views = None) -> Tensor:
         """The data with receivers that the geometry masks out set to zero, whatever they hold (NaN too)."""
         return self._restrict(data, as_views(views, self.n_views))
@@ -177,10 +201,11 @@ class BornModel(ModelBase):
 
 
 @dataclass(frozen=True)
-class _Choice:
-    """The method, as the expansion of the fast one or None for the dense one, and why."""
+class Choice:
+    """The method, as the expansion of the fast one or None for the dense one, its accuracy, and why."""
 
     expansion: Expansion | None
+    eps: float
     reason: str
 
 
@@ -200,18 +225,38 @@ _CPU = _Machine(flop=1 / 1.0e11, byte=1 / 1.2e10, tap=1.2e-9, cell=4e-9, dense=5
 _CUDA = _Machine(flop=1 / 3.0e13, byte=1 / 2.5e12, tap=5e-12, cell=1e-11, dense=6e-5, fast=1.2e-4)
 
 
-def _choose(geometry: BornGeometry, method: str, eps: float, device: torch.device, dtype: torch.dtype) -> _Choice:
+def choose_method(
+    geometry: BornGeometry,
+    *,
+    method: str = "auto",
+    eps: float | None = None,
+    device: torch.device,
+    dtype: torch.dtype,
+) -> Choice:
+    """Which method a `BornModel` with these arguments takes; whatever it would refuse is refused here, sooner.
+
+    "auto" compares the seconds that forward takes for all views: the dense product's 8 x pixels x receivers x views
+    operations and the reading of its matrix, against the fast method's FFT, P^2/4 interpolations and products.
+    """
+    if dtype not in (torch.float32, torch.float64):
+        raise InputError(f"the image's dtype must be float32 or float64, not {dtype}")
+    if method not in _METHODS:
+        raise InputError(f"there is no method {method!r} for the Born model; choose auto, dense or fast")
+    eps = _EPS_DEFAULT[dtype] if eps is None else eps
+    if not _EPS_LEAST[dtype] <= eps <= _EPS_MOST:
+        name = str(dtype).removeprefix("torch.")
+        raise InputError(f"eps must be from {_EPS_LEAST[dtype]:g} to {_EPS_MOST:g} in {name}, not {eps:g}")
     if method == "dense":
-        return _Choice(None, "asked for")
+        return Choice(None, eps, "asked for")
     single = dtype == torch.float32
     try:
         expansion = plan_expansion(geometry, eps, single=single)
     except InputError as error:
         if method == "fast":
             raise
-        return _Choice(None, str(error).replace("; use method='dense'", "").split(", a larger eps")[0])
+        return Choice(None, eps, str(error).replace("; use method='dense'", "").split(", a larger eps")[0])
     if method == "fast":
-        return _Choice(expansion, "asked for")
+        return Choice(expansion, eps, "asked for")
     machine, wide = _CPU if device.type == "cpu" else _CUDA, 1 if single else 2
     views, receivers, waves = geometry.n_views, geometry.n_receivers, expansion.directions.count
     pixels, points = geometry.grid.shape[0] * geometry.grid.shape[1], waves**2 // 4
@@ -224,7 +269,7 @@ def _choose(geometry: BornGeometry, method: str, eps: float, device: torch.devic
     fast = machine.fast + wide * (products + transform)
     fast_bytes = table_bytes(geometry.grid.shape, points, expansion.nufft_eps, dtype) + 8 * wide * waves * (few + many)
     reason = (
-        f"all views are expected to take {1e3 * fast:.2g} ms and {fast_bytes / 1e6:.2g} MB with the fast method, "
-        f"{1e3 * dense:.2g} ms and {dense_bytes / 1e6:.2g} MB with the dense one"
+        f"all views are expected to take {1e3 * fast:.3g} ms and {fast_bytes / 1e6:.3g} MB with the fast method, "
+        f"{1e3 * dense:.3g} ms and {dense_bytes / 1e6:.3g} MB with the dense one"
     )
-    return _Choice(expansion if fast < dense else None, reason)
+    return Choice(expansion if fast < dense else None, eps, reason)

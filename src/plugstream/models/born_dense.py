@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -12,9 +13,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from plugstream.errors import InputError
+from plugstream.linalg import largest_eigenvalue
 from plugstream.scans.geometry import BornGeometry
 
-__all__ = ["DenseBorn", "green_matrix", "incident_fields"]
+__all__ = ["DenseBorn", "green_matrix", "incident_fields", "peak_intensities"]
 
 Complex = NDArray[np.complexfloating[Any, Any]]
 ComplexType = type[np.complexfloating[Any, Any]]
@@ -84,6 +86,25 @@ class DenseBorn:
             out[rows] = self._back(weigh(scattered, None, mask, rows)).mul_(fields).real
         return out.reshape(images.shape)
 
+    def grown(self, more: BornGeometry) -> DenseBorn:
+        """With the views of `more` after these; the Green's matrix is shared."""
+        kind: ComplexType = np.complex64 if self.dtype == torch.float32 else np.complex128
+        fields = more.fields if more.fields is not None else incident_fields(more, kind)
+        out = copy.copy(self)
+        out.fields = torch.cat([self.fields, self._place(np.asarray(fields).reshape(more.n_views, -1))])
+        out.n_views = len(out.fields)
+        return out
+
+    def green_squared_norm(self) -> float:
+        """The largest eigenvalue of S^H S, from above."""
+
+        def apply(parts: Tensor) -> Tensor:  # (2, pixels): real and imaginary part
+            back = self._back((self.green @ torch.complex(parts[0], parts[1]))[None])[0]
+            return torch.stack([back.real, -back.imag])
+
+        like = torch.empty((2, self.green.shape[1]), device=self.device, dtype=self.dtype)
+        return float(largest_eigenvalue(apply, like))
+
     def _back(self, z: Tensor) -> Tensor:
         # conj(S^H z) written as conj(z) S: the product then reads S as it lies. Written z conj(S), torch would
         # first make a conjugated copy of all of S, which costs four times the product for few views. The
@@ -139,6 +160,27 @@ def incident_fields(geometry: BornGeometry, dtype: ComplexType = np.complex64) -
     if geometry.transmitters is None:
         raise InputError("this geometry gives its fields, so there are no transmitters to compute them from")
     return _line_sources("transmitter", geometry.transmitters, geometry, dtype, 1.0)
+
+
+def peak_intensities(geometry: BornGeometry) -> NDArray[np.float64]:
+    """The largest |u_i[n]|^2 of each view on the grid: (views,).
+
+    A line source is strongest at the pixel that is nearest to it, since |H_0^(1)| falls; a plane wave is 1 everywhere.
+    """
+    if geometry.fields is not None:
+        return np.asarray(np.abs(geometry.fields).max((1, 2)).astype(np.float64) ** 2)
+    if geometry.transmitters is None:
+        return np.ones(geometry.n_views)
+    from scipy.special import hankel1
+
+    grid = geometry.grid
+    size, center = np.array(grid.shape[::-1]), np.array(grid.center)  # x goes with columns
+    place = np.clip(np.round((geometry.transmitters - center) / grid.pixel), -(size // 2), size - 1 - size // 2)
+    distance = np.hypot(*(geometry.transmitters - center - place * grid.pixel).T)
+    if not distance.min() > 0:
+        view = int(np.argmin(distance))
+        raise InputError(f"transmitter {view} lies on the centre of a pixel, where its field is infinite; move it")
+    return np.asarray(np.abs(hankel1(0, geometry.wavenumber * distance)) ** 2 / 16)
 
 
 def _line_sources(

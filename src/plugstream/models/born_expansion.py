@@ -27,8 +27,10 @@ __all__ = [
     "choose_directions",
     "coefficients",
     "gain",
+    "largest_gain",
     "plan_expansion",
     "smallest_radius",
+    "source_distance",
     "support_radius",
 ]
 
@@ -37,8 +39,10 @@ Complex = NDArray[np.complexfloating[Any, Any]]
 
 # Orders are looked at until J_m(ka) is as small as this; beyond it nothing is left at any eps.
 _NOTHING = 1e-40
-# What rounding does to the FFT and the products, relative to the data: measured, see docs/born.md.
+# What the FFT and the products can reach, relative to the data: chosen so that random geometries keep to eps.
 _ROUNDING = {True: 2e-7, False: 5e-14}
+# The largest gain in double precision: with 10 twice, rounding keeps forward and adjoint transposes to 1e-12.
+_MOST_GAIN = 10.0
 # eps is shared out: to cutting off the series of sources, of receivers, and the non-uniform FFT with its rounding.
 _CUT, _TRANSFORM = 0.1, 0.5
 
@@ -81,7 +85,7 @@ def plan_expansion(geometry: BornGeometry, eps: float, *, single: bool) -> Expan
         raise InputError("the fast method needs transmitters or plane waves, not given fields; use method='dense'")
     k, a = geometry.wavenumber, support_radius(geometry.grid)
     center = np.asarray(geometry.grid.center, dtype=np.float64)
-    most = max(1.05, float(np.sqrt(_TRANSFORM * eps / 2 / _ROUNDING[single])))
+    most = largest_gain(eps, single=single)
     chosen, gains = Directions(0, 2), 1.0
     nearest: list[float | None] = []
     for what in ("transmitters", "receivers"):
@@ -109,6 +113,15 @@ def plan_expansion(geometry: BornGeometry, eps: float, *, single: bool) -> Expan
     return Expansion(chosen, _TRANSFORM * eps / gains)
 
 
+def largest_gain(eps: float, *, single: bool) -> float:
+    """The `gain` that a source or a receiver may have, so that both together amplify rounding to eps/4 at most.
+
+    In double precision not more than 10, whatever eps: the adjoint has to stay the transpose to 1e-12.
+    """
+    most = max(1.05, float(np.sqrt(_TRANSFORM * eps / 2 / _ROUNDING[single])))
+    return most if single else min(most, _MOST_GAIN)
+
+
 def _round_up(value: float) -> float:
     """To five digits upwards, so that a radius that is told is one that is taken."""
     digits = 4 - int(np.floor(np.log10(value)))
@@ -122,6 +135,14 @@ def support_radius(grid: Grid) -> float:
     coordinates: what the FFT wants, and circles about the grid's centre then keep one radius. It costs one order.
     """
     return float(grid.pixel * np.hypot(grid.shape[0] // 2, grid.shape[1] // 2))
+
+
+def source_distance(geometry: BornGeometry) -> float:
+    """How far the nearest transmitter is from the grid's centre, in metres; infinity for plane waves."""
+    if geometry.transmitters is None:
+        return float("inf")
+    offset = geometry.transmitters - np.asarray(geometry.grid.center)
+    return float(np.hypot(*offset.T).min())
 
 
 def choose_directions(ka: float, kr: float | None, tol: float) -> Directions | None:

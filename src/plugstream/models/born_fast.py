@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
+from dataclasses import replace
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -19,6 +22,8 @@ __all__ = ["FastBorn", "expand", "fold"]
 
 # Products of waves, P^2 values an image, are formed for so many values at once.
 _BLOCK_VALUES = 1 << 24
+# Sources whose coefficients are computed at once.
+_ROWS = 4096
 
 
 class FastBorn:
@@ -53,6 +58,7 @@ class FastBorn:
         nufft: str = "auto",
     ) -> None:
         directions = expansion.directions
+        self.expansion = expansion
         self.shape, self.n_views = geometry.grid.shape, geometry.n_views
         self.device, self.dtype, self.half = device, dtype, directions.half
         self.data_dtype = torch.complex64 if dtype == torch.float32 else torch.complex128
@@ -69,7 +75,10 @@ class FastBorn:
     @property
     def held(self) -> int:
         """Bytes kept."""
-        return sum(t.numel() * t.element_size() for t in (self._sources, self._receivers)) + self.nufft.held
+        tensors = [self._sources, self._receivers]
+        if "_receiver_gram" in vars(self):  # made when it is first asked for
+            tensors.append(self._receiver_gram)
+        return sum(t.numel() * t.element_size() for t in tensors) + self.nufft.held
 
     def forward(self, images: Tensor, index: Tensor | None) -> Tensor:
         rows = self._rows(index)
@@ -100,25 +109,26 @@ class FastBorn:
         """
         rows = self._rows(index)
         weighed = rows if weights is None else weights[:, None] * rows
-        count, receivers = self.waves, len(self._receivers)
-        gram = self._receivers.mH @ self._receivers if 2 * receivers > count else None  # b', b: R conj(R)
-        if gram is not None and 2 * len(rows) > count:
-            sources = weighed.mH @ rows
+        if 2 * len(self._receivers) <= self.waves:
 
-            def apply_small(images: Tensor) -> Tensor:
-                left = _join(_stack(sources) @ self._products(images))
-                return self._image((left @ gram.mT).real)
+            def there_and_back(images: Tensor) -> Tensor:
+                return self._image(self._collect(self._scatter(self._products(images), rows), weighed))
 
-            return self._in_blocks(apply_small)
+            return self._in_blocks(there_and_back)
+        gram = self._receiver_gram.mT
+        if 2 * len(rows) > self.waves:
+            sources = _stack(weighed.mH @ rows)
 
-        def apply(images: Tensor) -> Tensor:
-            if gram is None:
-                data = self._scatter(self._products(images), rows)
-                return self._image(self._collect(data, weighed))
-            half = _join(_stack(rows) @ self._products(images)) @ gram.mT
-            return self._image(_stack(weighed).mT @ _stack(half))
+            def both_grams(images: Tensor) -> Tensor:
+                return self._image((_join(sources @ self._products(images)) @ gram).real)
 
-        return self._in_blocks(apply)
+            return self._in_blocks(both_grams)
+        stacked, transposed = _stack(rows), _stack(weighed).mT
+
+        def one_gram(images: Tensor) -> Tensor:
+            return self._image(transposed @ _stack(_join(stacked @ self._products(images)) @ gram))
+
+        return self._in_blocks(one_gram)
 
     def normal_each(self, images: Tensor, index: Tensor, mask: Tensor | None) -> Tensor:
         """Re(H_i^H H_i x_i), an image for each view."""
@@ -137,7 +147,7 @@ class FastBorn:
         imaginary parts are Phi(v^2), Phi(v w) and Phi(w^2): three FFTs a view, and Lanczos on (2, receivers) after that
         instead of on images.
         """
-        step = max(1, self._at_once() // 4)
+        step = max(1, self._at_once() // 8)
         parts = []
         for start in range(0, len(index), step):
             some = slice(start, start + step)
@@ -150,19 +160,45 @@ class FastBorn:
         # `expand`, `fold` and the receivers' table leave out cancel.
         pairs = [(rows.real, rows.real), (rows.real, rows.imag), (rows.imag, rows.imag)]
         vv, vw, ww = (self._products(self._image(a[:, :, None] * b[:, None, :])) for a, b in pairs)
+        moments = torch.cat([torch.cat([vv, vw], 2), torch.cat([vw, ww], 2)], 1)  # (views, 2 P, 2 P)
+        del vv, vw, ww
         keep = None if mask is None else mask.to(self.dtype)
+        receivers = self._receivers.conj().resolve_conj()
 
         def apply(data: Tensor) -> Tensor:  # (views, 2, receivers): real and imaginary parts
             data = data if keep is None else data * keep[:, None]
-            c = torch.complex(data[:, 0], data[:, 1]).unsqueeze(1) @ self._receivers.conj()  # (views, 1, P)
-            real, imag = c.real, c.imag
-            real, imag = real @ vv + imag @ vw, real @ vw + imag @ ww
-            back = (torch.complex(real, imag) @ self._receivers.mT).squeeze(1)
+            c = torch.complex(data[:, 0], data[:, 1]) @ receivers  # (views, P)
+            real, imag = torch.bmm(torch.cat([c.real, c.imag], 1).unsqueeze(1), moments).squeeze(1).chunk(2, 1)
+            back = torch.complex(real, imag) @ self._receivers.mT
             out = torch.stack([back.real, back.imag], 1)
             return out if keep is None else out * keep[:, None]
 
         like = torch.empty((len(index), 2, len(self._receivers)), device=self.device, dtype=self.dtype)
         return largest_eigenvalue(apply, like, tol=tol)
+
+    @cached_property
+    def _receiver_gram(self) -> Tensor:
+        """R^H R, (P, P)."""
+        return self._receivers.mH @ self._receivers
+
+    def grown(self, more: BornGeometry) -> FastBorn:
+        """With the views of `more` after these; receivers and the FFT's plan are shared."""
+        sources = "transmitters" if more.transmitters is not None else "plane_waves"
+        out = copy.copy(self)
+        out._sources = torch.cat([self._sources, self._table(more, sources, self.expansion)])
+        out.n_views = len(out._sources)
+        return out
+
+    def green_squared_norm(self) -> float:
+        """The largest eigenvalue of S^H S = that of S S^H = R Phi(1) R^H, with (P, P) matrices only."""
+        ones = torch.ones((1, *self.shape), device=self.device, dtype=self.dtype)
+        # `expand` gives 2 Phi and the table is R / 2, hence the factor of two.
+        phi = 2 * self._products(ones)[0].double().cpu()
+        gram = self._receiver_gram.to(torch.complex128).cpu()
+        values, vectors = torch.linalg.eigh(phi)
+        root = (vectors * values.clamp_min(0).sqrt()).to(torch.complex128)
+        # 1 % for what eps, single precision and the cut of small negative eigenvalues may have taken away.
+        return 1.01 * float(torch.linalg.eigvalsh(root.mH @ gram @ root)[-1])
 
     @property
     def waves(self) -> int:
@@ -205,8 +241,15 @@ class FastBorn:
         return self._sources if index is None else self._sources.index_select(0, index.to(self.device))
 
     def _table(self, geometry: BornGeometry, what: str, expansion: Expansion) -> Tensor:
-        table = coefficients(geometry, what, expansion.directions)
-        return torch.from_numpy(table).to(device=self.device, dtype=self.data_dtype)
+        """Coefficients of all sources, some at a time, since they are computed in double precision by larger arrays."""
+        points = getattr(geometry, what)
+        out = torch.empty((len(points), expansion.directions.count), device=self.device, dtype=self.data_dtype)
+        for start in range(0, len(points), _ROWS):
+            some = points[start : start + _ROWS]
+            part = replace(geometry, mask=None, **{what: some})
+            table = coefficients(part, what, expansion.directions)
+            out[start : start + _ROWS] = torch.from_numpy(table)
+        return out
 
 
 def expand(values: Tensor, total: Tensor) -> Tensor:

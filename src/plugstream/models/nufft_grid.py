@@ -79,8 +79,6 @@ class GridNufft:
         sizes = zip(shape, (rows, columns), strict=True)
         scale = [1 / kernel.transform((np.arange(n) - n // 2) / size) for n, size in sizes]
         self._scale = place(scale[0][:, None] * scale[1])
-        phase = np.exp(2j * np.pi * (np.arange(rows) * (shape[0] // 2) % rows) / rows)
-        self._phase, self._unphase = place(phase), place(phase.conj())
         if flipped.any():
             self._read.row_sign = self._write.column_sign = place(np.where(flipped, -1.0, 1.0))
         half = columns // 2 + 1
@@ -95,45 +93,87 @@ class GridNufft:
     @property
     def held(self) -> int:
         sign = self._read.row_sign
-        tensors = [self._scale, self._phase, self._share, *([] if sign is None else [sign])]
+        tensors = [self._scale, self._share, *([] if sign is None else [sign])]
         return sum(t.numel() * t.element_size() for t in tensors) + self._read.held + self._write.held
 
     def sample(self, images: Tensor) -> Tensor:
         """(n, H, W) real to (n, points) complex."""
-        h, w = self.shape
-        padded = torch.zeros((len(images), h, self._columns), dtype=self.dtype, device=images.device)
-        scaled = images * self._scale
-        padded[..., : w - w // 2] = scaled[..., w // 2 :]  # the pixel at the centre comes first
-        if w > 1:
-            padded[..., -(w // 2) :] = scaled[..., : w // 2]
-        half = torch.fft.rfft(padded).mT  # columns come first from here on, so that the second FFT runs along memory
-        parts = [half[:, : min(self._right, self._half)]]
-        if self._left:
-            parts.insert(0, half[:, 1 : self._left + 1].flip(1).conj())
-        if self._right > self._half:  # beyond the highest frequency the spectrum goes on as its conjugate
-            over = self._right - self._half
-            last = self._columns - self._half
-            parts.append(half[:, last - over + 1 : last + 1].flip(1).conj())
-        grid = torch.fft.fft(torch.cat(parts, 1), n=self._rows).mul_(self._phase)
-        return torch.view_as_complex(self._read(torch.view_as_real(grid.flatten(1))))
+        columns = self.take_columns(torch.fft.rfft(self.pad_rows(images)))
+        grid = torch.fft.fft(columns).flatten(1)
+        return torch.view_as_complex(self._read(torch.view_as_real(grid)))
 
     def adjoint(self, values: Tensor) -> Tensor:
         """(n, points) complex to (n, H, W) real."""
-        h, w = self.shape
-        pairs = torch.view_as_real(values.resolve_conj())
-        grid = torch.view_as_complex(self._write(pairs)).unflatten(1, (-1, self._rows))
-        columns = torch.fft.ifft(grid.mul_(self._unphase), norm="forward")[..., :h].mT
-        half = torch.zeros((len(values), h, self._half), dtype=columns.dtype, device=values.device)
-        inside = min(self._right, self._half)
-        half[..., :inside] = columns[..., self._left : self._left + inside]
-        if self._left:
-            half[..., 1 : self._left + 1] += columns[..., : self._left].flip(-1).conj()
-        if self._right > self._half:
-            over, last = self._right - self._half, self._columns - self._half
-            half[..., last - over + 1 : last + 1] += columns[..., self._left + self._half :].flip(-1).conj()
-        padded = torch.fft.irfft(half.mul_(self._share), n=self._columns, norm="forward")
-        parts = [padded[..., padded.shape[-1] - w // 2 :], padded[..., : w - w // 2]]
-        return torch.cat(parts, -1).mul_(self._scale)
+        grid = torch.view_as_complex(self._write(torch.view_as_real(values.resolve_conj())))
+        columns = torch.fft.ifft(grid.unflatten(1, (-1, self._rows)), norm="forward")
+        return self.crop_rows(torch.fft.irfft(self.put_columns(columns), n=self._columns, norm="forward"))
+
+    def pad_rows(self, images: Tensor) -> Tensor:
+        """Scaled images in rows of the finer grid, the pixel at the centre first: (n, H, W) to (n, H, columns)."""
+        if nufft_triton.serves(images):
+            return nufft_triton.pad_rows(images, self._scale, self._columns)
+        out = torch.zeros((*images.shape[:-1], self._columns), dtype=images.dtype, device=images.device)
+        return _roll_in(images * self._scale, out)
+
+    def crop_rows(self, padded: Tensor) -> Tensor:
+        """The transpose of `pad_rows`."""
+        if nufft_triton.serves(padded):
+            return nufft_triton.crop_rows(padded, self._scale, self.shape[1])
+        return _roll_out(padded, self.shape[1]).mul_(self._scale)
+
+    def take_columns(self, half: Tensor) -> Tensor:
+        """The columns that are near a frequency, in memory one by one, so that the second FFT runs along them.
+
+        (n, H, columns / 2 + 1) to (n, left + right, rows); beyond either end the spectrum goes on as its conjugate.
+        """
+        left, right, stored = self._left, self._right, self._half
+        if nufft_triton.serves(half):
+            return nufft_triton.take_columns(half, self._rows, self._columns, left, left + right)
+        turned = half.mT
+        out = torch.zeros((len(half), left + right, self._rows), dtype=half.dtype, device=half.device)
+        inside = min(right, stored)
+        _roll_in(turned[:, :inside], out[:, left : left + inside])
+        if left:
+            _roll_in(turned[:, 1 : left + 1].flip(1).conj(), out[:, :left])
+        if right > stored:
+            last = self._columns - stored
+            over = turned[:, last - (right - stored) + 1 : last + 1]
+            _roll_in(over.flip(1).conj(), out[:, left + stored :])
+        return out
+
+    def put_columns(self, columns: Tensor) -> Tensor:
+        """The transpose of `take_columns`, and of the half that the real FFT leaves out.
+
+        Its inverse counts every column but the first and the last twice, so here they are halved.
+        """
+        left, right, stored = self._left, self._right, self._half
+        if nufft_triton.serves(columns):
+            return nufft_triton.put_columns(columns, self.shape[0], self._columns, left)
+        turned = _roll_out(columns, self.shape[0]).mT
+        out = torch.zeros((len(columns), self.shape[0], stored), dtype=columns.dtype, device=columns.device)
+        inside = min(right, stored)
+        out[..., :inside] = turned[..., left : left + inside]
+        if left:
+            out[..., 1 : left + 1] += turned[..., :left].flip(-1).conj()
+        if right > stored:
+            last = self._columns - stored
+            out[..., last - (right - stored) + 1 : last + 1] += turned[..., left + stored :].flip(-1).conj()
+        return out.mul_(self._share)
+
+
+def _roll_in(values: Tensor, out: Tensor) -> Tensor:
+    """Write (..., N) into zeros (..., size) with the entry N // 2 first and those before it at the end."""
+    behind = values.shape[-1] // 2
+    out[..., : values.shape[-1] - behind] = values[..., behind:]
+    if behind:
+        out[..., -behind:] = values[..., :behind]
+    return out
+
+
+def _roll_out(values: Tensor, count: int) -> Tensor:
+    """The transpose of `_roll_in`: (..., size) to (..., count)."""
+    behind = count // 2
+    return torch.cat([values[..., values.shape[-1] - behind :], values[..., : count - behind]], -1)
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The sparse products of `nufft_grid.py`, and `expand` and `fold` of `born_fast.py`, on CUDA in Triton.
+"""The steps of `nufft_grid.py`, and `expand` and `fold` of `born_fast.py`, on CUDA in Triton.
 
 Their torch forms are the specification; these save launches and passes through memory. All sums are taken in a fixed
 order, so results are the same every time.
@@ -12,10 +12,12 @@ from functools import cache
 import torch
 from torch import Tensor
 
-__all__ = ["expand", "fold", "product", "serves"]
+__all__ = ["crop_rows", "expand", "fold", "pad_rows", "product", "put_columns", "serves", "take_columns"]
 
 _ROWS, _ENTRIES = 16, 16  # of the matrix, that one program looks at together
 _BLOCK = 128
+_PIXELS = 512
+_TILE = 32
 
 
 @cache
@@ -75,3 +77,57 @@ def fold(products: Tensor) -> Tensor:
     out = torch.empty((len(products), half, half, 2), dtype=products.dtype, device=products.device)
     fold_products[(-(-half // _BLOCK), half, len(products))](products, out, half, BLOCK=_BLOCK)
     return torch.view_as_complex(out)
+
+
+def pad_rows(images: Tensor, scale: Tensor, columns: int) -> Tensor:
+    """Scaled images, (n, H, W) to (n, H, columns), the pixel at the centre of each row first."""
+    from plugstream.models import nufft_triton_kernel as kernels
+
+    count, height, width = images.shape
+    out = torch.empty((count, height, columns), dtype=images.dtype, device=images.device)
+    kernels.pad_rows[(-(-out.numel() // _PIXELS),)](
+        images.contiguous(), scale, out, out.numel(), height, width, columns, BLOCK=_PIXELS
+    )
+    return out
+
+
+def crop_rows(padded: Tensor, scale: Tensor, width: int) -> Tensor:
+    """The transpose of `pad_rows`: (n, H, columns) to (n, H, W)."""
+    from plugstream.models import nufft_triton_kernel as kernels
+
+    count, height, columns = padded.shape
+    out = torch.empty((count, height, width), dtype=padded.dtype, device=padded.device)
+    kernels.crop_rows[(-(-out.numel() // _PIXELS),)](
+        padded, scale, out, out.numel(), height, width, columns, BLOCK=_PIXELS
+    )
+    return out
+
+
+def take_columns(half: Tensor, rows: int, columns: int, left: int, count: int) -> Tensor:
+    """The frequencies -left .. count - left - 1 of real rows' spectra: (n, H, columns / 2 + 1) to (n, count, rows).
+
+    Rows are padded with zeros between, the one at the centre first, for the FFT along them.
+    """
+    from plugstream.models import nufft_triton_kernel as kernels
+
+    images, height, stored = half.shape
+    out = torch.empty((images, count, rows), dtype=half.dtype, device=half.device)
+    kernels.take_columns[(-(-rows // _TILE), -(-count // _TILE), images)](
+        torch.view_as_real(half), torch.view_as_real(out), height, rows, columns, stored, left, count,
+        COLUMNS=_TILE, ROWS=_TILE,
+    )  # fmt: skip
+    return out
+
+
+def put_columns(grid: Tensor, height: int, columns: int, left: int) -> Tensor:
+    """The transpose of `take_columns` and of the real FFT's half: (n, count, rows) to (n, H, columns / 2 + 1)."""
+    from plugstream.models import nufft_triton_kernel as kernels
+
+    images, count, rows = grid.shape
+    stored = columns // 2 + 1
+    out = torch.empty((images, height, stored), dtype=grid.dtype, device=grid.device)
+    kernels.put_columns[(-(-stored // _TILE), -(-height // _TILE), images)](
+        torch.view_as_real(grid), torch.view_as_real(out), height, rows, columns, stored, left, count,
+        COLUMNS=_TILE, ROWS=_TILE,
+    )  # fmt: skip
+    return out

@@ -5,7 +5,15 @@
 import triton
 import triton.language as tl
 
-__all__ = ["csr_product", "expand_products", "fold_products"]
+__all__ = [
+    "crop_rows",
+    "csr_product",
+    "expand_products",
+    "fold_products",
+    "pad_rows",
+    "put_columns",
+    "take_columns",
+]
 
 
 @triton.jit
@@ -91,3 +99,90 @@ def fold_products(products, out, half, BLOCK: tl.constexpr):
     at = out + 2 * (p * half + q)
     tl.store(at, real, mask=inside)
     tl.store(at + 1, imag, mask=inside)
+
+
+@triton.jit
+def pad_rows(images, scale, out, total, height, width, columns, BLOCK: tl.constexpr):
+    # images * scale, (n, H, W), along rows of `columns` with the pixel at the centre first and zeros between.
+    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    inside = at < total
+    column = at % columns
+    row = at // columns
+    behind = width // 2
+    front = column < width - behind
+    pixel = tl.where(front, column + behind, column - (columns - behind))
+    there = inside & (front | (column >= columns - behind))
+    value = tl.load(images + row * width + pixel, mask=there, other=0.0)
+    factor = tl.load(scale + (row % height) * width + pixel, mask=there, other=0.0)
+    tl.store(out + at, value * factor, mask=inside)
+
+
+@triton.jit
+def crop_rows(padded, scale, out, total, height, width, columns, BLOCK: tl.constexpr):
+    # The transpose.
+    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    inside = at < total
+    pixel = at % width
+    row = at // width
+    behind = width // 2
+    column = tl.where(pixel >= behind, pixel - behind, pixel + (columns - behind))
+    value = tl.load(padded + row * columns + column, mask=inside, other=0.0)
+    factor = tl.load(scale + (row % height) * width + pixel, mask=inside, other=0.0)
+    tl.store(out + at, value * factor, mask=inside)
+
+
+@triton.jit
+def take_columns(
+    half, out, height, rows, columns, stored, left, count,
+    COLUMNS: tl.constexpr, ROWS: tl.constexpr,
+):  # fmt: skip
+    # (n, H, stored) pairs to (n, count, rows): frequencies -left .. count - left - 1, rows padded and rolled likewise.
+    image = tl.program_id(2).to(tl.int64)
+    half += image * 2 * height * stored
+    out += image * 2 * count * rows
+    c = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)[:, None]
+    r = tl.program_id(0) * ROWS + tl.arange(0, ROWS)[None, :]
+    inside = (c < count) & (r < rows)
+    frequency = c - left
+    conjugate = (frequency < 0) | (frequency >= stored)
+    source = tl.where(frequency < 0, -frequency, tl.where(frequency >= stored, columns - frequency, frequency))
+    behind = height // 2
+    front = r < height - behind
+    row = tl.where(front, r + behind, r - (rows - behind))
+    there = inside & (front | (r >= rows - behind))
+    at = half + 2 * (row * stored + source)
+    real, imag = tl.load(at, mask=there, other=0.0), tl.load(at + 1, mask=there, other=0.0)
+    to = out + 2 * (c * rows + r)
+    tl.store(to, real, mask=inside)
+    tl.store(to + 1, tl.where(conjugate, -imag, imag), mask=inside)
+
+
+@triton.jit
+def put_columns(
+    grid, out, height, rows, columns, stored, left, count,
+    COLUMNS: tl.constexpr, ROWS: tl.constexpr,
+):  # fmt: skip
+    # The transpose, with every frequency but the first and the last halved, as the inverse real FFT wants it.
+    image = tl.program_id(2).to(tl.int64)
+    grid += image * 2 * count * rows
+    out += image * 2 * height * stored
+    f = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)[None, :]
+    i = tl.program_id(1) * ROWS + tl.arange(0, ROWS)[:, None]
+    inside = (f < stored) & (i < height)
+    behind = height // 2
+    r = tl.where(i >= behind, i - behind, i + (rows - behind))
+    at = grid + 2 * ((f + left) * rows + r)
+    there = inside & (f + left < count)
+    real, imag = tl.load(at, mask=there, other=0.0), tl.load(at + 1, mask=there, other=0.0)
+    at = grid + 2 * ((left - f) * rows + r)
+    there = inside & (f >= 1) & (f <= left)
+    real += tl.load(at, mask=there, other=0.0)
+    imag -= tl.load(at + 1, mask=there, other=0.0)
+    at = grid + 2 * ((left + columns - f) * rows + r)
+    there = inside & (columns - f >= stored) & (left + columns - f < count)
+    real += tl.load(at, mask=there, other=0.0)
+    imag -= tl.load(at + 1, mask=there, other=0.0)
+    share = tl.where((f == 0) | (2 * f == columns), 1.0, 0.5)
+    to = out + 2 * (i * stored + f)
+    tl.store(to, real * share, mask=inside)
+    tl.store(to + 1, imag * share, mask=inside)

@@ -19,7 +19,7 @@ from plugstream.denoisers.tnrd.model import ReactionDiffusion
 __all__ = ["influence", "prepare", "serves", "tnrd"]
 
 _STEP = 5.0  # of the table of cubics
-_DRIVE = {"BLOCK": 64, "num_warps": 4}
+_DRIVE = {"BLOCK": 32, "num_warps": 4}
 _SETTLE = {"BLOCK": 256, "num_warps": 4}
 _DOT = "tf32x3"  # three products of tensor cores that together are as good as single precision
 _MOST_SHARES = 1 << 30  # bytes; larger batches are done in parts
