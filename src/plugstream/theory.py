@@ -1,14 +1,18 @@
-"""The operator of the theory, P = D_sigma(I - gamma grad d), and how far an image is from its fixed points."""
+"""The operator P = D_sigma(I - gamma grad d) of the theory, the distance to its fixed points, and the bounds on it."""
 
 from __future__ import annotations
+
+import math
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from plugstream.denoisers.base import Denoiser
+from plugstream.errors import InputError
 from plugstream.fidelity import Fidelity
 
-__all__ = ["fixed_point_distance", "fixed_point_map"]
+__all__ = ["bound", "corollary", "fixed_point_distance", "fixed_point_map", "gradient_variance"]
 
 
 @torch.no_grad()
@@ -42,3 +46,94 @@ def fixed_point_distance(
     Reference: Sun, Wohlberg and Kamilov, eq. (24).
     """
     return (image - fixed_point_map(image, fidelity, denoiser, gamma, sigma, warm)).square().sum((-2, -1))
+
+
+def bound(
+    theta: float,
+    distance: float,
+    t: int,
+    *,
+    gamma: float | None = None,
+    lipschitz: float | None = None,
+    nu: float = 0.0,
+    batch: int | None = None,
+) -> float:
+    r"""How far from a fixed point the iterates can be on average: the right-hand side of Propositions 2 and 5.
+
+    With all views in every step (nu = 0),
+
+        1/t sum_{k<=t} ||x^{k-1} - P(x^{k-1})||^2 <= 2 (1 + theta)/(1 - theta) ||x^0 - x*||^2 / t,
+
+    and with B independent, uniformly drawn views in a step, in expectation,
+
+        <= 2 (1 + theta)/(1 - theta) [gamma^2 nu^2 / B + 2 gamma nu ||x^0 - x*|| / sqrt(B) + ||x^0 - x*||^2 / t].
+
+    Holds for convex d_i with L-Lipschitz gradients, a theta-averaged denoiser, a fixed point x*, a step up to 1/L and
+    no momentum (q_k = 1). A longer step, where L is given, is refused: nothing is known of it.
+
+    Arguments:
+        theta: of the denoiser, 0 < theta < 1. distance: ||x^0 - x*||. t: iterations.
+        gamma: the step, needed where nu > 0. lipschitz: L. nu: of `gradient_variance`. batch: B.
+    Reference: Sun, Wohlberg and Kamilov, Propositions 2 and 5.
+    """
+    if not 0 < theta < 1:
+        raise InputError(f"theta must lie between 0 and 1, not {theta}: the bound is for averaged denoisers")
+    if t < 1 or not distance >= 0 or not nu >= 0:
+        raise InputError(f"the bound needs t >= 1, a distance >= 0 and nu >= 0, not {t}, {distance} and {nu}")
+    if gamma is not None and lipschitz is not None and gamma > (1 + 1e-9) / lipschitz:
+        raise InputError(f"the step {gamma:g} is beyond 1/L = {1 / lipschitz:g}, where the bound does not hold")
+    noise = 0.0
+    if nu > 0:
+        if gamma is None or batch is None or gamma <= 0 or batch < 1:
+            raise InputError("with nu > 0 the bound needs a step gamma > 0 and a batch >= 1")
+        noise = gamma**2 * nu**2 / batch + 2 * gamma * nu * distance / math.sqrt(batch)
+    return 2 * (1 + theta) / (1 - theta) * (noise + distance**2 / t)
+
+
+def corollary(
+    case: Literal["a", "b", "c"], theta: float, distance: float, t: int, *, lipschitz: float, nu: float
+) -> tuple[float, int, float]:
+    r"""The step, the batch and the rate with which PnP-SGD reaches fixed points, in the corollary's three cases.
+
+    (a) gamma = 1/(L sqrt(t)), B = 1: A / sqrt(t).  (b) gamma = 1/L, B = t: A / sqrt(t).
+    (c) gamma = 1/(L sqrt(t)), B = t: A / t.    A = 2 (1 + theta)/(1 - theta) (||x^0 - x*|| + nu/L)^2.
+
+    Holds as `bound` does. Returns gamma, B and the bound on the average of ||x - P(x)||^2 over t iterations.
+    Reference: Sun, Wohlberg and Kamilov, Corollary 1.
+    """
+    if case not in ("a", "b", "c"):
+        raise InputError(f"the corollary has the cases a, b and c, not {case!r}")
+    bound(theta, distance, t, nu=0.0)  # checks the arguments that both take
+    if not lipschitz > 0 or not nu >= 0:
+        raise InputError(f"the corollary needs L > 0 and nu >= 0, not {lipschitz} and {nu}")
+    constant = 2 * (1 + theta) / (1 - theta) * (distance + nu / lipschitz) ** 2
+    gamma = 1 / lipschitz if case == "b" else 1 / (lipschitz * math.sqrt(t))
+    return gamma, 1 if case == "a" else t, constant / (t if case == "c" else math.sqrt(t))
+
+
+@torch.no_grad()
+def gradient_variance(image: Tensor, fidelity: Fidelity, views: Tensor | None = None) -> Tensor:
+    r"""How much the gradient of a single view differs from that of all: nu^2 of Assumption 2 at an image.
+
+    nu^2(x) = 1/I sum_i ||grad d_i(x) - grad d(x)||^2, so that E||grad d - mean of B||^2 = nu^2 / B for B independent,
+    uniform views. The nu of the theory is the largest over all images that a run visits; this is its value at one.
+
+    With `views`, distinct ones drawn at random, it is estimated from them without bias: the sum of squares about their
+    own mean over one less than their number, times (I - 1)/I.
+
+    Arguments: image (..., H, W); views, at least two, or all if not given. Returns one number for each image, (...).
+    Reference: Sun, Wohlberg and Kamilov, Assumption 2(d).
+    """
+    total = fidelity.n_views
+    chosen = torch.arange(total) if views is None else views
+    if views is not None and len(views) < 2:
+        raise InputError("the variance of gradients needs at least two views")
+    count = len(chosen)
+    mean = torch.zeros_like(image, dtype=torch.float64)
+    squares = torch.zeros(image.shape[:-2], dtype=torch.float64, device=image.device)
+    for k, view in enumerate(chosen.split(1)):  # Welford's, one view at a time: no gradients are kept
+        gradient = fidelity.gradient(image, view).double()
+        step = gradient - mean
+        mean += step / (k + 1)
+        squares += (step * (gradient - mean)).sum((-2, -1))
+    return squares / total if views is None else squares / (count - 1) * (total - 1) / total
