@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import os
+
+# Before torch is imported, here and in the processes that tests start: where a core is busy, two threads wait for each
+# other and small work takes ten times as long. Tests of threads ask for theirs.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 from pathlib import Path
 
 import numpy as np

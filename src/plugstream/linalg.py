@@ -94,9 +94,11 @@ def largest_eigenvalue(
     largest eigenvalue of A on it, theta, comes from the recurrence's tridiagonal matrix. Diffraction tomography has
     many eigenvalues close to the largest, where plain power iteration took ten times as many products.
 
-    Stops when the residual ||A u - theta u|| of the Ritz vector u is below tol * theta, so that an eigenvalue lies
-    within that of theta, after at least ten products, so that this one is the largest; returns (1 + tol) theta. theta
-    never exceeds the largest eigenvalue, hence the result is at most a factor 1 + tol too large.
+    Stops when the residual ||A u - theta u|| of the Ritz vector u is below tol * theta / 10, so that an eigenvalue lies
+    within that of theta, after at least ten products; returns (1 + tol) theta. theta never exceeds the largest
+    eigenvalue, hence the result is at most a factor 1 + tol too large. That the eigenvalue found is the largest, and
+    the result not too small, holds unless the random start has next to nothing of its eigenvector; the tenth keeps two
+    eigenvalues that lie tol apart from being taken for one between them.
 
     Arguments: apply maps (..., H, W) to (..., H, W), the leading axes being independent operators; like gives
     shape, device and dtype. Returns (...), in double precision on the CPU.
@@ -117,7 +119,7 @@ def largest_eigenvalue(
         alphas.append(alpha.cpu().double())
         betas.append(beta.cpu().double())
         theta, residual = _top_of_tridiagonal(torch.stack(alphas, -1), torch.stack(betas, -1))
-        if k == size or (k >= _LEAST and bool((residual <= tol * theta).all())):
+        if k == size or (k >= _LEAST and bool((residual <= 0.1 * tol * theta).all())):
             return theta * (1 + tol)
         before, v = v, w / beta.clamp_min(torch.finfo(like.dtype).tiny)[..., None, None]
     warnings.warn(
