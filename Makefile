@@ -20,8 +20,9 @@ install: $(STAMP)
 demo: $(STAMP)
 	$(BIN)/plugstream demo
 
+# Two processes of one thread each: tests are small, and threads that wait for each other make them slow.
 test: $(STAMP)
-	$(BIN)/python -m pytest -q
+	$(BIN)/python -m pytest -q -n 2 --dist worksteal
 
 test-slow: $(STAMP)
 	$(BIN)/python -m pytest -q -m slow

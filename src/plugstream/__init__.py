@@ -46,6 +46,9 @@ _HOME = {
         "ring",
         "save_scan",
     ],
+    "plugstream.scans.importers": ["import_fresnel", "import_hdf5", "import_npz"],
+    "plugstream.scans.receive": ["Receiver"],
+    "plugstream.scans.send": ["send_scan"],
     "plugstream.schedules": ["Geometric", "OverL", "Power"],
     "plugstream.simulation": ["add_noise", "simulate"],
     "plugstream.solver": ["Progress", "Result", "Stop", "solve"],
@@ -107,6 +110,13 @@ if TYPE_CHECKING:  # the same names for type checkers and editors; a test keeps 
         ring as ring,
         save_scan as save_scan,
     )
+    from plugstream.scans.importers import (
+        import_fresnel as import_fresnel,
+        import_hdf5 as import_hdf5,
+        import_npz as import_npz,
+    )
+    from plugstream.scans.receive import Receiver as Receiver
+    from plugstream.scans.send import send_scan as send_scan
     from plugstream.schedules import Geometric as Geometric, OverL as OverL, Power as Power
     from plugstream.simulation import add_noise as add_noise, simulate as simulate
     from plugstream.solver import Progress as Progress, Result as Result, Stop as Stop, solve as solve

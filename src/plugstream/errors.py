@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
-__all__ = ["InputError", "PlugstreamWarning"]
+from collections.abc import Mapping
+
+__all__ = ["DamagedError", "InputError", "PlugstreamWarning"]
 
 
 class InputError(ValueError):
     """Input that cannot be used, found before any work starts; its message is one line."""
+
+
+class DamagedError(InputError):
+    """Views of a scan that cannot be read: `views` has what is wrong with each."""
+
+    def __init__(self, where: str, views: Mapping[int, str]) -> None:
+        first = min(views)
+        super().__init__(f"view {first} of {where} cannot be read: {views[first]}")
+        self.views = dict(views)
 
 
 class PlugstreamWarning(UserWarning):

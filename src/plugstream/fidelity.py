@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import math
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
@@ -17,17 +19,24 @@ from plugstream.models.base import Model, Views, as_views, check_shape
 
 __all__ = ["Fidelity", "LeastSquares", "Measurements", "SmoothFidelity"]
 
+# A pass over all views of a scan that is not in memory takes blocks of about this size.
+_BLOCK_BYTES = 32 << 20
+
 
 @runtime_checkable
 class Fidelity(Protocol):
     """d(x) = mean over views of d_i(x), with everything an algorithm asks of it.
 
-    `views` are indices (None: all), `weights` the factor of each view's term (None: 1 / number of views), so that
-    a sampler that draws unevenly can keep the gradient unbiased.
+    `views` are indices (None: all that are available), `weights` the factor of each view's term (None: 1 / number of
+    views), so that a sampler that draws unevenly can keep the gradient unbiased.
     """
 
     @property
     def n_views(self) -> int: ...
+    @property
+    def available(self) -> int | Tensor:
+        """What samplers draw from: the number of views, or the indices of those that can be used."""
+
     @property
     def image_shape(self) -> tuple[int, int]: ...
     @property
@@ -79,8 +88,11 @@ class LeastSquares:
 
     Arguments:
         model: the forward map of each view.
-        data: a tensor (..., views, *data_shape), or anything with `read(views)`, such as a scan on disk.
+        data: a tensor (..., views, *data_shape), or anything with `read(views)`, such as a scan on disk, of which no
+            more than a batch, or a block of views in a pass over all of them, is in memory at a time.
+        available: the views that can be used, (count,); all if not given. The mean is over these.
         lipschitz_tol: relative tolerance of L and max_i L_i, which are estimated on first use and kept.
+        lipschitz_most: with more views than this, L_i are not estimated but bounded (`squared_norm_bounds`).
         prox_tol, prox_iterations: when the conjugate gradients of `prox` stop: relative residual, and limit.
 
     Reference: Sun, Wohlberg and Kamilov, eqs. (3), (6), (7) and (17).
@@ -91,12 +103,17 @@ class LeastSquares:
         model: Model,
         data: Tensor | Measurements,
         *,
+        available: Tensor | None = None,
         lipschitz_tol: float = 1e-2,
+        lipschitz_most: int = 1000,
         prox_tol: float = 1e-5,
         prox_iterations: int = 200,
     ) -> None:
         self.model = model
         self.lipschitz_tol = lipschitz_tol
+        self.lipschitz_most = lipschitz_most
+        self._available = as_views(available, model.n_views)
+        self._lipschitz_max: float | None = None
         self.prox_tol = prox_tol
         self.prox_iterations = prox_iterations
         if isinstance(data, Tensor):
@@ -104,13 +121,34 @@ class LeastSquares:
             check_shape("data", data, (self.n_views, *model.data_shape))
             self._data = self._checked(data, None)
         else:
-            if data.n_views != model.n_views:
+            if data.n_views < model.n_views:
                 raise InputError(f"the scan has {data.n_views} views, but the model has {model.n_views}")
             self._source = data
+
+    def grow(self, model: Model, available: Tensor | None = None, *, lipschitz_max: float | None = None) -> None:
+        """Go over to the model of a scan that has grown, or to other views of it.
+
+        Arguments: model, with the views of the present one first; available as at the beginning; lipschitz_max, a
+        bound of all L_i where it is known already.
+        """
+        if self._source is None:
+            raise InputError("data in memory cannot grow; give the fidelity a scan that it reads from")
+        if self._source.n_views < model.n_views:
+            raise InputError(f"the scan has {self._source.n_views} views, but the model has {model.n_views}")
+        self.model = model
+        self._available = as_views(available, model.n_views)
+        self._lipschitz_max = lipschitz_max
+        for name in ("lipschitz", "lipschitz_views"):
+            self.__dict__.pop(name, None)
 
     @property
     def n_views(self) -> int:
         return self.model.n_views
+
+    @property
+    def available(self) -> int | Tensor:
+        """The number of views, or the indices of those that can be used."""
+        return self.n_views if self._available is None else self._available
 
     @property
     def image_shape(self) -> tuple[int, int]:
@@ -135,13 +173,17 @@ class LeastSquares:
 
     def value(self, image: Tensor, views: Views = None, weights: Tensor | None = None) -> Tensor:
         """d(x) over these views: the mean of 1/2 ||H_i x - y_i||^2, or its sum with the given weights."""
-        residual = self.model.forward(image, views) - self.data(views)
-        each = residual.abs().square().flatten(image.ndim - 1).sum(-1) / 2
-        return (each * self._weights(views, weights)).sum(-1)
+        total = torch.zeros((), device=self.device, dtype=self.dtype)
+        for some, w in self._parts(views, weights):
+            residual = self.model.forward(image, some) - self.data(some)
+            each = residual.abs().square().flatten(image.ndim - 1).sum(-1) / 2
+            total = total + (each * w).sum(-1)
+        return total
 
     def gradient(self, image: Tensor, views: Views = None, weights: Tensor | None = None) -> Tensor:
         """grad d(x) over these views: the mean of Re(H_i^H (H_i x - y_i)), or its sum with the given weights."""
-        return self.model.gradient(image, self.data(views), views, self._weights(views, weights))
+        parts = (self.model.gradient(image, self.data(some), some, w) for some, w in self._parts(views, weights))
+        return functools.reduce(Tensor.add_, parts)
 
     def prox(
         self,
@@ -157,9 +199,11 @@ class LeastSquares:
         the tolerance `prox_tol`.
         """
         self._needs_linear("prox")
-        w = self._weights(views, weights)
-        normal = self.model.normal(views, w)
-        b = image + gamma * self.model.adjoint(self._spread(w) * self.data(views), views)
+        b = image
+        for some, w in self._parts(views, weights):
+            b = b + gamma * self.model.adjoint(self._spread(w) * self.data(some), some)
+        index = self._index(views)
+        normal = self.model.normal(index, self._weights(index, weights))
         solution = conjugate_gradient(
             lambda z: z + gamma * normal(z),
             b,
@@ -173,7 +217,7 @@ class LeastSquares:
     def lipschitz(self) -> float:
         """L of grad d: the largest eigenvalue of (1/I) sum_i Re(H_i^H H_i), within `lipschitz_tol` from above."""
         self._needs_linear("L")
-        normal = self.model.normal(None, self._weights(None, None))
+        normal = self.model.normal(self._available, self._weights(self._available, None))
         like = torch.empty(self.image_shape, device=self.device, dtype=self.dtype)
         return float(largest_eigenvalue(normal, like, tol=self.lipschitz_tol))
 
@@ -185,18 +229,56 @@ class LeastSquares:
 
     @property
     def lipschitz_max(self) -> float:
-        return float(self.lipschitz_views.max())
+        """A bound of all L_i: the largest estimate, or for very many views the largest bound."""
+        if self._lipschitz_max is None:
+            self._needs_linear("L_i")
+            index = torch.arange(self.n_views) if self._available is None else self._available
+            if len(index) > self.lipschitz_most:
+                self._lipschitz_max = float(self.model.squared_norm_bounds(index).max())
+            else:
+                self._lipschitz_max = float(self.lipschitz_views[index].max())
+        return self._lipschitz_max
 
-    def backprojection(self) -> Tensor:
+    def backprojection(self, views: Views = None) -> Tensor:
         """The simplest image of the data: the gradient at zero, scaled so that it fits the data best.
 
-        x = a g with g = sum_i Re(H_i^H y_i) and a = ||g||^2 / sum_i ||H_i g||^2, one step of steepest descent.
+        x = a g with g = sum_i Re(H_i^H y_i) and a = ||g||^2 / sum_i ||H_i g||^2, one step of steepest descent; the sums
+        are over `views`, all if not given.
         """
         self._needs_linear("back-projection")
-        g = self.model.adjoint(self.data())
-        energy = self.model.forward(g).abs().square().flatten(g.ndim - 2).sum(-1)
+        sums = (self.model.adjoint(self.data(some), some) for some, _ in self._parts(views, None))
+        g = functools.reduce(Tensor.add_, sums)
+        energy = torch.zeros((), device=self.device, dtype=self.dtype)
+        for some, _ in self._parts(views, None, read=False):
+            energy = energy + self.model.forward(g, some).abs().square().flatten(g.ndim - 2).sum(-1)
         scale = inner(g, g) / energy.clamp_min(torch.finfo(self.dtype).tiny)
         return scale[..., None, None] * g
+
+    def _index(self, views: Views) -> Tensor | None:
+        """The views asked for, all that are available for None; None if that is every view of the model."""
+        return self._available if views is None else as_views(views, self.n_views)
+
+    def _parts(
+        self, views: Views, weights: Tensor | None, *, read: bool = True
+    ) -> Iterator[tuple[Tensor | None, Tensor]]:
+        """The views with their weights: at once if the data is in memory, otherwise block by block.
+
+        With `read`, a source that can read ahead is told of the next block while this one is worked on.
+        """
+        index = self._index(views)
+        w = self._weights(index, weights)
+        if self._source is None:
+            yield index, w
+            return
+        index = torch.arange(self.n_views) if index is None else index
+        size = math.prod(self.model.data_shape) * self.model.data_dtype.itemsize
+        step = max(1, _BLOCK_BYTES // size)
+        blocks = index.split(step)
+        expect = getattr(self._source, "expect", None)
+        for number, (some, some_w) in enumerate(zip(blocks, w.split(step), strict=True)):
+            if read and expect is not None and number + 1 < len(blocks):
+                expect(list(blocks[number : number + 2]))
+            yield some, some_w
 
     def _weights(self, views: Views, weights: Tensor | None) -> Tensor:
         count = self.n_views if views is None else len(views)
@@ -211,7 +293,12 @@ class LeastSquares:
 
     def _checked(self, data: Tensor, views: Tensor | None) -> Tensor:
         """Data of these views on the model's device, masked receivers at zero; NaN and infinity are refused."""
-        data = self.model.restrict(data.to(device=self.device, dtype=self.model.data_dtype), views)
+        # From pinned memory a GPU copies by itself; towards the CPU one has to wait for it.
+        on_gpu = self.device.type == "cuda"
+        there = data.to(device=self.device, dtype=self.model.data_dtype, non_blocking=on_gpu)
+        data = self.model.restrict(there, views)
+        if bool(torch.isfinite(torch.view_as_real(data).sum() if data.is_complex() else data.sum())):
+            return data  # a sum is finite only where all of its terms are
         axis = data.ndim - 1 - len(self.model.data_shape)
         bad = ~torch.isfinite(torch.view_as_real(data).sum(-1) if data.is_complex() else data)
         if bool(bad.any()):
@@ -271,6 +358,10 @@ class SmoothFidelity:
         self.prox_tol = prox_tol
         self.prox_iterations = prox_iterations
         self._lipschitz = lipschitz
+
+    @property
+    def available(self) -> int:
+        return self.n_views
 
     @property
     def lipschitz(self) -> float:

@@ -121,7 +121,9 @@ def largest_eigenvalue(
         theta, residual = _top_of_tridiagonal(torch.stack(alphas, -1), torch.stack(betas, -1))
         if k == size or (k >= _LEAST and bool((residual <= 0.1 * tol * theta).all())):
             return theta * (1 + tol)
-        before, v = v, w / beta.clamp_min(torch.finfo(like.dtype).tiny)[..., None, None]
+        # Where the Krylov space ends (beta = 0) the recurrence goes on with zeros, which add no eigenvalue above theta.
+        left = beta > torch.finfo(like.dtype).tiny
+        before, v = v, torch.where(left[..., None, None], w / torch.where(left, beta, 1.0)[..., None, None], 0.0)
     warnings.warn(
         f"the largest eigenvalue did not settle to {tol:.1e} in {max_iterations} iterations; L may be too small",
         PlugstreamWarning,

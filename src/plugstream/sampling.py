@@ -7,7 +7,7 @@ NumPy's version, and any step's draw is had without those before it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -18,7 +18,18 @@ from torch import Tensor
 
 from plugstream.errors import InputError
 
-__all__ = ["All", "Batch", "Epochs", "Fixed", "Importance", "Sampler", "Shifted", "Uniform", "evenly_spaced"]
+__all__ = [
+    "All",
+    "Announced",
+    "Batch",
+    "Epochs",
+    "Fixed",
+    "Importance",
+    "Sampler",
+    "Shifted",
+    "Uniform",
+    "evenly_spaced",
+]
 
 Available = int | Tensor
 """The views there are: a count n for 0 .. n-1, or their indices where some are missing."""
@@ -152,6 +163,27 @@ class Importance:
         index = np.minimum(np.searchsorted(edges, uniform * edges[-1], side="right"), n - 1)
         weights = torch.from_numpy(edges[-1] / (self.batch * n * p[index]))
         return Batch(_pick(available, index), weights)
+
+
+@dataclass(frozen=True, eq=False)
+class Announced:
+    """Draws what another sampler draws, and tells beforehand which views this and the next steps want.
+
+    Since a draw depends on seed, step and available views only, whoever reads the data can do so ahead of time; if
+    more views become available meanwhile, what was told of later steps was wrong and is told anew.
+
+    Arguments: sampler; tell, called with a list of views, soonest first; ahead, how many steps after this one.
+    """
+
+    sampler: Sampler
+    tell: Callable[[list[Tensor]], None]
+    ahead: int = 2
+
+    def draw(self, step: int, available: Available) -> Batch:
+        batches = [self.sampler.draw(step + later, available) for later in range(self.ahead + 1)]
+        if batches[0].views is not None:
+            self.tell([batch.views for batch in batches if batch.views is not None])
+        return batches[0]
 
 
 def evenly_spaced(batch: int, n: int) -> NDArray[np.int64]:

@@ -15,16 +15,19 @@ from hypothesis import given, strategies as st
 from plugstream import (
     BornGeometry,
     BornModel,
+    DamagedError,
     Grid,
     InputError,
     LeastSquares,
     MemoryScan,
+    ScanWriter,
     add_noise,
     open_scan,
     ring,
     save_scan,
     simulate,
 )
+from plugstream.scans.layout import Commit
 
 
 @pytest.fixture
@@ -111,7 +114,7 @@ def test_masks_and_fields_are_saved(small_geometry, tmp_path):
     assert torch.isfinite(fidelity.gradient(x)).all()
 
 
-def test_plane_waves_and_far_fields_are_saved_as_version_two(small_geometry, tmp_path):
+def test_plane_waves_and_far_fields_are_saved(small_geometry, tmp_path):
     directions = ring(5, 1.0, start=20)
     for name, plane, far in (("a", True, True), ("b", True, False), ("c", False, True)):
         geometry = BornGeometry(
@@ -125,7 +128,6 @@ def test_plane_waves_and_far_fields_are_saved_as_version_two(small_geometry, tmp
         data = torch.randn(5, 9, dtype=torch.complex64)
         save_scan(MemoryScan(data, geometry), tmp_path / f"{name}.zarr")
         stored = open_scan(tmp_path / f"{name}.zarr")
-        assert zarr.open_group(tmp_path / f"{name}.zarr", mode="r").attrs["version"] == 2
         assert stored.geometry.far_field is far
         assert np.array_equal(stored.geometry.receivers, geometry.receivers)
         if plane:
@@ -144,19 +146,89 @@ def test_the_layout_is_the_documented_one(scan, tmp_path):
     group = zarr.open_group(path, mode="r")
     assert group.metadata.zarr_format == 3
     data = group["data"]
-    assert (data.dtype, data.shape) == (np.complex64, (7, 9))
+    assert (data.dtype, data.shape, data.chunks, data.shards) == (np.complex64, (7, 9), (1, 9), (7, 9))
+    assert np.array_equal(data[...], scan.data.numpy())  # Zarr reads what we wrote, and finds the checksums right
     for name in ("data", "receivers", "transmitters", "truth"):
-        assert [type(c).__name__ for c in group[name].compressors] == ["Crc32cCodec"], name
-    assert json.loads((path / "commit.json").read_text()) == {"views": 7, "complete": True}
+        (sharding,) = group[name].metadata.codecs
+        assert [type(c).__name__ for c in sharding.codecs] == ["BytesCodec", "Crc32cCodec"], name
+    assert np.array_equal(group["transmitters"][...], scan.geometry.transmitters)
+    assert np.array_equal(group["truth"][...], scan.truth)
+    commit = json.loads((path / "commit.json").read_text())
+    assert (commit["views"], commit["complete"]) == (7, True)
     assert group.attrs["format"] == "plugstream-scan"
-    assert group.attrs["version"] == 1
+    assert group.attrs["version"] == 3
+    assert len(group.attrs["id"]) == 32
     assert group.attrs["units"]["length"] == "m"
+
+
+def test_what_zarr_writes_is_read(scan, tmp_path):
+    """Another program may fill the arrays through Zarr."""
+    path = tmp_path / "scan.zarr"
+    save_scan(scan, path)
+    array = zarr.open_group(path, mode="r+")["data"]
+    array[2:5] = 3 * array[2:5]
+    assert torch.equal(open_scan(path).read()[2:5], 3 * scan.data[2:5])
+
+
+def write_version_one(scan, path, views_per_chunk):
+    """As plugstream wrote scans before shards: through Zarr, several views a chunk, a chunk a file."""
+    crc = [zarr.codecs.Crc32cCodec()]
+    g = scan.geometry
+    attributes = {
+        "format": "plugstream-scan",
+        "version": 2 if g.far_field or g.plane_waves is not None else 1,
+        "kind": "born-2d",
+        "far_field": g.far_field,
+        "wavelength": g.wavelength,
+        "background_permittivity": g.background,
+        "grid": {"shape": list(g.grid.shape), "pixel": g.grid.pixel, "center": list(g.grid.center)},
+        "provenance": {},
+    }
+    group = zarr.create_group(path, attributes=attributes)
+    for name in ("receivers", "transmitters", "plane_waves", "mask"):
+        if getattr(g, name) is not None:
+            group.create_array(name, data=np.ascontiguousarray(getattr(g, name)), compressors=crc)
+    shape = tuple(scan.data.shape)
+    data = group.create_array(
+        "data", shape=shape, chunks=(views_per_chunk, shape[1]), dtype="complex64", compressors=crc
+    )
+    data[...] = scan.data.numpy()
+    (path / "commit.json").write_text(json.dumps({"views": shape[0], "complete": True}))
+
+
+@pytest.mark.parametrize("plane", [False, True])
+def test_older_versions_are_read(small_geometry, tmp_path, plane):
+    mask = np.random.default_rng(0).random((7, 9)) < 0.8
+    geometry = BornGeometry(
+        receivers=small_geometry.receivers,
+        wavelength=0.05,
+        grid=small_geometry.grid,
+        transmitters=None if plane else small_geometry.transmitters,
+        plane_waves=ring(7, 1.0) if plane else None,
+        mask=mask,
+    )
+    scan = MemoryScan(torch.randn(7, 9, dtype=torch.complex64), geometry)
+    write_version_one(scan, tmp_path / "old.zarr", 3)
+    stored = open_scan(tmp_path / "old.zarr")
+    assert stored.version == (2 if plane else 1)
+    assert torch.equal(stored.read(), scan.data)
+    assert torch.equal(stored.read(torch.tensor([6, 0])), scan.data[[6, 0]])
+    assert np.array_equal(stored.geometry.mask, mask)
+    source = "plane_waves" if plane else "transmitters"
+    assert np.array_equal(getattr(stored.geometry, source), getattr(geometry, source))
+    save_scan(stored, tmp_path / "new.zarr")  # and so brought up to date
+    assert torch.equal(open_scan(tmp_path / "new.zarr").read(), scan.data)
+    (tmp_path / "old.zarr" / "data" / "c" / "1" / "0").unlink()
+    with pytest.raises(InputError, match=r"view 3 of .* cannot be read: .* is missing"):
+        stored.check()
+    with pytest.raises(InputError, match=r"version \d, which nothing can be added to"):
+        ScanWriter(tmp_path / "old.zarr")
 
 
 def test_readers_never_look_past_the_commit(scan, tmp_path):
     path = tmp_path / "scan.zarr"
     save_scan(scan, path)
-    (path / "commit.json").write_text('{"views": 4, "complete": false}')
+    (path / "commit.json").write_bytes(Commit(4, False, ("data", "receivers", "transmitters", "truth")).encode())
     stored = open_scan(path)
     assert (stored.n_views, stored.geometry.n_views, stored.complete) == (4, 4, False)
     assert torch.equal(stored.read(), scan.data[:4])
@@ -164,19 +236,22 @@ def test_readers_never_look_past_the_commit(scan, tmp_path):
         stored.read(torch.tensor([5]))
 
 
-def test_a_damaged_chunk_is_found_and_named(small_geometry, tmp_path, monkeypatch):
-    monkeypatch.setattr("plugstream.scans.store._CHUNK_BYTES", 1)  # a chunk a view
-    scan = simulate(BornModel(small_geometry), torch.rand(12, 10))
+def flip(path, offset):
+    content = bytearray(path.read_bytes())
+    content[offset] ^= 1
+    path.write_bytes(content)
+
+
+def test_a_damaged_chunk_is_found_and_named(scan, tmp_path):
     save_scan(scan, tmp_path / "s.zarr")
-    chunk = tmp_path / "s.zarr" / "data" / "c" / "5" / "0"
-    content = bytearray(chunk.read_bytes())
-    content[3] ^= 1
-    chunk.write_bytes(content)
+    flip(tmp_path / "s.zarr" / "data" / "c" / "0" / "0", 5 * (9 * 8 + 4) + 3)
     stored = open_scan(tmp_path / "s.zarr")
     assert torch.equal(stored.read(torch.tensor([4, 6])), scan.data[[4, 6]])
+    assert list(stored.damaged()) == [5]
     for read in (stored.read, stored.check, stored.load, lambda: stored.read(torch.tensor([1, 5]))):
-        with pytest.raises(InputError, match=r"view 5 of .* cannot be read: .*checksum"):
+        with pytest.raises(DamagedError, match=r"view 5 of .* cannot be read: .*checksum") as caught:
             read()
+        assert list(caught.value.views) == [5]
 
 
 def test_nan_is_named_by_view(scan, tmp_path):
@@ -189,19 +264,33 @@ def test_nan_is_named_by_view(scan, tmp_path):
     row = array[2]
     row[0] = np.inf
     array[2] = row
-    with pytest.raises(InputError, match="view 2 of the scan holds NaN or infinity"):
+    with pytest.raises(InputError, match=r"view 2 of .* holds NaN or infinity"):
         open_scan(tmp_path / "s.zarr").check()
 
 
 def test_disagreement_between_geometry_and_data_is_refused(scan, tmp_path):
     with pytest.raises(InputError, match="7 views of 9 receivers"):
         MemoryScan(scan.data[:, :8], scan.geometry)
-    save_scan(scan, tmp_path / "s.zarr")
+    write_version_one(scan, tmp_path / "s.zarr", 7)
     group = zarr.open_group(tmp_path / "s.zarr", mode="r+")
     del group["receivers"]
     group.create_array("receivers", data=np.ones((8, 2)))
     with pytest.raises(InputError, match=r"contradicts itself: .* \(7, 9\), but its geometry has 7 views of 8"):
         open_scan(tmp_path / "s.zarr")
+
+
+def test_attributes_that_were_changed_are_found(scan, tmp_path):
+    save_scan(scan, tmp_path / "s.zarr")
+    path = tmp_path / "s.zarr" / "zarr.json"
+    path.write_text(path.read_text().replace('"wavelength": 0.05', '"wavelength": 0.06'))
+    with pytest.raises(
+        InputError, match=r"zarr.json fails its checksum; if you changed it yourself, remove its crc32c"
+    ):
+        open_scan(tmp_path / "s.zarr")
+    content = json.loads(path.read_text())
+    del content["attributes"]["crc32c"]
+    path.write_text(json.dumps(content))
+    assert open_scan(tmp_path / "s.zarr").geometry.wavelength == 0.06
 
 
 def test_existing_and_missing_places(scan, tmp_path):
@@ -218,7 +307,7 @@ def test_existing_and_missing_places(scan, tmp_path):
     with pytest.raises(InputError, match="not a plugstream-scan"):
         open_scan(tmp_path / "other.zarr")
     zarr.create_group(tmp_path / "later.zarr", attributes={"format": "plugstream-scan", "version": 9})
-    with pytest.raises(InputError, match="version 9, and this plugstream reads versions 1 to 2"):
+    with pytest.raises(InputError, match="version 9, and this plugstream reads versions 1 to 3"):
         open_scan(tmp_path / "later.zarr")
 
 

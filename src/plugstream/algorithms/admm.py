@@ -52,7 +52,7 @@ class ADMM(PlugAndPlay):
         """One iteration."""
         k = state.k + 1
         gamma, sigma = self.parameters(k)
-        batch = self.sampler.draw(state.k, self.fidelity.n_views)
+        batch = self.sampler.draw(state.k, self.fidelity.available)
         z = self.fidelity.prox(state.image - state.s, gamma, batch.views, batch.weights, start=state.z)
         x, warm = self.denoiser.denoise(z + state.s, sigma, state.warm)
         return SplitState(k=k, image=x, z=z, s=state.s + z - x, warm=warm)

@@ -108,7 +108,7 @@ class PlugAndPlay:
                 f"{self.denoiser.min_size} pixels a side"
             )
         self.parameters(1)
-        self.sampler.draw(0, self.fidelity.n_views)
+        self.sampler.draw(0, self.fidelity.available)
         return image.to(device=self.fidelity.device, dtype=self.fidelity.dtype)
 
     def _warn_of_long_steps(self) -> None:
@@ -116,7 +116,7 @@ class PlugAndPlay:
         gamma, _ = self.parameters(1)
         try:
             bound = self.fidelity.lipschitz_max
-            if gamma > 2 / bound and self.sampler.draw(0, self.fidelity.n_views).views is None:
+            if gamma > 2 / bound and self.sampler.draw(0, self.fidelity.available).views is None:
                 bound = self.fidelity.lipschitz  # all views together allow a longer step than the worst of them
         except InputError:
             return  # a fidelity without a known L cannot be checked

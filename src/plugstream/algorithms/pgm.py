@@ -83,7 +83,7 @@ class ProximalGradient(PlugAndPlay):
         """One iteration."""
         k = state.k + 1
         gamma, sigma = self.parameters(k)
-        batch = self.sampler.draw(state.k, self.fidelity.n_views)
+        batch = self.sampler.draw(state.k, self.fidelity.available)
         z = state.s - gamma * self.fidelity.gradient(state.s, batch.views, batch.weights)
         x, warm = self.denoiser.denoise(z, sigma, state.warm)
         momentum = MOMENTUM[self.momentum] if isinstance(self.momentum, str) else self.momentum

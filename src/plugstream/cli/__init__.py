@@ -14,6 +14,7 @@ import difflib
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from keyword import iskeyword
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, get_args
 
@@ -30,7 +31,10 @@ _COMMANDS = {
     "simulate": "make a scan of a picture, with noise, as a Zarr folder",
     "reconstruct": "form the image of a scan, a few views at a time",
     "resume": "go on with a run that was stopped",
+    "import": "make a scan from an Institut Fresnel, HDF5 or NPZ file",
+    "acquire": "receive a scan from an instrument, view by view",
     "info": "describe a scan",
+    "verify": "read every byte of a scan, and name the views that are damaged",
     "denoise": "remove noise from a picture: PNG, TIFF or NPY, grey or colour",
     "train": "train a denoiser on a folder of pictures",
 }
@@ -72,7 +76,7 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
 
 
 def _module(command: str) -> Any:
-    return import_module(f"plugstream.cli.{command}")
+    return import_module(f"plugstream.cli.{command}" + "_" * iskeyword(command))  # `import` is no name for a module
 
 
 def _add_settings(parser: argparse.ArgumentParser, sections: Sequence[str]) -> None:
@@ -88,12 +92,13 @@ def _add_settings(parser: argparse.ArgumentParser, sections: Sequence[str]) -> N
     for section, key, info in leaves(sections):
         extra = info.json_schema_extra if isinstance(info.json_schema_extra, dict) else {}
         flag = str(extra.get("flag", key)).replace("_", "-")
+        value: dict[str, Any] = {"action": "store_const", "const": "true"} if extra.get("switch") else {"metavar": "X"}
         groups[section].add_argument(
             f"--{flag}",
             dest=f"{section}.{key}",
-            metavar="X",
             default=argparse.SUPPRESS,
             help=_help(info).replace("%", "%%"),
+            **value,
         )
 
 

@@ -17,9 +17,14 @@ if TYPE_CHECKING:
     from plugstream.scans import Scan
     from plugstream.settings import Settings
 
-__all__ = ["RECONSTRUCTION", "picture_of", "reconstruct_scan", "say", "settings_of", "simulate_scan"]
+__all__ = ["RECONSTRUCTION", "picture_of", "reconstruct_scan", "say", "scan_place", "settings_of", "simulate_scan"]
 
 RECONSTRUCTION = ("algorithm", "sampler", "denoiser", "monitor", "compute", "run")
+
+
+def scan_place(text: str) -> str | Path:
+    """Where a scan lies: an address such as s3://bucket/scan.zarr as it is, and else a path."""
+    return text if "://" in text else Path(text)
 
 
 def settings_of(parsed: argparse.Namespace, presets: Sequence[tuple[str, str, Any]] = ()) -> Settings:
@@ -40,25 +45,26 @@ def picture_of(settings: Settings) -> Tensor:
     return settings.simulate.contrast * load_picture(settings.simulate.picture, settings.simulate.size)
 
 
-def simulate_scan(settings: Settings, image: Tensor, path: Path) -> Scan:
-    """Simulate a scan and write it."""
+def simulate_scan(settings: Settings, image: Tensor, path: Path | None) -> Scan:
+    """Simulate a scan, and write it if there is a path."""
     from plugstream.recipes import make_geometry, make_model
-    from plugstream.scans.store import save_scan
+    from plugstream.scans import save_scan
     from plugstream.simulation import simulate
 
     s = settings.simulate
-    if path.exists():
+    if path is not None and path.exists():
         raise InputError(f"{path} exists already; remove it or choose another name")
     geometry = make_geometry(settings)
     say(f"simulating {s.views} views of {s.receivers} receivers of {s.picture}, {s.size} x {s.size}, at {s.snr:g} dB")
     scan = simulate(make_model(geometry, settings.compute), image, snr=s.snr, seed=s.seed)
-    save_scan(scan, path)
-    say(f"wrote {path}")
+    if path is not None:
+        save_scan(scan, path)
+        say(f"wrote {path}")
     return scan
 
 
 def reconstruct_scan(
-    scan: Scan, settings: Settings, folder: Path, command: str, source: Path, *, go_on: bool = False
+    scan: Scan, settings: Settings, folder: Path, command: str, source: str | Path, *, go_on: bool = False
 ) -> int:
     """Reconstruct into the folder, say what came out, and return the exit status."""
     from plugstream.runs.run import reconstruct

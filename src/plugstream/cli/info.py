@@ -3,37 +3,53 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 from typing import Any
+
+from plugstream.cli.common import scan_place
 
 SECTIONS: tuple[str, ...] = ()
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What the command has besides settings."""
-    parser.add_argument("scan", type=Path, help="a scan, a Zarr folder")
+    parser.add_argument("scan", type=scan_place, help="a scan: a Zarr folder, a zip file of one, or an fsspec address")
 
 
 def run(parsed: argparse.Namespace) -> int:
     """Describe a scan."""
     import math
 
+    import torch
+
+    from plugstream.models.born import choose_method
+    from plugstream.scans.importers import describe_file
     from plugstream.scans.store import open_scan
 
+    lines = describe_file(parsed.scan)
+    if lines is not None:
+        print("\n".join([f"{parsed.scan}, a file that 'plugstream import' reads", *lines]))
+        return 0
     scan = open_scan(parsed.scan)
+    if scan.n_views == 0:
+        print(f"{'scan':<12}{scan.path} (still running, no views yet), {len(scan.setup.receivers)} receivers")
+        return 0
     g = scan.geometry
     height, width = g.grid.shape
+    kinds = {"fields given": g.fields, "plane waves": g.plane_waves, "line sources": g.transmitters}
+    kind = next(name for name, array in kinds.items() if array is not None)
+    choice = choose_method(g, device=torch.device("cpu"), dtype=torch.float32)
     covered = "all" if g.mask is None else f"{g.mask.mean():.1%} of all"
     rows = {
         "scan": f"{scan.path} ({'complete' if scan.complete else 'still running'})",
-        "views": f"{scan.n_views}, {'fields given' if g.fields is not None else 'line sources'}",
+        "views": f"{scan.n_views}, {kind}",
         "receivers": f"{g.n_receivers}, {covered} recorded",
-        "data": f"{scan.n_views * g.n_receivers * 8 / 1e6:.2f} MB of complex64",
+        "data": f"{scan.nbytes / 1e6:.2f} MB of complex64, format version {scan.version}",
         "wavelength": f"{g.wavelength:.6g} m in vacuum, background permittivity {g.background:g}",
         "image": f"{height} x {width} pixels of {g.grid.pixel:.6g} m, {g.wavelength / g.grid.pixel:.3g} a wavelength",
-        "distance": f"receivers {_range(g.receivers)}"
+        "distance": f"receivers {'far away' if g.far_field else _range(g.receivers)}"
         + (f", transmitters {_range(g.transmitters)}" if g.transmitters is not None else ""),
         "size": f"{math.hypot(height, width) * g.grid.pixel / g.wavelength:.4g} wavelengths across the diagonal",
+        "model": f"{'dense' if choice.expansion is None else 'fast'} on a CPU: {choice.reason}",
         "truth": "known" if scan.truth is not None else "not known",
         "provenance": ", ".join(f"{key} {value}" for key, value in scan.provenance.items()) or "unknown",
     }

@@ -5,15 +5,21 @@ from __future__ import annotations
 import argparse
 import shlex
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from plugstream.cli.common import RECONSTRUCTION, reconstruct_scan, settings_of
+from plugstream.cli.common import RECONSTRUCTION, reconstruct_scan, say, scan_place, settings_of
+from plugstream.errors import DamagedError, InputError
 
-SECTIONS: tuple[str, ...] = RECONSTRUCTION
+if TYPE_CHECKING:
+    from plugstream.scans import Scan, StoredScan
+    from plugstream.settings import Settings
+
+SECTIONS: tuple[str, ...] = (*RECONSTRUCTION, "scan")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What the command has besides settings."""
-    parser.add_argument("scan", type=Path, help="a scan, a Zarr folder")
+    parser.add_argument("scan", type=scan_place, help="a scan: a Zarr folder, a zip file of one, or an fsspec address")
     parser.add_argument("--out", type=Path, help="the folder to make for the results")
 
 
@@ -22,12 +28,29 @@ def run(parsed: argparse.Namespace) -> int:
     settings = settings_of(parsed)
     from plugstream.recipes import check
     from plugstream.runs.folder import free_folder, make_folder
+    from plugstream.runs.views import wait_for_views
     from plugstream.scans.store import open_scan
 
     stored = open_scan(parsed.scan)
+    if settings.scan.follow:
+        wait_for_views(stored, 1 if settings.sampler.name == "all" else settings.sampler.batch, say)
+    elif not stored.complete:
+        say(f"the scan is still being measured; its first {stored.n_views} views are used, and all with --follow")
     check(settings, stored.geometry)
-    scan = stored.load()  # every chunk is read and checked here, before a folder is made
-    folder = make_folder(parsed.out or free_folder(f"{parsed.scan.resolve().stem}-run"))
+    scan = prepare(stored, settings)
+    stem = Path(str(parsed.scan)).resolve().stem
+    folder = make_folder(parsed.out or free_folder(f"{stem}-run"))
     where, saved = (shlex.quote(str(path)) for path in (parsed.scan, folder / "settings.toml"))
     command = f"plugstream reconstruct {where} --settings {saved}"
     return reconstruct_scan(scan, settings, folder, command, parsed.scan)
+
+
+def prepare(stored: StoredScan, settings: Settings) -> Scan:
+    """A small scan in memory, with every chunk checked; others stay where they are."""
+    s = settings.scan
+    if s.follow or s.skip_damaged or stored.nbytes > s.in_memory * 1e6:
+        return stored
+    try:
+        return stored.load()
+    except DamagedError as error:
+        raise InputError(f"{error}; to go on without damaged views, use --skip-damaged") from error

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import fields, replace
 from pathlib import Path
@@ -15,6 +14,7 @@ import torch
 from torch import Tensor
 
 from plugstream.errors import InputError
+from plugstream.files import sync_folder, write_whole
 from plugstream.solver import Snapshot
 
 __all__ = ["Checkpoints", "digest"]
@@ -66,15 +66,10 @@ class Checkpoints:
         }
         header["sha256"] = _hash(tensors, header["content"])
         path = self.folder / f"step-{snapshot.state.k:08d}.safetensors"
-        temporary = self.folder / f".{path.name}.new"
         try:
             self.folder.mkdir(exist_ok=True)
-            with temporary.open("wb") as file:
-                file.write(save(tensors, header))
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.replace(path)
-            _sync_folder(self.folder)
+            write_whole(path, [save(tensors, header)])
+            sync_folder(self.folder)
             for old in self.files()[_KEPT:]:
                 old.unlink()
         except OSError as error:
@@ -173,12 +168,3 @@ def _hash(tensors: Mapping[str, Tensor], content: str) -> str:
         total.update(name.encode())
         total.update(tensors[name].reshape(-1).view(torch.uint8).numpy().data)
     return total.hexdigest()
-
-
-def _sync_folder(folder: Path) -> None:
-    """Make a rename outlast a power cut."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

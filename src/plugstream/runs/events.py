@@ -32,7 +32,7 @@ class EventLog:
             self._file = path.open("a", encoding="utf-8")
         except OSError as error:
             raise InputError(f"cannot write the event log {path}: {error.strerror}") from error
-        self._path = path
+        self.path = path
         self._listeners = listeners
 
     def add(self, kind: str, **content: Any) -> None:
@@ -41,9 +41,16 @@ class EventLog:
             self._file.write(json.dumps(event) + "\n")
             self._file.flush()
         except OSError as error:
-            raise InputError(f"cannot write the event log {self._path}: {error.strerror}") from error
+            raise InputError(f"cannot write the event log {self.path}: {error.strerror}") from error
         for listener in self._listeners:
             listener(event)
+
+    def sync(self) -> None:
+        """Make what was added outlast a power cut."""
+        try:
+            os.fsync(self._file.fileno())
+        except OSError as error:
+            raise InputError(f"cannot write the event log {self.path}: {error.strerror}") from error
 
     def close(self) -> None:
         with contextlib.suppress(OSError):  # what could not be written was told when it was added

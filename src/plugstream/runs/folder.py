@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from plugstream.errors import InputError
+from plugstream.files import lock_folder, write_whole
 
 __all__ = ["free_folder", "lock", "make_folder", "write_text"]
 
@@ -35,15 +35,8 @@ def free_folder(stem: str) -> Path:
 @contextmanager
 def lock(folder: Path) -> Iterator[None]:
     """Nobody else writes to this run meanwhile; when the process ends, however it ends, the system unlocks it."""
+    handle = lock_folder(folder, f"the run {folder}")
     try:
-        handle = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
-    except OSError as error:
-        raise InputError(f"cannot write to the run {folder}: {error.strerror}") from error
-    try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise InputError(f"another process is writing to the run {folder}; wait for it, or stop it") from None
         yield
     finally:
         os.close(handle)
@@ -51,12 +44,7 @@ def lock(folder: Path) -> Iterator[None]:
 
 def write_text(path: Path, text: str) -> None:
     """Write a small file at once or not at all."""
-    temporary = path.with_name(f".{path.name}.new")
     try:
-        with temporary.open("w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
+        write_whole(path, [text.encode()])
     except OSError as error:
         raise InputError(f"cannot write {path}: {error.strerror}") from error

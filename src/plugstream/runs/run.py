@@ -6,17 +6,20 @@ import csv
 import json
 import os
 import platform
+import shlex
+import sys
 import time
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 
 from plugstream import __version__
 from plugstream.algorithms import Algorithm, State
-from plugstream.errors import InputError, PlugstreamWarning
+from plugstream.errors import DamagedError, InputError, PlugstreamWarning
 from plugstream.fidelity import LeastSquares
+from plugstream.models.born import BornModel
 from plugstream.monitors import SNR, Cost, Distance, Monitor
 from plugstream.recipes import check, make_algorithm, make_model
 from plugstream.runs.checkpoints import Checkpoints, digest
@@ -25,18 +28,24 @@ from plugstream.runs.folder import lock, write_text
 from plugstream.runs.images import save_image
 from plugstream.runs.report import draw_report
 from plugstream.runs.terminal import Terminal
+from plugstream.runs.views import Past, Population, read_past
+from plugstream.sampling import Announced
 from plugstream.scans.scan import Scan, fingerprint
+from plugstream.scans.store import StoredScan
 from plugstream.settings import Settings, to_toml
-from plugstream.solver import Progress, Result, Series, Snapshot, solve
+from plugstream.solver import Progress, Result, Series, Snapshot, Stop, solve
 
 __all__ = ["Kept", "open_run", "reconstruct"]
+
+# The report shows a back-projection of this many views at most: of a large scan all of them would take minutes.
+_BACKPROJECTED = 1000
 
 
 @dataclass(frozen=True)
 class Kept:
     """What run.json says: where the scan lies, and the command that repeats the run."""
 
-    source: Path
+    source: str | Path
     command: str
 
 
@@ -44,7 +53,8 @@ def open_run(folder: Path) -> Kept:
     """Read what is needed to go on with the run in a folder."""
     try:
         content = json.loads((folder / "run.json").read_text(encoding="utf-8"))
-        return Kept((folder / content["scan"]).resolve(), content["command"])
+        where = content["scan"]
+        return Kept(where if "://" in where else (folder / where).resolve(), content["command"])
     except FileNotFoundError:
         raise InputError(f"{folder} is not the folder of a run that had begun: it has no run.json") from None
     except (OSError, KeyError, TypeError, ValueError) as error:
@@ -57,7 +67,7 @@ def reconstruct(
     folder: Path,
     *,
     command: str,
-    source: Path,
+    source: str | Path,
     go_on: bool = False,
     terminal: Terminal | None = None,
 ) -> Result[State]:
@@ -67,14 +77,17 @@ def reconstruct(
     backprojection as PNG, TIFF and NPY, and report.png.
 
     Arguments:
-        command: how to repeat it. source: where the scan lies on disk; both are written down for `plugstream resume`.
+        scan: in memory, or stored; then a batch is read when it is drawn, and if `settings.scan` says so new views
+            are used as they come and damaged ones left out.
+        command: how to repeat it. source: where the scan lies; both are written down for `plugstream resume`.
         go_on: go on from the last checkpoint of this folder, or from the start if there is none yet.
     """
     check(settings, scan.geometry)
     with lock(folder):
-        where, here = source.resolve(), folder.resolve()
-        if where.is_relative_to(here):  # so that the folder can be moved
-            where = where.relative_to(here)
+        where, here = source, folder.resolve()
+        if isinstance(where, Path):
+            where = where.resolve()
+            where = where.relative_to(here) if where.is_relative_to(here) else where  # so that it can be moved
         write_text(folder / "settings.toml", to_toml(settings, f"plugstream {__version__}\nrepeat with: {command}"))
         write_text(folder / "run.json", json.dumps({"scan": str(where), "command": command}, indent=1) + "\n")
         listeners: tuple[Listener, ...] = () if terminal is None else (terminal,)
@@ -85,9 +98,8 @@ def reconstruct(
         try:
             with warnings.catch_warnings(record=True) as caught:
                 warnings.simplefilter("always", PlugstreamWarning)
-                result, fidelity = _run(scan, settings, log, checkpoints, go_on, terminal, caught)
+                result, backprojection = _run(scan, settings, log, checkpoints, go_on, terminal, caught)
             _tell(log, caught)
-            backprojection = fidelity.backprojection()
             _write_results(folder, scan, settings, result, backprojection)
             log.add(
                 "stop",
@@ -98,6 +110,10 @@ def reconstruct(
                 reason=result.reason.value,
                 failed=result.reason.failed,
             )
+        except DamagedError as error:
+            raise InputError(
+                f"{error}; to go on without it: plugstream resume {shlex.quote(str(folder))} --skip-damaged"
+            ) from error
         except OSError as error:
             raise InputError(f"cannot write the results to {folder}: {error.strerror or error}") from error
         finally:
@@ -115,7 +131,7 @@ def _write_results(
     _write_history(folder / "history.csv", result.history)
     draw_report(
         folder / "report.png",
-        title=_title(settings, result),
+        title=_title(settings, result, read_past(folder / "events.jsonl")),
         result=result.image.cpu().float().numpy(),
         backprojection=backprojection.cpu().float().numpy(),
         truth=scan.truth,
@@ -125,7 +141,7 @@ def _write_results(
 
 def _settings_digest(settings: Settings) -> str:
     """Of everything that the iterates depend on: how long to run and how often to measure may change on the way."""
-    values = settings.model_dump(exclude={"simulate", "monitor", "run"})
+    values = settings.model_dump(exclude={"simulate", "monitor", "run", "scan"})
     free = {"time_limit", "distance_limit"} | ({"iterations"} if settings.algorithm.sigma_end is None else set())
     values["algorithm"] = {key: value for key, value in values["algorithm"].items() if key not in free}
     return digest(values)
@@ -139,7 +155,9 @@ def _run(
     go_on: bool,
     terminal: Terminal | None,
     caught: list[warnings.WarningMessage],
-) -> tuple[Result[State], LeastSquares]:
+) -> tuple[Result[State], torch.Tensor]:
+    """The result and the first back-projection."""
+    past = read_past(log.path) if go_on else Past()
     log.add(
         "start",
         iterations=settings.algorithm.iterations,
@@ -150,11 +168,52 @@ def _run(
         pid=os.getpid(),
     )
     log.add("note", text=f"building the model of {scan.n_views} views on {settings.compute.device}")
-    model = make_model(scan.geometry, settings.compute)
-    log.add("note", text=model.describe())
-    fidelity = LeastSquares(model, scan.read())
+    population: Population | None = None
+    if isinstance(scan, StoredScan):
+        if settings.scan.skip_damaged:
+            log.add("note", text="reading every view, to leave out those that are damaged")
+        population = Population(scan, settings, log, past)
+        fidelity = population.fidelity
+    else:
+        fidelity = _in_memory(scan, settings, log, past)
+    try:
+        return _iterate(scan, settings, log, checkpoints, go_on, terminal, caught, fidelity, population)
+    finally:
+        if population is not None:
+            population.close()
+
+
+def _in_memory(scan: Scan, settings: Settings, log: EventLog, past: Past) -> LeastSquares:
+    views = scan.n_views
+    if past.records and past.records[-1].views < views:  # it was still being measured when the run began
+        views = past.records[-1].views
+    index = torch.arange(views)
+    geometry = scan.geometry if views == scan.n_views else scan.geometry.with_views(index.numpy())
+    fidelity = LeastSquares(make_model(geometry, settings.compute), scan.read(index))
     log.add("note", text="estimating the Lipschitz constant L of every view")
-    algorithm: Algorithm[State] = make_algorithm(settings, fidelity)  # type: ignore[assignment]
+    if not past.records:
+        log.add("views", step=0, views=views, damaged=[], lipschitz=None, ended=True)
+    return fidelity
+
+
+def _iterate(
+    scan: Scan,
+    settings: Settings,
+    log: EventLog,
+    checkpoints: Checkpoints,
+    go_on: bool,
+    terminal: Terminal | None,
+    caught: list[warnings.WarningMessage],
+    fidelity: LeastSquares,
+    population: Population | None,
+) -> tuple[Result[State], torch.Tensor]:
+    if isinstance(fidelity.model, BornModel):
+        log.add("note", text=fidelity.model.describe())
+    made = make_algorithm(settings, fidelity)
+    if population is not None:
+        sampler = Announced(made.sampler, population.source.expect, settings.scan.ahead)
+        made = replace(made, sampler=sampler)
+    algorithm: Algorithm[State] = made  # type: ignore[assignment]
     state = algorithm.init()
     gamma, sigma = algorithm.parameters(1)
     log.add("note", text=f"L = {fidelity.lipschitz_max:.4g}, step {gamma:.6g}, sigma {sigma:.4g}")
@@ -169,10 +228,13 @@ def _run(
         step = 0 if snapshot is None else snapshot.state.k
         log.add("resume", step=step)
         log.add("note", text=f"going on from step {step}")
+        if population is not None:
+            population.begin_at(step)
+    live = population is not None and settings.scan.follow
     saved = time.monotonic()
     last: Progress[State] | None = None
 
-    def follow(progress: Progress[State]) -> None:
+    def follow(progress: Progress[State]) -> bool:
         nonlocal saved, last
         last = progress
         k = progress.state.k
@@ -184,21 +246,41 @@ def _run(
         if k > 0 and time.monotonic() - saved >= settings.run.checkpoint:
             checkpoints.save(progress.snapshot())
             saved = time.monotonic()
+        if population is None:
+            return False
+        population.look(k)
+        return live and population.done(k)
 
-    result: Result[State] = solve(
-        algorithm,
-        state=state if snapshot is None else None,
-        resume=snapshot,
-        iterations=max(0, settings.algorithm.iterations - (0 if snapshot is None else snapshot.state.k)),
-        monitors=_monitors(settings, scan, snapshot),
-        every=settings.monitor.every,
-        time_limit=settings.algorithm.time_limit,
-        distance_limit=settings.algorithm.distance_limit,
-        callbacks=[follow],
-    )
+    begun = 0 if snapshot is None else snapshot.state.k
+    iterations = max(0, settings.algorithm.iterations - begun)
+    if population is not None and live:  # until the callback says so
+        iterations = 0 if population.done(begun) else sys.maxsize
+    try:
+        result: Result[State] = solve(
+            algorithm,
+            state=state if snapshot is None else None,
+            resume=snapshot,
+            iterations=iterations,
+            monitors=_monitors(settings, scan, snapshot),
+            every=settings.monitor.every,
+            time_limit=settings.algorithm.time_limit,
+            distance_limit=settings.algorithm.distance_limit,
+            callbacks=[follow],
+        )
+    except DamagedError as error:
+        step = 0 if last is None else last.state.k
+        log.add("stop", step=step, image_step=step, time=0.0, wall=0.0, reason=str(error), failed=True)
+        if last is not None and step > 0:
+            checkpoints.save(last.snapshot())
+        raise
+    if result.reason is Stop.CALLBACK:  # so many steps after the end of the scan
+        result = replace(result, reason=Stop.ITERATIONS)
     if last is not None and result.state.k > 0:
         checkpoints.save(last.snapshot())
-    return result, fidelity
+    some = None if population is None else population.some(_BACKPROJECTED)
+    if some is not None:
+        log.add("note", text=f"the back-projection is of {len(some)} views")
+    return result, fidelity.backprojection(some)
 
 
 def _monitors(settings: Settings, scan: Scan, snapshot: Snapshot[State] | None) -> list[Monitor]:
@@ -231,7 +313,7 @@ def _write_history(path: Path, history: dict[str, Series]) -> None:
                 writer.writerow([name, int(step), f"{seconds:.6f}", repr(float(value))])
 
 
-def _title(settings: Settings, result: Result[State]) -> str:
+def _title(settings: Settings, result: Result[State], past: Past) -> str:
     s, a = settings.sampler, settings.algorithm
     if a.name == "admm":
         name = "PnP-ADMM"
@@ -240,4 +322,6 @@ def _title(settings: Settings, result: Result[State]) -> str:
     else:
         name = "PnP-SGD" if a.momentum == "none" else "PnP-SGD, accelerated"
     views = "all views" if s.name == "all" else f"{s.batch} views a step ({s.name})"
+    if past.records and (damaged := past.records[-1].damaged):
+        views += f", {len(damaged)} damaged of {past.records[-1].views} left out"
     return f"{name}, {settings.denoiser.name}, {views}: {result.state.k} steps in {result.time:.1f} s"

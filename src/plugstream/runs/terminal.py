@@ -17,7 +17,9 @@ class Terminal:
     def __init__(self, stream: TextIO | None = None) -> None:
         self._stream = stream or sys.stderr
         self._live = self._stream.isatty()
-        self._total = 0
+        self._total = 0  # not known while a scan is followed
+        self._after = 0
+        self._counted = 0.0
         self._shown = 0.0
         self._last: dict[str, float | None] = {}
         self._open = False
@@ -27,7 +29,16 @@ class Terminal:
         if kind == "note":
             self._line(event["text"])
         elif kind == "start":
-            self._total = event["iterations"]
+            self._total = 0 if event["settings"]["scan"]["follow"] else event["iterations"]
+            self._after = event["iterations"]
+        elif kind == "views" and self._total == 0:
+            now = time.monotonic()
+            if event["ended"] or now - self._counted > 1:
+                self._counted = now
+                more = ", and no more to come" if event["ended"] else ""
+                self._line(f"step {event['step']}: {event['views']} views{more}")
+            if event["ended"]:
+                self._total = event["step"] + self._after
         elif kind == "measured":
             self._last = event["values"]
             if not self._live:
@@ -42,14 +53,15 @@ class Terminal:
         """Called at every step; on a terminal it redraws the line at most ten times a second."""
         if self._live and time.monotonic() - self._shown > 0.1:
             self._shown = time.monotonic()
-            done = int(24 * step / max(1, self._total))
+            done = int(24 * step / max(1, self._total)) if self._total else 0
             bar = "█" * done + "░" * (24 - done)
             self._stream.write(f"\r\x1b[2K{bar} {self._describe(step, seconds)}")
             self._stream.flush()
             self._open = True
 
     def _describe(self, step: int, seconds: float) -> str:
-        parts = [f"step {step:>{len(str(self._total))}}/{self._total}", f"{seconds:6.1f} s"]
+        total = f"/{self._total}" if self._total else ""
+        parts = [f"step {step:>{len(str(self._total))}}{total}", f"{seconds:6.1f} s"]
         if (snr := self._last.get("snr")) is not None:
             parts.append(f"SNR {snr:6.2f} dB")
         if (distance := self._last.get("relative_distance")) is not None:

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from plugstream.errors import InputError
 
-__all__ = ["BornGeometry", "Grid", "ring"]
+__all__ = ["BornGeometry", "Grid", "Setup", "ring"]
 
 Points = NDArray[np.float64]
 
@@ -160,6 +160,42 @@ class BornGeometry:
 
         names = ("transmitters", "plane_waves", "fields", "mask")
         return replace(self, **{name: take(getattr(self, name)) for name in names})
+
+
+@dataclass(frozen=True, eq=False)
+class Setup:
+    """What is known of an experiment before its first view: all of a `BornGeometry` but the illuminations.
+
+    Arguments: receivers (receivers, 2), positions in metres, or directions with `far_field`; wavelength in vacuum;
+    grid of pixels; background, a relative permittivity.
+    """
+
+    receivers: Points
+    wavelength: float
+    grid: Grid
+    background: float = 1.0
+    far_field: bool = False
+
+    def __post_init__(self) -> None:
+        checked = self.geometry(plane_waves=np.array([[1.0, 0.0]]))
+        object.__setattr__(self, "receivers", checked.receivers)
+
+    def geometry(self, **views: Any) -> BornGeometry:
+        """The geometry with these views: transmitters, plane_waves or fields, and mask."""
+        return BornGeometry(
+            receivers=self.receivers,
+            wavelength=self.wavelength,
+            grid=self.grid,
+            background=self.background,
+            far_field=self.far_field,
+            **views,
+        )
+
+    @classmethod
+    def of(cls, geometry: BornGeometry) -> Setup:
+        """The setup that a geometry's views were taken with."""
+        g = geometry
+        return cls(g.receivers, g.wavelength, g.grid, g.background, g.far_field)
 
 
 def _points(name: str, value: ArrayLike) -> Points:

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from plugstream.errors import InputError
+from plugstream.errors import DamagedError, InputError
 from plugstream.scans.geometry import BornGeometry
 
 __all__ = ["MemoryScan", "Scan", "check_finite", "fingerprint"]
@@ -69,23 +69,28 @@ def check_agreement(shape: tuple[int, ...], geometry: BornGeometry, truth: NDArr
 def check_finite(data: Tensor, mask: NDArray[np.bool_] | None = None, first: int = 0) -> None:
     """Refuse NaN and infinity in (views, receivers), except at masked receivers, naming the view.
 
-    `first` is the number of the first view, where `data` is a part of the scan.
+    `first` is the number of the first view, where data and mask are of a part of the scan.
     """
     bad = ~(torch.isfinite(data.real) & torch.isfinite(data.imag))
     if mask is not None:
-        bad &= torch.from_numpy(mask[first : first + len(data)])
+        bad &= torch.from_numpy(mask)
     if bool(bad.any()):
         view = first + int(bad.any(1).nonzero()[0])
         raise InputError(f"view {view} of the scan holds NaN or infinity; mask those receivers or leave the view out")
 
 
 def fingerprint(scan: Scan) -> str:
-    """Which scan this is, in 16 hexadecimal digits: from its geometry and the data of its first view.
+    """Which scan this is, in 16 hexadecimal digits: from its geometry and the data of the first view that can be read.
 
     Views that are added later do not change it.
     """
     geometry = scan.geometry
     total = hashlib.sha256(repr((geometry.wavelength, geometry.background, geometry.grid)).encode())
     total.update(np.ascontiguousarray(geometry.receivers).tobytes())
-    total.update(np.ascontiguousarray(scan.read(torch.tensor([0])).numpy()).tobytes())
+    for view in range(scan.n_views):
+        try:
+            total.update(np.ascontiguousarray(scan.read(torch.tensor([view])).numpy()).tobytes())
+            break
+        except DamagedError:
+            continue
     return total.hexdigest()[:16]

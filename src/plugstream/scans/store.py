@@ -1,22 +1,20 @@
 """A scan on disk: a Zarr v3 group whose data is checked by crc32c, and a commit record that says how much of it counts.
 
     scan.zarr/
-      zarr.json       the group: format, version, units, wavelength, grid, conventions, provenance
-      data/           complex64 (views, receivers), a few views a chunk, crc32c on every chunk
-      receivers/      float64 (receivers, 2)      transmitters/  float64 (views, 2)
-      mask/           bool (views, receivers)     fields/        complex64 (views, H, W)     truth/  float32 (H, W)
-      plane_waves/    float64 (views, 2), unit vectors; this and far-field receivers are what version 2 added
-      commit.json     {"views": n, "complete": true}, replaced atomically after the data it speaks of
+      zarr.json       the group: format, version, id, units, wavelength, grid, conventions, provenance, a checksum
+      data/           complex64 (views, receivers), a view a chunk, crc32c on every chunk, many chunks a shard
+      receivers/      float64 (receivers, 2)
+      transmitters/   float64 (views, 2)          or plane_waves/ (views, 2), or fields/ complex64 (views, H, W)
+      mask/           bool (views, receivers)     truth/  float32 (H, W)
+      commit.json     {"views": n, "complete": true, "arrays": [...], "crc32c": ...}, replaced when all that is there
 
-Readers never look past `views` of the commit record. A scan is written beside its place and renamed when it is whole.
+Readers never look past `views` of the commit record. docs/scan-format.md has the details and the older versions.
 """
 
 from __future__ import annotations
 
 import json
-import os
-import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,142 +23,106 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from plugstream.errors import InputError
-from plugstream.scans.geometry import BornGeometry, Grid
-from plugstream.scans.scan import MemoryScan, Scan, check_agreement, check_finite
+from plugstream.errors import DamagedError, InputError
+from plugstream.scans.chunks import ChunkReader, Files, Layout, LocalFiles, ZarrFiles
+from plugstream.scans.geometry import BornGeometry, Setup
+from plugstream.scans.layout import FORMAT, SOURCES, VERSION, Commit, checksum, grid_of
+from plugstream.scans.scan import MemoryScan, check_agreement, check_finite
 
-__all__ = ["FORMAT", "VERSION", "StoredScan", "open_scan", "save_scan"]
+__all__ = ["StoredScan", "open_scan", "read_attributes"]
 
-FORMAT = "plugstream-scan"
-# A scan is written with the lowest version that can say what it holds, so that older readers take what they know.
-VERSION = 2
-# Small enough that drawing one view reads little else, large enough that a scan is not a million files.
-_CHUNK_BYTES = 1 << 16
-
-
-def save_scan(scan: Scan, path: str | Path) -> None:
-    """Write a scan as a new folder; one that exists is refused, and nothing half-written is left behind.
-
-    Arguments: scan, in memory or itself stored (then copied block by block); path, by custom ending in .zarr.
-    """
-    import zarr
-
-    target = Path(path)
-    if target.exists():
-        raise InputError(f"{target} exists already; remove it or choose another name")
-    if not target.parent.is_dir():
-        raise InputError(f"the folder {target.parent} does not exist; make it first")
-    partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
-    geometry = scan.geometry
-    try:
-        group = zarr.create_group(partial, attributes=_describe(scan))
-        arrays = {
-            "receivers": geometry.receivers,
-            "transmitters": geometry.transmitters,
-            "plane_waves": geometry.plane_waves,
-            "mask": geometry.mask,
-            "fields": None if geometry.fields is None else geometry.fields.astype(np.complex64),
-            "truth": scan.truth,
-        }
-        for name, array in arrays.items():
-            if array is not None:
-                group.create_array(name, data=np.ascontiguousarray(array), compressors=_checksum())
-        step = max(1, _CHUNK_BYTES // (8 * geometry.n_receivers))
-        shape = (geometry.n_views, geometry.n_receivers)
-        data = group.create_array(
-            "data",
-            shape=shape,
-            chunks=(min(step, shape[0]), shape[1]),
-            dtype="complex64",
-            compressors=_checksum(),
-            attributes={"axes": ["view", "receiver"]},
-        )
-        for start in range(0, shape[0], step):
-            views = torch.arange(start, min(start + step, shape[0]))
-            data[start : start + len(views)] = scan.read(views).numpy()
-        _commit(partial, shape[0], complete=True)
-        partial.rename(target)
-    except OSError as error:
-        raise InputError(f"cannot write the scan {target}: {error.strerror or error}") from error
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
+# Views are checked and loaded in blocks of about this size.
+_BLOCK_BYTES = 32 << 20
 
 
 def open_scan(path: str | Path) -> StoredScan:
-    """Open a scan on disk without reading its measurements; whatever does not agree with itself is refused."""
-    import zarr
+    """Open a scan without reading its measurements; whatever does not agree with itself is refused.
 
-    folder = Path(path)
-    if not folder.exists():
-        raise InputError(f"there is no scan at {folder}")
+    Holds for scans of versions 1 to 3, and for those that are still being written: `StoredScan.refresh` then looks
+    for more views.
+
+    Arguments: path, a folder, a zip file of one, or an address that fsspec knows, such as s3://bucket/scan.zarr.
+    """
+    where, files = _files(path)
+    attributes = read_attributes(where, files)
     try:
-        group: Any = zarr.open_group(folder, mode="r")
-        attributes: dict[str, Any] = dict(group.attrs)
-    except Exception as error:  # Zarr raises many kinds for a folder that is not a group
-        raise InputError(
-            f"{folder} is not a scan: no Zarr group can be read there ({error})".splitlines()[0]
-        ) from error
-    if attributes.get("format") != FORMAT:
-        raise InputError(f"{folder} is a Zarr group, but not a {FORMAT}; make one with 'plugstream simulate'")
-    if attributes.get("version") not in range(1, VERSION + 1):
-        found = attributes.get("version")
-        raise InputError(f"{folder} is a scan of version {found}, and this plugstream reads versions 1 to {VERSION}")
-    try:
-        commit = json.loads((folder / "commit.json").read_text())
-        committed, complete = int(commit["views"]), bool(commit["complete"])
-        geometry = _geometry(group, attributes)
-        truth = np.asarray(group["truth"][...]) if "truth" in group else None
-        data = group["data"]
+        return StoredScan(where, files, attributes)
     except InputError as error:
-        raise InputError(f"the scan {folder} contradicts itself: {error}") from error
-    except Exception as error:
-        raise InputError(f"the scan {folder} is damaged: {error!r}".splitlines()[0]) from error
-    if data.dtype != np.complex64:
-        raise InputError(f"the data of {folder} is {data.dtype}, but must be complex64")
-    try:
-        check_agreement(data.shape, geometry, truth)
-    except InputError as error:
-        raise InputError(f"the scan {folder} contradicts itself: {error}") from error
-    if not 0 <= committed <= data.shape[0]:
-        raise InputError(f"commit.json of {folder} speaks of {committed} views, but there are {data.shape[0]}")
-    if committed < data.shape[0]:
-        geometry = geometry.with_views(np.arange(committed))
-    return StoredScan(folder, data, geometry, truth, attributes.get("provenance", {}), complete)
+        raise InputError(f"the scan {where} is damaged or contradicts itself: {error}") from error
+    except FileNotFoundError as error:
+        raise InputError(f"the scan {where} is damaged: {error.filename or 'a file'} is missing") from error
+    except Exception as error:  # JSON of the wrong kind, and all that a distant store may raise
+        raise InputError(f"the scan {where} is damaged: {error!r}".splitlines()[0]) from error
 
 
 class StoredScan:
-    """A scan on disk; it holds the geometry, and reads measurements when they are asked for."""
+    """A scan on disk; it holds the geometry, and reads measurements when they are asked for.
 
-    def __init__(
-        self,
-        path: Path,
-        array: Any,
-        geometry: BornGeometry,
-        truth: NDArray[np.float32] | None,
-        provenance: Mapping[str, Any],
-        complete: bool,
-    ) -> None:
-        self.path = path
-        self.geometry = geometry
-        self.truth = truth
-        self.provenance = provenance
-        self.complete = complete
-        self._array = array
+    Threads may share it. `geometry`, `complete` and the number of views are as they were when it was opened, or at the
+    last `refresh`.
+    """
+
+    def __init__(self, where: str, files: Files, attributes: Mapping[str, Any]) -> None:
+        self.path = where
+        self.version = int(attributes["version"])
+        self.id = str(attributes.get("id", ""))
+        self.provenance: Mapping[str, Any] = dict(attributes.get("provenance", {}))
+        self._files = files
+        self._commit = Commit.parse(files.load("commit.json"), self.version)
+        self.setup = Setup(
+            receivers=self._array("receivers"),
+            wavelength=float(attributes["wavelength"]),
+            grid=grid_of(attributes),
+            background=float(attributes["background_permittivity"]),
+            far_field=bool(attributes.get("far_field", False)),
+        )
+        self.truth: NDArray[np.float32] | None = self._array("truth") if self._has("truth") else None
+        if self.truth is not None and self.truth.shape != self.setup.grid.shape:
+            raise InputError(f"the scan's true image is {self.truth.shape}, but its grid is {self.setup.grid.shape}")
+        layout, _ = self._layout("data")
+        if layout.dtype != np.complex64:
+            raise InputError(f"its data is {layout.dtype}, but must be complex64")
+        self._data = ChunkReader(files, "data", layout)
+        self._rows: dict[str, NDArray[Any]] = {}
+        self._spoiled: dict[int, str] = {}
+        self.n_views = 0
+        self.complete = False
+        self.refresh()
 
     @property
-    def n_views(self) -> int:
-        return self.geometry.n_views
+    def geometry(self) -> BornGeometry:
+        """Of the views that there are; a scan has none before its first commit, and then this is refused."""
+        if self.n_views == 0:
+            raise InputError(f"the scan {self.path} has no views yet; wait for its first ones")
+        return self._geometry
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the measurements."""
+        return self.n_views * self._data.layout.chunk_bytes // self._data.layout.chunk
+
+    def refresh(self) -> bool:
+        """Look at the commit record again: True if there are more views than before, or the scan was finished."""
+        commit = self._commit = Commit.parse(self._files.load("commit.json"), self.version)
+        if commit.views < self.n_views:
+            raise InputError(f"commit.json speaks of {commit.views} views, but there were {self.n_views}")
+        news = commit.views > self.n_views or commit.complete != self.complete
+        if commit.views > self.n_views:
+            self._extend(commit.views)
+        self.complete = commit.complete
+        return news
 
     def read(self, views: Tensor | None = None) -> Tensor:
+        """The measurements of these views, (B, receivers) complex64, on the CPU, all for None, each chunk checked."""
         wanted = np.arange(self.n_views) if views is None else views.cpu().numpy()
         if len(wanted) and not (wanted.min() >= 0 and wanted.max() < self.n_views):
             raise InputError(f"the scan has views 0 to {self.n_views - 1}, not {wanted.min()} to {wanted.max()}")
-        distinct, place = np.unique(wanted, return_inverse=True)
+        if self._spoiled and (bad := {v: self._spoiled[v] for v in wanted.tolist() if v in self._spoiled}):
+            raise DamagedError(self.path, bad)
         try:
-            values = self._array.oindex[distinct]
-        except Exception:
-            raise InputError(self._name_damage(distinct)) from None
-        return torch.from_numpy(np.ascontiguousarray(values[place]))
+            return torch.from_numpy(self._data.read(wanted))
+        except DamagedError as error:
+            raise DamagedError(self.path, error.views) from None
 
     def load(self) -> MemoryScan:
         """The whole scan in memory, checked for NaN and infinity."""
@@ -168,76 +130,163 @@ class StoredScan:
 
     def check(self) -> None:
         """Read every view, and refuse the scan if a chunk is damaged or holds NaN or infinity, naming the view."""
-        step = self._array.chunks[0]
-        for start in range(0, self.n_views, step):
-            views = torch.arange(start, min(start + step, self.n_views))
-            check_finite(self.read(views), self.geometry.mask, start)
+        if bad := self.damaged():
+            raise DamagedError(self.path, bad)
 
-    def _name_damage(self, views: NDArray[np.int64]) -> str:
-        for view in views.tolist():
+    def damaged(self, first: int = 0) -> dict[int, str]:
+        """Read every view from `first` on, and say what is wrong with those that cannot be used: {view: what}."""
+        bad = {view: what for view, what in self._spoiled.items() if view >= first}
+        mask = self.geometry.mask
+        for views in self.blocks(first):
+            numbers = np.setdiff1d(views.numpy(), list(self._spoiled))
             try:
-                self._array[view]
-            except Exception as error:
-                what = str(error).splitlines()[0] if str(error) else type(error).__name__
-                return f"view {view} of {self.path} cannot be read: {what}"
-        return f"the data of {self.path} cannot be read"
+                data = self._data.read(numbers)
+            except DamagedError as error:
+                bad.update(error.views)
+                numbers = np.setdiff1d(numbers, list(error.views))
+                data = self._data.read(numbers)
+            for view, row in zip(numbers.tolist(), data, strict=True):
+                try:
+                    check_finite(torch.from_numpy(row)[None], None if mask is None else mask[view : view + 1], view)
+                except InputError:
+                    bad[view] = "it holds NaN or infinity"
+        return bad
+
+    def blocks(self, first: int = 0) -> Iterator[Tensor]:
+        """Views from `first` on, in blocks that take little memory and whole shards."""
+        shard = self._data.layout.shard
+        a_view = self._data.layout.chunk_bytes // self._data.layout.chunk
+        step = max(1, _BLOCK_BYTES // (shard * a_view)) * shard
+        while first < self.n_views:
+            end = min(self.n_views, (first // step + 1) * step)
+            yield torch.arange(first, end)
+            first = end
+
+    def _extend(self, views: int) -> None:
+        """Read positions and masks of the new views; data is left where it is."""
+        _, length = self._layout("data")
+        if length < views:
+            raise InputError(f"commit.json speaks of {views} views, but there are {length}")
+        names = [name for name in (*SOURCES, "mask") if self._has(name)]
+        rows: dict[str, NDArray[Any]] = {}
+        for name in names:
+            if self.version < 3:
+                rows[name] = self._array(name)[:views]
+            else:
+                layout, length = self._layout(name)
+                before = self._rows.get(name, np.empty((0, *layout.row), dtype=layout.dtype))
+                new = np.arange(len(before), min(views, length))
+                reader = ChunkReader(self._files, name, layout)
+                rows[name] = np.concatenate([before, self._mask(reader, new) if name == "mask" else reader.read(new)])
+        geometry = self.setup.geometry(**rows)
+        check_agreement((views, *self._data.layout.row), geometry, self.truth)
+        self._rows, self._geometry, self.n_views = rows, geometry, views
+
+    def _mask(self, reader: ChunkReader, views: NDArray[np.int64]) -> NDArray[Any]:
+        """Masks of views; one that is damaged spoils its view, and not the scan."""
+        try:
+            return reader.read(views)
+        except DamagedError as error:
+            self._spoiled.update({view: f"its mask is damaged: {what}" for view, what in error.views.items()})
+            out = np.zeros((len(views), *reader.layout.row), dtype=bool)
+            good = np.setdiff1d(views, list(error.views))
+            out[np.searchsorted(views, good)] = reader.read(good)
+            return out
+
+    def _has(self, name: str) -> bool:
+        if self.version >= 3:
+            return name in self._commit.arrays
+        try:
+            self._files.load(f"{name}/zarr.json")
+        except FileNotFoundError:
+            return False
+        return True
+
+    def _layout(self, name: str) -> tuple[Layout, int]:
+        try:
+            return Layout.parse(self._files.load(f"{name}/zarr.json"))
+        except InputError as error:
+            raise InputError(f"{name} cannot be read: {error}") from error
+
+    def _array(self, name: str) -> NDArray[Any]:
+        """A whole array, of the versions before 3 by Zarr, which cut them up in ways of its own."""
+        if self.version >= 3:
+            layout, length = self._layout(name)
+            try:
+                return ChunkReader(self._files, name, layout).read(np.arange(length))
+            except DamagedError as error:
+                raise InputError(f"{name} cannot be read: {next(iter(error.views.values()))}") from error
+        import zarr
+
+        files = self._files
+        if isinstance(files, ZarrFiles):
+            array: Any = zarr.open_array(files.store, path=files.prefix + name, mode="r")
+        else:
+            assert isinstance(files, LocalFiles)
+            array = zarr.open_array(files.folder / name, mode="r")
+        if array.nchunks_initialized != array.nchunks:
+            raise InputError(f"a chunk of {name} is missing")
+        return np.asarray(array[...])
 
 
-def _describe(scan: Scan) -> dict[str, Any]:
-    geometry = scan.geometry
-    plane, far = geometry.plane_waves is not None, geometry.far_field
-    source = "plane wave of amplitude 1" if plane else "unit line source"
-    field = "far-field amplitude A, u ~ A exp(i k r) / sqrt(r)," if far else "scattered field"
-    return {
-        "format": FORMAT,
-        "version": 2 if plane or far else 1,
-        "kind": "born-2d",
-        **({"far_field": True} if far else {}),
-        "wavelength": geometry.wavelength,
-        "background_permittivity": geometry.background,
-        "grid": {
-            "shape": list(geometry.grid.shape),
-            "pixel": geometry.grid.pixel,
-            "center": list(geometry.grid.center),
-        },
-        "units": {"length": "m", "data": f"{field} of a {source}", "image": "permittivity contrast"},
-        "conventions": {
-            "time": "exp(-i w t), outgoing waves are H0^(1)",
-            "positions": "x, y",
-            "pixels": "row i, column j at x = xc + (j - W // 2) pixel, y = yc + (i - H // 2) pixel",
-        },
-        "provenance": dict(scan.provenance),
-    }
+def read_attributes(where: str | Path, files: Files) -> dict[str, Any]:
+    """The attributes of a scan's group, checked to be of a version that is known."""
+    try:
+        content = json.loads(files.load("zarr.json"))
+        attributes = content["attributes"]
+        if content["node_type"] != "group" or not isinstance(attributes, dict):
+            raise InputError("it is not a group")
+    except FileNotFoundError:
+        raise InputError(f"{where} is not a scan: no Zarr group can be read there") from None
+    except Exception as error:
+        raise InputError(f"{where} is not a scan: its zarr.json cannot be read ({error})".splitlines()[0]) from error
+    if attributes.get("format") != FORMAT:
+        raise InputError(f"{where} is a Zarr group, but not a {FORMAT}; make one with 'plugstream simulate'")
+    version = attributes.get("version")
+    if type(version) is not int or not 1 <= version <= VERSION:
+        raise InputError(f"{where} is a scan of version {version}, and this plugstream reads versions 1 to {VERSION}")
+    said = attributes.pop("crc32c", None)
+    if said is not None and said != checksum(attributes):
+        raise InputError(
+            f"the scan {where} is damaged: zarr.json fails its checksum; if you changed it yourself, remove its crc32c"
+        )
+    return attributes
 
 
-def _geometry(group: Any, attributes: Mapping[str, Any]) -> BornGeometry:
-    def array(name: str) -> Any:
-        return np.asarray(group[name][...]) if name in group else None
-
-    grid = attributes["grid"]
-    return BornGeometry(
-        receivers=array("receivers"),
-        transmitters=array("transmitters"),
-        plane_waves=array("plane_waves"),
-        far_field=bool(attributes.get("far_field", False)),
-        mask=array("mask"),
-        fields=array("fields"),
-        wavelength=float(attributes["wavelength"]),
-        background=float(attributes["background_permittivity"]),
-        grid=Grid((int(grid["shape"][0]), int(grid["shape"][1])), float(grid["pixel"]), tuple(grid["center"])),
-    )
+def _files(path: str | Path) -> tuple[str, Files]:
+    """Where a scan lies, for messages, and its files."""
+    if isinstance(path, str) and "://" in path:
+        return path, _remote(path)
+    folder = Path(path)
+    if not folder.exists():
+        raise InputError(f"there is no scan at {folder}")
+    return str(folder), LocalFiles(folder) if folder.is_dir() else _zipped(folder)
 
 
-def _checksum() -> list[Any]:
-    from zarr.codecs import Crc32cCodec
+def _remote(address: str) -> Files:
+    from zarr.storage import FsspecStore
 
-    return [Crc32cCodec()]  # and no compression: measured fields are noise in their low bits
+    try:
+        return ZarrFiles(FsspecStore.from_url(address, read_only=True))
+    except ImportError as error:
+        raise InputError(f"{address} needs a package that is not installed: {error}".splitlines()[0]) from error
+    except Exception as error:
+        raise InputError(f"there is no scan at {address}: {error}".splitlines()[0]) from error
 
 
-def _commit(folder: Path, views: int, *, complete: bool) -> None:
-    temporary = folder / ".commit.json.new"
-    with temporary.open("w") as file:
-        json.dump({"views": views, "complete": complete}, file)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(folder / "commit.json")
+def _zipped(path: Path) -> Files:
+    import zipfile
+
+    from zarr.storage import ZipStore
+
+    try:
+        with zipfile.ZipFile(path) as content:
+            names = set(content.namelist())
+        store = ZipStore(path, mode="r")
+        store._sync_open()
+    except (OSError, zipfile.BadZipFile, NotImplementedError) as error:
+        raise InputError(f"{path} is not a scan: neither a folder nor a zip file ({error})") from error
+    # Zipping the folder puts its name in front of everything.
+    tops = {name.split("/")[0] for name in names if name.count("/") == 1 and name.endswith("/zarr.json")}
+    prefix = f"{tops.pop()}/" if "zarr.json" not in names and len(tops) == 1 else ""
+    return ZarrFiles(store, prefix)

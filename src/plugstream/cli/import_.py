@@ -1,0 +1,84 @@
+"""Make a scan from the file of another program or instrument."""
+
+from __future__ import annotations
+
+import argparse
+import warnings
+from pathlib import Path
+from typing import Any
+
+from plugstream.cli.common import say
+from plugstream.errors import InputError, PlugstreamWarning
+
+SECTIONS: tuple[str, ...] = ()
+_FLAGS = ("wavelength", "size", "width")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """What the command has besides settings."""
+    parser.add_argument("kind", choices=("fresnel", "hdf5", "npz"), help="what the file is")
+    parser.add_argument("file", type=Path, help="the file to read")
+    parser.add_argument("out", type=Path, nargs="?", help="the scan to make, by custom ending in .zarr")
+    parser.add_argument("--frequency", type=float, metavar="GHZ", help="of fresnel: which frequency to take")
+    parser.add_argument("--size", type=int, help="pixels a side of the image to form (64 for fresnel)")
+    parser.add_argument("--width", type=float, help="width of the image (0.2 for fresnel)")
+    parser.add_argument("--wavelength", type=float, help="wavelength in vacuum, where the file does not tell")
+    parser.add_argument(
+        "--map",
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="NAME=PATH",
+        help="where the file keeps data, receivers, transmitters, ..., or values such as pixel=0.003",
+    )
+    parser.add_argument("--mapping", type=Path, metavar="FILE.toml", help="read the mapping from this file")
+    parser.add_argument("--unit", default="m", help="unit of all lengths: m, cm, mm, um, nm (m)")
+    parser.add_argument("--conjugate", action="store_true", help="the file's time goes as exp(+i w t)")
+
+
+def run(parsed: argparse.Namespace) -> int:
+    """Make a scan from the file of another program or instrument."""
+    if parsed.kind == "fresnel":
+        return _fresnel(parsed)
+    if parsed.frequency is not None:
+        raise InputError("--frequency is for fresnel files; give --wavelength")
+    from plugstream.scans.importers import import_hdf5, import_npz
+    from plugstream.scans.importers.arrays import read_mapping
+
+    mapping = read_mapping(parsed.map, parsed.mapping)
+    mapping |= {name: value for name in _FLAGS if (value := getattr(parsed, name)) is not None}
+    out = parsed.out or Path(f"{parsed.file.stem}.zarr")
+    options: dict[str, Any] = {"unit": parsed.unit, "conjugate": parsed.conjugate}
+    views = (import_hdf5 if parsed.kind == "hdf5" else import_npz)(parsed.file, out, mapping, **options)
+    say(f"wrote {out}: {views} views")
+    return 0
+
+
+def _fresnel(parsed: argparse.Namespace) -> int:
+    others = {"--map": parsed.map, "--mapping": parsed.mapping, "--wavelength": parsed.wavelength}
+    if used := [flag for flag, value in others.items() if value]:
+        raise InputError(f"{used[0]} is for hdf5 and npz; the format of fresnel files is known")
+    if parsed.unit != "m" or parsed.conjugate:
+        raise InputError("--unit and --conjugate are for hdf5 and npz; the conventions of fresnel files are known")
+    if parsed.frequency is None:
+        raise InputError("which frequency to take is not given; use --frequency, such as 3 for 3 GHz")
+    from plugstream.scans import save_scan
+    from plugstream.scans.importers import import_fresnel
+
+    out = parsed.out or Path(f"{parsed.file.stem}-{parsed.frequency:g}GHz.zarr")
+    if out.exists():
+        raise InputError(f"{out} exists already; remove it or choose another name")
+    size, width = 64 if parsed.size is None else parsed.size, 0.2 if parsed.width is None else parsed.width
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", PlugstreamWarning)
+        scan = import_fresnel(parsed.file, parsed.frequency, size=size, width=width)
+    save_scan(scan, out)
+    for warning in caught:
+        say(f"warning: {warning.message}")
+    off = scan.provenance["incident_mismatch"]
+    say(
+        f"the calibrated incident field is off by {off['within_30_degrees']:.2f} of a line source's within 30 degrees "
+        f"of the direct line, by {off['all_angles']:.2f} over all receivers"
+    )
+    say(f"wrote {out}: {scan.n_views} views; cite {scan.provenance['citation']}")
+    return 0

@@ -1,0 +1,32 @@
+"""Read every byte of a scan, and name the views that are damaged."""
+
+from __future__ import annotations
+
+import argparse
+
+from plugstream.cli.common import say, scan_place
+
+SECTIONS: tuple[str, ...] = ()
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """What the command has besides settings."""
+    parser.add_argument("scan", type=scan_place, help="a scan: a Zarr folder, a zip file of one, or an fsspec address")
+
+
+def run(parsed: argparse.Namespace) -> int:
+    """Read every byte; geometry and mask are checked on opening. Exit status 1 if a view is damaged."""
+    from plugstream.scans.store import open_scan
+
+    scan = open_scan(parsed.scan)
+    if scan.n_views == 0:
+        say(f"{scan.path} has no views yet")
+        return 0
+    bad = scan.damaged()
+    for view, what in sorted(bad.items()):
+        print(f"view {view}: {what}")
+    if bad:
+        say(f"{len(bad)} of {scan.n_views} views of {scan.path} are damaged; --skip-damaged leaves them out")
+        return 1
+    print(f"all {scan.n_views} views of {scan.path} are whole ({scan.nbytes / 1e6:.2f} MB)")
+    return 0

@@ -1,0 +1,209 @@
+"""Which views each step of a run may draw: all of a scan, those that have been measured, those that are not damaged.
+
+The sampler is a pure function of (seed, step, available views), so that a run which writes down when its views changed
+can be repeated to the bit. An event "views" says from which step on there were how many, which of them were damaged,
+and the bound L that the step goes by:
+
+    {"event": "views", "step": 120, "views": 37, "damaged": [], "lipschitz": 3.9e-05, "ended": false}
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from plugstream.errors import InputError
+from plugstream.fidelity import LeastSquares
+from plugstream.models.born import BornModel
+from plugstream.recipes import make_model
+from plugstream.runs.events import EventLog, read_events
+from plugstream.sampling import evenly_spaced
+from plugstream.scans.chunks import first_of
+from plugstream.scans.geometry import BornGeometry
+from plugstream.scans.prefetch import Prefetched
+from plugstream.scans.store import StoredScan
+from plugstream.settings import Settings
+
+__all__ = ["Past", "Population", "Record", "read_past", "wait_for_views"]
+
+# The commit record of a live scan is looked at no more often than this, in seconds.
+_LOOK = 0.05
+
+
+@dataclass(frozen=True)
+class Record:
+    """From this step on: the first `views` views but damaged ones, a bound of their L_i, and whether that is all."""
+
+    step: int
+    views: int
+    damaged: tuple[int, ...]
+    lipschitz: float | None
+    ended: bool
+
+    def available(self) -> Tensor | None:
+        """The views to draw from, or None for all of the first `views`."""
+        if not self.damaged:
+            return None
+        left = np.setdiff1d(np.arange(self.views), self.damaged)
+        if len(left) == 0:
+            raise InputError(f"all {self.views} views of the scan are damaged")
+        return torch.from_numpy(left)
+
+
+@dataclass
+class Past:
+    """What the event log of a run tells: its records, and the last step that it knows of."""
+
+    records: list[Record] = field(default_factory=list)
+    last_step: int = -1
+
+
+def read_past(path: Path) -> Past:
+    """The records of an event log that count; one with an earlier step than those before it takes their place."""
+    past = Past()
+    if not path.exists():
+        return past
+    for event in read_events(path):
+        if event["event"] == "views":
+            record = Record(event["step"], event["views"], tuple(event["damaged"]), event["lipschitz"], event["ended"])
+            if past.records and record.step < past.records[-1].step:
+                past.last_step = record.step
+            past.records = [earlier for earlier in past.records if earlier.step <= record.step] + [record]
+        past.last_step = max(past.last_step, event.get("step", -1))
+    return past
+
+
+class Population:
+    """The views of a run that reads its scan as it goes: replays what its log tells, then looks for more.
+
+    L, which the step goes by, must bound every view's L_i. When a scan is followed it is the largest of the bounds
+    ||S||^2 max |u_i|^2 (`BornModel.squared_norm_bounds`), which a new view costs nothing; it can only grow, so that the
+    step can only become shorter. Otherwise it is what `LeastSquares` estimates.
+
+    Arguments: scan; settings; log to write records to; past, from the log of a run that goes on.
+    """
+
+    def __init__(self, scan: StoredScan, settings: Settings, log: EventLog, past: Past) -> None:
+        self.scan, self.settings, self.log = scan, settings, log
+        self.follow = settings.scan.follow
+        self.ended_at: int | None = None
+        self._looked = self._news = time.monotonic()
+        self._known_until = past.last_step
+        first = past.records[0] if past.records else Record(0, scan.n_views, (), None, scan.complete)
+        self._check_there(first)
+        self.model: BornModel = make_model(self._geometry(first.views), settings.compute)
+        self.source = Prefetched(
+            scan,
+            threads=settings.scan.readers,
+            keep=settings.scan.ahead + 3,
+            pin=settings.compute.device.startswith("cuda"),
+        )
+        self.record = first
+        self.fidelity = LeastSquares(self.model, self.source)
+        if past.records:
+            self._use(first)
+        else:
+            self._use(replace(first, damaged=self._damaged(0)))
+            bound = self._bound(range(first.views)) if self.follow else self.fidelity.lipschitz_max
+            self._change(replace(self.record, lipschitz=bound), left_out=self.record.damaged)
+        self._replay = past.records[1:]
+
+    def begin_at(self, step: int) -> None:
+        """Be as the run was when it had taken this many steps, before it looked for views there."""
+        while self._replay and self._replay[0].step < step:
+            self._use(self._replay.pop(0))
+        if self._known_until < 0:
+            return
+        # What is damaged by now is left out from here on, whatever the log says of later steps.
+        found = tuple(view for view in self._damaged(0) if view not in self.record.damaged)
+        if found:
+            damaged = tuple(sorted((*self.record.damaged, *found)))
+            self._change(replace(self.record, step=step, damaged=damaged), left_out=found)
+            self._replay, self._known_until = [], step
+
+    def look(self, step: int) -> None:
+        """Before the next step, when `step` have been taken: replay, or see whether there are more views."""
+        while self._replay and self._replay[0].step == step:
+            self._use(self._replay.pop(0))
+        now = time.monotonic()
+        if not self.follow or self.record.ended or step <= self._known_until or now - self._looked < _LOOK:
+            return
+        self._looked = now
+        if self.scan.refresh():
+            self._news = now
+        views, before = self.scan.n_views, self.record
+        patience = self.settings.scan.patience
+        ended = self.scan.complete or (patience is not None and now - self._news > patience)
+        if views > before.views or ended:
+            found = self._damaged(before.views)
+            lipschitz = before.lipschitz
+            if views > before.views:
+                lipschitz = max(lipschitz or 0.0, self._bound(range(before.views, views)))
+            self._change(Record(step, views, before.damaged + found, lipschitz, ended), left_out=found)
+
+    def done(self, step: int) -> bool:
+        """Whether the run has taken as many steps after the end of the scan as was asked for."""
+        return self.ended_at is not None and step >= self.ended_at + self.settings.algorithm.iterations
+
+    def some(self, most: int) -> Tensor | None:
+        """At most this many of the available views, evenly spaced; None if that is all of them."""
+        available = self.fidelity.available
+        count = available if isinstance(available, int) else len(available)
+        if count <= most:
+            return None
+        index = torch.from_numpy(evenly_spaced(most, count))
+        return index if isinstance(available, int) else available[index]
+
+    def close(self) -> None:
+        """Stop reading ahead."""
+        self.source.close()
+
+    def _use(self, record: Record) -> None:
+        self._check_there(record)
+        if record.views > self.model.n_views:
+            self.model = self.model.grown(self._geometry(record.views))
+        self.fidelity.grow(self.model, record.available(), lipschitz_max=record.lipschitz)
+        self.record = record
+        if record.ended and self.ended_at is None:
+            self.ended_at = record.step
+
+    def _change(self, record: Record, left_out: tuple[int, ...]) -> None:
+        """Go over to other views, and write it down before a step is taken with them."""
+        self._use(record)
+        if left_out:
+            self.log.add("note", text=f"warning: {len(left_out)} damaged views are left out: {first_of(left_out)}")
+        self.log.add("views", **asdict(record))
+        self.log.sync()
+
+    def _check_there(self, record: Record) -> None:
+        if record.views > self.scan.n_views:
+            raise InputError(f"the run had {record.views} views, but the scan {self.scan.path} has {self.scan.n_views}")
+
+    def _damaged(self, first: int) -> tuple[int, ...]:
+        return tuple(sorted(self.scan.damaged(first))) if self.settings.scan.skip_damaged else ()
+
+    def _bound(self, views: range) -> float:
+        model = self.model
+        if views.stop > model.n_views:  # of views that the model does not have yet
+            model = model.grown(self._geometry(views.stop))
+            self.model = model
+        return float(model.squared_norm_bounds(torch.arange(views.start, views.stop)).max())
+
+    def _geometry(self, views: int) -> BornGeometry:
+        geometry = self.scan.geometry
+        return geometry if views == geometry.n_views else geometry.with_views(np.arange(views))
+
+
+def wait_for_views(scan: StoredScan, least: int, say: Callable[[str], None]) -> None:
+    """Wait until a live scan has this many views, or is finished with fewer."""
+    if scan.n_views < least and not scan.complete:
+        say(f"waiting for the first {least} views of {scan.path}; Ctrl-C ends this")
+    while scan.n_views < least and not scan.complete:
+        time.sleep(_LOOK)
+        scan.refresh()

@@ -1,0 +1,202 @@
+"""The measurements of the Institut Fresnel: microwaves scattered by cylinders, in 2001 (.exp) and in 2005 (.txt)."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from plugstream.errors import InputError, PlugstreamWarning
+from plugstream.scans.geometry import BornGeometry, Grid, Points, ring
+from plugstream.scans.scan import MemoryScan
+
+__all__ = ["calibrate", "import_fresnel"]
+
+LIGHT = 299_792_458.0  # metres a second
+# Above this the horns are far from the line source that they are modelled as.
+MISMATCH_LIMIT = 0.4
+NEAR = 30.0  # degrees about the direct line, within which that is judged
+
+Complex = NDArray[np.complex128]
+
+
+@dataclass(frozen=True)
+class _Setup:
+    """One of the two experiments: sources and receivers evenly spaced on rings about the origin, from the x axis on."""
+
+    year: int
+    sources: int
+    receivers: int
+    source_radius: float
+    receiver_radius: float
+    citation: str
+
+
+_SETUPS = (
+    _Setup(
+        2001, 36, 72, 0.72, 0.76, "Belkebir and Saillard, Inverse Problems 17, 2001, doi 10.1088/0266-5611/17/6/301"
+    ),
+    _Setup(
+        2005,
+        8,
+        360,
+        1.67,
+        1.67,
+        "Geffrin, Sabouroux and Eyraud, Inverse Problems 21, 2005, doi 10.1088/0266-5611/21/6/S09",
+    ),
+)
+
+
+def import_fresnel(path: str | Path, frequency: float, *, size: int = 64, width: float = 0.2) -> MemoryScan:
+    r"""The scattered field of one Institut Fresnel file at one frequency, as if from line sources of unit strength.
+
+    y = conj(total - incident) / c, where the conjugate turns their exp(+i w t) into our exp(-i w t), and c is the
+    complex number that makes the measured incident field opposite to the source that of our line source (`calibrate`).
+    Receivers are the whole ring; the mask says which of them recorded a view.
+
+    Holds for the TM files (scalar in 2D) of 2001 with 36 sources and of 2005 with 8. The horns of the experiment
+    beam forwards; the mismatch of the calibrated incident field with the line source's, which is in the provenance,
+    is warned of above 0.4 within 30 degrees of the direct line.
+
+    Arguments: path of the file; frequency in GHz, one of the file's; size and width (metres) of the image to form.
+
+    Reference: Belkebir and Saillard, Inverse Problems 17, 2001; Geffrin, Sabouroux and Eyraud, ibid. 21, 2005.
+    """
+    path = Path(path)
+    if size < 1 or not width > 0:
+        raise InputError(f"the image needs a size >= 1 and a width > 0, not {size} and {width}")
+    rows, setup = _read(path)
+    known = np.unique(rows[:, 2])
+    chosen = rows[np.isclose(rows[:, 2], frequency, rtol=0, atol=1e-6)]
+    if len(chosen) == 0:
+        raise InputError(f"{path} has no {frequency:g} GHz; it has {', '.join(f'{f:g}' for f in known)} GHz")
+    view, receiver = chosen[:, 0].astype(int) - 1, chosen[:, 1].astype(int) - 1
+    mask = np.zeros((setup.sources, setup.receivers), dtype=bool)
+    mask[view, receiver] = True
+    if mask.sum() != len(chosen):
+        raise InputError(f"{path} gives a receiver of a view twice at {frequency:g} GHz; take the repeated lines out")
+    total, incident = np.zeros((2, *mask.shape), dtype=np.complex128)
+    total[view, receiver] = chosen[:, 3] - 1j * chosen[:, 4]
+    incident[view, receiver] = chosen[:, 5] - 1j * chosen[:, 6]
+    wavelength = LIGHT / (frequency * 1e9)
+    sources, receivers = ring(setup.sources, setup.source_radius), ring(setup.receivers, setup.receiver_radius)
+    try:
+        factor, near, everywhere = calibrate(incident, mask, sources, receivers, 2 * np.pi / wavelength)
+    except InputError as error:
+        raise InputError(f"{path} at {frequency:g} GHz: {error}") from error
+    if near > MISMATCH_LIMIT:
+        warnings.warn(
+            f"the incident field of {path.name} at {frequency:g} GHz is off by {near:.2f} of a line source's within "
+            f"{NEAR:g} degrees of the direct line, more than {MISMATCH_LIMIT}: use a lower frequency",
+            PlugstreamWarning,
+            stacklevel=2,
+        )
+    scattered = np.where(mask, (total - incident) / factor, 0).astype(np.complex64)
+    geometry = BornGeometry(
+        receivers=receivers,
+        transmitters=sources,
+        wavelength=wavelength,
+        grid=Grid((size, size), width / size),
+        mask=mask,
+    )
+    provenance = {
+        "made_by": "plugstream import fresnel",
+        "file": path.name,
+        "frequency_ghz": float(frequency),
+        "calibration": [factor.real, factor.imag],
+        "incident_mismatch": {"within_30_degrees": round(near, 4), "all_angles": round(everywhere, 4)},
+        "citation": setup.citation,
+        "terms": "Institut Fresnel; free for scientific use, not to be relicensed",
+    }
+    return MemoryScan(torch.from_numpy(scattered), geometry, provenance=provenance)
+
+
+def calibrate(
+    incident: Complex, mask: NDArray[np.bool_], sources: Points, receivers: Points, wavenumber: float
+) -> tuple[complex, float, float]:
+    r"""The strength and phase of an instrument's source, from the field that it measures without an object.
+
+    c = mean_i incident[i, o_i] / u_i(r_{o_i}) with u_i(r) = (i/4) H_0^(1)(k |r - t_i|) and o_i the receiver opposite to
+    source i. Then the relative mismatch ||incident / c - u|| / ||u|| over the recorded receivers, first over those
+    within 30 degrees of the direct line.
+
+    Holds for sources that radiate alike; a horn does so near its axis only, which the mismatch shows.
+
+    Arguments: incident (views, receivers), mask of the same shape, positions (views, 2) and (receivers, 2) on rings
+    about the origin, wavenumber in 1 / m. Returns c, the mismatch near the direct line, and the mismatch over all.
+
+    Reference: Belkebir and Saillard, Inverse Problems 17, 2001.
+    """
+    from scipy.special import hankel1
+
+    modelled = 0.25j * hankel1(0, wavenumber * np.linalg.norm(sources[:, None] - receivers[None], axis=-1))
+    cosine = -(sources @ receivers.T) / np.outer(np.hypot(*sources.T), np.hypot(*receivers.T))
+    opposite = cosine.argmax(axis=1)
+    views = np.arange(len(sources))
+    if not mask[views, opposite].all():
+        view = int(np.argmin(mask[views, opposite]))
+        raise InputError(f"view {view + 1} lacks the receiver opposite to its source, which the calibration needs")
+    factor = complex(np.mean(incident[views, opposite] / modelled[views, opposite]))
+    if not (np.isfinite(factor) and abs(factor) > 0):
+        raise InputError("the incident field opposite to the source is zero, so it cannot be calibrated")
+
+    def mismatch(where: NDArray[np.bool_]) -> float:
+        error = incident[where] / factor - modelled[where]
+        return float(np.linalg.norm(error) / np.linalg.norm(modelled[where]))
+
+    near = mask & (cosine >= np.cos(np.deg2rad(NEAR + 1e-6)))
+    return factor, mismatch(near), mismatch(mask)
+
+
+def _read(path: Path) -> tuple[NDArray[np.float64], _Setup]:
+    """The seven columns, and which experiment they are of."""
+    rows = []
+    try:
+        for number, line in enumerate(path.read_text(encoding="latin-1").splitlines(), start=1):
+            words = line.split()
+            if line.startswith("#") and "Polarization" in line and "TM" not in line:
+                raise InputError(f"{path} is not of TM polarisation; this model is scalar, so use the TM file")
+            if words and not line.startswith("#"):
+                rows.append(_row(path, number, words))
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror or error}") from error
+    if path.stem.endswith("TE"):
+        raise InputError(f"{path} is of TE polarisation by its name; this model is scalar, so use the TM file")
+    if not rows:
+        raise InputError(f"{path} holds no measurements")
+    table = np.array(rows)
+    views, last = len(np.unique(table[:, 0])), table[:, 1].max()
+    for setup in _SETUPS:
+        if views == setup.sources == table[:, 0].max() and last <= setup.receivers:
+            return table, setup
+    raise InputError(
+        f"{path} has {views} views and receivers up to {last:g}, but the known experiments have 36 and 72 (2001) or "
+        "8 and 360 (2005)"
+    )
+
+
+def _row(path: Path, number: int, words: list[str]) -> list[float]:
+    try:
+        row = [float(word) for word in words]
+    except ValueError:
+        row = []
+    whole = len(row) == 7 and np.isfinite(row).all() and all(n >= 1 and n == int(n) for n in row[:2])
+    if not whole:
+        raise InputError(
+            f"line {number} of {path} is not the seven numbers of a Fresnel file: view, receiver, GHz, total, incident"
+        )
+    return row
+
+
+def describe_fresnel(path: Path) -> list[str]:
+    """What an Institut Fresnel file holds, for a person."""
+    rows, setup = _read(path)
+    return [
+        f"Institut Fresnel, {setup.year}: {setup.citation}",
+        f"{setup.sources} views, {len(np.unique(rows[:, 1]))} receivers, {len(rows)} measurements",
+        f"{', '.join(f'{f:g}' for f in np.unique(rows[:, 2]))} GHz",
+    ]

@@ -1,0 +1,179 @@
+"""Play the instrument: send the views of a scan over ZeroMQ until every one is acknowledged."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+
+from plugstream.errors import InputError
+from plugstream.scans.receive import check_address
+from plugstream.scans.scan import Scan, fingerprint
+from plugstream.scans.stream import begin, end, view, zmq_module
+
+__all__ = ["send_scan"]
+
+_RETRY = 0.5  # seconds without an answer until what is not acknowledged is sent again
+
+
+def send_scan(
+    scan: Scan,
+    address: str,
+    *,
+    name: str | None = None,
+    rate: float | None = None,
+    window: int = 32,
+    timeout: float = 30.0,
+    progress: Callable[[int], None] | None = None,
+) -> int:
+    """Send a scan to `plugstream acquire`, and return how many messages had to be sent again.
+
+    View v is sent no sooner than v / rate seconds after the first, and no more than `window` views are under way
+    without an acknowledgement. What is not acknowledged in time, or asked for, is sent again from there on (go-back-N);
+    a receiver that was restarted is told the scan anew and says where to go on. So does a sender that was restarted.
+
+    Holds for scans with transmitters or plane waves. Returns when the end of the scan is acknowledged; gives up with
+    one line when nothing new is acknowledged for `timeout` seconds.
+
+    Arguments: scan; address such as tcp://127.0.0.1:5577; name, the scan's identifier, its fingerprint if not given;
+    rate in views a second, as fast as they are taken if not given; window; timeout; progress, called with the number of
+    views acknowledged.
+    """
+    zmq = zmq_module()
+    check_address(address, remote=True)
+    if rate is not None and not rate > 0:
+        raise InputError(f"the rate must be a number of views a second > 0, not {rate}")
+    if window < 1 or not timeout > 0:
+        raise InputError(f"the window must be at least 1 and the timeout > 0, not {window} and {timeout}")
+    messages = _Messages(scan, name or fingerprint(scan))
+    context = zmq.Context()
+    socket = context.socket(zmq.DEALER)
+    options = {zmq.IMMEDIATE: 1, zmq.LINGER: 0, zmq.SNDHWM: window + 2, zmq.MAXMSGSIZE: 1 << 16, zmq.RECONNECT_IVL: 50}
+    options |= {zmq.HEARTBEAT_IVL: 2000, zmq.HEARTBEAT_TIMEOUT: 6000, zmq.IPV6: "[" in address}
+    try:
+        for option, value in options.items():
+            socket.setsockopt(option, value)
+        try:
+            socket.connect(address)
+        except zmq.ZMQError as error:
+            raise InputError(f"cannot connect to {address}: {error.strerror}") from error
+        return _Sender(zmq, socket, messages, address, rate, window, timeout).run(progress)
+    finally:
+        socket.close()
+        context.term()
+
+
+class _Messages:
+    """The messages of a scan by their sequence, made when they are needed."""
+
+    def __init__(self, scan: Scan, name: str) -> None:
+        self.scan, self.name, self.last = scan, name, scan.n_views + 1
+        self._begin = begin(name, scan.geometry, scan.provenance)
+
+    def __getitem__(self, sequence: int) -> list[bytes]:
+        if sequence == 0:
+            return self._begin
+        if sequence == self.last:
+            return end(self.name, self.scan.n_views)
+        number, geometry = sequence - 1, self.scan.geometry
+        sources = geometry.plane_waves if geometry.transmitters is None else geometry.transmitters
+        assert sources is not None
+        mask = None if geometry.mask is None else geometry.mask[number]
+        return view(self.name, number, self.scan.read(torch.tensor([number])).numpy()[0], sources[number], mask)
+
+
+class _Sender:
+    """Go-back-N: what is acknowledged, what is sent next, and when to try again."""
+
+    def __init__(
+        self, zmq: Any, socket: Any, messages: _Messages, address: str, rate: float | None, window: int, timeout: float
+    ) -> None:
+        self.zmq, self.socket, self.messages, self.address = zmq, socket, messages, address
+        self.rate, self.window, self.timeout = rate, window, timeout
+        self.acked = -1  # the last sequence that was acknowledged
+        self.next = 0  # the sequence to send next
+        self.beyond = 0  # the first sequence that was never sent
+        self.again = 0  # messages that were sent again
+        self.start: tuple[float, int] | None = None  # when which sequence was due first
+        self.reason = ""
+
+    def run(self, progress: Callable[[int], None] | None) -> int:
+        """Send until the end is acknowledged, and return how many messages were sent again."""
+        news = tried = time.monotonic()
+        while self.acked < self.messages.last:
+            now = time.monotonic()
+            if self.next == self.acked + 1 and not self._may_send(now):
+                news = tried = now  # all is acknowledged, and the instrument has no more yet
+            if now - news > self.timeout:
+                raise InputError(self._give_up())
+            if now - tried > _RETRY:
+                self.next, tried = self.acked + 1, now
+            if self._send_what_is_due(now):
+                tried = now
+            if not self.socket.poll(self._wait(now)):
+                continue
+            before = self.acked
+            while self.socket.poll(0):
+                self._listen()
+            if self.acked > before:
+                news = tried = time.monotonic()
+                if progress is not None:
+                    progress(min(self.acked, self.messages.last - 1))
+        return self.again
+
+    def _may_send(self, now: float) -> bool:
+        if self.next == 0:
+            return True
+        under_way = self.next - self.acked > self.window
+        return self.acked >= 0 and self.next <= self.messages.last and not under_way and now >= self._due()
+
+    def _due(self) -> float:
+        """When the next message may be sent; the end has no time of its own."""
+        if self.rate is None or self.start is None or self.next == self.messages.last:
+            return 0.0
+        return self.start[0] + (self.next - self.start[1]) / self.rate
+
+    def _send_what_is_due(self, now: float) -> bool:
+        before = self.next
+        while self._may_send(now):
+            try:
+                self.socket.send_multipart(self.messages[self.next], self.zmq.NOBLOCK)
+            except self.zmq.Again:  # not connected, or the receiver is behind
+                break
+            self.again += self.next < self.beyond
+            self.next += 1
+            self.beyond = max(self.beyond, self.next)
+        return self.next > before
+
+    def _wait(self, now: float) -> int:
+        """Milliseconds to listen: until the next view is due, and never long."""
+        return int(np.clip(1000 * (self._due() - now), 5, 100))
+
+    def _listen(self) -> None:
+        try:
+            answer = json.loads(self.socket.recv_multipart()[-1])
+            kind, sequence, reason = answer["type"], int(answer["sequence"]), str(answer.get("reason", ""))
+        except (ValueError, KeyError, TypeError, RecursionError):
+            return  # not an answer of ours
+        if kind == "refuse":
+            raise InputError(f"{self.address} refuses the scan: {reason}")
+        if kind == "ack" and self.acked < sequence <= self.messages.last:
+            self.start = self.start or (time.monotonic(), sequence + 1)
+            self.acked, self.reason = sequence, ""
+            self.next = max(self.next, sequence + 1)
+        elif kind == "nak" and 0 <= sequence <= self.next:
+            self.next, self.reason = sequence, reason
+            self.acked = min(self.acked, sequence - 1)  # 0 is wanted where the receiver was restarted
+
+    def _give_up(self) -> str:
+        if self.start is None and not self.reason:
+            return f"nobody answered at {self.address} for {self.timeout:g} s; start 'plugstream acquire' there first"
+        why = f" ({self.reason})" if self.reason else ""
+        return (
+            f"{self.address} acknowledged nothing new for {self.timeout:g} s{why}; start 'plugstream acquire' there "
+            "with the same scan, and this command again: it goes on after the last view that is safe"
+        )

@@ -1,0 +1,252 @@
+"""Runs that read their scan as they go: larger than memory, still being measured, damaged. Real files and processes."""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from plugstream import BornModel, LeastSquares, ScanWriter, open_scan
+from plugstream.cli import main
+from plugstream.errors import DamagedError
+from plugstream.runs.events import measurements, read_events
+from plugstream.runs.views import Record, read_past
+
+PLAYER = Path(__file__).parents[1] / "play_scan.py"
+SMALL = ["--size", "24", "--views", "24", "--receivers", "30", "--radius", "0.4", "--wavelength", "0.03"]
+RUN = ["--sigma", "0.01", "--batch", "4", "--threads", "1", "--checkpoint", "0", "--iterations", "60"]
+
+
+@pytest.fixture(scope="module")
+def scan(tmp_path_factory) -> Path:
+    path = tmp_path_factory.mktemp("scan") / "small.zarr"
+    assert main(["simulate", str(path), *SMALL]) == 0
+    return path
+
+
+def play(source: Path, target: Path, pause: float, *more: object) -> subprocess.Popen[str]:
+    words = [sys.executable, str(PLAYER), str(source), str(target), str(pause), *map(str, more)]
+    process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "open\n"
+    return process
+
+
+def reconstruct(scan: Path, folder: Path, *more: str) -> int:
+    return main(["reconstruct", str(scan), "--out", str(folder), *RUN, *more])
+
+
+def records(folder: Path) -> list[Record]:
+    return read_past(folder / "events.jsonl").records
+
+
+def same_run(one: Path, other: Path) -> None:
+    assert np.array_equal(np.load(one / "result.npy"), np.load(other / "result.npy"))
+    a, b = measurements(one / "events.jsonl"), measurements(other / "events.jsonl")
+    assert [(e["step"], e["values"]) for e in a] == [(e["step"], e["values"]) for e in b]
+
+
+def last_snr(folder: Path) -> float:
+    return float(measurements(folder / "events.jsonl")[-1]["values"]["snr"])
+
+
+def test_data_on_disk_gives_what_data_in_memory_gives(scan, tmp_path):
+    for sampler in ("uniform", "epochs"):
+        for where, limit in (("memory", "256"), ("disk", "0")):
+            out = tmp_path / f"{sampler}-{where}"
+            assert reconstruct(scan, out, "--sampler", sampler, "--in-memory", limit) == 0
+        one, other = (np.load(tmp_path / f"{sampler}-{where}" / "result.npy") for where in ("memory", "disk"))
+        assert np.array_equal(one, other)
+        assert records(tmp_path / f"{sampler}-disk")[0].views == 24
+
+
+def test_a_slow_scan_is_followed_to_its_end(scan, tmp_path, capsys):
+    live, out = tmp_path / "live.zarr", tmp_path / "run"
+    player = play(scan, live, 0.05)
+    plain = (
+        "--momentum",
+        "none",
+        "--set",
+        "run.checkpoint=30",
+        "--every",
+        "100",
+    )  # momentum enlarges the noise of small batches, the more the longer it runs
+    assert reconstruct(live, out, "--follow", *plain) == 0
+    assert player.wait() == 0
+    found = records(out)
+    assert found[0].step == 0
+    assert 4 <= found[0].views < 24  # it began with the first views
+    counts = [record.views for record in found]
+    assert counts == sorted(counts)
+    assert len(set(counts)) > 5  # and used others as they came
+    assert (found[-1].views, found[-1].ended) == (24, True)
+    assert all(a.lipschitz <= b.lipschitz for a, b in itertools.pairwise(found))
+    (stop,) = (e for e in read_events(out / "events.jsonl") if e["event"] == "stop")
+    assert stop["step"] == found[-1].step + 60  # as many iterations after the end as were asked for
+    assert "and no more to come" in capsys.readouterr().err
+    assert reconstruct(scan, tmp_path / "whole", *plain, "--iterations", str(stop["step"])) == 0
+    assert last_snr(out) > last_snr(tmp_path / "whole") - 1
+
+
+def test_a_fast_scan_and_a_finished_one_are_followed(scan, tmp_path):
+    live = tmp_path / "live.zarr"
+    player = play(scan, live, 0.0)
+    assert reconstruct(live, tmp_path / "run", "--follow") == 0
+    assert player.wait() == 0
+    assert records(tmp_path / "run")[-1].views == 24
+    assert reconstruct(live, tmp_path / "again", "--follow", "--sampler", "all") == 0
+    (record,) = records(tmp_path / "again")
+    assert (record.views, record.ended) == (24, True)
+
+
+def start_run(live: Path, out: Path) -> subprocess.Popen[bytes]:
+    words = ["reconstruct", str(live), "--out", str(out), *RUN, "--follow"]
+    return subprocess.Popen([sys.executable, "-m", "plugstream", *words], stderr=subprocess.DEVNULL)
+
+
+def early_checkpoint(out: Path, keep: Path, views: int) -> None:
+    """Copy a checkpoint of a running run that has come to so many views; files come and go meanwhile."""
+    keep.mkdir()
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        found = records(out) if (out / "events.jsonl").exists() else []
+        files = sorted((out / "checkpoints").glob("step-*.safetensors"))
+        if found and found[-1].views >= views and files:
+            try:
+                shutil.copy(files[0], keep)
+            except FileNotFoundError:
+                continue
+            return
+        time.sleep(0.005)
+    raise AssertionError("the run did not get there")
+
+
+def test_a_followed_run_is_resumed_to_the_bit(scan, tmp_path):
+    """From a checkpoint of when the scan was running, with all of the scan there: the record tells what there was."""
+    live, out, early = tmp_path / "live.zarr", tmp_path / "run", tmp_path / "early"
+    source = open_scan(scan)
+    with ScanWriter(live, source.geometry, truth=source.truth, views_per_shard=4) as writer:
+        for view in range(24):
+            writer.append(source.read(torch.tensor([view])).numpy(), source.geometry.transmitters[view : view + 1])
+            writer.commit()
+            if view == 5:
+                run = start_run(live, out)
+                early_checkpoint(out, early, 6)  # so that views come after it, however slow the machine
+            time.sleep(0.03 if view > 5 else 0)
+        writer.finish()
+    assert run.wait() == 0
+    again = shutil.copytree(out, tmp_path / "again")
+    shutil.rmtree(again / "checkpoints")
+    shutil.copytree(early, again / "checkpoints")
+    (again / "result.npy").unlink()
+    (step,) = (int(p.stem.split("-")[1]) for p in early.iterdir())
+    assert step < records(out)[-1].step, "the checkpoint was to be of when views were still coming"
+    assert main(["resume", str(again)]) == 0
+    same_run(again, out)
+    assert records(again) == records(out)  # nothing was added
+
+
+def test_a_followed_run_that_was_killed_goes_on(scan, tmp_path):
+    live, out, early = tmp_path / "live.zarr", tmp_path / "run", tmp_path / "early"
+    player = play(scan, live, 0.08)
+    run = start_run(live, out)
+    early_checkpoint(out, early, 8)
+    run.send_signal(signal.SIGKILL)
+    run.wait()
+    before = records(out)
+    assert main(["resume", str(out)]) == 0
+    assert player.wait() == 0
+    after = records(out)
+    assert after[: len(before)] == before
+    assert (after[-1].views, after[-1].ended) == (24, True)
+    again = shutil.copytree(out, tmp_path / "again")  # and once more, from before it was killed
+    shutil.rmtree(again / "checkpoints")
+    shutil.copytree(early, again / "checkpoints")
+    assert main(["resume", str(again)]) == 0
+    assert np.array_equal(np.load(again / "result.npy"), np.load(out / "result.npy"))
+
+
+def test_a_scan_whose_writer_dies_is_used_as_far_as_it_came(scan, tmp_path):
+    live, out = tmp_path / "live.zarr", tmp_path / "run"
+    player = play(scan, live, 0.01, 9)
+    assert reconstruct(live, out, "--follow", "--patience", "0.7") == 0
+    assert player.wait() == -signal.SIGKILL
+    assert (records(out)[-1].views, records(out)[-1].ended) == (10, True)
+    player = play(scan, live, 0.0)  # it is mended, and a run that is begun now sees all of it
+    assert reconstruct(live, tmp_path / "second", "--follow") == 0
+    assert player.wait() == 0
+    assert records(tmp_path / "second")[-1].views == 24
+    assert torch.equal(open_scan(live).read(), open_scan(scan).read())
+
+
+def test_what_cannot_be_followed_is_refused(scan, tmp_path, capsys):
+    for sampler in ("fixed", "importance"):
+        assert reconstruct(scan, tmp_path / "run", "--follow", "--sampler", sampler) == 2
+        assert "cannot take views that are still to come" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
+def damage(scan: Path, target: Path, *views: int) -> Path:
+    shutil.copytree(scan, target)
+    file = target / "data" / "c" / "0" / "0"
+    content = bytearray(file.read_bytes())
+    for view in views:
+        content[view * (30 * 8 + 4) + 7] ^= 16
+    file.write_bytes(content)
+    return target
+
+
+@pytest.mark.parametrize("limit", ["256", "0"])
+def test_damaged_data_stops_a_run_with_the_views_number(scan, tmp_path, capsys, limit):
+    broken = damage(scan, tmp_path / "broken.zarr", 5)
+    assert reconstruct(broken, tmp_path / "run", "--in-memory", limit) == 2
+    said = capsys.readouterr().err.strip().splitlines()[-1]
+    assert "view 5 of" in said
+    assert "checksum" in said
+    assert "--skip-damaged" in said
+
+
+def test_damaged_views_are_left_out_if_asked_for(scan, tmp_path, capsys):
+    broken = damage(scan, tmp_path / "broken.zarr", 0, 5, 17)
+    out = tmp_path / "run"
+    assert reconstruct(broken, out, "--skip-damaged") == 0
+    assert "3 damaged views are left out: 0, 5, 17" in capsys.readouterr().err
+    (record,) = records(out)
+    assert (record.views, record.damaged) == (24, (0, 5, 17))
+    assert last_snr(out) > 10
+    # The data term is that of a scan that never had those views.
+    stored, good = open_scan(broken), [i for i in range(24) if i not in (0, 5, 17)]
+    fidelity = LeastSquares(BornModel(stored.geometry), stored, available=torch.tensor(good))
+    whole = open_scan(scan)
+    left = LeastSquares(BornModel(whole.geometry.with_views(good)), whole.read(torch.tensor(good)))
+    x = torch.rand(24, 24, generator=torch.Generator().manual_seed(0))
+    for name in ("value", "gradient"):
+        torch.testing.assert_close(getattr(fidelity, name)(x), getattr(left, name)(x))
+    torch.testing.assert_close(fidelity.prox(x, 10.0), left.prox(x, 10.0))
+    torch.testing.assert_close(fidelity.backprojection(), left.backprojection())
+    assert fidelity.lipschitz_max == pytest.approx(left.lipschitz_max, rel=1e-3)
+    assert fidelity.lipschitz == pytest.approx(left.lipschitz, rel=0.02)
+    with pytest.raises(DamagedError, match=r"view 5 of"):
+        fidelity.gradient(x, [3, 5])
+
+
+def test_data_that_becomes_damaged_stops_a_run_that_can_go_on_without_it(scan, tmp_path, capsys):
+    fine = shutil.copytree(scan, tmp_path / "scan.zarr")
+    out = tmp_path / "run"
+    assert reconstruct(fine, out, "--in-memory", "0") == 0
+    shutil.rmtree(fine)
+    damage(scan, fine, 3)
+    assert main(["resume", str(out), "--iterations", "200"]) == 2
+    assert "view 3 of" in capsys.readouterr().err
+    assert main(["resume", str(out), "--iterations", "200", "--skip-damaged"]) == 0
+    found = records(out)
+    assert [record.damaged for record in found] == [(), (3,)]
+    assert found[-1].step >= 60
