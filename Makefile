@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: bench-peers demo test test-slow lint bench asan install clean
+.PHONY: bench-peers demo test test-random test-slow lint bench asan install clean
 .DEFAULT_GOAL := demo
 
 # pip with constraints.txt, never a looser request: that would download gigabytes of CUDA libraries for torch.
@@ -23,6 +23,10 @@ demo: $(STAMP)
 # Two processes of one thread each: tests are small, and threads that wait for each other make them slow.
 test: $(STAMP)
 	$(BIN)/python -m pytest -q -n 2 --dist worksteal
+
+# The same tests on random examples, and five times as many: what this finds becomes an example of a test.
+test-random: $(STAMP)
+	HYPOTHESIS_PROFILE=random $(BIN)/python -m pytest -q -n 2 --dist worksteal
 
 test-slow: $(STAMP)
 	$(BIN)/python -m pytest -q -m slow

@@ -17,14 +17,15 @@ from hypothesis import HealthCheck, settings
 
 from plugstream import BornGeometry, Grid, LeastSquares, MatrixModel
 
-settings.register_profile(
-    "default",
-    deadline=None,
-    max_examples=40,
-    print_blob=True,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],  # our fixtures are never changed by a test
-)
-settings.load_profile("default")
+_COMMON = {
+    "deadline": None,
+    "print_blob": True,
+    "suppress_health_check": [HealthCheck.function_scoped_fixture],  # our fixtures are never changed by a test
+}
+# The same examples every time, so that a change is judged by what it changed; `make test-random` looks for new ones.
+settings.register_profile("default", derandomize=True, max_examples=40, **_COMMON)
+settings.register_profile("random", max_examples=200, **_COMMON)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
 SHARED = Path(__file__).parents[2] / "shared" / "data"
 

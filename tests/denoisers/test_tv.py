@@ -8,7 +8,7 @@ import warnings
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings, strategies as st
+from hypothesis import example, given, settings, strategies as st
 from numpy.typing import NDArray
 from scipy.optimize import lsq_linear
 from scipy.sparse import csr_matrix
@@ -198,12 +198,13 @@ def test_the_box_is_respected(shape: tuple[int, int], sigma: float, isotropic: b
 
 @settings(deadline=None, max_examples=30)
 @given(shapes, st.floats(0.1, 2.0), st.booleans(), seeds)
+@example((9, 9), 0.90625, True, 8)  # one that converges slowly: not to 1e-7 in 200,000 iterations
 def test_firmly_nonexpansive(shape: tuple[int, int], sigma: float, isotropic: bool, seed: int) -> None:
     # Up to what the tolerance leaves open.
     a, b = noise(*shape, seed=seed), noise(*shape, seed=seed + 1)
-    tv = TV(isotropic=isotropic, low=-1.0, tol=1e-7, max_iterations=200_000)
+    tv = TV(isotropic=isotropic, low=-1.0, tol=1e-6, max_iterations=200_000)
     change = tv(a, sigma) - tv(b, sigma)
-    slack = 1e-6 * float(a.norm() + b.norm()) ** 2
+    slack = 4e-6 * float(a.norm() + b.norm()) ** 2
     assert float(change.square().sum()) <= float((change * (a - b)).sum()) + slack
     assert float(change.norm()) <= float((a - b).norm()) + slack
 
