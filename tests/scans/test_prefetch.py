@@ -55,22 +55,24 @@ def test_a_sampler_that_announces_is_read_by_other_threads():
             assert torch.equal(views, Uniform(4, seed=3).draw(step, 50).views)
             assert torch.equal(ahead.read(views), views.float())
     assert all(name.startswith("plugstream-read") for name in source.threads)
-    assert len(source.threads) == 22  # every batch once, and two beyond the last
+    assert 20 <= len(source.threads) <= 22  # every batch once, and up to two beyond the last
     told = []
     assert Announced(All(), told.append).draw(0, 50).views is None
     assert told == []
 
 
-def test_reading_goes_on_while_the_last_batch_is_worked_on():
-    pause = 0.03
-    with Prefetched(Source(pause=pause), threads=2) as ahead:
+def test_the_next_batches_are_read_before_they_are_asked_for():
+    source = Source()
+    with Prefetched(source, threads=2) as ahead:
         sampler = Announced(Uniform(4), ahead.expect, ahead=2)
         ahead.read(sampler.draw(0, 50).views)
-        begin = time.perf_counter()
-        for step in range(1, 8):
-            time.sleep(pause)  # the work
-            ahead.read(sampler.draw(step, 50).views)
-        assert time.perf_counter() - begin < 1.7 * 7 * pause
+        limit = time.monotonic() + 30
+        while len(source.threads) < 3 and time.monotonic() < limit:
+            time.sleep(0.001)
+        assert len(source.threads) == 3
+        ahead.read(sampler.draw(1, 50).views)
+        ahead.read(sampler.draw(2, 50).views)
+        assert source.threads.count(threading.current_thread().name) == 0
 
 
 def test_an_error_comes_where_its_batch_is_asked_for():

