@@ -17,6 +17,7 @@ from torch.nn.functional import conv2d, conv_transpose2d, softplus
 
 from plugstream.denoisers.base import Denoiser, Sigma, per_image
 from plugstream.errors import InputError, PlugstreamWarning
+from plugstream.files import write_whole
 
 __all__ = ["ConvexRidge", "RidgePotential", "Ridges", "load_ridge", "save_ridge"]
 
@@ -254,10 +255,13 @@ class ConvexRidge(Denoiser):
 
 def save_ridge(path: str | Path, ridges: Ridges, card: Mapping[str, Any]) -> None:
     """Write filters, amounts, levels and knots as safetensors, with a model card (data, seed, command, results)."""
-    from safetensors.torch import save_file
+    from safetensors.torch import save
 
     tensors = {name: value.detach().cpu().contiguous() for name, value in ridges.state_dict().items()}
-    save_file(tensors, str(path), {"format": _FORMAT, "card": json.dumps(dict(card))})
+    try:
+        write_whole(Path(path), [save(tensors, {"format": _FORMAT, "card": json.dumps(dict(card))})])
+    except OSError as error:
+        raise InputError(f"cannot write the ridge weights {path}: {error.strerror}") from error
 
 
 def load_ridge(path: str | Path) -> tuple[Ridges, dict[str, Any]]:

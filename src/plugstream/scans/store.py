@@ -284,6 +284,7 @@ def _zipped(path: Path) -> Files:
             names = set(content.namelist())
         store = ZipStore(path, mode="r")
         store._sync_open()
+    # NotImplementedError is zipfile's for a kind of zip that it does not know.
     except (OSError, zipfile.BadZipFile, NotImplementedError) as error:
         raise InputError(f"{path} is not a scan: neither a folder nor a zip file ({error})") from error
     # Zipping the folder puts its name in front of everything.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ import torch
 from torch import Tensor
 
 from plugstream.errors import InputError
+from plugstream.files import write_whole
 
 __all__ = ["Training", "fit"]
 
@@ -58,13 +58,8 @@ class Training:
         for name, (first, second) in self.moments.items():
             tensors |= {f"first.{name}": first.cpu().contiguous(), f"second.{name}": second.cpu().contiguous()}
         about = {"format": _FORMAT, "step": str(self.step), "about": json.dumps(self.about, sort_keys=True)}
-        temporary = path.with_name(f".{path.name}.new")
         try:
-            with temporary.open("wb") as file:
-                file.write(save(tensors, about))
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.replace(path)
+            write_whole(path, [save(tensors, about)])
         except OSError as error:
             raise InputError(f"cannot write the checkpoint {path}: {error.strerror}") from error
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,6 +14,7 @@ import torch
 from plugstream.denoisers.tnrd.influence import BUMPS
 from plugstream.denoisers.tnrd.model import ReactionDiffusion
 from plugstream.errors import InputError
+from plugstream.files import write_whole
 
 __all__ = ["load_models", "save_model"]
 
@@ -53,13 +53,8 @@ def save_model(model: ReactionDiffusion, path: str | Path, card: Mapping[str, An
         raise InputError(f"a TNRD model is saved as .safetensors, not as {path.name!r}")
     tensors = {name: getattr(model, name).detach().cpu().contiguous() for name in _NAMES}
     about = {"format": _FORMAT, "sigma": repr(model.sigma), "card": json.dumps(dict(card or {}), sort_keys=True)}
-    temporary = path.with_name(f".{path.name}.new")
     try:
-        with temporary.open("wb") as file:
-            file.write(save(tensors, about))
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
+        write_whole(path, [save(tensors, about)])
     except OSError as error:
         raise InputError(f"cannot write the TNRD model {path}: {error.strerror}") from error
 
@@ -101,6 +96,7 @@ def _load_mat(file: Path, sigma: float | None) -> ReactionDiffusion:
 
     try:
         content = loadmat(file)
+    # NotImplementedError is scipy's for files of MATLAB 7.3; the others are what its reader meets in damaged ones.
     except (MatReadError, ValueError, TypeError, NotImplementedError, OSError, EOFError, KeyError, IndexError) as error:
         raise InputError(f"it is not a MATLAB file that can be read ({error})") from error
     cof = content.get("cof")
