@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import zlib
 
 # Before torch is imported, here and in the processes that tests start: where a core is busy, two threads wait for each
 # other and small work takes ten times as long. Tests of threads ask for theirs.
@@ -26,6 +27,13 @@ _COMMON = {
 settings.register_profile("default", derandomize=True, max_examples=40, **_COMMON)
 settings.register_profile("random", max_examples=200, **_COMMON)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
+
+
+@pytest.fixture(autouse=True)
+def _same_numbers(request: pytest.FixtureRequest) -> None:
+    """torch's numbers are a test's own, whichever tests ran before it."""
+    torch.manual_seed(zlib.crc32(request.node.nodeid.encode()))
+
 
 SHARED = Path(__file__).parents[2] / "shared" / "data"
 

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from plugstream._graphs import Graphed
 from plugstream.linalg import largest_eigenvalue
 from plugstream.models import nufft_triton
 from plugstream.models.born_dense import weigh
@@ -94,6 +95,16 @@ class FastBorn:
         self, images: Tensor, data: Tensor, index: Tensor | None, weights: Tensor | None, mask: Tensor | None
     ) -> Tensor:
         """Residual and adjoint on the few numbers of the data, with the sources' rows taken once."""
+        views = None if index is None else index.to(self.device)
+        return self._graphed(images, data, views, weights, mask)
+
+    @cached_property
+    def _graphed(self) -> Graphed:
+        return Graphed(self._gradient)
+
+    def _gradient(
+        self, images: Tensor, data: Tensor, index: Tensor | None, weights: Tensor | None, mask: Tensor | None
+    ) -> Tensor:
         rows, parts = self._rows(index), []
         for start in range(0, len(images), self._at_once()):
             some = slice(start, start + self._at_once())
@@ -185,6 +196,7 @@ class FastBorn:
         """With the views of `more` after these; receivers and the FFT's plan are shared."""
         sources = "transmitters" if more.transmitters is not None else "plane_waves"
         out = copy.copy(self)
+        vars(out).pop("_graphed", None)  # it has the sources of these views only
         out._sources = torch.cat([self._sources, self._table(more, sources, self.expansion)])
         out.n_views = len(out._sources)
         return out

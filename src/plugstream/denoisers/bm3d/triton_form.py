@@ -1,17 +1,19 @@
 """BM3D on CUDA: which kernels of `triton_matching.py` and `triton_kernels.py` run, in which order, on which grid.
 
 Grids come from shapes alone and nothing is read back, so that a call can be captured in a CUDA graph, after one call
-outside it that compiles the kernels and puts the constants on the device.
+outside it that compiles the kernels and puts the constants on the device. Small images, whose kernels take less time
+than their launches, are put into such a graph here.
 """
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, lru_cache
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from plugstream._graphs import Graphed
 from plugstream.denoisers import _triton
 from plugstream.denoisers.bm3d.profile import BLOCK, Profile
 from plugstream.denoisers.bm3d.reference import group_size
@@ -46,8 +48,17 @@ def bm3d(images: Tensor, sigma: Tensor, profile: Profile, *, stages: int = 2, de
         sigma: float32 on the same device, one for each image; never read by the host. 0 returns the image as it is.
         deterministic: add up in a fixed order instead: slower, more memory, the same bits every time.
     """
+    return _graphed(profile, stages, deterministic)(images, sigma)
+
+
+def _bm3d(images: Tensor, sigma: Tensor, profile: Profile, stages: int, deterministic: bool) -> Tensor:
     basic = _stage(images, None, sigma, profile, deterministic)
     return basic if stages == 1 else _stage(images, basic, sigma, profile, deterministic)
+
+
+@lru_cache(maxsize=8)
+def _graphed(profile: Profile, stages: int, deterministic: bool) -> Graphed:
+    return Graphed(lambda images, sigma: _bm3d(images, sigma, profile, stages, deterministic))
 
 
 def match(guide: Tensor, profile: Profile, wanted: int) -> Tensor:
@@ -93,7 +104,7 @@ def _match(images: Tensor, profile: Profile, wanted: int) -> Tensor:
 
 def _stage(images: Tensor, basic: Tensor | None, sigma: Tensor, profile: Profile, deterministic: bool) -> Tensor:
     """One stage, as in `reference.py`: on the noisy images alone, or with the basic estimate as the guide."""
-    from plugstream.denoisers.bm3d.triton_kernels import filter_groups, fold_columns, fold_rows, transform
+    from plugstream.denoisers.bm3d.triton_kernels import filter_groups, fold_columns, fold_rows
 
     first = basic is None
     guides = images if basic is None else basic
@@ -106,28 +117,10 @@ def _stage(images: Tensor, basic: Tensor | None, sigma: Tensor, profile: Profile
     groups = _match(guides, profile, profile.group1 if first else profile.group2)
     references, k = groups.shape[1:]
 
-    spectra = torch.empty((count * down * across, 64), device=device)
-    guide_spectra = spectra if first else torch.empty_like(spectra)
-    total = torch.empty_like(spectra)
-    weight = torch.empty(len(spectra), device=device)
-    tile, tall, warps = _TRANSFORM
-    transform[_cover(across, tile), _cover(down, tall), count](
-        images,
-        guides,
-        analysis,
-        spectra,
-        guide_spectra,
-        total,
-        weight,
-        height,
-        width,
-        TWO=not first,
-        CLEAR=not deterministic,
-        TILE=tile,
-        TALL=tall,
-        num_warps=warps,
-    )
-
+    spectra = _spectra(images, analysis)
+    guide_spectra = spectra if basic is None else _spectra(basic, analysis)
+    make = torch.empty if deterministic else torch.zeros
+    total, weight = make(spectra.shape, device=device), make(len(spectra), device=device)
     blocks, shares, places = total, weight, groups
     if deterministic:
         blocks = torch.empty((count * references * k, 64), device=device)
@@ -167,6 +160,20 @@ def _stage(images: Tensor, basic: Tensor | None, sigma: Tensor, profile: Profile
         numerator, denominator, synthesis, window, images, sigma, result, height, width, TILE=tile, num_warps=1
     )
     return result
+
+
+def _spectra(images: Tensor, analysis: Tensor) -> Tensor:
+    """The transform of the block at every position, (N * positions, 64)."""
+    from plugstream.denoisers.bm3d.triton_kernels import transform
+
+    count, height, width = images.shape
+    down, across = height - BLOCK + 1, width - BLOCK + 1
+    out = torch.empty((count * down * across, 64), device=images.device)
+    tile, tall, warps = _TRANSFORM
+    transform[_cover(across, tile), _cover(down, tall), count](
+        images, analysis, out, height, width, TILE=tile, TALL=tall, num_warps=warps
+    )
+    return out
 
 
 def _add_up(blocks: Tensor, shares: Tensor, places: Tensor, total: Tensor, weight: Tensor, k: int) -> None:

@@ -30,39 +30,21 @@ _FAR = tl.constexpr(~(15 * 64 + 15))
 @triton.jit(do_not_specialize=["height", "width"])
 def transform(
     images,  # (N, H, W)
-    guides,  # (N, H, W), read where TWO
     matrix,  # (8, 8), the analysis A
     spectra,  # (N, positions, 64) out
-    guide_spectra,  # (N, positions, 64) out where TWO
-    total,  # (N, positions, 64) out: zeros where CLEAR
-    weight,  # (N, positions) out: zeros where CLEAR
     height,
     width,
-    TWO: tl.constexpr,
-    CLEAR: tl.constexpr,
     TILE: tl.constexpr,
     TALL: tl.constexpr,
 ):
-    """The 2-D transform A b A^T of the block at every position. Grid: (tiles of columns, strips of rows, N)."""
+    """The 2-D transform A b A^T of the block at every position. Grid: (tiles of columns, strips of rows, N).
+
+    Down a strip, each pixel row is transformed across once, and serves the eight rows of blocks that have it.
+    """
     top, n = tl.program_id(1) * TALL, tl.program_id(2)
     x = tl.program_id(0) * TILE + tl.arange(0, TILE)
     first = n.to(tl.int64) * (height - 7)
-    source = n.to(tl.int64) * height * width + tl.minimum(x, width - 8)
-    _analyse(images + source, matrix, spectra, x, first, top, height, width, TALL)
-    if TWO:
-        _analyse(guides + source, matrix, guide_spectra, x, first, top, height, width, TALL)
-    if CLEAR:
-        for s in tl.static_range(TALL):
-            inside = (x < width - 7) & (x * 0 + (top + s) < height - 7)
-            at = (first + (top + s)) * (width - 7) + x
-            cells = at[:, None] * 64 + tl.arange(0, 64)[None, :]
-            tl.store(total + cells, tl.zeros([TILE, 64], tl.float32), mask=inside[:, None])
-            tl.store(weight + at, tl.zeros([TILE], tl.float32), mask=inside)
-
-
-@triton.jit
-def _analyse(source, matrix, spectra, x, first, top, height, width, TALL: tl.constexpr):
-    """Down a strip: each pixel row is transformed across once, and serves the eight rows of blocks that have it."""
+    source = images + n.to(tl.int64) * height * width + tl.minimum(x, width - 8)
     c = tl.arange(0, 64)
     by_column = ()
     by_row = ()

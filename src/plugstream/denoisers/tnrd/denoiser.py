@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from plugstream._graphs import Graphed
 from plugstream.denoisers.base import Denoiser, Sigma, per_image
 from plugstream.denoisers.tnrd import native, triton_form
 from plugstream.denoisers.tnrd.files import load_models, save_model
@@ -58,7 +59,7 @@ class TNRD(Denoiser):
             raise InputError(f"the value of white must be a number > 0, not {white}")
         self.white = float(white)
         self.min_size = max(model.size for model in self.models)
-        self._kept: dict[tuple[int, torch.device], tuple[object, dict[str, Tensor]]] = {}
+        self._kept: dict[tuple[int, torch.device], tuple[object, Callable[[Tensor, Tensor], Tensor]]] = {}
 
     @classmethod
     def load(cls, path: str | Path, *, sigma: float | None = None, white: float = 1.0) -> TNRD:
@@ -132,10 +133,8 @@ class TNRD(Denoiser):
         gain = model.sigma / levels
         # Where sigma is zero, or so small that scaling would overflow, D is the identity to all digits.
         gain = torch.where(gain <= 1e30, gain, 0.0)
-        if native.serves(stack, model):
-            return native.tnrd(stack, gain, self._prepared(index, stack.device))
-        if self._fused(stack, model):
-            return triton_form.tnrd(stack, gain, self._prepared(index, stack.device))
+        if native.serves(stack, model) or self._fused(stack, model):
+            return self._form(index, stack.device)(stack, gain * model.scale)
         there = (gain > 0)[:, None, None]
         scale = torch.where(there, gain[:, None, None], 1.0)
         return torch.where(there, model(stack * scale) / scale, stack)
@@ -145,12 +144,19 @@ class TNRD(Denoiser):
         asked = stack.requires_grad or any(p.requires_grad for p in model.parameters())
         return triton_form.serves(stack) and model.size == 7 and not (asked and torch.is_grad_enabled())
 
-    def _prepared(self, index: int, device: torch.device) -> dict[str, Tensor]:
-        """The model as the kernels of a device read it; formed anew when its parameters have changed."""
+    def _form(self, index: int, device: torch.device) -> Callable[[Tensor, Tensor], Tensor]:
+        """The kernels of a device with the model as they read it; formed anew when its parameters have changed."""
         model = self.models[index]
         stamp = tuple((p.data_ptr(), p._version) for p in model.parameters())
         kept = self._kept.get((index, device))
         if kept is None or kept[0] != stamp:
-            made = native.prepare(model) if device.type == "cpu" else triton_form.prepare(model, device)
-            kept = self._kept[index, device] = (stamp, made)
+            kept = self._kept[index, device] = (stamp, _kernels(model, device))
         return kept[1]
+
+
+def _kernels(model: ReactionDiffusion, device: torch.device) -> Callable[[Tensor, Tensor], Tensor]:
+    if device.type == "cpu":
+        arrays = native.prepare(model)
+        return lambda images, gain: native.tnrd(images, gain, arrays)
+    tables = triton_form.prepare(model, device)
+    return Graphed(lambda images, gain: triton_form.tnrd(images, gain, tables))

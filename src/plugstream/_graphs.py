@@ -1,0 +1,99 @@
+"""Functions of CUDA tensors replayed from CUDA graphs, where the launching of kernels takes longer than they run."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+__all__ = ["Graphed"]
+
+_EAGER_CALLS = 2  # before a graph is captured: the first compiles kernels, and a call made twice may not come again
+_MOST = 4  # graphs kept by one function, each with the memory that a call takes
+_LARGEST = 512 * 512  # beyond, kernels take longer than their launches, and a graph would only keep memory
+
+
+class Graphed:
+    """Calls a function whose kernels are short without launching each of them: from the third call on, as one graph.
+
+    Holds for functions of tensors to a tensor that read nothing back from the device, do the same whatever the values
+    are, and depend on nothing else that changes. Graphs belong to the shapes and types of the arguments and to the
+    stream; arguments are copied into the graph's own and the result out of it, so that a caller sees no difference.
+    Calls eagerly what is not on CUDA, what has a first argument of more than 512 x 512 numbers, what asks for
+    gradients, what is itself being captured, and everything where the environment has PLUGSTREAM_CUDA_GRAPHS=0.
+
+    Arguments: function: takes tensors, or None where one is left out, and returns a tensor.
+    Reference: https://docs.nvidia.com/cuda/cuda-c-programming-guide/#cuda-graphs
+    """
+
+    def __init__(self, function: Callable[..., Tensor]) -> None:
+        self.function = function
+        self._calls: dict[Any, int] = {}
+        self._graphs: OrderedDict[Any, _Graph] = OrderedDict()
+        # Between the copy of the arguments and that of the result, no other thread may use the graph.
+        self._lock = threading.Lock()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Graphed, (self.function,)  # a copy captures graphs of its own
+
+    def __call__(self, *arguments: Tensor | None) -> Tensor:
+        given = [a for a in arguments if a is not None]
+        if not _may_capture(given):
+            return self.function(*arguments)
+        key = (torch.cuda.current_stream(given[0].device).cuda_stream, *(_kind(a) for a in arguments))
+        with self._lock, torch.cuda.device(given[0].device):
+            graph = self._graphs.get(key)
+            if graph is None:
+                self._calls[key] = self._calls.get(key, 0) + 1
+                if self._calls[key] <= _EAGER_CALLS:
+                    return self.function(*arguments)
+                graph = self._keep(key, _Graph(self.function, arguments))
+            self._graphs.move_to_end(key)
+            return graph.replay(arguments)
+
+    def _keep(self, key: Any, graph: _Graph) -> _Graph:
+        if len(self._graphs) >= _MOST:
+            torch.cuda.synchronize()  # it may be running, in memory that would be given to others
+            old, _ = self._graphs.popitem(last=False)
+            del self._calls[old]
+        self._graphs[key] = graph
+        return graph
+
+
+class _Graph:
+    """One captured call: its arguments, its result, and the graph from those to this."""
+
+    def __init__(self, function: Callable[..., Tensor], arguments: tuple[Tensor | None, ...]) -> None:
+        self.arguments = [None if a is None else torch.empty_like(a, memory_format=torch.contiguous_format).copy_(a)
+                          for a in arguments]  # fmt: skip
+        self.graph = torch.cuda.CUDAGraph()
+        # Other threads, such as those that read views ahead, may allocate while this one captures.
+        with torch.cuda.graph(self.graph, capture_error_mode="thread_local"):
+            self.result = function(*self.arguments)
+
+    def replay(self, arguments: tuple[Tensor | None, ...]) -> Tensor:
+        for mine, given in zip(self.arguments, arguments, strict=True):
+            if mine is not None and given is not None:
+                mine.copy_(given)
+        self.graph.replay()
+        return self.result.clone()
+
+
+def _may_capture(arguments: list[Tensor]) -> bool:
+    return (
+        bool(arguments)
+        and all(a.is_cuda for a in arguments)
+        and arguments[0].numel() <= _LARGEST
+        and not (torch.is_grad_enabled() and any(a.requires_grad for a in arguments))
+        and os.environ.get("PLUGSTREAM_CUDA_GRAPHS", "1") != "0"
+        and not torch.cuda.is_current_stream_capturing()
+    )
+
+
+def _kind(argument: Tensor | None) -> Any:
+    return None if argument is None else (argument.shape, argument.dtype, argument.device)
