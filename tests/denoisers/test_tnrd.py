@@ -17,7 +17,7 @@ from PIL import Image
 from plugstream import TNRD, Clipped, InputError
 from plugstream.cli import main
 from plugstream.denoisers.tnrd import ReactionDiffusion, denoiser as denoiser_module
-from plugstream.denoisers.tnrd.files import load_models, save_model
+from plugstream.denoisers.tnrd.files import load_card, load_models, save_model
 from plugstream.denoisers.tnrd.influence import REACH, influence, polynomials
 from plugstream.denoisers.tnrd.model import dct_filters, diffuse, pad_symmetric
 from plugstream.recipes import make_denoiser
@@ -159,6 +159,66 @@ def test_a_folder_of_models_is_loaded_by_noise_level(authors: Path) -> None:
     assert [model.sigma for model in TNRD.load(authors).models] == [5, 15, 25]
 
 
+# Our models.
+
+LEVELS = [2, 5, 10, 15, 25, 50]
+
+
+def psnr(tnrd: TNRD, files: list[Path], sigma: float) -> float:
+    """On average, with noise of sigma / 255."""
+    values = []
+    for file in files:
+        clean = np.asarray(Image.open(file), dtype=np.float64) / 255
+        noise = np.random.default_rng(int(10 * sigma)).standard_normal(clean.shape)
+        out = tnrd(torch.from_numpy(clean + sigma / 255 * noise).float(), sigma / 255).double().numpy()
+        values.append(-10 * math.log10(((out - clean) ** 2).mean()))
+    return float(np.mean(values))
+
+
+def bsd68(shared_data: Path) -> list[Path]:
+    files = sorted((shared_data / "images" / "BSD68").glob("*.png"))
+    assert len(files) == 68
+    return files
+
+
+def test_ours_are_installed_and_say_where_they_come_from() -> None:
+    tnrd = TNRD()
+    assert [model.sigma for model in tnrd.models] == LEVELS
+    for file in sorted(denoiser_module._SHIPPED.glob("*.safetensors")):
+        card, (model,) = load_card(file), load_models(file)
+        assert "Train400" in card["data"]
+        assert card["command"].startswith("plugstream train tnrd Train400 ")
+        assert card["command"].split().count(f"{model.sigma:g}") >= 1
+        assert isinstance(card["seed"], int)
+        assert 20 < card["psnr_bsd68"] < 50
+        assert (model.stages, model.size) == (5, 7)
+
+
+def test_ours_are_within_a_tenth_of_a_decibel_of_the_authors(shared_data: Path) -> None:
+    ours, theirs = TNRD(), TNRD.load(shared_data / "tnrd")
+    for sigma in (5, 15, 25):
+        some = bsd68(shared_data)[::17]
+        assert psnr(ours, some, sigma) > psnr(theirs, some, sigma) - 0.1, sigma
+
+
+def test_each_of_ours_is_the_best_at_its_own_noise(shared_data: Path) -> None:
+    ours, some = TNRD(), bsd68(shared_data)[30:31]
+    for k, sigma in enumerate(LEVELS):
+        neighbours = [TNRD(ours.models[j]) for j in (k - 1, k + 1) if 0 <= j < len(LEVELS)]
+        assert psnr(ours, some, sigma) > max(psnr(other, some, sigma) for other in neighbours), sigma
+
+
+@pytest.mark.slow
+def test_ours_reach_the_published_quality_and_what_their_cards_say(shared_data: Path) -> None:
+    ours = TNRD()
+    got = {sigma: psnr(ours, bsd68(shared_data), sigma) for sigma in LEVELS}
+    assert got[15] > 31.42 - 0.02  # as Chen and Pock published, with other noise
+    assert got[25] > 28.92 - 0.02
+    for file in sorted(denoiser_module._SHIPPED.glob("*.safetensors")):
+        (model,) = load_models(file)
+        assert load_card(file)["psnr_bsd68"] == pytest.approx(got[model.sigma], abs=2e-3), file
+
+
 # Files.
 
 
@@ -182,6 +242,18 @@ def test_saving_and_loading_keeps_every_bit(tmp_path: Path) -> None:
             assert back.get_parameter(name).dtype == parameter.dtype
         assert not any(p.requires_grad for p in back.parameters())
     assert [p.name for p in tmp_path.iterdir()] == ["model.safetensors"]
+
+
+def test_a_card_is_kept_and_read(tmp_path: Path) -> None:
+    file = tmp_path / "model.safetensors"
+    save_model(random_model(), file, {"seed": 3, "data": "pictures"})
+    assert load_card(file) == {"seed": 3, "data": "pictures"}
+    save_model(random_model(), file)
+    assert load_card(file) == {}
+    file.write_bytes(b"no model")
+    with pytest.raises(InputError, match=r"model\.safetensors.* not safetensors") as error:
+        load_card(file)
+    assert one_line(error)
 
 
 def test_several_models_make_a_folder(tmp_path: Path) -> None:
@@ -287,6 +359,24 @@ def test_at_its_own_noise_it_is_the_model(dtype: torch.dtype) -> None:
     for white in (1.0, 255.0, 3.0):
         out = TNRD(model)(image * (white / 255), 5 / 255 * white) * (255 / white)
         torch.testing.assert_close(out.double(), expected, atol=1e-2 if dtype == torch.float32 else 1e-9, rtol=0)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_model_with_a_scale_is_the_other_on_images_scaled(dtype: torch.dtype, tmp_path: Path) -> None:
+    plain = random_model(sigma=15)
+    scaled = ReactionDiffusion(*plain.parameters(), sigma=3, scale=5).requires_grad_(False)
+    image = picture(2, 12, 15).to(dtype)
+    exact = plain(5 * image.double()) / 5
+    torch.testing.assert_close(scaled(image).double(), exact, atol=1e-2 if dtype == torch.float32 else 1e-9, rtol=0)
+    # So as denoisers the two are one; and a file keeps the scale.
+    TNRD(scaled).save(tmp_path / "model.safetensors")
+    for tnrd in (TNRD(scaled), TNRD.load(tmp_path / "model.safetensors")):
+        assert (tnrd.models[0].sigma, tnrd.models[0].scale) == (3, 5)
+        for sigma in (0.02, torch.tensor([0.0, 0.1])):
+            torch.testing.assert_close(tnrd(image / 255, sigma), TNRD(plain)(image / 255, sigma), atol=1e-5, rtol=0)
+    for wrong in (0.0, math.nan, math.inf):
+        with pytest.raises(InputError, match="scale"):
+            ReactionDiffusion(*plain.parameters(), sigma=3, scale=wrong)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -8,11 +8,12 @@ import torch
 
 from plugstream.cli import main
 from plugstream.denoisers.tnrd import TNRD
+from plugstream.denoisers.tnrd.files import load_card
 from plugstream.denoisers.tnrd.influence import influence
 from plugstream.errors import InputError
 from plugstream.runs.images import save_image
-from plugstream.training import tnrd
-from plugstream.training.fit import fit
+from plugstream.training import fit as fit_module, tnrd
+from plugstream.training.fit import Training, fit
 from plugstream.training.patches import Patches
 from plugstream.training.tnrd import initial_weights, train_tnrd
 
@@ -77,20 +78,18 @@ def test_training_resumes_to_the_bit(tmp_path, monkeypatch):
 
 
 def test_gradients_are_those_of_finite_differences():
-    stage = tnrd._Stage(15.0, 3, "cpu")
-    for name in ("coefficients", "log_reaction", "weights"):
-        setattr(stage, name, getattr(stage, name).detach().double().requires_grad_(True))
-    stage.basis = stage.basis.double()
+    one = tnrd._Stages.initial(3, "cpu")
+    stages = tnrd._Stages(*(leaf.double() for leaf in tnrd._Stages.joined([one, one]).named().values()))
     rng = torch.Generator().manual_seed(0)
     clean = 255 * torch.rand(2, 9, 8, generator=rng, dtype=torch.float64)
     noisy = clean + 15 * torch.randn(2, 9, 8, generator=rng, dtype=torch.float64)
 
     def loss() -> torch.Tensor:
-        return (stage(stage(noisy, noisy), noisy) - clean).square().mean() / 15**2
+        return (stages(noisy, noisy) - clean).square().mean() / 15**2
 
     loss().backward()
     for name in ("coefficients", "log_reaction", "weights"):
-        leaf = getattr(stage, name)
+        leaf = getattr(stages, name)
         direction = torch.randn(leaf.shape, generator=rng, dtype=torch.float64)
         h = 1e-5
         with torch.no_grad():
@@ -100,6 +99,116 @@ def test_gradients_are_those_of_finite_differences():
             below = float(loss())
             leaf += h * direction
         assert float((leaf.grad * direction).sum()) == pytest.approx((above - below) / (2 * h), rel=1e-6)
+
+
+def test_training_from_a_model_begins_as_that_model_scaled():
+    start = train_tnrd(patches(), 15.0, **SMALL)
+    assert start.sigma * start.scale == pytest.approx(15)  # the noise inside
+    first: list[float] = []
+    for sigma in (15.0, 3.0):
+        still = train_tnrd(patches(), sigma, start=start, **{**SMALL, "joint_steps": 1, "rate": 1e-12},
+                           progress=lambda phase, step, steps, loss: first.append(loss))  # fmt: skip
+        assert (still.sigma, still.sigma * still.scale) == (sigma, pytest.approx(15))
+        image = patches().pictures[1]
+        torch.testing.assert_close(TNRD(still)(image, sigma / 255), TNRD(start)(image, sigma / 255))
+        # The loss is that of the denoiser on the patches of the phase, in parts of the noise's.
+        at = SMALL["stages"] * 1_000_000
+        clean, noise = patches().draw(at, 2), patches().noise(at, 2)[0]
+        error = TNRD(start)(clean + sigma / 255 * noise, sigma / 255) - clean
+        assert first[-1] == pytest.approx(float(error.square().mean()) / (sigma / 255) ** 2, rel=1e-4)
+
+
+def test_a_checkpoint_from_another_start_is_refused(tmp_path):
+    one, two = (train_tnrd(patches(), sigma, **{**SMALL, "joint_steps": 1}) for sigma in (15.0, 25.0))
+    train_tnrd(patches(), 20.0, start=one, checkpoint=tmp_path / "c", **SMALL)
+    with pytest.raises(InputError, match="start"):
+        train_tnrd(patches(), 20.0, start=two, checkpoint=tmp_path / "c", **SMALL)
+
+
+def test_a_loss_that_is_nan_ends_the_training_with_its_step(tmp_path):
+    broken = patches()
+    broken._all[:] = torch.nan
+    with pytest.raises(InputError, match=r"the loss became nan at step 0; use a smaller rate than 0\.01"):
+        train_tnrd(broken, 15.0, checkpoint=tmp_path / "c", **SMALL)
+    with pytest.raises(InputError, match="patches of at least 6"):
+        train_tnrd(Patches(patches().pictures, 5), 15.0, **{**SMALL, "size": 7})
+
+
+def test_losses_read_late_are_all_told_and_still_guard_the_checkpoint(tmp_path, monkeypatch):
+    """As on a GPU, where they are read 50 at a time."""
+    monkeypatch.setattr(fit_module, "_far", lambda loss: True)
+    leaf = torch.zeros(2, requires_grad=True)
+    told: list[tuple[int, float]] = []
+
+    def gradients(step: int) -> torch.Tensor:
+        leaf.grad = torch.full((2,), torch.nan if step == 130 else 1.0)
+        return torch.tensor(torch.nan if step == 130 else float(step), dtype=torch.float64)
+
+    options = {"steps": 300, "rate": 0.1, "checkpoint": tmp_path / "c.safetensors", "every": 60}
+    with pytest.raises(InputError, match=r"nan at step 130; .* the last checkpoint is .*c\.safetensors"):
+        fit(Training({"x": leaf}, {}), gradients, **options, progress=lambda *said: told.append(said))
+    assert told == [(step + 1, step) for step in range(120)]
+    fresh = torch.ones(2, requires_grad=True)
+    again = Training({"x": fresh}, {})
+    again.load(tmp_path / "c.safetensors")
+    assert again.step == 120
+    assert fresh.isfinite().all()
+
+
+def test_progress_can_end_a_training_with_a_checkpoint(tmp_path):
+    leaf = torch.zeros(2, requires_grad=True)
+
+    def gradients(step: int) -> float:
+        leaf.grad = torch.ones(2)
+        return 1.0
+
+    training = Training({"x": leaf}, {})
+    fit(training, gradients, steps=9, rate=0.1, checkpoint=tmp_path / "c", progress=lambda step, loss: step == 4)
+    assert training.step == 4
+    assert (tmp_path / "c").exists()
+
+
+def test_patches_are_windows_of_the_pictures_laid_in_all_eight_ways():
+    generator = torch.Generator().manual_seed(0)
+    pictures = [torch.rand(20 + k, 25 - k, generator=generator) for k in range(3)]
+    ways = {}
+    for number, picture in enumerate(pictures):
+        windows = picture.unfold(0, 9, 1).unfold(1, 9, 1).reshape(-1, 9, 9)
+        for turns in range(4):
+            for mirrored in (False, True):
+                laid = torch.rot90(windows, turns, (1, 2))
+                laid = laid.flip(1) if mirrored else laid
+                ways |= {w.numpy().tobytes(): (number, turns, mirrored) for w in laid.contiguous()}
+    drawn = [ways[patch.numpy().tobytes()] for patch in Patches(pictures, 9).draw(5, 300)]
+    assert len(set(drawn)) == 24
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
+def test_on_a_gpu_training_is_the_same_with_and_without_graphs_and_resumed(tmp_path, monkeypatch):
+    there = Patches(patches().pictures, 20, device="cuda")
+    options = {**SMALL, "size": 7, "stage_steps": 60, "joint_steps": 120, "device": "cuda"}
+    losses: list[float] = []
+    whole = train_tnrd(there, 15.0, **options, progress=lambda phase, step, steps, loss: losses.append(loss))
+    assert len(losses) == 2 * 60 + 120
+    assert np.mean(losses[-20:]) < np.mean(losses[:20])
+    monkeypatch.setattr(tnrd, "fit", lambda *a, **k: fit(*a, **k, every=40))
+
+    class Stopped(Exception):
+        pass
+
+    def stop(phase: str, step: int, steps: int, loss: float) -> None:
+        if (phase, step) == ("joint", 90):
+            raise Stopped
+
+    with pytest.raises(Stopped):
+        train_tnrd(there, 15.0, **options, checkpoint=tmp_path / "c", progress=stop)
+    resumed = train_tnrd(there, 15.0, **options, checkpoint=tmp_path / "c")
+    monkeypatch.setattr(tnrd, "_EAGER_STEPS", 10**9)
+    eager = train_tnrd(there, 15.0, **options)
+    for name in ("coefficients", "log_reaction", "weights"):
+        assert torch.equal(getattr(resumed, name), getattr(eager, name)), name
+        assert torch.equal(getattr(whole, name), getattr(eager, name)), name
 
 
 @pytest.mark.parametrize("what", ["tnrd", "ridge"])
@@ -121,6 +230,14 @@ def test_the_command_trains_and_says_how(tmp_path, what, capsys):
     assert not out.with_suffix(".checkpoint").exists()
     assert main(words) == 2
     assert "exists already" in capsys.readouterr().err
+    more = [*words[:3], str(tmp_path / "again.safetensors"), *words[4:], "--start"]
+    if what == "tnrd":
+        assert main([*more, str(out)]) == 0
+        (model,) = TNRD.load(tmp_path / "again.safetensors").models
+        assert (model.sigma, model.stages) == (25, 5)
+        assert load_card(tmp_path / "again.safetensors")["data"] == "3 pictures of pictures"
+    assert main([*more, str(tmp_path / "nowhere.safetensors")]) == 2
+    assert "--start must be the file of a TNRD model" in capsys.readouterr().err
     assert main([*words[:3], str(tmp_path / "w.pt"), *words[4:]]) == 2
     assert main([*words[:2], str(tmp_path), str(tmp_path / "x.safetensors"), *words[4:]]) == 2
     assert "holds no pictures" in capsys.readouterr().err

@@ -25,18 +25,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("images", type=Path, help="a folder of pictures")
     parser.add_argument("out", type=Path, help="the weights to write, ending in .safetensors")
     parser.add_argument("--sigma", type=float, help="tnrd: the noise it is for, on the scale 0 .. 255")
-    parser.add_argument("--steps", type=int, help="steps of Adam, for tnrd those of all stages together (6000)")
+    parser.add_argument(
+        "--steps", type=int, help="steps of Adam, for tnrd those of all stages together (ridge 2000, tnrd 6000)"
+    )
     parser.add_argument("--stage-steps", type=int, default=500, help="tnrd: steps of each stage alone (500)")
+    parser.add_argument(
+        "--start", type=Path, help="tnrd: a model of any noise level to start from, instead of by stages"
+    )
     parser.add_argument("--batch", type=int, help="patches a step (ridge 32, tnrd 16)")
     parser.add_argument("--patch", type=int, help="pixels a side of a patch (ridge 64, tnrd 96)")
-    parser.add_argument("--rate", type=float, help="learning rate at the start (ridge 0.03, tnrd 0.005)")
+    parser.add_argument("--rate", type=float, help="learning rate at the start (ridge 0.02, tnrd 0.02)")
     parser.add_argument("--seed", type=int, default=0, help="of patches and noise (0)")
     parser.add_argument("--device", default="cpu", help="cpu, cuda or cuda:N (cpu)")
 
 
 _DEFAULTS = {
-    "ridge": {"steps": 6000, "batch": 32, "patch": 64, "rate": 0.03},
-    "tnrd": {"steps": 6000, "batch": 16, "patch": 96, "rate": 0.005},
+    "ridge": {"steps": 2000, "batch": 32, "patch": 64, "rate": 0.02},
+    "tnrd": {"steps": 6000, "batch": 16, "patch": 96, "rate": 0.02},
 }
 
 
@@ -49,6 +54,8 @@ def run(parsed: argparse.Namespace) -> int:
             raise InputError(f"--{name} must be > 0, not {getattr(parsed, name)}")
     if parsed.what == "tnrd" and (parsed.sigma is None or not parsed.sigma > 0 or parsed.stage_steps < 1):
         raise InputError("tnrd is trained for one noise level: give --sigma, such as 25, and --stage-steps >= 1")
+    if parsed.start is not None and (parsed.what != "tnrd" or not parsed.start.is_file()):
+        raise InputError(f"--start must be the file of a TNRD model, to train tnrd, not {parsed.start}")
     if parsed.out.suffix != ".safetensors":
         raise InputError(f"weights are written as .safetensors, not as {parsed.out.name!r}")
     if parsed.out.exists():
@@ -63,7 +70,7 @@ def run(parsed: argparse.Namespace) -> int:
     if parsed.patch < least:
         raise InputError(f"--patch must be at least {least}, the size of a filter, not {parsed.patch}")
     prepare_device(ComputeSettings(device=parsed.device))
-    patches = Patches.from_folder(parsed.images, parsed.patch, seed=parsed.seed)
+    patches = Patches.from_folder(parsed.images, parsed.patch, seed=parsed.seed, device=parsed.device)
     checkpoint = parsed.out.with_suffix(".checkpoint")
     say(f"training {parsed.what} on {len(patches.pictures)} pictures; {checkpoint} keeps what is done")
     try:
@@ -86,16 +93,18 @@ def _train(parsed: argparse.Namespace, patches: Patches, checkpoint: Path) -> No
         "seed": parsed.seed,
         "plugstream": __version__,
     }
-    checkpoint.mkdir(exist_ok=True)
     if parsed.what == "tnrd":
-        from plugstream.denoisers.tnrd.files import save_model
+        from plugstream.denoisers.tnrd.files import load_models, save_model
         from plugstream.training.tnrd import train_tnrd
 
+        start = None if parsed.start is None else load_models(parsed.start)[0]
+        checkpoint.mkdir(exist_ok=True)
         model = train_tnrd(
             patches,
             parsed.sigma,
             stage_steps=parsed.stage_steps,
             joint_steps=parsed.steps,
+            start=start,
             checkpoint=checkpoint,
             progress=_Progress(),
             **common,
@@ -106,6 +115,7 @@ def _train(parsed: argparse.Namespace, patches: Patches, checkpoint: Path) -> No
         from plugstream.training.ridge import train_ridge
 
         progress = _Progress()
+        checkpoint.mkdir(exist_ok=True)
         ridges = train_ridge(
             patches,
             steps=parsed.steps,

@@ -17,6 +17,7 @@ from plugstream.files import write_whole
 __all__ = ["Training", "fit"]
 
 _FORMAT = "plugstream-training"
+_TOGETHER = 50  # losses read from a GPU at a time
 
 
 class Training:
@@ -96,32 +97,53 @@ class Training:
 
 def fit(
     training: Training,
-    gradients: Callable[[int], float],
+    gradients: Callable[[int], float | Tensor],
     *,
     steps: int,
     rate: float,
     checkpoint: Path | None = None,
     every: int = 500,
-    progress: Callable[[int, float], None] | None = None,
+    progress: Callable[[int, float], Any] | None = None,
 ) -> None:
     """Train up to `steps` steps in all, from where the checkpoint stopped if there is one.
 
     The rate falls from `rate` to a hundredth of it along a cosine. A loss that is not finite ends the training with the
-    step's number, and the last checkpoint stays.
+    step's number, and the last checkpoint stays. Losses on a GPU are read 50 at a time, so that it never waits for the
+    host; then the training may go on for as many steps before it ends.
 
     Arguments:
         gradients: called with the step, it sets the parameters' gradients and returns the loss.
-        checkpoint: written every `every` steps and at the end. progress: told the step and its loss.
+        checkpoint: written every `every` steps and at the end.
+        progress: told the step and its loss; if it returns something true, the training ends there, with a checkpoint.
     """
     if checkpoint is not None and checkpoint.exists():
         training.load(checkpoint)
+    unread: list[float | Tensor] = []
     for step in range(training.step, steps):
-        loss = gradients(step)
-        if not math.isfinite(loss):
-            kept = f"; the last checkpoint is {checkpoint}" if checkpoint is not None and checkpoint.exists() else ""
-            raise InputError(f"the loss became {loss} at step {step}; use a smaller rate than {rate:g}{kept}")
+        unread.append(gradients(step))
+        due = checkpoint is not None and (step + 1) % every == 0
+        last = step + 1 == steps
+        losses: list[float] = []
+        if due or last or len(unread) == _TOGETHER or not _far(unread[-1]):
+            losses, unread = _read(unread), []
+        for number, loss in enumerate(losses, step + 1 - len(losses)):
+            if not math.isfinite(loss):
+                kept = f"; the last checkpoint is {checkpoint}" if checkpoint and checkpoint.exists() else ""
+                raise InputError(f"the loss became {loss} at step {number}; use a smaller rate than {rate:g}{kept}")
         training.update(rate * (0.505 + 0.495 * math.cos(math.pi * step / steps)))
         if progress is not None:
-            progress(step + 1, loss)
-        if checkpoint is not None and ((step + 1) % every == 0 or step + 1 == steps):
+            told = [progress(number, loss) for number, loss in enumerate(losses, step + 2 - len(losses))]
+            last |= any(told)
+        if checkpoint is not None and (due or last):
             training.save(checkpoint)
+        if last:
+            return
+
+
+def _far(loss: float | Tensor) -> bool:
+    return isinstance(loss, Tensor) and loss.is_cuda
+
+
+def _read(losses: list[float | Tensor]) -> list[float]:
+    """All with one copy from the device."""
+    return torch.stack([torch.as_tensor(loss) for loss in losses]).tolist()

@@ -130,11 +130,9 @@ class TNRD(Denoiser):
     def _apply(self, index: int, stack: Tensor, levels: Tensor) -> Tensor:
         """One model on all images, by the fastest form that serves: (N, H, W) and (N,) to (N, H, W)."""
         model = self.models[index]
-        gain = model.sigma / levels
-        # Where sigma is zero, or so small that scaling would overflow, D is the identity to all digits.
-        gain = torch.where(gain <= 1e30, gain, 0.0)
         if native.serves(stack, model) or self._fused(stack, model):
-            return self._form(index, stack.device)(stack, gain * model.scale)
+            return self._form(index, stack.device)(stack, levels)
+        gain = _gain(model, levels)
         there = (gain > 0)[:, None, None]
         scale = torch.where(there, gain[:, None, None], 1.0)
         return torch.where(there, model(stack * scale) / scale, stack)
@@ -157,6 +155,12 @@ class TNRD(Denoiser):
 def _kernels(model: ReactionDiffusion, device: torch.device) -> Callable[[Tensor, Tensor], Tensor]:
     if device.type == "cpu":
         arrays = native.prepare(model)
-        return lambda images, gain: native.tnrd(images, gain, arrays)
+        return lambda images, levels: native.tnrd(images, _gain(model, levels) * model.scale, arrays)
     tables = triton_form.prepare(model, device)
-    return Graphed(lambda images, gain: triton_form.tnrd(images, gain, tables))
+    return Graphed(lambda images, levels: triton_form.tnrd(images, _gain(model, levels) * model.scale, tables))
+
+
+def _gain(model: ReactionDiffusion, levels: Tensor) -> Tensor:
+    """s0 / sigma; 0 where sigma is zero, or so small that scaling would overflow: D is the identity there."""
+    gain = model.sigma / levels
+    return torch.where(gain <= 1e30, gain, 0.0)

@@ -10,13 +10,14 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from plugstream.denoisers.tnrd.influence import BUMPS
 from plugstream.denoisers.tnrd.model import ReactionDiffusion
 from plugstream.errors import InputError
 from plugstream.files import write_whole
 
-__all__ = ["load_models", "save_model"]
+__all__ = ["load_card", "load_models", "save_model"]
 
 _FORMAT = "plugstream-tnrd"
 _NAMES = ("coefficients", "log_reaction", "weights")
@@ -52,11 +53,28 @@ def save_model(model: ReactionDiffusion, path: str | Path, card: Mapping[str, An
     if path.suffix != ".safetensors":
         raise InputError(f"a TNRD model is saved as .safetensors, not as {path.name!r}")
     tensors = {name: getattr(model, name).detach().cpu().contiguous() for name in _NAMES}
-    about = {"format": _FORMAT, "sigma": repr(model.sigma), "card": json.dumps(dict(card or {}), sort_keys=True)}
+    about = {
+        "format": _FORMAT,
+        "sigma": repr(model.sigma),
+        "scale": repr(model.scale),
+        "card": json.dumps(dict(card or {}), sort_keys=True),
+    }
     try:
         write_whole(path, [save(tensors, about)])
     except OSError as error:
         raise InputError(f"cannot write the TNRD model {path}: {error.strerror}") from error
+
+
+def load_card(path: str | Path) -> dict[str, Any]:
+    """What a .safetensors model says of itself: data, seed, command, results; empty if it says nothing."""
+    try:
+        about, _ = _read_safetensors(Path(path))
+        card: dict[str, Any] = json.loads(about.get("card", "{}"))
+    except InputError as error:
+        raise InputError(f"{path} cannot be used: {error}") from None
+    except ValueError as error:
+        raise InputError(f"the model card of {path} is not JSON ({error})") from error
+    return card
 
 
 def _load(file: Path, sigma: float | None) -> ReactionDiffusion:
@@ -71,6 +89,18 @@ def _load(file: Path, sigma: float | None) -> ReactionDiffusion:
 
 
 def _load_safetensors(file: Path, sigma: float | None) -> ReactionDiffusion:
+    about, tensors = _read_safetensors(file)
+    if about.get("format") != _FORMAT or set(tensors) != set(_NAMES):
+        raise InputError("it holds other weights than those of TNRD")
+    try:
+        trained_for, scale = float(about["sigma"]), float(about.get("scale", "1"))
+    except (KeyError, ValueError):
+        raise InputError("it does not say which noise level it is for") from None
+    coefficients, log_reaction, weights = (tensors[name] for name in _NAMES)
+    return ReactionDiffusion(coefficients, log_reaction, weights, trained_for if sigma is None else sigma, scale)
+
+
+def _read_safetensors(file: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
     from safetensors import SafetensorError, safe_open
 
     try:
@@ -79,14 +109,7 @@ def _load_safetensors(file: Path, sigma: float | None) -> ReactionDiffusion:
             tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118 - it is not a dict
     except (SafetensorError, OSError) as error:
         raise InputError(f"it is not safetensors ({error})") from error
-    if about.get("format") != _FORMAT or set(tensors) != set(_NAMES):
-        raise InputError("it holds other weights than those of TNRD")
-    try:
-        trained_for = float(about["sigma"])
-    except (KeyError, ValueError):
-        raise InputError("it does not say which noise level it is for") from None
-    coefficients, log_reaction, weights = (tensors[name] for name in _NAMES)
-    return ReactionDiffusion(coefficients, log_reaction, weights, trained_for if sigma is None else sigma)
+    return about, tensors
 
 
 def _load_mat(file: Path, sigma: float | None) -> ReactionDiffusion:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-__all__ = ["BUMPS", "REACH", "influence", "polynomials"]
+__all__ = ["BUMPS", "REACH", "cubics", "influence", "polynomials"]
 
 BUMPS = 63
 SPACING = 10.0
@@ -97,19 +97,34 @@ def polynomials(weights: Tensor, degree: int, step: float) -> Tensor:
     Returns float32, (..., degree + 1, cells).
     Reference: Trefethen, Approximation Theory and Approximation Practice, chapter 2.
     """
-    nodes, solve, bumps = _nodes(degree, step)
+    nodes, solve, bumps, _ = _nodes(degree, step)
     values = weights.detach().double().cpu().numpy() @ bumps  # (..., cells * nodes)
     values = values.reshape(*weights.shape[:-1], -1, len(nodes))
     coefficients = np.swapaxes(values @ solve.T, -1, -2)
     return torch.from_numpy(np.ascontiguousarray(coefficients)).float()
 
 
+def cubics(step: float, order: int) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
+    """The map from the weights to the table of cubics of phi (order 0) or of its derivative (1): (63, cells, 4).
+
+    For tables that must be formed anew at every step of training, on the device, as one product of matrices. Cells,
+    nodes and order of the coefficients are those of `polynomials`, which gives the same table for order 0.
+    """
+    nodes, solve, *bumps = _nodes(3, step)
+    made: np.ndarray[tuple[int, ...], np.dtype[np.float64]] = bumps[order].reshape(BUMPS, -1, len(nodes)) @ solve.T
+    return made
+
+
 @cache
-def _nodes(degree: int, step: float) -> tuple[Any, Any, Any]:
-    """Nodes on [-1/2, 1/2], from values there to coefficients, and every bump at every node, (63, cells * nodes)."""
+def _nodes(degree: int, step: float) -> tuple[Any, Any, Any, Any]:
+    """Nodes on [-1/2, 1/2], from values there to coefficients, every bump at every node, and every bump's slope there.
+
+    The last two are (63, cells * nodes).
+    """
     nodes = -np.cos(np.pi * np.arange(degree + 1) / degree) / 2
     solve = np.linalg.inv(np.vander(nodes, increasing=True))
     cells = round(2 * REACH / step)
     at = (-REACH + step * (np.arange(cells)[:, None] + 0.5 + nodes)).reshape(-1)
-    mu = np.array(_CENTRES)
-    return nodes, solve, np.exp(-PRECISION / 2 * (at - mu[:, None]) ** 2)
+    away = at - np.array(_CENTRES)[:, None]
+    bumps = np.exp(-PRECISION / 2 * away**2)
+    return nodes, solve, bumps, -PRECISION * away * bumps

@@ -29,11 +29,15 @@ class ReactionDiffusion(nn.Module):
     It holds for images on the scale where white is 255, with Gaussian noise of standard deviation `sigma` on that
     scale; `TNRD` brings others to it. H and W must be at least n - 1. Differentiable once, in images and parameters.
 
+    With a `scale` c other than 1 the above is done on c f, and the result divided by c: the bumps then stand at
+    multiples of 10 / c. So a model for little noise can have influence functions as fine as that noise.
+
     Arguments:
         coefficients: c, (T, n^2 - 1, n^2 - 1): of the filters in the basis, whose order is that of `dct_filters`.
         log_reaction: log p, (T,).
         weights: of the bumps, (T, n^2 - 1, 63).
         sigma: the noise level that it was trained for, on the scale 0 .. 255.
+        scale: c.
     `forward` takes (N, H, W) to (N, H, W).
 
     Reference: Chen and Pock, IEEE Trans. Pattern Anal. Mach. Intell. 39(6), 2017.
@@ -43,13 +47,16 @@ class ReactionDiffusion(nn.Module):
     log_reaction: nn.Parameter
     weights: nn.Parameter
 
-    def __init__(self, coefficients: Tensor, log_reaction: Tensor, weights: Tensor, sigma: float) -> None:
+    def __init__(
+        self, coefficients: Tensor, log_reaction: Tensor, weights: Tensor, sigma: float, scale: float = 1.0
+    ) -> None:
         super().__init__()
-        _check(coefficients, log_reaction, weights, sigma)
+        _check(coefficients, log_reaction, weights, sigma, scale)
         self.coefficients = nn.Parameter(coefficients.detach().clone())
         self.log_reaction = nn.Parameter(log_reaction.detach().clone())
         self.weights = nn.Parameter(weights.detach().clone())
         self.sigma = float(sigma)
+        self.scale = float(scale)
 
     @property
     def stages(self) -> int:
@@ -69,10 +76,10 @@ class ReactionDiffusion(nn.Module):
 
     def forward(self, image: Tensor) -> Tensor:
         kernels, reaction, weights = (p.to(image) for p in (self.kernels(), self.log_reaction.exp(), self.weights))
-        u = image
+        u = noisy = image * self.scale
         for k, p, w in zip(kernels, reaction, weights, strict=True):
-            u = diffuse(u, image, k, p, w)
-        return u
+            u = diffuse(u, noisy, k, p, w)
+        return u / self.scale
 
 
 def diffuse(u: Tensor, noisy: Tensor, kernels: Tensor, reaction: Tensor, weights: Tensor) -> Tensor:
@@ -117,7 +124,7 @@ def dct_filters(size: int) -> np.ndarray[tuple[int, int, int], np.dtype[np.float
     return basis
 
 
-def _check(coefficients: Tensor, log_reaction: Tensor, weights: Tensor, sigma: float) -> None:
+def _check(coefficients: Tensor, log_reaction: Tensor, weights: Tensor, sigma: float, scale: float) -> None:
     shapes = [tuple(t.shape) for t in (coefficients, log_reaction, weights)]
     stages, filters = (*shapes[0], 0, 0)[:2]
     size = math.isqrt(filters + 1)
@@ -134,3 +141,5 @@ def _check(coefficients: Tensor, log_reaction: Tensor, weights: Tensor, sigma: f
         raise InputError("the TNRD model has a filter without any coefficient, which cannot have norm 1")
     if not 0 < sigma < math.inf:
         raise InputError(f"the noise level of a TNRD model must be a number > 0, on the scale 0 .. 255, not {sigma}")
+    if not 0 < scale < math.inf:
+        raise InputError(f"the scale of a TNRD model must be a number > 0, not {scale}")
