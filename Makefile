@@ -43,7 +43,7 @@ bench-peers: $(STAMP)
 bench: $(STAMP)
 	@for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done
 
-# The native BM3D and TNRD under the sanitizers, as programs of their own: random calls. They need no Python.
+# The native BM3D, TNRD and NLM under the sanitizers, as programs of their own: random calls. They need no Python.
 NATIVE := src/plugstream/_native
 SANITIZE := -std=c++20 -g -O1 -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=all -I$(NATIVE)
 ifneq ($(filter x86_64 amd64,$(shell uname -m)),)
@@ -55,7 +55,7 @@ FLAGS_avx512 := -mavx512f -mavx512vl -mavx512bw -mavx512dq
 
 asan:
 	@mkdir -p build/asan
-	@for level in $(LEVELS); do for part in tv_rows bm3d_match bm3d_filter tnrd_rows; do \
+	@for level in $(LEVELS); do for part in tv_rows bm3d_match bm3d_filter tnrd_rows nlm_rows; do \
 	  case $$level in avx2) flags="$(FLAGS_avx2)";; avx512) flags="$(FLAGS_avx512)";; *) flags="-Wno-psabi";; esac; \
 	  $(CXX) $(SANITIZE) $$flags -DPLUGSTREAM_LEVEL=$$level -c $(NATIVE)/$$part.cpp -o build/asan/$$part-$$level.o || exit 1; \
 	done; done
@@ -65,6 +65,9 @@ asan:
 	$(CXX) $(SANITIZE) $(LEVELS:%=-DPLUGSTREAM_HAS_%) tests/native_fuzz_tnrd.cpp $(NATIVE)/tv.cpp $(NATIVE)/tnrd.cpp \
 	  $(NATIVE)/bm3d_tiles.cpp build/asan/*.o -pthread -o build/asan/native_fuzz_tnrd
 	./build/asan/native_fuzz_tnrd 300
+	$(CXX) $(SANITIZE) $(LEVELS:%=-DPLUGSTREAM_HAS_%) tests/native_fuzz_nlm.cpp $(NATIVE)/tv.cpp $(NATIVE)/nlm.cpp \
+	  $(NATIVE)/bm3d_tiles.cpp build/asan/*.o -pthread -o build/asan/native_fuzz_nlm
+	./build/asan/native_fuzz_nlm 300
 
 clean:
 	rm -rf .venv build .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,45 +1,58 @@
 """Draw a noisy picture and what each denoiser makes of it: the picture of docs/denoisers.md.
 
-python examples/compare_denoisers.py docs/images/denoisers.png
+    python examples/compare_denoisers.py docs/images/denoisers.png [NAME=WEIGHTS ...]
+
+Denoisers without weights here are left out, unless weights are given, such as tnrd=folder.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 
 import torch
 from matplotlib.figure import Figure
+from torch import Tensor
 
 import plugstream as ps
+from plugstream.denoisers.catalog import CATALOG, Options, make
 
-SIGMA = 25 / 255
+NOISE = 25 / 255
+NAMES = ("tv", "nlm", "ridge", "bm3d", "tnrd", "skimage-nlm", "skimage-wavelet", "skimage-bilateral")
 
 
-def psnr(image: torch.Tensor, truth: torch.Tensor) -> float:
+def psnr(image: Tensor, truth: Tensor) -> float:
     return float(-10 * torch.log10((image - truth).square().mean()))
 
 
-def main(path: str) -> None:
+def denoised(noisy: Tensor, weights: dict[str, str]) -> dict[str, Tensor]:
+    """What every denoiser that is here makes of it, with the sigma that the catalog says for this noise."""
+    results = {"noisy": noisy}
+    for name in NAMES:
+        entry = CATALOG[name]
+        if name in weights or entry.missing is None:
+            denoiser = make(name, Options(weights=weights.get(name)))
+            results[name] = denoiser(noisy, entry.noise(NOISE))
+            if name == "nlm":  # averaged: the first result, no longer changing, as the guide, which has less noise
+                results["nlm, guided by that"] = make(name, Options(guide=results[name]))(noisy, NOISE / 2)
+    return results
+
+
+def main(path: str, *weights: str) -> None:
     truth = ps.load_picture("camera", size=256)
-    noisy = truth + SIGMA * torch.randn(truth.shape, generator=torch.Generator().manual_seed(0))
-    # TV's sigma is the root of its weight, so it is chosen by PSNR here; BM3D's is the noise's own.
-    makers: dict[str, Callable[[], torch.Tensor]] = {
-        "noisy": lambda: noisy,
-        "TV": lambda: ps.TV()(noisy, 0.28),
-        "BM3D, stage 1 alone": lambda: ps.BM3D(stages=1)(noisy, SIGMA),
-        "BM3D": lambda: ps.BM3D()(noisy, SIGMA),
-    }
-    figure = Figure(figsize=(12.4, 6.6), layout="constrained")
-    axes = figure.subplots(2, len(makers))
-    for column, (name, make) in enumerate(makers.items()):
-        image = make()
+    noisy = truth + NOISE * torch.randn(truth.shape, generator=torch.Generator().manual_seed(0))
+    results = denoised(noisy, dict(entry.split("=", 1) for entry in weights))
+    columns = (len(results) + 1) // 2
+    figure = Figure(figsize=(3.1 * columns, 12.6), layout="constrained")
+    axes = figure.subplots(4, columns)
+    for axis in axes.flat:
+        axis.set_axis_off()
+    for number, (name, image) in enumerate(results.items()):
+        top, column = 2 * (number // columns), number % columns
         for row, part in enumerate((image, image[40:130, 90:180])):
-            axes[row, column].imshow(part, cmap="gray", vmin=0, vmax=1)
-            axes[row, column].set_axis_off()
-        axes[0, column].set_title(f"{name}, {psnr(image, truth):.2f} dB", fontsize=10)
-    figure.savefig(path, dpi=90)
+            axes[top + row, column].imshow(part, cmap="gray", vmin=0, vmax=1)
+        axes[top, column].set_title(f"{name}, {psnr(image, truth):.2f} dB", fontsize=11)
+    figure.savefig(path, dpi=70)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1] if len(sys.argv) > 1 else "denoisers.png")
+    main(*(sys.argv[1:] or ["denoisers.png"]))

@@ -46,6 +46,14 @@ def test_what_is_written_is_read_back(tmp_path_factory, batch, sigma, picture, s
     assert again == settings
 
 
+def test_momentum_is_bounded_where_a_scan_is_followed_and_nothing_else_is_asked_for():
+    follow = ("scan", "follow", True)
+    assert resolve().algorithm.momentum == "nesterov"
+    assert resolve(None, [follow]).algorithm.momentum == "bounded"
+    for asked in ("nesterov", "none"):
+        assert resolve(None, [follow, ("algorithm", "momentum", asked)]).algorithm.momentum == asked
+
+
 def test_none_is_nothing_only_where_that_can_be():
     settings = resolve(None, [("algorithm", "momentum", "none"), ("denoiser", "low", "none")])
     assert settings.algorithm.momentum == "none"

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 _HOME = {
-    "plugstream.algorithms": ["ADMM", "Algorithm", "ProximalGradient"],
+    "plugstream.algorithms": ["ADMM", "SAGA", "SVRG", "Algorithm", "ProximalGradient"],
+    "plugstream.certificates": ["Certificate", "certify"],
     "plugstream.denoisers": [
         "BM3D",
         "NLM",
@@ -21,6 +22,7 @@ _HOME = {
         "BM3DProfile",
         "Box",
         "Clipped",
+        "ConvexRidge",
         "Damped",
         "Denoiser",
         "FromFunction",
@@ -30,7 +32,7 @@ _HOME = {
         "SoftThreshold",
     ],
     "plugstream.errors": ["DamagedError", "InputError", "PlugstreamWarning"],
-    "plugstream.fidelity": ["Fidelity", "LeastSquares", "SmoothFidelity"],
+    "plugstream.fidelity": ["Fidelity", "LeastSquares"],
     "plugstream.models": ["BornModel", "FunctionModel", "MatrixModel", "Model", "ModelBase"],
     "plugstream.monitors": ["SNR", "Cost", "Distance", "snr"],
     "plugstream.runs.images": ["load_picture", "save_image"],
@@ -51,6 +53,7 @@ _HOME = {
     "plugstream.scans.send": ["send_scan"],
     "plugstream.schedules": ["Geometric", "OverL", "Power"],
     "plugstream.simulation": ["add_noise", "simulate"],
+    "plugstream.smooth_fidelity": ["SmoothFidelity"],
     "plugstream.solver": ["Progress", "Result", "Stop", "solve"],
     "plugstream.theory": ["fixed_point_distance", "fixed_point_map"],
 }
@@ -59,7 +62,14 @@ _WHERE = {name: module for module, names in _HOME.items() for name in names}
 __all__ = sorted([*_WHERE, "__version__"])
 
 if TYPE_CHECKING:  # the same names for type checkers and editors; a test keeps the two lists alike
-    from plugstream.algorithms import ADMM as ADMM, Algorithm as Algorithm, ProximalGradient as ProximalGradient
+    from plugstream.algorithms import (
+        ADMM as ADMM,
+        SAGA as SAGA,
+        SVRG as SVRG,
+        Algorithm as Algorithm,
+        ProximalGradient as ProximalGradient,
+    )
+    from plugstream.certificates import Certificate as Certificate, certify as certify
     from plugstream.denoisers import (
         BM3D as BM3D,
         NLM as NLM,
@@ -68,6 +78,7 @@ if TYPE_CHECKING:  # the same names for type checkers and editors; a test keeps 
         BM3DProfile as BM3DProfile,
         Box as Box,
         Clipped as Clipped,
+        ConvexRidge as ConvexRidge,
         Damped as Damped,
         Denoiser as Denoiser,
         FromFunction as FromFunction,
@@ -81,7 +92,7 @@ if TYPE_CHECKING:  # the same names for type checkers and editors; a test keeps 
         InputError as InputError,
         PlugstreamWarning as PlugstreamWarning,
     )
-    from plugstream.fidelity import Fidelity as Fidelity, LeastSquares as LeastSquares, SmoothFidelity as SmoothFidelity
+    from plugstream.fidelity import Fidelity as Fidelity, LeastSquares as LeastSquares
     from plugstream.models import (
         BornModel as BornModel,
         FunctionModel as FunctionModel,
@@ -119,6 +130,7 @@ if TYPE_CHECKING:  # the same names for type checkers and editors; a test keeps 
     from plugstream.scans.send import send_scan as send_scan
     from plugstream.schedules import Geometric as Geometric, OverL as OverL, Power as Power
     from plugstream.simulation import add_noise as add_noise, simulate as simulate
+    from plugstream.smooth_fidelity import SmoothFidelity as SmoothFidelity
     from plugstream.solver import Progress as Progress, Result as Result, Stop as Stop, solve as solve
     from plugstream.theory import fixed_point_distance as fixed_point_distance, fixed_point_map as fixed_point_map
 

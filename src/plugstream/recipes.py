@@ -6,15 +6,17 @@ import math
 from typing import Any
 
 import torch
+from torch import Tensor
 
-from plugstream.algorithms import ADMM, ProximalGradient
-from plugstream.denoisers import BM3D, NLM, TNRD, TV, Box, Clipped, Damped, Denoiser, Identity, SoftThreshold
+from plugstream.algorithms import ADMM, SAGA, SVRG, Estimator, Plain, ProximalGradient
+from plugstream.denoisers import Denoiser
+from plugstream.denoisers.catalog import Options, make
 from plugstream.errors import InputError
 from plugstream.fidelity import LeastSquares
 from plugstream.models.born import BornModel, choose_method
 from plugstream.sampling import All, Epochs, Fixed, Importance, Sampler, Shifted, Uniform, evenly_spaced
 from plugstream.scans.geometry import BornGeometry, Grid
-from plugstream.schedules import Geometric, parse_step
+from plugstream.schedules import Geometric, OverL, at, parse_step
 from plugstream.settings import AlgorithmSettings, ComputeSettings, DenoiserSettings, SamplerSettings, Settings
 
 __all__ = ["check", "make_algorithm", "make_denoiser", "make_geometry", "make_model", "make_sampler", "prepare_device"]
@@ -67,31 +69,24 @@ def make_model(geometry: BornGeometry, compute: ComputeSettings) -> BornModel:
 
 def make_denoiser(settings: DenoiserSettings) -> Denoiser:
     """The denoiser, within its bounds, damped if asked for."""
-    low = -math.inf if settings.low is None else settings.low
-    high = math.inf if settings.high is None else settings.high
-    if not low < high:
-        raise InputError(f"denoiser.low = {low} must be below denoiser.high = {high}")
-    bounded = math.isfinite(low) or math.isfinite(high)
-    denoiser: Denoiser
-    if settings.name in ("tv", "tv-anisotropic"):  # TV minimises within the bounds instead of clipping before
-        denoiser = TV(
-            isotropic=settings.name == "tv",
-            low=low,
-            high=high,
-            tol=settings.tol,
-            max_iterations=settings.max_iterations,
-        )
-    elif settings.name == "box":
-        denoiser = Box(low, high)
-    elif settings.name == "tnrd":
-        white = settings.white
-        denoiser = TNRD(white=white) if settings.weights is None else TNRD.load(settings.weights, white=white)
-        denoiser = Clipped(denoiser, low, high) if bounded else denoiser
-    else:
-        simple = {"bm3d": BM3D(settings.profile), "nlm": NLM(), "soft": SoftThreshold(), "identity": Identity()}
-        denoiser = simple[settings.name]
-        denoiser = Clipped(denoiser, low, high) if bounded else denoiser
-    return denoiser if settings.damping is None else Damped(denoiser, settings.damping)
+    options = Options(
+        low=-math.inf if settings.low is None else settings.low,
+        high=math.inf if settings.high is None else settings.high,
+        guide=None if settings.guide is None else _load_guide(settings.guide),
+        **{name: getattr(settings, name) for name in _PLAIN_OPTIONS},
+    )
+    return make(settings.name, options, damping=settings.damping)
+
+
+_PLAIN_OPTIONS = (
+    "profile", "weights", "white", "tol", "max_iterations", "condition", "residual", "channels", "unpickle"
+)  # fmt: skip
+
+
+def _load_guide(path: str) -> Tensor:
+    from plugstream.runs.images import load_picture
+
+    return load_picture(path)
 
 
 def make_sampler(settings: SamplerSettings, fidelity: LeastSquares) -> Sampler:
@@ -114,6 +109,8 @@ def check(settings: Settings, geometry: BornGeometry) -> None:
     device, dtype = prepare_device(settings.compute)
     choose_method(geometry, method=settings.compute.method, eps=settings.compute.eps, device=device, dtype=dtype)
     denoiser, shape = make_denoiser(settings.denoiser), geometry.grid.shape
+    if settings.denoiser.guide is not None and (guide := _load_guide(settings.denoiser.guide)).shape != shape:
+        raise InputError(f"the guide is {guide.shape[0]} x {guide.shape[1]}, but the image {shape[0]} x {shape[1]}")
     if min(shape) < denoiser.min_size:
         name, least = settings.denoiser.name, denoiser.min_size
         raise InputError(f"the image is {shape[0]} x {shape[1]}, but {name} needs at least {least} pixels a side")
@@ -123,6 +120,11 @@ def check(settings: Settings, geometry: BornGeometry) -> None:
             raise InputError(
                 f"the sampler {settings.sampler.name} cannot take views that are still to come; follow with uniform, "
                 "epochs, shifted or all"
+            )
+        if settings.algorithm.name == "pgm" and settings.algorithm.gradient != "plain":
+            raise InputError(
+                f"{settings.algorithm.gradient} remembers the gradients of all views, so it cannot follow a scan that "
+                "grows; follow with --gradient plain"
             )
         return
     if settings.sampler.name != "all" and batch > views:
@@ -141,22 +143,41 @@ def _check_algorithm(settings: AlgorithmSettings) -> None:
         raise InputError("sigma_end needs a sigma > 0 to start from")
     if isinstance(settings.step, str):
         parse_step(settings.step)
+    if isinstance(settings.step_end, str):
+        parse_step(settings.step_end)
+    if settings.step_end is not None and isinstance(settings.step, str) != isinstance(settings.step_end, str):
+        raise InputError(
+            f"step {settings.step} and step_end {settings.step_end} must both be numbers or multiples of 1/L"
+        )
+    if settings.refresh is not None and settings.gradient != "svrg":
+        raise InputError("refresh is for the gradient svrg; leave it out, or use --gradient svrg")
 
 
 def make_algorithm(settings: Settings, fidelity: LeastSquares) -> ProximalGradient | ADMM:
     """The algorithm with its step, noise level and sampler."""
     a = settings.algorithm
     _check_algorithm(a)
-    sigma = (
-        Geometric(a.sigma, a.sigma_end, a.iterations) if a.sigma is not None and a.sigma_end is not None else a.sigma
-    )
+    steps = a.sigma_steps or a.iterations
+    sigma = Geometric(a.sigma, a.sigma_end, steps) if a.sigma is not None and a.sigma_end is not None else a.sigma
     common: dict[str, Any] = {
         "sigma": sigma,
         "lam": a.lam,
-        "step_size": a.step,
+        "step_size": _falling_step(a.step, a.step_end, steps),
         "sampler": make_sampler(settings.sampler, fidelity),
     }
     denoiser = make_denoiser(settings.denoiser)
-    if a.name == "admm":
-        return ADMM(fidelity, denoiser, **common)
-    return ProximalGradient(fidelity, denoiser, momentum=a.momentum, **common)
+    if a.name in ("admm", "hqs"):
+        return ADMM(fidelity, denoiser, dual=a.name == "admm", **common)
+    gradients: dict[str, Estimator] = {"plain": Plain(), "saga": SAGA(), "svrg": SVRG(a.refresh, settings.sampler.seed)}
+    return ProximalGradient(
+        fidelity, denoiser, momentum=a.momentum, gradient=gradients[a.gradient], restart=a.restart, **common
+    )
+
+
+def _falling_step(start: float | str, end: float | str | None, steps: int) -> float | str | Geometric | OverL:
+    if end is None:
+        return start
+    if isinstance(start, str) and isinstance(end, str):
+        first, last = parse_step(start).multiple, parse_step(end).multiple
+        return OverL(Geometric(at(first, 1), at(last, 1), steps))
+    return Geometric(float(start), float(end), steps)

@@ -13,9 +13,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 from pydantic.fields import FieldInfo
 
+from plugstream.denoisers.catalog import CATALOG, check_name
 from plugstream.errors import InputError
 
 __all__ = ["Settings", "leaves", "parse_assignment", "resolve", "to_toml"]
@@ -54,13 +55,30 @@ class SimulateSettings(_Section):
 class AlgorithmSettings(_Section):
     """The iteration."""
 
-    name: Literal["pgm", "admm"] = Field(
-        "pgm", description="proximal gradient (ISTA, FISTA, PnP-SGD) or ADMM", json_schema_extra=_flag("algorithm")
+    name: Literal["pgm", "admm", "hqs"] = Field(
+        "pgm",
+        description="proximal gradient (ISTA, FISTA, PnP-SGD), ADMM or half-quadratic splitting",
+        json_schema_extra=_flag("algorithm"),
     )
     step: float | str = Field("1/L", description="a number, or a multiple of 1/L such as 0.25/L")
-    momentum: Literal["none", "nesterov", "chambolle-dossal"] = Field("nesterov", description="the sequence q_k of pgm")
+    step_end: float | str | None = Field(None, description="let the step go to this value geometrically, as sigma")
+    momentum: Literal["none", "nesterov", "chambolle-dossal", "bounded"] = Field(
+        "nesterov", description="the sequence q_k of pgm; bounded if it is not given and a scan is followed"
+    )
+    restart: Literal["none", "gradient", "residual"] = Field(
+        "none", description="forget the momentum of pgm where it leads away, judged by the last move or the residual"
+    )
+    gradient: Literal["plain", "saga", "svrg"] = Field(
+        "plain", description="of pgm: the mean over the batch, or with its variance reduced"
+    )
+    refresh: float | None = Field(
+        None, gt=0, le=1, description="probability of a full pass in a step of svrg; batch / views if not given"
+    )
     sigma: float | None = Field(None, ge=0, description="the denoiser's noise level, in the image's units")
     sigma_end: float | None = Field(None, gt=0, description="let sigma go to this value geometrically")
+    sigma_steps: int | None = Field(
+        None, ge=1, description="steps in which sigma and the step reach their ends; all iterations if not given"
+    )
     lam: float | None = Field(None, ge=0, description="instead of sigma: sigma = sqrt(step * lam)")
     iterations: int = Field(100, ge=1, description="number of steps")
     time_limit: float | None = Field(None, gt=0, description="stop after this many seconds")
@@ -80,17 +98,40 @@ class SamplerSettings(_Section):
 class DenoiserSettings(_Section):
     """The prior."""
 
-    name: Literal["bm3d", "nlm", "tnrd", "tv", "tv-anisotropic", "soft", "box", "identity"] = Field(
-        "tv", description="which denoiser", json_schema_extra=_flag("denoiser")
+    name: str = Field(
+        "tv",
+        description=f"which denoiser, as 'plugstream denoisers' lists them: {', '.join(CATALOG)}",
+        json_schema_extra=_flag("denoiser"),
     )
     low: float | None = Field(0.0, description="least value of the image; 'none' for no limit")
     high: float | None = Field(None, description="largest value of the image")
     profile: Literal["normal", "fast"] = Field("normal", description="parameters of BM3D")
-    weights: str | None = Field(None, description="file or folder of trained weights for TNRD; ours if not given")
-    white: float = Field(1.0, gt=0, description="the image's value for white, to choose among trained models")
-    tol: float = Field(1e-3, ge=0, description="guaranteed relative error of TV")
-    max_iterations: int = Field(1000, ge=1, description="limit on the iterations of TV")
+    weights: str | None = Field(
+        None, description="file of trained weights, for tnrd (or a folder), ridge and networks; ours if not given"
+    )
+    white: float = Field(1.0, gt=0, description="the image's value for white, for trained models")
+    tol: float | None = Field(
+        None, ge=0, description="guaranteed relative error of tv and ridge; their own if not given"
+    )
+    max_iterations: int | None = Field(None, ge=1, description="limit on the iterations of tv and ridge")
+    guide: str | None = Field(
+        None,
+        description="a fixed guide for nlm, which makes it averaged: a picture or .npy of the image's size",
+        json_schema_extra=_flag("nlm-guide"),
+    )
+    condition: Literal["none", "scalar", "map"] = Field(
+        "none", description="how the network FILE.py:NAME is told sigma"
+    )
+    residual: bool = Field(False, description="the network FILE.py:NAME gives the noise", json_schema_extra=_SWITCH)
+    channels: int = Field(1, description="1, or 3 for a network deepinv:NAME made for colour")
+    unpickle: bool = Field(
+        False,
+        description="open weights that are a pickle, which can run any code: only from authors you trust",
+        json_schema_extra=_SWITCH,
+    )
     damping: float | None = Field(None, gt=0, lt=1, description="theta of (1 - theta) I + theta D")
+
+    _known = field_validator("name")(check_name)
 
 
 class MonitorSettings(_Section):
@@ -99,6 +140,11 @@ class MonitorSettings(_Section):
     every: int = Field(10, ge=1, description="steps between two measurements")
     distance: bool = Field(True, description="measure the distance to a fixed point, on all views")
     cost: bool = Field(False, description="measure the data misfit and, for a known prox, the cost")
+    watch_theory: bool = Field(
+        False,
+        description="compare with the bound of Proposition 5, and warn where a step contradicts the theory",
+        json_schema_extra=_SWITCH,
+    )
 
 
 class ComputeSettings(_Section):
@@ -189,7 +235,8 @@ def parse_value(text: str) -> Any:
 def resolve(file: Path | None = None, assignments: Iterable[tuple[str, str, Any]] = ()) -> Settings:
     """Defaults, then the TOML file, then the assignments (section, key, value), checked as a whole.
 
-    The text "none" means nothing where a setting may be left out; TOML has no other word for it.
+    The text "none" means nothing where a setting may be left out; TOML has no other word for it. A run that follows a
+    scan takes many steps with few views, for which momentum is bounded unless another one is asked for.
     """
     values: dict[str, dict[str, Any]] = {}
     if file is not None:
@@ -213,11 +260,16 @@ def resolve(file: Path | None = None, assignments: Iterable[tuple[str, str, Any]
             if value == "none" and _may_be_none(section, key):
                 table[key] = None
     try:
-        return Settings.model_validate(values)
+        settings = Settings.model_validate(values)
+        if settings.scan.follow and "momentum" not in values.get("algorithm", {}):
+            values.setdefault("algorithm", {})["momentum"] = "bounded"
+            settings = Settings.model_validate(values)
+        return settings
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"][:2])
-        reason = first["msg"][:1].lower() + first["msg"][1:]
+        text = first["msg"].removeprefix("Value error, ")
+        reason = text[:1].lower() + text[1:]
         raise InputError(f"setting {where} = {first['input']!r} cannot be used: {reason}") from None
 
 

@@ -9,7 +9,15 @@ from safetensors.torch import save_file
 from torch import nn
 
 from plugstream import TV, InputError, SoftThreshold
-from plugstream.denoisers.adapters import FromNumpy, as_module, from_bm3d, from_deepinv, from_file, from_skimage
+from plugstream.denoisers.adapters import (
+    FromNumpy,
+    as_module,
+    deepinv_by_name,
+    from_bm3d,
+    from_deepinv,
+    from_file,
+    from_skimage,
+)
 
 NETWORK = """
 import torch
@@ -59,6 +67,31 @@ def test_a_deepinv_denoiser_gets_each_images_sigma(channels):
     assert torch.allclose(out, z / (1 + sigma[..., None, None]))
     with pytest.raises(InputError, match="1 or 3"):
         from_deepinv(Scaled(2), channels=2)
+
+
+def test_a_deepinv_denoiser_with_memory_is_pure_as_ours():
+    class Remembers(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.last = None
+
+        def forward(self, x, sigma):
+            self.last = x if self.last is None else self.last + x
+            return self.last
+
+    z = torch.rand(2, 5, 6)
+    denoiser = from_deepinv(Remembers())
+    assert torch.equal(denoiser(z, 0.1), z)
+    assert torch.equal(denoiser(z, 0.1), z)
+
+
+@pytest.mark.parametrize("name", ["TVDenoiser", "TGVDenoiser", "MedianFilter"])
+def test_deepinvs_own_are_pure_as_ours(name):
+    pytest.importorskip("deepinv", reason="deepinv is not installed")
+    denoiser, z = deepinv_by_name(name), torch.rand(1, 12, 13, generator=torch.Generator().manual_seed(0))
+    first = denoiser(z, 0.1)
+    denoiser(z + 1, 0.3)
+    assert torch.equal(denoiser(z, 0.1), first)
 
 
 def test_ours_as_a_module_for_deepinv():

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "bm3d_bindings.hpp"
+#include "nlm_bindings.hpp"
 #include "tnrd_bindings.hpp"
 #include "tv.hpp"
 
@@ -122,4 +123,5 @@ NB_MODULE(_kernels, m) {
     bind_tv<double>(m);
     plugstream::bm3d::bind(m, &find_level);
     plugstream::tnrd::bind(m, &find_level);
+    plugstream::nlm::bind(m, &find_level);
 }

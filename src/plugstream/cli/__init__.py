@@ -36,7 +36,11 @@ _COMMANDS = {
     "info": "describe a scan",
     "verify": "read every byte of a scan, and name the views that are damaged",
     "denoise": "remove noise from a picture: PNG, TIFF or NPY, grey or colour",
+    "denoisers": "list the denoisers, with what is known of each",
     "train": "train a denoiser on a folder of pictures",
+    "tune": "find the best sigma, step and momentum for a scan",
+    "reproduce": "compute the paper's tables and figures anew, beside the printed values",
+    "certify": "say what is proved of a denoiser, and measure the rest",
 }
 
 

@@ -1,12 +1,53 @@
-"""Denoisers, the priors of plug-and-play reconstruction. All are pure maps D(z, sigma)."""
+"""Denoisers, the priors of plug-and-play reconstruction. All are pure maps D(z, sigma).
 
-from plugstream.denoisers.base import Denoiser, Sigma
-from plugstream.denoisers.bm3d import BM3D, Profile as BM3DProfile
-from plugstream.denoisers.nlm import NLM
-from plugstream.denoisers.simple import Box, Identity, NonNegative, SoftThreshold
-from plugstream.denoisers.tnrd import TNRD
-from plugstream.denoisers.tv import TV
-from plugstream.denoisers.wrap import Clipped, Damped, FromFunction, FromModule, as_denoiser
+The names are imported when first used, so that the catalog can be read without waiting for torch.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from plugstream.denoisers.base import Denoiser as Denoiser, Sigma as Sigma
+    from plugstream.denoisers.bm3d import BM3D as BM3D, Profile as BM3DProfile
+    from plugstream.denoisers.nlm import NLM as NLM
+    from plugstream.denoisers.ridge import ConvexRidge as ConvexRidge
+    from plugstream.denoisers.simple import (
+        Box as Box,
+        Identity as Identity,
+        NonNegative as NonNegative,
+        SoftThreshold as SoftThreshold,
+    )
+    from plugstream.denoisers.tnrd import TNRD as TNRD
+    from plugstream.denoisers.tv import TV as TV
+    from plugstream.denoisers.wrap import (
+        Clipped as Clipped,
+        Damped as Damped,
+        FromFunction as FromFunction,
+        FromModule as FromModule,
+        as_denoiser as as_denoiser,
+    )
+
+_HOME = {
+    "BM3D": "bm3d",
+    "NLM": "nlm",
+    "TNRD": "tnrd",
+    "TV": "tv",
+    "BM3DProfile": "bm3d",
+    "Box": "simple",
+    "Clipped": "wrap",
+    "ConvexRidge": "ridge",
+    "Damped": "wrap",
+    "Denoiser": "base",
+    "FromFunction": "wrap",
+    "FromModule": "wrap",
+    "Identity": "simple",
+    "NonNegative": "simple",
+    "Sigma": "base",
+    "SoftThreshold": "simple",
+    "as_denoiser": "wrap",
+}
 
 __all__ = [
     "BM3D",
@@ -16,6 +57,7 @@ __all__ = [
     "BM3DProfile",
     "Box",
     "Clipped",
+    "ConvexRidge",
     "Damped",
     "Denoiser",
     "FromFunction",
@@ -26,3 +68,16 @@ __all__ = [
     "SoftThreshold",
     "as_denoiser",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'plugstream.denoisers' has no attribute {name!r}")
+    module = importlib.import_module(f"plugstream.denoisers.{_HOME[name]}")
+    value = getattr(module, "Profile" if name == "BM3DProfile" else name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__

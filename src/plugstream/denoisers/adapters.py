@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import importlib
 import importlib.util
+import inspect
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -17,7 +19,15 @@ from plugstream.denoisers.base import Denoiser, Sigma, per_image
 from plugstream.denoisers.wrap import FromModule, as_denoiser
 from plugstream.errors import InputError
 
-__all__ = ["FromNumpy", "as_module", "from_bm3d", "from_deepinv", "from_file", "from_skimage"]
+__all__ = [
+    "FromNumpy",
+    "as_module",
+    "deepinv_by_name",
+    "from_bm3d",
+    "from_deepinv",
+    "from_file",
+    "from_skimage",
+]
 
 
 class FromNumpy(Denoiser):
@@ -37,6 +47,8 @@ class FromNumpy(Denoiser):
         stack = image.reshape(-1, *image.shape[-2:]).double().cpu().numpy()
         level = torch.as_tensor(per_image(sigma, image), dtype=torch.float64)
         levels = level.cpu().expand(*image.shape[:-2], 1, 1).reshape(-1).tolist()
+        if not levels:
+            return image.clone(), None
         out = np.stack([z if s == 0 else self.function(z, s) for z, s in zip(stack, levels, strict=True)])
         if out.shape != stack.shape:
             raise InputError(f"the denoiser's function returned {out.shape[1:]} for an image of {stack.shape[1:]}")
@@ -46,14 +58,62 @@ class FromNumpy(Denoiser):
 def from_deepinv(denoiser: nn.Module, *, channels: int = 1, averaged: float | None = None) -> Denoiser:
     """A deepinv denoiser, which takes (N, C, H, W) and a sigma for each image, as one of ours.
 
-    A model for colour is shown grey images three times, and the mean of its channels is taken.
+    A model for colour is shown grey images three times, and the mean of its channels is taken. One without parameters
+    (deepinv's TV, for instance) may keep what it computed for the next call; it is called as it was given every time.
 
     Arguments: denoiser, a `deepinv.models.Denoiser`; channels, 1 or 3, that it was made for.
     Reference: deepinv, https://deepinv.github.io.
     """
     if channels not in (1, 3):
         raise InputError(f"a deepinv denoiser has 1 or 3 channels, not {channels}")
+    if not any(True for _ in denoiser.parameters()):
+        denoiser = _Fresh(denoiser)
     return FromModule(denoiser if channels == 1 else _Grey(denoiser, channels), condition="scalar", averaged=averaged)
+
+
+class _Fresh(nn.Module):
+    """A module that leaves no trace of a call in itself: each is made on a copy."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        out: Tensor = copy.deepcopy(self.module)(*inputs)
+        return out
+
+
+def deepinv_by_name(
+    name: str, weights: str | Path | None = None, *, channels: int = 1, unpickle: bool = False
+) -> Denoiser:
+    """A denoiser of `deepinv.models` by the name of its class, with weights from a file; nothing is downloaded.
+
+    Arguments:
+        name: such as "DRUNet" or "TVDenoiser". weights: its state, .safetensors, or .pt and .pth with `unpickle`;
+        needed where it has parameters. channels: 1, or 3 for a model made for colour.
+    Reference: deepinv, https://deepinv.github.io.
+    """
+    models = _import("deepinv.models", "pip install deepinv")
+    kinds = {
+        key: kind
+        for key, kind in vars(models).items()
+        if isinstance(kind, type) and issubclass(kind, models.Denoiser) and kind is not models.Denoiser
+    }
+    if name not in kinds:
+        raise InputError(f"deepinv has no denoiser {name!r}; it has {', '.join(sorted(kinds))}")
+    wanted = dict.fromkeys(("in_channels", "out_channels", "img_channels", "in_chans", "in_nc", "channels"), channels)
+    known = inspect.signature(kinds[name]).parameters
+    try:
+        made = kinds[name](**{key: value for key, value in {**wanted, "pretrained": None}.items() if key in known})
+    except Exception as error:
+        raise InputError(
+            f"deepinv's {name} cannot be made by its name: {type(error).__name__}: {error}".splitlines()[0]
+        ) from error
+    if weights is not None:
+        _load_weights(made, Path(weights), unpickle)
+    elif any(True for _ in made.parameters()):
+        raise InputError(f"deepinv's {name} is not trained as it is; give its weights as .safetensors with --weights")
+    return from_deepinv(made, channels=channels)
 
 
 class _Grey(nn.Module):
@@ -206,7 +266,7 @@ def _load_weights(module: nn.Module, file: Path, unpickle: bool) -> None:
     else:
         raise InputError(
             f"{file} is a pickle, which can run any code when it is opened; convert it to .safetensors, or say "
-            "unpickle if you trust its author"
+            "--unpickle (unpickle=True) if you trust its author"
         )
     if isinstance(state, dict) and "state_dict" in state:
         state = state["state_dict"]

@@ -24,10 +24,12 @@ class Denoiser(ABC):
     Attributes:
         min_size: the least height and width it takes.
         averaged: theta, where it is theta-averaged by construction (1/2 for a prox); None where that is not known.
+        proximal: True where it is the prox of a convex function by construction, so that its Jacobian is symmetric.
     """
 
     min_size: int = 1
     averaged: float | None = None
+    proximal: bool = False
 
     def __call__(self, image: Tensor, sigma: Sigma) -> Tensor:
         """(..., H, W) to (..., H, W)."""

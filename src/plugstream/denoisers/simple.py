@@ -18,6 +18,7 @@ class Identity(Denoiser):
     """No prior at all: D(z) = z, the prox of r = 0. With it, PnP-SGD is stochastic gradient descent."""
 
     averaged = 0.0
+    proximal = True
 
     def denoise(self, image: Tensor, sigma: Sigma, warm: Tensor | None = None) -> tuple[Tensor, None]:
         return image, None
@@ -34,6 +35,7 @@ class Box(Denoiser):
     low: float = -math.inf
     high: float = math.inf
     averaged = 0.5
+    proximal = True
 
     def __post_init__(self) -> None:
         if not self.low <= self.high:
@@ -62,6 +64,7 @@ class SoftThreshold(Denoiser):
 
     weight: float = 1.0
     averaged = 0.5
+    proximal = True
 
     def denoise(self, image: Tensor, sigma: Sigma, warm: Tensor | None = None) -> tuple[Tensor, None]:
         threshold = self.weight * per_image(sigma, image) ** 2

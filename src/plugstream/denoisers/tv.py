@@ -50,6 +50,7 @@ class TV(Denoiser):
     check: int = 10
 
     averaged = 0.5
+    proximal = True
 
     def __post_init__(self) -> None:
         if not self.weight >= 0:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 import math
 from collections.abc import Callable
@@ -37,7 +38,8 @@ class FromModule(Denoiser):
     """A network that takes images as (N, 1, H, W), as a denoiser of images (..., H, W).
 
     The module is put into evaluation mode, since dropout or batch statistics would make it no map, and called
-    without gradients.
+    without gradients unless the image asks for them. Images of another precision or on another device than the module
+    go through a copy of it that is there.
 
     Arguments:
         module: an nn.Module.
@@ -62,20 +64,38 @@ class FromModule(Denoiser):
         self.residual = residual
         self.averaged = averaged
         self.min_size = min_size
+        self._copies: dict[tuple[torch.device, torch.dtype], tuple[object, nn.Module]] = {}
 
-    @torch.no_grad()
     def denoise(self, image: Tensor, sigma: Sigma, warm: Tensor | None = None) -> tuple[Tensor, None]:
+        with torch.set_grad_enabled(torch.is_grad_enabled() and image.requires_grad):
+            return self._denoise(image, sigma), None
+
+    def _denoise(self, image: Tensor, sigma: Sigma) -> Tensor:
         stack = image.reshape(-1, 1, *image.shape[-2:])
         level = torch.as_tensor(per_image(sigma, image), dtype=image.dtype, device=image.device)
         level = level.expand(*image.shape[:-2], 1, 1).reshape(-1, 1, 1, 1)
+        module = self._module_like(image)
         if self.condition == "map":
-            out = self.module(torch.cat([stack, level.expand_as(stack)], dim=1))
+            out = module(torch.cat([stack, level.expand_as(stack)], dim=1))
         elif self.condition == "scalar":
-            out = self.module(stack, level.flatten())
+            out = module(stack, level.flatten())
         else:
-            out = self.module(stack)
+            out = module(stack)
         out = _same_shape(out, stack, "the network").reshape(image.shape)
-        return (image - out if self.residual else out), None
+        return image - out if self.residual else out
+
+    def _module_like(self, image: Tensor) -> nn.Module:
+        """The module on the image's device and in its precision, copied anew when its parameters have changed."""
+        state = [*self.module.parameters(), *self.module.buffers()]
+        floats = [value for value in state if value.is_floating_point()]
+        if all(value.device == image.device and value.dtype == image.dtype for value in floats):
+            return self.module
+        stamp = tuple((value.data_ptr(), value._version) for value in state)
+        kept = self._copies.get((image.device, image.dtype))
+        if kept is None or kept[0] != stamp:
+            made = copy.deepcopy(self.module).to(device=image.device, dtype=image.dtype)
+            kept = self._copies[image.device, image.dtype] = (stamp, made)
+        return kept[1]
 
 
 class Clipped(Denoiser):

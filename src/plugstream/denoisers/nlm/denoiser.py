@@ -1,0 +1,131 @@
+"""Non-local means as a denoiser: which guide and which of its three forms, and what input it takes."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from plugstream.denoisers.base import Denoiser, Sigma, per_image
+from plugstream.denoisers.nlm import native, reference, triton_form
+from plugstream.errors import InputError
+
+__all__ = ["NLM"]
+
+
+@dataclass(frozen=True, eq=False)
+class NLM(Denoiser):
+    r"""The prior of self-similar images, as an average of pixels whose surroundings look alike in a guide.
+
+    D(z, sigma) = W z. Pixels s and r that are within `search` of each other, down and across, have the affinity
+
+        A_sr = L(s - r) exp(-||P_s - P_r||^2 / (2 n h^2)),   h = strength sigma,
+
+    where P_s are the n = (2 patch + 1)^2 pixels of the guide around s (continued symmetrically) and L is a pyramid, the
+    product of (1 - |d| / (search + 1)) for both axes; otherwise A_sr = 0. With positive numbers d, the matrix
+    S = diag(d) A diag(d) has row sums rho; a = 1 / max(rho), and W = a S + diag(1 - a rho). `balance` steps
+    d <- sqrt(d / (A d)) from d = 1 bring rho near 1; one step is the normalisation of Sreehari et al., more leave less
+    weight on the pixel itself.
+
+    What holds, for whatever number of steps, up to rounding: L is a positive semidefinite function and the exponential
+    a positive semidefinite kernel, hence so are their product A, S, and W, to which a non-negative diagonal is added.
+    W is symmetric with non-negative entries and rows that sum to 1, so doubly stochastic: its eigenvalues lie in
+    [0, 1], it keeps constants and the mean. **With a fixed guide** W does not depend on z; then D is, for each sigma,
+    linear and 1/2-averaged: the prox of the convex function that is x^T (W^+ - I) x / 2 on the range of W and infinite
+    elsewhere.
+    **Without a guide** the image is its own; then D is not linear, none of this makes it nonexpansive, and `averaged`
+    is None. A common way is to run without a guide first and to fix its result as the guide.
+
+    Arguments:
+        guide: (H, W), or of the images' shape; the image itself if not given.
+        search, patch: radii, in pixels. strength: h over sigma. balance: steps of the balancing, at least 1.
+    Images are (..., H, W) with H, W > patch. Single precision has fast forms on the CPU and on CUDA; in double
+    precision, and where gradients are asked for, the torch form runs. sigma = 0 returns the image as it is. It needs
+    2 search (search + 1) numbers for each pixel while it works (the torch form twice that), and keeps them for the last
+    sigma where the guide is fixed; then sigma as a tensor on a GPU means waiting for it. NaN and infinity are refused
+    on the CPU only.
+
+    References: Sreehari et al., IEEE Trans. Comput. Imaging 2(4), 2016; Buades, Coll and Morel, CVPR 2005; for the
+    balancing, Knight, Ruiz and Ucar, SIAM J. Matrix Anal. Appl. 35(3), 2014.
+    """
+
+    guide: Tensor | None = None
+    search: int = 10
+    patch: int = 2
+    strength: float = 0.8
+    balance: int = 10
+    _kept: dict[int, tuple[object, Any]] = field(default_factory=dict, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.search < 1 or self.patch < 0:
+            raise InputError(f"NLM needs search >= 1 and patch >= 0, not {self.search} and {self.patch}")
+        if not 0 < self.strength < math.inf:
+            raise InputError(f"the strength of NLM must be a number > 0, not {self.strength}")
+        if self.balance < 1:
+            raise InputError(f"NLM needs at least one step of balancing, not {self.balance}")
+        if self.guide is not None:
+            _check(self.guide, self.patch, "the guide")
+            object.__setattr__(self, "guide", self.guide.detach().clone())  # later changes must not reach it
+        object.__setattr__(self, "min_size", self.patch + 1)
+        object.__setattr__(self, "averaged", None if self.guide is None else 0.5)
+        object.__setattr__(self, "proximal", self.guide is not None)
+
+    def denoise(self, image: Tensor, sigma: Sigma, warm: Tensor | None = None) -> tuple[Tensor, None]:
+        _check(image, self.patch, "the image")
+        stack = image.reshape(-1, *image.shape[-2:])
+        stack = stack if image.dtype == torch.float64 else stack.float()
+        level = per_image(sigma, image)
+        if isinstance(level, float):  # filled in on the device, which can be captured in a CUDA graph
+            levels = torch.full((len(stack),), level, dtype=torch.float64, device=image.device)
+        else:
+            levels = level.double().expand(*image.shape[:-2], 1, 1).reshape(-1)
+        # What a tensor on a GPU holds is not looked at: that would mean waiting for it.
+        known = [level] if isinstance(level, float) else levels.tolist() if levels.device.type == "cpu" else []
+        if not all(0 <= number < math.inf for number in known):
+            raise InputError("sigma must be a number >= 0 for each image")
+        form = next(f for f in (native, triton_form, reference) if f is reference or f.serves(stack))
+        if self.guide is None:
+            out: Tensor = form.nlm(stack, self.strength * levels, self.search, self.patch, self.balance)
+        else:
+            numbers = [level] * len(stack) if isinstance(level, float) else levels.tolist()
+            out = self._guided(form, self.guide, image, stack, numbers)
+        return out.reshape(image.shape).to(image.dtype), None
+
+    def _guided(self, form: ModuleType, guide: Tensor, image: Tensor, stack: Tensor, levels: list[float]) -> Tensor:
+        """W z for every image of the stack; with one guide and one sigma by one matrix."""
+        if guide.shape not in (image.shape, image.shape[-2:]):
+            raise InputError(f"the guide has shape {tuple(guide.shape)}, which does not fit {tuple(image.shape)}")
+        guides = guide.expand(image.shape).reshape(stack.shape)
+        shared = guide.ndim == 2
+        if shared and len(set(levels)) == 1 and levels[0] > 0:
+            done: Tensor = form.apply(self._matrix(form, guides[0], 0, levels[0], stack), stack)
+            return done
+        out = [
+            form.apply(self._matrix(form, guides[k], 0 if shared else k, s, stack), z[None])[0] if s > 0 else z
+            for k, (z, s) in enumerate(zip(stack, levels, strict=True))
+        ]
+        return torch.stack(out) if out else stack.clone()
+
+    def _matrix(self, form: ModuleType, guide: Tensor, number: int, sigma: float, like: Tensor) -> Any:
+        """The matrix of one guide, from the last time if that was for the same sigma, form, precision and device."""
+        stamp = (sigma, form.__name__, like.dtype, like.device)
+        kept = self._kept.get(number)
+        if kept is None or kept[0] != stamp:
+            made = form.form(guide.to(like), self.strength * sigma, self.search, self.patch, self.balance)
+            kept = self._kept[number] = (stamp, made)
+        return kept[1]
+
+
+def _check(image: Tensor, patch: int, what: str) -> None:
+    if image.ndim < 2 or min(image.shape[-2:]) <= patch:
+        raise InputError(
+            f"NLM needs images of at least {patch + 1} x {patch + 1} pixels, but {what} is {tuple(image.shape)}"
+        )
+    if not image.is_floating_point():
+        raise InputError(f"NLM needs floating point numbers, but {what} is {image.dtype}")
+    if image.device.type == "cpu" and not bool(torch.isfinite(image).all()):
+        raise InputError(f"{what} holds NaN or infinity, which NLM would spread; mend it first")

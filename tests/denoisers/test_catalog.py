@@ -1,0 +1,273 @@
+"""The catalog, and that its denoisers are interchangeable: each is made by its name and put to the same tests."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from plugstream import BornGeometry, Denoiser, Grid, InputError, LeastSquares, simulate, solve
+from plugstream.cli import main
+from plugstream.denoisers import catalog
+from plugstream.denoisers.catalog import CATALOG, Options, check_name, find, make
+from plugstream.denoisers.ridge import Ridges, save_ridge
+from plugstream.denoisers.tnrd.files import save_model
+from plugstream.recipes import make_algorithm, make_denoiser, make_model
+from plugstream.settings import ComputeSettings, DenoiserSettings, resolve
+from tnrd_models import random_model
+
+NETWORK = """
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(1, 1, 3, padding=1)
+    def forward(self, x, sigma):
+        return sigma[:, None, None, None] * self.conv(x).tanh()
+"""
+# Every name of the catalog, a name for each of its two patterns, and forms that options make of them.
+NAMES = [
+    *(name for name in CATALOG if "NAME" not in name and name != "pypi-bm3d"),
+    pytest.param("pypi-bm3d", marks=pytest.mark.slow),  # seconds for the smallest picture
+    "deepinv:DnCNN",
+    "net.py:Net",
+    "nlm guided",
+    "bm3d damped",
+]
+
+
+@pytest.fixture
+def settings(request: pytest.FixtureRequest, tmp_path: Path) -> DenoiserSettings:
+    """Settings of a denoiser by name; trained ones that come without weights get random ones."""
+    name, _, how = request.param.partition(" ")
+    more: dict[str, object] = {}
+    if find(name).missing is not None and CATALOG.get(name) is not None and CATALOG[name].files is not None:
+        more["weights"] = str(tmp_path / "w.safetensors")
+        if name == "tnrd":
+            save_model(random_model(stages=1, sigma=25.0), tmp_path / "w.safetensors")
+        else:
+            save_ridge(tmp_path / "w.safetensors", Ridges.initial(), {})
+    elif find(name).missing is not None:
+        pytest.skip(str(find(name).missing))
+    if name == "net.py:Net":
+        (tmp_path / "net.py").write_text(NETWORK)
+        generator = torch.Generator().manual_seed(0)
+        weights = {
+            "conv.weight": torch.randn(1, 1, 3, 3, generator=generator),
+            "conv.bias": torch.randn(1, generator=generator),
+        }
+        save_file(weights, str(tmp_path / "net.safetensors"))
+        name = f"{tmp_path}/net.py:Net"
+        more |= {"weights": str(tmp_path / "net.safetensors"), "condition": "scalar"}
+    elif name == "deepinv:DnCNN":
+        model = importlib.import_module("deepinv.models").DnCNN(1, 1, pretrained=None)
+        save_file(model.state_dict(), str(tmp_path / "dncnn.safetensors"))
+        more["weights"] = str(tmp_path / "dncnn.safetensors")
+    if how == "guided":
+        np.save(tmp_path / "guide.npy", pictures(20, 18, seed=9).numpy())
+        more["guide"] = str(tmp_path / "guide.npy")
+    elif how == "damped":
+        more["damping"] = 0.4
+    return DenoiserSettings(name=name, **more)
+
+
+def pictures(*shape: int, seed: int = 0) -> Tensor:
+    """Noisy pictures of 20 x 18, with some values below zero."""
+    y, x = torch.meshgrid(torch.arange(shape[-2]), torch.arange(shape[-1]), indexing="ij")
+    clean = 0.4 + 0.4 * torch.sign(torch.sin(x / 5) * torch.cos(y / 6))
+    return clean + 0.1 * torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+everyone = pytest.mark.parametrize("settings", NAMES, indirect=True)
+
+
+@everyone
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_keeps_batch_axes_dtype_and_device(settings: DenoiserSettings, dtype: torch.dtype) -> None:
+    denoiser, z = make_denoiser(settings), pictures(2, 3, 20, 18).to(dtype)
+    out = denoiser(z, 0.1)
+    assert (out.shape, out.dtype, out.device) == (z.shape, dtype, z.device)
+    assert bool(out.isfinite().all())
+    torch.testing.assert_close(denoiser(z[1, 2], 0.1), out[1, 2], atol=1e-5, rtol=0)
+
+
+@everyone
+def test_is_pure(settings: DenoiserSettings) -> None:
+    denoiser, z = make_denoiser(settings), pictures(2, 20, 18)
+    before = z.clone()
+    first = denoiser(z, 0.1)
+    assert torch.equal(z, before)
+    denoiser(pictures(1, 20, 18, seed=1), 0.3)  # neither another image nor another sigma leaves a trace
+    denoiser(z, 0.01)
+    # PyPI's bm3d adds up in an order of chance, so that its last digits change from call to call.
+    atol = 1e-5 if settings.name == "pypi-bm3d" else 0
+    torch.testing.assert_close(denoiser(z, 0.1), first, atol=atol, rtol=0)
+    torch.testing.assert_close(make_denoiser(settings)(z, 0.1), first, atol=atol, rtol=0)
+
+
+@everyone
+def test_takes_a_sigma_for_each_image(settings: DenoiserSettings) -> None:
+    denoiser, z = make_denoiser(settings), pictures(3, 20, 18)
+    sigma = torch.tensor([0.05, 0.1, 0.3])
+    out = denoiser(z, sigma)
+    for k in range(3):
+        torch.testing.assert_close(denoiser(z[k], float(sigma[k])), out[k], atol=1e-5, rtol=0)
+    with pytest.raises(InputError, match="sigma"):
+        find_sigma_user(settings.name, denoiser)(z, torch.tensor([0.1, 0.2]))
+
+
+def find_sigma_user(name: str, denoiser: Denoiser) -> Denoiser:
+    """The denoiser, or for those that do not look at sigma another, so that the test has one rule."""
+    return make("soft") if find(name).sigma == "unused" else denoiser
+
+
+@everyone
+def test_reconstructs(settings: DenoiserSettings) -> None:
+    geometry = BornGeometry.rings(Grid((20, 18), 0.01), 0.05, views=4, receivers=12, radius=0.3)
+    model = make_model(geometry, ComputeSettings())
+    fidelity = LeastSquares(model, simulate(model, pictures(20, 18)).data)
+    words = [("algorithm", "sigma", 0.02), ("sampler", "batch", 2)]
+    words += [("denoiser", key, value) for key, value in settings.model_dump(exclude_unset=True).items()]
+    result = solve(make_algorithm(resolve(None, words), fidelity), iterations=3)
+    assert result.state.k == 3
+    assert result.image.shape == (20, 18)
+    assert bool(result.image.isfinite().all())
+
+
+def test_the_bounds_hold_before_or_within_every_denoiser() -> None:
+    z = pictures(20, 18)
+    for name in ("tv", "box", "bm3d", "soft"):
+        assert float(make(name, Options(low=0.2, high=0.7))(z, 0.05).min()) >= 0.2 - 0.05**2 - 1e-2
+
+
+def test_what_is_said_of_averagedness_is_what_they_say_themselves(tmp_path: Path) -> None:
+    save_ridge(tmp_path / "w.safetensors", Ridges.initial(), {})
+    for name, entry in CATALOG.items():
+        if "NAME" in name or (entry.missing is not None and name != "ridge"):
+            continue
+        options = Options(weights=str(tmp_path / "w.safetensors")) if name == "ridge" else Options()
+        assert make(name, options).averaged == entry.averaged, name
+    assert make("nlm", Options(guide=pictures(20, 18))).averaged == 0.5
+
+
+def test_weights_are_looked_for_where_they_are_installed() -> None:
+    from plugstream.denoisers.ridge import _SHIPPED as RIDGE
+    from plugstream.denoisers.tnrd.denoiser import _SHIPPED as FOLDER
+
+    here = Path(catalog.__file__).parent
+    assert (here / str(CATALOG["tnrd"].files)).parent == FOLDER
+    assert here / str(CATALOG["ridge"].files) == RIDGE
+
+
+def test_what_weights_were_trained_for_is_read_from_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(catalog, "_HERE", tmp_path)
+    assert CATALOG["tnrd"].missing is not None
+    assert CATALOG["tnrd"].trained_for is None
+    (tmp_path / "tnrd" / "weights").mkdir(parents=True)
+    (tmp_path / "weights").mkdir()
+    for sigma in (5.0, 25.0):
+        save_model(random_model(stages=1, sigma=sigma), tmp_path / "tnrd" / "weights" / f"sigma={sigma:g}.safetensors")
+    save_ridge(tmp_path / "weights" / "ridge.safetensors", Ridges.initial(levels=(0.01, 0.1)), {})
+    assert CATALOG["tnrd"].missing is None
+    assert CATALOG["tnrd"].trained_for == pytest.approx((5 / 255, 25 / 255))
+    assert CATALOG["ridge"].trained_for == pytest.approx((0.01, 0.1))
+
+
+@pytest.mark.parametrize("name", ["median", "deepinv", "deepinv:", "net.py", ":Net", "net.py:", "net.py:3", "bmd3"])
+def test_a_wrong_name_is_answered_with_the_right_ones_in_one_line(name: str) -> None:
+    with pytest.raises(InputError, match=r"there is no denoiser .* tv, .* FILE\.py:NAME") as caught:
+        check_name(name)
+    assert "\n" not in str(caught.value)
+    with pytest.raises(InputError, match="there is no denoiser") as caught:
+        resolve(None, [("denoiser", "name", name)])
+    assert "\n" not in str(caught.value)
+    if name == "bmd3":
+        assert "did you mean 'bm3d'?" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("bm3d", {"weights": "w"}, "bm3d has no use for weights; leave it out, or choose tnrd or ridge or deepinv"),
+        ("tv", {"guide": torch.zeros(9, 9)}, "tv has no use for guide; leave it out, or choose nlm"),
+        ("nlm", {"unpickle": True}, "no use for unpickle"),
+        ("tnrd", {"condition": "map"}, "no use for condition"),
+        ("tv", {"low": 1.0, "high": 0.0}, "must be below"),
+        ("nowhere.py:Net", {}, "no file nowhere.py"),
+        ("tnrd", {"weights": "nowhere.mat"}, "no TNRD model"),
+    ],
+)
+def test_options_that_cannot_be_used_are_refused(name: str, options: dict[str, object], message: str) -> None:
+    with pytest.raises(InputError, match=message) as caught:
+        make(name, dataclasses.replace(Options(), **options))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_deepinv_name_without_deepinv_says_how_to_get_it() -> None:
+    if importlib.util.find_spec("deepinv") is None:
+        with pytest.raises(InputError, match="deepinv is not installed; pip install deepinv"):
+            make("deepinv:DRUNet")
+    else:
+        with pytest.raises(InputError, match="is not trained as it is"):
+            make("deepinv:DnCNN")
+        with pytest.raises(InputError, match=r"deepinv has no denoiser 'Dncnn'; it has .*DnCNN"):
+            make("deepinv:Dncnn")
+        with pytest.raises(InputError, match="cannot be made by its name"):
+            make("deepinv:EDMPrecond")
+
+
+def test_the_command_lists_them(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["denoisers"]) == 0
+    text = capsys.readouterr().out
+    for name, entry in CATALOG.items():
+        (line,) = [line for line in text.splitlines() if line.startswith(f"{name} ")]
+        assert entry.licence in line
+        assert entry.prior in line
+        assert (" yes " in line) == (entry.missing is None)
+    assert main(["denoisers", "--json"]) == 0
+    listed = {entry["name"]: entry for entry in json.loads(capsys.readouterr().out)}
+    assert list(listed) == list(CATALOG)
+    assert listed["tv"]["averaged"] == 0.5
+    assert listed["bm3d"]["averaged"] is None
+    assert (listed["bm3d"]["forms_here"]["cuda"] is None) == (not torch.cuda.is_available())
+
+
+def test_reading_the_catalog_imports_no_torch() -> None:
+    code = "import sys; from plugstream.settings import resolve; resolve(); print('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"
+
+
+def test_the_commands_take_a_network_from_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    np.save(tmp_path / "z.npy", pictures(20, 18).numpy())
+    (tmp_path / "net.py").write_text(NETWORK)
+    module = {"conv.weight": torch.zeros(1, 1, 3, 3), "conv.bias": torch.full((1,), 0.5)}
+    save_file(module, str(tmp_path / "net.safetensors"))
+    torch.save(module, tmp_path / "net.pt")
+    words = ["denoise", str(tmp_path / "z.npy"), str(tmp_path / "o.npy"), "--sigma", "2"]
+    words += ["--denoiser", f"{tmp_path}/net.py:Net", "--condition", "scalar", "--weights"]
+    assert main([*words, str(tmp_path / "net.safetensors")]) == 0
+    np.testing.assert_allclose(np.load(tmp_path / "o.npy"), 2 * np.tanh(0.5), rtol=1e-6)
+    (tmp_path / "o.npy").unlink()
+    assert main([*words, str(tmp_path / "net.pt")]) == 2
+    assert "can run any code" in capsys.readouterr().err
+    assert main([*words, str(tmp_path / "net.pt"), "--unpickle"]) == 0
+
+
+def test_a_guide_of_another_size_is_refused_before_anything_starts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    np.save(tmp_path / "g.npy", np.zeros((9, 9)))
+    words = ["demo", "--out", str(tmp_path / "run"), "--size", "16", "--denoiser", "nlm"]
+    assert main([*words, "--nlm-guide", str(tmp_path / "g.npy")]) == 2
+    assert "the guide is 9 x 9, but the image 16 x 16" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
