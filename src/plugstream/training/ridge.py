@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from plugstream.denoisers.ridge import RidgePotential, Ridges, prox
+from plugstream.denoisers.ridge_prior import RidgePotential, Ridges, prox
 from plugstream.training.fit import Training, fit
 from plugstream.training.patches import Patches
 
@@ -16,70 +17,74 @@ __all__ = ["ridge_gradients", "train_ridge"]
 
 
 def ridge_gradients(
-    ridges: Ridges, clean: Tensor, noise: Tensor, sigma: Tensor, *, tol: float = 1e-4, most: int = 100
-) -> float:
+    ridges: Ridges, clean: Tensor, noise: Tensor, sigma: Tensor, *, iterations: int = 45, solves: int = 14
+) -> Tensor:
     r"""The loss of the prox on noisy patches, with its gradient left in the parameters of `ridges`.
 
     loss = mean of ||D(x + sigma n, sigma) - x||^2 / (pixels sigma^2), so that all noise levels count alike. With x* the
     prox, x* - z + grad R(x*) = 0, hence d loss = -<v, d(grad R)(x*)> for the v that solves (I + Hess R(x*)) v =
     grad loss: conjugate gradients, and one backward pass through grad R at a fixed image. No iteration of the solver is
-    differentiated or kept.
+    differentiated or kept, and none waits for the device: the limit on the Hessian makes a fixed number enough.
 
-    Holds where the profiles' slopes are continuous at x*, hence almost everywhere.
+    Holds where the profiles' slopes are continuous at x*, hence almost everywhere, and to the accuracy of the prox: the
+    error left after k iterations falls as (1 - 1 / sqrt(1 + limit))^(k/2) or faster.
 
-    Arguments: clean, noise (N, h, w); sigma (N,). tol: of the prox. most: conjugate gradients.
+    Arguments: clean, noise (N, h, w); sigma (N,). iterations: of the prox. solves: conjugate gradients.
     """
     level = sigma[:, None, None, None]
     x = clean[:, None]
     z = x + level * noise[:, None]
+    learned = ridges.at(sigma)
     with torch.no_grad():
-        found, _ = prox(ridges.at(sigma), z, tol, 400)
+        fixed = learned.detach()
+        found, _ = prox(fixed, z, 0.0, iterations)
         error = (found - x) / level
         loss = error.square().mean()
-        v = _solve(ridges.at(sigma), found, 2 * error / level / error.numel(), most)
-    torch.autograd.backward(ridges.at(sigma).gradient(found), -v)
-    return float(loss)
+        v = _solve(fixed, found, 2 * error / level / error.numel(), solves)
+    torch.autograd.backward(learned.gradient(found), -v)
+    return loss
 
 
-def _solve(potential: RidgePotential, at: Tensor, b: Tensor, most: int) -> Tensor:
-    """(I + Hess R(at))^{-1} b by conjugate gradients, each image on its own, to a relative residual of 1e-3."""
+def _solve(potential: RidgePotential, at: Tensor, b: Tensor, count: int) -> Tensor:
+    """(I + Hess R(at))^{-1} b by `count` conjugate gradients, each image on its own."""
     curvature = potential.curvature(at)
+    least = torch.finfo(b.dtype).tiny
 
     def dot(a: Tensor, b: Tensor) -> Tensor:
         return (a * b).sum((1, 2, 3), keepdim=True)
 
     v, r = torch.zeros_like(b), b
     p, energy = r, dot(r, r)
-    goal = 1e-6 * energy
-    for k in range(most):
-        if k % 5 == 0 and bool((energy <= goal).all()):
-            break
+    for _ in range(count):
         q = p + potential.hessian(curvature, p)
-        step = energy / dot(p, q).clamp_min(torch.finfo(b.dtype).tiny)
+        step = energy / dot(p, q).clamp_min(least)
         v, r = v + step * p, r - step * q
         before, energy = energy, dot(r, r)
-        p = r + energy / before.clamp_min(torch.finfo(b.dtype).tiny) * p
+        p = r + energy / before.clamp_min(least) * p
     return v
 
 
 def train_ridge(
     patches: Patches,
     *,
-    steps: int = 6000,
+    steps: int = 2000,
     batch: int = 32,
     rate: float = 0.02,
     low: float = 1 / 255,
     high: float = 55 / 255,
+    start: Ridges | None = None,
     device: str = "cpu",
     checkpoint: Path | None = None,
-    progress: Callable[[int, float], None] | None = None,
+    progress: Callable[[int, float], Any] | None = None,
 ) -> Ridges:
     """Learn the filters and profiles of a convex prior for noise levels between `low` and `high`, evenly in their log.
 
-    Arguments: patches; batch: patches a step; rate: of Adam; device; checkpoint, progress: as in `fit`.
+    Arguments: patches; batch: patches a step; rate: of Adam; start: whose shape and limit it keeps, `Ridges.initial()`
+    if not given, and unchanged; device; checkpoint, progress: as in `fit`.
     Reference: Goujon et al., IEEE Trans. Comput. Imaging 9, 2023 (there with unrolled or few steps of the solver).
     """
-    ridges = Ridges.initial().to(device)
+    given = Ridges.initial() if start is None else start
+    ridges = Ridges(**given.state_dict()).to(device)
     about = {
         "what": "ridge",
         "pictures": len(patches.pictures),
@@ -89,11 +94,12 @@ def train_ridge(
         "batch": batch,
         "rate": rate,
         "sigma": [low, high],
+        "limit": float(ridges.limit),
     }
-    # The numbers of a filter are about 0.02, and those that softplus makes amounts of go from -8 to 2.
-    training = Training({"filters": ridges.filters, "amounts": ridges.amounts}, about, {"filters": 0.02})
+    # The numbers of a filter are about 0.2, those of amounts and widths are logarithms.
+    training = Training(dict(ridges.named_parameters()), about, {"filters": 0.1})
 
-    def gradients(step: int) -> float:
+    def gradients(step: int) -> Tensor:
         clean = patches.draw(step, batch).to(device)
         noise, place = (t.to(device) for t in patches.noise(step, batch))
         return ridge_gradients(ridges, clean, noise, low * (high / low) ** place)

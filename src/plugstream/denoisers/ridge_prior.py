@@ -1,0 +1,294 @@
+"""A convex prior that is learned: a sum of ridge functions of filtered images, and its proximal operator."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import conv2d, conv_transpose2d, fold, pad
+
+from plugstream.errors import InputError
+
+__all__ = ["RidgePotential", "Ridges", "prox"]
+
+# Frequencies along each axis at which the filters' spectra are looked at for the bound of the curvature.
+_FREQUENCIES = 128
+# Responses of filters held at once: on the CPU what fits into a cache, on a GPU a gigabyte.
+_NUMBERS_CPU, _NUMBERS_CUDA = 2**19, 2**28
+
+
+class Ridges(nn.Module):
+    r"""The filters and profiles of a convex prior, as functions of the noise level.
+
+    R_sigma(x) = sigma^2 sum_i sum_pixels psi_i((w_i * x) / sigma; sigma), where the image continues beyond its borders
+    as its mirror image, the filters w_i have mean zero, and the profiles' derivatives are odd, nondecreasing, bounded
+    and piecewise linear,
+
+        psi_i'(u) = sum_j a_ij clip(u / (r_j d_i), -1, 1),   a_ij, d_i, r_j > 0.
+
+    So every psi_i is convex and even, and R_sigma is convex whatever the parameters are. The amounts a_ij and widths
+    d_i are exponentials, interpolated in log sigma between levels and constant beyond them.
+
+    With each filter comes its mirror image, with the same profile, and each is even or odd under a half turn. Hence
+    R_sigma does not change when the image is mirrored, and a mirrored border makes no eigenvalue of its Hessian larger.
+    Where the Hessian could exceed `limit`, all widths of that noise level are stretched until it cannot: this bounds
+    the solver's iterations, and does not touch the amounts, which say how much is smoothed.
+
+    Arguments:
+        filters: (count, size, size), count even, size odd and >= 3; the first half is made even, the second odd.
+        amounts: log a, (levels, count, ratios). widths: log d, (levels, count).
+        levels: noise levels, increasing. ratios: r, such as (1, 5). limit: of the Hessian's eigenvalues.
+
+    Reference: Goujon, Neumayer, Bohra, Ducotterd and Unser, IEEE Trans. Comput. Imaging 9, 2023.
+    """
+
+    filters: Tensor
+    amounts: Tensor
+    widths: Tensor
+    levels: Tensor
+    ratios: Tensor
+    limit: Tensor
+
+    def __init__(
+        self, filters: Tensor, amounts: Tensor, widths: Tensor, levels: Tensor, ratios: Tensor, limit: Tensor
+    ) -> None:
+        super().__init__()
+        count, size = filters.shape[0], filters.shape[-1]
+        wanted = {
+            "filters": (count, size, size),
+            "amounts": (len(levels), count, len(ratios)),
+            "widths": (len(levels), count),
+        }
+        for name, value in (("filters", filters), ("amounts", amounts), ("widths", widths)):
+            if tuple(value.shape) != wanted[name] or count % 2 or size % 2 == 0 or size < 3:
+                raise InputError(
+                    f"the {name} of ridges have shape {tuple(value.shape)}, not {wanted[name]} for an even number of "
+                    f"filters of odd size >= 3, {len(levels)} levels and {len(ratios)} ratios"
+                )
+            if not bool(torch.isfinite(value).all()):
+                raise InputError(f"the {name} of ridges hold NaN or infinity")
+            setattr(self, name, nn.Parameter(value.clone()))
+        if len(levels) < 2 or not bool((levels > 0).all() and (levels.diff() > 0).all()):
+            raise InputError("ridges need two or more levels > 0 that increase")
+        if not bool((ratios > 0).all()) or limit.shape != () or not bool(limit > 0):
+            raise InputError("the ratios of ridges and their limit, one number, must be > 0")
+        for name, value in (("levels", levels), ("ratios", ratios), ("limit", limit)):
+            self.register_buffer(name, value.clone())
+
+    @classmethod
+    def initial(
+        cls,
+        size: int = 9,
+        levels: tuple[float, ...] = (1 / 255, 2.5 / 255, 5 / 255, 12 / 255, 25 / 255, 50 / 255),
+        ratios: tuple[float, ...] = (1.0, 5.0),
+        limit: float = 80.0,
+        seed: int = 0,
+    ) -> Ridges:
+        """Waves in windows of 5 x 5 and of `size` x `size`, amounts that grow with their frequency: a start.
+
+        Waves along an axis are their own mirror images; a little noise lets training turn them.
+        """
+        window = min(5, size)
+        waves = [(u, v, window) for u in range(window // 2 + 1) for v in range(window // 2 + 1) if u or v]
+        if size > window:
+            waves += [(0, 1, size), (1, 0, size), (1, 1, size), (2, 2, size)]
+        rng = torch.Generator().manual_seed(seed)
+        cosines: list[Tensor] = []
+        sines: list[Tensor] = []
+        strengths: list[float] = []
+        sides: list[int] = []
+        for u, v, side in waves:
+            place = torch.arange(side) - side // 2
+            angle = 2 * math.pi / side * (u * place[:, None] + v * place[None, :])
+            for made, wave in ((cosines, angle.cos()), (sines, angle.sin())):
+                framed = pad(wave / wave.norm(), ((size - side) // 2,) * 4)
+                made.append(framed + 0.05 / size * torch.randn(framed.shape, generator=rng))
+            # Both mirror images of a wave along an axis are the same one; those of the large windows start weak.
+            strengths.append(math.hypot(u, v) ** 0.5 / (1 if u and v else 2) / (1 if side == window else 4))
+            sides.append(side)
+        amount = 2.1 * window**-2.5 * torch.tensor(strengths * 2)
+        level = torch.tensor(levels)
+        amounts = amount * (level[:, None] * 255 / 25).clamp_min(0.04) ** 0.33
+        widths = torch.tensor(sides * 2) ** 2 / 30 * amounts  # so that no frequency has much more than 30
+        share = torch.tensor([0.85] + [0.15 / max(1, len(ratios) - 1)] * (len(ratios) - 1))
+        return cls(
+            torch.stack(cosines + sines),
+            (amounts[..., None] * share / share.sum()).log(),
+            widths.log(),
+            level,
+            torch.tensor(ratios),
+            torch.tensor(float(limit)),
+        )
+
+    @property
+    def size(self) -> int:
+        return int(self.filters.shape[-1])
+
+    def kernels(self) -> Tensor:
+        """All filters, (2 count, 1, size, size): of mean zero, even or odd under a half turn, then mirrored."""
+        even, odd = self.filters.chunk(2)
+        turned = torch.cat([even + even.flip(-2, -1), odd - odd.flip(-2, -1)]) / 2
+        turned = turned - turned.mean((-2, -1), keepdim=True)
+        return torch.cat([turned, turned.flip(-1)])[:, None]
+
+    def _between(self, values: Tensor, sigma: Tensor) -> Tensor:
+        """exp of what is given at the levels, (levels, count, ...), at these noise levels, for both mirror images."""
+        nodes = self.levels.log()
+        at = torch.searchsorted(nodes, sigma.log().contiguous()).clamp(1, len(nodes) - 1)
+        share = ((sigma.log() - nodes[at - 1]) / (nodes[at] - nodes[at - 1])).clamp(0, 1)
+        share = share.reshape(-1, *[1] * (values.ndim - 1))
+        found = torch.lerp(values[at - 1], values[at], share).exp()
+        return torch.cat([found, found], 1)
+
+    def at(self, sigma: Tensor) -> RidgePotential:
+        """The prior at these noise levels, one for each image: (N,), all > 0."""
+        kernels = self.kernels()
+        amounts = self._between(self.amounts, sigma)
+        widths = self._between(self.widths, sigma)[..., None] * self.ratios
+        bound = _bound(kernels, (amounts / widths).sum(-1))
+        stretch = (bound / self.limit).clamp_min(1)
+        return RidgePotential(kernels, amounts, widths * stretch[:, None, None], sigma, bound / stretch)
+
+
+def _bound(kernels: Tensor, steepest: Tensor) -> Tensor:
+    """The largest value of sum_i psi_i''(0) |w_i^(f)|^2 over all frequencies f, or a little more, (N,).
+
+    It is a trigonometric polynomial of degree size - 1 along each axis, which between n samples of a period is at most
+    1 / cos(pi degree / n) of what it is at them.
+    """
+    spectra = torch.fft.rfft2(kernels[:, 0], s=(_FREQUENCIES, _FREQUENCIES)).abs().square()
+    between = math.cos(math.pi * (kernels.shape[-1] - 1) / _FREQUENCIES) ** 2
+    return torch.einsum("nc,cfg->nfg", steepest, spectra).amax((1, 2)) / between
+
+
+def _mirrored(count: int, by: int, device: torch.device) -> Tensor:
+    """Which of `count` pixels stands at each place of a line that continues as its mirror image, `by` at each end."""
+    line = torch.arange(count, device=device)
+    return torch.cat([line[:by].flip(0), line, line[-by:].flip(0)])
+
+
+def _conv_adjoint(u: Tensor, kernels: Tensor) -> Tensor:
+    """The adjoint of conv2d with these kernels; on the CPU as one product of matrices, which is quicker there."""
+    if u.is_cuda:
+        return conv_transpose2d(u, kernels)
+    size = kernels.shape[-1]
+    shape = (u.shape[-2] + size - 1, u.shape[-1] + size - 1)
+    return fold(kernels.flatten(1).T @ u.flatten(2), shape, size)
+
+
+class RidgePotential:
+    """R_sigma for a stack of images (N, 1, H, W), with its gradient and its Hessian, whose eigenvalues are <= bound.
+
+    Why the bound holds with mirrored borders: the terms of R and of its three mirror images are those of the periodic
+    image of 2H x 2W pixels, in which each pixel occurs four times; all four are the same R; and a filter on a periodic
+    image has the eigenvalues w_i^(f).
+
+    Arguments: kernels (count, 1, size, size); amounts, widths (N, count, ratios); sigma, bound (N,).
+    """
+
+    def __init__(self, kernels: Tensor, amounts: Tensor, widths: Tensor, sigma: Tensor, bound: Tensor) -> None:
+        self.kernels, self.bound = kernels, bound
+        steepness, reach = (amounts / widths)[..., None, None], (sigma[:, None, None] * widths)[..., None, None]
+        # For each j, a_ij / (r_j d_i), -sigma r_j d_i and sigma r_j d_i, as (N, count, 1, 1).
+        self.profiles = list(zip(steepness.unbind(2), (-reach).unbind(2), reach.unbind(2), strict=True))
+        self._lines: dict[int, Tensor] = {}
+
+    def detach(self) -> RidgePotential:
+        """The same without gradients with respect to its parameters."""
+        other = copy.copy(self)
+        other.kernels, other.bound = self.kernels.detach(), self.bound.detach()
+        other.profiles = [(s.detach(), low.detach(), high.detach()) for s, low, high in self.profiles]
+        return other
+
+    def gradient(self, x: Tensor) -> Tensor:
+        """grad R(x) = sigma sum_i w_i^T psi_i'((w_i * x) / sigma)."""
+
+        def slope(u: Tensor, images: slice, rows: slice) -> Tensor:
+            steepness, low, high = (t[images] for t in self.profiles[0])
+            out = steepness * u.clamp(low, high)
+            for profile in self.profiles[1:]:
+                steepness, low, high = (t[images] for t in profile)
+                out = torch.addcmul(out, steepness, u.clamp(low, high))
+            return out
+
+        return self._through(x, slope)
+
+    def curvature(self, x: Tensor) -> Tensor:
+        """psi_i''((w_i * x) / sigma) at every filter and pixel, for `hessian`: (N, count, H, W)."""
+        u = conv2d(self._extend(x), self.kernels).abs()
+        out = torch.zeros_like(u)
+        for steepness, _, high in self.profiles:
+            out += steepness * (u < high)
+        return out
+
+    def hessian(self, curvature: Tensor, v: Tensor) -> Tensor:
+        """The Hessian of R at the point of `curvature`, applied to v."""
+        return self._through(v, lambda u, images, rows: curvature[images, :, rows] * u)
+
+    def _through(self, x: Tensor, change: Callable[[Tensor, slice, slice], Tensor]) -> Tensor:
+        """sum_i w_i^T change(w_i * x), some images or rows of one at a time: the responses of all filters are many."""
+        extended = self._extend(x)
+        stack, _, height, width = x.shape
+        size = self.kernels.shape[-1]
+        most = (_NUMBERS_CUDA if x.is_cuda else _NUMBERS_CPU) // (len(self.kernels) * width)
+        rows = min(height, max(size, most))
+        images = max(1, most // rows)
+        if images >= stack and rows == height:
+            changed = change(conv2d(extended, self.kernels), slice(None), slice(None))
+            return self._extend_adjoint(_conv_adjoint(changed, self.kernels))
+        out = torch.zeros_like(extended)
+        for first in range(0, stack, images):
+            for top in range(0, height, rows):
+                some, these = slice(first, first + images), slice(top, top + rows)
+                seen = slice(top, min(top + rows, height) + size - 1)
+                u = conv2d(extended[some, :, seen], self.kernels)
+                out[some, :, seen] += _conv_adjoint(change(u, some, these), self.kernels)
+        return self._extend_adjoint(out)
+
+    def _line(self, count: int) -> Tensor:
+        if count not in self._lines:
+            self._lines[count] = _mirrored(count, self.kernels.shape[-1] // 2, self.kernels.device)
+        return self._lines[count]
+
+    def _extend(self, x: Tensor) -> Tensor:
+        """The image and, as far as filters reach beyond its borders, its mirror image."""
+        return x.index_select(-2, self._line(x.shape[-2])).index_select(-1, self._line(x.shape[-1]))
+
+    def _extend_adjoint(self, y: Tensor) -> Tensor:
+        """The adjoint: what lies beyond a border is added to the pixels that it mirrors."""
+        height, width = (n + 1 - self.kernels.shape[-1] for n in y.shape[-2:])
+        rows = y.new_zeros(*y.shape[:-2], height, y.shape[-1]).index_add(-2, self._line(height), y)
+        return y.new_zeros(*y.shape[:-2], height, width).index_add(-1, self._line(width), rows)
+
+
+def prox(
+    potential: RidgePotential, z: Tensor, tol: float, max_iterations: int, start: Tensor | None = None
+) -> tuple[Tensor, bool]:
+    """argmin_x 1/2 ||x - z||^2 + R(x) for each image of (N, 1, H, W), and whether all reached the tolerance.
+
+    Accelerated gradients with the momentum for a strongly convex function. The objective is 1-strongly convex, so
+    ||x - x*|| <= ||x - z + grad R(x)||, and an image rests once that is below tol ||z||. With tol = 0 it takes
+    just `max_iterations`, and nothing waits for the device.
+    """
+    condition = 1 + potential.bound
+    root = condition.sqrt()
+    ahead = 1 + ((root - 1) / (root + 1))[:, None, None, None]
+    step = (1 / condition)[:, None, None, None]
+    goal = tol * torch.linalg.vector_norm(z, dim=(1, 2, 3))
+    x = y = z if start is None else start
+    out = x
+    active = torch.ones(len(z), dtype=torch.bool, device=z.device)
+    for k in range(max_iterations):
+        toward = z - potential.gradient(y)
+        if tol > 0 and k % 5 == 0:
+            near = torch.linalg.vector_norm(y - toward, dim=(1, 2, 3)) <= goal
+            out = torch.where((active & near)[:, None, None, None], y, out)
+            active = active & ~near
+            if not bool(active.any()):
+                return out, True
+        new = torch.lerp(y, toward, step)
+        x, y = new, torch.lerp(x, new, ahead)
+    return torch.where(active[:, None, None, None], x, out), False
