@@ -10,7 +10,7 @@ import os
 from functools import cache
 from types import ModuleType
 
-__all__ = ["load"]
+__all__ = ["kernels", "load"]
 
 
 @cache
@@ -22,3 +22,11 @@ def load() -> ModuleType | None:
         return importlib.import_module("plugstream._native._kernels")
     except ModuleNotFoundError:  # not built; one that is there but broken must say so
         return None
+
+
+def kernels() -> ModuleType:
+    """The compiled kernels, for those who asked `load` whether they are there."""
+    found = load()
+    if found is None:
+        raise RuntimeError("the native kernels are not here; ask serves() first")
+    return found

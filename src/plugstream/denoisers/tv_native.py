@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import ModuleType
 from typing import TYPE_CHECKING
 
 import torch
@@ -36,7 +35,7 @@ def start(tv: TV, z: Tensor, warm: Tensor | None) -> tuple[State, Tensor]:
     p = torch.empty((len(z), 2, *z.shape[-2:]), dtype=z.dtype)
     s, energy = torch.empty_like(p), torch.empty(len(z), dtype=torch.float64)
     given = None if warm is None else warm.detach().numpy()
-    _kernels().tv_start(z.detach().numpy(), given, p.numpy(), s.numpy(), energy.numpy(), isotropic=tv.isotropic)
+    _native.kernels().tv_start(z.detach().numpy(), given, p.numpy(), s.numpy(), energy.numpy(), isotropic=tv.isotropic)
     return State(p, s, torch.empty_like(z), torch.full_like(energy, torch.inf)), energy
 
 
@@ -46,7 +45,7 @@ def advance(tv: TV, problem: Problem, state: State, momentum: list[float], activ
     The number of threads is torch's, and changes no bit of the result.
     """
     gap = state.gap.clone()
-    _kernels().tv_advance(
+    _native.kernels().tv_advance(
         problem.z.detach().numpy(),
         problem.strength.detach().flatten().contiguous().numpy(),
         problem.rate.detach().flatten().numpy(),
@@ -62,10 +61,3 @@ def advance(tv: TV, problem: Problem, state: State, momentum: list[float], activ
         threads=torch.get_num_threads(),
     )
     return type(state)(state.p, state.s, state.x, gap)
-
-
-def _kernels() -> ModuleType:
-    kernels = _native.load()
-    if kernels is None:
-        raise RuntimeError("the native kernels are not here; ask serves() first")
-    return kernels

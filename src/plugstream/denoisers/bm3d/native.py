@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import cache
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -38,7 +37,7 @@ def bm3d(images: Tensor, sigma: Tensor, profile: Profile, *, stages: int = 2, le
     """
     images = images.detach().contiguous()
     out = torch.empty_like(images)
-    _kernels().bm3d(
+    _native.kernels().bm3d(
         images.numpy(),
         sigma.detach().to(torch.float32).contiguous().numpy(),
         out.numpy(),
@@ -61,7 +60,7 @@ def match(guide: Tensor, profile: Profile, wanted: int, *, level: str = "") -> T
     height, width = guide.shape
     references = len(reference_positions(height, profile.step)) * len(reference_positions(width, profile.step))
     found = torch.empty((references, group_size((height, width), profile.radius, wanted)), dtype=torch.int64)
-    _kernels().bm3d_match(
+    _native.kernels().bm3d_match(
         guide.detach().contiguous().numpy(),
         found.numpy(),
         step=profile.step,
@@ -82,10 +81,3 @@ def _matrices(kaiser: float) -> dict[str, np.ndarray[Any, np.dtype[np.float32]]]
         "correlations": np.stack([correlations(name)[:8, :8] for name in ("bior15", "dct")]).astype(np.float32),
         "kaiser": np.kaiser(BLOCK, kaiser).astype(np.float32),
     }
-
-
-def _kernels() -> ModuleType:
-    kernels = _native.load()
-    if kernels is None:
-        raise RuntimeError("the native kernels are not here; ask serves() first")
-    return kernels

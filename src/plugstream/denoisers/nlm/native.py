@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import ModuleType
 from typing import NamedTuple
 
 import torch
@@ -43,7 +42,7 @@ def nlm(images: Tensor, width: Tensor, search: int, patch: int, balance: int, *,
     """
     images = images.detach().contiguous()
     out = torch.empty_like(images)
-    _kernels().nlm(
+    _native.kernels().nlm(
         images.numpy(),
         rates(width, patch, torch.float32).contiguous().numpy(),
         out.numpy(),
@@ -59,9 +58,9 @@ def nlm(images: Tensor, width: Tensor, search: int, patch: int, balance: int, *,
 def form(guide: Tensor, width: float, search: int, patch: int, balance: int, *, level: str = "") -> Matrix:
     """The matrix of a guide, (H, W), for `apply`."""
     guide = guide.detach().contiguous()
-    size = _kernels().nlm_size(*guide.shape, search)
+    size = _native.kernels().nlm_size(*guide.shape, search)
     made = Matrix(torch.empty(size), torch.empty_like(guide), torch.empty_like(guide), search)
-    _kernels().nlm_form(
+    _native.kernels().nlm_form(
         guide.numpy(),
         float(rates(torch.tensor(width, dtype=torch.float64), patch, torch.float32)),
         made.affinity.numpy(),
@@ -80,7 +79,7 @@ def apply(matrix: Matrix, images: Tensor, *, level: str = "") -> Tensor:
     """The product of a matrix and images, (N, H, W)."""
     images = images.detach().contiguous()
     out = torch.empty_like(images)
-    _kernels().nlm_apply(
+    _native.kernels().nlm_apply(
         matrix.affinity.numpy(),
         matrix.scale.numpy(),
         matrix.rest.numpy(),
@@ -91,10 +90,3 @@ def apply(matrix: Matrix, images: Tensor, *, level: str = "") -> Tensor:
         level=level,
     )
     return out
-
-
-def _kernels() -> ModuleType:
-    kernels = _native.load()
-    if kernels is None:
-        raise RuntimeError("the native kernels are not here; ask serves() first")
-    return kernels

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from types import ModuleType
-
 import torch
 from torch import Tensor
 
@@ -54,7 +52,7 @@ def tnrd(images: Tensor, gain: Tensor, prepared: dict[str, Tensor], *, level: st
     """
     images = images.detach().contiguous()
     out = torch.empty_like(images)
-    _kernels().tnrd(
+    _native.kernels().tnrd(
         images.numpy(),
         gain.detach().to(torch.float32).contiguous().numpy(),
         out.numpy(),
@@ -63,10 +61,3 @@ def tnrd(images: Tensor, gain: Tensor, prepared: dict[str, Tensor], *, level: st
         **{name: value.numpy() for name, value in prepared.items()},
     )
     return out
-
-
-def _kernels() -> ModuleType:
-    kernels = _native.load()
-    if kernels is None:
-        raise RuntimeError("the native kernels are not here; ask serves() first")
-    return kernels
