@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plugstream.runs.events import Event
+from plugstream.runs.watch import Theory
 
 __all__ = ["draw_report"]
 
@@ -24,8 +25,12 @@ def draw_report(
     backprojection: NDArray[np.float32] | None,
     truth: NDArray[np.float32] | None,
     measured: Sequence[Event],
+    theory: Theory | None = None,
 ) -> None:
-    """Draw the images side by side on one grey scale, labelled with their SNR, above the convergence curves."""
+    """Draw the images side by side on one grey scale, labelled with their SNR, above the convergence curves.
+
+    Where the theory was watched, what was measured is drawn beside the bound of Proposition 5.
+    """
     from matplotlib.figure import Figure
 
     from plugstream.monitors import snr
@@ -51,7 +56,12 @@ def draw_report(
         axes.imshow(image, **scale)
         axes.set_title(name, fontsize=10, color=_INK)
         axes.set_axis_off()
-    _draw_curves(curves, measured)
+    if theory is None or not theory.t:
+        _draw_curves(curves, measured)
+    else:
+        left, right = np.asarray(curves.subfigures(1, 2, width_ratios=[1.5, 1.0])).tolist()
+        _draw_curves(left, measured)
+        _draw_theory(right, theory)
     figure.savefig(path, dpi=110)
 
 
@@ -77,3 +87,36 @@ def _draw_curves(figure: Any, measured: Sequence[Event]) -> None:
         axes.grid(True, alpha=0.25)
         axes.spines[["top", "right"]].set_visible(False)
         axes.tick_params(labelsize=8)
+
+
+def _draw_theory(figure: Any, theory: Theory) -> None:
+    """The mean distance over t steps, the bound of Proposition 5, and the steps that contradict nonexpansiveness."""
+    axes = figure.subplots()
+    axes.plot(theory.t, theory.average, color=_BLUE, marker="o", markersize=3, linewidth=1.4, label="measured")
+    if theory.bounds is not None:
+        met = "" if not theory.unmet else ", which does not apply"
+        style = "-" if not theory.unmet else "--"
+        axes.plot(
+            theory.t,
+            theory.bounds,
+            style,
+            color=_ORANGE,
+            linewidth=1.4,
+            label=f"bound of Proposition 5{met} (x* taken as the last image)",
+        )
+    if theory.contradictions:
+        axes.plot(
+            theory.contradictions,
+            [0.03] * len(theory.contradictions),
+            "|",
+            color="#b3202c",
+            transform=axes.get_xaxis_transform(),
+            label="steps that contradict nonexpansiveness",
+        )
+    axes.set_yscale("log")
+    axes.set_xlabel("iteration t" if not theory.unmet else "iteration t\n" + "; ".join(theory.unmet), fontsize=7)
+    axes.set_title("mean of ||x - P(x)||² over t steps", fontsize=10, color=_INK)
+    axes.grid(True, alpha=0.25)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.tick_params(labelsize=8)
+    axes.legend(fontsize=7)

@@ -29,6 +29,7 @@ from plugstream.runs.images import save_image
 from plugstream.runs.report import draw_report
 from plugstream.runs.terminal import Terminal
 from plugstream.runs.views import Past, Population, read_past
+from plugstream.runs.watch import Variance, Watch, theory_of
 from plugstream.sampling import Announced
 from plugstream.scans.scan import Scan, fingerprint
 from plugstream.scans.store import StoredScan
@@ -98,7 +99,8 @@ def reconstruct(
         try:
             with warnings.catch_warnings(record=True) as caught:
                 warnings.simplefilter("always", PlugstreamWarning)
-                result, backprojection = _run(scan, settings, log, checkpoints, go_on, terminal, caught)
+                session = _Session(scan, settings, log, checkpoints, go_on, terminal, caught)
+                result, backprojection = session.run()
             _tell(log, caught)
             _write_results(folder, scan, settings, result, backprojection)
             log.add(
@@ -136,51 +138,148 @@ def _write_results(
         backprojection=backprojection.cpu().float().numpy(),
         truth=scan.truth,
         measured=measurements(folder / "events.jsonl"),
+        theory=theory_of(folder / "events.jsonl"),
     )
 
 
 def _settings_digest(settings: Settings) -> str:
     """Of everything that the iterates depend on: how long to run and how often to measure may change on the way."""
     values = settings.model_dump(exclude={"simulate", "monitor", "run", "scan"})
-    free = {"time_limit", "distance_limit"} | ({"iterations"} if settings.algorithm.sigma_end is None else set())
+    a = settings.algorithm
+    scheduled = (a.sigma_end is not None or a.step_end is not None) and a.sigma_steps is None
+    free = {"time_limit", "distance_limit"} | (set() if scheduled else {"iterations"})
     values["algorithm"] = {key: value for key, value in values["algorithm"].items() if key not in free}
     return digest(values)
 
 
-def _run(
-    scan: Scan,
-    settings: Settings,
-    log: EventLog,
-    checkpoints: Checkpoints,
-    go_on: bool,
-    terminal: Terminal | None,
-    caught: list[warnings.WarningMessage],
-) -> tuple[Result[State], torch.Tensor]:
-    """The result and the first back-projection."""
-    past = read_past(log.path) if go_on else Past()
-    log.add(
-        "start",
-        iterations=settings.algorithm.iterations,
-        settings=settings.model_dump(),
-        plugstream=__version__,
-        torch=torch.__version__,
-        python=platform.python_version(),
-        pid=os.getpid(),
-    )
-    log.add("note", text=f"building the model of {scan.n_views} views on {settings.compute.device}")
+@dataclass
+class _Session:
+    """One reconstruction from its start, or from a checkpoint, to its result: what `reconstruct` was given, opened."""
+
+    scan: Scan
+    settings: Settings
+    log: EventLog
+    checkpoints: Checkpoints
+    go_on: bool
+    terminal: Terminal | None
+    caught: list[warnings.WarningMessage]
     population: Population | None = None
-    if isinstance(scan, StoredScan):
-        if settings.scan.skip_damaged:
-            log.add("note", text="reading every view, to leave out those that are damaged")
-        population = Population(scan, settings, log, past)
-        fidelity = population.fidelity
-    else:
-        fidelity = _in_memory(scan, settings, log, past)
-    try:
-        return _iterate(scan, settings, log, checkpoints, go_on, terminal, caught, fidelity, population)
-    finally:
+
+    def run(self) -> tuple[Result[State], torch.Tensor]:
+        """The result and the first back-projection."""
+        settings, log = self.settings, self.log
+        past = read_past(log.path) if self.go_on else Past()
+        log.add(
+            "start",
+            iterations=settings.algorithm.iterations,
+            settings=settings.model_dump(),
+            plugstream=__version__,
+            torch=torch.__version__,
+            python=platform.python_version(),
+            pid=os.getpid(),
+        )
+        log.add("note", text=f"building the model of {self.scan.n_views} views on {settings.compute.device}")
+        if isinstance(self.scan, StoredScan):
+            if settings.scan.skip_damaged:
+                log.add("note", text="reading every view, to leave out those that are damaged")
+            self.population = Population(self.scan, settings, log, past)
+            fidelity = self.population.fidelity
+        else:
+            fidelity = _in_memory(self.scan, settings, log, past)
+        try:
+            return self._iterate(fidelity)
+        finally:
+            if self.population is not None:
+                self.population.close()
+
+    def _iterate(self, fidelity: LeastSquares) -> tuple[Result[State], torch.Tensor]:
+        settings, log, population = self.settings, self.log, self.population
+        if isinstance(fidelity.model, BornModel):
+            log.add("note", text=fidelity.model.describe())
+        made = make_algorithm(settings, fidelity)
         if population is not None:
-            population.close()
+            sampler = Announced(made.sampler, population.source.expect, settings.scan.ahead)
+            made = replace(made, sampler=sampler)
+        watch = Watch.over(made, settings, log) if settings.monitor.watch_theory else None
+        if watch is not None:
+            made = watch.algorithm
+        algorithm: Algorithm[State] = made  # type: ignore[assignment]
+        state = algorithm.init()
+        gamma, sigma = algorithm.parameters(1)
+        log.add("note", text=f"L = {fidelity.lipschitz_max:.4g}, step {gamma:.6g}, sigma {sigma:.4g}")
+        _tell(log, self.caught)
+        snapshot = self._snapshot(state)
+        live = population is not None and settings.scan.follow
+        saved = time.monotonic()
+        last: Progress[State] | None = None
+
+        def follow(progress: Progress[State]) -> bool:
+            nonlocal saved, last
+            last = progress
+            k = progress.state.k
+            if progress.measured:
+                values = {name: float(value) for name, value in progress.measured.items()}
+                log.add("measured", step=k, time=round(progress.time, 4), values=values)
+            if watch is not None:
+                watch.look(progress.state, measured=bool(progress.measured))
+            if self.terminal is not None:
+                self.terminal.tick(k, progress.time)
+            if k > 0 and time.monotonic() - saved >= settings.run.checkpoint:
+                self.checkpoints.save(progress.snapshot())
+                saved = time.monotonic()
+            if population is None:
+                return False
+            population.look(k)
+            return live and population.done(k)
+
+        begun = 0 if snapshot is None else snapshot.state.k
+        iterations = max(0, settings.algorithm.iterations - begun)
+        if population is not None and live:  # until the callback says so
+            iterations = 0 if population.done(begun) else sys.maxsize
+        try:
+            result: Result[State] = solve(
+                algorithm,
+                state=state if snapshot is None else None,
+                resume=snapshot,
+                iterations=iterations,
+                monitors=_monitors(settings, self.scan, snapshot),
+                every=settings.monitor.every,
+                time_limit=settings.algorithm.time_limit,
+                distance_limit=settings.algorithm.distance_limit,
+                callbacks=[follow],
+            )
+        except DamagedError as error:
+            step = 0 if last is None else last.state.k
+            log.add("stop", step=step, image_step=step, time=0.0, wall=0.0, reason=str(error), failed=True)
+            if last is not None and step > 0:
+                self.checkpoints.save(last.snapshot())
+            raise
+        if result.reason is Stop.CALLBACK:  # so many steps after the end of the scan
+            result = replace(result, reason=Stop.ITERATIONS)
+        if last is not None and result.state.k > 0:
+            self.checkpoints.save(last.snapshot())
+        if watch is not None:
+            watch.end(result)
+        some = None if population is None else population.some(_BACKPROJECTED)
+        if some is not None:
+            log.add("note", text=f"the back-projection is of {len(some)} views")
+        return result, fidelity.backprojection(some)
+
+    def _snapshot(self, state: State) -> Snapshot[State] | None:
+        """Where to go on from, None for the start."""
+        if not self.go_on:
+            return None
+        snapshot: Snapshot[State] | None = None
+        if self.checkpoints.files():
+            snapshot, damaged = self.checkpoints.load(state)
+            for text in damaged:
+                self.log.add("note", text=f"warning: {text}; going on from an older one")
+        step = 0 if snapshot is None else snapshot.state.k
+        self.log.add("resume", step=step)
+        self.log.add("note", text=f"going on from step {step}")
+        if self.population is not None:
+            self.population.begin_at(step)
+        return snapshot
 
 
 def _in_memory(scan: Scan, settings: Settings, log: EventLog, past: Past) -> LeastSquares:
@@ -196,96 +295,9 @@ def _in_memory(scan: Scan, settings: Settings, log: EventLog, past: Past) -> Lea
     return fidelity
 
 
-def _iterate(
-    scan: Scan,
-    settings: Settings,
-    log: EventLog,
-    checkpoints: Checkpoints,
-    go_on: bool,
-    terminal: Terminal | None,
-    caught: list[warnings.WarningMessage],
-    fidelity: LeastSquares,
-    population: Population | None,
-) -> tuple[Result[State], torch.Tensor]:
-    if isinstance(fidelity.model, BornModel):
-        log.add("note", text=fidelity.model.describe())
-    made = make_algorithm(settings, fidelity)
-    if population is not None:
-        sampler = Announced(made.sampler, population.source.expect, settings.scan.ahead)
-        made = replace(made, sampler=sampler)
-    algorithm: Algorithm[State] = made  # type: ignore[assignment]
-    state = algorithm.init()
-    gamma, sigma = algorithm.parameters(1)
-    log.add("note", text=f"L = {fidelity.lipschitz_max:.4g}, step {gamma:.6g}, sigma {sigma:.4g}")
-    _tell(log, caught)
-
-    snapshot: Snapshot[State] | None = None
-    if go_on and checkpoints.files():
-        snapshot, damaged = checkpoints.load(state)
-        for text in damaged:
-            log.add("note", text=f"warning: {text}; going on from an older one")
-    if go_on:
-        step = 0 if snapshot is None else snapshot.state.k
-        log.add("resume", step=step)
-        log.add("note", text=f"going on from step {step}")
-        if population is not None:
-            population.begin_at(step)
-    live = population is not None and settings.scan.follow
-    saved = time.monotonic()
-    last: Progress[State] | None = None
-
-    def follow(progress: Progress[State]) -> bool:
-        nonlocal saved, last
-        last = progress
-        k = progress.state.k
-        if progress.measured:
-            values = {name: float(value) for name, value in progress.measured.items()}
-            log.add("measured", step=k, time=round(progress.time, 4), values=values)
-        if terminal is not None:
-            terminal.tick(k, progress.time)
-        if k > 0 and time.monotonic() - saved >= settings.run.checkpoint:
-            checkpoints.save(progress.snapshot())
-            saved = time.monotonic()
-        if population is None:
-            return False
-        population.look(k)
-        return live and population.done(k)
-
-    begun = 0 if snapshot is None else snapshot.state.k
-    iterations = max(0, settings.algorithm.iterations - begun)
-    if population is not None and live:  # until the callback says so
-        iterations = 0 if population.done(begun) else sys.maxsize
-    try:
-        result: Result[State] = solve(
-            algorithm,
-            state=state if snapshot is None else None,
-            resume=snapshot,
-            iterations=iterations,
-            monitors=_monitors(settings, scan, snapshot),
-            every=settings.monitor.every,
-            time_limit=settings.algorithm.time_limit,
-            distance_limit=settings.algorithm.distance_limit,
-            callbacks=[follow],
-        )
-    except DamagedError as error:
-        step = 0 if last is None else last.state.k
-        log.add("stop", step=step, image_step=step, time=0.0, wall=0.0, reason=str(error), failed=True)
-        if last is not None and step > 0:
-            checkpoints.save(last.snapshot())
-        raise
-    if result.reason is Stop.CALLBACK:  # so many steps after the end of the scan
-        result = replace(result, reason=Stop.ITERATIONS)
-    if last is not None and result.state.k > 0:
-        checkpoints.save(last.snapshot())
-    some = None if population is None else population.some(_BACKPROJECTED)
-    if some is not None:
-        log.add("note", text=f"the back-projection is of {len(some)} views")
-    return result, fidelity.backprojection(some)
-
-
 def _monitors(settings: Settings, scan: Scan, snapshot: Snapshot[State] | None) -> list[Monitor]:
     monitors: list[Monitor] = []
-    if settings.monitor.distance:
+    if settings.monitor.distance or settings.monitor.watch_theory:
         first = None
         if snapshot is not None and "distance" in snapshot.rows:
             first = torch.as_tensor(snapshot.rows["distance"][0][2]).to(snapshot.state.image)
@@ -294,6 +306,8 @@ def _monitors(settings: Settings, scan: Scan, snapshot: Snapshot[State] | None) 
         monitors.append(SNR(torch.from_numpy(scan.truth)))
     if settings.monitor.cost:
         monitors.append(Cost())
+    if settings.monitor.watch_theory:
+        monitors.append(Variance(settings.sampler.seed))
     return monitors
 
 
@@ -315,12 +329,13 @@ def _write_history(path: Path, history: dict[str, Series]) -> None:
 
 def _title(settings: Settings, result: Result[State], past: Past) -> str:
     s, a = settings.sampler, settings.algorithm
-    if a.name == "admm":
-        name = "PnP-ADMM"
+    if a.name in ("admm", "hqs"):
+        name = f"PnP-{a.name.upper()}"
     elif s.name in ("all", "fixed"):
         name = "PnP-ISTA" if a.momentum == "none" else "PnP-FISTA"
     else:
-        name = "PnP-SGD" if a.momentum == "none" else "PnP-SGD, accelerated"
+        name = f"PnP-{'SGD' if a.gradient == 'plain' else a.gradient.upper()}"
+        name += "" if a.momentum == "none" else ", accelerated"
     views = "all views" if s.name == "all" else f"{s.batch} views a step ({s.name})"
     if past.records and (damaged := past.records[-1].damaged):
         views += f", {len(damaged)} damaged of {past.records[-1].views} left out"

@@ -1,0 +1,112 @@
+"""Say what is proved of a denoiser, what was measured and what a pair of images refutes."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from plugstream.cli.common import say, settings_of
+from plugstream.errors import InputError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from plugstream.denoisers import Denoiser
+    from plugstream.settings import Settings
+
+# The denoiser itself, without a projection before it; and TV as exactly as its constants need to be known.
+_PRESETS = (
+    ("denoiser", "low", None),
+    ("denoiser", "tol", 1e-5),
+    ("denoiser", "max_iterations", 20_000),
+    ("compute", "dtype", "float64"),
+)
+_PICTURES = ("camera", "coins", "moon")
+_KINDS = (".png", ".tif", ".tiff", ".npy", ".jpg", ".jpeg", ".bmp", ".pgm")
+SECTIONS: tuple[str, ...] = ("denoiser", "compute")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """What the command has besides settings."""
+    parser.add_argument("--sigma", required=True, help="the noise level to certify it for, such as 15/255 or 0.06")
+    parser.add_argument("--images", type=Path, metavar="FOLDER", help=f"pictures ({', '.join(_PICTURES)} if not given)")
+    parser.add_argument("--size", type=int, default=48, help="pixels a side to which pictures are brought (48)")
+    parser.add_argument("--products", type=int, default=36, help="products of the Jacobian in a search (36)")
+    parser.add_argument("--seed", type=int, default=0, help="of the noise and the directions (0)")
+    parser.add_argument(
+        "--out", type=Path, help="the folder to make for certificate.json, .png, .txt and witnesses.npz"
+    )
+
+
+def run(parsed: argparse.Namespace) -> int:
+    """Certify a denoiser."""
+    from plugstream.settings import parse_value
+
+    settings, sigma = settings_of(parsed, _PRESETS), parse_value(parsed.sigma)
+    if not isinstance(sigma, int | float) or not 0 < sigma < float("inf"):
+        raise InputError(f"sigma must be a number > 0 such as 15/255, not {parsed.sigma}")
+    if parsed.products < 3 or parsed.size < 8 or parsed.seed < 0:
+        raise InputError("--products must be at least 3, --size at least 8 and --seed at least 0")
+    import numpy as np
+
+    from plugstream.certificates import certify
+    from plugstream.certificates.drawing import draw_certificate
+    from plugstream.recipes import prepare_device
+    from plugstream.runs.folder import free_folder, make_folder
+
+    device, dtype = prepare_device(settings.compute)
+    denoiser = _denoiser(settings, parsed.size)
+    if parsed.size < denoiser.min_size:
+        raise InputError(f"{settings.denoiser.name} needs at least {denoiser.min_size} pixels a side; use --size")
+    pictures = _pictures(parsed.images, parsed.size)
+    images = {name: picture.to(device=device, dtype=dtype) for name, picture in pictures.items()}
+    folder = make_folder(parsed.out or free_folder(f"certificate-{settings.denoiser.name}"))
+    found = certify(denoiser, float(sigma), images, products=parsed.products, seed=parsed.seed, tell=say)
+    found = replace(found, denoiser=_title(settings))
+    (folder / "certificate.json").write_text(json.dumps(found.as_json(), indent=1, allow_nan=False) + "\n")
+    (folder / "certificate.txt").write_text(found.text() + "\n")
+    np.savez_compressed(folder / "witnesses.npz", **found.witnesses())  # type: ignore[arg-type]
+    draw_certificate(found, folder / "certificate.png")
+    print(found.text())
+    say(f"wrote certificate.json, .txt, .png and witnesses.npz to {folder}")
+    return 0
+
+
+def _pictures(folder: Path | None, size: int) -> dict[str, Tensor]:
+    from plugstream.runs.images import load_picture
+
+    if folder is None:
+        return {name: load_picture(name, size) for name in _PICTURES}
+    if not folder.is_dir():
+        raise InputError(f"there is no folder {folder}; give one with pictures")
+    files = sorted(file for file in folder.iterdir() if file.suffix.lower() in _KINDS)
+    if not files:
+        raise InputError(f"there is no picture in {folder}; PNG, TIFF, NPY and JPEG are read")
+    return {file.stem: load_picture(file, size) for file in files}
+
+
+def _denoiser(settings: Settings, size: int) -> Denoiser:
+    """The denoiser of the settings; a guide is brought to the pictures' size."""
+    from plugstream.denoisers import NLM
+    from plugstream.recipes import make_denoiser
+    from plugstream.runs.images import load_picture
+
+    s = settings.denoiser
+    if s.guide is None:
+        return make_denoiser(s)
+    if s.name != "nlm" or s.low is not None or s.high is not None or s.damping is not None:
+        raise InputError("only nlm by itself takes a guide; leave out low, high and damping")
+    return NLM(load_picture(s.guide, size))
+
+
+def _title(settings: Settings) -> str:
+    s = settings.denoiser
+    notes = [] if s.guide is None else [f"with {Path(s.guide).stem} as its guide"]
+    notes += [] if s.name != "bm3d" or s.profile == "normal" else [f"profile {s.profile}"]
+    notes += [] if s.weights is None else [f"weights {Path(s.weights).name}"]
+    notes += [] if s.low is None and s.high is None else [f"within [{s.low}, {s.high}]"]
+    notes += [] if s.damping is None else [f"damped with theta {s.damping:g}"]
+    return ", ".join([s.name, *notes])

@@ -1,0 +1,282 @@
+"""Watch the theory while a run goes on: does each step do what it asks for, and what does Proposition 5 promise?
+
+Two events tell of it. Where a step contradicts nonexpansiveness,
+
+    {"event": "contradiction", "step": 12, "views": [3, 41], "part": "denoiser", "factor": 1.04, "theta": 1.3}
+
+and at the end what the bound needs, with the conditions of the proposition that do not hold,
+
+    {"event": "theory", "theta": 0.5, "proved": true, "gamma": 41, "batch": 9, "nu": 0.3, "distance": 85, "unmet": []}
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from plugstream.algorithms import ADMM, Algorithm, ProximalGradient, State
+from plugstream.certificates import Pair, damping_for
+from plugstream.certificates.pairs import error_of
+from plugstream.denoisers.base import Denoiser, Sigma
+from plugstream.errors import InputError
+from plugstream.monitors import Measure
+from plugstream.runs.events import Event, EventLog, read_events
+from plugstream.sampling import Announced
+from plugstream.settings import Settings
+from plugstream.solver import Result
+from plugstream.theory import bound, gradient_variance
+
+__all__ = ["Theory", "Variance", "Watch", "theory_of"]
+
+# nu^2 is estimated from this many views at most, since each costs a gradient.
+_VIEWS = 24
+# A contradiction is told again when its factor is larger than all before by this much.
+_AGAIN = 1.1
+# Rounding in a gradient step, in units of the machine precision: sums over receivers and pixels.
+_ROUNDINGS = 64.0
+
+
+class Recorder(Denoiser):
+    """A denoiser that hands on what another does, and keeps the first input and output since it was last asked."""
+
+    def __init__(self, denoiser: Denoiser) -> None:
+        self.denoiser = denoiser
+        self.min_size, self.averaged, self.proximal = denoiser.min_size, denoiser.averaged, denoiser.proximal
+        if hasattr(denoiser, "value"):
+            self.value = denoiser.value
+        self._kept: tuple[Tensor, Tensor, float] | None = None
+
+    def denoise(self, image: Tensor, sigma: Sigma, warm: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+        out, warm = self.denoiser.denoise(image, sigma, warm)
+        if self._kept is None:  # later ones are not the step's, but of what is measured after it
+            self._kept = (image, out, float(sigma))
+        return out, warm
+
+    def take(self) -> tuple[Tensor, Tensor, float] | None:
+        """The input, output and sigma since the last call."""
+        kept, self._kept = self._kept, None
+        return kept
+
+
+@dataclass(frozen=True)
+class Variance:
+    """nu^2 at the image, from at most 24 random views: how much the gradient of one differs from that of all."""
+
+    seed: int = 0
+    every: int | None = None
+
+    def begin(self, algorithm: Algorithm[Any], state: State) -> Measure:
+        def measure(state: Any) -> dict[str, Tensor]:
+            available = algorithm.fidelity.available
+            views = torch.arange(available) if isinstance(available, int) else available
+            if len(views) < 2:
+                return {"nu2": torch.zeros(())}
+            generator = torch.Generator().manual_seed(1_000_003 * self.seed + state.k)
+            chosen = views[torch.randperm(len(views), generator=generator)[:_VIEWS]]
+            return {"nu2": gradient_variance(state.image, algorithm.fidelity, chosen)}
+
+        return measure
+
+
+@dataclass
+class Watch:
+    """Looks at every step of a run. `algorithm` is the run's with its denoiser recorded, which changes no bit."""
+
+    algorithm: Any
+    recorder: Recorder
+    settings: Settings
+    log: EventLog
+    before: tuple[Tensor, Tensor, float] | None = None
+    image: Tensor | None = None
+    steps: int = 0
+    theta: float = 0.0
+    told: dict[str, float] = field(default_factory=dict)
+    worst: dict[str, tuple[float, str]] = field(default_factory=dict)
+    count: dict[str, int] = field(default_factory=dict)
+
+    @classmethod
+    def over(cls, algorithm: ProximalGradient | ADMM | Any, settings: Settings, log: EventLog) -> Watch:
+        """A watch over this algorithm."""
+        recorder = Recorder(algorithm.denoiser)
+        return cls(replace(algorithm, denoiser=recorder), recorder, settings, log)
+
+    def look(self, state: State, *, measured: bool) -> None:
+        """After a step, when its views are still those that are available: compare it with the one before.
+
+        The denoiser's inputs of two steps and its outputs are a pair as any other, and cost nothing. A gradient step on
+        the same views at the last two images costs two gradients, and is taken where something is measured anyway.
+        """
+        now = self.recorder.take()
+        previous, self.image = self.image, state.image
+        if state.k == 0 or now is None or previous is None:
+            self.before = None
+            return
+        self.steps += 1
+        if self.before is not None and self.before[2] == now[2]:
+            error = max(error_of(self.recorder.denoiser, z, out) for z, out, _ in (self.before, now))
+            pair = Pair(now[0], self.before[0], now[1], self.before[1], error)
+            self.theta = max(self.theta, pair.theta)
+            if pair.lipschitz > 1:
+                self._contradicted("denoiser", state.k, pair)
+        self.before = now
+        if measured and isinstance(self.algorithm, ProximalGradient):
+            pair = self._gradient_step(state.k, state.image, previous)
+            if pair.lipschitz > 1:
+                self._contradicted("gradient", state.k, pair)
+
+    def end(self, result: Result[State]) -> None:
+        """Say what was seen, and write down what the bound needs."""
+        names = {"denoiser": "the denoiser", "gradient": "the gradient step"}
+        for part, name in names.items():
+            if part in self.worst:
+                factor, where = self.worst[part]
+                text = (
+                    f"theory: {name} enlarged distances in {self.count[part]} of {self.steps} steps, most at {where}, "
+                )
+                text += f"by a factor of {factor:.4g}, so it is not nonexpansive"
+                self.log.add("note", text=f"{text}; {self._advice(part)}")
+        if not self.worst:
+            self.log.add("note", text=f"theory: none of {self.steps} steps contradicted nonexpansiveness")
+        known = self.recorder.averaged
+        theta = known if known is not None else self.theta
+        nu2 = result.history["nu2"].value if "nu2" in result.history else torch.zeros(1).numpy()
+        self.log.add(
+            "theory",
+            step=result.state.k,
+            theta=theta,
+            proved=known is not None,
+            gamma=self.algorithm.parameters(1)[0],
+            batch=None if self.settings.sampler.name == "all" else self.settings.sampler.batch,
+            nu=0.0 if self.settings.sampler.name == "all" else math.sqrt(max(0.0, float(nu2.max()))),
+            distance=float(torch.linalg.vector_norm(result.state.image)),  # from x^0 = 0
+            unmet=self._unmet(result),
+        )
+
+    def _contradicted(self, part: str, k: int, pair: Pair) -> None:
+        views = self._views(k)
+        factor, theta = pair.lipschitz, pair.theta
+        where = f"step {k} ({_words(views)})"
+        self.count[part] = self.count.get(part, 0) + 1
+        if factor > self.worst.get(part, (0.0, ""))[0]:
+            self.worst[part] = (factor, where)
+        self.log.add("contradiction", step=k, views=views, part=part, factor=factor, theta=theta)
+        if factor - 1 > _AGAIN * (self.told.get(part, 1.0) - 1):
+            self.told[part] = factor
+            of = "its inputs of this step and the last" if part == "denoiser" else "the last two images"
+            name = "the denoiser" if part == "denoiser" else "the gradient step on its views"
+            text = f"warning: {where} contradicts nonexpansiveness: {name} took {of} apart, by a factor of {factor:.4g}"
+            self.log.add("note", text=f"{text}; {self._advice(part)}")
+
+    def _advice(self, part: str) -> str:
+        if part == "gradient":
+            return "use a shorter step, at most 1/L"
+        damping = damping_for(self.theta)
+        if damping is None:
+            return (
+                "no damping mends it; a weaker sigma or a denoiser that is averaged by construction might (tv, ridge)"
+            )
+        damping *= self.settings.denoiser.damping or 1.0
+        return f"damped with theta = {damping:.2g} (--damping {damping:.2g}) it would agree with all steps seen"
+
+    def _gradient_step(self, k: int, image: Tensor, previous: Tensor) -> Pair:
+        gamma, _ = self.algorithm.parameters(k)
+        batch = self._sampler().draw(k - 1, self.algorithm.fidelity.available)
+        with torch.no_grad():
+            out = [
+                x - gamma * self.algorithm.fidelity.gradient(x, batch.views, batch.weights) for x in (image, previous)
+            ]
+        sizes = [float(x.norm()) for x in (image, previous, *out)]
+        return Pair(image, previous, out[0], out[1], _ROUNDINGS * torch.finfo(image.dtype).eps * max(sizes))
+
+    def _views(self, k: int) -> list[int] | None:
+        """The views of step k, None for all; drawing them again gives the same ones."""
+        views = self._sampler().draw(k - 1, self.algorithm.fidelity.available).views
+        return None if views is None else [int(view) for view in views]
+
+    def _sampler(self) -> Any:
+        sampler = self.algorithm.sampler
+        return sampler.sampler if isinstance(sampler, Announced) else sampler  # not to announce a batch twice
+
+    def _unmet(self, result: Result[State]) -> list[str]:
+        """The conditions of Proposition 5 that do not hold, or are not known to."""
+        a, s = self.settings.algorithm, self.settings.sampler
+        gamma, _ = self.algorithm.parameters(1)
+        tests = [
+            (self.recorder.averaged is None, "the denoiser is not averaged by construction"),
+            ("denoiser" in self.worst, "the denoiser is not nonexpansive"),
+            (a.name != "pgm", f"the algorithm is {a.name}"),
+            (a.name == "pgm" and a.momentum != "none", "momentum"),
+            (a.name == "pgm" and getattr(a, "gradient", "plain") != "plain", f"{getattr(a, 'gradient', '')} gradients"),
+            (s.name not in ("uniform", "all"), f"the sampler is {s.name}"),
+            (gamma > (1 + 1e-6) / self.algorithm.fidelity.lipschitz_max, "the step is beyond 1/L"),
+            (a.sigma_end is not None or getattr(a, "step_end", None) is not None, "sigma or the step changes"),
+            (self.settings.scan.follow, "the scan grew"),
+            (result.reason.failed, "the run diverged"),
+        ]
+        return [text for unmet, text in tests if unmet]
+
+
+def _words(views: list[int] | None) -> str:
+    if views is None:
+        return "all views"
+    first = ", ".join(map(str, views[:6]))
+    return f"view {first}" if len(views) == 1 else f"views {first}{', ...' if len(views) > 6 else ''}"
+
+
+@dataclass(frozen=True)
+class Theory:
+    """What the report draws: the mean distance over the first t steps, the bound, unmet conditions, contradictions.
+
+    Each measurement of ||x - P(x)||^2 stands for the steps until the next; measured at every step it is exact.
+    """
+
+    t: list[int]
+    average: list[float]
+    bounds: list[float] | None
+    unmet: list[str]
+    contradictions: list[int]
+
+
+def theory_of(path: Path) -> Theory | None:
+    """What the event log of a run tells of the theory, None where it was not watched."""
+    measured: list[tuple[int, float]] = []
+    contradictions: list[int] = []
+    found: Event | None = None
+    for event in read_events(path):
+        kind = event["event"]
+        if kind == "resume":
+            measured = [entry for entry in measured if entry[0] <= event["step"]]
+            contradictions = [step for step in contradictions if step <= event["step"]]
+        elif kind == "measured" and event["values"].get("distance") is not None:
+            measured.append((event["step"], event["values"]["distance"]))
+        elif kind == "contradiction":
+            contradictions.append(event["step"])
+        elif kind == "theory":
+            found = event
+    if found is None:
+        return None
+    ts, averages, total = [], [], 0.0
+    for (step, value), (after, _) in pairwise(measured):
+        total += value * (after - step)
+        if after > step:
+            ts.append(after)
+            averages.append(total / after)
+    return Theory(ts, averages, _bounds(found, ts), found["unmet"], contradictions)
+
+
+def _bounds(found: Event, ts: list[int]) -> list[float] | None:
+    """Proposition 5's bound at each t; None where there is no theta below 1 to put into it."""
+    theta = found["theta"]
+    if theta is None or not theta < 1:
+        return None
+    values = {"gamma": found["gamma"], "nu": found["nu"], "batch": found["batch"] or 1}
+    try:
+        return [bound(max(theta, 1e-6), found["distance"], t, **values) for t in ts]
+    except InputError:
+        return None
