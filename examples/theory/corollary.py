@@ -101,7 +101,7 @@ def draw(found: dict[tuple[CaseName, Start], Case], path: str) -> None:
         axes.plot(case.ts, case.bounds, "--", color=color, label=f"its bound: slope {RATES[name]:g}")
         axes.set(xscale="log", yscale="log", xlabel="iterations t", title=f"case ({name})")
         axes.grid(True, alpha=0.25)
-        axes.legend(fontsize=7, loc="lower left")
+        axes.legend(fontsize=7, loc="upper center", bbox_to_anchor=(0.5, -0.2))
     figure.savefig(path, dpi=110)
 
 

@@ -33,7 +33,7 @@ class Monitor(Protocol):
 class Distance:
     """The distance to a fixed point on all the data, ||x - P(x)||^2, as it is and relative to its start.
 
-    `relative_distance` is divided by the first value, at x^0, as in the paper's Table 1; a run that continues an
+    `relative_distance` is divided by the first value, at x^0 (the paper's Table 1 is not); a run that continues an
     earlier one gives that run's first value as `reference`. P takes gamma and sigma of the iteration to come.
     """
 

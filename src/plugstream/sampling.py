@@ -28,6 +28,7 @@ __all__ = [
     "Sampler",
     "Shifted",
     "Uniform",
+    "coin",
     "evenly_spaced",
 ]
 
@@ -184,6 +185,15 @@ class Announced:
         if batches[0].views is not None:
             self.tell([batch.views for batch in batches if batch.views is not None])
         return batches[0]
+
+
+def coin(seed: int, step: int, probability: float) -> bool:
+    """Whether something that happens with this probability happens in a step: a pure function of (seed, step).
+
+    Its random words are not those that a sampler of the same seed draws views with.
+    """
+    word = np.random.Philox(key=seed, counter=[0, 0, 1, step]).random_raw(1)[0]
+    return bool((word >> np.uint64(11)) * 2.0**-53 < probability)
 
 
 def evenly_spaced(batch: int, n: int) -> NDArray[np.int64]:

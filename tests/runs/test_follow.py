@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 
-from plugstream import BornModel, LeastSquares, ScanWriter, open_scan
+from plugstream import TV, BornModel, LeastSquares, ProximalGradient, ScanWriter, Uniform, open_scan, snr
 from plugstream.cli import main
 from plugstream.errors import DamagedError
 from plugstream.runs.events import measurements, read_events
@@ -66,6 +66,23 @@ def test_data_on_disk_gives_what_data_in_memory_gives(scan, tmp_path):
         one, other = (np.load(tmp_path / f"{sampler}-{where}" / "result.npy") for where in ("memory", "disk"))
         assert np.array_equal(one, other)
         assert records(tmp_path / f"{sampler}-disk")[0].views == 24
+
+
+def test_bounded_momentum_is_quicker_than_none_and_does_not_gather_noise(scan):
+    """Few views a step and many steps, as where a scan is followed: Nesterov's momentum loses what it had won."""
+    stored = open_scan(scan)
+    truth, fidelity = torch.from_numpy(stored.truth), LeastSquares(BornModel(stored.geometry), stored.read())
+    early, late = {}, {}
+    for momentum in ("none", "bounded", "nesterov"):
+        algorithm = ProximalGradient(fidelity, TV(low=0.0), sigma=0.01, sampler=Uniform(4), momentum=momentum)
+        state, values = algorithm.init(), []
+        for _ in range(500):
+            state = algorithm.step(state)
+            values.append(float(snr(state.image, truth)))
+        early[momentum], late[momentum] = np.mean(values[20:40]), np.mean(values[-100:])
+    assert early["bounded"] > early["none"] + 3
+    assert late["bounded"] > late["none"] - 3
+    assert late["bounded"] > late["nesterov"] + 5
 
 
 def test_a_slow_scan_is_followed_to_its_end(scan, tmp_path, capsys):

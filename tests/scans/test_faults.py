@@ -65,7 +65,7 @@ def test_files_that_are_cut_flipped_or_lost_give_clean_errors_only(scan, tmp_pat
         else:
             file.write_bytes(content)
     try:
-        stored = open_scan(path)
+        stored = open_scan(path, direct=data.draw(st.booleans()))
         assert stored.damaged() is not None
         good = np.setdiff1d(np.arange(stored.n_views), list(stored.damaged()))
         rows, mask = stored.read(torch.from_numpy(good)), stored.geometry.mask

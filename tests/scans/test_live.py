@@ -75,7 +75,10 @@ def test_a_writer_killed_at_any_instant_leaves_a_scan_that_goes_on(tmp_path):
     before = 0
     for _ in range(4):
         writer = start(path, total, 0.0, 3, 2)
-        time.sleep(0.02 + 0.15 * rng.random())
+        while open_scan(path).n_views < before + 3:  # it has begun, however busy the machine is
+            assert writer.poll() is None
+            time.sleep(0.01)
+        time.sleep(0.15 * rng.random())
         writer.send_signal(signal.SIGKILL)
         writer.wait()
         scan = open_scan(path)

@@ -1,135 +1,25 @@
-"""Scans over ZeroMQ: real sockets and processes on loopback, and whatever a sender may do wrong."""
+"""Scans over ZeroMQ: real sockets on loopback, and whatever a sender may do wrong."""
 
 from __future__ import annotations
 
 import json
 import random
 import re
-import signal
 import socket
-import subprocess
-import sys
 import threading
 import time
-from contextlib import contextmanager, suppress
 
 import numpy as np
 import pytest
 import torch
-import zmq
 
-from plugstream import BornGeometry, Grid, InputError, MemoryScan, open_scan, ring
+from plugstream import BornGeometry, InputError, MemoryScan, open_scan
 from plugstream.cli import main
 from plugstream.scans import ScanWriter
 from plugstream.scans.receive import MOST_BYTES, Receiver
 from plugstream.scans.send import send_scan
-from plugstream.scans.stream import begin, end, view
-
-ANY = "tcp://127.0.0.1:*"
-SMALL = ["--size", "24", "--views", "40", "--receivers", "30", "--radius", "0.4", "--wavelength", "0.03"]
-
-
-def make_scan(views=20, receivers=9, *, plane=False, masked=False, seed=0):
-    rng = np.random.default_rng(seed)
-    data = rng.standard_normal((views, receivers)) + 1j * rng.standard_normal((views, receivers))
-    sources = {"plane_waves" if plane else "transmitters": ring(views, 1.0, start=7)}
-    mask = rng.random((views, receivers)) < 0.7 if masked else None
-    if masked:
-        data[~mask] = np.nan
-    geometry = BornGeometry(
-        receivers=ring(receivers, 0.5), wavelength=0.03, grid=Grid((8, 6), 0.01, (0.1, 0.2)), mask=mask, **sources
-    )
-    return MemoryScan(torch.from_numpy(data.astype(np.complex64)), geometry, provenance={"seed": seed})
-
-
-def assert_same(path, scan):
-    got = open_scan(path)
-    assert got.complete
-    got.check()
-    assert got.read().numpy().tobytes() == scan.read().numpy().tobytes()  # to the bit, NaN where it is masked too
-    for name in ("receivers", "transmitters", "plane_waves", "mask"):
-        assert np.array_equal(getattr(got.geometry, name), getattr(scan.geometry, name)), name
-    assert got.geometry.grid == scan.geometry.grid
-    assert got.geometry.wavelength == scan.geometry.wavelength
-
-
-@contextmanager
-def receiving(path, **options):
-    """A receiver that runs in a thread."""
-    with Receiver(path, ANY, **options) as receiver:
-        errors = []
-
-        def run():
-            try:
-                receiver.run(timeout=20)
-            except InputError as error:
-                errors.append(error)
-
-        thread = threading.Thread(target=run)
-        thread.start()
-        try:
-            yield receiver
-        finally:
-            thread.join(30)
-            assert not thread.is_alive()
-            assert not errors
-
-
-@contextmanager
-def acquiring(out, listen=ANY):
-    """A real `plugstream acquire`, and where it listens."""
-    words = [sys.executable, "-m", "plugstream", "acquire", str(out), "--listen", listen, "--timeout", "60"]
-    process = subprocess.Popen(words, stderr=subprocess.PIPE, text=True)
-    try:
-        line = process.stderr.readline()
-        yield process, re.search(r"tcp://\S+\d", line)[0], line
-    finally:
-        if process.poll() is None:
-            process.kill()
-        process.wait()
-        process.stderr.close()
-
-
-class Client:
-    """A sender that sends whatever it is told to."""
-
-    def __init__(self, address):
-        self.context = zmq.Context()
-        self.socket = self.context.socket(zmq.DEALER)
-        self.socket.linger = 500
-        self.socket.connect(address)
-
-    def say(self, frames):
-        self.socket.send_multipart(frames)
-
-    def ask(self, frames):
-        """Send, and return the answer: its type and sequence."""
-        self.say(frames)
-        return self.hear()
-
-    def hear(self):
-        assert self.socket.poll(5000), "no answer"
-        answer = json.loads(self.socket.recv())
-        return answer["type"], answer["sequence"]
-
-    def close(self):
-        self.socket.close()
-        self.context.term()
-
-    __enter__ = lambda self: self  # noqa: E731
-    __exit__ = lambda self, *_: self.close()  # noqa: E731
-
-
-def message(scan, number, name="scan"):
-    geometry = scan.geometry
-    mask = None if geometry.mask is None else geometry.mask[number]
-    sources = geometry.transmitters if geometry.plane_waves is None else geometry.plane_waves
-    return view(name, number, scan.data[number].numpy(), sources[number], mask)
-
-
-def changed(frames, **fields):
-    """A message with other claims in its header."""
-    return [json.dumps({**json.loads(frames[0]), **fields}).encode(), *frames[1:]]
+from plugstream.scans.stream import begin, bye, end, view
+from streaming import ANY, Client, assert_same, changed, make_scan, message, receiving
 
 
 @pytest.mark.parametrize(("plane", "masked"), [(False, False), (True, False), (False, True)])
@@ -225,8 +115,11 @@ def test_everything_a_message_can_have_wrong_is_counted_refused_and_asked_for_ag
         assert client.ask(message(scan, 0)) == ("ack", 1)  # repeated: acknowledged again, written once
         for v in range(1, 6):
             assert client.ask(message(scan, v)) == ("ack", v + 1)
+        assert client.ask(bye("scan", 6)) == ("nak", 7)  # too soon
+        expected["early"] += 1
         assert client.ask(end("scan", 6)) == ("ack", 7)
         assert client.ask(end("scan", 6)) == ("ack", 7)
+        client.say(bye("scan", 6))
     assert_same(tmp_path / "s.zarr", scan)
     assert receiver.counts == expected
 
@@ -245,6 +138,7 @@ def test_reordered_views_are_asked_for_in_order_and_once(tmp_path):
         while answers[-1] != ("ack", 9):
             answers.append(client.hear())
         assert {kind for kind, _ in answers} == {"ack"}
+        client.say(bye("scan", 8))
     assert receiver.counts == {"early": 5, "accepted": 8}
     assert_same(tmp_path / "s.zarr", scan)
 
@@ -327,165 +221,6 @@ def test_a_hostile_crowd_does_not_change_a_bit(tmp_path):
     assert receiver.counts["unannounced"] > 5
     assert receiver.counts["unreadable"] > 5
     assert receiver.counts["foreign"] + receiver.counts["damaged"] + receiver.counts["mistyped"] > 0
-
-
-@pytest.mark.slow  # on a busy machine about one run in ten stalls for the 30 s after which the sender gives up
-def test_connections_that_break_lose_nothing(tmp_path):
-    """A proxy that cuts the line every few thousand bytes, in the middle of messages."""
-    scan = make_scan(80, 60)
-    server = socket.create_server(("127.0.0.1", 0))
-    cuts = 0
-
-    def pump(source, sink, budget):
-        nonlocal cuts
-        try:
-            while content := source.recv(1000):
-                sink.sendall(content)
-                budget -= len(content)
-                if budget < 0:
-                    cuts += 1
-                    break
-        except OSError:
-            pass
-        for end_ in (source, sink):
-            with suppress(OSError):
-                end_.shutdown(socket.SHUT_RDWR)
-
-    def proxy(port):
-        rng = random.Random(0)
-        while True:
-            try:
-                near, _ = server.accept()
-                far = socket.create_connection(("127.0.0.1", port))
-            except OSError:
-                return
-            threading.Thread(target=pump, args=(near, far, rng.randrange(8_000, 20_000)), daemon=True).start()
-            threading.Thread(target=pump, args=(far, near, 10**9), daemon=True).start()
-
-    with receiving(tmp_path / "s.zarr") as receiver:
-        threading.Thread(target=proxy, args=(int(receiver.address.rsplit(":", 1)[1]),), daemon=True).start()
-        send_scan(scan, f"tcp://127.0.0.1:{server.getsockname()[1]}", window=8)
-    server.close()
-    assert cuts >= 3
-    assert_same(tmp_path / "s.zarr", scan)
-    assert receiver.counts["accepted"] == 80
-
-
-def test_a_receiver_that_is_killed_goes_on_where_it_was(tmp_path):
-    scan = make_scan(60)
-    out = tmp_path / "s.zarr"
-    result = []
-    with acquiring(out) as (first, address, _):
-        sender = threading.Thread(target=lambda: result.append(send_scan(scan, address, rate=50, timeout=30)))
-        sender.start()
-        while not (out.exists() and open_scan(out).n_views >= 10):
-            time.sleep(0.01)
-        first.kill()
-        first.wait()
-    before = open_scan(out).n_views
-    assert 10 <= before < 60
-    assert not open_scan(out).complete
-    with acquiring(out, address) as (second, _, said):
-        assert f"going on after {before} views" in said
-        sender.join(30)
-        assert second.wait(30) == 0
-        assert "60 views in" in second.stderr.read()
-    assert len(result) == 1
-    assert_same(out, scan)
-
-
-def test_a_sender_that_is_killed_is_started_again(tmp_path):
-    """Real processes on both sides: acquire, and simulate --stream, killed in the middle and run again."""
-    out = tmp_path / "s.zarr"
-    with acquiring(out) as (receiver, address, _):
-        words = [sys.executable, "-m", "plugstream", "simulate", *SMALL, "--stream", address, "--rate", "20"]
-        sender = subprocess.Popen(words, stderr=subprocess.DEVNULL)
-        while not (out.exists() and open_scan(out).n_views >= 5):
-            assert sender.poll() is None
-            time.sleep(0.01)
-        sender.send_signal(signal.SIGKILL)
-        sender.wait()
-        assert open_scan(out).n_views < 40
-        assert main(["simulate", str(tmp_path / "direct.zarr"), *SMALL, "--stream", address]) == 0
-        assert receiver.wait(30) == 0
-        said = receiver.stderr.read()
-    assert "40 views in" in said
-    assert "complete; not used: " in said
-    assert_same(out, open_scan(tmp_path / "direct.zarr"))
-
-
-def test_another_scan_is_refused(tmp_path):
-    scan, other = make_scan(5), make_scan(5, 8)
-    with receiving(tmp_path / "s.zarr") as receiver:
-        with Client(receiver.address) as client:
-            assert client.ask(begin("scan", scan.geometry, {})) == ("ack", 0)
-            assert client.ask(begin("other", scan.geometry, {})) == ("refuse", 0)
-        with pytest.raises(
-            InputError, match=r"refuses the scan: s.zarr is of scan scan, which was begun with other rec"
-        ):
-            send_scan(other, receiver.address, name="scan")
-        send_scan(scan, receiver.address, name="scan")
-    assert receiver.counts["foreign"] == 2
-    assert_same(tmp_path / "s.zarr", scan)
-
-
-def silenced(receiver):
-    with pytest.raises(InputError, match="nothing was received"):
-        receiver.run(timeout=1.5)
-
-
-def test_both_sides_give_up_in_one_line(tmp_path):
-    scan = make_scan(4)
-    with socket.create_server(("127.0.0.1", 0)) as mute:  # it accepts, and says nothing
-        address = f"tcp://127.0.0.1:{mute.getsockname()[1]}"
-        with pytest.raises(
-            InputError, match=r"nobody answered at tcp://127.0.0.1:.* for 0.5 s; start 'plugstream acquire'"
-        ):
-            send_scan(scan, address, timeout=0.5)
-    with Receiver(tmp_path / "s.zarr", ANY) as receiver:
-        with pytest.raises(InputError, match=r"nothing was received for 0.2 s; 0 views are in"):
-            receiver.run(timeout=0.2)
-        with Client(receiver.address) as client:
-            client.say(begin("scan", scan.geometry, {}))
-            client.say(message(scan, 0))
-            with pytest.raises(InputError, match=r"nothing was received for 0.3 s; 1 views are in"):
-                receiver.run(timeout=0.3)
-    assert torch.equal(open_scan(tmp_path / "s.zarr").read(), scan.data[:1])
-    nan = make_scan(4)
-    nan.data[2, 3] = np.nan
-    with Receiver(tmp_path / "n.zarr", ANY) as receiver:
-        thread = threading.Thread(target=silenced, args=(receiver,))
-        thread.start()
-        with pytest.raises(
-            InputError, match=r"acknowledged nothing new for 1 s .view 2 of the scan holds NaN or infinity"
-        ):
-            send_scan(nan, receiver.address, timeout=1)
-        thread.join()
-    assert open_scan(tmp_path / "n.zarr").n_views == 2
-
-
-def test_a_full_disk_ends_it_in_one_line(tmp_path, monkeypatch):
-    import plugstream.scans.writer as writer
-
-    scan, whole = make_scan(4), writer.write_whole
-    with Receiver(tmp_path / "s.zarr", ANY) as receiver, Client(receiver.address) as client:
-        client.say(begin("scan", scan.geometry, {}))
-        client.say(message(scan, 0))
-        with pytest.raises(InputError, match="nothing was received"):
-            receiver.run(timeout=0.3)
-
-        def full(path, parts):
-            raise OSError(28, "No space left on device")
-
-        monkeypatch.setattr(writer, "write_whole", full)
-        client.say(message(scan, 1))
-        with pytest.raises(InputError, match="No space left on device"):
-            receiver.run(timeout=5)
-        monkeypatch.setattr(writer, "write_whole", whole)
-    with receiving(tmp_path / "s.zarr") as receiver:
-        assert receiver.committed == 1
-        send_scan(scan, receiver.address, name="scan")
-    assert_same(tmp_path / "s.zarr", scan)
 
 
 @pytest.mark.parametrize(

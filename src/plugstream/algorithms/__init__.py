@@ -3,5 +3,18 @@
 from plugstream.algorithms.admm import ADMM, SplitState
 from plugstream.algorithms.base import Algorithm, PlugAndPlay, State
 from plugstream.algorithms.pgm import GradientState, ProximalGradient
+from plugstream.algorithms.variance import SAGA, SVRG, Estimator, Plain
 
-__all__ = ["ADMM", "Algorithm", "GradientState", "PlugAndPlay", "ProximalGradient", "SplitState", "State"]
+__all__ = [
+    "ADMM",
+    "SAGA",
+    "SVRG",
+    "Algorithm",
+    "Estimator",
+    "GradientState",
+    "Plain",
+    "PlugAndPlay",
+    "ProximalGradient",
+    "SplitState",
+    "State",
+]

@@ -1,4 +1,4 @@
-"""ADMM and PnP-ADMM: the same pieces, with the data's prox in place of its gradient."""
+"""ADMM, PnP-ADMM and half-quadratic splitting: the same pieces, with the data's prox in place of its gradient."""
 
 from __future__ import annotations
 
@@ -37,10 +37,18 @@ class ADMM(PlugAndPlay):
     D = prox_{gamma r} it minimises d + r. Any gamma > 0 will do, since there is no gradient step to be too long;
     about 10/L converges far faster than 1/L on diffraction tomography. The prox is solved from z^{k-1} on.
 
-    Arguments: those of `PlugAndPlay`.
+    Without the dual (s^k = 0) it is half-quadratic splitting, x^k = D_sigma(prox_{gamma d}(x^{k-1})): for D = prox_r
+    its fixed points minimise r + the Moreau envelope of gamma d, hence nearly gamma d + r for a small gamma. With gamma
+    and sigma^2 that fall together it needs the fewest denoiser calls of all here (docs/reproduction.md): first it
+    inverts the data with a strong denoiser, and then it refines.
 
-    Reference: Sun, Wohlberg and Kamilov, Algorithms 2 and 4; Venkatakrishnan, Bouman and Wohlberg, GlobalSIP 2013.
+    Arguments: those of `PlugAndPlay`, and dual, False for half-quadratic splitting.
+
+    References: Sun, Wohlberg and Kamilov, Algorithms 2 and 4; Venkatakrishnan, Bouman and Wohlberg, GlobalSIP 2013; for
+    splitting without the dual, Zhang et al., IEEE Trans. Pattern Anal. Mach. Intell. 44(10), 2022.
     """
+
+    dual: bool = True
 
     def init(self, image: Tensor | None = None) -> SplitState:
         """The state before the first step, from an image (..., H, W), or from zero."""
@@ -55,4 +63,4 @@ class ADMM(PlugAndPlay):
         batch = self.sampler.draw(state.k, self.fidelity.available)
         z = self.fidelity.prox(state.image - state.s, gamma, batch.views, batch.weights, start=state.z)
         x, warm = self.denoiser.denoise(z + state.s, sigma, state.warm)
-        return SplitState(k=k, image=x, z=z, s=state.s + z - x, warm=warm)
+        return SplitState(k=k, image=x, z=z, s=state.s + z - x if self.dual else state.s, warm=warm)

@@ -7,41 +7,70 @@
 | PnP-ISTA    | any            | All                         | none                   |
 | PnP-FISTA   | any            | All                         | nesterov               |
 | PnP-SGD     | any            | Uniform(B), Epochs(B), ...  | none, or nesterov      |
+
+With SAGA or SVRG as its gradient PnP-SGD becomes PnP-SAGA and PnP-SVRG; a restart makes the momentum adaptive.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from plugstream.algorithms.base import PlugAndPlay
+from plugstream.algorithms.variance import ESTIMATORS, Estimator, Memory, Plain
 from plugstream.errors import InputError
+from plugstream.linalg import inner, norm
 
-__all__ = ["MOMENTUM", "GradientState", "ProximalGradient"]
+__all__ = ["MOMENTUM", "RESTARTS", "GradientState", "ProximalGradient"]
 
-Momentum = Callable[[int, float], float]
-"""The sequence {q_k}: from k and q_{k-1} to q_k, with q_0 = 1."""
+Momentum = Callable[[Any, Any], Any]
+"""The sequence {q_k}: from k and q_{k-1} to q_k, with q_0 = 1.
+
+Plain numbers, unless there is a restart: then k counts from it, and both are tensors with one value for each image.
+"""
+
+BOUND = 3.0
+"""Where q_k of the momentum "bounded" ends, so that (q - 1) / q is 2/3: about three times as fast as without, and the
+variance of small batches about as much larger, however long it goes on; Nesterov's makes it larger with every step."""
+
+
+def _bounded(k: Any, q: Any) -> Any:
+    rising = MOMENTUM["nesterov"](k, q)
+    return rising.clamp_max(BOUND) if isinstance(rising, Tensor) else min(rising, BOUND)
+
 
 MOMENTUM: dict[str, Momentum] = {
-    "none": lambda k, q: 1.0,
-    "nesterov": lambda k, q: (1 + math.sqrt(1 + 4 * q * q)) / 2,
+    "none": lambda k, q: 1.0 + 0.0 * q,
+    "nesterov": lambda k, q: (1 + (1 + 4 * q * q) ** 0.5) / 2,
     "chambolle-dossal": lambda k, q: (k + 2) / 3,  # (k + a - 1) / a with a = 3: the iterates converge too
+    "bounded": _bounded,
 }
+
+RESTARTS = ("none", "gradient", "residual")
 
 
 @dataclass(frozen=True)
 class GradientState:
-    """k steps taken, the image x^k, the extrapolated point s^k, q_k, and the denoiser's warm start."""
+    """k steps taken, the image x^k, the extrapolated point s^k, q_k, and the denoiser's warm start.
+
+    Beyond these, `began`, the step at which the momentum last began, and `residual`, ||s^{k-1} - x^k||, for a restart;
+    `kept` and `mean`, the memory of a gradient that has one. With a restart, q, began and residual are of the leading
+    axes' shape, since one image may begin anew while another goes on.
+    """
 
     k: int
     image: Tensor
     s: Tensor
-    q: float = 1.0
+    q: float | Tensor = 1.0
     warm: Tensor | None = None
+    began: int | Tensor = 0
+    residual: Tensor | None = None
+    kept: Tensor | None = None
+    mean: Tensor | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,33 +79,56 @@ class ProximalGradient(PlugAndPlay):
 
     For k = 1, 2, ...:
 
-        z^k = s^{k-1} - gamma * mean over the drawn views of grad d_i(s^{k-1})
+        z^k = s^{k-1} - gamma * g^k,    g^k = mean over the drawn views of grad d_i(s^{k-1})
         x^k = D_sigma(z^k)
         s^k = x^k + ((q_{k-1} - 1) / q_k) (x^k - x^{k-1})
 
     With gamma <= 1/L, all q_k = 1, convex d_i and an averaged D, the mean squared distance ||x - P(x)||^2 to a fixed
     point of P = D_sigma(I - gamma grad d) falls as O(1/t) for all views (Proposition 2), and down to a floor of
     O(gamma nu / sqrt(B)) for B random ones (Proposition 5). Momentum ("nesterov") is faster in practice and outside
-    that theory. With D = prox_{gamma r} a fixed point minimises d + r (Proposition 1).
+    that theory. With D = prox_{gamma r} a fixed point minimises d + r (Proposition 1). With `gradient` SAGA or SVRG,
+    g^k comes with a correction that takes the floor away (`plugstream.algorithms.variance`).
 
-    Arguments: those of `PlugAndPlay`, and momentum, a name ("none", "nesterov", "chambolle-dossal") or a function
-    from (k, q_{k-1}) to q_k.
+    A restart forgets the momentum (q_k = 1, s^k = x^k) where it has begun to lead away: "gradient" where
+    <s^{k-1} - x^k, x^k - x^{k-1}> > 0, that is, where the last move went against the gradient step and denoiser;
+    "residual" where ||s^{k-1} - x^k||, which is zero at a fixed point, has grown. Each image decides for itself. Both
+    look at one step, whose noise with few views may restart too often: they are meant for all views or for SAGA.
 
-    Reference: Sun, Wohlberg and Kamilov, Algorithms 1, 3 and 5; Beck and Teboulle, SIAM J. Imaging Sci. 2, 2009.
+    Arguments: those of `PlugAndPlay`, and
+        momentum: a name ("none", "nesterov", "chambolle-dossal", "bounded") or a function from (k, q_{k-1}) to q_k.
+        gradient: "plain", "saga", "svrg", or an `Estimator` such as SVRG(probability=0.1).
+        restart: "none", "gradient" or "residual".
+
+    References: Sun, Wohlberg and Kamilov, Algorithms 1, 3 and 5; Beck and Teboulle, SIAM J. Imaging Sci. 2, 2009;
+    for the restart, O'Donoghue and Candes, Found. Comput. Math. 15, 2015.
     """
 
     momentum: str | Momentum = "none"
+    gradient: Estimator | str = field(default_factory=Plain)
+    restart: str = "none"
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if isinstance(self.momentum, str) and self.momentum not in MOMENTUM:
             raise InputError(f"there is no momentum {self.momentum!r}; choose one of {', '.join(MOMENTUM)}")
+        if isinstance(self.gradient, str):
+            if self.gradient not in ESTIMATORS:
+                raise InputError(f"there is no gradient {self.gradient!r}; choose one of {', '.join(ESTIMATORS)}")
+            object.__setattr__(self, "gradient", ESTIMATORS[self.gradient]())
+        if self.restart not in RESTARTS:
+            raise InputError(f"there is no restart {self.restart!r}; choose one of {', '.join(RESTARTS)}")
 
     def init(self, image: Tensor | None = None) -> GradientState:
         """The state before the first step, from an image (..., H, W), or from zero."""
         x = self._start_image(image)
         self._warn_of_long_steps()
-        return GradientState(k=0, image=x, s=x)
+        memory = self._estimator.begin(self.fidelity, x)
+        x = x if memory.mean is None else x.expand_as(memory.mean)  # one start for the data of several images
+        kept: dict[str, Any] = {"k": 0, "image": x, "s": x, "kept": memory.kept, "mean": memory.mean}
+        if self.restart == "none":
+            return GradientState(**kept)
+        ones = x.new_ones(x.shape[:-2])
+        return GradientState(q=ones, began=0 * ones, residual=torch.inf * ones, **kept)
 
     @torch.no_grad()
     def step(self, state: GradientState) -> GradientState:
@@ -84,9 +136,34 @@ class ProximalGradient(PlugAndPlay):
         k = state.k + 1
         gamma, sigma = self.parameters(k)
         batch = self.sampler.draw(state.k, self.fidelity.available)
-        z = state.s - gamma * self.fidelity.gradient(state.s, batch.views, batch.weights)
-        x, warm = self.denoiser.denoise(z, sigma, state.warm)
+        memory = Memory(state.kept, state.mean)
+        g, memory = self._estimator.estimate(self.fidelity, state.s, batch, memory, state.k)
+        x, warm = self.denoiser.denoise(state.s - gamma * g, sigma, state.warm)
         momentum = MOMENTUM[self.momentum] if isinstance(self.momentum, str) else self.momentum
-        q = momentum(k, state.q)
-        s = x if state.q == 1 else x + ((state.q - 1) / q) * (x - state.image)
-        return GradientState(k=k, image=x, s=s, q=q, warm=warm)
+        q = momentum(k - state.began, state.q)
+        kept: dict[str, Any] = {"k": k, "image": x, "warm": warm, "kept": memory.kept, "mean": memory.mean}
+        if self.restart == "none":
+            s = x if state.q == 1 else x + ((state.q - 1) / q) * (x - state.image)
+            return GradientState(s=s, q=q, **kept)
+        again, residual = self._leads_away(state, x)
+        ahead = torch.where(again, 0.0, (state.q - 1) / q)[..., None, None]
+        return GradientState(
+            s=x + ahead * (x - state.image),
+            q=torch.where(again, 1.0, q),
+            began=torch.where(again, float(k), state.began),
+            residual=residual,
+            **kept,
+        )
+
+    @property
+    def _estimator(self) -> Estimator:
+        assert not isinstance(self.gradient, str)
+        return self.gradient
+
+    def _leads_away(self, state: GradientState, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Which images restart, (...), and ||s^{k-1} - x^k||, to compare with in the next step."""
+        assert state.residual is not None
+        residual = norm(state.s - x)
+        if self.restart == "gradient":
+            return inner(state.s - x, x - state.image) > 0, residual
+        return residual > state.residual, residual

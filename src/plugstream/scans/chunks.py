@@ -9,134 +9,26 @@ well; this reads them straight into place, tells missing from damaged, and names
 from __future__ import annotations
 
 import json
-import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from plugstream.errors import DamagedError, InputError
+from plugstream.scans.places import File, Files
 
-__all__ = ["ChunkReader", "Files", "Layout", "LocalFiles", "ZarrFiles", "crc32c", "encode_shard", "first_of"]
+__all__ = ["ChunkReader", "Layout", "crc32c", "encode_shard", "first_of"]
 
 _ABSENT = 2**64 - 1
 _CRC = 4
 _REMEMBERED = 10_000  # indices of shards, at most 4 KB each as we write them
+# Chunks that lie one after another are read together, up to so many bytes and chunks (the system takes 1024 buffers).
+_RUN_BYTES, _RUN_CHUNKS = 4 << 20, 256
 _BYTES = {"name": "bytes", "configuration": {"endian": "little"}}
 _CRC32C = {"name": "crc32c"}
-
-
-class File(Protocol):
-    """A file that is open for reading."""
-
-    def read_into(self, parts: list[Any], offset: int) -> int:
-        """Fill buffers one after another with the bytes from `offset` on; returns how many there were."""
-
-    def last(self, count: int) -> bytes: ...
-
-
-class Files(Protocol):
-    """The files of a scan, wherever they lie, by names such as "data/c/3/0".
-
-    One that is not there raises FileNotFoundError.
-    """
-
-    def open(self, name: str) -> Any:
-        """A context with a `File`."""
-
-    def load(self, name: str) -> bytes: ...
-
-
-class LocalFiles:
-    """Files of a folder."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-
-    @contextmanager
-    def open(self, name: str) -> Iterator[File]:
-        handle = os.open(self.folder / name, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            yield _LocalFile(handle)
-        finally:
-            os.close(handle)
-
-    def load(self, name: str) -> bytes:
-        return (self.folder / name).read_bytes()
-
-
-class _LocalFile:
-    def __init__(self, handle: int) -> None:
-        self.handle = handle
-
-    def read_into(self, parts: list[Any], offset: int) -> int:
-        total = sum(memoryview(part).nbytes for part in parts)
-        done = os.preadv(self.handle, parts, offset)
-        if 0 < done < total:  # the kernel reads at most 2 GB at a time, and less when it is interrupted
-            rest = os.pread(self.handle, total - done, offset + done)
-            done += _fill(parts, rest, done)
-        return done
-
-    def last(self, count: int) -> bytes:
-        size = os.fstat(self.handle).st_size
-        return os.pread(self.handle, count, max(0, size - count))
-
-
-class ZarrFiles:
-    """Files of a Zarr store: a zip, or anything that fsspec reaches."""
-
-    def __init__(self, store: Any, prefix: str = "") -> None:
-        self.store, self.prefix = store, prefix
-
-    @contextmanager
-    def open(self, name: str) -> Iterator[File]:
-        yield _ZarrFile(self, name)
-
-    def load(self, name: str) -> bytes:
-        return self.get(name, None)
-
-    def get(self, name: str, part: Any) -> bytes:
-        from zarr.core.buffer import default_buffer_prototype
-        from zarr.core.sync import sync
-
-        found = sync(self.store.get(self.prefix + name, default_buffer_prototype(), part))
-        if found is None:
-            raise FileNotFoundError(2, "No such file", name)
-        return bytes(found.to_bytes())
-
-
-class _ZarrFile:
-    def __init__(self, files: ZarrFiles, name: str) -> None:
-        self.files, self.name = files, name
-
-    def read_into(self, parts: list[Any], offset: int) -> int:
-        from zarr.abc.store import RangeByteRequest
-
-        total = sum(memoryview(part).nbytes for part in parts)
-        return _fill(parts, self.files.get(self.name, RangeByteRequest(offset, offset + total)), 0)
-
-    def last(self, count: int) -> bytes:
-        from zarr.abc.store import SuffixByteRequest
-
-        return self.files.get(self.name, SuffixByteRequest(count))
-
-
-def _fill(parts: list[Any], content: bytes, begin: int) -> int:
-    """Put content into buffers as if they were one, from byte `begin` on; returns how much of it fitted."""
-    done = 0
-    for part in parts:
-        view = memoryview(part).cast("B")
-        if begin < len(view):
-            count = min(len(view) - begin, len(content) - done)
-            view[begin : begin + count] = content[done : done + count]
-            done += count
-        begin = max(0, begin - len(view))
-    return done
 
 
 @dataclass(frozen=True)
@@ -275,18 +167,29 @@ class ChunkReader:
         layout = self.layout
         with self.files.open(f"{self.name}/{layout.file(shard)}") as file:
             index = self._index(shard, file)
-            for number, rows in chunks.items():
-                try:
-                    if layout.chunk == 1:
-                        self._chunk(file, index[number], out[rows[0]])
-                        for row in rows[1:]:
-                            out[row] = out[rows[0]]
-                    else:
-                        chunk = np.empty((layout.chunk, *layout.row), dtype=layout.dtype)
-                        self._chunk(file, index[number], chunk)
-                        out[rows] = chunk[views[rows] % layout.chunk]
-                except _Wrong as error:
-                    self._blame(bad, views, {number: rows}, str(error))
+            places: dict[int, int] = {}
+            for number in sorted(chunks):
+                offset, size = index[number].tolist()
+                if offset == _ABSENT:
+                    self._blame(bad, views, {number: chunks[number]}, "it is missing from its shard")
+                elif size != layout.chunk_bytes + _CRC:
+                    what = f"its chunk has {size} bytes instead of {layout.chunk_bytes + _CRC}"
+                    self._blame(bad, views, {number: chunks[number]}, what)
+                else:
+                    places[number] = offset
+            for run in _runs(places, layout.chunk_bytes + _CRC):
+                whole = layout.chunk == 1
+                shape = (layout.chunk, *layout.row)
+                targets = [out[chunks[n][0]] if whole else np.empty(shape, dtype=layout.dtype) for n in run]
+                wrong = self._read_run(file, places[run[0]], targets)
+                for number, target, what in zip(run, targets, wrong, strict=True):
+                    rows = chunks[number]
+                    if what:
+                        self._blame(bad, views, {number: rows}, what)
+                    elif not whole:
+                        out[rows] = target[views[rows] % layout.chunk]
+                    elif len(rows) > 1:
+                        out[rows[1:]] = target
 
     def _blame(self, bad: dict[int, str], views: NDArray[np.int64], chunks: Mapping[int, list[int]], what: str) -> None:
         for rows in chunks.values():
@@ -308,21 +211,37 @@ class ChunkReader:
             self._indices[shard] = index
         return index
 
-    def _chunk(self, file: File, place: NDArray[np.uint64], out: NDArray[Any]) -> None:
-        """Read a chunk into `out`, which is contiguous, without a copy, and check it."""
-        offset, size, want = int(place[0]), int(place[1]), self.layout.chunk_bytes
-        if offset == _ABSENT:
-            raise _Wrong("it is missing from its shard")
-        if size != want + _CRC:
-            raise _Wrong(f"its chunk has {size} bytes instead of {want + _CRC}")
-        content = out.reshape(-1).view(np.uint8)
-        said = bytearray(_CRC)
-        if file.read_into([content, said], offset) != size:
-            raise _Wrong("its chunk is cut short")
-        if crc32c(content) != said:
-            raise _Wrong("its chunk fails its checksum")
-        if sys.byteorder == "big":
-            out.byteswap(inplace=True)
+    def _read_run(self, file: File, offset: int, targets: list[NDArray[Any]]) -> list[str]:
+        """Read chunks that lie one after another into contiguous arrays, and say of each what is wrong, "" if nothing.
+
+        There is no copy between the file and the arrays, where the file allows it.
+        """
+        said = bytearray(_CRC * len(targets))
+        sums = [memoryview(said)[_CRC * n : _CRC * (n + 1)] for n in range(len(targets))]
+        contents = [target.reshape(-1).view(np.uint8) for target in targets]
+        got = file.read_into([part for pair in zip(contents, sums, strict=True) for part in pair], offset)
+        wrong = []
+        for number, (target, content) in enumerate(zip(targets, contents, strict=True)):
+            if got < (number + 1) * (self.layout.chunk_bytes + _CRC):
+                wrong.append("its chunk is cut short")
+            else:
+                wrong.append("" if crc32c(content) == sums[number] else "its chunk fails its checksum")
+            if sys.byteorder == "big":
+                target.byteswap(inplace=True)
+        return wrong
+
+
+def _runs(places: Mapping[int, int], size: int) -> Iterator[list[int]]:
+    """Chunks, by number with their offsets, in groups that lie one after another."""
+    run: list[int] = []
+    most = max(1, min(_RUN_CHUNKS, _RUN_BYTES // size))
+    for number, offset in places.items():
+        if run and (len(run) == most or offset != places[run[-1]] + size):
+            yield run
+            run = []
+        run.append(number)
+    if run:
+        yield run
 
 
 class _Wrong(Exception):

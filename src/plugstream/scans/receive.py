@@ -27,7 +27,7 @@ MOST_BYTES = 8 << 20  # of one part of a message: a view of a million receivers
 _BATCH = 64  # messages that share a commit, at most
 _PARTS = 5  # one more than any message has
 _PATIENCE = 0.2  # seconds until the same view is asked for again
-_GRACE = 0.3  # seconds of silence after the end, in case its acknowledgement was lost
+_GRACE = 5.0  # seconds of silence after the end until a sender that did not say goodbye is taken for gone
 
 
 class Receiver:
@@ -56,6 +56,7 @@ class Receiver:
         self._owner: bytes | None = None
         self._asked = (-1, 0.0)
         self._finished = False
+        self._dismissed = False
         self._acknowledge = False
         if self.out.exists():
             self._go_on()
@@ -85,7 +86,10 @@ class Receiver:
         return self._finished
 
     def run(self, *, timeout: float | None = None, progress: Callable[[int], None] | None = None) -> None:
-        """Receive until the end of the scan.
+        """Receive until the end of the scan, and until the sender knows of it.
+
+        The acknowledgement of the end may be lost with its connection, and nobody would be there to repeat it. So it
+        is repeated until the sender says goodbye, or says nothing for some seconds.
 
         Arguments: timeout, seconds without any message after which to give up; progress, called with the number of
         committed views when it has grown.
@@ -104,8 +108,10 @@ class Receiver:
             self._take_batch()
             if progress is not None and self.committed > before:
                 progress(self.committed)
-        while self._socket.poll(int(1000 * _GRACE)):
-            self._take_batch()
+        until = time.monotonic() + _GRACE
+        while not self._dismissed and (left := until - time.monotonic()) > 0:
+            if self._socket.poll(int(1000 * left)) and self._take_batch():
+                until = time.monotonic() + _GRACE
 
     def close(self) -> None:
         """Close the socket and the scan; views that were committed stay, and a later Receiver goes on after them."""
@@ -121,7 +127,8 @@ class Receiver:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _take_batch(self) -> None:
+    def _take_batch(self) -> bool:
+        """Take what has arrived, commit it, and say so to the sender; False if there was nothing to say."""
         for _ in range(_BATCH):
             peer, frames = self._receive()
             self._take(peer, frames)
@@ -129,9 +136,10 @@ class Receiver:
                 break
         if self._writer is not None and not self._finished:
             self._writer.commit()
-        if self._acknowledge and self._owner is not None:
+        heard, self._acknowledge = self._acknowledge and self._owner is not None, False
+        if heard and self._owner is not None:
             self._send(self._owner, "ack", self.committed + self._finished)
-        self._acknowledge = False
+        return heard
 
     def _receive(self) -> tuple[bytes, list[bytes]]:
         """A message of at most so many parts; the rest of a longer one is dropped."""
@@ -148,10 +156,14 @@ class Receiver:
             message = Message.parse(frames)
             if message.kind == "begin":
                 self._begin(peer, message)
-            elif message.kind not in ("view", "end"):
+            elif message.kind not in ("view", "end", "bye"):
                 raise RefusedError("mistyped", f"there is no message of type {message.kind[:20]!r}")
             elif peer != self._owner or message.scan != self.scan:
                 raise RefusedError("unannounced", "the scan was not begun by this sender")
+            elif message.kind == "bye":
+                if not self._finished:
+                    raise RefusedError("early", "the sender leaves before the end of the scan")
+                self._dismissed = True
             else:
                 self._in_turn(message)
         except RefusedError as refused:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -13,11 +14,13 @@ import torch
 from plugstream.errors import InputError
 from plugstream.scans.receive import check_address
 from plugstream.scans.scan import Scan, fingerprint
-from plugstream.scans.stream import begin, end, view, zmq_module
+from plugstream.scans.stream import begin, bye, end, view, zmq_module
 
 __all__ = ["send_scan"]
 
-_RETRY = 0.5  # seconds without an answer until what is not acknowledged is sent again
+_RETRY = 0.5  # seconds without an answer until the receiver is asked where it is
+_UNDER_WAY = 0.1  # seconds in which it may ask for the same message because of others that were under way
+_GOODBYE = 500  # milliseconds for the last message to leave
 
 
 def send_scan(
@@ -33,8 +36,9 @@ def send_scan(
     """Send a scan to `plugstream acquire`, and return how many messages had to be sent again.
 
     View v is sent no sooner than v / rate seconds after the first, and no more than `window` views are under way
-    without an acknowledgement. What is not acknowledged in time, or asked for, is sent again from there on (go-back-N);
-    a receiver that was restarted is told the scan anew and says where to go on. So does a sender that was restarted.
+    without an acknowledgement. What is asked for is sent again from there on (go-back-N). Without an answer for half a
+    second, because messages or answers were lost, the connection broke, or the receiver was restarted, the receiver is
+    told the scan anew and says where to go on; so it is by a sender that was restarted.
 
     Holds for scans with transmitters or plane waves. Returns when the end of the scan is acknowledged; gives up with
     one line when nothing new is acknowledged for `timeout` seconds.
@@ -61,7 +65,9 @@ def send_scan(
             socket.connect(address)
         except zmq.ZMQError as error:
             raise InputError(f"cannot connect to {address}: {error.strerror}") from error
-        return _Sender(zmq, socket, messages, address, rate, window, timeout).run(progress)
+        again = _Sender(zmq, socket, messages, address, rate, window, timeout).run(progress)
+        socket.setsockopt(zmq.LINGER, _GOODBYE)
+        return again
     finally:
         socket.close()
         context.term()
@@ -85,6 +91,9 @@ class _Messages:
         mask = None if geometry.mask is None else geometry.mask[number]
         return view(self.name, number, self.scan.read(torch.tensor([number])).numpy()[0], sources[number], mask)
 
+    def goodbye(self) -> list[bytes]:
+        return bye(self.name, self.scan.n_views)
+
 
 class _Sender:
     """Go-back-N: what is acknowledged, what is sent next, and when to try again."""
@@ -94,11 +103,13 @@ class _Sender:
     ) -> None:
         self.zmq, self.socket, self.messages, self.address = zmq, socket, messages, address
         self.rate, self.window, self.timeout = rate, window, timeout
-        self.acked = -1  # the last sequence that was acknowledged
+        self.acked = -1  # the last sequence that was acknowledged, -1 until the receiver says where it is
+        self.safe = -1  # the same, as it last was
         self.next = 0  # the sequence to send next
         self.beyond = 0  # the first sequence that was never sent
         self.again = 0  # messages that were sent again
         self.start: tuple[float, int] | None = None  # when which sequence was due first
+        self.asked = (-1, 0.0)  # which sequence was asked for again, and when
         self.reason = ""
 
     def run(self, progress: Callable[[int], None] | None) -> int:
@@ -111,18 +122,22 @@ class _Sender:
             if now - news > self.timeout:
                 raise InputError(self._give_up())
             if now - tried > _RETRY:
-                self.next, tried = self.acked + 1, now
+                self.acked, self.next, tried = -1, 0, now
             if self._send_what_is_due(now):
                 tried = now
             if not self.socket.poll(self._wait(now)):
                 continue
-            before = self.acked
+            acked, safe = self.acked, self.safe
             while self.socket.poll(0):
                 self._listen()
-            if self.acked > before:
-                news = tried = time.monotonic()
+            if self.acked > acked:
+                tried = time.monotonic()
+            if self.safe != safe:
+                news = time.monotonic()
                 if progress is not None:
-                    progress(min(self.acked, self.messages.last - 1))
+                    progress(min(self.safe, self.messages.last - 1))
+        with suppress(self.zmq.Again):  # should it not arrive, the receiver ends by itself
+            self.socket.send_multipart(self.messages.goodbye(), self.zmq.NOBLOCK)
         return self.again
 
     def _may_send(self, now: float) -> bool:
@@ -163,11 +178,15 @@ class _Sender:
             raise InputError(f"{self.address} refuses the scan: {reason}")
         if kind == "ack" and self.acked < sequence <= self.messages.last:
             self.start = self.start or (time.monotonic(), sequence + 1)
-            self.acked, self.reason = sequence, ""
-            self.next = max(self.next, sequence + 1)
+            self.acked, self.next = sequence, max(self.next, sequence + 1)
+            if sequence != self.safe:
+                self.safe, self.reason = sequence, ""
         elif kind == "nak" and 0 <= sequence <= self.next:
-            self.next, self.reason = sequence, reason
-            self.acked = min(self.acked, sequence - 1)  # 0 is wanted where the receiver was restarted
+            now, self.reason = time.monotonic(), reason
+            if self.asked[0] != sequence or now - self.asked[1] > _UNDER_WAY:
+                self.asked = (sequence, now)
+                self.next = sequence
+                self.acked = min(self.acked, sequence - 1)  # 0 is wanted where the receiver does not know this sender
 
     def _give_up(self) -> str:
         if self.start is None and not self.reason:

@@ -14,6 +14,7 @@ Readers never look past `views` of the commit record. docs/scan-format.md has th
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -24,29 +25,34 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from plugstream.errors import DamagedError, InputError
-from plugstream.scans.chunks import ChunkReader, Files, Layout, LocalFiles, ZarrFiles
+from plugstream.scans.chunks import ChunkReader, Layout
 from plugstream.scans.geometry import BornGeometry, Setup
 from plugstream.scans.layout import FORMAT, SOURCES, VERSION, Commit, checksum, grid_of
+from plugstream.scans.places import Files, LocalFiles, ZarrFiles
 from plugstream.scans.scan import MemoryScan, check_agreement, check_finite
 
 __all__ = ["StoredScan", "open_scan", "read_attributes"]
 
 # Views are checked and loaded in blocks of about this size.
 _BLOCK_BYTES = 32 << 20
+# A folder with more than this part of the machine's memory is read past the page cache, which could not hold it.
+_CACHED_PART = 0.5
 
 
-def open_scan(path: str | Path) -> StoredScan:
+def open_scan(path: str | Path, *, direct: bool | None = None) -> StoredScan:
     """Open a scan without reading its measurements; whatever does not agree with itself is refused.
 
     Holds for scans of versions 1 to 3, and for those that are still being written: `StoredScan.refresh` then looks
     for more views.
 
-    Arguments: path, a folder, a zip file of one, or an address that fsspec knows, such as s3://bucket/scan.zarr.
+    Arguments: path, a folder, a zip file of one, or an address that fsspec knows, such as s3://bucket/scan.zarr;
+    direct, whether the measurements in a folder are read past the system's page cache, by default if they are larger
+    than half of the memory.
     """
     where, files = _files(path)
     attributes = read_attributes(where, files)
     try:
-        return StoredScan(where, files, attributes)
+        return StoredScan(where, files, attributes, direct=direct)
     except InputError as error:
         raise InputError(f"the scan {where} is damaged or contradicts itself: {error}") from error
     except FileNotFoundError as error:
@@ -62,8 +68,9 @@ class StoredScan:
     last `refresh`.
     """
 
-    def __init__(self, where: str, files: Files, attributes: Mapping[str, Any]) -> None:
+    def __init__(self, where: str, files: Files, attributes: Mapping[str, Any], *, direct: bool | None = None) -> None:
         self.path = where
+        self._direct = direct
         self.version = int(attributes["version"])
         self.id = str(attributes.get("id", ""))
         self.provenance: Mapping[str, Any] = dict(attributes.get("provenance", {}))
@@ -181,6 +188,8 @@ class StoredScan:
         geometry = self.setup.geometry(**rows)
         check_agreement((views, *self._data.layout.row), geometry, self.truth)
         self._rows, self._geometry, self.n_views = rows, geometry, views
+        if isinstance(self._files, LocalFiles):
+            self._files.direct = self.nbytes > _CACHED_PART * _memory() if self._direct is None else self._direct
 
     def _mask(self, reader: ChunkReader, views: NDArray[np.int64]) -> NDArray[Any]:
         """Masks of views; one that is damaged spoils its view, and not the scan."""
@@ -251,6 +260,11 @@ def read_attributes(where: str | Path, files: Files) -> dict[str, Any]:
             f"the scan {where} is damaged: zarr.json fails its checksum; if you changed it yourself, remove its crc32c"
         )
     return attributes
+
+
+def _memory() -> int:
+    """Bytes of memory that the machine has."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def _files(path: str | Path) -> tuple[str, Files]:

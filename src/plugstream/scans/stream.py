@@ -5,6 +5,7 @@ A message has several parts: a JSON header, then bytes. Messages of a scan are n
     0      begin   receivers (R, 2) float64; then JSON: wavelength, background, grid, far_field, source, provenance
     v + 1  view v  data (R,) complex64; then its source, two float64; then, if `mask` is true, R bytes of 0 and 1
     n + 1  end     nothing more: the scan has n views
+    n + 2  bye     nothing more: the sender knows that all is safe, and the receiver need not stay for it
 
 The header has `plugstream` (version of the protocol), `type`, `scan` (an identifier), `sequence`, and with bytes
 `dtype` and `shape` of the first part and `crc32c` of all parts together. All numbers are little-endian.
@@ -26,7 +27,7 @@ from numpy.typing import NDArray
 from plugstream.errors import InputError
 from plugstream.scans.geometry import BornGeometry, Grid, Setup
 
-__all__ = ["HEADER_BYTES", "PROTOCOL", "Message", "RefusedError", "begin", "end", "reply", "view", "zmq_module"]
+__all__ = ["HEADER_BYTES", "PROTOCOL", "Message", "RefusedError", "begin", "bye", "end", "reply", "view", "zmq_module"]
 
 PROTOCOL = 1
 HEADER_BYTES = 1 << 16
@@ -80,6 +81,11 @@ def view(
 def end(scan: str, views: int) -> list[bytes]:
     """The last message: there are this many views."""
     return [_header("end", scan, views + 1, {"views": views})]
+
+
+def bye(scan: str, views: int) -> list[bytes]:
+    """What a sender says when the end was acknowledged; it is not answered."""
+    return [_header("bye", scan, views + 2, {})]
 
 
 def reply(kind: str, scan: str | None, sequence: int, reason: str = "") -> bytes:

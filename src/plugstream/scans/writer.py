@@ -18,9 +18,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from plugstream.errors import InputError
 from plugstream.files import lock_folder, sync_folder, write_whole
-from plugstream.scans.chunks import ChunkReader, Layout, LocalFiles, encode_shard
+from plugstream.scans.chunks import ChunkReader, Layout, encode_shard
 from plugstream.scans.geometry import BornGeometry, Setup
 from plugstream.scans.layout import FILL, SOURCES, Commit, describe, row_layout
+from plugstream.scans.places import LocalFiles
 from plugstream.scans.scan import Scan, check_finite
 from plugstream.scans.store import open_scan, read_attributes
 

@@ -1,0 +1,90 @@
+"""SAGA, SVRG, restarts and half-quadratic splitting from the command line, stopped and resumed to the bit."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from plugstream import (
+    ADMM,
+    SVRG,
+    BornGeometry,
+    BornModel,
+    Geometric,
+    Grid,
+    InputError,
+    LeastSquares,
+    save_scan,
+    simulate,
+)
+from plugstream.cli import main
+from plugstream.recipes import check, make_algorithm
+from plugstream.settings import resolve
+
+
+@pytest.fixture(scope="module")
+def scan():
+    geometry = BornGeometry.rings(Grid((16, 16), 0.01), 0.06, views=8, receivers=16, radius=0.4)
+    truth = torch.zeros(16, 16)
+    truth[4:10, 5:12] = 1
+    return simulate(BornModel(geometry), truth, snr=30)
+
+
+FALLING = ["--step", "100/L", "--step-end", "10/L", "--sigma-end", "0.01", "--sigma-steps", "5"]
+VARIANTS = {
+    "saga": ["--gradient", "saga", "--restart", "residual", "--step", "0.5/L"],
+    "svrg": ["--gradient", "svrg", "--refresh", "0.4", "--restart", "gradient"],
+    "hqs": ["--algorithm", "hqs", "--sampler", "all", *FALLING],
+}
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_stopped_and_resumed_is_the_same_to_the_bit(scan, tmp_path, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    save_scan(scan, tmp_path / "scan.zarr")
+    common = ["reconstruct", "scan.zarr", "--sigma", "0.03", "--batch", "3", *VARIANTS[name]]
+    assert main([*common, "--iterations", "9", "--out", "whole"]) == 0
+    assert main([*common, "--iterations", "4", "--out", "halves"]) == 0
+    assert main(["resume", "halves", "--iterations", "9"]) == 0
+    whole, halves = (np.load(tmp_path / folder / "result.npy") for folder in ("whole", "halves"))
+    assert np.array_equal(whole, halves)
+    assert np.abs(whole).max() > 0.1
+
+
+def test_settings_become_the_algorithm(scan):
+    fidelity = LeastSquares(BornModel(scan.geometry), scan.data)
+
+    def made(**values):
+        return make_algorithm(resolve(None, [("algorithm", k, v) for k, v in values.items()]), fidelity)
+
+    hqs = made(name="hqs", sigma=0.2, sigma_end=0.02, step="100/L", step_end="1/L", sigma_steps=5, iterations=50)
+    assert isinstance(hqs, ADMM)
+    assert not hqs.dual
+    pairs = np.array([hqs.parameters(k) for k in (1, 3, 5, 20)])
+    assert pairs[:, 0] * fidelity.lipschitz_max == pytest.approx([100, 10, 1, 1])
+    assert pairs[:, 1] == pytest.approx([0.2, 0.2 * 0.1**0.5, 0.02, 0.02])
+    numbers = made(sigma=0.2, step=4.0, step_end=1.0, iterations=3)
+    assert numbers.step_size == Geometric(4.0, 1.0, 3)
+    assert made(sigma=1.0, gradient="svrg", refresh=0.25).gradient == SVRG(0.25)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"step": "1/L", "step_end": 3.0}, "both be numbers or multiples"),
+        ({"refresh": 0.5}, "refresh is for the gradient svrg"),
+        ({"step_end": "1/M"}, "cannot read the step"),
+    ],
+)
+def test_settings_that_do_not_go_together_are_refused(scan, values, message):
+    settings = resolve(None, [("algorithm", "sigma", 0.1), *(("algorithm", k, v) for k, v in values.items())])
+    with pytest.raises(InputError, match=message):
+        check(settings, scan.geometry)
+
+
+@pytest.mark.parametrize("gradient", ["saga", "svrg"])
+def test_a_growing_scan_is_refused(scan, gradient):
+    given = [("algorithm", "sigma", 0.1), ("algorithm", "gradient", gradient), ("scan", "follow", True)]
+    with pytest.raises(InputError, match="cannot follow a scan that grows"):
+        check(resolve(None, given), scan.geometry)

@@ -1,0 +1,201 @@
+"""Scans over ZeroMQ when something breaks: connections, processes, disks, and people who wait for an answer."""
+
+from __future__ import annotations
+
+import random
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from contextlib import suppress
+
+import numpy as np
+import pytest
+import torch
+
+from plugstream import InputError, open_scan
+from plugstream.cli import main
+from plugstream.scans import receive
+from plugstream.scans.receive import Receiver
+from plugstream.scans.send import send_scan
+from plugstream.scans.stream import begin, bye, end
+from streaming import ANY, SMALL, Client, acquiring, assert_same, make_scan, message, receiving
+
+
+def test_the_end_is_acknowledged_until_the_sender_knows(tmp_path):
+    """The answer to the end may be lost with its connection: whoever asks again is told, and then it is over."""
+    scan = make_scan(3)
+    with receiving(tmp_path / "s.zarr") as receiver:
+        with Client(receiver.address) as deaf:
+            for frames in [begin("scan", scan.geometry, {}), *(message(scan, v) for v in range(3)), end("scan", 3)]:
+                deaf.say(frames)
+            while not receiver.finished:
+                time.sleep(0.01)
+        time.sleep(0.5)  # longer than a sender waits until it tries again
+        with Client(receiver.address) as again:
+            assert again.ask(end("scan", 3)) == ("nak", 0)
+            assert again.ask(begin("scan", scan.geometry, {})) == ("ack", 4)
+            again.say(bye("scan", 3))
+        said = time.monotonic()
+    assert time.monotonic() - said < receive._GRACE / 2  # it did not wait any longer
+    assert_same(tmp_path / "s.zarr", scan)
+
+
+def test_connections_that_break_lose_nothing(tmp_path):
+    """A proxy that cuts the line every few thousand bytes, in the middle of messages."""
+    scan = make_scan(80, 60)
+    server = socket.create_server(("127.0.0.1", 0))
+    cuts = 0
+
+    def pump(source, sink, budget):
+        nonlocal cuts
+        try:
+            while content := source.recv(1000):
+                sink.sendall(content)
+                budget -= len(content)
+                if budget < 0:
+                    cuts += 1
+                    break
+        except OSError:
+            pass
+        for end_ in (source, sink):
+            with suppress(OSError):
+                end_.shutdown(socket.SHUT_RDWR)
+
+    def proxy(port):
+        rng = random.Random(0)
+        while True:
+            try:
+                near, _ = server.accept()
+                far = socket.create_connection(("127.0.0.1", port))
+            except OSError:
+                return
+            threading.Thread(target=pump, args=(near, far, rng.randrange(8_000, 20_000)), daemon=True).start()
+            threading.Thread(target=pump, args=(far, near, 10**9), daemon=True).start()
+
+    with receiving(tmp_path / "s.zarr") as receiver:
+        threading.Thread(target=proxy, args=(int(receiver.address.rsplit(":", 1)[1]),), daemon=True).start()
+        send_scan(scan, f"tcp://127.0.0.1:{server.getsockname()[1]}", window=8)
+    server.close()
+    assert cuts >= 3
+    assert_same(tmp_path / "s.zarr", scan)
+    assert receiver.counts["accepted"] == 80
+
+
+def test_a_receiver_that_is_killed_goes_on_where_it_was(tmp_path):
+    scan = make_scan(60)
+    out = tmp_path / "s.zarr"
+    result = []
+    with acquiring(out) as (first, address, _):
+        sender = threading.Thread(target=lambda: result.append(send_scan(scan, address, rate=50, timeout=30)))
+        sender.start()
+        while not (out.exists() and open_scan(out).n_views >= 10):
+            time.sleep(0.01)
+        first.kill()
+        first.wait()
+    before = open_scan(out).n_views
+    assert 10 <= before < 60
+    assert not open_scan(out).complete
+    with acquiring(out, address) as (second, _, said):
+        assert f"going on after {before} views" in said
+        sender.join(30)
+        assert second.wait(30) == 0
+        assert "60 views in" in second.stderr.read()
+    assert len(result) == 1
+    assert_same(out, scan)
+
+
+def test_a_sender_that_is_killed_is_started_again(tmp_path):
+    """Real processes on both sides: acquire, and simulate --stream, killed in the middle and run again."""
+    out = tmp_path / "s.zarr"
+    with acquiring(out) as (receiver, address, _):
+        words = [sys.executable, "-m", "plugstream", "simulate", *SMALL, "--stream", address, "--rate", "20"]
+        sender = subprocess.Popen(words, stderr=subprocess.DEVNULL)
+        while not (out.exists() and open_scan(out).n_views >= 5):
+            assert sender.poll() is None
+            time.sleep(0.01)
+        sender.send_signal(signal.SIGKILL)
+        sender.wait()
+        assert open_scan(out).n_views < 40
+        assert main(["simulate", str(tmp_path / "direct.zarr"), *SMALL, "--stream", address]) == 0
+        assert receiver.wait(30) == 0
+        said = receiver.stderr.read()
+    assert "40 views in" in said
+    assert "complete; not used: " in said
+    assert_same(out, open_scan(tmp_path / "direct.zarr"))
+
+
+def test_another_scan_is_refused(tmp_path):
+    scan, other = make_scan(5), make_scan(5, 8)
+    with receiving(tmp_path / "s.zarr") as receiver:
+        with Client(receiver.address) as client:
+            assert client.ask(begin("scan", scan.geometry, {})) == ("ack", 0)
+            assert client.ask(begin("other", scan.geometry, {})) == ("refuse", 0)
+        with pytest.raises(
+            InputError, match=r"refuses the scan: s.zarr is of scan scan, which was begun with other rec"
+        ):
+            send_scan(other, receiver.address, name="scan")
+        send_scan(scan, receiver.address, name="scan")
+    assert receiver.counts["foreign"] == 2
+    assert_same(tmp_path / "s.zarr", scan)
+
+
+def silenced(receiver):
+    with pytest.raises(InputError, match="nothing was received"):
+        receiver.run(timeout=1.5)
+
+
+def test_both_sides_give_up_in_one_line(tmp_path):
+    scan = make_scan(4)
+    with socket.create_server(("127.0.0.1", 0)) as mute:  # it accepts, and says nothing
+        address = f"tcp://127.0.0.1:{mute.getsockname()[1]}"
+        with pytest.raises(
+            InputError, match=r"nobody answered at tcp://127.0.0.1:.* for 0.5 s; start 'plugstream acquire'"
+        ):
+            send_scan(scan, address, timeout=0.5)
+    with Receiver(tmp_path / "s.zarr", ANY) as receiver:
+        with pytest.raises(InputError, match=r"nothing was received for 0.2 s; 0 views are in"):
+            receiver.run(timeout=0.2)
+        with Client(receiver.address) as client:
+            client.say(begin("scan", scan.geometry, {}))
+            client.say(message(scan, 0))
+            with pytest.raises(InputError, match=r"nothing was received for 0.3 s; 1 views are in"):
+                receiver.run(timeout=0.3)
+    assert torch.equal(open_scan(tmp_path / "s.zarr").read(), scan.data[:1])
+    nan = make_scan(4)
+    nan.data[2, 3] = np.nan
+    with Receiver(tmp_path / "n.zarr", ANY) as receiver:
+        thread = threading.Thread(target=silenced, args=(receiver,))
+        thread.start()
+        with pytest.raises(
+            InputError, match=r"acknowledged nothing new for 1 s .view 2 of the scan holds NaN or infinity"
+        ):
+            send_scan(nan, receiver.address, timeout=1)
+        thread.join()
+    assert open_scan(tmp_path / "n.zarr").n_views == 2
+
+
+def test_a_full_disk_ends_it_in_one_line(tmp_path, monkeypatch):
+    import plugstream.scans.writer as writer
+
+    scan, whole = make_scan(4), writer.write_whole
+    with Receiver(tmp_path / "s.zarr", ANY) as receiver, Client(receiver.address) as client:
+        client.say(begin("scan", scan.geometry, {}))
+        client.say(message(scan, 0))
+        with pytest.raises(InputError, match="nothing was received"):
+            receiver.run(timeout=0.3)
+
+        def full(path, parts):
+            raise OSError(28, "No space left on device")
+
+        monkeypatch.setattr(writer, "write_whole", full)
+        client.say(message(scan, 1))
+        with pytest.raises(InputError, match="No space left on device"):
+            receiver.run(timeout=5)
+        monkeypatch.setattr(writer, "write_whole", whole)
+    with receiving(tmp_path / "s.zarr") as receiver:
+        assert receiver.committed == 1
+        send_scan(scan, receiver.address, name="scan")
+    assert_same(tmp_path / "s.zarr", scan)

@@ -1,0 +1,124 @@
+"""Scans that are sent and received on loopback, for the tests of streams: real sockets and processes."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import threading
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+import zmq
+
+from plugstream import BornGeometry, Grid, InputError, MemoryScan, open_scan, ring
+from plugstream.scans.receive import Receiver
+from plugstream.scans.stream import view
+
+ANY = "tcp://127.0.0.1:*"
+SMALL = ["--size", "24", "--views", "40", "--receivers", "30", "--radius", "0.4", "--wavelength", "0.03"]
+
+
+def make_scan(views=20, receivers=9, *, plane=False, masked=False, seed=0):
+    rng = np.random.default_rng(seed)
+    data = rng.standard_normal((views, receivers)) + 1j * rng.standard_normal((views, receivers))
+    sources = {"plane_waves" if plane else "transmitters": ring(views, 1.0, start=7)}
+    mask = rng.random((views, receivers)) < 0.7 if masked else None
+    if masked:
+        data[~mask] = np.nan
+    geometry = BornGeometry(
+        receivers=ring(receivers, 0.5), wavelength=0.03, grid=Grid((8, 6), 0.01, (0.1, 0.2)), mask=mask, **sources
+    )
+    return MemoryScan(torch.from_numpy(data.astype(np.complex64)), geometry, provenance={"seed": seed})
+
+
+def assert_same(path, scan):
+    got = open_scan(path)
+    assert got.complete
+    got.check()
+    assert got.read().numpy().tobytes() == scan.read().numpy().tobytes()  # to the bit, NaN where it is masked too
+    for name in ("receivers", "transmitters", "plane_waves", "mask"):
+        assert np.array_equal(getattr(got.geometry, name), getattr(scan.geometry, name)), name
+    assert got.geometry.grid == scan.geometry.grid
+    assert got.geometry.wavelength == scan.geometry.wavelength
+
+
+@contextmanager
+def receiving(path, **options):
+    """A receiver that runs in a thread."""
+    with Receiver(path, ANY, **options) as receiver:
+        errors = []
+
+        def run():
+            try:
+                receiver.run(timeout=20)
+            except InputError as error:
+                errors.append(error)
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        try:
+            yield receiver
+        finally:
+            thread.join(30)
+            assert not thread.is_alive()
+            assert not errors
+
+
+@contextmanager
+def acquiring(out, listen=ANY):
+    """A real `plugstream acquire`, and where it listens."""
+    words = [sys.executable, "-m", "plugstream", "acquire", str(out), "--listen", listen, "--timeout", "60"]
+    process = subprocess.Popen(words, stderr=subprocess.PIPE, text=True)
+    try:
+        line = process.stderr.readline()
+        yield process, re.search(r"tcp://\S+\d", line)[0], line
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.wait()
+        process.stderr.close()
+
+
+class Client:
+    """A sender that sends whatever it is told to."""
+
+    def __init__(self, address):
+        self.context = zmq.Context()
+        self.socket = self.context.socket(zmq.DEALER)
+        self.socket.linger = 500
+        self.socket.connect(address)
+
+    def say(self, frames):
+        self.socket.send_multipart(frames)
+
+    def ask(self, frames):
+        """Send, and return the answer: its type and sequence."""
+        self.say(frames)
+        return self.hear()
+
+    def hear(self):
+        assert self.socket.poll(5000), "no answer"
+        answer = json.loads(self.socket.recv())
+        return answer["type"], answer["sequence"]
+
+    def close(self):
+        self.socket.close()
+        self.context.term()
+
+    __enter__ = lambda self: self  # noqa: E731
+    __exit__ = lambda self, *_: self.close()  # noqa: E731
+
+
+def message(scan, number, name="scan"):
+    geometry = scan.geometry
+    mask = None if geometry.mask is None else geometry.mask[number]
+    sources = geometry.transmitters if geometry.plane_waves is None else geometry.plane_waves
+    return view(name, number, scan.data[number].numpy(), sources[number], mask)
+
+
+def changed(frames, **fields):
+    """A message with other claims in its header."""
+    return [json.dumps({**json.loads(frames[0]), **fields}).encode(), *frames[1:]]
