@@ -1,0 +1,70 @@
+"""Find the best sigma, step and momentum for a scan, with a truth or without one."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+from pathlib import Path
+
+from plugstream.cli.common import say, scan_place, settings_of
+from plugstream.errors import InputError
+
+SECTIONS: tuple[str, ...] = ("algorithm", "sampler", "denoiser", "compute")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """What the command has besides settings."""
+    parser.add_argument("scan", type=scan_place, help="a scan: a Zarr folder, a zip file of one, or an fsspec address")
+    parser.add_argument("--out", type=Path, default=Path("tuned.toml"), help="the settings to write (tuned.toml)")
+    parser.add_argument(
+        "--by", help="snr, held-out or discrepancy; snr where the scan has its truth, and held-out where not"
+    )
+    parser.add_argument("--over", default="sigma", help="what to search, of sigma,step,momentum (sigma)")
+    parser.add_argument("--sigma-low", type=float, default=5e-4, help="least sigma (0.0005)")
+    parser.add_argument("--sigma-high", type=float, default=0.1, help="largest sigma (0.1)")
+    parser.add_argument("--evaluations", type=int, default=12, help="reconstructions to find sigma with (12)")
+    parser.add_argument("--held", type=float, default=0.1, help="part of the views to judge by (0.1)")
+    parser.add_argument(
+        "--noise", type=float, metavar="DB", help="input SNR of the data, for the discrepancy principle"
+    )
+
+
+def run(parsed: argparse.Namespace) -> int:
+    """Search, with every evaluation in a journal beside OUT; the same command goes on from there after a stop."""
+    settings = settings_of(parsed)
+    if parsed.out.suffix != ".toml":
+        raise InputError(f"settings are written as .toml, not as {parsed.out.name!r}")
+    if parsed.out.exists():
+        raise InputError(f"{parsed.out} exists already; remove it or choose another name")
+    if not parsed.out.parent.is_dir():
+        raise InputError(f"the folder {parsed.out.parent} does not exist; make it first")
+    from plugstream import __version__
+    from plugstream.files import write_whole
+    from plugstream.scans.store import open_scan
+    from plugstream.settings import to_toml
+    from plugstream.tuning.scan import Plan, tune_scan
+
+    scan = open_scan(parsed.scan).load()
+    plan = Plan(
+        by=parsed.by or ("held-out" if scan.truth is None else "snr"),
+        over=tuple(name.strip() for name in parsed.over.split(",")),
+        low=parsed.sigma_low,
+        high=parsed.sigma_high,
+        evaluations=parsed.evaluations,
+        held=parsed.held,
+        noise=parsed.noise,
+    )
+    journal = parsed.out.with_suffix(".jsonl")
+    say(f"searching {', '.join(plan.over)} by {plan.by}; {journal} keeps what was tried")
+    try:
+        best, score = tune_scan(scan, settings, plan, journal, say)
+    except KeyboardInterrupt:
+        say(f"stopped; the same command goes on from {journal}")
+        return 130
+    command = f"plugstream reconstruct {shlex.quote(str(parsed.scan))} --settings {shlex.quote(str(parsed.out))}"
+    header = f"plugstream {__version__} tune, by {plan.by}: {score:.3f} dB\nuse with: {command}"
+    write_whole(parsed.out, [to_toml(best, header).encode()])
+    a = best.algorithm
+    say(f"sigma {a.sigma:.5g}, step {a.step}, momentum {a.momentum}: {score:.2f} dB by {plan.by}")
+    say(f"wrote {parsed.out}; use it with: {command}")
+    return 0

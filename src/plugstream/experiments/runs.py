@@ -1,0 +1,251 @@
+"""One run of an experiment: which algorithm with which settings, on all images at once, and the search for sigma."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from plugstream.algorithms import ADMM, SAGA, SVRG, Algorithm, Estimator, Plain, ProximalGradient
+from plugstream.denoisers import BM3D, TNRD, TV, Clipped, ConvexRidge, Denoiser
+from plugstream.errors import InputError, PlugstreamWarning
+from plugstream.experiments.setup import PerImage, Problem
+from plugstream.monitors import SNR, Distance, Monitor
+from plugstream.sampling import All, Epochs, Fixed, Sampler, Shifted, Uniform, evenly_spaced
+from plugstream.schedules import Geometric, OverL
+from plugstream.solver import Result, solve
+from plugstream.tuning import golden_section
+
+__all__ = [
+    "Spec",
+    "Tuned",
+    "as_numpy",
+    "falling",
+    "make_algorithm",
+    "make_denoiser",
+    "make_sampler",
+    "outcome",
+    "run",
+    "shipped",
+    "tune",
+]
+
+
+@dataclass(frozen=True)
+class Spec:
+    """All of a run but sigma.
+
+    method: pgm (FISTA, PnP-SGD), admm or hqs. views: of a step, all if None. step and step_end: multiples of 1/L.
+    sigma_end: sigma at the end over sigma at the start. falling: steps in which both reach their end, all if None.
+    """
+
+    method: str = "pgm"
+    denoiser: str = "bm3d"
+    sampler: str = "shifted"
+    views: int | None = 10
+    step: float = 1.0
+    step_end: float | None = None
+    sigma_end: float | None = None
+    falling: int | None = None
+    momentum: str = "nesterov"
+    gradient: str = "plain"
+    restart: str = "none"
+    iterations: int = 150
+
+    def about(self) -> dict[str, Any]:
+        """As JSON, to tell cells apart."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """The sigma that was found for each image, the SNR it gave, and the settings that it is for."""
+
+    spec: Spec
+    sigma: list[float]
+    snr: list[float]
+    evaluations: int
+
+
+def make_denoiser(name: str, weights: Path | None = None) -> Denoiser:
+    """The denoiser as the paper used it: values are clipped at zero before BM3D and TNRD, and TV is constrained.
+
+    "tnrd" is that of `weights`, ours without; "tnrd-ours" and "ridge" are the trained ones that ship with plugstream.
+    """
+    if name == "tv":
+        return TV(low=0.0, tol=0.0, max_iterations=20)
+    if name == "tnrd":
+        return Clipped(TNRD() if weights is None else TNRD.load(weights), 0.0)
+    if name == "tnrd-ours":
+        return Clipped(TNRD(), 0.0)
+    if name == "ridge":
+        return Clipped(ConvexRidge(tol=1e-3), 0.0)
+    return Clipped(BM3D(), 0.0)
+
+
+def shipped() -> tuple[str, ...]:
+    """The trained denoisers whose weights are installed."""
+    out = []
+    for name in ("tnrd-ours", "ridge"):
+        try:
+            make_denoiser(name)
+        except InputError:
+            continue
+        out.append(name)
+    return tuple(out)
+
+
+def make_sampler(spec: Spec, n_views: int) -> Sampler:
+    """The sampler of a run."""
+    if spec.views is None or spec.sampler == "all":
+        return All()
+    if spec.sampler == "fixed":
+        return Fixed(tuple(evenly_spaced(spec.views, n_views).tolist()))
+    if spec.sampler == "shifted":
+        return Shifted(spec.views)
+    return Epochs(spec.views) if spec.sampler == "epochs" else Uniform(spec.views)
+
+
+def make_algorithm(
+    problem: Problem, spec: Spec, sigma: Sequence[float] | NDArray[np.float64], weights: Path | None = None
+) -> Algorithm[Any]:
+    """The algorithm, with a sigma for each image."""
+    levels = torch.as_tensor(np.asarray(sigma), dtype=problem.fidelity.dtype, device=problem.device)
+    falling = spec.falling or spec.iterations
+    common: dict[str, Any] = {
+        "sigma": 1.0 if spec.sigma_end is None else Geometric(1.0, spec.sigma_end, falling),
+        "step_size": OverL(spec.step if spec.step_end is None else Geometric(spec.step, spec.step_end, falling)),
+        "sampler": make_sampler(spec, problem.fidelity.n_views),
+    }
+    denoiser = PerImage(make_denoiser(spec.denoiser, weights), levels)
+    if spec.method in ("admm", "hqs"):
+        return ADMM(problem.fidelity, denoiser, dual=spec.method == "admm", **common)
+    gradients: dict[str, Estimator] = {"plain": Plain(), "saga": SAGA(), "svrg": SVRG()}
+    return ProximalGradient(
+        problem.fidelity,
+        denoiser,
+        momentum=spec.momentum,
+        gradient=gradients[spec.gradient],
+        restart=spec.restart,
+        **common,
+    )
+
+
+def run(
+    problem: Problem,
+    spec: Spec,
+    sigma: Sequence[float] | NDArray[np.float64],
+    *,
+    distance: bool = False,
+    every: int = 1,
+    weights: Path | None = None,
+) -> Result[Any]:
+    """Run it from zero on all images, and measure the SNR, and on request the distance, every so many steps.
+
+    `problem.counted.visits` then says how many views it took, unless the distance took some too.
+    """
+    problem.counted.visits = 0.0
+    monitors: list[Monitor] = [SNR(problem.truth)]
+    if distance:
+        monitors.append(Distance())
+    with warnings.catch_warnings():
+        # Conjugate gradients that stop at their limit are part of the experiment, and told in the documentation.
+        warnings.simplefilter("ignore", PlugstreamWarning)
+        return solve(
+            make_algorithm(problem, spec, sigma, weights),
+            torch.zeros_like(problem.truth),
+            iterations=spec.iterations,
+            monitors=monitors,
+            every=every,
+            divergence=None,  # one image that runs away must not stop the others
+        )
+
+
+def outcome(problem: Problem, result: Result[Any], **more: Any) -> dict[str, Any]:
+    """A run as a cell keeps it: the last SNR of each image, the curves, and how long it took."""
+    history = {
+        name: {
+            "step": series.step.tolist(),
+            "time": np.round(series.time, 5).tolist(),
+            "value": _rounded(series.value),
+        }
+        for name, series in result.history.items()
+    }
+    snr = result.history["snr"].value[-1]
+    return {
+        "names": list(problem.names),
+        "snr": _rounded(snr),
+        "iterations": int(result.state.k),
+        "seconds": round(result.time, 4),
+        "passes": round(problem.counted.visits / problem.fidelity.n_views, 2),
+        "reason": result.reason.name,
+        "device": str(problem.device),
+        "history": history,
+        **more,
+    }
+
+
+def tune(
+    problem: Problem,
+    specs: Sequence[Spec],
+    low: float,
+    high: float,
+    *,
+    grid: int = 5,
+    evaluations: int = 11,
+    weights: Path | None = None,
+) -> Tuned:
+    """The settings and the sigma of each image that give the best SNR at the end of a run.
+
+    Every spec is tried on a grid of sigma; the one with the best average over the images goes on to golden section,
+    each image in a bracket of its own, all images in one run.
+
+    Arguments: low, high of sigma, on the scale 0 .. 255; evaluations of the spec that wins, the grid's among them.
+    """
+
+    def objective(spec: Spec) -> Any:
+        def score(sigma: NDArray[np.float64]) -> NDArray[np.float64]:
+            key = tuple(np.round(sigma, 12))
+            if key not in known[spec]:
+                result = run(problem, spec, sigma / 255, every=spec.iterations, weights=weights)
+                known[spec][key] = result.history["snr"].value[-1]
+            return known[spec][key]
+
+        return score
+
+    known: dict[Spec, dict[tuple[float, ...], NDArray[np.float64]]] = {spec: {} for spec in specs}
+    n = len(problem.names)
+    first, last = np.full(n, low), np.full(n, high)
+    best = max(
+        specs,
+        key=lambda spec: float(golden_section(objective(spec), first, last, grid=grid, evaluations=grid).score.mean()),
+    )
+    found = golden_section(objective(best), first, last, grid=grid, evaluations=evaluations)
+    total = sum(len(tries) for tries in known.values())
+    return Tuned(best, (found.value / 255).tolist(), found.score.tolist(), total)
+
+
+def falling(spec: Spec, end: float, steps: int) -> Spec:
+    """The spec with gamma falling to `end` / L in so many steps, and sigma with its square root."""
+    return replace(spec, step_end=end, sigma_end=math.sqrt(end / spec.step), falling=steps)
+
+
+def as_numpy(image: Tensor) -> NDArray[np.float16]:
+    """An image for a cell's arrays: half precision is finer than the 8 bits it will be looked at with."""
+    return image.detach().cpu().numpy().astype(np.float16)
+
+
+def _rounded(values: NDArray[np.float64]) -> Any:
+    """To six digits: what is printed has two, and files should stay small."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        digits = 5 - np.floor(np.log10(np.abs(values)))
+        scale = 10 ** np.where(np.isfinite(digits), digits, 0)
+        return np.where(np.isfinite(values), np.round(values * scale) / scale, values).tolist()

@@ -1,0 +1,185 @@
+"""The best settings for one scan: which algorithm settings and sigma reconstruct it best, by a truth or without one."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from plugstream.algorithms import Algorithm
+from plugstream.errors import InputError, PlugstreamWarning
+from plugstream.fidelity import LeastSquares
+from plugstream.monitors import snr
+from plugstream.recipes import check, make_algorithm, make_model
+from plugstream.scans.scan import Scan, fingerprint
+from plugstream.settings import Settings, resolve
+from plugstream.solver import solve
+from plugstream.tuning.journal import Journal
+from plugstream.tuning.scores import discrepancy_score, held_out_score, split_views
+from plugstream.tuning.search import golden_section, successive_halving
+
+__all__ = ["Plan", "tune_scan"]
+
+# Multiples of the step that was asked for. Twice 1/L is where the gradient step stops being nonexpansive.
+_STEPS = (1.0, 0.5, 1.5)
+_MOMENTA = ("nesterov", "chambolle-dossal", "none")
+# Values of sigma that successive halving starts from, besides the other settings.
+_SIGMAS = 4
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to search for, and by what.
+
+    by: "snr" (needs a truth), "held-out" (a part `held` of the views judges) or "discrepancy" (needs `noise`, the input
+    SNR in dB). over: sigma, and if named step and momentum. low, high: of sigma. evaluations: of the golden section.
+    """
+
+    by: str = "snr"
+    over: tuple[str, ...] = ("sigma",)
+    low: float = 5e-4
+    high: float = 0.1
+    evaluations: int = 12
+    held: float = 0.1
+    noise: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.by not in ("snr", "held-out", "discrepancy"):
+            raise InputError(f"there is no score {self.by!r}; choose snr, held-out or discrepancy")
+        if unknown := set(self.over) - {"sigma", "step", "momentum"}:
+            raise InputError(f"cannot search over {sorted(unknown)[0]!r}; choose among sigma, step and momentum")
+        if self.by == "discrepancy" and (self.noise is None or not math.isfinite(self.noise)):
+            raise InputError("the discrepancy principle needs the noise in the data: give its input SNR, --noise DB")
+        if not 0 < self.low < self.high:
+            raise InputError(f"sigma is searched from low to high, 0 < low < high, not from {self.low} to {self.high}")
+        if self.evaluations < 5:
+            raise InputError(f"at least 5 evaluations are needed, not {self.evaluations}")
+
+
+def tune_scan(
+    scan: Scan, settings: Settings, plan: Plan, journal: Path, say: Callable[[str], None] = lambda text: None
+) -> tuple[Settings, float]:
+    """The settings with which a scan is reconstructed best, and their score (dB; larger is better).
+
+    With only sigma to find: a grid of five and golden section. With step or momentum besides: successive halving over
+    their combinations with four values of sigma, then golden section of sigma for the winner. Each evaluation is a
+    reconstruction of `settings.algorithm.iterations` steps (fewer in the first rounds of halving), whose score at
+    the last step counts, and is written to the journal; a search that was stopped goes on from there.
+
+    Arguments: settings say everything that is not searched; the sigma they may hold only serves their check.
+    """
+    level = settings.algorithm.sigma or plan.low
+    settings = _with(settings, sigma=level, lam=None)
+    check(settings, scan.geometry)
+    if plan.by == "snr" and scan.truth is None:
+        raise InputError("the scan has no true image to measure the SNR against; use --by held-out or discrepancy")
+    if settings.algorithm.sigma_end is not None:
+        raise InputError("sigma_end is not scaled with sigma, so it cannot be searched; leave it out")
+    about = {
+        "scan": fingerprint(scan),
+        "views": scan.n_views,
+        "plan": [plan.by, list(plan.over), plan.low, plan.high, plan.held, plan.noise],
+        "settings": _with(settings, sigma=1.0).model_dump(exclude={"simulate", "monitor", "run", "scan"}),
+    }
+    book = Journal(journal, about)
+    if len(book):
+        say(f"{journal} holds {len(book)} evaluations already")
+    judge = _Judge(scan, settings, plan)
+    count = 0
+
+    def score(chosen: dict[str, Any], iterations: int) -> float:
+        nonlocal count
+        count += 1
+        fresh = len(book)
+        value = book.ask({**chosen, "iterations": iterations}, lambda: judge(chosen, iterations))
+        if len(book) > fresh:
+            named = ", ".join(f"{k} {v:.5g}" if isinstance(v, float) else f"{k} {v}" for k, v in chosen.items())
+            say(f"{count}: {named}, {iterations} steps: {value:.3f} dB")
+        return value
+
+    steps = settings.algorithm.iterations
+    winner: dict[str, Any] = {}
+    if set(plan.over) & {"step", "momentum"}:
+        tried = [
+            {**other, "sigma": float(sigma)}
+            for other in _others(settings, plan.over)
+            for sigma in np.geomspace(plan.low, plan.high, _SIGMAS + 2)[1:-1]
+        ]
+        best = successive_halving(score, tried, budget=steps, least=max(1, min(steps, 5)))[0][1]
+        winner = {key: value for key, value in best.items() if key != "sigma"}
+    found = golden_section(
+        lambda sigma: score({**winner, "sigma": float(sigma[0])}, steps),
+        plan.low,
+        plan.high,
+        evaluations=plan.evaluations,
+    )
+    if not np.isfinite(found.score[0]):
+        raise InputError("no setting that was tried gave an image; choose another range of sigma, or a shorter step")
+    return _with(settings, **winner, sigma=float(found.value[0])), float(found.score[0])
+
+
+class _Judge:
+    """Reconstructs with given settings, and scores the image."""
+
+    def __init__(self, scan: Scan, settings: Settings, plan: Plan) -> None:
+        self.settings, self.plan = settings, plan
+        model = make_model(scan.geometry, settings.compute)
+        data = scan.read()
+        self.whole = LeastSquares(model, data)
+        self.truth = None if scan.truth is None else torch.from_numpy(scan.truth).to(model.device)
+        self.fidelity, self.held = self.whole, torch.arange(0)
+        if plan.by == "held-out":
+            kept, self.held = split_views(scan.n_views, plan.held)
+            if settings.sampler.name == "fixed":
+                raise InputError("the sampler fixed may need views that are held out; use another, or --by discrepancy")
+            self.fidelity = LeastSquares(model, data, available=kept)
+
+    def __call__(self, chosen: dict[str, Any], iterations: int) -> float:
+        algorithm: Algorithm[Any] = make_algorithm(_with(self.settings, **chosen), self.fidelity)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", PlugstreamWarning)  # a step that is too long shows in the score
+            result = solve(algorithm, iterations=iterations)
+        if result.reason.failed:
+            return -math.inf
+        if result.reason.name == "INTERRUPTED":
+            raise KeyboardInterrupt
+        if self.plan.by == "snr":
+            assert self.truth is not None
+            return float(snr(result.image, self.truth))
+        if self.plan.by == "held-out":
+            return float(held_out_score(self.whole, result.image, self.held))
+        assert self.plan.noise is not None
+        return float(discrepancy_score(self.whole, result.image, self.plan.noise))
+
+
+def _others(settings: Settings, over: Sequence[str]) -> list[dict[str, Any]]:
+    """The combinations of step and momentum to try, what was asked for first."""
+    options: dict[str, list[Any]] = {}
+    if "step" in over:
+        step = settings.algorithm.step
+        options["step"] = [_times(step, factor) for factor in _STEPS]
+    if "momentum" in over and settings.algorithm.name == "pgm":
+        asked = settings.algorithm.momentum
+        options["momentum"] = [asked, *(m for m in _MOMENTA if m != asked)]
+    return [dict(zip(options, values, strict=True)) for values in itertools.product(*options.values())]
+
+
+def _times(step: float | str, factor: float) -> float | str:
+    if isinstance(step, str):
+        from plugstream.schedules import at, parse_step
+
+        return f"{factor * at(parse_step(step).multiple, 1):g}/L"
+    return factor * step
+
+
+def _with(settings: Settings, **changes: Any) -> Settings:
+    """The settings with some of the algorithm's changed, checked again."""
+    values = [(section, key, value) for section, table in settings.model_dump().items() for key, value in table.items()]
+    return resolve(None, [*values, *(("algorithm", key, value) for key, value in changes.items())])
