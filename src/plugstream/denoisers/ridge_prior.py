@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import conv2d, conv_transpose2d, fold, pad
+from torch.nn.functional import conv2d, conv_transpose2d, pad
 
 from plugstream.errors import InputError
 
@@ -171,12 +171,23 @@ def _mirrored(count: int, by: int, device: torch.device) -> Tensor:
 
 
 def _conv_adjoint(u: Tensor, kernels: Tensor) -> Tensor:
-    """The adjoint of conv2d with these kernels; on the CPU as one product of matrices, which is quicker there."""
+    """The adjoint of conv2d with these kernels.
+
+    On the CPU a product of matrices, whose rows are then added up in their places, down and across: a third of the time
+    of `torch.nn.functional.fold`, which adds up both at once.
+    """
     if u.is_cuda:
         return conv_transpose2d(u, kernels)
+    stack, _, height, width = u.shape
     size = kernels.shape[-1]
-    shape = (u.shape[-2] + size - 1, u.shape[-1] + size - 1)
-    return fold(kernels.flatten(1).T @ u.flatten(2), shape, size)
+    shares = (kernels.flatten(1).T @ u.flatten(2)).view(stack, size, size, height, width)
+    down = u.new_zeros(stack, size, height + size - 1, width)
+    for i in range(size):
+        down[:, :, i : i + height] += shares[:, i]
+    out = u.new_zeros(stack, 1, height + size - 1, width + size - 1)
+    for j in range(size):
+        out[:, 0, :, j : j + width] += down[:, j]
+    return out
 
 
 class RidgePotential:
@@ -191,27 +202,28 @@ class RidgePotential:
 
     def __init__(self, kernels: Tensor, amounts: Tensor, widths: Tensor, sigma: Tensor, bound: Tensor) -> None:
         self.kernels, self.bound = kernels, bound
-        steepness, reach = (amounts / widths)[..., None, None], (sigma[:, None, None] * widths)[..., None, None]
-        # For each j, a_ij / (r_j d_i), -sigma r_j d_i and sigma r_j d_i, as (N, count, 1, 1).
-        self.profiles = list(zip(steepness.unbind(2), (-reach).unbind(2), reach.unbind(2), strict=True))
+        height, reach = ((sigma[:, None, None] * part)[..., None, None] for part in (amounts, widths))
+        # For each j, sigma a_ij and sigma r_j d_i, as (N, count, 1, 1).
+        self.profiles = list(zip(height.unbind(2), reach.unbind(2), strict=True))
         self._lines: dict[int, Tensor] = {}
 
     def detach(self) -> RidgePotential:
         """The same without gradients with respect to its parameters."""
         other = copy.copy(self)
         other.kernels, other.bound = self.kernels.detach(), self.bound.detach()
-        other.profiles = [(s.detach(), low.detach(), high.detach()) for s, low, high in self.profiles]
+        other.profiles = [(height.detach(), reach.detach()) for height, reach in self.profiles]
         return other
 
     def gradient(self, x: Tensor) -> Tensor:
         """grad R(x) = sigma sum_i w_i^T psi_i'((w_i * x) / sigma)."""
 
         def slope(u: Tensor, images: slice, rows: slice) -> Tensor:
-            steepness, low, high = (t[images] for t in self.profiles[0])
-            out = steepness * u.clamp(low, high)
+            # To bounds that are numbers: with tensors for bounds, clamp takes five times as long on the CPU.
+            height, reach = (t[images] for t in self.profiles[0])
+            out = height * (u / reach).clamp(-1, 1)
             for profile in self.profiles[1:]:
-                steepness, low, high = (t[images] for t in profile)
-                out = torch.addcmul(out, steepness, u.clamp(low, high))
+                height, reach = (t[images] for t in profile)
+                out = torch.addcmul(out, height, (u / reach).clamp(-1, 1))
             return out
 
         return self._through(x, slope)
@@ -220,8 +232,8 @@ class RidgePotential:
         """psi_i''((w_i * x) / sigma) at every filter and pixel, for `hessian`: (N, count, H, W)."""
         u = conv2d(self._extend(x), self.kernels).abs()
         out = torch.zeros_like(u)
-        for steepness, _, high in self.profiles:
-            out += steepness * (u < high)
+        for height, reach in self.profiles:
+            out += height / reach * (u < reach)
         return out
 
     def hessian(self, curvature: Tensor, v: Tensor) -> Tensor:
