@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -94,7 +95,6 @@ def _draw_theory(figure: Any, theory: Theory) -> None:
     axes = figure.subplots()
     axes.plot(theory.t, theory.average, color=_BLUE, marker="o", markersize=3, linewidth=1.4, label="measured")
     if theory.bounds is not None:
-        met = "" if not theory.unmet else ", which does not apply"
         style = "-" if not theory.unmet else "--"
         axes.plot(
             theory.t,
@@ -102,7 +102,7 @@ def _draw_theory(figure: Any, theory: Theory) -> None:
             style,
             color=_ORANGE,
             linewidth=1.4,
-            label=f"bound of Proposition 5{met} (x* taken as the last image)",
+            label="bound of Proposition 5",
         )
     if theory.contradictions:
         axes.plot(
@@ -111,10 +111,15 @@ def _draw_theory(figure: Any, theory: Theory) -> None:
             "|",
             color="#b3202c",
             transform=axes.get_xaxis_transform(),
-            label="steps that contradict nonexpansiveness",
+            label="contradicting steps",
         )
     axes.set_yscale("log")
-    axes.set_xlabel("iteration t" if not theory.unmet else "iteration t\n" + "; ".join(theory.unmet), fontsize=7)
+    notes = ["iteration t"]
+    if theory.bounds is not None:
+        notes.append("x* of the bound is taken to be the last image")
+    if theory.unmet:
+        notes += textwrap.wrap("it does not apply: " + "; ".join(theory.unmet), 62)
+    axes.set_xlabel("\n".join(notes), fontsize=7)
     axes.set_title("mean of ||x - P(x)||² over t steps", fontsize=10, color=_INK)
     axes.grid(True, alpha=0.25)
     axes.spines[["top", "right"]].set_visible(False)

@@ -82,6 +82,7 @@ def tune_scan(
         raise InputError("the scan has no true image to measure the SNR against; use --by held-out or discrepancy")
     if settings.algorithm.sigma_end is not None:
         raise InputError("sigma_end is not scaled with sigma, so it cannot be searched; leave it out")
+    judge = _Judge(scan, settings, plan)  # before the journal, since it refuses what cannot be judged
     about = {
         "scan": fingerprint(scan),
         "views": scan.n_views,
@@ -91,7 +92,6 @@ def tune_scan(
     book = Journal(journal, about)
     if len(book):
         say(f"{journal} holds {len(book)} evaluations already")
-    judge = _Judge(scan, settings, plan)
     count = 0
 
     def score(chosen: dict[str, Any], iterations: int) -> float:
