@@ -12,7 +12,7 @@ forget the scan's files first, and again before every turn.
 
 The bars: under 1 GB, and at least 90 % of the speed in memory.
 
-    python benchmarks/outofcore.py [--gigabytes 4] [--turns 12] [--folder /tmp]
+    python benchmarks/outofcore.py [--gigabytes 4] [--turns 30] [--folder /tmp]
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--gigabytes", type=float, default=4.0, help="size of the scan (4); the bar is meant for 20")
     parser.add_argument(
-        "--turns", type=int, default=12, help="turns of each (12), of 30 steps, the last 20 being timed"
+        "--turns", type=int, default=30, help="turns of each (30), of 30 steps, the last 20 being timed"
     )
     parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()), help="where there is room for it")
     parser.add_argument("--denoiser", default="tv")
