@@ -16,7 +16,7 @@ from torch import Tensor
 
 from plugstream.algorithms import ADMM, SAGA, SVRG, Algorithm, Estimator, Plain, ProximalGradient
 from plugstream.denoisers import BM3D, TNRD, TV, Clipped, ConvexRidge, Denoiser
-from plugstream.errors import InputError, PlugstreamWarning
+from plugstream.errors import PlugstreamWarning
 from plugstream.experiments.setup import PerImage, Problem
 from plugstream.monitors import SNR, Distance, Monitor
 from plugstream.sampling import All, Epochs, Fixed, Sampler, Shifted, Uniform, evenly_spaced
@@ -34,7 +34,6 @@ __all__ = [
     "make_sampler",
     "outcome",
     "run",
-    "shipped",
     "tune",
 ]
 
@@ -89,18 +88,6 @@ def make_denoiser(name: str, weights: Path | None = None) -> Denoiser:
     if name == "ridge":
         return Clipped(ConvexRidge(tol=1e-3), 0.0)
     return Clipped(BM3D(), 0.0)
-
-
-def shipped() -> tuple[str, ...]:
-    """The trained denoisers whose weights are installed."""
-    out = []
-    for name in ("tnrd-ours", "ridge"):
-        try:
-            make_denoiser(name)
-        except InputError:
-            continue
-        out.append(name)
-    return tuple(out)
 
 
 def make_sampler(spec: Spec, n_views: int) -> Sampler:
