@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import shutil
+from pathlib import Path
 
+import google_crc32c
 import numpy as np
 import pytest
 import torch
 import zarr
-from hypothesis import given, strategies as st
+from hypothesis import HealthCheck, example, given, settings, strategies as st
 
-from plugstream import BornGeometry, DamagedError, Grid, ScanWriter, open_scan, ring
-from plugstream.scans import store
-from plugstream.scans.places import LocalFiles
+from plugstream import BornGeometry, DamagedError, Grid, ScanWriter, _native, open_scan, ring
+from plugstream.scans import places, store
+from plugstream.scans.places import LocalFiles, Piece, crc32c
+
+NATIVE = hasattr(_native.load(), "read_chunks")
 
 VIEWS, RECEIVERS, SHARD = 50, 700, 16  # 5600 bytes a view: no view begins where a block of the disk does
 
@@ -34,6 +37,18 @@ def scan(tmp_path_factory):
     return path, np.asarray(zarr.open_array(path / "data", mode="r")[...])
 
 
+@pytest.fixture(params=["native", "python"])
+def form(request, monkeypatch):
+    """Either form of reading; Python's knows no way past the cache, and takes no notice of being asked for it."""
+    if request.param == "python":
+        monkeypatch.setattr(places._native, "load", lambda: None)
+    elif not NATIVE:
+        pytest.skip("the native reader was not built, or this processor has no instruction for crc32c")
+    return request.param
+
+
+@pytest.mark.usefixtures("form")
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(views=st.lists(st.integers(0, VIEWS - 1), min_size=1, max_size=40), direct=st.booleans())
 def test_any_views_in_any_order_are_what_zarr_reads(scan, views, direct):
     path, want = scan
@@ -41,32 +56,62 @@ def test_any_views_in_any_order_are_what_zarr_reads(scan, views, direct):
     assert got.tobytes() == want[views].tobytes()
 
 
-def reads_of(monkeypatch, path, views, direct):
-    """How many bytes each read of the data asked for."""
+def asked_for(path, views, direct):
+    """How often the system was asked for data, and for how many bytes, as it counts itself."""
     stored = open_scan(path, direct=direct)
     stored.read(torch.tensor([0, SHARD, 2 * SHARD]))  # the shards' indices are known
-    counted = []
-    real = os.preadv
 
-    def preadv(handle, parts, offset):
-        counted.append(sum(memoryview(part).nbytes for part in parts))
-        return real(handle, parts, offset)
+    def counts():
+        lines = Path("/proc/thread-self/io").read_text().splitlines()
+        return np.array([int(dict(line.split(": ") for line in lines)[name]) for name in ("syscr", "rchar")])
 
-    monkeypatch.setattr(os, "preadv", preadv)
+    before = counts()
+    nothing = counts() - before
+    before = counts()
     stored.read(torch.tensor(views))
-    monkeypatch.undo()
-    return counted
+    return (counts() - before - nothing).tolist()
 
 
-def test_neighbours_are_read_together_and_nothing_besides(scan, monkeypatch):
-    chunk = 8 * RECEIVERS + 4
-    assert reads_of(monkeypatch, scan[0], list(range(2 * SHARD)), False) == [SHARD * chunk] * 2
-    assert reads_of(monkeypatch, scan[0], [9, 3, 4, 20, 5, 3], False) == [3 * chunk, chunk, chunk]
-    for asked in reads_of(monkeypatch, scan[0], [9, 3, 4, 20, 5, 3], True):
-        assert asked % 4096 == 0
-        assert asked <= 3 * chunk + 2 * 4096
+def test_neighbours_are_read_together_and_nothing_besides(scan, form):
+    chunk, spare = 8 * RECEIVERS + 4, 50  # the system's own counts grow in length
+    times, size = asked_for(scan[0], list(range(2 * SHARD)), False)
+    assert times == 2
+    blocks = 2 * 4096 if form == "native" else 0  # whole blocks are read
+    assert 0 <= size + spare - 2 * SHARD * chunk <= 2 * blocks + 2 * spare
+    times, size = asked_for(scan[0], [9, 3, 4, 20, 5, 3], False)
+    assert times == 3
+    assert 0 <= size + spare - 5 * chunk <= 3 * blocks + 2 * spare
+    if form == "native":
+        times, size = asked_for(scan[0], [9, 3, 4, 20, 5, 3], True)
+        assert times == 3
+        assert size <= 5 * chunk + 3 * 2 * 4096 + spare
 
 
+@pytest.mark.skipif(not NATIVE, reason="the native reader was not built")
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(size=st.one_of(st.integers(0, 100), st.integers(0, 70_000)), count=st.integers(1, 5), direct=st.booleans())
+@example(size=2 << 20, count=2, direct=True)
+def test_the_native_checksum_is_that_of_another_library(tmp_path, size, count, direct):
+    rng = np.random.default_rng(size)
+    content = rng.integers(0, 256, (count, size), dtype=np.uint8)
+    file = tmp_path / "chunks"
+    sums = [int(google_crc32c.value(row.tobytes())).to_bytes(4, "little") for row in content]
+    whole = bytearray(b"".join(row.tobytes() + end for row, end in zip(content, sums, strict=True)))
+    file.write_bytes(whole)
+    pieces = [Piece("chunks", n * (size + 4), n) for n in range(count)]
+    files = LocalFiles(tmp_path, direct=direct)
+    out = np.zeros_like(content)
+    assert files.read(pieces, out) == [""] * count
+    assert np.array_equal(out, content)
+    at = int(rng.integers(len(whole)))
+    whole[at] ^= 1 << int(rng.integers(8))
+    file.write_bytes(whole)
+    said = files.read(pieces, out)
+    assert [n for n, what in enumerate(said) if what] == [at // (size + 4)]
+    assert said[at // (size + 4)] == "its chunk fails its checksum"
+
+
+@pytest.mark.usefixtures("form")
 @pytest.mark.parametrize("direct", [False, True])
 def test_damage_among_neighbours_is_named_alone(scan, tmp_path, direct):
     path = shutil.copytree(scan[0], tmp_path / "scan.zarr")
@@ -92,31 +137,32 @@ def test_damage_among_neighbours_is_named_alone(scan, tmp_path, direct):
         stored.read(torch.tensor([16]))
 
 
-def test_where_the_cache_cannot_be_passed_it_is_used(scan, monkeypatch):
-    path, want = scan
-    real_open, real_read = os.open, os.preadv
-    refused = []
+@pytest.mark.usefixtures("form")
+def test_where_the_cache_cannot_be_passed_it_is_used():
+    """The files of /proc cannot be read directly; and what they hold has no checksum behind it."""
+    with pytest.raises(OSError, match="Invalid argument"):
+        os.open("/proc/version", os.O_RDONLY | os.O_DIRECT)
+    want = Path("/proc/version").read_bytes()
+    out = np.zeros((1, len(want) - 4), dtype=np.uint8)
+    files = LocalFiles(Path("/proc"), direct=True)
+    assert files.read([Piece("version", 0, 0)], out) == ["its chunk fails its checksum"]
+    assert files.read([Piece("version", 1, 0)], out) == ["its chunk is cut short"]
+    assert files.read([Piece("nothing", 0, 0)], out) == ["the file nothing is missing"]
+    assert files.read([Piece("self", 0, 0)], out) == ["Is a directory"]
 
-    def no_direct_open(name, flags, *more, **options):
-        if flags & os.O_DIRECT:
-            refused.append(name)
-            raise OSError(errno.EINVAL, "Invalid argument")
-        return real_open(name, flags, *more, **options)
 
-    def no_direct_read(handle, parts, offset):
-        import fcntl
-
-        if fcntl.fcntl(handle, fcntl.F_GETFL) & os.O_DIRECT:
-            refused.append(handle)
-            raise OSError(errno.EINVAL, "Invalid argument")
-        return real_read(handle, parts, offset)
-
-    for name, replacement in (("open", no_direct_open), ("preadv", no_direct_read)):
-        refused.clear()
-        with monkeypatch.context() as patch:
-            patch.setattr(os, name, replacement)
-            assert np.array_equal(open_scan(path, direct=True).read().numpy(), want)
-        assert refused, name
+@pytest.mark.usefixtures("form")
+def test_an_index_that_points_beyond_every_file(scan, tmp_path):
+    path = shutil.copytree(scan[0], tmp_path / "scan.zarr")
+    file = path / "data" / "c" / "0" / "0"
+    content = file.read_bytes()
+    index = np.frombuffer(content[-16 * SHARD - 4 : -4], dtype="<u8").reshape(SHARD, 2).copy()
+    index[:3, 0] = [2**63 + 5, 2**62, 2**62 - 1]
+    file.write_bytes(content[: -16 * SHARD - 4] + index.tobytes() + crc32c(index.tobytes()))
+    with pytest.raises(DamagedError) as caught:
+        open_scan(path).read()
+    assert set(caught.value.views) == {0, 1, 2}
+    assert "cut short" in caught.value.views[0]
 
 
 def test_only_what_does_not_fit_the_memory_passes_the_cache(scan, monkeypatch):

@@ -11,6 +11,7 @@
 
 #include "bm3d_bindings.hpp"
 #include "nlm_bindings.hpp"
+#include "reader_bindings.hpp"
 #include "tnrd_bindings.hpp"
 #include "tv.hpp"
 
@@ -124,4 +125,5 @@ NB_MODULE(_kernels, m) {
     plugstream::bm3d::bind(m, &find_level);
     plugstream::tnrd::bind(m, &find_level);
     plugstream::nlm::bind(m, &find_level);
+    plugstream::reader::bind(m);
 }

@@ -10,23 +10,22 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from plugstream.errors import DamagedError, InputError
-from plugstream.scans.places import File, Files
+from plugstream.scans.places import CRC, Files, Piece, crc32c, failure
 
 __all__ = ["ChunkReader", "Layout", "crc32c", "encode_shard", "first_of"]
 
 _ABSENT = 2**64 - 1
-_CRC = 4
 _REMEMBERED = 10_000  # indices of shards, at most 4 KB each as we write them
-# Chunks that lie one after another are read together, up to so many bytes and chunks (the system takes 1024 buffers).
-_RUN_BYTES, _RUN_CHUNKS = 4 << 20, 256
+_FARTHEST = 2**62  # no file is as long
 _BYTES = {"name": "bytes", "configuration": {"endian": "little"}}
 _CRC32C = {"name": "crc32c"}
 
@@ -42,13 +41,13 @@ class Layout:
     shard: int
     sharded: bool = True
 
-    @property
+    @cached_property
     def chunk_bytes(self) -> int:
         return self.chunk * self.dtype.itemsize * int(np.prod(self.row, dtype=np.int64))
 
-    @property
+    @cached_property
     def index_bytes(self) -> int:
-        return 16 * (self.shard // self.chunk) + _CRC
+        return 16 * (self.shard // self.chunk) + CRC
 
     def file(self, shard: int) -> str:
         """The name of a shard's file within its array."""
@@ -105,18 +104,11 @@ class Layout:
         return cls(np.dtype(content["data_type"]), tuple(row), chunk, shard, sharded), views
 
 
-def crc32c(content: bytes | NDArray[np.uint8]) -> bytes:
-    """The checksum of bytes as it is stored."""
-    import google_crc32c
-
-    return int(google_crc32c.value(content)).to_bytes(_CRC, "little")
-
-
 def encode_shard(layout: Layout, rows: NDArray[Any], fill: Any) -> list[bytes]:
     """The parts of a shard's file that holds these rows; what is left of the last chunk gets the fill value."""
     parts: list[bytes] = []
     index = np.full((layout.shard // layout.chunk, 2), _ABSENT, dtype="<u8")
-    size = layout.chunk_bytes + _CRC
+    size = layout.chunk_bytes + CRC
     for number, start in enumerate(range(0, len(rows), layout.chunk)):
         some = rows[start : start + layout.chunk]
         if len(some) < layout.chunk:
@@ -137,115 +129,74 @@ class ChunkReader:
 
     def __init__(self, files: Files, name: str, layout: Layout) -> None:
         self.files, self.name, self.layout = files, name, layout
-        self._indices: dict[int, NDArray[np.uint64]] = {}
+        self._indices: dict[int, list[list[int]]] = {}
 
     def read(self, views: NDArray[np.int64]) -> NDArray[Any]:
         """The rows of these views, (B, *row); a `DamagedError` names those that cannot be had."""
-        out = np.empty((len(views), *self.layout.row), dtype=self.layout.dtype)
-        bad: dict[int, str] = {}
-        shards: dict[int, dict[int, list[int]]] = {}  # shard, chunk within it, rows of `out`
+        layout = self.layout
+        shards: dict[int, dict[int, list[int]]] = {}  # shard, chunk within it, rows of the result
         for row, view in enumerate(views.tolist()):
-            shard, within = divmod(view, self.layout.shard)
-            shards.setdefault(shard, {}).setdefault(within // self.layout.chunk, []).append(row)
+            shard, within = divmod(view, layout.shard)
+            shards.setdefault(shard, {}).setdefault(within // layout.chunk, []).append(row)
+        bad: dict[int, str] = {}
+        pieces: list[Piece] = []
+        wanted: list[list[int]] = []  # rows of the result, for each piece
         for shard, chunks in shards.items():
-            try:
-                self._read_shard(shard, chunks, views, out, bad)
-            except FileNotFoundError:
-                self._blame(bad, views, chunks, f"the file {self.layout.file(shard)} is missing")
-            except _Wrong as error:
-                self._blame(bad, views, chunks, str(error))
-            except Exception as error:  # an I/O error of the disk or of a distant store, of whatever kind
-                what = getattr(error, "strerror", None) or str(error).split("\n")[0] or type(error).__name__
-                self._blame(bad, views, chunks, what)
+            file = f"{self.name}/{layout.file(shard)}"
+            places, wrong = self._index(shard, file)
+            for number in sorted(chunks):
+                rows = chunks[number]
+                offset, size = places[number] if places else (0, 0)
+                if what := wrong or _misplaced(offset, size, layout.chunk_bytes + CRC):
+                    bad.update(dict.fromkeys(views[rows].tolist(), what))
+                else:
+                    # A chunk of one view is read where it is wanted; one of several has a row of its own.
+                    pieces.append(Piece(file, offset, rows[0] if layout.chunk == 1 else len(pieces)))
+                    wanted.append(rows)
+        count = len(views) if layout.chunk == 1 else len(pieces)
+        read = np.empty((count, layout.chunk, *layout.row), dtype=layout.dtype)
+        said = self.files.read(pieces, read.view(np.uint8).reshape(count, layout.chunk_bytes))
+        if sys.byteorder == "big":
+            read.byteswap(inplace=True)
+        out = read[:, 0] if layout.chunk == 1 else np.empty((len(views), *layout.row), dtype=layout.dtype)
+        for piece, rows, what in zip(pieces, wanted, said, strict=True):
+            if what:
+                bad.update(dict.fromkeys(views[rows].tolist(), what))
+            elif layout.chunk > 1 or len(rows) > 1:
+                out[rows] = read[piece.row, views[rows] % layout.chunk]
         if bad:
             raise DamagedError(self.name, bad)
         return out
 
-    def _read_shard(
-        self, shard: int, chunks: dict[int, list[int]], views: NDArray[np.int64], out: NDArray[Any], bad: dict[int, str]
-    ) -> None:
-        layout = self.layout
-        with self.files.open(f"{self.name}/{layout.file(shard)}") as file:
-            index = self._index(shard, file)
-            places: dict[int, int] = {}
-            for number in sorted(chunks):
-                offset, size = index[number].tolist()
-                if offset == _ABSENT:
-                    self._blame(bad, views, {number: chunks[number]}, "it is missing from its shard")
-                elif size != layout.chunk_bytes + _CRC:
-                    what = f"its chunk has {size} bytes instead of {layout.chunk_bytes + _CRC}"
-                    self._blame(bad, views, {number: chunks[number]}, what)
-                else:
-                    places[number] = offset
-            for run in _runs(places, layout.chunk_bytes + _CRC):
-                whole = layout.chunk == 1
-                shape = (layout.chunk, *layout.row)
-                targets = [out[chunks[n][0]] if whole else np.empty(shape, dtype=layout.dtype) for n in run]
-                wrong = self._read_run(file, places[run[0]], targets)
-                for number, target, what in zip(run, targets, wrong, strict=True):
-                    rows = chunks[number]
-                    if what:
-                        self._blame(bad, views, {number: rows}, what)
-                    elif not whole:
-                        out[rows] = target[views[rows] % layout.chunk]
-                    elif len(rows) > 1:
-                        out[rows[1:]] = target
-
-    def _blame(self, bad: dict[int, str], views: NDArray[np.int64], chunks: Mapping[int, list[int]], what: str) -> None:
-        for rows in chunks.values():
-            bad.update(dict.fromkeys(views[rows].tolist(), what))
-
-    def _index(self, shard: int, file: File) -> NDArray[np.uint64]:
-        """Where the chunks of a shard lie; of a full one, which is never written again, it is remembered."""
+    def _index(self, shard: int, file: str) -> tuple[list[list[int]] | None, str]:
+        """Where the chunks of a shard lie, or what is wrong; of a full one, which is never written again, it is
+        remembered."""
         layout = self.layout
         if not layout.sharded:
-            return np.array([[0, layout.chunk_bytes + _CRC]], dtype=np.uint64)
+            return [[0, layout.chunk_bytes + CRC]], ""
         known = self._indices.get(shard)
         if known is not None:
-            return known
-        content = file.last(layout.index_bytes)
-        if len(content) != layout.index_bytes or crc32c(content[:-_CRC]) != content[-_CRC:]:
-            raise _Wrong("the index of its shard fails its checksum")
+            return known, ""
+        try:
+            content = self.files.last(file, layout.index_bytes)
+        except Exception as error:  # an I/O error of the disk or of a distant store, of whatever kind
+            return None, failure(file, error)
+        if len(content) != layout.index_bytes or crc32c(content[:-CRC]) != content[-CRC:]:
+            return None, "the index of its shard fails its checksum"
         index = np.frombuffer(content, dtype="<u8", count=2 * (layout.shard // layout.chunk)).reshape(-1, 2)
+        places: list[list[int]] = index.tolist()
         if len(self._indices) < _REMEMBERED and int(index.max()) < _ABSENT:
-            self._indices[shard] = index
-        return index
-
-    def _read_run(self, file: File, offset: int, targets: list[NDArray[Any]]) -> list[str]:
-        """Read chunks that lie one after another into contiguous arrays, and say of each what is wrong, "" if nothing.
-
-        There is no copy between the file and the arrays, where the file allows it.
-        """
-        said = bytearray(_CRC * len(targets))
-        sums = [memoryview(said)[_CRC * n : _CRC * (n + 1)] for n in range(len(targets))]
-        contents = [target.reshape(-1).view(np.uint8) for target in targets]
-        got = file.read_into([part for pair in zip(contents, sums, strict=True) for part in pair], offset)
-        wrong = []
-        for number, (target, content) in enumerate(zip(targets, contents, strict=True)):
-            if got < (number + 1) * (self.layout.chunk_bytes + _CRC):
-                wrong.append("its chunk is cut short")
-            else:
-                wrong.append("" if crc32c(content) == sums[number] else "its chunk fails its checksum")
-            if sys.byteorder == "big":
-                target.byteswap(inplace=True)
-        return wrong
+            self._indices[shard] = places
+        return places, ""
 
 
-def _runs(places: Mapping[int, int], size: int) -> Iterator[list[int]]:
-    """Chunks, by number with their offsets, in groups that lie one after another."""
-    run: list[int] = []
-    most = max(1, min(_RUN_CHUNKS, _RUN_BYTES // size))
-    for number, offset in places.items():
-        if run and (len(run) == most or offset != places[run[-1]] + size):
-            yield run
-            run = []
-        run.append(number)
-    if run:
-        yield run
-
-
-class _Wrong(Exception):
-    pass
+def _misplaced(offset: int, size: int, expected: int) -> str:
+    """What is wrong with a chunk's entry in the index of its shard, "" if nothing."""
+    if offset == _ABSENT:
+        return "it is missing from its shard"
+    if size != expected:
+        return f"its chunk has {size} bytes instead of {expected}"
+    return "" if offset < _FARTHEST else "its chunk is cut short"
 
 
 def first_of(views: Iterable[int], most: int = 10) -> str:

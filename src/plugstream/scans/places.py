@@ -1,143 +1,89 @@
-"""Where the files of a scan lie: a folder, a zip, or whatever fsspec reaches; and how bytes are had from there."""
+"""Where the files of a scan lie: a folder, a zip, or whatever fsspec reaches; how checked bytes are had from there."""
 
 from __future__ import annotations
 
-import mmap
 import os
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
-__all__ = ["File", "Files", "LocalFiles", "ZarrFiles"]
+import numpy as np
+from numpy.typing import NDArray
 
-# What reading past the page cache must be aligned to: the largest block that disks commonly have.
-_ALIGNED = 4096
+from plugstream import _native
+
+__all__ = ["CRC", "Files", "LocalFiles", "Piece", "ZarrFiles", "crc32c", "failure"]
+
+CRC = 4  # bytes of a checksum
+_TOGETHER = 4 << 20  # pieces that lie one after another are read at once, up to so many bytes
+_FATES = {0: "", -1: "its chunk is cut short", -2: "its chunk fails its checksum"}
 
 
-class File(Protocol):
-    """A file that is open for reading."""
+class Piece(NamedTuple):
+    """Bytes with their crc32c behind them, and where they are wanted."""
 
-    def read_into(self, parts: list[Any], offset: int) -> int:
-        """Fill buffers one after another with the bytes from `offset` on; returns how many there were."""
-
-    def last(self, count: int) -> bytes: ...
+    name: str  # of the file
+    offset: int
+    row: int  # of the array that is filled
 
 
 class Files(Protocol):
-    """The files of a scan, wherever they lie, by names such as "data/c/3/0".
+    """The files of a scan, wherever they lie, by names such as "data/c/3/0"; threads may share them."""
 
-    One that is not there raises FileNotFoundError.
-    """
+    def load(self, name: str) -> bytes:
+        """All of a file; FileNotFoundError if it is not there."""
 
-    def open(self, name: str) -> Any:
-        """A context with a `File`."""
+    def last(self, name: str, count: int) -> bytes:
+        """The last bytes of a file; FileNotFoundError if it is not there."""
 
-    def load(self, name: str) -> bytes: ...
+    def read(self, pieces: Sequence[Piece], out: NDArray[np.uint8]) -> list[str]:
+        """Fill rows of `out` (rows, bytes), each with a piece, and say of each piece what is wrong, "" if nothing.
+
+        It is fastest for pieces in the order of files and offsets.
+        """
 
 
 class LocalFiles:
     """Files of a folder.
 
-    `direct` reads past the system's page cache. A scan larger than memory gains nothing from that cache, since a view
-    that is drawn at random is hardly ever in it, and pays for it: measured, half as much processor time again of the
-    reading threads, which an iteration lacks. Where the file system cannot do it the cache is used all the same.
+    `direct` reads past the system's page cache, where the native reader serves and the file system can do it. A scan
+    larger than memory gains nothing from that cache, since a view that is drawn at random is hardly ever in it, and
+    pays for it: copying into it and out of it is processor time that an iteration lacks.
     """
 
     def __init__(self, folder: Path, *, direct: bool = False) -> None:
         self.folder, self.direct = folder, direct
         self._root = os.fspath(folder)
-        self._scratch = _Scratch()
-
-    @contextmanager
-    def open(self, name: str) -> Iterator[File]:
-        path = f"{self._root}/{name}"
-        file = _open_direct(path, self._scratch) if self.direct else None
-        if file is None:
-            file = _LocalFile(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
-        try:
-            yield file
-        finally:
-            os.close(file.handle)
+        self._native = getattr(_native.load(), "read_chunks", None)
 
     def load(self, name: str) -> bytes:
         return (self.folder / name).read_bytes()
 
+    def last(self, name: str, count: int) -> bytes:
+        with open(f"{self._root}/{name}", "rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - count))
+            return file.read()
 
-class _LocalFile:
-    def __init__(self, handle: int) -> None:
-        self.handle = handle
+    def read(self, pieces: Sequence[Piece], out: NDArray[np.uint8]) -> list[str]:
+        if self._native is None:
+            return _read(pieces, out, self._part)
+        paths = {name: os.fsencode(f"{self._root}/{name}") for name in {piece.name for piece in pieces}}
+        fates = np.empty(len(pieces), dtype=np.int32)
+        offsets = np.array([piece.offset for piece in pieces], dtype=np.int64)
+        rows = np.array([piece.row for piece in pieces], dtype=np.int64)
+        self._native([paths[piece.name] for piece in pieces], offsets, rows, out, fates, direct=self.direct)
+        said = zip(pieces, fates.tolist(), strict=True)
+        return [
+            _FATES[fate] if fate <= 0 else failure(piece.name, OSError(fate, os.strerror(fate))) for piece, fate in said
+        ]
 
-    def read_into(self, parts: list[Any], offset: int) -> int:
-        total = _size(parts)
-        done = os.preadv(self.handle, parts, offset)
-        if 0 < done < total:  # the kernel reads at most 2 GB at a time, and less when it is interrupted
-            rest = os.pread(self.handle, total - done, offset + done)
-            done += _fill(parts, rest, done)
-        return done
-
-    def last(self, count: int) -> bytes:
-        size = os.fstat(self.handle).st_size
-        return os.pread(self.handle, count, max(0, size - count))
-
-
-class _Scratch(threading.local):
-    """A piece of memory for each thread, on a page boundary, as large as was needed so far."""
-
-    memory: mmap.mmap | None = None
-
-    def at_least(self, count: int) -> memoryview:
-        if self.memory is None or len(self.memory) < count:
-            self.memory = mmap.mmap(-1, count)
-        return memoryview(self.memory)
-
-
-class _DirectFile(_LocalFile):
-    """Reads whole blocks around what is wanted into memory of its own, and copies from there."""
-
-    def __init__(self, handle: int, scratch: _Scratch) -> None:
-        super().__init__(handle)
-        self.scratch = scratch
-
-    def read_into(self, parts: list[Any], offset: int) -> int:
-        first = offset - offset % _ALIGNED
-        count = -(-(offset + _size(parts) - first) // _ALIGNED) * _ALIGNED
-        memory = self.scratch.at_least(count)
-        try:
-            done = os.preadv(self.handle, [memory[:count]], first)
-        except OSError:  # blocks of another size than ours, a file system that does not after all, a broken disk
-            done = 0
-        if first + done < offset + _size(parts):  # also at the end of a file that was cut short
-            return _cached(self.handle).read_into(parts, offset)
-        return _fill(parts, memory[offset - first : done], 0)
-
-    def last(self, count: int) -> bytes:
-        size = os.fstat(self.handle).st_size
-        content = bytearray(min(count, size))
-        self.read_into([content], size - len(content))
-        return bytes(content)
-
-
-def _open_direct(path: str, scratch: _Scratch) -> _LocalFile | None:
-    """A file that is read past the page cache, or None where that is not possible."""
-    flag = getattr(os, "O_DIRECT", 0)  # Linux has it
-    if not flag:
-        return None
-    try:
-        return _DirectFile(os.open(path, os.O_RDONLY | os.O_CLOEXEC | flag), scratch)
-    except FileNotFoundError:
-        raise
-    except OSError:
-        return None
-
-
-def _cached(handle: int) -> _LocalFile:
-    """The same open file, read through the page cache from now on."""
-    import fcntl
-
-    fcntl.fcntl(handle, fcntl.F_SETFL, fcntl.fcntl(handle, fcntl.F_GETFL) & ~os.O_DIRECT)
-    return _LocalFile(handle)
+    def _part(self, name: str, offset: int, count: int) -> bytes:
+        with open(f"{self._root}/{name}", "rb", buffering=0) as file:
+            file.seek(offset)
+            content = b""
+            while len(content) < count and (more := file.read(count - len(content))):  # at most 2 GB at a time
+                content += more
+            return content
 
 
 class ZarrFiles:
@@ -146,14 +92,23 @@ class ZarrFiles:
     def __init__(self, store: Any, prefix: str = "") -> None:
         self.store, self.prefix = store, prefix
 
-    @contextmanager
-    def open(self, name: str) -> Iterator[File]:
-        yield _ZarrFile(self, name)
-
     def load(self, name: str) -> bytes:
-        return self.get(name, None)
+        return self._get(name, None)
 
-    def get(self, name: str, part: Any) -> bytes:
+    def last(self, name: str, count: int) -> bytes:
+        from zarr.abc.store import SuffixByteRequest
+
+        return self._get(name, SuffixByteRequest(count))
+
+    def read(self, pieces: Sequence[Piece], out: NDArray[np.uint8]) -> list[str]:
+        return _read(pieces, out, self._part)
+
+    def _part(self, name: str, offset: int, count: int) -> bytes:
+        from zarr.abc.store import RangeByteRequest
+
+        return self._get(name, RangeByteRequest(offset, offset + count))
+
+    def _get(self, name: str, part: Any) -> bytes:
         from zarr.core.buffer import default_buffer_prototype
         from zarr.core.sync import sync
 
@@ -163,33 +118,50 @@ class ZarrFiles:
         return bytes(found.to_bytes())
 
 
-class _ZarrFile:
-    def __init__(self, files: ZarrFiles, name: str) -> None:
-        self.files, self.name = files, name
+def crc32c(content: bytes | NDArray[np.uint8]) -> bytes:
+    """The checksum of bytes as it is stored."""
+    import google_crc32c
 
-    def read_into(self, parts: list[Any], offset: int) -> int:
-        from zarr.abc.store import RangeByteRequest
-
-        return _fill(parts, self.files.get(self.name, RangeByteRequest(offset, offset + _size(parts))), 0)
-
-    def last(self, count: int) -> bytes:
-        from zarr.abc.store import SuffixByteRequest
-
-        return self.files.get(self.name, SuffixByteRequest(count))
+    return int(google_crc32c.value(content)).to_bytes(CRC, "little")
 
 
-def _size(parts: list[Any]) -> int:
-    return sum(memoryview(part).nbytes for part in parts)
+def _read(pieces: Sequence[Piece], out: NDArray[np.uint8], part: Callable[[str, int, int], bytes]) -> list[str]:
+    """`Files.read` by a function that gives a part of a file, or less of it where the file ends."""
+    said: list[str] = []
+    size, stride = out.shape[1], out.shape[1] + CRC
+    for run in _runs(pieces, stride):
+        try:
+            content = part(run[0].name, run[0].offset, len(run) * stride)
+        except Exception as error:  # an I/O error of the disk or of a distant store, of whatever kind
+            said += [failure(piece.name, error) for piece in run]
+            continue
+        for number, piece in enumerate(run):
+            one = content[number * stride : (number + 1) * stride]
+            if len(one) < stride:
+                said.append(_FATES[-1])
+            elif crc32c(one[:size]) != one[size:]:
+                said.append(_FATES[-2])
+            else:
+                out[piece.row] = np.frombuffer(one, np.uint8, size)
+                said.append("")
+    return said
 
 
-def _fill(parts: list[Any], content: bytes | memoryview, begin: int) -> int:
-    """Put content into buffers as if they were one, from byte `begin` on; returns how much of it fitted."""
-    done = 0
-    for part in parts:
-        view = memoryview(part).cast("B")
-        if begin < len(view):
-            count = min(len(view) - begin, len(content) - done)
-            view[begin : begin + count] = content[done : done + count]
-            done += count
-        begin = max(0, begin - len(view))
-    return done
+def _runs(pieces: Sequence[Piece], stride: int) -> Iterator[list[Piece]]:
+    """The pieces in groups of one file that lie one after another."""
+    run: list[Piece] = []
+    most = max(1, _TOGETHER // stride)
+    for piece in pieces:
+        if run and (len(run) == most or piece[:2] != (run[-1].name, run[-1].offset + stride)):
+            yield run
+            run = []
+        run.append(piece)
+    if run:
+        yield run
+
+
+def failure(name: str, error: Exception) -> str:
+    """What went wrong with reading a file, for a person."""
+    if isinstance(error, FileNotFoundError):
+        return f"the file {name} is missing"
+    return getattr(error, "strerror", None) or str(error).split("\n")[0] or type(error).__name__

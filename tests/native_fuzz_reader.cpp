@@ -1,0 +1,98 @@
+// The native reader on random files, sizes, cuts and orders, to be built with sanitizers: `make asan`.
+// It checks that nothing is read or written out of bounds, and that it tells good chunks from bad ones.
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "reader.hpp"
+
+using namespace plugstream::reader;
+
+namespace {
+
+// The checksum bit by bit, as it is defined.
+uint32_t crc32c(const std::vector<uint8_t>& content) {
+    uint32_t sum = ~0u;
+    for (uint8_t byte : content) {
+        sum ^= byte;
+        for (int bit = 0; bit < 8; ++bit) sum = (sum >> 1) ^ (sum & 1 ? 0x82F63B78u : 0);
+    }
+    return ~sum;
+}
+
+bool try_one(unsigned seed, const std::string& folder) {
+    std::mt19937 random(seed);
+    auto between = [&](int low, int high) { return low + static_cast<int>(random() % (high - low + 1)); };
+    const int files = between(1, 3), chunks = between(1, 6);
+    const size_t bytes = random() % 3 ? between(0, 200) : between(0, 20000);
+    std::vector<std::string> names;
+    std::vector<std::vector<uint8_t>> contents;
+    std::vector<int> broken;
+    for (int f = 0; f < files; ++f) {
+        names.push_back(folder + "/" + std::to_string(f));
+        std::vector<uint8_t> whole;
+        for (int n = 0; n < chunks; ++n) {
+            std::vector<uint8_t> content(bytes);
+            for (uint8_t& byte : content) byte = static_cast<uint8_t>(random());
+            uint32_t sum = crc32c(content);
+            broken.push_back(random() % 4 == 0);
+            if (broken.back()) sum ^= 1u << (random() % 32);
+            contents.push_back(content);
+            whole.insert(whole.end(), content.begin(), content.end());
+            const auto* end = reinterpret_cast<const uint8_t*>(&sum);
+            whole.insert(whole.end(), end, end + 4);
+        }
+        const size_t kept = random() % 3 ? whole.size() : random() % (whole.size() + 1);
+        for (int n = 0; n < chunks; ++n)
+            if ((n + 1) * (bytes + 4) > kept) broken[f * chunks + n] = 2;
+        std::FILE* file = std::fopen(names.back().c_str(), "wb");
+        std::fwrite(whole.data(), 1, kept, file);
+        std::fclose(file);
+    }
+    const int count = between(0, 12);
+    std::vector<int> which, fates(count, 99);
+    std::vector<std::vector<uint8_t>> targets(count, std::vector<uint8_t>(bytes));
+    std::vector<Chunk> wanted;
+    for (int n = 0; n < count; ++n) {
+        // Often the next one, so that some are read together.
+        const int last = which.empty() ? -1 : which.back();
+        which.push_back(random() % 2 && last + 1 < files * chunks ? last + 1 : between(0, files * chunks - 1));
+        wanted.push_back({names[which[n] / chunks].c_str(), static_cast<int64_t>(which[n] % chunks * (bytes + 4)),
+                          targets[n].data()});
+    }
+    const std::string missing = folder + "/none";
+    if (count && random() % 5 == 0) wanted[0].path = missing.c_str();
+    read(wanted.data(), count, bytes, random() % 2, fates.data());
+    for (int n = 0; n < count; ++n) {
+        const int expected = wanted[n].path == missing.c_str() ? ENOENT
+                             : broken[which[n]] == 2           ? cut_short
+                             : broken[which[n]] == 1           ? wrong_sum
+                                                               : good;
+        if (fates[n] != expected || (expected == good && targets[n] != contents[which[n]])) {
+            std::printf("seed %u: chunk %d has fate %d instead of %d\n", seed, n, fates[n], expected);
+            return false;
+        }
+    }
+    return true;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+    if (!available()) return 0;
+    char folder[] = "/tmp/plugstream-reader-XXXXXX";
+    if (!mkdtemp(folder)) return 1;
+    const unsigned tries = argc > 1 ? std::atoi(argv[1]) : 100;
+    bool fine = true;
+    for (unsigned seed = 0; seed < tries && fine; ++seed) fine = try_one(seed, folder);
+    for (int f = 0; f < 3; ++f) unlink((std::string(folder) + "/" + std::to_string(f)).c_str());
+    rmdir(folder);
+    if (fine) std::printf("%u calls of the reader, nothing found\n", tries);
+    return fine ? 0 : 1;
+}
