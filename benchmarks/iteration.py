@@ -81,11 +81,12 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=10, help="steps that are timed, after two that are not")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--method", default="auto", help="of the Born model: auto, dense or fast")
+    parser.add_argument("--picture", default="camera", help="a picture file, or the name of a scikit-image picture")
     options = parser.parse_args()
     where = torch.cuda.get_device_name() if options.device != "cpu" else f"CPU, {torch.get_num_threads()} threads"
     model = ps.BornModel(ps.BornGeometry.paper(), method=options.method, device=options.device)
     print(f"on {where}; {model.describe()}")
-    scan = ps.simulate(model, ps.load_picture("camera", 256), snr=40)
+    scan = ps.simulate(model, ps.load_picture(options.picture, 256), snr=40)
     fidelity = WatchedFidelity(model, scan.data)
     begin = time.perf_counter()
     largest = fidelity.lipschitz_max
