@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import zlib
+from collections.abc import Iterator
 
 # Before torch is imported, here and in the processes that tests start: where a core is busy, two threads wait for each
 # other and small work takes ten times as long. Tests of threads ask for theirs.
@@ -29,10 +30,24 @@ settings.register_profile("random", max_examples=200, **_COMMON)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
 
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.get_closest_marker("gpu") is not None and not torch.cuda.is_available():
+        pytest.skip("there is no GPU here")
+
+
 @pytest.fixture(autouse=True)
 def _same_numbers(request: pytest.FixtureRequest) -> None:
     """torch's numbers are a test's own, whichever tests ran before it."""
     torch.manual_seed(zlib.crc32(request.node.nodeid.encode()))
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """torch begins with one thread, whatever the test makes of it, and has as many as before when the test is over."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 SHARED = Path(__file__).parents[2] / "shared" / "data"

@@ -3,13 +3,9 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstdio>
-#include <cstdlib>
-#include <cstring>
-#include <random>
 #include <string>
-#include <vector>
 
+#include "native_fuzz.hpp"
 #include "reader.hpp"
 
 using namespace plugstream::reader;
@@ -26,11 +22,9 @@ uint32_t crc32c(const std::vector<uint8_t>& content) {
     return ~sum;
 }
 
-bool try_one(unsigned seed, const std::string& folder) {
-    std::mt19937 random(seed);
-    auto between = [&](int low, int high) { return low + static_cast<int>(random() % (high - low + 1)); };
-    const int files = between(1, 3), chunks = between(1, 6);
-    const size_t bytes = random() % 3 ? between(0, 200) : between(0, 20000);
+bool try_one(fuzz::Random& random, const std::string& folder) {
+    const int files = random.between(1, 3), chunks = random.between(1, 6);
+    const size_t bytes = random() % 3 ? random.between(0, 200) : random.between(0, 20000);
     std::vector<std::string> names;
     std::vector<std::vector<uint8_t>> contents;
     std::vector<int> broken;
@@ -55,14 +49,14 @@ bool try_one(unsigned seed, const std::string& folder) {
         std::fwrite(whole.data(), 1, kept, file);
         std::fclose(file);
     }
-    const int count = between(0, 12);
+    const int count = random.between(0, 12);
     std::vector<int> which, fates(count, 99);
     std::vector<std::vector<uint8_t>> targets(count, std::vector<uint8_t>(bytes));
     std::vector<Chunk> wanted;
     for (int n = 0; n < count; ++n) {
         // Often the next one, so that some are read together.
         const int last = which.empty() ? -1 : which.back();
-        which.push_back(random() % 2 && last + 1 < files * chunks ? last + 1 : between(0, files * chunks - 1));
+        which.push_back(random() % 2 && last + 1 < files * chunks ? last + 1 : random.between(0, files * chunks - 1));
         wanted.push_back({names[which[n] / chunks].c_str(), static_cast<int64_t>(which[n] % chunks * (bytes + 4)),
                           targets[n].data()});
     }
@@ -75,7 +69,7 @@ bool try_one(unsigned seed, const std::string& folder) {
                              : broken[which[n]] == 1           ? wrong_sum
                                                                : good;
         if (fates[n] != expected || (expected == good && targets[n] != contents[which[n]])) {
-            std::printf("seed %u: chunk %d has fate %d instead of %d\n", seed, n, fates[n], expected);
+            std::printf("chunk %d has fate %d instead of %d\n", n, fates[n], expected);
             return false;
         }
     }
@@ -88,11 +82,9 @@ int main(int argc, char** argv) {
     if (!available()) return 0;
     char folder[] = "/tmp/plugstream-reader-XXXXXX";
     if (!mkdtemp(folder)) return 1;
-    const unsigned tries = argc > 1 ? std::atoi(argv[1]) : 100;
-    bool fine = true;
-    for (unsigned seed = 0; seed < tries && fine; ++seed) fine = try_one(seed, folder);
+    auto try_here = [&](fuzz::Random& random) { return try_one(random, folder); };
+    const int status = fuzz::run(argc, argv, "the reader", try_here);
     for (int f = 0; f < 3; ++f) unlink((std::string(folder) + "/" + std::to_string(f)).c_str());
     rmdir(folder);
-    if (fine) std::printf("%u calls of the reader, nothing found\n", tries);
-    return fine ? 0 : 1;
+    return status;
 }

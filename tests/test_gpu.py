@@ -23,10 +23,7 @@ from plugstream import (
     solve,
 )
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here"),
-]
+pytestmark = pytest.mark.gpu
 F64 = torch.float64
 
 

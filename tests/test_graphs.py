@@ -11,8 +11,6 @@ import torch
 from plugstream import BM3D, BornGeometry, BornModel
 from plugstream._graphs import Graphed
 
-on_gpu = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")]
-
 
 class Counted:
     """x^2 + y, and how often Python ran it."""
@@ -40,9 +38,8 @@ def test_a_copy_captures_anew():
     assert torch.equal(again(torch.ones(2)), torch.ones(2))
 
 
+@pytest.mark.gpu
 class TestOnAGpu:
-    pytestmark = on_gpu
-
     @pytest.mark.parametrize("size", [2, 5])
     @pytest.mark.parametrize("second", [False, True])
     def test_replays_give_the_functions_results(self, size, second):

@@ -13,11 +13,11 @@ import torch
 from hypothesis import given, settings, strategies as st
 from torch import Tensor
 
+from native_build import LEVELS, needs_native
 from plugstream import _native
 from plugstream.denoisers import tv_native
 from plugstream.denoisers.tv import TV
 
-needs_native = pytest.mark.skipif(_native.load() is None, reason="the native extension was not built")
 TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-12}
 dtypes = st.sampled_from([torch.float32, torch.float64])
 
@@ -118,22 +118,19 @@ def test_the_same_bits_for_any_number_of_threads(
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("isotropic", [True, False])
 def test_the_same_bits_on_every_instruction_set(kernels: ModuleType, isotropic: bool, dtype: torch.dtype) -> None:
-    assert "baseline" in kernels.levels()
+    assert "baseline" in LEVELS
     z = images(2, 61, 83, dtype=dtype)
     expected = advance(kernels, z, isotropic=isotropic, level="baseline")
-    for level in kernels.levels():
+    for level in LEVELS:
         assert same(expected, advance(kernels, z, isotropic=isotropic, level=level))
 
 
-def test_denoise_has_the_same_bits_for_any_number_of_torch_threads(kernels: ModuleType) -> None:
-    z, before = images(2, 100, 120), torch.get_num_threads()
-    try:
-        results = []
-        for threads in (1, 2, 3):
-            torch.set_num_threads(threads)
-            results.append(TV().denoise(z, 0.4))
-    finally:
-        torch.set_num_threads(before)
+@pytest.mark.usefixtures("kernels", "one_thread")
+def test_denoise_has_the_same_bits_for_any_number_of_torch_threads() -> None:
+    z, results = images(2, 100, 120), []
+    for threads in (1, 2, 3):
+        torch.set_num_threads(threads)
+        results.append(TV().denoise(z, 0.4))
     for x, dual in results[1:]:
         assert torch.equal(x, results[0][0])
         assert torch.equal(dual, results[0][1])

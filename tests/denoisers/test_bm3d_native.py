@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -10,11 +9,12 @@ import pytest
 import torch
 from torch import Tensor
 
+from native_build import LEVELS, needs_native
 from plugstream import _native
 from plugstream.denoisers.bm3d import native, reference
 from plugstream.denoisers.bm3d.profile import PROFILES, Profile
 
-pytestmark = pytest.mark.skipif(_native.load() is None, reason="the native extension was not built")
+pytestmark = [needs_native, pytest.mark.usefixtures("one_thread")]
 
 PROFILES_TO_TRY = [
     Profile(),
@@ -24,11 +24,6 @@ PROFILES_TO_TRY = [
     Profile(step=5, radius=7, group1=1, group2=16, threshold=1.0),
 ]
 SHAPES = [(8, 8), (8, 9), (9, 40), (40, 9), (27, 33), (31, 49)]
-
-
-def levels() -> list[str]:
-    module = _native.load()
-    return [] if module is None else list(module.levels())
 
 
 def picture(height: int, width: int, seed: int = 0, noise: float = 0.1) -> Tensor:
@@ -43,15 +38,6 @@ def apart(a: Tensor, b: Tensor, image: Tensor) -> float:
     return float((a - b).abs().max() / (image.max() - image.min()).clamp_min(1e-30))
 
 
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    """The oracle's many small operations are not for several threads."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 @pytest.mark.parametrize("profile", PROFILES_TO_TRY)
 @pytest.mark.parametrize("shape", SHAPES)
 def test_finds_the_same_blocks(shape: tuple[int, int], profile: Profile) -> None:
@@ -61,7 +47,7 @@ def test_finds_the_same_blocks(shape: tuple[int, int], profile: Profile) -> None
             guide = (guide * steps).round() / steps
         expected = reference.match(guide, profile, 32)
         for wanted in (32, 16, 2):
-            for level in levels():
+            for level in LEVELS:
                 found = native.match(guide, profile, wanted, level=level)
                 assert torch.equal(found, expected[:, :wanted])
 
@@ -78,7 +64,7 @@ def test_equals_its_torch_form(shape: tuple[int, int], profile: Profile) -> None
     images = torch.stack([picture(*shape, seed=1), picture(*shape, seed=2)])
     sigma = torch.tensor([0.1, 0.02])
     basic = reference.bm3d(images, sigma, profile, stages=1)
-    for level in levels():
+    for level in LEVELS:
         first = native.bm3d(images, sigma, profile, stages=1, level=level)
         both = native.bm3d(images, sigma, profile, stages=2, level=level)
         assert apart(first, basic, images) <= 1e-5
@@ -109,7 +95,6 @@ def test_any_range_of_values(scale: float) -> None:
 def test_the_same_bits_for_any_number_of_threads(shape: tuple[int, int, int]) -> None:
     images = torch.stack([picture(*shape[1:], seed=k) for k in range(shape[0])])
     sigma = torch.linspace(0.05, 0.15, shape[0])
-    torch.set_num_threads(1)
     one = native.bm3d(images, sigma, Profile())
     for threads in (2, 3, 8):
         torch.set_num_threads(threads)
@@ -126,10 +111,10 @@ def test_an_image_has_the_same_bits_alone_and_in_a_batch() -> None:
 
 
 def test_instruction_sets_agree() -> None:
-    assert "baseline" in levels()
+    assert "baseline" in LEVELS
     image, sigma = picture(61, 83)[None], torch.tensor([0.1])
     expected = native.bm3d(image, sigma, Profile(), stages=1, level="baseline")
-    for level in levels():
+    for level in LEVELS:
         assert apart(native.bm3d(image, sigma, Profile(), stages=1, level=level), expected, image) <= 1e-6
 
 

@@ -1,17 +1,11 @@
 """The Triton form of BM3D against the torch form: the matching to the bit, the result up to rounding.
 
-Without a GPU the kernels run in Triton's interpreter, which must be chosen before Triton is imported: this file is also
-the script that a test starts for it.
+Without a GPU the kernels run in Triton's interpreter, and this file is also the script that a test starts for it.
 """
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -21,11 +15,8 @@ from torch import Tensor
 from plugstream.denoisers.bm3d import reference, triton_form
 from plugstream.denoisers.bm3d.profile import PROFILES, Profile
 from plugstream.denoisers.bm3d.transforms import correlations
+from triton_interpreter import interpret, needs_triton
 
-needs_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
-needs_cuda = pytest.mark.skipif(
-    not torch.cuda.is_available() or importlib.util.find_spec("triton") is None, reason="needs CUDA and Triton"
-)
 NORMAL = PROFILES["normal"]
 
 
@@ -72,12 +63,7 @@ def check(name: str) -> dict[str, object]:
 @pytest.fixture(scope="module")
 def interpreted() -> dict[str, dict[str, object]]:
     """What `check` found in Triton's interpreter, for all cases."""
-    source = Path(triton_form.__file__).parents[3]
-    path = os.pathsep.join([str(source), *([os.environ["PYTHONPATH"]] if os.environ.get("PYTHONPATH") else [])])
-    environment = {**os.environ, "TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": path}
-    done = subprocess.run([sys.executable, __file__], env=environment, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr[-3000:]
-    found: dict[str, dict[str, object]] = json.loads(done.stdout.splitlines()[-1])
+    found: dict[str, dict[str, object]] = json.loads(interpret(__file__))
     return found
 
 
@@ -110,15 +96,8 @@ def test_serves_only_cuda() -> None:
     assert not triton_form.serves(torch.zeros(1, 8, 8))
 
 
-def test_import_needs_no_triton() -> None:
-    code = (
-        "import sys; sys.modules['triton'] = None; import plugstream; from plugstream.denoisers.bm3d import triton_form"
-    )
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
-
-
 @pytest.mark.gpu
-@needs_cuda
+@needs_triton
 @pytest.mark.parametrize("shape", [(8, 8), (9, 13), (24, 31), (40, 40), (100, 75), (256, 256), (131, 258)])
 @pytest.mark.parametrize("wanted", [16, 32])
 def test_matching_is_the_specification_to_the_bit(shape: tuple[int, int], wanted: int) -> None:
@@ -127,7 +106,7 @@ def test_matching_is_the_specification_to_the_bit(shape: tuple[int, int], wanted
 
 
 @pytest.mark.gpu
-@needs_cuda
+@needs_triton
 @pytest.mark.parametrize(
     "profile", [PROFILES["fast"], Profile(step=2, radius=4), Profile(step=8, radius=22), Profile(step=1)]
 )
@@ -151,7 +130,7 @@ def assert_close(got: Tensor, want: Tensor, bound: float) -> None:
 
 
 @pytest.mark.gpu
-@needs_cuda
+@needs_triton
 @pytest.mark.parametrize("shape", [(9, 13), (40, 40), (100, 75), (256, 256)])
 @pytest.mark.parametrize("deterministic", [False, True])
 def test_a_batch_with_its_own_sigmas(shape: tuple[int, int], deterministic: bool) -> None:
@@ -165,7 +144,7 @@ def test_a_batch_with_its_own_sigmas(shape: tuple[int, int], deterministic: bool
 
 
 @pytest.mark.gpu
-@needs_cuda
+@needs_triton
 @pytest.mark.parametrize("profile", [PROFILES["fast"], Profile(step=5, radius=3, group1=1, group2=2), Profile(step=1)])
 def test_other_profiles(profile: Profile) -> None:
     z = picture(50, 61, seed=2).cuda()
@@ -175,7 +154,7 @@ def test_other_profiles(profile: Profile) -> None:
 
 
 @pytest.mark.gpu
-@needs_cuda
+@needs_triton
 def test_deterministic_gives_the_same_bits() -> None:
     z = picture(120, 90, count=2).cuda()
     sigma = torch.tensor([0.1, 0.05], device="cuda")
@@ -184,7 +163,7 @@ def test_deterministic_gives_the_same_bits() -> None:
 
 
 @pytest.mark.gpu
-@needs_cuda
+@needs_triton
 @pytest.mark.parametrize("deterministic", [False, True])
 def test_a_cuda_graph_replays_it(deterministic: bool) -> None:
     z = picture(64, 64).cuda()

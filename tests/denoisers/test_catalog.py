@@ -247,6 +247,15 @@ def test_reading_the_catalog_imports_no_torch() -> None:
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"
 
 
+def test_on_the_cpu_none_needs_triton() -> None:
+    code = (
+        "import sys; sys.modules['triton'] = None; import torch; from plugstream import BM3D, NLM, TNRD, TV;"
+        "print([len(make()(torch.ones(9, 9), 0.1)) for make in (BM3D, NLM, TNRD, TV)])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stdout == "[9, 9, 9, 9]\n", done.stderr
+
+
 def test_the_commands_take_a_network_from_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     np.save(tmp_path / "z.npy", pictures(20, 18).numpy())
     (tmp_path / "net.py").write_text(NETWORK)

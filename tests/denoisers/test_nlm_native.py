@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from types import ModuleType
 
@@ -12,23 +11,11 @@ import torch
 from hypothesis import given, settings, strategies as st
 from torch import Tensor
 
+from native_build import LEVELS, needs_native
 from plugstream import NLM, _native
 from plugstream.denoisers.nlm import native, reference
 
-pytestmark = pytest.mark.skipif(_native.load() is None, reason="the native extension was not built")
-
-
-def levels() -> list[str]:
-    module = _native.load()
-    return [] if module is None else list(module.levels())
-
-
-@pytest.fixture(autouse=True)
-def _threads() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = [needs_native, pytest.mark.usefixtures("one_thread")]
 
 
 def pictures(*shape: int, seed: int = 0) -> Tensor:
@@ -61,7 +48,7 @@ def test_equals_its_torch_form(shape: tuple[int, int], search: int, patch: int, 
     images, width = pictures(3, *shape), torch.tensor([0.1, 0.0, 1.0])
     want = expected(images, width, search, patch, balance)
     torch.set_num_threads(2)
-    for level in levels():
+    for level in LEVELS:
         got = native.nlm(images, width, search, patch, balance, level=level)
         assert float((got - want).abs().max()) <= 1e-5, level
         assert torch.equal(got[1], images[1])

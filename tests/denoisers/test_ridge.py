@@ -390,7 +390,6 @@ def test_what_ships_serves_every_noise_level_without_jumps():
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
 def test_a_gpu_gives_what_the_cpu_gives():
     z = torch.stack([noisy(picture(64), 0.1), noisy(picture(64, 200, 200), 0.1)]).float()
     sigma = torch.tensor([0.02, 0.1])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -10,31 +9,19 @@ import pytest
 import torch
 from torch import Tensor
 
+from native_build import LEVELS, needs_native
 from plugstream import _native
 from plugstream.denoisers.tnrd import native
 from tnrd_models import picture, random_model
 
-pytestmark = pytest.mark.skipif(_native.load() is None, reason="the native extension was not built")
+pytestmark = [needs_native, pytest.mark.usefixtures("one_thread")]
 
 MODEL = random_model()
-
-
-def levels() -> list[str]:
-    module = _native.load()
-    return [] if module is None else list(module.levels())
 
 
 @pytest.fixture(scope="module")
 def prepared() -> dict[str, Tensor]:
     return native.prepare(MODEL)
-
-
-@pytest.fixture(autouse=True)
-def _threads() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def reference(images: Tensor, gain: Tensor) -> Tensor:
@@ -51,7 +38,7 @@ def test_equals_its_torch_form(shape: tuple[int, int], prepared: dict[str, Tenso
     images, gain = picture(2, *shape), torch.tensor([1.0, 0.3])
     expected = reference(images, gain)
     torch.set_num_threads(2)
-    for level in levels():
+    for level in LEVELS:
         got = native.tnrd(images, gain, prepared, level=level)
         # A random model drives far harder than a trained one: 1e-5 of the range here, 1e-6 there.
         assert float((got - expected).abs().max()) <= 1e-5 * 255, level
@@ -61,7 +48,7 @@ def test_equals_its_torch_form(shape: tuple[int, int], prepared: dict[str, Tenso
 def test_responses_beyond_all_bumps(gain: float, prepared: dict[str, Tensor]) -> None:
     images, gains = picture(1, 20, 41), torch.tensor([gain])
     expected = reference(images, gains)
-    for level in levels():
+    for level in LEVELS:
         got = native.tnrd(images, gains, prepared, level=level)
         assert float((got - expected).abs().max()) <= 2e-5 * 255, level
 
@@ -71,7 +58,7 @@ def test_every_response_has_its_own_cell(prepared: dict[str, Tensor]) -> None:
     image = torch.zeros(1, 8, 900)
     image[0, 4, 4::8] = torch.linspace(-900, 900, 112)
     expected = reference(image, torch.ones(1))
-    for level in levels():
+    for level in LEVELS:
         assert float((native.tnrd(image, torch.ones(1), prepared, level=level) - expected).abs().max()) <= 5e-3, level
 
 
@@ -95,10 +82,10 @@ def test_an_image_has_the_same_bits_alone_and_in_a_batch(prepared: dict[str, Ten
 
 
 def test_instruction_sets_agree(prepared: dict[str, Tensor]) -> None:
-    assert "baseline" in levels()
+    assert "baseline" in LEVELS
     image = picture(1, 40, 61)
     expected = native.tnrd(image, torch.ones(1), prepared, level="baseline")
-    for level in levels():
+    for level in LEVELS:
         assert float((native.tnrd(image, torch.ones(1), prepared, level=level) - expected).abs().max()) <= 1e-5 * 255
 
 
@@ -120,7 +107,7 @@ def test_a_nan_spreads_as_in_the_torch_form(prepared: dict[str, Tensor]) -> None
     image[0, 5, 30] = torch.nan
     expected = reference(image, torch.ones(1)).isnan()
     assert 0 < int(expected.sum()) < image.numel()
-    for level in levels():
+    for level in LEVELS:
         assert torch.equal(native.tnrd(image, torch.ones(1), prepared, level=level).isnan(), expected), level
 
 
@@ -128,7 +115,7 @@ def test_values_that_are_not_finite_do_no_harm(prepared: dict[str, Tensor]) -> N
     for value in (torch.inf, -torch.inf, 1e38, -3e38):
         image = picture(1, 20, 30)
         image[0, 3:5, 7] = value
-        for level in levels():
+        for level in LEVELS:
             native.tnrd(image, torch.ones(1), prepared, level=level)
 
 

@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -17,12 +12,7 @@ from plugstream.denoisers.tnrd import triton_form, triton_stage
 from plugstream.denoisers.tnrd.influence import _Bumps
 from plugstream.denoisers.tnrd.model import diffuse
 from tnrd_models import picture, random_model
-
-needs_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
-needs_cuda = pytest.mark.skipif(
-    not torch.cuda.is_available() or importlib.util.find_spec("triton") is None, reason="needs CUDA and Triton"
-)
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+from triton_interpreter import DEVICE, interpret, needs_triton
 
 
 def check_images() -> dict[str, float]:
@@ -88,13 +78,7 @@ def check_stage() -> dict[str, float]:
 
 @needs_triton
 def test_the_kernels_are_the_torch_form_in_the_interpreter() -> None:
-    environment = {**os.environ, "TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""}
-    environment["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parents[1]), *sys.path])
-    done = subprocess.run(
-        [sys.executable, __file__], env=environment, capture_output=True, text=True, timeout=300, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    images, influence, stage = json.loads(done.stdout)
+    images, influence, stage = json.loads(interpret(__file__))
     assert len(images) == 4
     assert max(images.values()) <= 5e-5, images
     assert max(influence.values()) <= 1e-4, influence
@@ -102,7 +86,7 @@ def test_the_kernels_are_the_torch_form_in_the_interpreter() -> None:
 
 
 @pytest.mark.gpu
-@needs_cuda
+@needs_triton
 def test_on_a_gpu() -> None:
     assert max(check_images().values()) <= 5e-5
     assert max(check_influence().values()) <= 1e-3  # its exponentials are the fast ones
@@ -110,7 +94,7 @@ def test_on_a_gpu() -> None:
 
 
 @pytest.mark.gpu
-@needs_cuda
+@needs_triton
 def test_the_denoiser_on_a_gpu() -> None:
     models = [random_model(sigma=5.0), random_model(sigma=25.0, seed=1)]
     tnrd, images = TNRD(models), picture(4, 61, 83, white=1.0)
@@ -125,14 +109,6 @@ def test_the_denoiser_on_a_gpu() -> None:
         captured = one(still, 0.02)
     graph.replay()
     assert torch.equal(captured, expected)
-
-
-def test_importing_needs_no_triton() -> None:
-    code = "import sys; sys.modules['triton'] = None; import plugstream; plugstream.TNRD; print('fine')"
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=Path(__file__).parent
-    )
-    assert done.stdout.strip() == "fine", done.stderr
 
 
 if __name__ == "__main__":

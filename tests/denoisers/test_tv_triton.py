@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 import torch
 
 from plugstream import TV
+from triton_interpreter import interpret, needs_triton
 
 INTERPRETED = """
 import torch
@@ -40,17 +35,12 @@ print("agree")
 """
 
 
-@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
+@needs_triton
 def test_the_kernel_is_the_torch_form_in_the_interpreter():
-    environment = {**os.environ, "TRITON_INTERPRET": "1"}
-    done = subprocess.run(
-        [sys.executable, "-c", INTERPRETED], env=environment, capture_output=True, text=True, timeout=300, check=False
-    )
-    assert done.stdout.strip() == "agree", done.stderr
+    assert interpret("-c", INTERPRETED) == "agree\n"
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")
 @pytest.mark.parametrize("isotropic", [True, False])
 def test_on_a_gpu_it_is_the_same_prox(isotropic):
     generator = torch.Generator().manual_seed(1)
@@ -65,11 +55,3 @@ def test_on_a_gpu_it_is_the_same_prox(isotropic):
     assert torch.equal(alone, got[2])
     again, _ = tv.denoise(z.cuda(), sigma.cuda(), dual)
     assert float((again - got).norm() / got.norm()) < 2e-3
-
-
-def test_importing_needs_no_triton():
-    code = "import sys; sys.modules['triton'] = None; import plugstream; plugstream.TV; plugstream.BM3D; print('fine')"
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=Path(__file__).parent
-    )
-    assert done.stdout.strip() == "fine", done.stderr

@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-import os
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 import torch
@@ -15,6 +10,7 @@ from hypothesis import given, strategies as st
 from plugstream import InputError
 from plugstream.models.nufft import FinufftNufft, make_nufft
 from plugstream.models.nufft_grid import GridNufft, choose_kernel
+from triton_interpreter import interpret, needs_triton
 
 CPU = torch.device("cpu")
 F64 = torch.float64
@@ -135,10 +131,6 @@ print("agree")
 """
 
 
-@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
+@needs_triton
 def test_the_kernels_are_the_torch_forms_in_the_interpreter():
-    environment = {**os.environ, "TRITON_INTERPRET": "1"}
-    done = subprocess.run(
-        [sys.executable, "-c", INTERPRETED], env=environment, capture_output=True, text=True, timeout=300, check=False
-    )
-    assert done.stdout.strip() == "agree", done.stderr
+    assert interpret("-c", INTERPRETED) == "agree\n"

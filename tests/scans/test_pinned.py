@@ -14,10 +14,7 @@ from plugstream.scans.writer import save_scan
 
 pytest.importorskip("google_crc32c")  # all that a scan in a folder needs
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here"),
-]
+pytestmark = pytest.mark.gpu
 
 
 @pytest.fixture(scope="module")

@@ -184,7 +184,6 @@ def test_patches_are_windows_of_the_pictures_laid_in_all_eight_ways():
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
 def test_on_a_gpu_training_is_the_same_with_and_without_graphs_and_resumed(tmp_path, monkeypatch):
     there = Patches(patches().pictures, 20, device="cuda")
     options = {**SMALL, "size": 7, "stage_steps": 60, "joint_steps": 120, "device": "cuda"}

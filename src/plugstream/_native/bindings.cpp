@@ -1,18 +1,13 @@
-// The Python side of the kernels: checks shapes, releases the interpreter's lock, copies nothing.
-#include <nanobind/nanobind.h>
-#include <nanobind/ndarray.h>
+// The module of the kernels, and the Python side of total variation.
+#include "bindings.hpp"
+
 #include <nanobind/stl/optional.h>
-#include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "bm3d_bindings.hpp"
-#include "nlm_bindings.hpp"
-#include "reader_bindings.hpp"
-#include "tnrd_bindings.hpp"
 #include "tv.hpp"
 
 namespace nb = nanobind;
@@ -20,10 +15,10 @@ using namespace nb::literals;
 
 namespace {
 
-template <class T, int axes>
-using Array = nb::ndarray<T, nb::ndim<axes>, nb::c_contig, nb::device::cpu>;
-
-using plugstream::tv::Level;
+using plugstream::Array;
+using plugstream::expect;
+using plugstream::find_level;
+using plugstream::Level;
 
 struct Named {
     const char* name;
@@ -35,21 +30,8 @@ constexpr Named levels_best_first[] = {
 std::vector<std::string> levels() {
     std::vector<std::string> names;
     for (const Named& named : levels_best_first)
-        if (plugstream::tv::available(named.level)) names.emplace_back(named.name);
+        if (plugstream::available(named.level)) names.emplace_back(named.name);
     return names;
-}
-
-Level find_level(const std::string& name) {
-    for (const Named& named : levels_best_first)
-        if ((name.empty() || name == named.name) && plugstream::tv::available(named.level)) return named.level;
-    throw nb::value_error("this machine or build has no such instruction set; see levels()");
-}
-
-template <class A>
-void expect(const A& array, std::initializer_list<size_t> shape, const char* message) {
-    size_t axis = 0;
-    for (size_t length : shape)
-        if (array.shape(axis++) != length) throw nb::value_error(message);
 }
 
 template <class T>
@@ -117,13 +99,19 @@ void bind_tv(nb::module_& m) {
 
 }  // namespace
 
+Level plugstream::find_level(const std::string& name) {
+    for (const Named& named : levels_best_first)
+        if ((name.empty() || name == named.name) && available(named.level)) return named.level;
+    throw nb::value_error("this machine or build has no such instruction set; see levels()");
+}
+
 NB_MODULE(_kernels, m) {
     m.doc() = "The native CPU kernels of plugstream; use them through the modules that own the mathematics.";
     m.def("levels", &levels, "The instruction sets that this build and this machine have, best first.");
     bind_tv<float>(m);
     bind_tv<double>(m);
-    plugstream::bm3d::bind(m, &find_level);
-    plugstream::tnrd::bind(m, &find_level);
-    plugstream::nlm::bind(m, &find_level);
+    plugstream::bm3d::bind(m);
+    plugstream::tnrd::bind(m);
+    plugstream::nlm::bind(m);
     plugstream::reader::bind(m);
 }

@@ -8,12 +8,12 @@
 #include <atomic>
 #include <bit>
 #include <memory>
-#include <mutex>
 #include <thread>
 #include <vector>
 
 #include "bm3d_kernels.hpp"
 #include "bm3d_tiles.hpp"
+#include "memory.hpp"
 #include "team.hpp"
 
 namespace plugstream::bm3d {
@@ -25,13 +25,7 @@ struct Kernels {
 };
 
 Kernels kernels_of(Level level) {
-#ifdef PLUGSTREAM_HAS_avx512
-    if (level == Level::avx512) return {avx512::match_kernel, avx512::filter_kernels};
-    // The filters of this level use fused multiply-adds, which all but the very first such machines have.
-    if (level == Level::avx2 && __builtin_cpu_supports("fma")) return {avx2::match_kernel, avx2::filter_kernels};
-#endif
-    (void)level;
-    return {baseline::match_kernel, baseline::filter_kernels};
+    return {PLUGSTREAM_AT_LEVEL(level, match_kernel), PLUGSTREAM_AT_LEVEL(level, filter_kernels)};
 }
 
 // Groups of the tile, as positions among those of the tile, in work.found.
@@ -80,46 +74,13 @@ void match_tile(const float* image, long width, const Tiling& tiling, long tile,
         }
 }
 
-// Workspaces and sums of calls that are over, for those to come.
-class Store {
-  public:
-    std::unique_ptr<Workspace> workspace() { return take(workspaces_); }
-    std::unique_ptr<Buffer> buffer() { return take(buffers_); }
-    void put(std::unique_ptr<Workspace> workspace) { put(workspaces_, std::move(workspace)); }
-    void put(std::unique_ptr<Buffer> buffer) { put(buffers_, std::move(buffer)); }
+Pool<Workspace>& workspaces() {
+    static Pool<Workspace>& one = *new Pool<Workspace>(std::max(2u, std::thread::hardware_concurrency()));
+    return one;
+}
 
-    void clear() {
-        const std::lock_guard<std::mutex> guard(mutex_);
-        workspaces_.clear();
-        buffers_.clear();
-    }
-
-  private:
-    // Enough for the next call of the same kind; more only while calls overlap.
-    const size_t most_ = std::max(2u, std::thread::hardware_concurrency());
-
-    template <class T>
-    std::unique_ptr<T> take(std::vector<std::unique_ptr<T>>& kept) {
-        const std::lock_guard<std::mutex> guard(mutex_);
-        if (kept.empty()) return std::make_unique<T>();
-        std::unique_ptr<T> last = std::move(kept.back());
-        kept.pop_back();
-        return last;
-    }
-
-    template <class T>
-    void put(std::vector<std::unique_ptr<T>>& kept, std::unique_ptr<T> one) {
-        const std::lock_guard<std::mutex> guard(mutex_);
-        if (kept.size() < most_) kept.push_back(std::move(one));
-    }
-
-    std::mutex mutex_;
-    std::vector<std::unique_ptr<Workspace>> workspaces_;
-    std::vector<std::unique_ptr<Buffer>> buffers_;
-};
-
-Store& store() {
-    static Store& one = *new Store;  // never destroyed: a thread may still be at work when the process ends
+Pool<Buffer>& buffers() {
+    static Pool<Buffer>& one = *new Pool<Buffer>(4);
     return one;
 }
 
@@ -149,17 +110,17 @@ class Job {
     void prepare() {
         if (todo_.empty()) return;
         for (int member = 0; member < size_; ++member) {
-            workspaces_.push_back(store().workspace());
+            workspaces_.push_back(workspaces().take());
             workspaces_.back()->reserve(tiling_, settings_, stages_, batch_.width);
         }
-        sums_ = store().buffer();
+        sums_ = buffers().take();
         sums_->reserve(static_cast<long>(todo_.size()) * tiling_.sums * sizeof(float));
     }
 
     // When all work is done. A helper that comes late still has the job, but nothing left to do.
     void release() {
-        for (auto& workspace : workspaces_) store().put(std::move(workspace));
-        if (sums_ && sums_->size() <= kept_sums) store().put(std::move(sums_));
+        for (auto& workspace : workspaces_) workspaces().put(std::move(workspace));
+        if (sums_ && sums_->size() <= most_kept) buffers().put(std::move(sums_));
     }
 
     void work(int member) {
@@ -179,7 +140,6 @@ class Job {
     }
 
   private:
-    static constexpr long kept_sums = 1L << 28;  // bytes; those of larger batches are given back
     static constexpr long strip = 16;            // rows of pixels joined at a time
     static constexpr int columns_of_strip = 12;  // reference columns filtered at a time
 
@@ -258,7 +218,10 @@ class Job {
 
 }  // namespace
 
-void forget() { store().clear(); }
+void forget() {
+    workspaces().clear();
+    buffers().clear();
+}
 
 long references(long height, long width, int step) {
     auto along = [step](long size) { return (size - block) / step + 1 + ((size - block) % step != 0); };

@@ -3,11 +3,9 @@
 
 #include <cstdint>
 
-#include "tv.hpp"
+#include "level.hpp"
 
 namespace plugstream::bm3d {
-
-using tv::Level;
 
 // The parameters of `Profile`, and the fixed matrices, row by row.
 struct Settings {

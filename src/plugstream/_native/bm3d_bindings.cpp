@@ -1,9 +1,5 @@
-// The Python side of BM3D: checks shapes, releases the interpreter's lock, copies nothing.
-#include "bm3d_bindings.hpp"
-
-#include <nanobind/ndarray.h>
-#include <nanobind/stl/string.h>
-
+// The Python side of BM3D.
+#include "bindings.hpp"
 #include "bm3d.hpp"
 
 namespace nb = nanobind;
@@ -11,15 +7,6 @@ using namespace nb::literals;
 
 namespace plugstream::bm3d {
 namespace {
-
-template <class T, int axes>
-using Array = nb::ndarray<T, nb::ndim<axes>, nb::c_contig, nb::device::cpu>;
-
-tv::Level (*find_level)(const std::string&) = nullptr;
-
-void expect(bool holds, const char* message) {
-    if (!holds) throw nb::value_error(message);
-}
 
 bool is_group(int size) { return size >= 1 && size <= 32 && (size & (size - 1)) == 0; }
 
@@ -30,15 +17,12 @@ void denoise_batch(Array<const float, 3> images, Array<const float, 1> sigma, Ar
     const size_t count = images.shape(0), height = images.shape(1), width = images.shape(2);
     expect(height >= 8 && width >= 8, "images must have at least 8 x 8 pixels");
     expect(height < (1u << 24) && width < (1u << 24), "images must have fewer than 2^24 pixels along each axis");
-    expect(out.shape(0) == count && out.shape(1) == height && out.shape(2) == width, "out must be shaped like images");
-    expect(sigma.shape(0) == count, "sigma must have one value for each image");
+    expect(out, {count, height, width}, "out must be shaped like images");
+    expect(sigma, {count}, "sigma must have one value for each image");
     for (const auto* matrices : {&analysis, &synthesis})
-        expect(matrices->shape(0) == 2 && matrices->shape(1) == 8 && matrices->shape(2) == 8,
-               "analysis and synthesis must have the shape (2, 8, 8)");
-    expect(correlations.shape(0) == 2 && correlations.shape(1) == 8 && correlations.shape(2) == 8 &&
-               correlations.shape(3) == 64,
-           "correlations must have the shape (2, 8, 8, 64)");
-    expect(kaiser.shape(0) == 8, "kaiser must have 8 values");
+        expect(*matrices, {2, 8, 8}, "analysis and synthesis must have the shape (2, 8, 8)");
+    expect(correlations, {2, 8, 8, 64}, "correlations must have the shape (2, 8, 8, 64)");
+    expect(kaiser, {8}, "kaiser must have 8 values");
     expect(step >= 1 && step <= 8, "step must be 1 to 8");
     expect(radius >= 1 && radius <= 22, "radius must be 1 to 22");
     expect(is_group(group1) && is_group(group2), "groups must have 1, 2, 4, 8, 16 or 32 blocks");
@@ -80,8 +64,7 @@ void match_blocks(Array<const float, 2> guide, Array<int64_t, 2> found, int step
 
 }  // namespace
 
-void bind(nb::module_& m, tv::Level (*find)(const std::string& name)) {
-    find_level = find;
+void bind(nb::module_& m) {
     // noconvert: an array that does not fit is an error here, never a silent copy that the caller would not see filled.
     m.def("bm3d", &denoise_batch, "images"_a.noconvert(), "sigma"_a.noconvert(), "out"_a.noconvert(), nb::kw_only(),
           "analysis"_a.noconvert(), "synthesis"_a.noconvert(), "correlations"_a.noconvert(), "kaiser"_a.noconvert(),

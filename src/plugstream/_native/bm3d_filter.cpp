@@ -5,8 +5,8 @@
 // blocks) is then sqrt(2)^l times its coefficient and its variance 2^l times as large; on the way back it is multiplied
 // by 2^-l, which is exact.
 #include "bm3d_kernels.hpp"
-#include "bm3d_lanes.hpp"
 #include "bm3d_transform.hpp"
+#include "lanes.hpp"
 
 namespace plugstream::bm3d {
 namespace {
@@ -101,8 +101,8 @@ PLUGSTREAM_INLINE void variances(const int32_t* positions, long across, const fl
 #else
             for (int k = j; k < j + lanes; ++k)
                 if (k < group)
-                    near[i] |= uint32_t{(static_cast<unsigned>(y[k] - y[i] + block - 1) < 2 * block - 1) &
-                                        (static_cast<unsigned>(x[k] - x[i] + block - 1) < 2 * block - 1)}
+                    near[i] |= static_cast<uint32_t>((static_cast<unsigned>(y[k] - y[i] + block - 1) < 2 * block - 1) &
+                                                     (static_cast<unsigned>(x[k] - x[i] + block - 1) < 2 * block - 1))
                                << k;
 #endif
         }

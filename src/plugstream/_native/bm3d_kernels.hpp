@@ -4,6 +4,8 @@
 
 #include <cstdint>
 
+#include "level.hpp"
+
 namespace plugstream::bm3d {
 
 constexpr int block = 8;
@@ -64,14 +66,6 @@ struct FilterKernels {
                    float* weights);
 };
 
-#define PLUGSTREAM_DECLARE_LEVEL(level)        \
-    namespace level {                          \
-    extern const MatchKernel match_kernel;     \
-    extern const FilterKernels filter_kernels; \
-    }
-PLUGSTREAM_DECLARE_LEVEL(baseline)
-PLUGSTREAM_DECLARE_LEVEL(avx2)
-PLUGSTREAM_DECLARE_LEVEL(avx512)
-#undef PLUGSTREAM_DECLARE_LEVEL
+PLUGSTREAM_IN_EVERY_LEVEL(extern const MatchKernel match_kernel; extern const FilterKernels filter_kernels;)
 
 }  // namespace plugstream::bm3d

@@ -6,8 +6,8 @@
 // share their sums of four, and the sums of eight of a row are shared by all reference rows that it belongs to: with a
 // step of 3, a distance of 64 terms takes about 50 operations.
 #include "bm3d_kernels.hpp"
-#include "bm3d_lanes.hpp"
 #include "bm3d_select.hpp"
+#include "lanes.hpp"
 
 namespace plugstream::bm3d {
 namespace {

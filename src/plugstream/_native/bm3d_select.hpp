@@ -2,7 +2,7 @@
 #pragma once
 
 #include "bm3d_kernels.hpp"
-#include "bm3d_lanes.hpp"
+#include "lanes.hpp"
 
 namespace plugstream::bm3d {
 namespace {

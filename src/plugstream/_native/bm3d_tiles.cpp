@@ -1,11 +1,6 @@
 #include "bm3d_tiles.hpp"
 
 #include <algorithm>
-#include <cstring>
-
-#if defined(__linux__)
-#include <sys/mman.h>
-#endif
 
 namespace plugstream::bm3d {
 namespace {
@@ -13,7 +8,6 @@ namespace {
 // Windows reach beyond a tile, and what they reach is transformed again for each tile. Tiles of this many reference
 // blocks keep that small, need at most some 25 MB a thread, and still give every thread something to do.
 constexpr int rows_of_tile = 21, columns_of_tile = 96;
-constexpr long huge_page = 1L << 21;
 
 }  // namespace
 
@@ -41,22 +35,6 @@ Tiling::Tiling(long height, long width, const Settings& settings)
         // Two sums, of values and of weights, for each pixel of its blocks.
         sums += 2 * (rows(tile).to - rows(tile).from + block - 1) * (columns(tile).to - columns(tile).from + block - 1);
     }
-}
-
-void Buffer::reserve(long bytes) {
-    if (bytes <= size_) return;
-    const long unit = bytes >= huge_page ? huge_page : 64;
-    const long rounded = (bytes + unit - 1) / unit * unit;
-    void* fresh = std::aligned_alloc(unit, rounded);
-    if (fresh == nullptr) throw std::bad_alloc();
-#if defined(__linux__)
-    // Blocks of a group lie far apart: with small pages, finding the pages would take longer than reading them.
-    if (unit == huge_page) madvise(fresh, rounded, MADV_HUGEPAGE);
-#endif
-    std::memset(fresh, 0, rounded);
-    std::free(data_);
-    data_ = fresh;
-    size_ = rounded;
 }
 
 void Workspace::reserve_matching(const Tiling& tiling, const Settings& settings) {

@@ -1,13 +1,11 @@
 // How an image is cut into tiles, and what a thread needs for one.
 #pragma once
 
-#include <cstdint>
-#include <cstdlib>
-#include <new>
 #include <vector>
 
 #include "bm3d.hpp"
 #include "bm3d_kernels.hpp"
+#include "memory.hpp"
 
 namespace plugstream::bm3d {
 
@@ -39,24 +37,6 @@ struct Tiling {
     long count() const { return static_cast<long>(down.ranges.size() * across.ranges.size()); }
     const Range& rows(long tile) const { return down.ranges[tile / across.ranges.size()]; }
     const Range& columns(long tile) const { return across.ranges[tile % across.ranges.size()]; }
-};
-
-// Memory that is kept and only ever grows; zero when new.
-class Buffer {
-  public:
-    Buffer() = default;
-    Buffer(const Buffer&) = delete;
-    Buffer& operator=(const Buffer&) = delete;
-    ~Buffer() { std::free(data_); }
-
-    void reserve(long bytes);
-    template <class T>
-    T* as() { return static_cast<T*>(data_); }
-    long size() const { return size_; }
-
-  private:
-    void* data_ = nullptr;
-    long size_ = 0;
 };
 
 // What one thread needs. `total` and `weights` are zero whenever no tile is being worked on.

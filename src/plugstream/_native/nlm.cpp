@@ -9,30 +9,19 @@
 #include <cmath>
 #include <cstdlib>
 #include <memory>
-#include <mutex>
 #include <utility>
 #include <vector>
 
-#include "bm3d_tiles.hpp"
+#include "memory.hpp"
 #include "nlm_rows.hpp"
 #include "team.hpp"
 
 namespace plugstream::nlm {
 namespace {
 
-using bm3d::Buffer;
-
 constexpr long least_rows = 16;  // in a band
 
-const Rows& rows_of(Level level) {
-#ifdef PLUGSTREAM_HAS_avx512
-    if (level == Level::avx512) return avx512::rows;
-    // This level uses fused multiply-adds, which all but the very first such machines have.
-    if (level == Level::avx2 && __builtin_cpu_supports("fma")) return avx2::rows;
-#endif
-    (void)level;
-    return baseline::rows;
-}
+const Rows& rows_of(Level level) { return PLUGSTREAM_AT_LEVEL(level, rows); }
 
 long rounded(long length) { return (length + 15) / 16 * 16; }
 
@@ -60,30 +49,8 @@ struct Layout {
     long piece(long dy) const { return guard + (dy == 0 ? 0 : search + (dy - 1) * (2 * search + 1)) * pitch; }
 };
 
-// Memory of a call that is over, for the next.
-class Store {
-  public:
-    std::unique_ptr<Buffer> take() {
-        const std::lock_guard<std::mutex> guard(mutex_);
-        return kept_ ? std::move(kept_) : std::make_unique<Buffer>();
-    }
-    void put(std::unique_ptr<Buffer> buffer) {
-        const std::lock_guard<std::mutex> guard(mutex_);
-        if (buffer->size() <= most_bytes) kept_ = std::move(buffer);
-    }
-    void clear() {
-        const std::lock_guard<std::mutex> guard(mutex_);
-        kept_.reset();
-    }
-
-  private:
-    static constexpr long most_bytes = 1L << 28;  // what larger images need is given back
-    std::mutex mutex_;
-    std::unique_ptr<Buffer> kept_;
-};
-
-Store& store() {
-    static Store& one = *new Store;  // never destroyed: a thread may still be at work when the process ends
+Pool<Buffer>& buffers() {
+    static Pool<Buffer>& one = *new Pool<Buffer>(1);
     return one;
 }
 
@@ -109,7 +76,7 @@ class Job {
         const long guide = (at_.height + at_.around - 1) * at_.vector, scratch = (2 * at_.search + 1) * at_.vector;
         const long pixels = at_.height * at_.width;
         const long own = matrix_.affinity == nullptr ? at_.height * at_.row + 2 * pixels : 0;
-        memory_ = store().take();
+        memory_ = buffers().take();
         memory_->reserve((own + 2 * plane + 2 * sums + guide + size_ * scratch) * static_cast<long>(sizeof(float)));
         float* free = memory_->as<float>();
         auto next = [&](long count) { return std::exchange(free, free + count); };
@@ -132,7 +99,9 @@ class Job {
     }
 
     // When all work is done. A helper that comes late still has the job, but nothing left to do.
-    void release() { store().put(std::move(memory_)); }
+    void release() {
+        if (memory_->size() <= most_kept) buffers().put(std::move(memory_));
+    }
 
     void work(int member) {
         for (long phase = 0; phase < phases_; ++phase) {
@@ -299,6 +268,6 @@ void apply(const Shape& shape, const Matrix& matrix, const float* image, float* 
     run(std::make_shared<Job>(shape, nullptr, 0.0f, -1, matrix, image, out, threads, level));
 }
 
-void forget() { store().clear(); }
+void forget() { buffers().clear(); }
 
 }  // namespace plugstream::nlm

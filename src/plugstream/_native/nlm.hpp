@@ -1,11 +1,9 @@
 // Non-local means as a symmetric, doubly stochastic matrix; denoisers/nlm/reference.py says what it computes.
 #pragma once
 
-#include "tv.hpp"
+#include "level.hpp"
 
 namespace plugstream::nlm {
-
-using tv::Level;
 
 struct Shape {
     long height, width;

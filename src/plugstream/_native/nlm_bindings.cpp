@@ -1,11 +1,7 @@
-// The Python side of non-local means: checks shapes, releases the interpreter's lock, copies nothing.
-#include "nlm_bindings.hpp"
-
-#include <nanobind/ndarray.h>
-#include <nanobind/stl/string.h>
-
+// The Python side of non-local means.
 #include <algorithm>
 
+#include "bindings.hpp"
 #include "nlm.hpp"
 
 namespace nb = nanobind;
@@ -14,33 +10,28 @@ using namespace nb::literals;
 namespace plugstream::nlm {
 namespace {
 
-template <class T, int axes>
-using Array = nb::ndarray<T, nb::ndim<axes>, nb::c_contig, nb::device::cpu>;
-
-tv::Level (*find_level)(const std::string&) = nullptr;
-
 template <class A, class B>
 void expect_alike(const A& array, const B& other, const char* message) {
     for (size_t axis = 0; axis < array.ndim(); ++axis)
-        if (array.shape(axis) != other.shape(axis)) throw nb::value_error(message);
+        expect(array.shape(axis) == other.shape(axis), message);
 }
 
 Shape checked(size_t height, size_t width, int search, int patch) {
-    if (search < 1 || patch < 0) throw nb::value_error("search must be at least 1 and patch at least 0");
-    if (height <= static_cast<size_t>(patch) || width <= static_cast<size_t>(patch))
-        throw nb::value_error("images must have more pixels a side than the radius of a patch");
+    expect(search >= 1 && patch >= 0, "search must be at least 1 and patch at least 0");
+    expect(height > static_cast<size_t>(patch) && width > static_cast<size_t>(patch),
+           "images must have more pixels a side than the radius of a patch");
     return {static_cast<long>(height), static_cast<long>(width), search, patch};
 }
 
 void expect_balance(int balance) {
-    if (balance < 1) throw nb::value_error("there must be at least one step of balancing");
+    expect(balance >= 1, "there must be at least one step of balancing");
 }
 
 template <class A, class B, class C>
 Matrix matrix_of(const Shape& shape, const A& affinity, const B& scale, const C& rest) {
-    if (static_cast<long>(affinity.shape(0)) != size(shape)) throw nb::value_error("affinity must have nlm_size numbers");
-    if (static_cast<long>(scale.shape(0)) != shape.height || static_cast<long>(scale.shape(1)) != shape.width)
-        throw nb::value_error("scale must have the shape of the images");
+    expect(affinity, {static_cast<size_t>(size(shape))}, "affinity must have nlm_size numbers");
+    expect(scale, {static_cast<size_t>(shape.height), static_cast<size_t>(shape.width)},
+           "scale must have the shape of the images");
     expect_alike(scale, rest, "rest must be shaped like scale");
     return {const_cast<float*>(affinity.data()), const_cast<float*>(scale.data()), const_cast<float*>(rest.data())};
 }
@@ -49,7 +40,7 @@ void denoise(Array<const float, 3> images, Array<const float, 1> rate, Array<flo
              int balance, int threads, const std::string& level) {
     const Shape shape = checked(images.shape(1), images.shape(2), search, patch);
     expect_alike(images, out, "out must be shaped like images");
-    if (rate.shape(0) != images.shape(0)) throw nb::value_error("rate must have one value for each image");
+    expect(rate, {images.shape(0)}, "rate must have one value for each image");
     expect_balance(balance);
     const Level chosen = find_level(level);
     const long plane = shape.height * shape.width, count = static_cast<long>(images.shape(0));
@@ -90,8 +81,7 @@ long matrix_size(size_t height, size_t width, int search) { return size(checked(
 
 }  // namespace
 
-void bind(nb::module_& m, tv::Level (*find)(const std::string& name)) {
-    find_level = find;
+void bind(nb::module_& m) {
     // noconvert: an array that does not fit is an error here, never a silent copy that the caller would not see filled.
     m.def("nlm", &denoise, "images"_a.noconvert(), "rate"_a.noconvert(), "out"_a.noconvert(), nb::kw_only(), "search"_a,
           "patch"_a, "balance"_a, "threads"_a, "level"_a = "",

@@ -2,17 +2,10 @@
 // functions on purpose: one compiled here for AVX-512 could be the copy that the linker keeps for everyone.
 #include "nlm_rows.hpp"
 
-#include "bm3d_lanes.hpp"
+#include "lanes.hpp"
 
 namespace plugstream::nlm {
 namespace {
-
-using bm3d::Floats;
-using bm3d::Ints;
-using bm3d::lanes;
-using bm3d::load;
-using bm3d::repeat;
-using bm3d::store;
 
 constexpr int together = 4;  // vectors whose sums stay in registers
 

@@ -1,6 +1,8 @@
 // The inner loops of non-local means, one row of an image at a time; nlm_rows.cpp is compiled for each instruction set.
 #pragma once
 
+#include "level.hpp"
+
 namespace plugstream::nlm {
 
 // A piece is the affinities of one row of pixels to those `dy` rows below, at the distances first .. first + count - 1
@@ -17,13 +19,6 @@ struct Rows {
                      float* const* below);
 };
 
-#define PLUGSTREAM_DECLARE_LEVEL(level) \
-    namespace level {                   \
-    extern const Rows rows;             \
-    }
-PLUGSTREAM_DECLARE_LEVEL(baseline)
-PLUGSTREAM_DECLARE_LEVEL(avx2)
-PLUGSTREAM_DECLARE_LEVEL(avx512)
-#undef PLUGSTREAM_DECLARE_LEVEL
+PLUGSTREAM_IN_EVERY_LEVEL(extern const Rows rows;)
 
 }  // namespace plugstream::nlm

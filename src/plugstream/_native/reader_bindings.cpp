@@ -1,11 +1,8 @@
-// The Python side of reading chunks: checks shapes, releases the interpreter's lock.
-#include "reader_bindings.hpp"
-
-#include <nanobind/ndarray.h>
-
+// The Python side of reading chunks.
 #include <string>
 #include <vector>
 
+#include "bindings.hpp"
 #include "reader.hpp"
 
 namespace nb = nanobind;
@@ -14,21 +11,18 @@ using namespace nb::literals;
 namespace plugstream::reader {
 namespace {
 
-template <class T, int axes>
-using Array = nb::ndarray<T, nb::ndim<axes>, nb::c_contig, nb::device::cpu>;
-
 void read_chunks(nb::list paths, Array<const int64_t, 1> offsets, Array<const int64_t, 1> rows, Array<uint8_t, 2> out,
                  Array<int32_t, 1> fates, bool direct) {
     const size_t count = paths.size(), bytes = out.shape(1);
-    if (offsets.shape(0) != count || rows.shape(0) != count || fates.shape(0) != count)
-        throw nb::value_error("there must be an offset, a row and a fate for each path");
+    expect(offsets.shape(0) == count && rows.shape(0) == count && fates.shape(0) == count,
+           "there must be an offset, a row and a fate for each path");
     std::vector<std::string> names;
     std::vector<Chunk> chunks;
     names.reserve(count);
     for (size_t n = 0; n < count; ++n) {
         const int64_t offset = offsets.data()[n], row = rows.data()[n];
-        if (offset < 0 || row < 0 || static_cast<size_t>(row) >= out.shape(0))
-            throw nb::value_error("offsets must not be negative, and rows must be those of out");
+        expect(offset >= 0 && row >= 0 && static_cast<size_t>(row) < out.shape(0),
+               "offsets must not be negative, and rows must be those of out");
         const nb::bytes path = nb::cast<nb::bytes>(paths[n]);
         names.emplace_back(path.c_str(), path.size());
         chunks.push_back({names.back().c_str(), offset, out.data() + row * bytes});

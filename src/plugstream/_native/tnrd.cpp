@@ -7,61 +7,23 @@
 #include <algorithm>
 #include <atomic>
 #include <memory>
-#include <mutex>
 #include <utility>
 #include <vector>
 
-#include "bm3d_tiles.hpp"
+#include "memory.hpp"
 #include "team.hpp"
 #include "tnrd_rows.hpp"
 
 namespace plugstream::tnrd {
 namespace {
 
-using bm3d::Buffer;
-
 constexpr long margin = taps - 1;  // pixels by which the image is continued on each side
 constexpr long least_rows = 24;    // in a band; below this the seams cost more than a second thread saves
 
-const Rows& rows_of(Level level) {
-#ifdef PLUGSTREAM_HAS_avx512
-    if (level == Level::avx512) return avx512::rows;
-    // This level uses fused multiply-adds, which all but the very first such machines have.
-    if (level == Level::avx2 && __builtin_cpu_supports("fma")) return avx2::rows;
-#endif
-    (void)level;
-    return baseline::rows;
-}
+const Rows& rows_of(Level level) { return PLUGSTREAM_AT_LEVEL(level, rows); }
 
-// Memory of calls that are over, for those to come.
-class Store {
-  public:
-    std::unique_ptr<Buffer> take() {
-        const std::lock_guard<std::mutex> guard(mutex_);
-        if (kept_.empty()) return std::make_unique<Buffer>();
-        std::unique_ptr<Buffer> last = std::move(kept_.back());
-        kept_.pop_back();
-        return last;
-    }
-    void put(std::unique_ptr<Buffer> buffer) {
-        if (buffer->size() > most_bytes) return;
-        const std::lock_guard<std::mutex> guard(mutex_);
-        if (kept_.size() < most_) kept_.push_back(std::move(buffer));
-    }
-    void clear() {
-        const std::lock_guard<std::mutex> guard(mutex_);
-        kept_.clear();
-    }
-
-  private:
-    static constexpr size_t most_ = 4;             // more only while calls overlap
-    static constexpr long most_bytes = 1L << 28;  // what larger images need is given back
-    std::mutex mutex_;
-    std::vector<std::unique_ptr<Buffer>> kept_;
-};
-
-Store& store() {
-    static Store& one = *new Store;  // never destroyed: a thread may still be at work when the process ends
+Pool<Buffer>& buffers() {
+    static Pool<Buffer>& one = *new Pool<Buffer>(4);
     return one;
 }
 
@@ -90,12 +52,14 @@ class Job {
 
     // All memory is taken here, where running out of it can still be reported.
     void prepare() {
-        memory_ = store().take();
+        memory_ = buffers().take();
         memory_->reserve((at_once_ * 2 * padded() + size_ * own()) * static_cast<long>(sizeof(float)));
     }
 
     // When all work is done. A helper that comes late still has the job, but nothing left to do.
-    void release() { store().put(std::move(memory_)); }
+    void release() {
+        if (memory_->size() <= most_kept) buffers().put(std::move(memory_));
+    }
 
     void work(int member) {
         const long images = static_cast<long>(todo_.size()), each = model_.stages + 1;
@@ -197,7 +161,7 @@ class Job {
 
 }  // namespace
 
-void forget() { store().clear(); }
+void forget() { buffers().clear(); }
 
 void denoise(const Batch& batch, const Model& model, int threads, Level level) {
     const auto job = std::make_shared<Job>(batch, model, threads, level);

@@ -1,11 +1,9 @@
 // Trained nonlinear reaction diffusion on a batch of images; denoisers/tnrd/model.py says what it computes.
 #pragma once
 
-#include "tv.hpp"
+#include "level.hpp"
 
 namespace plugstream::tnrd {
-
-using tv::Level;
 
 // The sizes of the published models, for which the kernels are written.
 constexpr int taps = 7, filters = 48, degree = 5, cells = 76;

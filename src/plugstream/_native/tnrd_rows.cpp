@@ -2,18 +2,11 @@
 // functions on purpose: one compiled here for AVX-512 could be the copy that the linker keeps for everyone.
 #include "tnrd_rows.hpp"
 
-#include "bm3d_lanes.hpp"
+#include "lanes.hpp"
 #include "tnrd.hpp"
 
 namespace plugstream::tnrd {
 namespace {
-
-using bm3d::Floats;
-using bm3d::Ints;
-using bm3d::lanes;
-using bm3d::load;
-using bm3d::repeat;
-using bm3d::store;
 
 // Blocks of sums that fit the registers: filters and vectors in `respond`, vectors in `spread`, which has 7 sums each.
 #if defined(__AVX512F__)
@@ -93,8 +86,8 @@ void influence(float* responses, long pitch, long width, const float* table) {
                 auto pick = [&](auto m) __attribute__((always_inline)) {
                     return (Floats)_mm512_permutex2var_ps((__m512)low[m.value], place, (__m512)high[m.value]);
                 };
-                value = pick(bm3d::Index<degree>{});
-                repeat<degree>([&](auto m) { value = value * t + pick(bm3d::Index<degree - 1 - m.value>{}); });
+                value = pick(Index<degree>{});
+                repeat<degree>([&](auto m) { value = value * t + pick(Index<degree - 1 - m.value>{}); });
                 store(responses + x, value);
                 continue;
             }

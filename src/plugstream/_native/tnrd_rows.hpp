@@ -1,6 +1,8 @@
 // The inner loops of TNRD, one row of an image at a time; tnrd_rows.cpp is compiled for each instruction set.
 #pragma once
 
+#include "level.hpp"
+
 namespace plugstream::tnrd {
 
 // Rows of 48 filters are `pitch` apart. Whole vectors are read and written: up to 15 values beyond `width` are, and
@@ -14,13 +16,6 @@ struct Rows {
     void (*spread)(const float* values, long pitch, long width, const float* backward, float* const* force);
 };
 
-#define PLUGSTREAM_DECLARE_LEVEL(level) \
-    namespace level {                   \
-    extern const Rows rows;             \
-    }
-PLUGSTREAM_DECLARE_LEVEL(baseline)
-PLUGSTREAM_DECLARE_LEVEL(avx2)
-PLUGSTREAM_DECLARE_LEVEL(avx512)
-#undef PLUGSTREAM_DECLARE_LEVEL
+PLUGSTREAM_IN_EVERY_LEVEL(extern const Rows rows;)
 
 }  // namespace plugstream::tnrd

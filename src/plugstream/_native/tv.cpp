@@ -18,21 +18,11 @@ namespace {
 constexpr long least_band = 4096;  // pixels; below this, waiting costs more than a second thread saves
 
 template <class T>
-const Rows<T>& pick(const Rows<float>& rows32, const Rows<double>& rows64) {
-    if constexpr (sizeof(T) == sizeof(float))
-        return rows32;
-    else
-        return rows64;
-}
-
-template <class T>
 const Rows<T>& rows_of(Level level) {
-#ifdef PLUGSTREAM_HAS_avx512
-    if (level == Level::avx512) return pick<T>(avx512::rows32, avx512::rows64);
-    if (level == Level::avx2) return pick<T>(avx2::rows32, avx2::rows64);
-#endif
-    (void)level;
-    return pick<T>(baseline::rows32, baseline::rows64);
+    if constexpr (sizeof(T) == sizeof(float))
+        return PLUGSTREAM_AT_LEVEL(level, rows32);
+    else
+        return PLUGSTREAM_AT_LEVEL(level, rows64);
 }
 
 // One image of the batch, with what its rows need.
@@ -194,22 +184,6 @@ class Job {
 };
 
 }  // namespace
-
-bool available(Level level) {
-    switch (level) {
-        case Level::baseline:
-            return true;
-#ifdef PLUGSTREAM_HAS_avx512
-        case Level::avx2:
-            return __builtin_cpu_supports("avx2");
-        case Level::avx512:
-            return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&
-                   __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq");
-#endif
-        default:
-            return false;
-    }
-}
 
 template <class T>
 void start(const Start<T>& batch, Level level) {

@@ -1,12 +1,9 @@
 // The accelerated dual iteration of total variation on a batch of images; denoisers/tv.py says what it computes.
 #pragma once
 
+#include "level.hpp"
+
 namespace plugstream::tv {
-
-enum class Level { baseline, avx2, avx512 };
-
-// Whether this build has the level and this machine can run it.
-bool available(Level level);
 
 // Contiguous arrays: z, x (images, height, width); p, s (images, 2, height, width); strength, rate, active, gap
 // (images); momentum (count), one for each iteration. p and s are updated in place; x and gap are written for the active images.

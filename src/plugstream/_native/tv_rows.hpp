@@ -1,6 +1,8 @@
 // The inner loops of total variation, one row of an image at a time; tv_rows.cpp is compiled for each instruction set.
 #pragma once
 
+#include "level.hpp"
+
 namespace plugstream::tv {
 
 // A row of x carries one value more than its width, a copy of the last, so that the difference across the border is
@@ -21,14 +23,6 @@ struct Rows {
     double (*energy)(const T* z, long width);
 };
 
-#define PLUGSTREAM_DECLARE_LEVEL(level) \
-    namespace level {                   \
-    extern const Rows<float> rows32;    \
-    extern const Rows<double> rows64;   \
-    }
-PLUGSTREAM_DECLARE_LEVEL(baseline)
-PLUGSTREAM_DECLARE_LEVEL(avx2)
-PLUGSTREAM_DECLARE_LEVEL(avx512)
-#undef PLUGSTREAM_DECLARE_LEVEL
+PLUGSTREAM_IN_EVERY_LEVEL(extern const Rows<float> rows32; extern const Rows<double> rows64;)
 
 }  // namespace plugstream::tv

@@ -74,11 +74,11 @@ def _match(images: Tensor, profile: Profile, wanted: int) -> Tensor:
     count, height, width = images.shape
     k = group_size((height, width), profile.radius, wanted)
     # As many as `reference_positions` has: every `step` pixels, and one at the very end.
-    rows, columns = (_cover(size - BLOCK, profile.step) + 1 for size in (height, width))
-    regular = _cover((height - BLOCK) // profile.step + 1, _REFERENCES)
+    rows, columns = (_triton.cover(size - BLOCK, profile.step) + 1 for size in (height, width))
+    regular = _triton.cover((height - BLOCK) // profile.step + 1, _REFERENCES)
     extra = int((height - BLOCK) % profile.step != 0)  # the last row breaks the step
     span = 2 * profile.radius + 1
-    lanes = _power_of_two(_cover(span, _DOWN) * span)
+    lanes = _power_of_two(_triton.cover(span, _DOWN) * span)
     # 6 KB for a reference; freed on return, for the spectra to take its place.
     keys = torch.empty((count, rows * columns, _DOWN * lanes), dtype=torch.int32, device=images.device)
     groups = torch.empty((count, rows * columns, k), dtype=torch.int32, device=images.device)
@@ -153,10 +153,10 @@ def _stage(images: Tensor, basic: Tensor | None, sigma: Tensor, profile: Profile
     denominator = torch.empty((count, down, width), device=device)
     result = torch.empty_like(images)
     tile, warps = _FOLD
-    fold_columns[_cover(width, tile), down, count](
+    fold_columns[_triton.cover(width, tile), down, count](
         total, weight, synthesis, window, numerator, denominator, height, width, TILE=tile, num_warps=warps
     )
-    fold_rows[_cover(width, tile), height, count](
+    fold_rows[_triton.cover(width, tile), height, count](
         numerator, denominator, synthesis, window, images, sigma, result, height, width, TILE=tile, num_warps=1
     )
     return result
@@ -170,7 +170,7 @@ def _spectra(images: Tensor, analysis: Tensor) -> Tensor:
     down, across = height - BLOCK + 1, width - BLOCK + 1
     out = torch.empty((count * down * across, 64), device=images.device)
     tile, tall, warps = _TRANSFORM
-    transform[_cover(across, tile), _cover(down, tall), count](
+    transform[_triton.cover(across, tile), _triton.cover(down, tall), count](
         images, analysis, out, height, width, TILE=tile, TALL=tall, num_warps=warps
     )
     return out
@@ -202,10 +202,6 @@ def _shared(name: str, device: torch.device) -> Tensor:
     apart = np.abs(np.arange(-BLOCK, BLOCK))
     table[:, :16] = correlations(name)[apart[:, None], apart]
     return torch.from_numpy(table).to(device, torch.float32)
-
-
-def _cover(size: int, part: int) -> int:
-    return -(-size // part)
 
 
 def _power_of_two(size: int) -> int:

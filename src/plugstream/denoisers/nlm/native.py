@@ -2,24 +2,13 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import torch
 from torch import Tensor
 
 from plugstream import _native
-from plugstream.denoisers.nlm.reference import rates
+from plugstream.denoisers.nlm.reference import Matrix, rates
 
-__all__ = ["Matrix", "apply", "form", "nlm", "serves"]
-
-
-class Matrix(NamedTuple):
-    """W = diag(scale) A diag(scale) + diag(rest), with one half of A in an order of the kernel's own."""
-
-    affinity: Tensor
-    scale: Tensor
-    rest: Tensor
-    search: int
+__all__ = ["apply", "form", "nlm", "serves"]
 
 
 def serves(images: Tensor) -> bool:

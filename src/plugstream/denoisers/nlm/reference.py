@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-__all__ = ["apply", "form", "nlm", "rates", "reflected", "weights"]
+__all__ = ["Matrix", "apply", "form", "nlm", "rates", "reflected", "weights"]
+
+
+class Matrix(NamedTuple):
+    """W = diag(scale) A diag(scale) + diag(rest) as the fast forms keep it: one half of A, in an order of their own."""
+
+    affinity: Tensor
+    scale: Tensor
+    rest: Tensor
+    search: int
 
 
 def nlm(images: Tensor, width: Tensor, search: int, patch: int, balance: int) -> Tensor:

@@ -6,28 +6,17 @@ outside it that compiles the kernels.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import torch
 from torch import Tensor
 
 from plugstream.denoisers import _triton
-from plugstream.denoisers.nlm.reference import rates, reflected
+from plugstream.denoisers.nlm.reference import Matrix, rates, reflected
 
-__all__ = ["Matrix", "apply", "form", "nlm", "serves"]
+__all__ = ["apply", "form", "nlm", "serves"]
 
 _FORM = {"BLOCK": 256, "num_warps": 4}
 _MULTIPLY = {"BLOCK": 64, "num_warps": 2}  # few pixels a program, so that one image fills the device
 _MOST = 1 << 31  # bytes of affinities; larger batches are done in parts
-
-
-class Matrix(NamedTuple):
-    """W = diag(scale) A diag(scale) + diag(rest), with one half of A: (N, halves, H, W)."""
-
-    affinity: Tensor
-    scale: Tensor
-    rest: Tensor
-    search: int
 
 
 def serves(images: Tensor) -> bool:
@@ -59,7 +48,7 @@ def nlm(images: Tensor, width: Tensor, search: int, patch: int, balance: int) ->
 
 @torch.no_grad()
 def form(guide: Tensor, width: float, search: int, patch: int, balance: int) -> Matrix:
-    """The matrix of a guide, (H, W), for `apply`."""
+    """The matrix of a guide, (H, W), for `apply`; its affinities are (1, halves, H, W)."""
     h = torch.full((1,), width, dtype=torch.float64, device=guide.device)
     return _form(guide[None].contiguous(), h, search, patch, balance, None)[0]
 
@@ -82,7 +71,7 @@ def _form(
     padded = guides[:, rows][:, :, columns].contiguous()
     halves = _halves(search)
     affinity = torch.empty((count, halves, height, across), device=guides.device)
-    affinities[_cover(height * across, _FORM["BLOCK"]), halves, count](
+    affinities[_triton.cover(height * across, _FORM["BLOCK"]), halves, count](
         padded, rates(width, patch, torch.float32), affinity, height, across, halves,
         SEARCH=search, AROUND=2 * patch + 1, **_FORM,
     )  # fmt: skip
@@ -111,7 +100,7 @@ def _multiply(
 
     v, out = v.contiguous(), torch.empty_like(v)
     count, height, width = v.shape
-    multiply[_cover(height * width, _MULTIPLY["BLOCK"]), count](
+    multiply[_triton.cover(height * width, _MULTIPLY["BLOCK"]), count](
         affinity, v, v if z is None else z.contiguous(), v if rest is None else rest, out,
         out if out_two is None else out_two, height, width, affinity.shape[1],
         MODE=mode, SEARCH=search, **_MULTIPLY,
@@ -122,7 +111,3 @@ def _multiply(
 def _halves(search: int) -> int:
     """How many distances half the plane has."""
     return 2 * search * (search + 1)
-
-
-def _cover(size: int, part: int) -> int:
-    return -(-size // part)

@@ -85,12 +85,12 @@ def _diffuse(images: Tensor, gain: Tensor, prepared: dict[str, Tensor], shares: 
     for stage in range(stages):
         first, last = stage == 0, stage + 1 == stages
         before = images if first else out
-        drive[_cover(shares.shape[-1], _DRIVE["BLOCK"]), count](
+        drive[_triton.cover(shares.shape[-1], _DRIVE["BLOCK"]), count](
             before, gain, forward[stage], backward[stage], table[stage], shares, height, width,
             FIRST=first, CELLS=table.shape[-2], STEP=_STEP, REACH=REACH, PRECISION=_DOT, **_DRIVE,
         )  # fmt: skip
         # In place: a pixel of the step needs of u that pixel only.
-        settle[_cover(height * width, _SETTLE["BLOCK"]), count](
+        settle[_triton.cover(height * width, _SETTLE["BLOCK"]), count](
             before, images, gain, reaction[stage:], shares, out, height, width, FIRST=first, LAST=last, **_SETTLE
         )
 
@@ -110,7 +110,7 @@ class _Bumps(torch.autograd.Function):
         ctx.save_for_backward(x, weights)
         out = torch.empty_like(x)
         count = x.shape[-2] * x.shape[-1]
-        bumps[x.shape[0] * x.shape[1], _cover(count, 1024)](
+        bumps[x.shape[0] * x.shape[1], _triton.cover(count, 1024)](
             x, weights, out, count, x.shape[1], BUMPS=BUMPS, SPACING=SPACING, HALF=PRECISION / 2, BLOCK=1024
         )
         return out
@@ -125,14 +125,10 @@ class _Bumps(torch.autograd.Function):
         images, filters = x.shape[:2]
         count = x.shape[-2] * x.shape[-1]
         block, loops = 64, 64
-        parts = _cover(count, block * loops)
+        parts = _triton.cover(count, block * loops)
         partial = torch.empty((images, filters, parts, 64), device=x.device)
         bumps_gradients[images * filters, parts](
             x, weights, grad, grad_x, partial, count, filters,
             BUMPS=BUMPS, SPACING=SPACING, HALF=PRECISION / 2, BLOCK=block, LOOPS=loops,
         )  # fmt: skip
         return grad_x, partial.sum((0, 2))[:, :BUMPS]
-
-
-def _cover(size: int, part: int) -> int:
-    return -(-size // part)

@@ -8,7 +8,7 @@
 #include <immintrin.h>
 #endif
 
-namespace plugstream::bm3d {
+namespace plugstream {
 namespace {
 
 #if defined(__AVX512F__)
@@ -47,4 +47,4 @@ PLUGSTREAM_INLINE void repeat(Function&& f) {
 }
 
 }  // namespace
-}  // namespace plugstream::bm3d
+}  // namespace plugstream
