@@ -121,7 +121,7 @@ class BornModel(ModelBase):
         check_shape("image", image, self.image_shape)
         index = as_views(views, self.n_views)
         check_shape("data", data, (self._count(index), *self.data_shape))
-        batch = torch.broadcast_shapes(image.shape[:-2], data.shape[:-2])
+        batch = np.broadcast_shapes(image.shape[:-2], data.shape[:-2])
         images = self._flat(image.expand(*batch, *self.image_shape))
         z = data.to(self.data_dtype)
         z = z.reshape(1, *data.shape[-2:]) if data.ndim == 2 else z.expand(*batch, -1, -1).flatten(0, -3)
