@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -170,6 +171,32 @@ def test_the_command_names_the_scan_itself(fresnel, tmp_path, capsys, monkeypatc
     assert "exists already" in capsys.readouterr().err
     assert main(["info", str(fresnel / "dielTM_dec8f.exp")]) == 0
     assert "1, 2, 3, 4, 5, 6, 7, 8 GHz" in capsys.readouterr().out
+    shutil.copy(fresnel / "dielTM_dec8f.exp", "F.EXP")
+    assert main(["info", "F.EXP"]) == 0
+
+
+@pytest.mark.parametrize("change", ["none", "\r\n", "\r", "\ufeff"])
+def test_line_ends_and_marks_of_other_systems_do_not_matter(fresnel, tmp_path, change):
+    text = (fresnel / "dielTM_dec8f.exp").read_text()
+    text = change + text if change == "\ufeff" else text if change == "none" else text.replace("\n", change)
+    (tmp_path / "f.exp").write_bytes(text.encode())
+    assert torch.equal(import_fresnel(tmp_path / "f.exp", 3).data, import_fresnel(fresnel / "dielTM_dec8f.exp", 3).data)
+
+
+def test_a_file_that_was_cut_short_is_noticed(fresnel, tmp_path, capsys):
+    text = (fresnel / "dielTM_dec8f.exp").read_text()
+    file = tmp_path / "f.exp"
+    words = ["import", "fresnel", str(file), str(tmp_path / "s.zarr"), "--frequency", "8"]
+    for lost in (3, 20):  # within an exponent, where what is left is a number, and within the line
+        file.write_text(text[:-lost])
+        assert main(words) == 2
+        assert "is cut short in its last line" in capsys.readouterr().err
+    file.write_text(text.rstrip("\n"))  # only the end of the last line is missing
+    assert torch.equal(import_fresnel(file, 3).data, import_fresnel(fresnel / "dielTM_dec8f.exp", 3).data)
+    file.write_text("\n".join(text.splitlines()[:-10]) + "\n")
+    with pytest.warns(PlugstreamWarning, match=r"has 1763 of the 1764 measurements at 3 GHz.* cut short"):
+        scan = import_fresnel(file, 3)
+    assert scan.geometry.mask.sum() == 1763
 
 
 def blobs(image, grid):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tracemalloc
+import zipfile
 
 import h5py
 import numpy as np
@@ -55,7 +56,15 @@ def same(path, arrays):
     return scan
 
 
-@pytest.mark.parametrize("form", ["complex", "last axis", "two arrays", "double"])
+def records(data, real, imag, dtype="<f4"):
+    out = np.empty(data.shape, dtype=[(imag, dtype), (real, dtype)])  # in this order, since names are to tell
+    out[real], out[imag] = data.real, data.imag
+    return out
+
+
+@pytest.mark.parametrize(
+    "form", ["complex", "last axis", "two arrays", "double", "big endian", "records", "MATLAB", "packed", "linked"]
+)
 def test_hdf5_gives_the_same_scan_however_its_field_is_stored(arrays, tmp_path, form):
     stored = {f"geometry/{name}": array for name, array in arrays.items() if name != "data"}
     mapping = {name: f"/geometry/{name}" for name in arrays if name != "data"}
@@ -63,14 +72,23 @@ def test_hdf5_gives_the_same_scan_however_its_field_is_stored(arrays, tmp_path, 
     if form == "two arrays":
         stored |= {"re": data.real, "im": data.imag}
         mapping |= {"data_real": "re", "data_imag": "im"}
-    else:
+    elif form not in ("packed", "linked"):
         stored["entry/field"] = {
             "complex": data,
             "double": data.astype(np.complex128),
+            "big endian": data.astype(">c8"),
             "last axis": np.stack([data.real, data.imag], -1),
+            "records": records(data, "re", "im", ">f8"),
+            "MATLAB": records(data, "real", "imag"),
         }[form]
-        mapping["data"] = "/entry/field"
     file = write(tmp_path / "f.h5", stored)
+    mapping |= {} if form == "two arrays" else {"data": "/entry/field"}
+    with h5py.File(file, "a") as opened:
+        if form == "packed":
+            opened.create_dataset("entry/field", data=data, chunks=(4, 2), compression="gzip", shuffle=True)
+        elif form == "linked":
+            write(tmp_path / "other.h5", {"field": data})
+            opened["entry/field"] = h5py.ExternalLink("other.h5", "/field")
     assert import_hdf5(file, tmp_path / "s.zarr", mapping | VALUES) == 6
     same(tmp_path / "s.zarr", arrays)
 
@@ -117,9 +135,113 @@ def test_plane_waves_far_fields_and_given_fields(arrays, tmp_path):
     assert scan.geometry.far_field
     assert np.allclose(np.hypot(*scan.geometry.plane_waves.T), 1)  # directions have no unit
     assert scan.geometry.wavelength == 0.5e-3
-    write(tmp_path / "f.h5", {**base, "fields": fields})
+    fields = (fields * np.exp(0.5j)).astype(np.complex64)
+    for number, form in enumerate((fields, records(fields, "r", "i"), np.stack([fields.real, fields.imag], -1))):
+        write(tmp_path / "f.h5", {**base, "fields": form})
+        import_hdf5(tmp_path / "f.h5", tmp_path / f"f{number}.zarr", VALUES)
+        assert np.array_equal(open_scan(tmp_path / f"f{number}.zarr").geometry.fields, fields)
+    import_hdf5(tmp_path / "f.h5", tmp_path / "c.zarr", VALUES, conjugate=True)  # time turned round in all of the file
+    assert np.array_equal(open_scan(tmp_path / "c.zarr").geometry.fields, fields.conj())
+
+
+@pytest.mark.parametrize("far", [True, False])
+def test_far_field_is_what_the_file_says(arrays, tmp_path, far):
+    kept = {name: arrays[name] for name in ("receivers", "transmitters")} | {"data": np.ones((6, 5), np.complex64)}
+    write(tmp_path / "f.h5", kept, {"far_field": far})
     import_hdf5(tmp_path / "f.h5", tmp_path / "f.zarr", VALUES)
-    assert np.array_equal(open_scan(tmp_path / "f.zarr").geometry.fields, fields)
+    np.savez(tmp_path / "f.npz", **kept, **VALUES)
+    words = [str(tmp_path / "f.npz"), str(tmp_path / "g.zarr"), "--map", f"far_field={str(far).lower()}"]
+    assert main(["import", "npz", *words]) == 0
+    for name in ("f", "g"):
+        assert open_scan(tmp_path / f"{name}.zarr").geometry.far_field is far
+
+
+def test_lengths_may_have_units_of_their_own(arrays, tmp_path):
+    """As in NeXus; a unit that is given is meant for all of them."""
+    kept = {name: arrays[name] for name in ("receivers", "transmitters")} | {"data": np.ones((6, 5), np.complex64)}
+    write(tmp_path / "f.h5", {**kept, "wavelength": 500.0})
+    with h5py.File(tmp_path / "f.h5", "a") as file:
+        file["receivers"].attrs["units"] = "cm"
+        file["wavelength"].attrs["units"] = np.bytes_("mm")
+    values = {"size": 8, "pixel": 0.1}
+    import_hdf5(tmp_path / "f.h5", tmp_path / "a.zarr", values)
+    geometry = open_scan(tmp_path / "a.zarr").geometry
+    assert (geometry.wavelength, geometry.grid.pixel) == (0.5, 0.1)
+    assert np.array_equal(geometry.receivers, 0.01 * arrays["receivers"])
+    assert np.array_equal(geometry.transmitters, arrays["transmitters"])
+    import_hdf5(tmp_path / "f.h5", tmp_path / "b.zarr", values, unit="um")
+    assert open_scan(tmp_path / "b.zarr").geometry.wavelength == pytest.approx(5e-4)
+    with h5py.File(tmp_path / "f.h5", "a") as file:
+        file["receivers"].attrs["units"] = "furlong"
+    with pytest.raises(InputError, match=r"receivers of .* is in 'furlong', which is none of m, .*; give --unit"):
+        import_hdf5(tmp_path / "f.h5", tmp_path / "c.zarr", values)
+
+
+def test_a_width_that_is_asked_for_wins_over_the_files_pixel(arrays, tmp_path, capsys):
+    np.savez(tmp_path / "f.npz", **arrays, **VALUES)
+    words = ["import", "npz", str(tmp_path / "f.npz"), str(tmp_path / "s.zarr")]
+    assert main([*words, "--width", "1.6"]) == 0, capsys.readouterr()
+    assert open_scan(tmp_path / "s.zarr").geometry.grid.pixel == 0.2
+    assert open_scan(tmp_path / "s.zarr").provenance["mapping"] == {"width": 1.6}
+
+
+def test_what_was_never_written_is_no_data(arrays, tmp_path):
+    """HDF5 reads zeros there, and says nothing."""
+    base = {name: arrays[name] for name in ("receivers", "transmitters")}
+    data = np.ones((6, 5), np.complex64)
+
+    def some_chunks(file):
+        file.create_dataset("data", (6, 5), "c8", chunks=(2, 5))[:4] = data[:4]
+
+    def nothing(file):
+        file.create_dataset("data", (6, 5), "c8")
+
+    def virtual(file):
+        layout = h5py.VirtualLayout((6, 5), "c8")
+        layout[:] = h5py.VirtualSource("other.h5", "field", shape=(6, 5))
+        file.create_virtual_dataset("data", layout)
+
+    for make, message in (
+        (some_chunks, "it has 2 of 3 chunks"),
+        (nothing, "it is empty"),
+        (virtual, "there is no file other.h5"),
+    ):
+        file = write(tmp_path / "f.h5", base)
+        with h5py.File(file, "a") as opened:
+            make(opened)
+        with pytest.raises(InputError, match=rf"data of .* was never written as a whole: {message}"):
+            import_hdf5(file, tmp_path / "s.zarr", VALUES)
+        assert not (tmp_path / "s.zarr").exists()
+    write(tmp_path / "other.h5", {"field": data})
+    assert import_hdf5(file, tmp_path / "s.zarr", VALUES) == 6
+    assert torch.equal(open_scan(tmp_path / "s.zarr").read(), torch.from_numpy(data))
+
+
+def test_info_describes_whatever_can_be_imported(arrays, tmp_path, capsys):
+    file = write(tmp_path / "raw.dat", {"a/data": arrays["data"]}, {"title": "a\x1b[31m\nscan"})
+    with h5py.File(file, "a") as opened:
+        opened["soft"], opened["gone"] = h5py.SoftLink("/a/data"), h5py.ExternalLink("no.h5", "/x")
+        opened["round"] = h5py.SoftLink("/round")
+        opened["none"] = h5py.Empty("f4")
+    assert main(["info", str(file)]) == 0  # by what is in it, whatever its name
+    said = capsys.readouterr().out.splitlines()
+    assert {
+        "/a/data  (6, 5) complex64",
+        "/soft  (6, 5) complex64, a link to /a/data",
+        "/gone  () nothing, a link to no.h5/x",
+        "/round  () nothing, a link to /round",
+        "/none  () float32",
+    } <= set(said)
+    np.savez(tmp_path / "f.NPZ", numbers=arrays["data"], objects=np.array([print], dtype=object))
+    (tmp_path / "f.NPZ.npz").rename(tmp_path / "f.NPZ")
+    with zipfile.ZipFile(tmp_path / "f.NPZ", "a") as opened:
+        opened.writestr("broken.npy", "no array")
+        opened.writestr("readme.txt", "no array either")
+    assert main(["info", str(tmp_path / "f.NPZ")]) == 0
+    said = capsys.readouterr().out.splitlines()[1:]
+    assert said[:2] == ["numbers  (6, 5) complex64", "objects  (1,) object"]
+    assert said[2].startswith("broken  () cannot be read")
+    assert len(said) == 3
 
 
 def test_hdf5_is_streamed(tmp_path):
@@ -182,7 +304,16 @@ ALL = "data receivers transmitters mask truth"
         (ALL, {}, ["--map", "wavelength=long"], "has no long, which wavelength is mapped to"),
         (ALL, {}, ["--map", "pixel=-1"], "a grid needs a pixel width > 0"),
         (ALL, {}, ["--map", "size=1.5"], "one or two whole numbers of pixels"),
-        (ALL, {}, ["--width", "1"], "the image's grid is not given"),
+        (ALL, {}, ["--width", "1"], "the image's grid is given twice, by pixel and by width"),
+        (ALL, {}, ["--map", "far_field=2"], "far_field must be true or false"),
+        (ALL, {"truth": np.full((8, 8), np.nan)}, [], "the scan's true image must be of real, finite numbers"),
+        (
+            "data receivers mask",
+            {"fields": np.full((6, 8, 8), np.nan + 0j)},
+            [],
+            "fields hold NaN or infinity at view 0",
+        ),
+        ("data receivers mask", {"fields": np.ones((6, 8, 8))}, [], "and the field is complex; store complex numbers"),
         (ALL, {}, ["--unit", "ft"], "there is no unit 'ft'; choose one of m"),
         (ALL, {}, ["--mapping", "none.toml"], "cannot read the mapping none.toml"),
         (ALL, {}, ["--frequency", "3"], "--frequency is for fresnel files"),
@@ -213,7 +344,7 @@ def test_files_that_are_not_what_they_say(arrays, tmp_path):
         with pytest.raises(InputError, match="there is no file"):
             function(tmp_path / "none", tmp_path / "s.zarr", {})
     np.savez(tmp_path / "evil.npz", **{**arrays, "data": np.array([print, len], dtype=object)}, **VALUES)
-    with pytest.raises(InputError, match="allow_pickle=False"):
+    with pytest.raises(InputError, match="Python objects, which are never unpickled"):
         import_npz(tmp_path / "evil.npz", tmp_path / "s.zarr")
     np.save(tmp_path / "one.npy", arrays["data"])
     with pytest.raises(InputError, match="a single array, not an NPZ"):

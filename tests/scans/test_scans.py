@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import shutil
+import textwrap
+import zipfile
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -21,13 +26,15 @@ from plugstream import (
     LeastSquares,
     MemoryScan,
     ScanWriter,
+    Setup,
     add_noise,
     open_scan,
     ring,
     save_scan,
     simulate,
 )
-from plugstream.scans.layout import Commit
+from plugstream.cli import main
+from plugstream.scans.layout import Commit, checksum, describe, setup_of
 
 
 @pytest.fixture
@@ -293,6 +300,41 @@ def test_attributes_that_were_changed_are_found(scan, tmp_path):
     assert open_scan(tmp_path / "s.zarr").geometry.wavelength == 0.06
 
 
+def test_info_tells_provenance_without_harm_to_the_terminal(scan, tmp_path, capsys):
+    provenance = {"note": "a\x1b[31mred\nline", "long": 10_000 * "x", "who": "Åse"}
+    save_scan(MemoryScan(scan.data, scan.geometry, None, provenance), tmp_path / "s.zarr")
+    assert main(["info", str(tmp_path / "s.zarr")]) == 0
+    out = capsys.readouterr().out
+    assert "note a?[31mred?line, long xxx" in out
+    assert "..., who Åse" in out
+    assert len(out) < 2000
+    assert open_scan(tmp_path / "s.zarr").provenance == provenance
+
+
+def test_numbers_of_any_precision_are_saved(small_geometry, tmp_path):
+    grid = Grid((np.int64(12), np.int32(10)), np.float32(0.01), (np.float32(0), 1))
+    geometry = BornGeometry(
+        receivers=small_geometry.receivers.astype(np.float32),
+        transmitters=small_geometry.transmitters,
+        wavelength=np.float32(0.05),
+        background=2,
+        grid=grid,
+    )
+    save_scan(MemoryScan(torch.ones(7, 9, dtype=torch.complex64), geometry), tmp_path / "s.zarr")
+    stored = open_scan(tmp_path / "s.zarr").geometry
+    assert (stored.grid, stored.wavelength, stored.background) == (grid, np.float32(0.05), 2)
+    assert [type(n) for n in (*stored.grid.shape, stored.grid.pixel, stored.wavelength)] == [int, int, float, float]
+
+
+def test_provenance_may_be_anything_that_json_can_write(scan, tmp_path):
+    provenance = {"gains": {2: 0.5, 10: (1, 2.0)}, "who": "Åse", "ok": None, "größe": 1e-300}
+    save_scan(MemoryScan(scan.data, scan.geometry, None, provenance), tmp_path / "s.zarr")
+    assert open_scan(tmp_path / "s.zarr").provenance == {**provenance, "gains": {"2": 0.5, "10": [1, 2.0]}}
+    for bad in ({"x": math.nan}, {"x": object()}):
+        with pytest.raises(InputError, match="the provenance cannot be written as JSON"):
+            save_scan(MemoryScan(scan.data, scan.geometry, None, bad), tmp_path / "t.zarr")
+
+
 def test_existing_and_missing_places(scan, tmp_path):
     (tmp_path / "there").mkdir()
     with pytest.raises(InputError, match="exists already"):
@@ -332,7 +374,197 @@ def test_a_failed_write_leaves_nothing(scan, tmp_path, monkeypatch):
 
 
 def test_a_grid_must_make_sense():
-    with pytest.raises(InputError, match="two sizes"):
+    with pytest.raises(InputError, match="two whole sizes"):
         Grid((0, 3), 0.1)
+    with pytest.raises(InputError, match="two whole sizes"):
+        Grid((3, 3.5), 0.1)
     with pytest.raises(InputError, match="pixel width > 0"):
         Grid((3, 3), -1)
+    with pytest.raises(InputError, match="center of finite x and y"):
+        Grid((3, 3), 0.1, (math.nan, 0))
+
+
+def test_incident_fields_and_true_images_are_finite(small_geometry):
+    fields = np.ones((7, 12, 10), dtype=np.complex64)
+    fields[4, 2, 3] = np.nan
+    with pytest.raises(InputError, match="fields hold NaN or infinity at view 4"):
+        BornGeometry(receivers=small_geometry.receivers, wavelength=0.05, grid=small_geometry.grid, fields=fields)
+    data = torch.zeros(7, 9, dtype=torch.complex64)
+    for truth in (np.full((12, 10), np.nan), np.ones((12, 10), dtype=complex)):
+        with pytest.raises(InputError, match="of real, finite numbers"):
+            MemoryScan(data, small_geometry, truth)
+
+
+def written_as_documented(path, arrays, wavelength, grid):
+    """By the code of docs/scan-format.md, which knows nothing of plugstream."""
+    text = (Path(__file__).parents[2] / "docs" / "scan-format.md").read_text()
+    code = re.search(r"(?<=is written so;)[^:]*:\n\n((?:    .*\n|\n)+)", text)[1]
+    names: dict = {}
+    exec(textwrap.dedent(code), names)
+    names["write_scan"](str(path), arrays, wavelength, list(grid.shape), grid.pixel, {"instrument": "ours"})
+
+
+@pytest.mark.parametrize("source", ["transmitters", "plane_waves", "fields"])
+def test_a_scan_that_is_written_by_the_documentation_alone_is_verified_and_reconstructed(
+    small_geometry, tmp_path, source, capsys
+):
+    fields = np.random.default_rng(0).standard_normal((7, 12, 10)).astype(np.complex64)
+    sources = {"transmitters": small_geometry.transmitters, "plane_waves": ring(7, 1.0), "fields": fields}
+    mask = np.ones((7, 9), dtype=bool)
+    mask[3] = False  # nothing but False and, in the data, nothing but zeros: what Zarr would leave out
+    geometry = BornGeometry(
+        receivers=small_geometry.receivers,
+        wavelength=0.05,
+        grid=small_geometry.grid,
+        mask=mask,
+        **{source: sources[source]},
+    )
+    made = simulate(BornModel(geometry), torch.rand(12, 10), snr=30)
+    arrays = {"data": made.data.numpy(), "receivers": geometry.receivers, "mask": mask, "truth": made.truth}
+    written_as_documented(tmp_path / "s.zarr", {**arrays, source: sources[source]}, 0.05, geometry.grid)
+    assert main(["verify", str(tmp_path / "s.zarr")]) == 0, capsys.readouterr()
+    stored = open_scan(tmp_path / "s.zarr")
+    assert torch.equal(stored.read(), made.data)
+    assert np.array_equal(stored.geometry.mask, mask)
+    assert np.array_equal(getattr(stored.geometry, source), sources[source])
+    assert np.array_equal(stored.truth, made.truth)
+    assert stored.provenance == {"instrument": "ours"}
+    words = ["--sigma", "0.02", "--batch", "3", "--iterations", "4", "--out"]
+    save_scan(made, tmp_path / "ours.zarr")
+    for name in ("s", "ours"):
+        assert main(["reconstruct", str(tmp_path / f"{name}.zarr"), *words, str(tmp_path / name)]) == 0
+    results = [np.load(tmp_path / name / "result.npy") for name in ("s", "ours")]
+    assert np.array_equal(*results)
+
+
+def test_the_commit_record_is_what_its_documentation_says(scan, tmp_path):
+    save_scan(scan, tmp_path / "s.zarr")
+    path = tmp_path / "s.zarr" / "commit.json"
+    whole = json.loads(path.read_text())
+    del whole["crc32c"]
+
+    def opened(content):
+        path.write_text(json.dumps({**content, "crc32c": checksum(content)}))
+        return open_scan(tmp_path / "s.zarr")
+
+    assert opened({**whole, "note": "of a later plugstream"}).n_views == 7
+    for change in ({"views": 7.0}, {"views": -1}, {"complete": 1}, {"arrays": "data receivers"}, {"arrays": [1]}):
+        with pytest.raises(InputError, match="must tell views, complete and arrays"):
+            opened({**whole, **change})
+    with pytest.raises(InputError, match="must tell views, complete and arrays"):
+        opened({name: whole[name] for name in ("views", "complete")})
+    path.write_text("[7]")
+    with pytest.raises(InputError, match=r"commit\.json is not a JSON object"):
+        open_scan(tmp_path / "s.zarr")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"kind": "tomography"}, "kind is 'tomography', and only 'born-2d' is understood"),
+        ({"units": {"length": "mm"}}, "the unit of lengths is 'mm', and only 'm' is understood"),
+        ({"conventions": {"time": "exp(+i w t)"}}, "only 'exp\\(-i w t\\)' is understood"),
+        ({"far_field": "false"}, "far_field must be true or false, not 'false'"),
+        ({"wavelength": "0.05"}, "wavelength must be a number, not '0.05'"),
+        ({"wavelength": None}, "wavelength must be a number, not None"),
+        ({"background_permittivity": True}, "background_permittivity must be a number, not True"),
+        ({"grid": None}, "grid must have shape, pixel and center"),
+        ({"grid": {"shape": [12, 10], "pixel": 0.01}}, "center must be 2 numbers, not None"),
+        ({"grid": {"shape": [12.5, 10], "pixel": 0.01, "center": [0, 0]}}, "shape must be whole numbers"),
+        ({"grid": {"shape": [12, 10], "pixel": 0.01, "center": [0, math.nan]}}, "center of finite x and y"),
+    ],
+)
+def test_a_scan_that_means_something_else_is_refused(small_geometry, change, message):
+    attributes = describe(Setup.of(small_geometry), {"who": "us"}, "0" * 32)
+    setup = setup_of(attributes, small_geometry.receivers)
+    assert (setup.grid, setup.wavelength, setup.background) == (small_geometry.grid, 0.05, 1.0)
+    needed = {name: attributes[name] for name in ("wavelength", "background_permittivity", "grid")}
+    assert setup_of(needed, small_geometry.receivers).grid == small_geometry.grid  # the rest may be left out
+    with pytest.raises(InputError, match=message):
+        setup_of({**attributes, **change}, small_geometry.receivers)
+
+
+@pytest.mark.parametrize("packing", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
+def test_damage_in_a_zip_costs_the_views_that_are_damaged(scan, tmp_path, packing, capsys):
+    """Though the zip has a checksum of its own over the whole shard."""
+    save_scan(scan, tmp_path / "s.zarr")
+    path, shard = tmp_path / "s.zip", "dossier é/data/c/0/0"
+    with zipfile.ZipFile(path, "w", packing) as made:
+        for file in sorted(p for p in (tmp_path / "s.zarr").rglob("*") if p.is_file()):
+            made.write(file, f"dossier é/{file.relative_to(tmp_path / 's.zarr')}")
+        member = made.getinfo(shard)
+    assert torch.equal(open_scan(path).read(), scan.data)
+    assert main(["verify", str(path)]) == 0
+    whole = path.read_bytes()
+    start = member.header_offset + 30 + len(shard.encode())
+    for view in (2, 5):  # noise does not deflate: it is stored within the deflated stream, 5 bytes later
+        content = bytearray(whole)
+        content[start + view * (9 * 8 + 4) + 30] ^= 1
+        path.write_bytes(content)
+        capsys.readouterr()
+        assert main(["verify", str(path)]) == 1
+        assert capsys.readouterr().out == f"view {view}: its chunk fails its checksum\n"
+    # A name that became another's in the directory of the zip does not pass one file for the other.
+    place = whole.rindex(b"transmitters/c/0/0")
+    path.write_bytes(whole[:place] + b"transmitters/c/1/0" + whole[place + 18 :])
+    with pytest.raises(InputError, match="is damaged"):
+        open_scan(path)
+
+
+def test_a_damaged_illumination_costs_its_views(small_geometry, tmp_path):
+    fields = np.random.default_rng(0).standard_normal((7, 12, 10)).astype(np.complex64)
+    geometry = BornGeometry(
+        receivers=small_geometry.receivers, wavelength=0.05, grid=small_geometry.grid, fields=fields
+    )
+    data = torch.randn(7, 9, dtype=torch.complex64)
+    save_scan(MemoryScan(data, geometry), tmp_path / "s.zarr")
+    flip(tmp_path / "s.zarr" / "fields" / "c" / "0" / "0" / "0", 5 * (120 * 8 + 4) + 7)
+    stored = open_scan(tmp_path / "s.zarr")
+    assert stored.damaged() == {5: "its field is damaged: its chunk fails its checksum"}
+    good = torch.tensor([0, 1, 2, 3, 4, 6])
+    assert torch.equal(stored.read(good), data[good])
+    assert np.array_equal(stored.geometry.fields[good], fields[good])
+    with pytest.raises(DamagedError, match=r"view 5 of .* its field is damaged"):
+        stored.read()
+
+
+def test_masks_that_are_all_damaged_spoil_all_views(small_geometry, tmp_path, capsys):
+    geometry = replace(small_geometry, mask=np.ones((7, 9), dtype=bool))
+    save_scan(MemoryScan(torch.ones(7, 9, dtype=torch.complex64), geometry), tmp_path / "s.zarr")
+    flip(tmp_path / "s.zarr" / "mask" / "c" / "0" / "0", -1)  # the index of the shard
+    assert main(["verify", str(tmp_path / "s.zarr")]) == 1
+    assert [line.split(":")[0] for line in capsys.readouterr().out.splitlines()] == [f"view {n}" for n in range(7)]
+
+
+@pytest.mark.parametrize("member", ["data", "mask", "receivers"])
+def test_a_damaged_description_of_an_array_is_noticed(small_geometry, tmp_path, member):
+    """In every byte that means anything, also those that only other readers need."""
+    geometry = replace(small_geometry, mask=np.ones((7, 9), dtype=bool))
+    save_scan(MemoryScan(torch.ones(7, 9, dtype=torch.complex64), geometry), tmp_path / "s.zarr")
+    path = tmp_path / "s.zarr" / member / "zarr.json"
+    whole = path.read_bytes()
+    ignored = [re.search(rb'"fill_value": [^"]*("NaN"[^"]*)*', whole).span(), re.search(rb'"axes": [^]]*', whole)]
+    ignored[1:] = [found.span() for found in ignored[1:] if found]
+    for place in range(0, len(whole), 2):
+        if not any(first <= place < end for first, end in ignored):
+            flip(path, place)
+            with pytest.raises(InputError):
+                open_scan(tmp_path / "s.zarr").check()
+            path.write_bytes(whole)
+
+
+def test_a_scan_of_another_kind_or_in_other_units_is_not_opened(scan, tmp_path, capsys):
+    save_scan(scan, tmp_path / "s.zarr")
+    path = tmp_path / "s.zarr" / "zarr.json"
+    whole = json.loads(path.read_text())
+    del whole["attributes"]["crc32c"]
+    for change, message in (
+        ({"kind": "tomography"}, "kind is 'tomography', and only 'born-2d' is understood"),
+        ({"units": {"length": "mm"}}, "the unit of lengths is 'mm', and only 'm' is understood"),
+        ({"far_field": "false"}, "far_field must be true or false, not 'false'"),
+        ({"version": 4}, "version 4, and this plugstream reads versions 1 to 3; use a newer plugstream"),
+        ({"version": "3"}, "version '3', and this plugstream reads versions 1 to 3"),
+    ):
+        path.write_text(json.dumps({**whole, "attributes": {**whole["attributes"], **change}}))
+        assert main(["verify", str(tmp_path / "s.zarr")]) == 2
+        assert message in capsys.readouterr().err

@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="where the file keeps data, receivers, transmitters, ..., or values such as pixel=0.003",
     )
     parser.add_argument("--mapping", type=Path, metavar="FILE.toml", help="read the mapping from this file")
-    parser.add_argument("--unit", default="m", help="unit of all lengths: m, cm, mm, um, nm (m)")
+    parser.add_argument("--unit", help="unit of all lengths: m, cm, mm, um, nm (what the file says, or m)")
     parser.add_argument("--conjugate", action="store_true", help="the file's time goes as exp(+i w t)")
 
 
@@ -58,7 +58,7 @@ def _fresnel(parsed: argparse.Namespace) -> int:
     others = {"--map": parsed.map, "--mapping": parsed.mapping, "--wavelength": parsed.wavelength}
     if used := [flag for flag, value in others.items() if value]:
         raise InputError(f"{used[0]} is for hdf5 and npz; the format of fresnel files is known")
-    if parsed.unit != "m" or parsed.conjugate:
+    if parsed.unit or parsed.conjugate:
         raise InputError("--unit and --conjugate are for hdf5 and npz; the conventions of fresnel files are known")
     if parsed.frequency is None:
         raise InputError("which frequency to take is not given; use --frequency, such as 3 for 3 GHz")

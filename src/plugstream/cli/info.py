@@ -1,4 +1,4 @@
-"""Describe a scan."""
+"""Describe a scan, or a file that can be imported."""
 
 from __future__ import annotations
 
@@ -12,11 +12,15 @@ SECTIONS: tuple[str, ...] = ()
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What the command has besides settings."""
-    parser.add_argument("scan", type=scan_place, help="a scan: a Zarr folder, a zip file of one, or an fsspec address")
+    parser.add_argument(
+        "scan",
+        type=scan_place,
+        help="a scan: a Zarr folder, a zip file of one, or an fsspec address; or a file to import",
+    )
 
 
 def run(parsed: argparse.Namespace) -> int:
-    """Describe a scan."""
+    """Describe a scan, or a file that can be imported."""
     import math
 
     import torch
@@ -27,11 +31,12 @@ def run(parsed: argparse.Namespace) -> int:
 
     lines = describe_file(parsed.scan)
     if lines is not None:
-        print("\n".join([f"{parsed.scan}, a file that 'plugstream import' reads", *lines]))
+        print("\n".join([f"{parsed.scan}, a file that 'plugstream import' reads", *map(_plain, lines)]))
         return 0
     scan = open_scan(parsed.scan)
     if scan.n_views == 0:
-        print(f"{'scan':<12}{scan.path} (still running, no views yet), {len(scan.setup.receivers)} receivers")
+        state = "complete, but without views" if scan.complete else "still running, no views yet"
+        print(f"{'scan':<12}{scan.path} ({state}), {len(scan.setup.receivers)} receivers")
         return 0
     g = scan.geometry
     height, width = g.grid.shape
@@ -51,11 +56,17 @@ def run(parsed: argparse.Namespace) -> int:
         "size": f"{math.hypot(height, width) * g.grid.pixel / g.wavelength:.4g} wavelengths across the diagonal",
         "model": f"{'dense' if choice.expansion is None else 'fast'} on a CPU: {choice.reason}",
         "truth": "known" if scan.truth is not None else "not known",
-        "provenance": ", ".join(f"{key} {value}" for key, value in scan.provenance.items()) or "unknown",
+        "provenance": ", ".join(_plain(f"{key} {value}") for key, value in scan.provenance.items()) or "unknown",
     }
     for name, text in rows.items():
         print(f"{name:<12}{text}")
     return 0
+
+
+def _plain(text: str, most: int = 300) -> str:
+    """What a file says, fit for a terminal: in one line, not too long, and nothing that a terminal would obey."""
+    shown = "".join(c if c.isprintable() else "?" for c in text[: most + 1])
+    return shown if len(text) <= most else f"{shown[:most]}..."
 
 
 def _range(points: Any) -> str:

@@ -28,6 +28,11 @@ _REMEMBERED = 10_000  # indices of shards, at most 4 KB each as we write them
 _FARTHEST = 2**62  # no file is as long
 _BYTES = {"name": "bytes", "configuration": {"endian": "little"}}
 _CRC32C = {"name": "crc32c"}
+# What may be in an array's zarr.json; another name is of a Zarr that we do not know, or was damaged.
+_MEMBERS = {
+    *("zarr_format", "node_type", "shape", "data_type", "chunk_grid", "chunk_key_encoding", "fill_value", "codecs"),
+    *("attributes", "dimension_names", "storage_transformers"),
+}
 
 
 @dataclass(frozen=True)
@@ -82,26 +87,38 @@ class Layout:
         content = json.loads(text)
         views, *row = (int(n) for n in content["shape"])
         shard, *whole = (int(n) for n in content["chunk_grid"]["configuration"]["chunk_shape"])
-        codecs, sharded = content["codecs"], content["codecs"][0]["name"] == "sharding_indexed"
-        chunk = shard
+        dtype, codecs = np.dtype(content["data_type"]), content["codecs"]
+        chunk, sharded = shard, codecs[0]["name"] == "sharding_indexed"
         if sharded:
-            configuration = content["codecs"][0]["configuration"]
-            chunk, *whole = (int(n) for n in configuration["chunk_shape"])
+            configuration = codecs[0]["configuration"]
+            chunk, *inner = (int(n) for n in configuration["chunk_shape"])
+            whole = inner if whole == row else whole
             codecs = configuration["codecs"] if len(codecs) == 1 else []
+            known = {"chunk_shape", "codecs", "index_codecs", "index_location"}
+            if _plain(configuration["index_codecs"]) != _plain([_BYTES, _CRC32C]) or not known >= set(configuration):
+                raise InputError("the index of a shard must be little-endian bytes with crc32c and nothing else")
             if configuration.get("index_location", "end") != "end":
                 raise InputError("the index of a shard must be at its end")
-        names = [codec["name"] for codec in codecs]
-        little = bool(codecs) and codecs[0].get("configuration", {}).get("endian", "little") == "little"
-        if names != ["bytes", "crc32c"] or not little:
+        plain = [{"name": "bytes"}, _CRC32C]
+        if _plain(codecs) not in [_plain([_BYTES, _CRC32C]), *([_plain(plain)] if dtype.itemsize == 1 else [])]:
+            names = [codec["name"] for codec in codecs]
             raise InputError(f"chunks must be little-endian bytes with crc32c and nothing else, not {names}")
-        separator = content["chunk_key_encoding"].get("configuration", {}).get("separator", "/")
-        if content["chunk_key_encoding"]["name"] != "default" or separator != "/":
+        (keys,) = _plain([content["chunk_key_encoding"]])
+        if keys not in ({"name": "default"}, {"name": "default", "configuration": {"separator": "/"}}):
             raise InputError("chunks must be named c/0/0 and so on")
+        usual = content["zarr_format"] == 3 and content["node_type"] == "array" and "fill_value" in content
+        if not usual or content["chunk_grid"]["name"] != "regular" or set(content) - _MEMBERS:
+            raise InputError("zarr.json is not that of a Zarr v3 array")
         if whole != row or min(views, *row, 0) < 0 or min(chunk, shard) < 1 or shard % chunk:
             raise InputError(f"chunks of {[chunk, *whole]} in shards of {shard} views do not hold whole views of {row}")
         if content.get("storage_transformers"):
             raise InputError("storage transformers are not supported")
-        return cls(np.dtype(content["data_type"]), tuple(row), chunk, shard, sharded), views
+        return cls(dtype, tuple(row), chunk, shard, sharded), views
+
+
+def _plain(codecs: list[Any]) -> list[dict[str, Any]]:
+    """The codecs in one spelling: an empty configuration is left out."""
+    return [{key: value for key, value in codec.items() if (key, value) != ("configuration", {})} for codec in codecs]
 
 
 def encode_shard(layout: Layout, rows: NDArray[Any], fill: Any) -> list[bytes]:

@@ -41,10 +41,12 @@ class Grid:
     center: tuple[float, float] = (0.0, 0.0)
 
     def __post_init__(self) -> None:
-        if len(self.shape) != 2 or min(self.shape) < 1:
-            raise InputError(f"a grid needs two sizes of at least 1, not {self.shape}")
+        if len(self.shape) != 2 or min(self.shape) < 1 or any(size % 1 for size in self.shape):
+            raise InputError(f"a grid needs two whole sizes of at least 1, not {self.shape}")
         if not (np.isfinite(self.pixel) and self.pixel > 0):
             raise InputError(f"a grid needs a pixel width > 0, not {self.pixel}")
+        if not np.isfinite(self.center).all():
+            raise InputError(f"a grid needs a center of finite x and y, not {self.center}")
 
     def points(self) -> Points:
         """Pixel positions, row by row: (H * W, 2)."""
@@ -93,6 +95,9 @@ class BornGeometry:
                 f"fields have shape {self.fields.shape}, but must be (views, {self.grid.shape[0]}, "
                 f"{self.grid.shape[1]}) to cover the grid"
             )
+        if self.fields is not None and not np.isfinite(self.fields).all():
+            view = int(np.argmin(np.isfinite(self.fields).all((1, 2))))
+            raise InputError(f"fields hold NaN or infinity at view {view}")
         for name in ("wavelength", "background"):
             value = getattr(self, name)
             if not (np.isfinite(value) and value > 0):

@@ -11,12 +11,23 @@ import numpy as np
 
 from plugstream.errors import InputError
 from plugstream.scans.chunks import Layout, crc32c
-from plugstream.scans.geometry import Grid, Setup
+from plugstream.scans.geometry import Grid, Points, Setup
 
-__all__ = ["FILL", "FORMAT", "SOURCES", "VERSION", "Commit", "checksum", "describe", "grid_of", "row_layout"]
+__all__ = [
+    "FILL",
+    "FORMAT",
+    "SOURCES",
+    "VERSION",
+    "Commit",
+    "checksum",
+    "describe",
+    "row_layout",
+    "setup_of",
+]
 
 FORMAT = "plugstream-scan"
 VERSION = 3
+_KIND, _TIME = "born-2d", "exp(-i w t)"
 SOURCES = ("transmitters", "plane_waves", "fields")
 """The arrays that illuminations may be given by; a scan has one of them."""
 
@@ -48,14 +59,18 @@ class Commit:
 
     @classmethod
     def parse(cls, text: bytes, version: int) -> Commit:
-        """Read commit.json; from version 3 on it carries a checksum of itself."""
+        """Read commit.json; from version 3 on it carries a checksum of its other members."""
         content = json.loads(text)
-        views, complete = content["views"], content["complete"]
-        if type(views) is not int or views < 0 or type(complete) is not bool:
-            raise InputError(f"commit.json says {content}, which is no number of views")
-        arrays = content.get("arrays", []) if version >= 3 else []
-        if version >= 3 and content.get("crc32c") != checksum({"views": views, "complete": complete, "arrays": arrays}):
+        if not isinstance(content, dict):
+            raise InputError("commit.json is not a JSON object")
+        said = content.pop("crc32c", None)
+        if version >= 3 and said != checksum(content):
             raise InputError("commit.json fails its checksum")
+        views, complete = content.get("views"), content.get("complete")
+        arrays: Any = content.get("arrays") if version >= 3 else []
+        named = isinstance(arrays, list) and all(isinstance(name, str) for name in arrays)
+        if type(views) is not int or views < 0 or type(complete) is not bool or not named:
+            raise InputError(f"commit.json must tell views, complete and arrays, but says {str(content)[:200]}")
         return cls(views, complete, tuple(arrays))
 
 
@@ -71,33 +86,72 @@ def describe(setup: Setup, provenance: Mapping[str, Any], scan_id: str) -> dict[
     attributes = {
         "format": FORMAT,
         "version": VERSION,
-        "kind": "born-2d",
+        "kind": _KIND,
         "id": scan_id,
         "far_field": setup.far_field,
-        "wavelength": setup.wavelength,
-        "background_permittivity": setup.background,
-        "grid": {"shape": list(grid.shape), "pixel": grid.pixel, "center": list(grid.center)},
+        "wavelength": float(setup.wavelength),
+        "background_permittivity": float(setup.background),
+        "grid": {
+            "shape": [int(size) for size in grid.shape],
+            "pixel": float(grid.pixel),
+            "center": [float(x) for x in grid.center],
+        },
         "units": {
             "length": "m",
-            "data": f"{field} of a unit line source, of a plane wave of amplitude 1, or of the fields that are given",
-            "image": "permittivity contrast",
+            "data": f"{field} where the incident one is (i/4) H0^(1)(k |r - t|) for the transmitter t, exp(i k s . r) "
+            "for the plane wave s, or what fields says; k = 2 pi sqrt(background_permittivity) / wavelength",
+            "image": "permittivity contrast, eps - background_permittivity",
         },
         "conventions": {
-            "time": "exp(-i w t), outgoing waves are H0^(1)",
+            "time": f"{_TIME}, outgoing waves are H0^(1)",
             "positions": "x, y",
             "pixels": "row i, column j at x = xc + (j - W // 2) pixel, y = yc + (i - H // 2) pixel",
         },
         "provenance": dict(provenance),
     }
+    attributes = json.loads(json.dumps(attributes))  # as it will be read: JSON turns a key that is a number into text
     return {**attributes, "crc32c": checksum(attributes)}
 
 
-def grid_of(attributes: Mapping[str, Any]) -> Grid:
+def setup_of(attributes: Mapping[str, Any], receivers: Points) -> Setup:
+    """The setup that the attributes tell; a scan of another kind, in other units or conventions is refused.
+
+    What `units` and `conventions` do not mention is as `describe` writes it.
+
+    Arguments: attributes of the group; receivers (receivers, 2).
+    """
+    time = attributes.get("conventions", {}).get("time", _TIME)
+    for name, said, meant in (
+        ("kind", attributes.get("kind", _KIND), _KIND),
+        ("the unit of lengths", attributes.get("units", {}).get("length", "m"), "m"),
+        ("the convention of time", time[: len(_TIME)] if isinstance(time, str) else time, _TIME),
+    ):
+        if said != meant:
+            raise InputError(f"{name} is {said!r}, and only {meant!r} is understood")
+    far = attributes.get("far_field", False)
+    if type(far) is not bool:
+        raise InputError(f"far_field must be true or false, not {far!r}")
+    (wavelength,), (background,) = (_numbers(attributes, name) for name in ("wavelength", "background_permittivity"))
+    return Setup(receivers, wavelength, _grid(attributes), background, far)
+
+
+def _grid(attributes: Mapping[str, Any]) -> Grid:
     """The pixel grid that the attributes tell."""
-    grid = attributes["grid"]
-    height, width = (int(n) for n in grid["shape"])
-    x, y = (float(n) for n in grid["center"])
-    return Grid((height, width), float(grid["pixel"]), (x, y))
+    grid = attributes.get("grid")
+    if not isinstance(grid, dict):
+        raise InputError(f"grid must have shape, pixel and center, not be {grid!r}")
+    (height, width), (pixel,), (x, y) = (_numbers(grid, *what) for what in (("shape", 2), ("pixel",), ("center", 2)))
+    if not (height.is_integer() and width.is_integer()):
+        raise InputError(f"shape must be whole numbers, not {grid['shape']!r}")
+    return Grid((int(height), int(width)), pixel, (x, y))
+
+
+def _numbers(content: Mapping[str, Any], name: str, count: int = 1) -> list[float]:
+    value: Any = content.get(name)
+    numbers = value if isinstance(value, list) and count > 1 else [value]
+    if len(numbers) != count or any(type(number) not in (int, float) for number in numbers):
+        raise InputError(f"{name} must be {'a number' if count == 1 else f'{count} numbers'}, not {value!r}")
+    return [float(number) for number in numbers]
 
 
 def row_layout(name: str, row: tuple[int, ...], views_per_shard: int) -> Layout:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import zipfile
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -11,8 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plugstream import _native
+from plugstream.errors import InputError
 
-__all__ = ["CRC", "Files", "LocalFiles", "Piece", "ZarrFiles", "crc32c", "failure"]
+__all__ = ["CRC", "Files", "LocalFiles", "Piece", "ZarrFiles", "ZipFiles", "crc32c", "failure"]
 
 CRC = 4  # bytes of a checksum
 _TOGETHER = 4 << 20  # pieces that lie one after another are read at once, up to so many bytes
@@ -86,11 +89,68 @@ class LocalFiles:
             return content
 
 
-class ZarrFiles:
-    """Files of a Zarr store: a zip, or anything that fsspec reaches."""
+class ZipFiles:
+    """Files of a zip, of the folder or of what is in it; the last one that was unpacked is kept.
 
-    def __init__(self, store: Any, prefix: str = "") -> None:
-        self.store, self.prefix = store, prefix
+    They are read without the zip's own checksums, which cover a whole file: ours cover a view, and name it.
+    """
+
+    def __init__(self, path: Path) -> None:
+        try:
+            with zipfile.ZipFile(path) as archive:
+                members = archive.infolist()
+        # NotImplementedError is zipfile's for a kind of zip that it does not know.
+        except (OSError, zipfile.BadZipFile, NotImplementedError) as error:
+            raise InputError(f"{path} is not a scan: neither a folder nor a zip file ({error})") from error
+        if any(m.flag_bits & 1 or m.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED) for m in members):
+            raise InputError(f"{path} is encrypted, or compressed by another method than deflate; zip it anew")
+        names = {member.filename: member for member in members}
+        # Zipping the folder puts its name in front of everything.
+        tops = {name.split("/")[0] for name in names if name.count("/") == 1 and name.endswith("/zarr.json")}
+        self.prefix = f"{tops.pop()}/" if "zarr.json" not in names and len(tops) == 1 else ""
+        self.path, self._members = path, names
+        self._unpacked: tuple[str, bytes] = ("", b"")
+
+    def load(self, name: str) -> bytes:
+        return self._part(name, 0, self._member(name).file_size)
+
+    def last(self, name: str, count: int) -> bytes:
+        return self._part(name, max(0, self._member(name).file_size - count), count)
+
+    def read(self, pieces: Sequence[Piece], out: NDArray[np.uint8]) -> list[str]:
+        return _read(pieces, out, self._part)
+
+    def _member(self, name: str) -> zipfile.ZipInfo:
+        if self.prefix + name not in self._members:
+            raise FileNotFoundError(2, "No such file", name)
+        return self._members[self.prefix + name]
+
+    def _part(self, name: str, offset: int, count: int) -> bytes:
+        member, (last, content) = self._member(name), self._unpacked
+        if last == name:
+            return content[offset : offset + count]
+        with self.path.open("rb") as file:
+            # Before the content is a header of 30 bytes, the name again, and whatever else; their lengths are at 26.
+            file.seek(member.header_offset)
+            lengths = np.frombuffer(file.read(30).ljust(30)[26:], "<u2").tolist()
+            said = file.read(lengths[0]).decode("utf-8" if member.flag_bits & 0x800 else "cp437", errors="replace")
+            if said != member.orig_filename:
+                raise OSError(f"the zip is damaged where {name} should be")
+            file.seek(lengths[1], os.SEEK_CUR)
+            if member.compress_type == zipfile.ZIP_STORED:
+                file.seek(offset, os.SEEK_CUR)
+                return file.read(max(0, min(count, member.file_size - offset)))
+            packed = file.read(member.compress_size)
+        content = zlib.decompressobj(-zlib.MAX_WBITS).decompress(packed, member.file_size)
+        self._unpacked = (name, content)
+        return content[offset : offset + count]
+
+
+class ZarrFiles:
+    """Files of a Zarr store: anything that fsspec reaches."""
+
+    def __init__(self, store: Any) -> None:
+        self.store = store
 
     def load(self, name: str) -> bytes:
         return self._get(name, None)
@@ -112,7 +172,7 @@ class ZarrFiles:
         from zarr.core.buffer import default_buffer_prototype
         from zarr.core.sync import sync
 
-        found = sync(self.store.get(self.prefix + name, default_buffer_prototype(), part))
+        found = sync(self.store.get(name, default_buffer_prototype(), part))
         if found is None:
             raise FileNotFoundError(2, "No such file", name)
         return bytes(found.to_bytes())

@@ -26,10 +26,10 @@ from torch import Tensor
 
 from plugstream.errors import DamagedError, InputError
 from plugstream.scans.chunks import ChunkReader, Layout
-from plugstream.scans.geometry import BornGeometry, Setup
-from plugstream.scans.layout import FORMAT, SOURCES, VERSION, Commit, checksum, grid_of
-from plugstream.scans.places import Files, LocalFiles, ZarrFiles
-from plugstream.scans.scan import MemoryScan, check_agreement, check_finite
+from plugstream.scans.geometry import BornGeometry
+from plugstream.scans.layout import FORMAT, SOURCES, VERSION, Commit, checksum, setup_of
+from plugstream.scans.places import Files, LocalFiles, ZarrFiles, ZipFiles
+from plugstream.scans.scan import MemoryScan, check_agreement, check_finite, check_truth
 
 __all__ = ["StoredScan", "open_scan", "read_attributes"]
 
@@ -76,16 +76,10 @@ class StoredScan:
         self.provenance: Mapping[str, Any] = dict(attributes.get("provenance", {}))
         self._files = files
         self._commit = Commit.parse(files.load("commit.json"), self.version)
-        self.setup = Setup(
-            receivers=self._array("receivers"),
-            wavelength=float(attributes["wavelength"]),
-            grid=grid_of(attributes),
-            background=float(attributes["background_permittivity"]),
-            far_field=bool(attributes.get("far_field", False)),
-        )
+        self.setup = setup_of(attributes, self._array("receivers"))
         self.truth: NDArray[np.float32] | None = self._array("truth") if self._has("truth") else None
-        if self.truth is not None and self.truth.shape != self.setup.grid.shape:
-            raise InputError(f"the scan's true image is {self.truth.shape}, but its grid is {self.setup.grid.shape}")
+        if self.truth is not None:
+            check_truth(self.truth, self.setup.grid)
         layout, _ = self._layout("data")
         if layout.dtype != np.complex64:
             raise InputError(f"its data is {layout.dtype}, but must be complex64")
@@ -183,23 +177,35 @@ class StoredScan:
                 layout, length = self._layout(name)
                 before = self._rows.get(name, np.empty((0, *layout.row), dtype=layout.dtype))
                 new = np.arange(len(before), min(views, length))
-                reader = ChunkReader(self._files, name, layout)
-                rows[name] = np.concatenate([before, self._mask(reader, new) if name == "mask" else reader.read(new)])
+                rows[name] = np.concatenate(
+                    [before, self._new_rows(ChunkReader(self._files, name, layout), new, before)]
+                )
         geometry = self.setup.geometry(**rows)
         check_agreement((views, *self._data.layout.row), geometry, self.truth)
         self._rows, self._geometry, self.n_views = rows, geometry, views
         if isinstance(self._files, LocalFiles):
             self._files.direct = self.nbytes > _CACHED_PART * _memory() if self._direct is None else self._direct
 
-    def _mask(self, reader: ChunkReader, views: NDArray[np.int64]) -> NDArray[Any]:
-        """Masks of views; one that is damaged spoils its view, and not the scan."""
+    def _new_rows(self, reader: ChunkReader, views: NDArray[np.int64], before: NDArray[Any]) -> NDArray[Any]:
+        """Masks, positions or fields of views; one that is damaged spoils its view, and not the scan.
+
+        In its place is that of another view, or a mask of nothing: the view will not be read. Where no view has a
+        place, the scan is refused.
+        """
         try:
             return reader.read(views)
         except DamagedError as error:
-            self._spoiled.update({view: f"its mask is damaged: {what}" for view, what in error.views.items()})
-            out = np.zeros((len(views), *reader.layout.row), dtype=bool)
             good = np.setdiff1d(views, list(error.views))
-            out[np.searchsorted(views, good)] = reader.read(good)
+            whole = reader.read(good)
+            other = (
+                np.zeros((1, *reader.layout.row), dtype=bool) if reader.name == "mask" else [*before[:1], *whole[:1]]
+            )
+            if len(other) == 0:
+                raise
+            what = reader.name.removesuffix("s").replace("_", " ")
+            self._spoiled.update({view: f"its {what} is damaged: {why}" for view, why in error.views.items()})
+            out = np.repeat(other[:1], len(views), axis=0)
+            out[np.searchsorted(views, good)] = whole
             return out
 
     def _has(self, name: str) -> bool:
@@ -228,8 +234,11 @@ class StoredScan:
         import zarr
 
         files = self._files
-        if isinstance(files, ZarrFiles):
-            array: Any = zarr.open_array(files.store, path=files.prefix + name, mode="r")
+        if isinstance(files, ZipFiles):
+            store: Any = zarr.storage.ZipStore(files.path, mode="r")
+            array: Any = zarr.open_array(store, path=files.prefix + name, mode="r")
+        elif isinstance(files, ZarrFiles):
+            array = zarr.open_array(files.store, path=name, mode="r")
         else:
             assert isinstance(files, LocalFiles)
             array = zarr.open_array(files.folder / name, mode="r")
@@ -243,17 +252,20 @@ def read_attributes(where: str | Path, files: Files) -> dict[str, Any]:
     try:
         content = json.loads(files.load("zarr.json"))
         attributes = content["attributes"]
-        if content["node_type"] != "group" or not isinstance(attributes, dict):
-            raise InputError("it is not a group")
+        if content["zarr_format"] != 3 or content["node_type"] != "group" or not isinstance(attributes, dict):
+            raise InputError("it is not a group of Zarr v3")
     except FileNotFoundError:
-        raise InputError(f"{where} is not a scan: no Zarr group can be read there") from None
+        raise InputError(f"{where} is not a scan: no Zarr v3 group can be read there") from None
     except Exception as error:
         raise InputError(f"{where} is not a scan: its zarr.json cannot be read ({error})".splitlines()[0]) from error
     if attributes.get("format") != FORMAT:
-        raise InputError(f"{where} is a Zarr group, but not a {FORMAT}; make one with 'plugstream simulate'")
+        raise InputError(f"{where} is a Zarr group, but not a {FORMAT}; make one with 'plugstream import'")
     version = attributes.get("version")
     if type(version) is not int or not 1 <= version <= VERSION:
-        raise InputError(f"{where} is a scan of version {version}, and this plugstream reads versions 1 to {VERSION}")
+        newer = "; use a newer plugstream" if type(version) is int and version > VERSION else ""
+        raise InputError(
+            f"{where} is a scan of version {version!r}, and this plugstream reads versions 1 to {VERSION}{newer}"
+        )
     said = attributes.pop("crc32c", None)
     if said is not None and said != checksum(attributes):
         raise InputError(
@@ -274,7 +286,7 @@ def _files(path: str | Path) -> tuple[str, Files]:
     folder = Path(path)
     if not folder.exists():
         raise InputError(f"there is no scan at {folder}")
-    return str(folder), LocalFiles(folder) if folder.is_dir() else _zipped(folder)
+    return str(folder), LocalFiles(folder) if folder.is_dir() else ZipFiles(folder)
 
 
 def _remote(address: str) -> Files:
@@ -286,22 +298,3 @@ def _remote(address: str) -> Files:
         raise InputError(f"{address} needs a package that is not installed: {error}".splitlines()[0]) from error
     except Exception as error:
         raise InputError(f"there is no scan at {address}: {error}".splitlines()[0]) from error
-
-
-def _zipped(path: Path) -> Files:
-    import zipfile
-
-    from zarr.storage import ZipStore
-
-    try:
-        with zipfile.ZipFile(path) as content:
-            names = set(content.namelist())
-        store = ZipStore(path, mode="r")
-        store._sync_open()
-    # NotImplementedError is zipfile's for a kind of zip that it does not know.
-    except (OSError, zipfile.BadZipFile, NotImplementedError) as error:
-        raise InputError(f"{path} is not a scan: neither a folder nor a zip file ({error})") from error
-    # Zipping the folder puts its name in front of everything.
-    tops = {name.split("/")[0] for name in names if name.count("/") == 1 and name.endswith("/zarr.json")}
-    prefix = f"{tops.pop()}/" if "zarr.json" not in names and len(tops) == 1 else ""
-    return ZarrFiles(store, prefix)

@@ -31,6 +31,7 @@ class _Setup:
     year: int
     sources: int
     receivers: int
+    recorded: int  # receivers a view, those from 60 to 300 degrees from the source
     source_radius: float
     receiver_radius: float
     citation: str
@@ -38,12 +39,13 @@ class _Setup:
 
 _SETUPS = (
     _Setup(
-        2001, 36, 72, 0.72, 0.76, "Belkebir and Saillard, Inverse Problems 17, 2001, doi 10.1088/0266-5611/17/6/301"
+        2001, 36, 72, 49, 0.72, 0.76, "Belkebir and Saillard, Inverse Problems 17, 2001, doi 10.1088/0266-5611/17/6/301"
     ),
     _Setup(
         2005,
         8,
         360,
+        241,
         1.67,
         1.67,
         "Geffrin, Sabouroux and Eyraud, Inverse Problems 21, 2005, doi 10.1088/0266-5611/21/6/S09",
@@ -60,7 +62,7 @@ def import_fresnel(path: str | Path, frequency: float, *, size: int = 64, width:
 
     Holds for the TM files (scalar in 2D) of 2001 with 36 sources and of 2005 with 8. The horns of the experiment
     beam forwards; the mismatch of the calibrated incident field with the line source's, which is in the provenance,
-    is warned of above 0.4 within 30 degrees of the direct line.
+    is warned of above 0.4 within 30 degrees of the direct line, and so are measurements that are missing.
 
     Arguments: path of the file; frequency in GHz, one of the file's; size and width (metres) of the image to form.
 
@@ -79,6 +81,13 @@ def import_fresnel(path: str | Path, frequency: float, *, size: int = 64, width:
     mask[view, receiver] = True
     if mask.sum() != len(chosen):
         raise InputError(f"{path} gives a receiver of a view twice at {frequency:g} GHz; take the repeated lines out")
+    if len(chosen) < setup.sources * setup.recorded:
+        warnings.warn(
+            f"{path.name} has {len(chosen)} of the {setup.sources * setup.recorded} measurements at {frequency:g} GHz, "
+            "and what is missing is masked: it may have been cut short",
+            PlugstreamWarning,
+            stacklevel=2,
+        )
     total, incident = np.zeros((2, *mask.shape), dtype=np.complex128)
     total[view, receiver] = chosen[:, 3] - 1j * chosen[:, 4]
     incident[view, receiver] = chosen[:, 5] - 1j * chosen[:, 6]
@@ -156,7 +165,11 @@ def _read(path: Path) -> tuple[NDArray[np.float64], _Setup]:
     """The seven columns, and which experiment they are of."""
     rows = []
     try:
-        for number, line in enumerate(path.read_text(encoding="latin-1").splitlines(), start=1):
+        text = path.read_text(encoding="latin-1").removeprefix("\u00ef\u00bb\u00bf")  # what Windows may put in front
+        lines = text.splitlines()
+        if len(lines) > 1 and not text.endswith("\n") and len(lines[-1].rstrip()) < len(lines[-2].rstrip()):
+            raise InputError(f"{path} is cut short in its last line, number {len(lines)}; get the whole file")
+        for number, line in enumerate(lines, start=1):
             words = line.split()
             if line.startswith("#") and "Polarization" in line and "TM" not in line:
                 raise InputError(f"{path} is not of TM polarisation; this model is scalar, so use the TM file")

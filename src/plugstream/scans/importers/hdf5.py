@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,21 +11,32 @@ from typing import Any
 from plugstream.errors import InputError
 from plugstream.scans.importers.arrays import Source, import_arrays, open_error
 
-__all__ = ["import_hdf5", "open_hdf5"]
+__all__ = ["import_hdf5", "is_hdf5", "open_hdf5"]
 
 
 def import_hdf5(
-    path: str | Path, out: str | Path, mapping: Mapping[str, Any], *, unit: str = "m", conjugate: bool = False
+    path: str | Path, out: str | Path, mapping: Mapping[str, Any], *, unit: str | None = None, conjugate: bool = False
 ) -> int:
     """Write a scan from an HDF5 file of any layout, some views at a time, and return the number of views.
 
-    Holds for fields stored as complex numbers, as a last axis of two, or as two arrays; see `import_arrays`.
+    Holds for fields stored as complex numbers, as records of real and imaginary part, as a last axis of two, or as two
+    arrays; see `import_arrays`. What was never written, which HDF5 gives as zeros, is refused.
 
     Arguments: path of the file; out, the scan to make; mapping from our names to paths such as /entry/data, or
-    /entry@name for an attribute, or for values to numbers; unit of all lengths; conjugate for exp(+i w t).
+    /entry@name for an attribute, or for values to numbers; unit of all lengths, by default that of their own attribute
+    `units`, or m; conjugate for exp(+i w t).
     """
     with open_hdf5(Path(path)) as source:
         return import_arrays(source, out, mapping, unit=unit, conjugate=conjugate)
+
+
+def is_hdf5(path: Path) -> bool:
+    """Whether a file begins as HDF5 does."""
+    try:
+        with path.open("rb") as file:
+            return file.read(8) == b"\x89HDF\r\n\x1a\n"
+    except OSError:
+        return False
 
 
 @contextmanager
@@ -48,25 +60,68 @@ class _Hdf5:
 
     def find(self, name: str) -> Any:
         place, at, attribute = name.partition("@")
-        try:
+        with self._guarded(name):
             found = self.file[place or "/"] if place in ("", "/") or place in self.file else None
-            return found if not at or found is None else found.attrs.get(attribute)
-        except Exception as error:  # a damaged header or a link that leads nowhere, of whatever kind
-            raise InputError(f"{name} of {self.path} cannot be read: {str(error).splitlines()[0]}") from error
+            if at:
+                return None if found is None else found.attrs.get(attribute)
+            lack = _lack(found) if hasattr(found, "dtype") else ""
+        if lack:
+            raise InputError(f"{name} of {self.path} was never written as a whole: {lack}; HDF5 would give zeros there")
+        return found
 
     def attribute(self, name: str, of: str | None) -> Any:
         found = self.file if of is None else self.find(of)
-        return None if found is None else getattr(found, "attrs", {}).get(name)
+        with self._guarded(name):
+            return None if found is None else getattr(found, "attrs", {}).get(name)
+
+    @contextmanager
+    def _guarded(self, name: str) -> Iterator[None]:
+        """A damaged header, or a link that leads nowhere, raises many kinds in h5py; here it is one line."""
+        try:
+            yield
+        except Exception as error:
+            raise InputError(f"{name} of {self.path} cannot be read: {str(error).splitlines()[0]}") from error
 
     def names(self) -> Iterator[tuple[str, tuple[int, ...], str]]:
         found: list[tuple[str, tuple[int, ...], str]] = []
 
         def visit(name: str, item: Any) -> None:
             if hasattr(item, "dtype"):
-                found.append((f"/{name}", item.shape, str(item.dtype)))
+                found.append((f"/{name}", item.shape or (), str(item.dtype)))
             for key, value in item.attrs.items():
                 found.append((f"/{name}@{key}", getattr(value, "shape", ()), str(getattr(value, "dtype", "text"))))
 
-        visit("", self.file)
-        self.file.visititems(visit)
+        def follow(name: str, link: Any) -> None:
+            if not hasattr(link, "path"):  # a hard link, which is visited as what it is
+                return
+            try:
+                item = self.file[name]
+                what = str(getattr(item, "dtype", "a group"))
+            except Exception:  # an error that left this function would be lost in h5py
+                item, what = None, "nothing"
+            target = f"{getattr(link, 'filename', '')}{link.path}"
+            found.append((f"/{name}", getattr(item, "shape", None) or (), f"{what}, a link to {target}"))
+
+        with self._guarded("something"):
+            visit("", self.file)
+            self.file.visititems(visit)
+            self.file.visititems_links(follow)
         return iter(found)
+
+
+def _lack(dataset: Any) -> str:
+    """What is missing of a dataset that was not written, or whose parts in other files are gone; "" if nothing."""
+    if dataset.is_virtual:
+        for source in dataset.virtual_sources():
+            if source.file_name == "." or "%" in source.file_name:  # in the same file; a series of no fixed length
+                continue
+            places = (Path(dataset.file.filename).parent / source.file_name, Path(source.file_name))
+            if not any(place.exists() for place in places):
+                return f"there is no file {source.file_name}"
+        return ""
+    if dataset.chunks is not None:
+        whole = math.prod(-(-n // chunk) for n, chunk in zip(dataset.shape, dataset.chunks, strict=True))
+        there = dataset.id.get_num_chunks()
+        return f"it has {there} of {whole} chunks" if there < whole else ""
+    empty = dataset.size and dataset.external is None and dataset.id.get_storage_size() == 0
+    return "it is empty" if empty else ""

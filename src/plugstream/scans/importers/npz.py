@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,7 +21,7 @@ def import_npz(
     out: str | Path,
     mapping: Mapping[str, Any] | None = None,
     *,
-    unit: str = "m",
+    unit: str | None = None,
     conjugate: bool = False,
 ) -> int:
     """Write a scan from an NPZ file, and return the number of views.
@@ -38,35 +39,51 @@ def import_npz(
 def open_npz(path: Path) -> Iterator[Source]:
     """The file's arrays by their names."""
     try:
-        file = np.load(path, allow_pickle=False)
-    except Exception as error:  # NumPy and zipfile raise many kinds for a file that is not one
+        with path.open("rb") as file:
+            if file.read(6) == b"\x93NUMPY":
+                raise InputError(f"{path} is a single array, not an NPZ; write one with numpy.savez")
+        archive = zipfile.ZipFile(path)
+    except InputError:
+        raise
+    except Exception as error:  # zipfile raises many kinds for a file that is not one
         raise open_error(path, error, "NPZ") from error
-    if not isinstance(file, np.lib.npyio.NpzFile):
-        raise InputError(f"{path} is a single array, not an NPZ; write one with numpy.savez")
-    with file:
-        yield _Npz(path, file)
+    with archive:
+        yield _Npz(path, archive)
 
 
 class _Npz:
-    def __init__(self, path: Path, file: Any) -> None:
-        self.path, self.file = path, file
+    def __init__(self, path: Path, archive: zipfile.ZipFile) -> None:
+        self.path, self.archive = path, archive
+        self._members = {name.removesuffix(".npy"): name for name in archive.namelist() if name.endswith(".npy")}
         self._read: dict[str, Any] = {}
 
     def find(self, name: str) -> Any:
-        if name not in self.file.files:
-            return None
-        if name not in self._read:  # NumPy would read and unpack it anew each time
+        if name in self._members and name not in self._read:
             try:
-                self._read[name] = self.file[name]
+                with self.archive.open(self._members[name]) as file:
+                    self._read[name] = np.lib.format.read_array(file, allow_pickle=False)
             except Exception as error:
                 text = str(error).splitlines()[0] if str(error) else type(error).__name__
+                if "allow_pickle" in text:
+                    text = "it holds Python objects, which are never unpickled; save numbers"
                 raise InputError(f"{name} of {self.path} cannot be read: {text}") from error
-        return self._read[name]
+        return self._read.get(name)
 
     def attribute(self, name: str, of: str | None) -> Any:
         return None  # an NPZ has none
 
     def names(self) -> Iterator[tuple[str, tuple[int, ...], str]]:
-        for name in self.file.files:
-            array = self.find(name)
-            yield name, array.shape, str(array.dtype)
+        for name, member in self._members.items():
+            try:
+                with self.archive.open(member) as file:
+                    yield name, *_header(file)
+            except Exception as error:
+                yield name, (), f"cannot be read: {error}".splitlines()[0]
+
+
+def _header(file: Any) -> tuple[tuple[int, ...], str]:
+    """Shape and type of an array, without reading it."""
+    version = np.lib.format.read_magic(file)
+    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    shape, _, dtype = read(file)
+    return shape, str(dtype)
