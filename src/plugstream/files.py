@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 from collections.abc import Iterable
@@ -19,12 +20,17 @@ def write_whole(path: Path, parts: Iterable[bytes | memoryview]) -> None:
     `sync_folder` was called for its folder; the caller does that once for many files.
     """
     temporary = path.with_name(f".{path.name}.new")
-    with temporary.open("wb") as file:
-        for part in parts:
-            file.write(part)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
+    try:
+        with temporary.open("wb") as file:
+            for part in parts:
+                file.write(part)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except BaseException:
+        with contextlib.suppress(OSError):  # what went wrong first is what is told
+            temporary.unlink(missing_ok=True)
+        raise
 
 
 def sync_folder(folder: Path) -> None:

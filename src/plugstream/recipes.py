@@ -19,7 +19,16 @@ from plugstream.scans.geometry import BornGeometry, Grid
 from plugstream.schedules import Geometric, OverL, at, parse_step
 from plugstream.settings import AlgorithmSettings, ComputeSettings, DenoiserSettings, SamplerSettings, Settings
 
-__all__ = ["check", "make_algorithm", "make_denoiser", "make_geometry", "make_model", "make_sampler", "prepare_device"]
+__all__ = [
+    "check",
+    "check_settings",
+    "make_algorithm",
+    "make_denoiser",
+    "make_geometry",
+    "make_model",
+    "make_sampler",
+    "prepare_device",
+]
 
 
 def prepare_device(compute: ComputeSettings) -> tuple[torch.device, torch.dtype]:
@@ -103,18 +112,11 @@ def make_sampler(settings: SamplerSettings, fidelity: LeastSquares) -> Sampler:
     return Epochs(batch, settings.seed) if settings.name == "epochs" else Uniform(batch, settings.seed)
 
 
-def check(settings: Settings, geometry: BornGeometry) -> None:
-    """Refuse everything that can be known to fail, before the model is built and before anything is written."""
+def check_settings(settings: Settings) -> None:
+    """Refuse what can be known to fail whatever the scan is, before there is one."""
     _check_algorithm(settings.algorithm)
-    device, dtype = prepare_device(settings.compute)
-    choose_method(geometry, method=settings.compute.method, eps=settings.compute.eps, device=device, dtype=dtype)
-    denoiser, shape = make_denoiser(settings.denoiser), geometry.grid.shape
-    if settings.denoiser.guide is not None and (guide := _load_guide(settings.denoiser.guide)).shape != shape:
-        raise InputError(f"the guide is {guide.shape[0]} x {guide.shape[1]}, but the image {shape[0]} x {shape[1]}")
-    if min(shape) < denoiser.min_size:
-        name, least = settings.denoiser.name, denoiser.min_size
-        raise InputError(f"the image is {shape[0]} x {shape[1]}, but {name} needs at least {least} pixels a side")
-    batch, views = settings.sampler.batch, geometry.n_views
+    prepare_device(settings.compute)
+    make_denoiser(settings.denoiser)
     if settings.scan.follow:
         if settings.sampler.name in ("fixed", "importance"):
             raise InputError(
@@ -126,8 +128,21 @@ def check(settings: Settings, geometry: BornGeometry) -> None:
                 f"{settings.algorithm.gradient} remembers the gradients of all views, so it cannot follow a scan that "
                 "grows; follow with --gradient plain"
             )
-        return
-    if settings.sampler.name != "all" and batch > views:
+
+
+def check(settings: Settings, geometry: BornGeometry) -> None:
+    """Refuse everything that can be known to fail, before the model is built and before anything is written."""
+    check_settings(settings)
+    device, dtype = prepare_device(settings.compute)
+    choose_method(geometry, method=settings.compute.method, eps=settings.compute.eps, device=device, dtype=dtype)
+    denoiser, shape = make_denoiser(settings.denoiser), geometry.grid.shape
+    if settings.denoiser.guide is not None and (guide := _load_guide(settings.denoiser.guide)).shape != shape:
+        raise InputError(f"the guide is {guide.shape[0]} x {guide.shape[1]}, but the image {shape[0]} x {shape[1]}")
+    if min(shape) < denoiser.min_size:
+        name, least = settings.denoiser.name, denoiser.min_size
+        raise InputError(f"the image is {shape[0]} x {shape[1]}, but {name} needs at least {least} pixels a side")
+    batch, views = settings.sampler.batch, geometry.n_views
+    if not settings.scan.follow and settings.sampler.name != "all" and batch > views:
         raise InputError(f"a batch of {batch} views was asked for, but the scan has {views}; use a smaller --batch")
 
 

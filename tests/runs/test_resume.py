@@ -1,11 +1,7 @@
-"""Runs that cannot be lost: real processes killed at random instants, files cut and flipped, disks full."""
+"""Runs that stop and go on: real processes killed at random instants, interrupted, lengthened; to the bit."""
 
 from __future__ import annotations
 
-import json
-import os
-import resource
-import shutil
 import signal
 import subprocess
 import sys
@@ -15,104 +11,70 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings, strategies as st
 
 from plugstream import ProximalGradient, SoftThreshold, Uniform, solve
 from plugstream.cli import main
 from plugstream.errors import InputError
 from plugstream.monitors import Distance
-from plugstream.runs.checkpoints import Checkpoints
-from plugstream.runs.events import EventLog, measurements, read_events
+from plugstream.runs.events import read_events
+from small_run import RUN, same_run
 
-SMALL = ["--size", "24", "--views", "12", "--receivers", "30", "--radius", "0.4", "--wavelength", "0.03"]
-RUN = ["--sigma", "0.02", "--batch", "4", "--threads", "1", "--iterations", "150", "--checkpoint", "0"]
-
-# Imports everything once and forks, so that a run begins in milliseconds and can be killed at any point of it.
+# Imports everything once and forks, so that a run begins in milliseconds and can be killed at any point of it; runs are
+# begun, killed and resumed until they are done, one after another, until there were enough kills.
 CRASHES = """
-import os, random, signal, sys, time
+import itertools, os, random, shutil, signal, sys, time
 import torch
 torch.set_num_threads(1)
 import plugstream.cli.resume, plugstream.cli.reconstruct, plugstream.runs.run, plugstream.scans.store, zarr
+import matplotlib.backends.backend_agg, PIL.PngImagePlugin, tifffile
 from plugstream.cli import main
 from scipy.special import j0
 
-scan, folder, kills, seed = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
-start = ["reconstruct", scan, "--out", folder, *sys.argv[5:]]
+scan, base, kills, seed = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
 rng = random.Random(seed)
 killed = 0
-while True:
-    begun = os.path.exists(os.path.join(folder, "run.json"))
-    if not begun and os.path.exists(folder):
-        import shutil
-        shutil.rmtree(folder)
-    child = os.fork()
-    if child == 0:
-        sys.stderr = open(os.devnull, "w")
-        os._exit(main(["resume", folder] if begun else start))
-    if killed < kills:
-        time.sleep(rng.expovariate(1 / 0.12))
-        try:
+for number in itertools.count():
+    folder = os.path.join(base, f"run-{number}")
+    while True:
+        begun = os.path.exists(os.path.join(folder, "run.json"))
+        if not begun and os.path.exists(folder):
+            shutil.rmtree(folder)
+        child = os.fork()
+        if child == 0:
+            sys.stderr = open(os.devnull, "w")
+            os._exit(main(["resume", folder] if begun else ["reconstruct", scan, "--out", folder, *sys.argv[5:]]))
+        if killed < kills:
+            time.sleep(rng.expovariate(1 / 0.15))
             os.kill(child, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
-    _, status = os.waitpid(child, 0)
-    if os.WIFSIGNALED(status):
-        killed += 1
-    elif os.WEXITSTATUS(status) == 0:
+        _, status = os.waitpid(child, 0)
+        if os.WIFSIGNALED(status):
+            killed += 1
+        elif os.WEXITSTATUS(status) == 0:
+            break
+        else:
+            sys.exit(f"the run ended with {os.WEXITSTATUS(status)}")
+    if killed >= kills:
         break
-    else:
-        sys.exit(f"the run ended with {os.WEXITSTATUS(status)}")
-print(killed)
 """
 
 
-@pytest.fixture(scope="module")
-def scan(tmp_path_factory) -> Path:
-    path = tmp_path_factory.mktemp("scan") / "small.zarr"
-    assert main(["simulate", str(path), *SMALL]) == 0
-    return path
-
-
-@pytest.fixture(scope="module")
-def whole(scan, tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("whole") / "run"
-    assert main(["reconstruct", str(scan), "--out", str(folder), *RUN]) == 0
-    return folder
-
-
-def crash(scan: Path, folder: Path, kills: int, seed: int) -> int:
+def crash(scan: Path, whole: Path, folder: Path, kills: int, seed: int) -> None:
     words = [sys.executable, "-c", CRASHES, str(scan), str(folder), str(kills), str(seed), *RUN]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=500, check=False)
+    done = subprocess.run(words, capture_output=True, text=True, timeout=900, check=False)
     assert done.returncode == 0, done.stderr
-    return int(done.stdout.split()[-1])
+    for run in folder.glob("run-*"):
+        same_run(run, whole)
+        assert len(list((run / "checkpoints").iterdir())) == 2  # and nothing half-written
+        assert not list(run.glob(".*.new"))
 
 
-def same_run(one: Path, other: Path) -> None:
-    assert np.array_equal(np.load(one / "result.npy"), np.load(other / "result.npy"))
-    a, b = measurements(one / "events.jsonl"), measurements(other / "events.jsonl")
-    assert [(e["step"], e["values"]) for e in a] == [(e["step"], e["values"]) for e in b]
-
-
-def test_a_run_killed_again_and_again_ends_as_if_it_had_not_been(scan, whole, tmp_path):
-    """A new run, killed at random instants until it is done, several times over."""
-    killed = 0
-    for seed in range(3):
-        folder = tmp_path / f"run-{seed}"
-        killed += crash(scan, folder, kills=12, seed=seed)
-        same_run(folder, whole)
-        shutil.rmtree(folder)
-    assert killed >= 15
+def test_runs_killed_a_hundred_times_end_as_if_they_had_not_been(scan, whole, tmp_path):
+    crash(scan, whole, tmp_path, kills=100, seed=0)
 
 
 @pytest.mark.slow
 def test_two_hundred_kills(scan, whole, tmp_path):
-    killed, seed = 0, 100
-    while killed < 200:
-        folder = tmp_path / f"run-{seed}"
-        killed += crash(scan, folder, kills=20, seed=seed)
-        same_run(folder, whole)
-        shutil.rmtree(folder)
-        seed += 1
+    crash(scan, whole, tmp_path, kills=200, seed=1)
 
 
 def test_a_run_can_be_lengthened(scan, whole, tmp_path):
@@ -121,6 +83,55 @@ def test_a_run_can_be_lengthened(scan, whole, tmp_path):
     assert main(["reconstruct", str(scan), "--out", str(folder), *shorter]) == 0
     assert main(["resume", str(folder), "--iterations", "150"]) == 0
     assert np.array_equal(np.load(folder / "result.npy"), np.load(whole / "result.npy"))
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        "--gradient saga --dtype float64",
+        "--gradient svrg --momentum none --in-memory 0",
+        "--restart gradient --denoiser ridge",
+        "--restart residual --sampler all --dtype float64",
+        "--algorithm admm --step 10/L --sampler epochs",
+        "--algorithm hqs --sampler all --step 100/L --step-end 10/L --set algorithm.sigma_steps=12",
+        "--denoiser bm3d --watch-theory --sampler shifted",
+        "--denoiser tnrd --sampler importance --cost true",
+        "--denoiser nlm --distance false --distance-limit 1e-9",
+    ],
+)
+def test_every_algorithm_goes_on_to_the_bit(scan, tmp_path, flags):
+    common = ["--sigma", "0.02", "--batch", "4", "--threads", "1", "--every", "4", *flags.split()]
+    for name, iterations in (("whole", 12), ("run", 8)):  # both are measured at step 8
+        words = ["reconstruct", str(scan), "--out", str(tmp_path / name), *common, "--iterations", str(iterations)]
+        assert main(words) == 0
+    assert main(["resume", str(tmp_path / "run"), "--iterations", "12"]) == 0
+    same_run(tmp_path / "run", tmp_path / "whole")
+
+
+def test_a_schedule_over_all_iterations_stays_what_it_was_when_a_run_is_lengthened(scan, tmp_path):
+    common = ["reconstruct", str(scan), *RUN[:-4], "--sigma-end", "0.01"]
+    assert main([*common, "--out", str(tmp_path / "run"), "--iterations", "8"]) == 0
+    assert main(["resume", str(tmp_path / "run"), "--iterations", "12"]) == 0
+    steps = ["--iterations", "12", "--set", "algorithm.sigma_steps=8"]
+    assert main([*common, "--out", str(tmp_path / "whole"), *steps]) == 0
+    assert np.array_equal(np.load(tmp_path / "run" / "result.npy"), np.load(tmp_path / "whole" / "result.npy"))
+
+
+def test_a_run_that_reached_its_distance_is_over(scan, tmp_path, capsys):
+    """Also where it was killed after its last checkpoint, before it could say so."""
+    folder = tmp_path / "run"
+    limit = ["--distance-limit", "1e-4", "--iterations", "200"]
+    assert main(["reconstruct", str(scan), "--out", str(folder), *RUN[:-4], *limit]) == 0
+    first = np.load(folder / "result.npy")
+    capsys.readouterr()
+    assert main(["resume", str(folder)]) == 0
+    assert "the distance to a fixed point fell below its limit" in capsys.readouterr().err
+    assert np.array_equal(np.load(folder / "result.npy"), first)
+    text = (folder / "settings.toml").read_text()
+    (folder / "settings.toml").write_text(text.replace("distance_limit = 0.0001", "distance_limit = 1e-05"))
+    assert main(["resume", str(folder)]) == 0
+    steps = [event["step"] for event in read_events(folder / "events.jsonl") if event["event"] == "stop"]
+    assert steps[0] == steps[1] < steps[2]
 
 
 def test_ctrl_c_leaves_a_run_that_goes_on(scan, whole, tmp_path):
@@ -138,132 +149,37 @@ def test_ctrl_c_leaves_a_run_that_goes_on(scan, whole, tmp_path):
     assert np.array_equal(np.load(folder / "result.npy"), np.load(whole / "result.npy"))
 
 
-def test_two_processes_cannot_write_one_run(whole, tmp_path, capsys):
-    folder = shutil.copytree(whole, tmp_path / "run")
-    code = (
-        "import sys, time; from pathlib import Path; from plugstream.runs.folder import lock\n"
-        "with lock(Path(sys.argv[1])): print('locked', flush=True); time.sleep(60)"
-    )
-    other = subprocess.Popen([sys.executable, "-c", code, str(folder)], stdout=subprocess.PIPE, text=True)
-    try:
-        assert other.stdout is not None
-        other.stdout.readline()
-        before = _content(folder)
-        assert main(["resume", str(folder)]) == 2
-        assert "another process is writing" in capsys.readouterr().err
-        assert _content(folder) == before
-    finally:
-        other.kill()
-        other.wait()
-    assert main(["resume", str(folder)]) == 0  # the lock is gone with its holder
+BUSY = """
+import os, signal, time
+from plugstream import FromFunction
+calls, busy = 0, False
+def stopped():
+    def denoise(z):
+        global calls, busy
+        assert not busy, "the last call was never finished"
+        calls, busy = calls + 1, True
+        if calls == 8:
+            os.kill(os.getpid(), signal.{name})
+            time.sleep(0.05)
+        busy = False
+        return 0.9 * z
+    return FromFunction(denoise)
+"""
 
 
-def _content(folder: Path) -> dict[str, bytes]:
-    return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
-
-
-def test_other_settings_and_other_data_are_refused(scan, whole, tmp_path, capsys):
-    folder = shutil.copytree(whole, tmp_path / "run")
-    text = (folder / "settings.toml").read_text()
-    (folder / "settings.toml").write_text(text.replace("sigma = 0.02", "sigma = 0.03"))
-    assert main(["resume", str(folder), "--iterations", "160"]) == 2
-    assert "belongs to other settings" in capsys.readouterr().err
-    other = tmp_path / "other.zarr"
-    assert main(["simulate", str(other), *SMALL, "--set", "simulate.seed=5"]) == 0
-    (folder / "settings.toml").write_text(text)
-    (folder / "run.json").write_text(json.dumps({"scan": str(other), "command": "x"}))
-    assert main(["resume", str(folder)]) == 2
-    assert "belongs to other scan" in capsys.readouterr().err
-    assert np.array_equal(np.load(folder / "result.npy"), np.load(whole / "result.npy"))
-
-
-def test_a_truncated_checkpoint_falls_back_to_the_one_before(whole, tmp_path, capsys):
-    folder = shutil.copytree(whole, tmp_path / "run")
-    newest, older = Checkpoints(folder / "checkpoints", {}).files()
-    newest.write_bytes(newest.read_bytes()[:-100])
-    assert main(["resume", str(folder)]) == 0
-    assert "going on from an older one" in capsys.readouterr().err
-    same_run(folder, whole)
-    for file in Checkpoints(folder / "checkpoints", {}).files():
-        file.write_bytes(b"")
-    assert main(["resume", str(folder)]) == 2
-    said = capsys.readouterr().err.strip().splitlines()[-1]
-    assert "is damaged" in said
-    assert "no older one" in said
-    assert older.name < newest.name
-
-
-@given(data=st.data())
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
-def test_whatever_is_done_to_a_checkpoint_gives_the_state_or_a_clean_error(whole, tmp_path, data):
-    source = Checkpoints(whole / "checkpoints", {}).files()[0]
-    folder = tmp_path / "c"
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir()
-    content = bytearray(source.read_bytes())
-    kind = data.draw(st.sampled_from(["flip", "cut", "grow", "zero"]))
-    at = data.draw(st.integers(0, len(content) - 1))
-    if kind == "flip":
-        content[at] ^= 1 << data.draw(st.integers(0, 7))
-    elif kind == "cut":
-        content = content[:at]
-    elif kind == "grow":
-        content += bytes(data.draw(st.integers(1, 100)))
-    else:
-        content[at : at + 64] = bytes(len(content[at : at + 64]))
-    (folder / source.name).write_bytes(content)
-    from plugstream.algorithms.pgm import GradientState
-
-    like = GradientState(0, torch.zeros(24, 24), torch.zeros(24, 24))
-    true, _ = Checkpoints(whole / "checkpoints", {}).load(like)
-    try:
-        found, _ = Checkpoints(folder, {}).load(like)
-    except InputError as error:
-        assert "\n" not in str(error)  # noqa: PT017 - either is right
-    else:
-        assert torch.equal(found.state.image, true.state.image)
-        assert torch.equal(found.state.s, true.state.s)
-        assert found.rows.keys() == true.rows.keys()
-
-
-def test_a_full_disk_is_one_line_and_loses_nothing(whole, tmp_path):
-    """A limit on the size of files stands in for the disk: writes beyond it fail as on a full one."""
-    folder = shutil.copytree(whole, tmp_path / "run")
-    before = _content(folder / "checkpoints")
-
-    def limit() -> None:
-        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (6000, 6000))
-
-    done = subprocess.run(
-        [sys.executable, "-m", "plugstream", "resume", str(folder), "--iterations", "170"],
-        preexec_fn=limit, capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
-    assert done.returncode == 2
-    last = done.stderr.strip().splitlines()[-1]
-    assert last.startswith("plugstream: cannot write")
-    after = _content(folder / "checkpoints")
-    assert {name: after[name] for name in before} == before
-    assert main(["resume", str(folder), "--iterations", "170"]) == 0
-
-
-@pytest.mark.skipif(os.geteuid() == 0, reason="root writes to read-only folders")
-def test_a_read_only_folder_is_one_line(whole, tmp_path, capsys):
-    folder = shutil.copytree(whole, tmp_path / "run")
-    folder.chmod(0o500)
-    try:
-        assert main(["resume", str(folder)]) == 2
-        assert "cannot write to the run" in capsys.readouterr().err
-    finally:
-        folder.chmod(0o700)
-
-
-def test_folders_that_are_no_runs_are_refused(tmp_path, capsys):
-    assert main(["resume", str(tmp_path)]) == 2
-    assert "no run.json" in capsys.readouterr().err
-    (tmp_path / "run.json").write_text("{")
-    assert main(["resume", str(tmp_path)]) == 2
-    assert "cannot be read" in capsys.readouterr().err
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
+def test_a_signal_in_the_middle_of_a_step_waits_for_its_end(scan, tmp_path, name):
+    """What is half done when an exception is thrown into it, an import for one, cannot be used again."""
+    (tmp_path / "mine.py").write_text(BUSY.replace("{name}", name))
+    words = ["reconstruct", str(scan), "--out", str(tmp_path / "run"), "--denoiser", f"{tmp_path / 'mine.py'}:stopped"]
+    words = [sys.executable, "-m", "plugstream", *words, *RUN[:-2], "--checkpoint", "100"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 130, done.stderr
+    assert "go on with: plugstream resume" in done.stderr
+    (path,) = (tmp_path / "run" / "checkpoints").iterdir()
+    assert path.name == "step-00000007.safetensors"  # one call is for the distance at step 0
+    (stop,) = (event for event in read_events(tmp_path / "run" / "events.jsonl") if event["event"] == "stop")
+    assert stop["reason"] == "it was interrupted"
 
 
 def test_a_run_is_resumed_in_memory_to_the_bit(regression):
@@ -283,18 +199,3 @@ def test_a_run_is_resumed_in_memory_to_the_bit(regression):
         assert np.array_equal(series.value, again.history[name].value)
     with pytest.raises(InputError, match="by 1 monitors"):
         solve(algorithm, resume=kept[0], iterations=1)
-
-
-def test_an_event_log_goes_on_after_a_cut_line(tmp_path):
-    path = tmp_path / "e.jsonl"
-    log = EventLog(path)
-    log.add("measured", step=1, values={})
-    log.add("measured", step=2, values={})
-    log.close()
-    path.write_bytes(path.read_bytes()[:-5])
-    log = EventLog(path)
-    log.add("resume", step=0)
-    log.add("measured", step=1, values={})
-    log.close()
-    assert [e["event"] for e in read_events(path)] == ["measured", "resume", "measured"]
-    assert [e["step"] for e in measurements(path)] == [1]

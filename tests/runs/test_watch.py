@@ -130,3 +130,25 @@ def test_a_resumed_run_tells_the_whole(run):
     theory = theory_of(folder / "events.jsonl")
     assert theory.t == list(range(1, 17))
     assert torch.isfinite(torch.tensor(theory.bounds)).all()
+
+
+def test_what_was_seen_before_a_stop_counts(run, tmp_path):
+    (tmp_path / "mine.py").write_text(BACKWARDS)
+    mine = ["--denoiser", f"{tmp_path / 'mine.py'}:backwards", "--low", "none", "--every", "1"]
+    _, whole = run("whole", *mine, "--iterations", "12")
+    _, folder = run("stopped", *mine, "--iterations", "6")
+    before = len(notes(folder).splitlines())
+    assert main(["resume", str(folder), "--iterations", "12"]) == 0
+    later = notes(folder).splitlines()[before:]
+    assert not [text for text in later if "warning" in text]  # the factor is no larger than what was told
+    # The pair of steps 6 and 7 is missing, since what the denoiser was given in step 6 is not kept.
+    assert f"enlarged distances in {12 - 1 - 1} of 12 steps" in later[-1]
+    assert events(whole, "theory")[0]["theta"] == pytest.approx(events(folder, "theory")[-1]["theta"], rel=1e-4)
+    assert np.array_equal(np.load(whole / "result.npy"), np.load(folder / "result.npy"))
+
+
+def test_the_largest_theta_of_a_stopped_run_is_of_all_its_steps(run):
+    _, folder = run("bm3d", "--denoiser", "bm3d", "--iterations", "8")
+    assert main(["resume", str(folder), "--iterations", "9"]) == 0
+    first, last = events(folder, "theory")
+    assert last["theta"] == first["theta"] > 0  # one step more, and no pair with it

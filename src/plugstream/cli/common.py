@@ -67,10 +67,12 @@ def reconstruct_scan(
     scan: Scan, settings: Settings, folder: Path, command: str, source: str | Path, *, go_on: bool = False
 ) -> int:
     """Reconstruct into the folder, say what came out, and return the exit status."""
+    from plugstream.runs.identity import absolute
     from plugstream.runs.run import reconstruct
     from plugstream.runs.terminal import Terminal
     from plugstream.solver import Stop
 
+    settings = absolute(settings)
     result = reconstruct(scan, settings, folder, command=command, source=source, go_on=go_on, terminal=Terminal())
     if "snr" in result.history:
         value = float(result.history["snr"].value[result.history["snr"].step == result.image_step][-1])

@@ -28,13 +28,13 @@ def run(parsed: argparse.Namespace) -> int:
     settings = settings_of(parsed)
     from plugstream.recipes import check
     from plugstream.runs.folder import free_folder, make_folder
-    from plugstream.runs.views import wait_for_views
+    from plugstream.runs.views import open_live
     from plugstream.scans.store import open_scan
 
-    stored = open_scan(parsed.scan)
-    if settings.scan.follow:
-        wait_for_views(stored, 1 if settings.sampler.name == "all" else settings.sampler.batch, say)
-    elif not stored.complete:
+    if parsed.out is not None and parsed.out.exists():  # before waiting for a scan, too
+        raise InputError(f"the output {parsed.out} exists already; choose another with --out, or remove it")
+    stored = open_live(parsed.scan, settings, say) if settings.scan.follow else open_scan(parsed.scan)
+    if not settings.scan.follow and not stored.complete:
         say(f"the scan is still being measured; its first {stored.n_views} views are used, and all with --follow")
     check(settings, stored.geometry)
     scan = prepare(stored, settings)

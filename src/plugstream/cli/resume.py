@@ -6,8 +6,9 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from plugstream.cli.common import reconstruct_scan
+from plugstream.cli.common import reconstruct_scan, scan_place
 from plugstream.cli.reconstruct import prepare
+from plugstream.errors import InputError
 
 SECTIONS: tuple[str, ...] = ()
 
@@ -16,6 +17,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What the command has besides settings."""
     parser.add_argument("folder", type=Path, help="the folder of a run")
     parser.add_argument("--iterations", type=int, help="steps in all, if there are to be more than were planned")
+    parser.add_argument("--scan", type=scan_place, help="where the scan lies, if it was moved")
     parser.add_argument("--skip-damaged", action="store_true", help="from now on leave damaged views out")
 
 
@@ -26,11 +28,18 @@ def run(parsed: argparse.Namespace) -> int:
     from plugstream.settings import resolve
 
     kept = open_run(parsed.folder)
+    source = parsed.scan or kept.source
     changes: list[tuple[str, str, Any]] = []
     if parsed.iterations is not None:
+        before = resolve(parsed.folder / "settings.toml").algorithm
         changes.append(("algorithm", "iterations", parsed.iterations))
+        # Where sigma or the step falls over all iterations, it is over those that were planned.
+        if (before.sigma_end is not None or before.step_end is not None) and before.sigma_steps is None:
+            changes.append(("algorithm", "sigma_steps", before.iterations))
     if parsed.skip_damaged:
         changes.append(("scan", "skip_damaged", True))
     settings = resolve(parsed.folder / "settings.toml", changes)
-    scan = prepare(open_scan(kept.source), settings)
-    return reconstruct_scan(scan, settings, parsed.folder, kept.command, kept.source, go_on=True)
+    if isinstance(source, Path) and not source.exists():
+        raise InputError(f"there is no scan at {source}; if it was moved, say where it is with --scan")
+    scan = prepare(open_scan(source), settings)
+    return reconstruct_scan(scan, settings, parsed.folder, kept.command, source, go_on=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,25 +15,61 @@ from torch import Tensor
 
 from plugstream.errors import InputError
 from plugstream.files import sync_folder, write_whole
+from plugstream.runs.identity import difference, tools
 from plugstream.solver import Snapshot
 
-__all__ = ["Checkpoints", "digest"]
+__all__ = ["Checkpoints", "Saved"]
 
 _FORMAT = "plugstream-checkpoint"
-_VERSION = 1
+_VERSION = "2"
 _KEPT = 2
+
+
+@dataclass(frozen=True)
+class Saved:
+    """A checkpoint that was read and belongs to the run: where it is, at which step, and what it holds."""
+
+    path: Path
+    step: int
+    content: Mapping[str, Any]
+    tensors: Mapping[str, Tensor]
+    notes: list[str]
+
+    def snapshot(self, like: Any) -> Snapshot[Any]:
+        """The run at that step, with a state of the kind of `like`, on its device."""
+        values = dict(self.content["state"])
+        for field in fields(like):
+            if (value := self.tensors.get(f"state.{field.name}")) is not None:
+                is_complex = field.name in self.content["complex"]
+                values[field.name] = (torch.view_as_complex(value) if is_complex else value).to(like.image.device)
+        state = replace(like, **values)
+        best = self.content["best"]
+        if best is not None:
+            best = (best["score"], replace(state, k=best["k"], image=self.tensors["best.image"].to(state.image)))
+        rows = {
+            name: list(zip(*(self._column(name, what) for what in ("step", "time")), self._values(name), strict=True))
+            for name in self.content["rows"]
+        }
+        plain = {name: self.content[name] for name in ("first", "time", "wall", "limit", "measured_at")}
+        return Snapshot(state=state, best=best, rows=rows, **plain)
+
+    def _column(self, name: str, what: str) -> list[Any]:
+        return self.tensors[f"rows.{name}.{what}"].tolist()
+
+    def _values(self, name: str) -> list[Any]:
+        return [np.asarray(value) for value in self.tensors[f"rows.{name}.value"].numpy()]
 
 
 class Checkpoints:
     """The checkpoints of one run, files step-00000120.safetensors in a folder.
 
-    A file holds the tensors of the state and of the best image, and in its header, as JSON, everything else of a
-    `Snapshot`, what the run is about (`about`: hashes of the scan and the settings), and a hash of the tensors. It is
-    written beside its place, flushed to the disk and renamed, and only then the third-last is removed; so whatever
-    happens at whatever instant, the newest file that is there is whole.
+    A file holds the tensors of the state and of the best image, and what was measured; its header has, as JSON,
+    everything else of a `Snapshot`, what the run is about (`identity`), what it was computed with, and a hash of all
+    this. It is written beside its place, flushed to the disk and renamed, and only then the third-last is removed; so
+    whatever happens at whatever instant, the newest file that is there is whole.
     """
 
-    def __init__(self, folder: Path, about: Mapping[str, str]) -> None:
+    def __init__(self, folder: Path, about: Mapping[str, Any]) -> None:
         self.folder = folder
         self.about = dict(about)
 
@@ -41,37 +77,23 @@ class Checkpoints:
         """Write a checkpoint; where that fails nothing that was there is lost, and the one-line error says why."""
         from safetensors.torch import save
 
-        plain, tensors = _split(snapshot.state)
-        best = None
-        if snapshot.best is not None:
-            best = {"score": snapshot.best[0], "k": snapshot.best[1].k}
-            tensors["best.image"] = snapshot.best[1].image
-        content = {
-            "state": plain,
-            "first": snapshot.first,
-            "time": snapshot.time,
-            "wall": snapshot.wall,
-            "limit": snapshot.limit,
-            "best": best,
-            "rows": {name: [(k, t, v.tolist()) for k, t, v in rows] for name, rows in snapshot.rows.items()},
-            "measured_at": snapshot.measured_at,
-        }
-        # Copies, since safetensors takes no two names for one tensor, as the image and s are without momentum.
-        tensors = {name: value.detach().to("cpu", copy=True).contiguous() for name, value in tensors.items()}
+        content, tensors = _split(snapshot)
         header = {
             "format": _FORMAT,
-            "version": str(_VERSION),
-            "about": json.dumps(self.about, sort_keys=True),
+            "version": _VERSION,
+            "about": json.dumps(self.about),
+            "tools": json.dumps(tools()),
             "content": json.dumps(content),
         }
-        header["sha256"] = _hash(tensors, header["content"])
+        header["sha256"] = _hash(header, tensors)
         path = self.folder / f"step-{snapshot.state.k:08d}.safetensors"
         try:
-            self.folder.mkdir(exist_ok=True)
+            if not self.folder.exists():
+                self.folder.mkdir()
+                sync_folder(self.folder.parent)
             write_whole(path, [save(tensors, header)])
             sync_folder(self.folder)
-            for old in self.files()[_KEPT:]:
-                old.unlink()
+            self._remove_all_but_the_last(snapshot.state.k)
         except OSError as error:
             raise InputError(
                 f"cannot write the checkpoint {path}: {error.strerror}; mend that and go on with 'plugstream resume', "
@@ -81,24 +103,40 @@ class Checkpoints:
 
     def files(self) -> list[Path]:
         """The checkpoints there are, newest first."""
-        return sorted(self.folder.glob("step-*.safetensors"), reverse=True)
+        found = self.folder.glob("step-*.safetensors")
+        return sorted(found, key=lambda path: (len(path.name), path.name), reverse=True)
 
-    def load(self, like: Any) -> tuple[Snapshot[Any], list[str]]:
-        """The newest checkpoint that is whole, for a state of the kind of `like`, and what is wrong with newer ones.
+    def load(self) -> Saved | None:
+        """The newest checkpoint that is whole, with a note on each newer one; None if the run has not got that far.
 
-        One of another scan or other settings is refused, and so is a folder without any that is whole.
+        One of another scan or other settings is refused, and so is a folder where none is whole.
         """
         damaged: list[str] = []
         for path in self.files():
             try:
-                return self._read(path, like), damaged
+                saved = self._read(path)
             except _DamagedError as error:
                 damaged.append(str(error))
-        raise InputError(
-            f"{damaged[0]}, and there is no older one" if damaged else f"there is no checkpoint in {self.folder}"
-        )
+            else:
+                notes = [f"{text}; going on from an older one" for text in damaged]
+                return replace(saved, notes=[*notes, *saved.notes])
+        if damaged:
+            raise InputError(f"{damaged[0]}, and there is no older one; start a new run")
+        return None
 
-    def _read(self, path: Path, like: Any) -> Snapshot[Any]:
+    def _remove_all_but_the_last(self, step: int) -> None:
+        """Leave two, and none beyond this step: a run that goes on from an older one has left those behind as damaged.
+
+        What a killed process had begun to write goes as well.
+        """
+        files = self.files()
+        newest = self.folder / f"step-{step:08d}.safetensors"
+        kept = files[files.index(newest) :][:_KEPT]
+        for path in [*files, *self.folder.glob(".step-*.new")]:
+            if path not in kept:
+                path.unlink()
+
+    def _read(self, path: Path) -> Saved:
         from safetensors import SafetensorError, safe_open
 
         try:
@@ -107,64 +145,59 @@ class Checkpoints:
                 tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118 - it is not a dict
         except (SafetensorError, OSError) as error:
             raise _DamagedError(f"the checkpoint {path} is damaged ({str(error).splitlines()[0]})") from error
-        if header.get("format") != _FORMAT or header.get("version") != str(_VERSION):
-            raise _DamagedError(f"{path} is not a checkpoint of version {_VERSION}")
-        if header.get("sha256") != _hash(tensors, header["content"]):
+        if header.get("format") != _FORMAT or header.get("version") != _VERSION:
+            raise _DamagedError(f"{path} is damaged, or no checkpoint of version {_VERSION}")
+        if header.pop("sha256", None) != _hash(header, tensors):
             raise _DamagedError(f"the checkpoint {path} is damaged (its hash differs)")
-        said = json.loads(header["about"])
-        for what, value in self.about.items():
-            if said.get(what) != value:
-                raise InputError(
-                    f"{path} belongs to other {what} than those of this run; "
-                    f"bring back what they were, or start a new run"
-                )
-        content = json.loads(header["content"])
-        state = _join(like, content["state"], tensors)
-        best = content["best"]
-        return Snapshot(
-            state=state,
-            first=content["first"],
-            time=content["time"],
-            wall=content["wall"],
-            limit=content["limit"],
-            best=None
-            if best is None
-            else (best["score"], replace(state, k=best["k"], image=tensors["best.image"].to(state.image))),
-            rows={
-                name: [(k, t, np.asarray(v, dtype=np.float64)) for k, t, v in rows]
-                for name, rows in content["rows"].items()
-            },
-            measured_at=content["measured_at"],
-        )
+        if wrong := difference(json.loads(header["about"]), self.about):
+            raise InputError(f"{path} belongs to another run: {wrong}; bring back what it was, or start a new run")
+        content, before, now = json.loads(header["content"]), json.loads(header["tools"]), tools()
+        others = [f"{name} {before.get(name)}, now {value}" for name, value in now.items() if before.get(name) != value]
+        notes = [f"so far it was computed with {'; '.join(others)}; the last bits may differ for it"] if others else []
+        return Saved(path, content["state"]["k"], content, tensors, notes)
 
 
 class _DamagedError(Exception):
     pass
 
 
-def digest(value: Any) -> str:
-    """A short hash of something that JSON can write."""
-    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:16]
+def _split(snapshot: Snapshot[Any]) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """What JSON writes of a snapshot, and its tensors, on the CPU; complex ones as pairs of real numbers.
+
+    Measurements are tensors too, since a header may have 100 MB, which a long run would fill.
+    """
+    state = {field.name: getattr(snapshot.state, field.name) for field in fields(snapshot.state)}
+    arrays = {name: value for name, value in state.items() if isinstance(value, Tensor)}
+    tensors = {f"state.{name}": value for name, value in arrays.items()}
+    best = None
+    if snapshot.best is not None:
+        best = {"score": snapshot.best[0], "k": snapshot.best[1].k}
+        tensors["best.image"] = snapshot.best[1].image
+    for name, rows in snapshot.rows.items():
+        steps, times, values = zip(*rows, strict=True)
+        tensors[f"rows.{name}.step"] = torch.tensor(steps)
+        tensors[f"rows.{name}.time"] = torch.tensor(times, dtype=torch.float64)
+        tensors[f"rows.{name}.value"] = torch.from_numpy(np.stack(values))
+    # Copies, since safetensors takes no two names for one tensor, as the image and s are without momentum.
+    tensors = {name: _real(value.detach()).to("cpu", copy=True).contiguous() for name, value in tensors.items()}
+    content = {
+        "state": {name: value for name, value in state.items() if name not in arrays},
+        "complex": [name for name, value in arrays.items() if value.is_complex()],
+        "best": best,
+        "rows": list(snapshot.rows),
+        **{name: getattr(snapshot, name) for name in ("first", "time", "wall", "limit", "measured_at")},
+    }
+    return content, tensors
 
 
-def _split(state: Any) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """The numbers of a frozen state, and its tensors."""
-    values = {field.name: getattr(state, field.name) for field in fields(state)}
-    tensors = {f"state.{name}": value for name, value in values.items() if isinstance(value, Tensor)}
-    return {name: value for name, value in values.items() if not isinstance(value, Tensor)}, tensors
+def _real(value: Tensor) -> Tensor:
+    return torch.view_as_real(value) if value.is_complex() else value
 
 
-def _join(like: Any, plain: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Any:
-    values = dict(plain)
-    for field in fields(like):
-        if (value := tensors.get(f"state.{field.name}")) is not None:
-            values[field.name] = value.to(like.image.device)
-    return replace(like, **values)
-
-
-def _hash(tensors: Mapping[str, Tensor], content: str) -> str:
-    total = hashlib.sha256(content.encode())
+def _hash(header: Mapping[str, str], tensors: Mapping[str, Tensor]) -> str:
+    total = hashlib.sha256(json.dumps(header, sort_keys=True).encode())
     for name in sorted(tensors):
-        total.update(name.encode())
-        total.update(tensors[name].reshape(-1).view(torch.uint8).numpy().data)
+        value = tensors[name]
+        total.update(repr((name, value.dtype, tuple(value.shape))).encode())
+        total.update(value.reshape(-1).view(torch.uint8).numpy().data)
     return total.hexdigest()

@@ -1,4 +1,4 @@
-"""The event log: one JSON object a line, from which the terminal, the report and later the live page are made."""
+"""The event log: one JSON object a line, from which the terminal and the report are made."""
 
 from __future__ import annotations
 
@@ -17,6 +17,16 @@ __all__ = ["Event", "EventLog", "Listener", "measurements", "read_events"]
 
 Event = dict[str, Any]
 Listener = Callable[[Event], None]
+
+# What events that are read back must tell.
+_NEEDED: dict[str, set[str]] = {
+    "views": {"step", "views", "damaged", "lipschitz", "ended"},
+    "measured": {"step", "values"},
+    "resume": {"step"},
+    "contradiction": {"step", "views", "part", "factor", "theta"},
+    "watched": {"step", "steps", "theta"},
+    "theory": {"theta", "gamma", "nu", "batch", "distance", "unmet"},
+}
 
 
 class EventLog:
@@ -41,7 +51,7 @@ class EventLog:
             self._file.write(json.dumps(event) + "\n")
             self._file.flush()
         except OSError as error:
-            raise InputError(f"cannot write the event log {self.path}: {error.strerror}") from error
+            raise self._unwritten(error) from error
         for listener in self._listeners:
             listener(event)
 
@@ -50,19 +60,38 @@ class EventLog:
         try:
             os.fsync(self._file.fileno())
         except OSError as error:
-            raise InputError(f"cannot write the event log {self.path}: {error.strerror}") from error
+            raise self._unwritten(error) from error
 
     def close(self) -> None:
         with contextlib.suppress(OSError):  # what could not be written was told when it was added
             self._file.close()
 
+    def _unwritten(self, error: OSError) -> InputError:
+        return InputError(
+            f"cannot write the event log {self.path}: {error.strerror}; mend that and go on with 'plugstream resume'"
+        )
+
 
 def read_events(path: Path) -> Iterator[Event]:
-    """The events of a log; a last line that was cut short by a crash is left out."""
-    with path.open(encoding="utf-8") as file:
-        for line in file:
-            if line.endswith("\n"):
-                yield json.loads(line)
+    """The events of a log; a last line that was cut short by a crash is left out, and any other damage refused."""
+    try:
+        file = path.open("rb")
+    except OSError as error:
+        raise InputError(f"cannot read the event log {path}: {error.strerror}") from error
+    with file:
+        for number, line in enumerate(file, 1):
+            if not line.endswith(b"\n"):
+                return
+            try:
+                event = json.loads(line)
+                if not _NEEDED.get(event["event"], set()) <= event.keys():
+                    raise KeyError
+            except (ValueError, KeyError, TypeError, AttributeError):
+                raise InputError(
+                    f"line {number} of the event log {path} cannot be read; bring back what it was, or take it out if "
+                    "it told of nothing but measurements"
+                ) from None
+            yield event
 
 
 def measurements(path: Path) -> list[Event]:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from plugstream.errors import InputError
-from plugstream.files import lock_folder, write_whole
+from plugstream.files import lock_folder, sync_folder, write_whole
 
 __all__ = ["free_folder", "lock", "make_folder", "write_text"]
 
@@ -46,5 +46,6 @@ def write_text(path: Path, text: str) -> None:
     """Write a small file at once or not at all."""
     try:
         write_whole(path, [text.encode()])
+        sync_folder(path.parent)
     except OSError as error:
         raise InputError(f"cannot write {path}: {error.strerror}") from error

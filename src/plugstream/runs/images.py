@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -11,6 +12,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from plugstream.errors import InputError
+from plugstream.files import write_whole
+
+if TYPE_CHECKING:
+    from PIL.PngImagePlugin import PngInfo
 
 __all__ = ["check_writable", "load_picture", "read_picture", "save_image", "write_picture"]
 
@@ -53,20 +58,33 @@ def save_image(image: Tensor, stem: str | Path) -> tuple[float, float]:
 
     The PNG maps the image's least value (or 0, if none is negative) to black and its largest to white.
     """
-    import tifffile
-    from PIL import Image
     from PIL.PngImagePlugin import PngInfo
 
     stem = Path(stem)
     pixels = image.detach().cpu().numpy().astype(np.float32)
     low, high = min(0.0, float(pixels.min())), float(pixels.max())
-    np.save(stem.with_name(f"{stem.name}.npy"), pixels)
-    tifffile.imwrite(stem.with_name(f"{stem.name}.tif"), pixels)
     grey = np.rint(255 * np.clip((pixels - low) / max(high - low, 1e-30), 0, 1)).astype(np.uint8)
     note = PngInfo()
     note.add_text("plugstream:range", f"{low!r} {high!r}")
-    Image.fromarray(grey).save(stem.with_name(f"{stem.name}.png"), pnginfo=note)
+    for kind, content in {".npy": pixels, ".tif": pixels, ".png": grey}.items():
+        write_whole(stem.with_name(stem.name + kind), [_encode(kind, content, note)])
     return low, high
+
+
+def _encode(kind: str, pixels: NDArray[Any], note: PngInfo | None = None) -> bytes:
+    """The bytes of a file; made in memory, so that a full disk cannot leave half of one in an old one's place."""
+    file = io.BytesIO()
+    if kind == ".npy":
+        np.save(file, pixels)
+    elif kind == ".png":
+        from PIL import Image
+
+        Image.fromarray(pixels).save(file, format="PNG", pnginfo=note)
+    else:
+        import tifffile
+
+        tifffile.imwrite(file, pixels)
+    return file.getvalue()
 
 
 def read_picture(path: Path) -> tuple[NDArray[np.float64], np.dtype[Any]]:
@@ -124,20 +142,7 @@ def write_picture(path: Path, pixels: NDArray[np.float64], stored: np.dtype[Any]
         out = np.rint(np.clip(pixels, 0, 1) * most).astype(stored)
     else:
         out = pixels.astype(np.float32 if stored != np.float64 else np.float64)
-    partial = path.with_name(f".{path.stem}.partial{kind}")
     try:
-        if kind == ".npy":
-            np.save(partial, out)
-        elif kind == ".png":
-            from PIL import Image
-
-            Image.fromarray(out).save(partial)
-        else:
-            import tifffile
-
-            tifffile.imwrite(partial, out)
-        partial.replace(path)
+        write_whole(path, [_encode(kind, out)])
     except OSError as error:
         raise InputError(f"cannot write {path}: {error.strerror or error}") from error
-    finally:
-        partial.unlink(missing_ok=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from plugstream.files import write_whole
 from plugstream.runs.events import Event
 from plugstream.runs.watch import Theory
 
@@ -63,7 +65,9 @@ def draw_report(
         left, right = np.asarray(curves.subfigures(1, 2, width_ratios=[1.5, 1.0])).tolist()
         _draw_curves(left, measured)
         _draw_theory(right, theory)
-    figure.savefig(path, dpi=110)
+    file = io.BytesIO()
+    figure.savefig(file, dpi=110, format="png")
+    write_whole(path, [file.getvalue()])
 
 
 def _draw_curves(figure: Any, measured: Sequence[Event]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 import os
 import platform
@@ -12,26 +13,30 @@ import time
 import warnings
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from plugstream import __version__
-from plugstream.algorithms import Algorithm, State
+from plugstream.algorithms import ADMM, Algorithm, ProximalGradient, State
 from plugstream.errors import DamagedError, InputError, PlugstreamWarning
 from plugstream.fidelity import LeastSquares
+from plugstream.files import sync_folder
 from plugstream.models.born import BornModel
 from plugstream.monitors import SNR, Cost, Distance, Monitor
 from plugstream.recipes import check, make_algorithm, make_model
-from plugstream.runs.checkpoints import Checkpoints, digest
+from plugstream.runs.checkpoints import Checkpoints, Saved
 from plugstream.runs.events import EventLog, Listener, measurements
 from plugstream.runs.folder import lock, write_text
+from plugstream.runs.identity import identity
 from plugstream.runs.images import save_image
 from plugstream.runs.report import draw_report
+from plugstream.runs.signals import Requests
 from plugstream.runs.terminal import Terminal
 from plugstream.runs.views import Past, Population, read_past
 from plugstream.runs.watch import Variance, Watch, theory_of
 from plugstream.sampling import Announced
-from plugstream.scans.scan import Scan, fingerprint
+from plugstream.scans.scan import Scan
 from plugstream.scans.store import StoredScan
 from plugstream.settings import Settings, to_toml
 from plugstream.solver import Progress, Result, Series, Snapshot, Stop, solve
@@ -85,6 +90,19 @@ def reconstruct(
     """
     check(settings, scan.geometry)
     with lock(folder):
+        events = folder / "events.jsonl"
+        past = read_past(events) if go_on else Past()
+        views = past.records[0].views if past.records else scan.n_views
+        if past.records and (had := past.records[-1].views) > scan.n_views:
+            raise InputError(f"the run had {had} views, but the scan {source} has {scan.n_views}")
+        checkpoints = Checkpoints(folder / "checkpoints", identity(scan, settings, views))
+        saved = checkpoints.load() if go_on else None
+        if saved is not None and not past.records:
+            raise InputError(
+                f"{events} does not tell which views the run used, so it cannot go on from {saved.path}; bring that "
+                "file back, or start a new run"
+            )
+        # Whatever is refused has been refused by now, and nothing has been written.
         where, here = source, folder.resolve()
         if isinstance(where, Path):
             where = where.resolve()
@@ -92,17 +110,20 @@ def reconstruct(
         write_text(folder / "settings.toml", to_toml(settings, f"plugstream {__version__}\nrepeat with: {command}"))
         write_text(folder / "run.json", json.dumps({"scan": str(where), "command": command}, indent=1) + "\n")
         listeners: tuple[Listener, ...] = () if terminal is None else (terminal,)
-        log = EventLog(folder / "events.jsonl", listeners)
-        checkpoints = Checkpoints(
-            folder / "checkpoints", {"scan": fingerprint(scan), "settings": _settings_digest(settings)}
-        )
+        log = EventLog(events, listeners)
         try:
             with warnings.catch_warnings(record=True) as caught:
                 warnings.simplefilter("always", PlugstreamWarning)
-                session = _Session(scan, settings, log, checkpoints, go_on, terminal, caught)
+                session = _Session(scan, settings, log, checkpoints, go_on, past, saved, terminal, caught)
                 result, backprojection = session.run()
             _tell(log, caught)
-            _write_results(folder, scan, settings, result, backprojection)
+            try:
+                _write_results(folder, scan, settings, result, backprojection)
+            except OSError as error:
+                raise InputError(
+                    f"cannot write the results to {folder}: {error.strerror or error}; mend that, and "
+                    f"'plugstream resume {shlex.quote(str(folder))}' writes them"
+                ) from error
             log.add(
                 "stop",
                 step=result.state.k,
@@ -116,8 +137,11 @@ def reconstruct(
             raise InputError(
                 f"{error}; to go on without it: plugstream resume {shlex.quote(str(folder))} --skip-damaged"
             ) from error
-        except OSError as error:
-            raise InputError(f"cannot write the results to {folder}: {error.strerror or error}") from error
+        except OSError as error:  # of a scan that went away, say
+            raise InputError(
+                f"{error.filename or source}: {error.strerror or error}; mend that, and go on with "
+                f"'plugstream resume {shlex.quote(str(folder))}'"
+            ) from error
         finally:
             log.close()
     return result
@@ -130,7 +154,7 @@ def _write_results(
     save_image(backprojection, folder / "backprojection")
     if scan.truth is not None:
         save_image(torch.from_numpy(scan.truth), folder / "truth")
-    _write_history(folder / "history.csv", result.history)
+    write_text(folder / "history.csv", _history(result.history))
     draw_report(
         folder / "report.png",
         title=_title(settings, result, read_past(folder / "events.jsonl")),
@@ -140,16 +164,7 @@ def _write_results(
         measured=measurements(folder / "events.jsonl"),
         theory=theory_of(folder / "events.jsonl"),
     )
-
-
-def _settings_digest(settings: Settings) -> str:
-    """Of everything that the iterates depend on: how long to run and how often to measure may change on the way."""
-    values = settings.model_dump(exclude={"simulate", "monitor", "run", "scan"})
-    a = settings.algorithm
-    scheduled = (a.sigma_end is not None or a.step_end is not None) and a.sigma_steps is None
-    free = {"time_limit", "distance_limit"} | (set() if scheduled else {"iterations"})
-    values["algorithm"] = {key: value for key, value in values["algorithm"].items() if key not in free}
-    return digest(values)
+    sync_folder(folder)
 
 
 @dataclass
@@ -161,14 +176,15 @@ class _Session:
     log: EventLog
     checkpoints: Checkpoints
     go_on: bool
+    past: Past
+    saved: Saved | None
     terminal: Terminal | None
     caught: list[warnings.WarningMessage]
     population: Population | None = None
 
     def run(self) -> tuple[Result[State], torch.Tensor]:
         """The result and the first back-projection."""
-        settings, log = self.settings, self.log
-        past = read_past(log.path) if self.go_on else Past()
+        settings, log, past = self.settings, self.log, self.past
         log.add(
             "start",
             iterations=settings.algorithm.iterations,
@@ -187,6 +203,8 @@ class _Session:
         else:
             fidelity = _in_memory(self.scan, settings, log, past)
         try:
+            if self.go_on:
+                self._tell_where()
             return self._iterate(fidelity)
         finally:
             if self.population is not None:
@@ -203,20 +221,22 @@ class _Session:
         watch = Watch.over(made, settings, log) if settings.monitor.watch_theory else None
         if watch is not None:
             made = watch.algorithm
+            if self.saved is not None:
+                watch.restore()
         algorithm: Algorithm[State] = made  # type: ignore[assignment]
         state = algorithm.init()
         gamma, sigma = algorithm.parameters(1)
         log.add("note", text=f"L = {fidelity.lipschitz_max:.4g}, step {gamma:.6g}, sigma {sigma:.4g}")
         _tell(log, self.caught)
-        snapshot = self._snapshot(state)
+        snapshot = None if self.saved is None else self._snapshot(self.saved, made, state)
         live = population is not None and settings.scan.follow
         saved = time.monotonic()
         last: Progress[State] | None = None
 
         def follow(progress: Progress[State]) -> bool:
             nonlocal saved, last
-            last = progress
             k = progress.state.k
+            stepped, last = last is None or last.state.k < k, progress
             if progress.measured:
                 values = {name: float(value) for name, value in progress.measured.items()}
                 log.add("measured", step=k, time=round(progress.time, 4), values=values)
@@ -225,8 +245,10 @@ class _Session:
             if self.terminal is not None:
                 self.terminal.tick(k, progress.time)
             if k > 0 and time.monotonic() - saved >= settings.run.checkpoint:
-                self.checkpoints.save(progress.snapshot())
+                self._save(progress, watch)
                 saved = time.monotonic()
+            if requests.came and stepped:  # `solve` ends as it would for a Ctrl-C at this instant
+                raise KeyboardInterrupt
             if population is None:
                 return False
             population.look(k)
@@ -236,28 +258,32 @@ class _Session:
         iterations = max(0, settings.algorithm.iterations - begun)
         if population is not None and live:  # until the callback says so
             iterations = 0 if population.done(begun) else sys.maxsize
+        over = None if snapshot is None else _over(snapshot, settings)
         try:
-            result: Result[State] = solve(
-                algorithm,
-                state=state if snapshot is None else None,
-                resume=snapshot,
-                iterations=iterations,
-                monitors=_monitors(settings, self.scan, snapshot),
-                every=settings.monitor.every,
-                time_limit=settings.algorithm.time_limit,
-                distance_limit=settings.algorithm.distance_limit,
-                callbacks=[follow],
-            )
+            with Requests() as requests:
+                result: Result[State] = solve(
+                    algorithm,
+                    state=state if snapshot is None else None,
+                    resume=snapshot,
+                    iterations=iterations if over is None else 0,
+                    monitors=_monitors(settings, self.scan, snapshot),
+                    every=settings.monitor.every,
+                    time_limit=settings.algorithm.time_limit,
+                    distance_limit=settings.algorithm.distance_limit,
+                    callbacks=[follow],
+                )
         except DamagedError as error:
             step = 0 if last is None else last.state.k
             log.add("stop", step=step, image_step=step, time=0.0, wall=0.0, reason=str(error), failed=True)
             if last is not None and step > 0:
-                self.checkpoints.save(last.snapshot())
+                self._save(last, watch)
             raise
-        if result.reason is Stop.CALLBACK:  # so many steps after the end of the scan
+        if over is not None:
+            result = replace(result, reason=over)
+        elif result.reason is Stop.CALLBACK:  # so many steps after the end of the scan
             result = replace(result, reason=Stop.ITERATIONS)
         if last is not None and result.state.k > 0:
-            self.checkpoints.save(last.snapshot())
+            self._save(last, watch)
         if watch is not None:
             watch.end(result)
         some = None if population is None else population.some(_BACKPROJECTED)
@@ -265,26 +291,48 @@ class _Session:
             log.add("note", text=f"the back-projection is of {len(some)} views")
         return result, fidelity.backprojection(some)
 
-    def _snapshot(self, state: State) -> Snapshot[State] | None:
-        """Where to go on from, None for the start."""
-        if not self.go_on:
-            return None
-        snapshot: Snapshot[State] | None = None
-        if self.checkpoints.files():
-            snapshot, damaged = self.checkpoints.load(state)
-            for text in damaged:
-                self.log.add("note", text=f"warning: {text}; going on from an older one")
-        step = 0 if snapshot is None else snapshot.state.k
+    def _tell_where(self) -> None:
+        """Say where the run goes on from, and have the views that it had there."""
+        step = 0 if self.saved is None else self.saved.step
+        for text in [] if self.saved is None else self.saved.notes:
+            self.log.add("note", text=f"warning: {text}")
         self.log.add("resume", step=step)
         self.log.add("note", text=f"going on from step {step}")
         if self.population is not None:
             self.population.begin_at(step)
+
+    def _snapshot(self, saved: Saved, algorithm: ProximalGradient | ADMM, like: State) -> Snapshot[State]:
+        """Where to go on from."""
+        snapshot: Snapshot[Any] = saved.snapshot(like)
+        changed = self.population is not None and self.population.record.step == saved.step
+        if changed and isinstance(algorithm, ProximalGradient) and not isinstance(algorithm.gradient, str):
+            # Views are left out from here on, and what SAGA and SVRG remember is a mean over all that there were.
+            memory = algorithm.gradient.begin(algorithm.fidelity, snapshot.state.s)
+            snapshot = replace(snapshot, state=replace(snapshot.state, **memory._asdict()))
         return snapshot
+
+    def _save(self, progress: Progress[State], watch: Watch | None) -> None:
+        """Write a checkpoint, and before it the log of what led there."""
+        if watch is not None:
+            watch.remember(progress.state.k)
+        self.log.sync()
+        self.checkpoints.save(progress.snapshot())
+
+
+def _over(snapshot: Snapshot[State], settings: Settings) -> Stop | None:
+    """Why the run had already ended when this was saved, None if it had not; steps are counted elsewhere."""
+    a, k = settings.algorithm, snapshot.state.k
+    if a.distance_limit is not None:
+        step, _, value = snapshot.rows["relative_distance"][-1]
+        # Where a run was interrupted there is a measurement more, for which it would not have stopped.
+        if step == k and (k - snapshot.first) % settings.monitor.every == 0 and float(value.max()) <= a.distance_limit:
+            return Stop.DISTANCE
+    return Stop.TIME if a.time_limit is not None and snapshot.wall >= a.time_limit else None
 
 
 def _in_memory(scan: Scan, settings: Settings, log: EventLog, past: Past) -> LeastSquares:
     views = scan.n_views
-    if past.records and past.records[-1].views < views:  # it was still being measured when the run began
+    if past.records:  # there may be more by now, if it was still being measured when the run began
         views = past.records[-1].views
     index = torch.arange(views)
     geometry = scan.geometry if views == scan.n_views else scan.geometry.with_views(index.numpy())
@@ -292,12 +340,13 @@ def _in_memory(scan: Scan, settings: Settings, log: EventLog, past: Past) -> Lea
     log.add("note", text="estimating the Lipschitz constant L of every view")
     if not past.records:
         log.add("views", step=0, views=views, damaged=[], lipschitz=None, ended=True)
+        log.sync()
     return fidelity
 
 
 def _monitors(settings: Settings, scan: Scan, snapshot: Snapshot[State] | None) -> list[Monitor]:
     monitors: list[Monitor] = []
-    if settings.monitor.distance or settings.monitor.watch_theory:
+    if settings.monitor.distance or settings.monitor.watch_theory or settings.algorithm.distance_limit is not None:
         first = None
         if snapshot is not None and "distance" in snapshot.rows:
             first = torch.as_tensor(snapshot.rows["distance"][0][2]).to(snapshot.state.image)
@@ -318,13 +367,14 @@ def _tell(log: EventLog, caught: list[warnings.WarningMessage]) -> None:
     caught.clear()
 
 
-def _write_history(path: Path, history: dict[str, Series]) -> None:
-    with path.open("w", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(["quantity", "step", "time", "value"])
-        for name, series in history.items():
-            for step, seconds, value in zip(series.step, series.time, series.value, strict=True):
-                writer.writerow([name, int(step), f"{seconds:.6f}", repr(float(value))])
+def _history(history: dict[str, Series]) -> str:
+    file = io.StringIO(newline="")
+    writer = csv.writer(file)
+    writer.writerow(["quantity", "step", "time", "value"])
+    for name, series in history.items():
+        for step, seconds, value in zip(series.step, series.time, series.value, strict=True):
+            writer.writerow([name, int(step), f"{seconds:.6f}", repr(float(value))])
+    return file.getvalue()
 
 
 def _title(settings: Settings, result: Result[State], past: Past) -> str:
@@ -339,4 +389,4 @@ def _title(settings: Settings, result: Result[State], past: Past) -> str:
     views = "all views" if s.name == "all" else f"{s.batch} views a step ({s.name})"
     if past.records and (damaged := past.records[-1].damaged):
         views += f", {len(damaged)} damaged of {past.records[-1].views} left out"
-    return f"{name}, {settings.denoiser.name}, {views}: {result.state.k} steps in {result.time:.1f} s"
+    return f"{name}, {Path(settings.denoiser.name).name}, {views}: {result.state.k} steps in {result.time:.1f} s"

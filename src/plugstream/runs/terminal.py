@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
 from typing import TextIO
@@ -17,6 +18,7 @@ class Terminal:
     def __init__(self, stream: TextIO | None = None) -> None:
         self._stream = stream or sys.stderr
         self._live = self._stream.isatty()
+        self._follow = False
         self._total = 0  # not known while a scan is followed
         self._after = 0
         self._counted = 0.0
@@ -29,16 +31,16 @@ class Terminal:
         if kind == "note":
             self._line(event["text"])
         elif kind == "start":
-            self._total = 0 if event["settings"]["scan"]["follow"] else event["iterations"]
+            self._follow = event["settings"]["scan"]["follow"]
+            self._total = 0 if self._follow else event["iterations"]
             self._after = event["iterations"]
-        elif kind == "views" and self._total == 0:
+        elif kind == "views" and self._follow:
             now = time.monotonic()
             if event["ended"] or now - self._counted > 1:
                 self._counted = now
                 more = ", and no more to come" if event["ended"] else ""
                 self._line(f"step {event['step']}: {event['views']} views{more}")
-            if event["ended"]:
-                self._total = event["step"] + self._after
+            self._total = event["step"] + self._after if event["ended"] else 0
         elif kind == "measured":
             self._last = event["values"]
             if not self._live:
@@ -55,8 +57,7 @@ class Terminal:
             self._shown = time.monotonic()
             done = int(24 * step / max(1, self._total)) if self._total else 0
             bar = "█" * done + "░" * (24 - done)
-            self._stream.write(f"\r\x1b[2K{bar} {self._describe(step, seconds)}")
-            self._stream.flush()
+            self._write(f"\r\x1b[2K{bar} {self._describe(step, seconds)}")
             self._open = True
 
     def _describe(self, step: int, seconds: float) -> str:
@@ -71,8 +72,10 @@ class Terminal:
         return "   ".join(parts)
 
     def _line(self, text: str) -> None:
-        if self._open:
-            self._stream.write("\r\x1b[2K")
-            self._open = False
-        self._stream.write(text + "\n")
-        self._stream.flush()
+        self._write(f"\r\x1b[2K{text}\n" if self._open else f"{text}\n")
+        self._open = False
+
+    def _write(self, text: str) -> None:
+        with contextlib.suppress(OSError):  # whoever read it went away; that is no reason to end the run
+            self._stream.write(text)
+            self._stream.flush()

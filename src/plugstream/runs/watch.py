@@ -1,8 +1,12 @@
 """Watch the theory while a run goes on: does each step do what it asks for, and what does Proposition 5 promise?
 
-Two events tell of it. Where a step contradicts nonexpansiveness,
+Three events tell of it. Where a step contradicts nonexpansiveness,
 
     {"event": "contradiction", "step": 12, "views": [3, 41], "part": "denoiser", "factor": 1.04, "theta": 1.3}
+
+before a checkpoint, so that a run which goes on from it tells of all its steps,
+
+    {"event": "watched", "step": 40, "steps": 40, "theta": 0.4}
 
 and at the end what the bound needs, with the conditions of the proposition that do not hold,
 
@@ -106,6 +110,29 @@ class Watch:
         recorder = Recorder(algorithm.denoiser)
         return cls(replace(algorithm, denoiser=recorder), recorder, settings, log)
 
+    def remember(self, step: int) -> None:
+        """Write down what `restore` needs."""
+        self.log.add("watched", step=step, steps=self.steps, theta=self.theta)
+
+    def restore(self) -> None:
+        """Be as the run was when it was saved at the step that its log says it goes on from.
+
+        The denoiser's last input is not known any more, so the pair of the steps before and after is not looked at.
+        """
+        found: list[Event] = []
+        for event in read_events(self.log.path):
+            if event["event"] == "resume":
+                found = [earlier for earlier in found if earlier["step"] <= event["step"]]
+            elif event["event"] in ("contradiction", "watched"):
+                found.append(event)
+        for event in found:
+            theta = math.inf if event["theta"] is None else event["theta"]
+            if event["event"] == "watched":
+                self.steps, self.theta = event["steps"], theta
+            else:
+                factor = math.inf if event["factor"] is None else event["factor"]
+                self._count(event["part"], factor, f"step {event['step']} ({_words(event['views'])})")
+
     def look(self, state: State, *, measured: bool) -> None:
         """After a step, when its views are still those that are available: compare it with the one before.
 
@@ -162,16 +189,22 @@ class Watch:
         views = self._views(k)
         factor, theta = pair.lipschitz, pair.theta
         where = f"step {k} ({_words(views)})"
-        self.count[part] = self.count.get(part, 0) + 1
-        if factor > self.worst.get(part, (0.0, ""))[0]:
-            self.worst[part] = (factor, where)
         self.log.add("contradiction", step=k, views=views, part=part, factor=factor, theta=theta)
-        if factor - 1 > _AGAIN * (self.told.get(part, 1.0) - 1):
-            self.told[part] = factor
+        if self._count(part, factor, where):
             of = "its inputs of this step and the last" if part == "denoiser" else "the last two images"
             name = "the denoiser" if part == "denoiser" else "the gradient step on its views"
             text = f"warning: {where} contradicts nonexpansiveness: {name} took {of} apart, by a factor of {factor:.4g}"
             self.log.add("note", text=f"{text}; {self._advice(part)}")
+
+    def _count(self, part: str, factor: float, where: str) -> bool:
+        """Count a contradiction, and say whether it is worth telling."""
+        self.count[part] = self.count.get(part, 0) + 1
+        if factor > self.worst.get(part, (0.0, ""))[0]:
+            self.worst[part] = (factor, where)
+        tell = factor - 1 > _AGAIN * (self.told.get(part, 1.0) - 1)
+        if tell:
+            self.told[part] = factor
+        return tell
 
     def _advice(self, part: str) -> str:
         if part == "gradient":

@@ -13,9 +13,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from plugstream.errors import DamagedError, InputError
-from plugstream.scans.geometry import BornGeometry
+from plugstream.scans.geometry import BornGeometry, Grid
 
-__all__ = ["MemoryScan", "Scan", "check_finite", "fingerprint"]
+__all__ = ["MemoryScan", "Scan", "check_agreement", "check_finite", "check_truth", "fingerprint", "hashes"]
+
+# Of a scan of up to this many bytes every view is compared, and of a larger one the first view of each part.
+_WHOLE_BYTES = 64 << 20
+_PARTS = 16
 
 
 class Scan(Protocol):
@@ -62,8 +66,16 @@ def check_agreement(shape: tuple[int, ...], geometry: BornGeometry, truth: NDArr
         raise InputError(
             f"the scan's data has shape {shape}, but its geometry has {want[0]} views of {want[1]} receivers"
         )
-    if truth is not None and truth.shape != geometry.grid.shape:
-        raise InputError(f"the scan's true image is {truth.shape}, but its grid is {geometry.grid.shape}")
+    if truth is not None:
+        check_truth(truth, geometry.grid)
+
+
+def check_truth(truth: NDArray[Any], grid: Grid) -> None:
+    """Refuse a true image that cannot be one."""
+    if truth.shape != grid.shape:
+        raise InputError(f"the scan's true image is {truth.shape}, but its grid is {grid.shape}")
+    if not (truth.dtype.kind in "fiu" and np.isfinite(truth).all()):
+        raise InputError("the scan's true image must be of real, finite numbers")
 
 
 def check_finite(data: Tensor, mask: NDArray[np.bool_] | None = None, first: int = 0) -> None:
@@ -79,18 +91,35 @@ def check_finite(data: Tensor, mask: NDArray[np.bool_] | None = None, first: int
         raise InputError(f"view {view} of the scan holds NaN or infinity; mask those receivers or leave the view out")
 
 
-def fingerprint(scan: Scan) -> str:
-    """Which scan this is, in 16 hexadecimal digits: from its geometry and the data of the first view that can be read.
+def hashes(scan: Scan, views: int) -> dict[str, str]:
+    """What tells a scan from others, by name: hashes of its geometry and, in parts, of its first `views` views.
 
-    Views that are added later do not change it.
+    Of a scan of up to 64 MB every view counts, of a larger one the first view of each of 16 parts. A part that is
+    damaged has no entry, and views that come later have none, so that neither makes it another scan.
     """
-    geometry = scan.geometry
-    total = hashlib.sha256(repr((geometry.wavelength, geometry.background, geometry.grid)).encode())
-    total.update(np.ascontiguousarray(geometry.receivers).tobytes())
-    for view in range(scan.n_views):
+    g = scan.geometry
+    place = repr((g.wavelength, g.background, g.grid, g.far_field)).encode()
+    found = {"the geometry of the scan": _hash(place, np.ascontiguousarray(g.receivers))}
+    whole = views * g.n_receivers * 8 <= _WHOLE_BYTES
+    for part in np.array_split(np.arange(views), min(_PARTS, views)):
+        some = part if whole else part[:1]
         try:
-            total.update(np.ascontiguousarray(scan.read(torch.tensor([view])).numpy()).tobytes())
-            break
+            data = scan.read(torch.from_numpy(some)).numpy()
         except DamagedError:
             continue
+        rows = [data, *(r[some] for r in (g.transmitters, g.plane_waves, g.fields, g.mask) if r is not None)]
+        name = f"view {some[0]} of the scan" if len(some) == 1 else f"one of views {some[0]} to {some[-1]} of the scan"
+        found[name] = _hash(*map(np.ascontiguousarray, rows))
+    return found
+
+
+def fingerprint(scan: Scan) -> str:
+    """Which scan this is, with the views that it has now, in 16 hexadecimal digits."""
+    return _hash(repr((scan.n_views, hashes(scan, scan.n_views))).encode())
+
+
+def _hash(*parts: Any) -> str:
+    total = hashlib.sha256()
+    for part in parts:
+        total.update(part)
     return total.hexdigest()[:16]

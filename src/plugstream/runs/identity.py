@@ -1,0 +1,79 @@
+"""What the checkpoint of a run belongs to: its scan, its settings, and the files that its denoiser reads."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from plugstream import __version__
+from plugstream.scans.scan import Scan, hashes
+from plugstream.settings import Settings
+
+__all__ = ["absolute", "difference", "identity", "tools"]
+
+
+def identity(scan: Scan, settings: Settings, views: int) -> dict[str, Any]:
+    """What the iterates of a run depend on, by name; two of them belong together where `difference` finds nothing.
+
+    Of the scan it is the `hashes` of the views that the run began with.
+    """
+    return {**{f"the setting {name}": value for name, value in _settings(settings)}, **hashes(scan, views)}
+
+
+def difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
+    """The first thing that differs, in words; what only one of them knows of does not count."""
+    for name, value in before.items():
+        if name in now and now[name] != value:
+            return f"{name} was {value} and is {now[name]}" if "setting" in name else f"{name} has changed"
+    return None
+
+
+def tools() -> dict[str, Any]:
+    """What a run is computed with; where that changes, the same iterates may differ in their last bits."""
+    return {"plugstream": __version__, "torch": torch.__version__, "threads": torch.get_num_threads()}
+
+
+def absolute(settings: Settings) -> Settings:
+    """The settings with the paths of files in full, so that a run can be resumed and repeated from any folder."""
+    changes = {key: f"{path.resolve()}{rest}" for key, (path, rest) in _files(settings).items()}
+    return settings.model_copy(update={"denoiser": settings.denoiser.model_copy(update=changes)})
+
+
+def _settings(settings: Settings) -> Iterator[tuple[str, Any]]:
+    """All but how long to run, how often to measure and how the scan is read; of a file its content, not its place."""
+    a, m = settings.algorithm, settings.monitor
+    free = {"algorithm.time_limit", "algorithm.distance_limit", "algorithm.iterations", "monitor.every"}
+    known: dict[str, Any] = {
+        f"denoiser.{key}": f"a file with the hash {_hash(path)}{rest}" for key, (path, rest) in _files(settings).items()
+    }
+    if a.sigma_end is not None or a.step_end is not None:
+        known["algorithm.sigma_steps"] = a.sigma_steps or a.iterations  # over which sigma or the step falls
+    known["monitor.distance"] = m.distance or m.watch_theory or a.distance_limit is not None  # each needs it measured
+    for section, table in settings.model_dump(exclude={"simulate", "run", "scan"}).items():
+        for key, value in table.items():
+            if (name := f"{section}.{key}") not in free:
+                yield name, known.get(name, value)
+
+
+def _files(settings: Settings) -> dict[str, tuple[Path, str]]:
+    """The files that the denoiser reads, by the key that names them, with what stands behind the path."""
+    d = settings.denoiser
+    named = {"weights": (d.weights, ""), "guide": (d.guide, "")}
+    if ".py:" in d.name:  # else it is no path
+        path, _, what = d.name.rpartition(":")
+        named["name"] = (path, f":{what}")
+    # A guide may be the name of a picture of scikit-image.
+    return {key: (Path(text), rest) for key, (text, rest) in named.items() if text and Path(text).exists()}
+
+
+def _hash(path: Path) -> str:
+    """Of a file's content, or of a folder's files with their names."""
+    total = hashlib.sha256()
+    for file in sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path]:
+        total.update(file.name.encode() if path.is_dir() else b"")
+        total.update(file.read_bytes())
+    return total.hexdigest()[:16]

@@ -1,0 +1,22 @@
+"""A run that takes a second, and what is compared of two runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from plugstream.runs.events import measurements
+
+SMALL = ["--size", "24", "--views", "12", "--receivers", "30", "--radius", "0.4", "--wavelength", "0.03"]
+RUN = ["--sigma", "0.02", "--batch", "4", "--threads", "1", "--iterations", "150", "--checkpoint", "0"]
+
+
+def same_run(one: Path, other: Path) -> None:
+    assert np.array_equal(np.load(one / "result.npy"), np.load(other / "result.npy"))
+    a, b = measurements(one / "events.jsonl"), measurements(other / "events.jsonl")
+    assert [(e["step"], e["values"]) for e in a] == [(e["step"], e["values"]) for e in b]
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
