@@ -46,9 +46,9 @@ def assert_same(path, scan):
 
 
 @contextmanager
-def receiving(path, **options):
+def receiving(path):
     """A receiver that runs in a thread."""
-    with Receiver(path, ANY, **options) as receiver:
+    with Receiver(path, ANY) as receiver:
         errors = []
 
         def run():

@@ -209,7 +209,6 @@ def test_a_missing_gpu_is_said(scan, capsys, tmp_path, monkeypatch):
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")
 def test_a_gpu_gives_the_cpus_image(scan, tmp_path):
     for device in ("cpu", "cuda"):
         words = ["reconstruct", str(scan), "--sigma", "0.05", "--iterations", "20", "--device", device]

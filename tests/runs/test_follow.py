@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -16,9 +17,10 @@ import torch
 
 from plugstream import TV, BornModel, LeastSquares, ProximalGradient, ScanWriter, Uniform, open_scan, snr
 from plugstream.cli import main
-from plugstream.errors import DamagedError
+from plugstream.errors import DamagedError, InputError
 from plugstream.runs.events import measurements, read_events
-from plugstream.runs.views import Record, read_past
+from plugstream.runs.views import Record, open_live, read_past
+from plugstream.settings import resolve
 
 PLAYER = Path(__file__).parents[1] / "play_scan.py"
 SMALL = ["--size", "24", "--views", "24", "--receivers", "30", "--radius", "0.4", "--wavelength", "0.03"]
@@ -196,12 +198,77 @@ def test_a_scan_whose_writer_dies_is_used_as_far_as_it_came(scan, tmp_path):
     player = play(scan, live, 0.01, 9)
     assert reconstruct(live, out, "--follow", "--patience", "0.7") == 0
     assert player.wait() == -signal.SIGKILL
-    assert (records(out)[-1].views, records(out)[-1].ended) == (10, True)
-    player = play(scan, live, 0.0)  # it is mended, and a run that is begun now sees all of it
-    assert reconstruct(live, tmp_path / "second", "--follow") == 0
+    before = records(out)
+    assert (before[-1].views, before[-1].ended) == (10, True)
+    early = shutil.copytree(out / "checkpoints", tmp_path / "early")
+    assert main(["resume", str(out)]) == 0  # the writer is still dead, and nothing is left to do
+    assert records(out) == before
+    player = play(scan, live, 0.0)  # it is mended, and the run sees all of it
     assert player.wait() == 0
-    assert records(tmp_path / "second")[-1].views == 24
     assert torch.equal(open_scan(live).read(), open_scan(scan).read())
+    assert main(["resume", str(out)]) == 0
+    *earlier, last = records(out)
+    assert earlier == before
+    assert (last.views, last.ended) == (24, True)
+    stops = [e["step"] for e in read_events(out / "events.jsonl") if e["event"] == "stop"]
+    assert stops == [before[-1].step + 60, before[-1].step + 60, last.step + 60]
+    again = shutil.copytree(out, tmp_path / "again")  # and once more, from before the scan was mended
+    shutil.rmtree(again / "checkpoints")
+    shutil.copytree(early, again / "checkpoints")
+    assert main(["resume", str(again)]) == 0
+    same_run(again, out)
+
+
+def test_a_scan_that_is_not_there_yet_is_waited_for(scan, tmp_path):
+    live, said = tmp_path / "live.zarr", []
+    settings = resolve(None, [("algorithm", "sigma", 0.01), ("sampler", "batch", 4), ("scan", "follow", True)])
+    maker = threading.Timer(0.3, lambda: play(scan, live, 0.0).wait())
+    maker.start()
+    stored = open_live(live, settings, said.append)
+    assert stored.n_views >= 4
+    assert said[0] == f"waiting for the scan {live}, which is not there yet; Ctrl-C ends this"
+    maker.join()
+    assert open_live(live, settings, said.append).n_views == 24
+    with pytest.raises(InputError, match="there is no scan at"):  # nor could one be made there
+        open_live(tmp_path / "nowhere" / "live.zarr", settings, said.append)
+
+
+def test_waiting_for_views_has_an_end_too(scan, tmp_path):
+    source, live, said = open_scan(scan), tmp_path / "live.zarr", []
+    changes = [("algorithm", "sigma", 0.01), ("sampler", "batch", 4), ("scan", "follow", True)]
+    patient = resolve(None, [*changes, ("scan", "patience", 0.2)])
+    with pytest.raises(InputError, match=r"no scan was made at .* for 0.2 s"):
+        open_live(live, patient, said.append)
+    with ScanWriter(live, source.geometry) as writer:
+        with pytest.raises(InputError, match=r"no view came to .* for 0.2 s"):
+            open_live(live, patient, said.append)
+        with pytest.raises(InputError, match="cannot take views that are still to come"):  # before there is one
+            open_live(live, resolve(None, [*changes, ("sampler", "name", "fixed")]), said.append)
+        writer.append(source.read(torch.arange(2)).numpy(), source.geometry.transmitters[:2])
+    assert open_live(live, patient, said.append).n_views == 2  # fewer than a batch, and no more are coming
+    shutil.rmtree(live)
+    ScanWriter(live, source.geometry).close()
+    with pytest.raises(InputError, match=r"cannot be followed: .*No such file.*; mend that, and start again"):
+        open_live(live, resolve(None, changes), lambda _: shutil.rmtree(live))
+
+
+def test_a_scan_that_is_spoilt_while_it_is_followed_ends_the_run_in_one_line(scan, tmp_path, capsys):
+    source, live, out = open_scan(scan), tmp_path / "live.zarr", tmp_path / "run"
+    with ScanWriter(live, source.geometry) as writer:
+        writer.append(source.read(torch.arange(8)).numpy(), source.geometry.transmitters[:8])
+
+    def spoil() -> None:
+        while not (out / "checkpoints").exists():
+            time.sleep(0.01)
+        (live / "commit.json").write_text('{"views"')
+
+    thread = threading.Thread(target=spoil)
+    thread.start()
+    assert reconstruct(live, out, "--follow") == 2
+    thread.join()
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert "cannot be followed: JSONDecodeError" in said
+    assert said.endswith(f"mend that, and go on with 'plugstream resume {out}'")
 
 
 def test_what_cannot_be_followed_is_refused(scan, tmp_path, capsys):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,9 +14,11 @@ import numpy as np
 import pytest
 import torch
 import zarr
+from zarr.codecs import Crc32cCodec
 
 from live_writer import RECEIVERS, position, setup, view
-from plugstream import BornGeometry, InputError, ScanWriter, open_scan, ring
+from plugstream import BornGeometry, InputError, MemoryScan, ScanWriter, open_scan, ring
+from plugstream.scans import save_scan
 
 WRITER = Path(__file__).parents[1] / "live_writer.py"
 
@@ -177,8 +180,9 @@ def test_what_cannot_be_appended_is_refused_with_nothing_added(tmp_path):
     path = tmp_path / "scan.zarr"
     with pytest.raises(InputError, match="to begin one give its setup"):
         ScanWriter(path)
-    with pytest.raises(InputError, match="cannot be written as JSON"):
-        ScanWriter(path, setup(), provenance={"x": object()})
+    for odd in (object(), float("inf"), "\ud800"):
+        with pytest.raises(InputError, match="cannot be written as JSON"):
+            ScanWriter(path, setup(), provenance={"x": odd})
     assert not list(tmp_path.iterdir())
     with ScanWriter(path, setup()) as writer:
         for data, places, what in (
@@ -248,3 +252,74 @@ def test_a_full_disk_is_one_line_and_the_scan_goes_on_later(tmp_path):
     with ScanWriter(path) as writer:
         writer.append(view(count), position(count))
     whole(path, count + 1)
+
+
+def full_disk(*_: object) -> None:
+    raise OSError(28, "No space left on device")
+
+
+def test_a_disk_that_is_full_when_the_first_mask_comes(tmp_path, monkeypatch):
+    """The masks of the views before it are written then, in whole shards."""
+    mask = np.arange(RECEIVERS)[None] % 3 != 0
+    writer = ScanWriter(tmp_path / "s.zarr", setup(), views_per_shard=2)
+    for number in range(4):
+        writer.append(view(number), position(number))
+    with monkeypatch.context() as patched:
+        patched.setattr("plugstream.scans.writer.write_whole", full_disk)
+        with pytest.raises(InputError, match=r"No space left on device; mend that, and open it again .* its 4 views"):
+            writer.append(view(4), position(4), mask=mask)
+    with pytest.raises(InputError, match="is closed"):
+        writer.append(view(4), position(4), mask=mask)
+    with ScanWriter(tmp_path / "s.zarr") as again:
+        again.append(view(4), position(4), mask=mask)
+    whole(tmp_path / "s.zarr", 5)
+    assert open_scan(tmp_path / "s.zarr").geometry.mask.sum() == 4 * RECEIVERS + mask.sum()
+
+
+def test_what_a_killed_process_left_is_not_taken_for_ours(tmp_path, monkeypatch):
+    """The number of a process comes again, in a container at every start."""
+    geometry = setup().geometry(transmitters=np.concatenate([position(i) for i in range(3)]))
+    scan = MemoryScan(torch.from_numpy(np.concatenate([view(i) for i in range(3)])), geometry)
+    with monkeypatch.context() as patched:
+        patched.setattr("shutil.rmtree", lambda *_, **__: None)  # it was killed, so that nothing was tidied up
+        patched.setattr("plugstream.scans.writer.ScanWriter.finish", full_disk)
+        with pytest.raises(InputError):
+            save_scan(scan, tmp_path / "s.zarr")
+    assert len(list(tmp_path.iterdir())) == 1
+    save_scan(scan, tmp_path / "s.zarr")
+    whole(tmp_path / "s.zarr", 3)
+
+
+def test_a_scan_that_does_not_fit_is_not_left_half_written(tmp_path, monkeypatch):
+    geometry = setup().geometry(transmitters=position(0))
+    scan = MemoryScan(torch.from_numpy(view(0)), geometry)
+    monkeypatch.setattr("plugstream.scans.writer._Column.flush", full_disk)
+    with pytest.raises(InputError, match=r"^cannot write the scan .*/s.zarr: No space left on device$"):
+        save_scan(scan, tmp_path / "s.zarr")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_scan_that_others_laid_out_is_not_added_to(tmp_path):
+    path = tmp_path / "scan.zarr"
+    with ScanWriter(path, setup()) as writer:
+        for n in range(3):
+            writer.append(view(n), position(n))
+    shutil.rmtree(path / "transmitters")
+    theirs = np.concatenate([position(n) for n in range(3)])
+    array = zarr.create_array(
+        path / "transmitters", shape=(3, 2), dtype="f8", chunks=(1, 2), shards=(8, 2), compressors=Crc32cCodec()
+    )
+    array[...] = theirs
+    whole(path, 3)  # it can be read
+    before = sorted((file, file.read_bytes()) for file in path.rglob("*") if file.is_file() and file.name != ".lock")
+    with pytest.raises(InputError, match=r"transmitters of the scan .* lies in other chunks"):
+        ScanWriter(path)
+    after = sorted((file, file.read_bytes()) for file in path.rglob("*") if file.is_file() and file.name != ".lock")
+    assert before == after
+
+
+def test_a_truth_that_is_none_is_refused_before_anything_is_written(tmp_path):
+    truth = np.full(setup().grid.shape, np.nan, dtype=np.float32)
+    with pytest.raises(InputError, match="real, finite"):
+        ScanWriter(tmp_path / "scan.zarr", setup(), truth=truth)
+    assert list(tmp_path.iterdir()) == []

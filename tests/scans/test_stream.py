@@ -12,13 +12,14 @@ import time
 import numpy as np
 import pytest
 import torch
+import zmq
 
 from plugstream import BornGeometry, InputError, MemoryScan, open_scan
 from plugstream.cli import main
 from plugstream.scans import ScanWriter
-from plugstream.scans.receive import MOST_BYTES, Receiver
+from plugstream.scans.receive import Receiver
 from plugstream.scans.send import send_scan
-from plugstream.scans.stream import begin, bye, end, view
+from plugstream.scans.stream import MOST_BYTES, _crc32c, begin, bye, end, view
 from streaming import ANY, Client, assert_same, changed, make_scan, message, receiving
 
 
@@ -76,16 +77,22 @@ def test_everything_a_message_can_have_wrong_is_counted_refused_and_asked_for_ag
         ("mistyped", changed(good, dtype="object")),
         ("mistyped", changed(good, shape=[10**15])),
         ("mistyped", changed(good, shape=[9, 1])),
+        ("mistyped", changed(good, shape=[9.0])),
         ("mistyped", changed(good, shape=None)),
         ("mistyped", changed(good, view=7)),
+        ("mistyped", changed(good, view=-1)),
         ("mistyped", changed(good, view="1")),
         ("mistyped", changed(good, mask=1)),
         ("mistyped", changed(good, crc32c="all right")),
         ("mistyped", changed(good, sequence=True)),
         ("mistyped", changed(good, sequence=2.0)),
+        ("mistyped", changed(good, sequence=-1, view=-2)),
+        ("mistyped", changed(good, type="end", sequence=-1, views=-2)),
         ("mistyped", changed(good, scan=None)),
         ("mistyped", changed(good, type="execute")),
         ("mistyped", changed(good, plugstream=2)),
+        ("mistyped", changed(good, plugstream=True)),
+        ("mistyped", changed(good, plugstream=1.0)),
         ("mistyped", [b"[]"]),
         ("mistyped", nan),
         ("mistyped", changed(end("scan", 1), views=5)),
@@ -143,36 +150,57 @@ def test_reordered_views_are_asked_for_in_order_and_once(tmp_path):
     assert_same(tmp_path / "s.zarr", scan)
 
 
-@pytest.mark.parametrize(
-    "setup",
-    [
-        b"",
-        b"{}",
-        b"[]",
-        b'{"wavelength": 1e400}',
-        b"[" * 5000,
-        json.dumps({"grid": {"shape": [8, 8], "pixel": 1, "center": [0, 0]}, "source": "fields"}).encode(),
-    ],
-)
-def test_a_begin_that_describes_no_scan_makes_none(tmp_path, setup):
-    from plugstream.scans.stream import _crc32c
+def with_grid(**changes):
+    return {"grid": {"shape": [8, 6], "pixel": 0.01, "center": [0.1, 0.2], **changes}}
 
+
+def test_a_begin_that_describes_no_scan_makes_none(tmp_path):
+    """Each is whole but for one thing; the receiver refuses it and lives on."""
     scan = make_scan(3)
     header, receivers, good = begin("scan", scan.geometry, {})
-    crooked = json.loads(good)
-    others = [{"wavelength": -1}, {"wavelength": "x"}, {"grid": 3}, {"far_field": None, "background": 0}]
-    deep = {"provenance": {"a": [[[[[[[[[[[]]]]]]]]]]]}}
+    changes = [
+        {"wavelength": -1},
+        {"wavelength": "0.03"},
+        {"wavelength": True},
+        {"wavelength": "INFINITE"},
+        {"wavelength": 10**400},
+        {"background": 0},
+        {"far_field": "false"},
+        {"far_field": None},
+        {"source": "fields"},
+        {"source": ["transmitters"]},
+        {"grid": 3},
+        with_grid(shape=[8.7, 6]),
+        with_grid(shape=["INFINITE", 6]),
+        with_grid(shape=[True, True]),
+        with_grid(shape=[8]),
+        with_grid(shape=[10**9, 10**9]),
+        with_grid(shape=[0, 6]),
+        with_grid(pixel="INFINITE"),
+        with_grid(center=["INFINITE", 0]),
+        with_grid(center=["0", "0"]),
+        {"provenance": {"a": [[[[[[[[[[[]]]]]]]]]]]}},
+        {"provenance": [["a", 1]]},
+        {"provenance": {"a": "INFINITE"}},
+        {"provenance": {"a": "\ud800"}},  # half of a character, which cannot be written anywhere
+    ]
+    texts = [json.dumps({**json.loads(good), **change}).replace('"INFINITE"', "1e400").encode() for change in changes]
+    texts += [b"", b"{}", b"[]", b"[" * 5000]
+    texts += [
+        json.dumps({k: v for k, v in json.loads(good).items() if k != name}).encode() for name in json.loads(good)
+    ]
     with receiving(tmp_path / "s.zarr") as receiver, Client(receiver.address) as client:
-        for text in [setup, *(json.dumps({**crooked, **other}).encode() for other in [*others, deep])]:
+        for number, text in enumerate(texts):
             parts = [receivers, text]
-            assert client.ask([changed([header], crc32c=_crc32c(parts))[0], *parts]) == ("nak", 0)
-            assert not (tmp_path / "s.zarr").exists()
+            assert client.ask([changed([header], crc32c=_crc32c(parts))[0], *parts]) == ("nak", 0), text
+            assert receiver.counts == {"mistyped": number + 1}
         for name in ("", "../up", "x" * 65):
             assert client.ask(begin(name, scan.geometry, {})) == ("nak", 0)
-        assert client.ask(changed([header, receivers, good], shape=[10**12, 2])) == ("nak", 0)
-        assert not (tmp_path / "s.zarr").exists()
+        for shape in ([10**12, 2], [9, 2.0], [9], [], [True, 2], None):
+            assert client.ask(changed([header, receivers, good], shape=shape)) == ("nak", 0)
+        assert client.ask([header, np.full((9, 2), np.nan).tobytes(), good]) == ("nak", 0)
+        assert list(tmp_path.iterdir()) == []
         send_scan(scan, receiver.address)
-    assert receiver.counts["mistyped"] + receiver.counts["truncated"] == 10
     assert_same(tmp_path / "s.zarr", scan)
 
 
@@ -234,10 +262,23 @@ def test_a_hostile_crowd_does_not_change_a_bit(tmp_path):
         (["acquire", "{tmp}/s.zarr", "--listen", "tcp://127.0.0.1:{port}"], "Address already in use"),
         (["acquire", "{tmp}/a/s.zarr"], "does not exist; make it first"),
         (["acquire", "{tmp}/s.zarr", "--listen", "tcp://127.0.0.1:*", "--timeout", "0.1"], "nothing was received"),
+        (
+            ["acquire", "{tmp}/s.zarr", "--listen", "tcp://127.0.0.1:*", "--timeout", "-1"],
+            "must be a number of seconds",
+        ),
+        (
+            ["acquire", "{tmp}/s.zarr", "--listen", "tcp://127.0.0.1:*", "--timeout", "nan"],
+            "must be a number of seconds",
+        ),
         (["simulate"], "give the scan to make"),
         (["simulate", "{tmp}/s.zarr", "--rate", "3"], "--rate is for a scan that is sent"),
+        (["simulate", "{tmp}/s.zarr", "--timeout", "3"], "--timeout is for a scan that is sent"),
         (["simulate", "--stream", "here"], "write tcp://HOST:PORT"),
-        (["simulate", "--stream", "tcp://127.0.0.1:9", "--rate", "0"], "must be > 0"),
+        (["simulate", "--stream", "tcp://127.0.0.1:*"], "names no port to send to"),
+        (["simulate", "--stream", "tcp://127.0.0.1:0"], "names no port to send to"),
+        (["simulate", "--stream", "tcp://127.0.0.1:9", "--rate", "0"], "the rate must be"),
+        (["simulate", "--stream", "tcp://127.0.0.1:9", "--rate", "nan"], "the rate must be"),
+        (["simulate", "--stream", "tcp://127.0.0.1:9", "--timeout", "0"], "the timeout must be"),
     ],
 )
 def test_mistakes_on_the_command_line(tmp_path, capsys, words, text):
@@ -272,3 +313,83 @@ def test_fields_cannot_be_streamed(small_geometry):
     )
     with pytest.raises(InputError, match="not those with fields"):
         send_scan(MemoryScan(torch.zeros(7, 9, dtype=torch.complex64), geometry), "tcp://127.0.0.1:9")
+
+
+def test_what_no_receiver_could_take_is_not_sent():
+    address = "tcp://127.0.0.1:9"
+    many = make_scan(1, MOST_BYTES // 16 + 1)
+    with pytest.raises(InputError, match=r"receivers take 8388624 bytes, and a message has room for 8388608"):
+        send_scan(many, address)
+    scan = make_scan(2)
+    for provenance, text in (
+        ({"log": "x" * 70_000}, "provenance take .* bytes"),
+        ({"x": float("nan")}, "cannot be written as JSON"),
+        ({"x": object()}, "cannot be written as JSON"),
+    ):
+        with pytest.raises(InputError, match=text):
+            send_scan(MemoryScan(scan.data, scan.geometry, provenance=provenance), address)
+
+
+def test_a_folder_that_cannot_be_written_to_is_refused_before_anybody_sends(tmp_path, monkeypatch):
+    monkeypatch.setattr("os.access", lambda path, mode: path != tmp_path)  # root may write wherever it likes
+    with pytest.raises(InputError, match="nothing can be written to the folder"):
+        Receiver(tmp_path / "s.zarr", ANY)
+
+
+def test_answers_that_are_none_are_passed_over():
+    """Whoever listens at the address may say anything; what is no answer is as good as silence."""
+    answers = [
+        b"",
+        b"\xff",
+        b"[" * 60_000,
+        b"[]",
+        b'{"type": "ack"}',
+        b'{"type": "ack", "sequence": 1e400}',
+        b'{"type": "ack", "sequence": "4"}',
+        b'{"type": "ack", "sequence": true}',
+        b'{"type": "nak", "sequence": -5}',
+        b'{"type": [], "sequence": 3}',
+        json.dumps({"type": "refuse", "sequence": 0, "reason": "not\nyou"}).encode(),
+    ]
+    with zmq.Context() as context, context.socket(zmq.ROUTER) as router:
+        address = f"tcp://127.0.0.1:{router.bind_to_random_port('tcp://127.0.0.1')}"
+
+        def answer():
+            peer = router.recv_multipart()[0]
+            for text in answers:
+                router.send_multipart([peer, text])
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        with pytest.raises(InputError, match=r"refuses the scan: not you$"):
+            send_scan(make_scan(3), address, timeout=10)
+        thread.join()
+
+
+def test_a_shorter_scan_of_the_same_name_is_told_so(tmp_path):
+    scan = make_scan(6)
+    with receiving(tmp_path / "s.zarr") as receiver:
+        with Client(receiver.address) as client:
+            assert client.ask(begin("scan", scan.geometry, {})) == ("ack", 0)
+            for v in range(5):
+                assert client.ask(message(scan, v)) == ("ack", v + 1)
+        with pytest.raises(InputError, match="has 5 views of scan scan, more than are sent"):
+            send_scan(make_scan(2), receiver.address, name="scan")
+        send_scan(scan, receiver.address, name="scan")
+    assert_same(tmp_path / "s.zarr", scan)
+
+
+def test_a_scan_that_another_made_meanwhile_is_not_mixed_with_ours(tmp_path):
+    """Two that listen for one new scan: the second finds what the first has left, and takes that scan only."""
+    scan, path = make_scan(4), tmp_path / "s.zarr"
+    with receiving(path) as second:
+        with Receiver(path, ANY) as first, Client(first.address) as client:
+            client.say(begin("scan", scan.geometry, {}))
+            client.say(message(scan, 0))
+            while first.committed < 1:
+                first._take_batch()
+        with Client(second.address) as client:
+            assert client.ask(begin("other", scan.geometry, {})) == ("refuse", 0)
+        send_scan(scan, second.address, name="scan")
+    assert_same(path, scan)
+    assert open_scan(path).provenance["stream"] == "scan"

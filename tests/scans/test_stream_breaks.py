@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import re
+import shlex
 import signal
 import socket
 import subprocess
@@ -10,12 +12,13 @@ import sys
 import threading
 import time
 from contextlib import suppress
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
-from plugstream import InputError, open_scan
+from plugstream import InputError, MemoryScan, open_scan
 from plugstream.cli import main
 from plugstream.scans import receive
 from plugstream.scans.receive import Receiver
@@ -127,6 +130,34 @@ def test_a_sender_that_is_killed_is_started_again(tmp_path):
     assert_same(out, open_scan(tmp_path / "direct.zarr"))
 
 
+def test_ctrl_c_says_how_to_go_on_and_that_works(tmp_path):
+    out = tmp_path / "a scan.zarr"
+    with acquiring(out) as (receiver, address, _):
+        words = [sys.executable, "-m", "plugstream", "simulate", *SMALL, "--stream", address, "--rate", "20"]
+        sender = subprocess.Popen(words, stderr=subprocess.PIPE, text=True)
+        while not (out.exists() and open_scan(out).n_views >= 5):
+            assert sender.poll() is None
+            time.sleep(0.01)
+        sender.send_signal(signal.SIGINT)
+        said = sender.communicate(timeout=30)[1].splitlines()[-1]
+        found = re.fullmatch(r"interrupted; (\d+) views are acknowledged, and sending the same scan again .*", said)
+        assert found, said
+        receiver.send_signal(signal.SIGINT)
+        assert (sender.returncode, receiver.wait(30)) == (130, 130)
+        said = receiver.stderr.read().splitlines()
+    views = open_scan(out).n_views
+    assert int(found[1]) <= views < 40
+    assert f"{views} views in {out}, not complete" in said[-2]
+    again = shlex.split(said[-1].removeprefix("interrupted; go on with: "))
+    assert again == ["plugstream", "acquire", str(out), "--listen", address]
+    thread = threading.Thread(target=lambda: main([*words[3:-2], "--timeout", "20"]))
+    thread.start()
+    assert main([*again[1:], "--timeout", "20"]) == 0
+    thread.join(30)
+    assert open_scan(out).complete
+    assert open_scan(out).n_views == 40
+
+
 def test_another_scan_is_refused(tmp_path):
     scan, other = make_scan(5), make_scan(5, 8)
     with receiving(tmp_path / "s.zarr") as receiver:
@@ -139,6 +170,26 @@ def test_another_scan_is_refused(tmp_path):
             send_scan(other, receiver.address, name="scan")
         send_scan(scan, receiver.address, name="scan")
     assert receiver.counts["foreign"] == 2
+    assert_same(tmp_path / "s.zarr", scan)
+
+
+def break_off(views):
+    if views == 2:
+        raise KeyboardInterrupt
+
+
+def test_a_scan_that_begins_alike_is_another(tmp_path):
+    """The same data and setup, other positions of the transmitters after the first."""
+    scan = make_scan(5)
+    places = scan.geometry.transmitters.copy()
+    places[1:] += 0.1
+    other = MemoryScan(scan.data, replace(scan.geometry, transmitters=places))
+    with receiving(tmp_path / "s.zarr") as receiver:
+        with pytest.raises(KeyboardInterrupt):
+            send_scan(scan, receiver.address, window=1, progress=break_off)
+        with pytest.raises(InputError, match="refuses the scan"):
+            send_scan(other, receiver.address)
+        send_scan(scan, receiver.address)
     assert_same(tmp_path / "s.zarr", scan)
 
 
@@ -156,7 +207,7 @@ def test_both_sides_give_up_in_one_line(tmp_path):
         ):
             send_scan(scan, address, timeout=0.5)
     with Receiver(tmp_path / "s.zarr", ANY) as receiver:
-        with pytest.raises(InputError, match=r"nothing was received for 0.2 s; 0 views are in"):
+        with pytest.raises(InputError, match=r"nothing was received for 0.2 s; no scan was begun at tcp://127.0.0.1:"):
             receiver.run(timeout=0.2)
         with Client(receiver.address) as client:
             client.say(begin("scan", scan.geometry, {}))

@@ -44,9 +44,11 @@ def run(parsed: argparse.Namespace) -> int:
         try:
             receiver.run(timeout=parsed.timeout, progress=progress)
         except KeyboardInterrupt:
-            say(_summary(receiver, parsed.out))
-            say(f"interrupted; go on with: plugstream acquire {shlex.quote(str(parsed.out))}")
-            return 130
+            if not receiver.finished:  # all is there where it only waited for the sender to leave
+                say(_summary(receiver, parsed.out))
+                again = ["plugstream", "acquire", str(parsed.out), "--listen", receiver.address]
+                say(f"interrupted; go on with: {shlex.join(again)}{' --remote' * parsed.remote}")
+                return 130
         say(_summary(receiver, parsed.out))
     return 0
 

@@ -16,9 +16,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("out", type=Path, nargs="?", help="the scan to make, by custom ending in .zarr")
     parser.add_argument("--stream", metavar="ADDRESS", help="send it to 'plugstream acquire' at tcp://HOST:PORT")
     parser.add_argument("--rate", type=float, help="views a second to send; as fast as they are taken if not given")
-    parser.add_argument(
-        "--timeout", type=float, default=30.0, metavar="S", help="give up after S seconds of silence (30)"
-    )
+    parser.add_argument("--timeout", type=float, metavar="S", help="give up after S seconds of silence (30)")
 
 
 def run(parsed: argparse.Namespace) -> int:
@@ -26,19 +24,28 @@ def run(parsed: argparse.Namespace) -> int:
     settings = settings_of(parsed)
     if parsed.out is None and parsed.stream is None:
         raise InputError("give the scan to make, by custom ending in .zarr, or --stream tcp://HOST:PORT to send it")
-    if parsed.rate is not None and parsed.stream is None:
-        raise InputError("--rate is for a scan that is sent; give --stream tcp://HOST:PORT too")
-    if parsed.stream is not None:
-        from plugstream.scans.receive import check_address
+    if parsed.stream is None:
+        for flag in ("rate", "timeout"):
+            if getattr(parsed, flag) is not None:
+                raise InputError(f"--{flag} is for a scan that is sent; give --stream tcp://HOST:PORT too")
+        simulate_scan(settings, picture_of(settings), parsed.out)
+        return 0
+    from plugstream.scans.send import check_sending, send_scan
 
-        check_address(parsed.stream, remote=True)
-    if (parsed.rate is not None and not parsed.rate > 0) or not parsed.timeout > 0:
-        raise InputError(f"--rate and --timeout must be > 0, not {parsed.rate} and {parsed.timeout}")
+    timeout = 30.0 if parsed.timeout is None else parsed.timeout
+    check_sending(parsed.stream, rate=parsed.rate, timeout=timeout)
     scan = simulate_scan(settings, picture_of(settings), parsed.out)
-    if parsed.stream is not None:
-        from plugstream.scans.send import send_scan
+    safe = 0
 
-        say(f"sending {scan.n_views} views to {parsed.stream}")
-        again = send_scan(scan, parsed.stream, rate=parsed.rate, timeout=parsed.timeout)
-        say(f"all {scan.n_views} views are acknowledged; {again} messages were sent again")
+    def progress(views: int) -> None:
+        nonlocal safe
+        safe = views
+
+    say(f"sending {scan.n_views} views to {parsed.stream}")
+    try:
+        again = send_scan(scan, parsed.stream, rate=parsed.rate, timeout=timeout, progress=progress)
+    except KeyboardInterrupt:
+        say(f"interrupted; {safe} views are acknowledged, and sending the same scan again goes on after them")
+        return 130
+    say(f"all {scan.n_views} views are acknowledged; {again} messages were sent again")
     return 0

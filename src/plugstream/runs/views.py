@@ -21,16 +21,16 @@ from torch import Tensor
 from plugstream.errors import InputError
 from plugstream.fidelity import LeastSquares
 from plugstream.models.born import BornModel
-from plugstream.recipes import make_model
+from plugstream.recipes import check, check_settings, make_model
 from plugstream.runs.events import EventLog, read_events
 from plugstream.sampling import evenly_spaced
 from plugstream.scans.chunks import first_of
 from plugstream.scans.geometry import BornGeometry
 from plugstream.scans.prefetch import Prefetched
-from plugstream.scans.store import StoredScan
+from plugstream.scans.store import StoredScan, open_scan
 from plugstream.settings import Settings
 
-__all__ = ["Past", "Population", "Record", "read_past", "wait_for_views"]
+__all__ = ["Past", "Population", "Record", "open_live", "read_past"]
 
 # The commit record of a live scan is looked at no more often than this, in seconds.
 _LOOK = 0.05
@@ -86,6 +86,9 @@ class Population:
     ||S||^2 max |u_i|^2 (`BornModel.squared_norm_bounds`), which a new view costs nothing; it can only grow, so that the
     step can only become shorter. Otherwise it is what `LeastSquares` estimates.
 
+    A scan has ended when its writer says so, or when no view came for the settings' patience. In the latter case views
+    that come after all are used, and the iterations after the end are counted anew.
+
     Arguments: scan; settings; log to write records to; past, from the log of a run that goes on.
     """
 
@@ -132,15 +135,16 @@ class Population:
         while self._replay and self._replay[0].step == step:
             self._use(self._replay.pop(0))
         now = time.monotonic()
-        if not self.follow or self.record.ended or step <= self._known_until or now - self._looked < _LOOK:
+        over = self.record.ended and self.scan.complete and self.scan.n_views == self.record.views
+        if not self.follow or over or step <= self._known_until or now - self._looked < _LOOK:
             return
         self._looked = now
-        if self.scan.refresh():
+        if _refresh(self.scan, f"mend that, and go on with 'plugstream resume {self.log.path.parent}'"):
             self._news = now
         views, before = self.scan.n_views, self.record
         patience = self.settings.scan.patience
         ended = self.scan.complete or (patience is not None and now - self._news > patience)
-        if views > before.views or ended:
+        if views > before.views or (ended and not before.ended):
             found = self._damaged(before.views)
             lipschitz = before.lipschitz
             if views > before.views:
@@ -149,7 +153,9 @@ class Population:
 
     def done(self, step: int) -> bool:
         """Whether the run has taken as many steps after the end of the scan as was asked for."""
-        return self.ended_at is not None and step >= self.ended_at + self.settings.algorithm.iterations
+        if self.ended_at is None or self.scan.n_views > self.record.views:
+            return False
+        return step >= self.ended_at + self.settings.algorithm.iterations
 
     def some(self, most: int) -> Tensor | None:
         """At most this many of the available views, evenly spaced; None if that is all of them."""
@@ -169,9 +175,11 @@ class Population:
         if record.views > self.model.n_views:
             self.model = self.model.grown(self._geometry(record.views))
         self.fidelity.grow(self.model, record.available(), lipschitz_max=record.lipschitz)
-        self.record = record
-        if record.ended and self.ended_at is None:
+        if not record.ended:
+            self.ended_at = None
+        elif self.ended_at is None or record.views > self.record.views:
             self.ended_at = record.step
+        self.record = record
 
     def _change(self, record: Record, left_out: tuple[int, ...]) -> None:
         """Go over to other views, and write it down before a step is taken with them."""
@@ -200,10 +208,48 @@ class Population:
         return geometry if views == geometry.n_views else geometry.with_views(np.arange(views))
 
 
-def wait_for_views(scan: StoredScan, least: int, say: Callable[[str], None]) -> None:
-    """Wait until a live scan has this many views, or is finished with fewer."""
+def open_live(place: str | Path, settings: Settings, say: Callable[[str], None]) -> StoredScan:
+    """Open a scan to follow, as soon as it is there and has a batch of views, or is finished with fewer.
+
+    What can be refused without a view is refused before that. After the settings' patience without a view it goes on
+    with those that there are.
+
+    Arguments: place, a folder, which may not have been made yet, a zip or an address; say, called when it waits.
+    """
+    check_settings(settings)
+    patience = settings.scan.patience
+    if isinstance(place, Path) and not place.exists() and place.parent.is_dir():
+        say(f"waiting for the scan {place}, which is not there yet; Ctrl-C ends this")
+        begun = time.monotonic()
+        while not place.exists():
+            time.sleep(_LOOK)
+            if patience is not None and time.monotonic() - begun > patience:
+                raise InputError(f"no scan was made at {place} for {patience:g} s; start what writes it")
+    scan = open_scan(place)
+    check(settings, scan.setup.geometry(plane_waves=np.array([[1.0, 0.0]])))
+    _wait_for_views(scan, 1 if settings.sampler.name == "all" else settings.sampler.batch, say, patience)
+    return scan
+
+
+def _wait_for_views(scan: StoredScan, least: int, say: Callable[[str], None], patience: float | None) -> None:
+    """Wait until a live scan has this many views, is finished with fewer, or gets none for so many seconds."""
     if scan.n_views < least and not scan.complete:
         say(f"waiting for the first {least} views of {scan.path}; Ctrl-C ends this")
+    news = time.monotonic()
     while scan.n_views < least and not scan.complete:
         time.sleep(_LOOK)
-        scan.refresh()
+        if _refresh(scan, "mend that, and start again"):
+            news = time.monotonic()
+        elif patience is not None and time.monotonic() - news > patience:
+            if scan.n_views == 0:
+                raise InputError(f"no view came to {scan.path} for {patience:g} s; start what writes it")
+            return
+
+
+def _refresh(scan: StoredScan, then: str) -> bool:
+    """Look for more views; whatever became of the scan is told in one line, with what to do `then`."""
+    try:
+        return scan.refresh()
+    except Exception as error:  # a file that is gone, JSON that is none, and all that a distant store may raise
+        what = str(error) if isinstance(error, InputError | OSError) else repr(error)
+        raise InputError(f"the scan {scan.path} cannot be followed: {what}".splitlines()[0] + f"; {then}") from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import os
 import re
 import time
 from collections import Counter
@@ -18,12 +19,11 @@ from plugstream.scans.geometry import Setup
 from plugstream.scans.layout import SOURCES
 from plugstream.scans.scan import check_finite
 from plugstream.scans.store import open_scan
-from plugstream.scans.stream import Message, RefusedError, reply, zmq_module
-from plugstream.scans.writer import ScanWriter
+from plugstream.scans.stream import MOST_BYTES, Message, RefusedError, reply, zmq_module
+from plugstream.scans.writer import ScanWriter, difference
 
-__all__ = ["Receiver"]
+__all__ = ["Receiver", "check_address"]
 
-MOST_BYTES = 8 << 20  # of one part of a message: a view of a million receivers
 _BATCH = 64  # messages that share a commit, at most
 _PARTS = 5  # one more than any message has
 _PATIENCE = 0.2  # seconds until the same view is asked for again
@@ -55,13 +55,15 @@ class Receiver:
         self._source: str | None = None
         self._owner: bytes | None = None
         self._asked = (-1, 0.0)
+        self._heard: bytes | None = None
         self._finished = False
         self._dismissed = False
-        self._acknowledge = False
         if self.out.exists():
-            self._go_on()
+            self._writer = self._go_on()
         elif not self.out.parent.is_dir():
             raise InputError(f"the folder {self.out.parent} does not exist; make it first")
+        elif not os.access(self.out.parent, os.W_OK):
+            raise InputError(f"nothing can be written to the folder {self.out.parent}; choose another")
         self._context = zmq.Context()
         self._socket = self._context.socket(zmq.ROUTER)
         options = {zmq.MAXMSGSIZE: MOST_BYTES, zmq.RCVHWM: 2 * _BATCH, zmq.SNDHWM: 1000, zmq.LINGER: 500}
@@ -94,13 +96,16 @@ class Receiver:
         Arguments: timeout, seconds without any message after which to give up; progress, called with the number of
         committed views when it has grown.
         """
+        if timeout is not None and not timeout > 0:
+            raise InputError(f"the timeout must be a number of seconds > 0, not {timeout}")
         last = time.monotonic()
         while not self._finished:
             if not self._socket.poll(100):
                 if timeout is not None and time.monotonic() - last > timeout:
+                    there = f"{self.committed} views are in {self.out}, and the same command goes on after them"
                     raise InputError(
-                        f"nothing was received for {timeout:g} s; {self.committed} views are in {self.out}, and the "
-                        "same command goes on after them"
+                        f"nothing was received for {timeout:g} s; "
+                        + (f"no scan was begun at {self.address}" if self._writer is None else there)
                     )
                 continue
             last = time.monotonic()
@@ -117,9 +122,8 @@ class Receiver:
         """Close the socket and the scan; views that were committed stay, and a later Receiver goes on after them."""
         if self._writer is not None:
             self._writer.close()
-        if hasattr(self, "_socket"):
-            self._socket.close()
-            self._context.term()
+        self._socket.close()
+        self._context.term()
 
     def __enter__(self) -> Receiver:
         return self
@@ -136,10 +140,10 @@ class Receiver:
                 break
         if self._writer is not None and not self._finished:
             self._writer.commit()
-        heard, self._acknowledge = self._acknowledge and self._owner is not None, False
-        if heard and self._owner is not None:
-            self._send(self._owner, "ack", self.committed + self._finished)
-        return heard
+        heard, self._heard = self._heard, None
+        if heard is not None:
+            self._send(heard, "ack", self.committed + self._finished)
+        return heard is not None
 
     def _receive(self) -> tuple[bytes, list[bytes]]:
         """A message of at most so many parts; the rest of a longer one is dropped."""
@@ -166,6 +170,7 @@ class Receiver:
                 self._dismissed = True
             else:
                 self._in_turn(message)
+                self._heard = peer
         except RefusedError as refused:
             self.counts[refused.kind] += 1
             self._ask_again(peer, refused)
@@ -175,23 +180,25 @@ class Receiver:
         if self._writer is None:
             if not re.fullmatch(r"[A-Za-z0-9_.-]{1,64}", message.scan):
                 raise RefusedError("mistyped", "a scan is named by 1 to 64 letters, digits, dots and dashes")
-            origin = {"made_by": "plugstream acquire", "stream": message.scan, "instrument": provenance}
-            self._writer = ScanWriter(self.out, setup, provenance=origin, views_per_shard=_per_shard(setup))
-            self.scan, self._source = message.scan, source
-        different = _difference(setup, self._writer.setup)
+            if self.out.exists():  # somebody made it while we listened
+                self._writer = self._go_on()
+            else:
+                origin = {"made_by": "plugstream acquire", "stream": message.scan, "instrument": provenance}
+                self._writer = ScanWriter(self.out, setup, provenance=origin, views_per_shard=_per_shard(setup))
+                self.scan = message.scan
+        different = difference(setup, self._writer.setup)
         if message.scan != self.scan or source != (self._source or source) or different:
             self.counts["foreign"] += 1
             what = f"{self.out.name} is of scan {self.scan}, which was begun with other {different or 'views'}"
             self._send(peer, "refuse", 0, what)
             return
-        self._owner, self._source, self._acknowledge = peer, source, True
+        self._owner, self._source, self._heard = peer, source, peer
 
     def _in_turn(self, message: Message) -> None:
         assert self._writer is not None
         wanted = self._writer.appended + 1
         if message.sequence < wanted or self._finished:
             self.counts["repeated"] += 1
-            self._acknowledge = True
         elif message.kind == "end" and message.field("views", int) != message.sequence - 1:
             raise RefusedError("mistyped", "views and sequence do not agree: sequence is views + 1")
         elif message.sequence > wanted:
@@ -200,7 +207,7 @@ class Receiver:
             if self._writer.appended == 0:
                 raise RefusedError("mistyped", "a scan without views cannot end")
             self._writer.finish()
-            self._finished = self._acknowledge = True
+            self._finished = True
         else:
             self._append(message)
 
@@ -217,7 +224,6 @@ class Receiver:
             raise RefusedError("mistyped", str(error)) from error
         self._writer.append(data, **views)
         self.counts["accepted"] += 1
-        self._acknowledge = True
 
     def _ask_again(self, peer: bytes, refused: RefusedError) -> None:
         if peer != self._owner or self._writer is None:
@@ -231,22 +237,21 @@ class Receiver:
         self._send(peer, "nak", wanted, str(refused))
 
     def _send(self, peer: bytes, kind: str, sequence: int, reason: str = "") -> None:
-        try:
-            self._socket.send_multipart([peer, reply(kind, self.scan, sequence, reason)], self._zmq.NOBLOCK)
-        except self._zmq.ZMQError:
-            self.counts["unanswered"] += 1  # the sender is gone or does not listen; it will ask
+        # A ROUTER drops what is for a sender that is gone or does not listen; it will ask.
+        self._socket.send_multipart([peer, reply(kind, self.scan, sequence, reason)], self._zmq.NOBLOCK)
 
-    def _go_on(self) -> None:
+    def _go_on(self) -> ScanWriter:
         """Continue a scan that exists: it must be one of ours, and not finished."""
         scan = open_scan(self.out)
         if "stream" not in scan.provenance:
             raise InputError(f"{self.out} was not made by 'plugstream acquire'; choose another name")
         if scan.complete:
             raise InputError(f"the scan {self.out} is finished; choose another name")
-        self._writer = ScanWriter(self.out)
+        writer = ScanWriter(self.out)
         self.scan = str(scan.provenance["stream"])
         if scan.n_views:
             self._source = next(name for name in SOURCES if getattr(scan.geometry, name) is not None)
+        return writer
 
 
 def check_address(address: str, *, remote: bool) -> None:
@@ -268,11 +273,3 @@ def check_address(address: str, *, remote: bool) -> None:
 def _per_shard(setup: Setup) -> int:
     # Each commit writes the last shard again, so it is smaller than where a scan is written at once.
     return int(np.clip((1 << 20) // (8 * len(setup.receivers)), 1, 64))
-
-
-def _difference(given: Setup, found: Setup) -> str:
-    """What tells two setups apart, or nothing."""
-    if not np.array_equal(given.receivers, found.receivers):
-        return "receivers"
-    names = ("wavelength", "grid", "background", "far_field")
-    return next((name for name in names if getattr(given, name) != getattr(found, name)), "")

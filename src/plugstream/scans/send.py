@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -16,7 +17,7 @@ from plugstream.scans.receive import check_address
 from plugstream.scans.scan import Scan, fingerprint
 from plugstream.scans.stream import begin, bye, end, view, zmq_module
 
-__all__ = ["send_scan"]
+__all__ = ["check_sending", "send_scan"]
 
 _RETRY = 0.5  # seconds without an answer until the receiver is asked where it is
 _UNDER_WAY = 0.1  # seconds in which it may ask for the same message because of others that were under way
@@ -43,16 +44,15 @@ def send_scan(
     Holds for scans with transmitters or plane waves. Returns when the end of the scan is acknowledged; gives up with
     one line when nothing new is acknowledged for `timeout` seconds.
 
-    Arguments: scan; address such as tcp://127.0.0.1:5577; name, the scan's identifier, its fingerprint if not given;
-    rate in views a second, as fast as they are taken if not given; window; timeout; progress, called with the number of
-    views acknowledged.
+    Arguments: scan; address such as tcp://127.0.0.1:5577; name, the scan's identifier, made from its first view, its
+    sources and masks if not given, so that the same scan sent again goes on and another is refused; rate in views a
+    second, as fast as they are taken if not given; window; timeout; progress, called with the number of views
+    acknowledged.
     """
+    check_sending(address, rate=rate, timeout=timeout)
+    if window < 1:
+        raise InputError(f"the window must be at least 1, not {window}")
     zmq = zmq_module()
-    check_address(address, remote=True)
-    if rate is not None and not rate > 0:
-        raise InputError(f"the rate must be a number of views a second > 0, not {rate}")
-    if window < 1 or not timeout > 0:
-        raise InputError(f"the window must be at least 1 and the timeout > 0, not {window} and {timeout}")
     messages = _Messages(scan, name or fingerprint(scan))
     context = zmq.Context()
     socket = context.socket(zmq.DEALER)
@@ -71,6 +71,18 @@ def send_scan(
     finally:
         socket.close()
         context.term()
+
+
+def check_sending(address: str, *, rate: float | None, timeout: float) -> None:
+    """Refuse what `send_scan` would refuse whatever the scan is, before there is one."""
+    zmq_module()
+    check_address(address, remote=True)
+    if re.search(r":(\*|0+)$", address):
+        raise InputError(f"{address} names no port to send to; give the one that 'plugstream acquire' listens on")
+    if rate is not None and not rate > 0:
+        raise InputError(f"the rate must be a number of views a second > 0, not {rate}")
+    if not timeout > 0:
+        raise InputError(f"the timeout must be a number of seconds > 0, not {timeout}")
 
 
 class _Messages:
@@ -171,11 +183,15 @@ class _Sender:
     def _listen(self) -> None:
         try:
             answer = json.loads(self.socket.recv_multipart()[-1])
-            kind, sequence, reason = answer["type"], int(answer["sequence"]), str(answer.get("reason", ""))
+            kind, sequence, reason = answer["type"], answer["sequence"], " ".join(str(answer.get("reason", "")).split())
         except (ValueError, KeyError, TypeError, RecursionError):
             return  # not an answer of ours
+        if type(sequence) is not int:
+            return
         if kind == "refuse":
             raise InputError(f"{self.address} refuses the scan: {reason}")
+        if kind == "ack" and sequence > self.messages.last:
+            raise InputError(f"{self.address} has {sequence} views of scan {self.messages.name}, more than are sent")
         if kind == "ack" and self.acked < sequence <= self.messages.last:
             self.start = self.start or (time.monotonic(), sequence + 1)
             self.acked, self.next = sequence, max(self.next, sequence + 1)

@@ -25,12 +25,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plugstream.errors import InputError
-from plugstream.scans.geometry import BornGeometry, Grid, Setup
+from plugstream.scans.geometry import BornGeometry, Setup
+from plugstream.scans.layout import setup_of
 
-__all__ = ["HEADER_BYTES", "PROTOCOL", "Message", "RefusedError", "begin", "bye", "end", "reply", "view", "zmq_module"]
+__all__ = ["MOST_BYTES", "Message", "RefusedError", "begin", "bye", "end", "reply", "view", "zmq_module"]
 
-PROTOCOL = 1
-HEADER_BYTES = 1 << 16
+MOST_BYTES = 8 << 20
+"""Of one part of a message: the positions of half a million receivers."""
+_PROTOCOL = 1
+_HEADER_BYTES = 1 << 16
+_SIDE = 1 << 16  # pixels of an image: nobody has the memory for more
 _SOURCES = ("transmitters", "plane_waves")
 
 
@@ -52,7 +56,7 @@ def zmq_module() -> Any:
 
 
 def begin(scan: str, geometry: BornGeometry, provenance: Mapping[str, Any]) -> list[bytes]:
-    """The first message of a scan: everything but the views."""
+    """The first message of a scan: everything but the views; one that a receiver could not take is refused."""
     source = next((name for name in _SOURCES if getattr(geometry, name) is not None), None)
     if source is None:
         raise InputError("only scans with transmitters or plane waves can be streamed, not those with fields")
@@ -65,8 +69,15 @@ def begin(scan: str, geometry: BornGeometry, provenance: Mapping[str, Any]) -> l
         "source": source,
         "provenance": dict(provenance),
     }
+    try:
+        text = json.dumps(setup, allow_nan=False).encode()
+    except (TypeError, ValueError) as error:
+        raise InputError(f"the provenance cannot be written as JSON: {error}") from error
     receivers = geometry.receivers.astype("<f8")
-    return _message("begin", scan, 0, receivers, [json.dumps(setup, allow_nan=False).encode()])
+    for what, size, most in (("receivers", receivers.nbytes, MOST_BYTES), ("provenance", len(text), _HEADER_BYTES)):
+        if size > most:
+            raise InputError(f"the scan's {what} take {size} bytes, and a message has room for {most}")
+    return _message("begin", scan, 0, receivers, [text])
 
 
 def view(
@@ -103,17 +114,19 @@ class Message:
     @classmethod
     def parse(cls, frames: Sequence[bytes]) -> Message:
         """Read the header; what is not one, or not of this protocol, is refused."""
-        if not frames or len(frames[0]) > HEADER_BYTES:
-            raise RefusedError("oversized" if frames else "truncated", f"a header has at most {HEADER_BYTES} bytes")
+        if not frames or len(frames[0]) > _HEADER_BYTES:
+            raise RefusedError("oversized" if frames else "truncated", f"a header has at most {_HEADER_BYTES} bytes")
         try:
             header = json.loads(frames[0], parse_constant=_no_constant)
         except (ValueError, RecursionError):
             raise RefusedError("unreadable", "the header is not JSON") from None
-        if not isinstance(header, dict) or header.get("plugstream") != PROTOCOL:
-            raise RefusedError("mistyped", f"the header is not of this protocol, whose version is {PROTOCOL}")
+        if not isinstance(header, dict) or not _same(header.get("plugstream"), _PROTOCOL):
+            raise RefusedError("mistyped", f"the header is not of this protocol, whose version is {_PROTOCOL}")
         message = cls(header, frames[1:])
         for name, kind in (("type", str), ("scan", str), ("sequence", int)):
             message.field(name, kind)
+        if message.sequence < 0:
+            raise RefusedError("mistyped", "sequence in the header must not be negative")
         return message
 
     @property
@@ -138,30 +151,27 @@ class Message:
     def setup(self) -> tuple[Setup, str, dict[str, Any]]:
         """What `begin` says: the setup, the name of the sources, and where the data comes from."""
         shape = self.header.get("shape")
-        if not (
-            isinstance(shape, list) and len(shape) == 2 and type(shape[0]) is int and shape[0] > 0 and shape[1] == 2
-        ):
+        count = shape[0] if isinstance(shape, list) and shape else None
+        if type(count) is not int or count < 1:
             raise RefusedError("mistyped", "begin must carry receivers of shape [count, 2]")
-        self._check("float64", shape, [16 * shape[0], None])
+        self._check("float64", [count, 2], [16 * count, None])
         try:
             values = json.loads(self.parts[1], parse_constant=_no_constant)
-            grid, source = values["grid"], values["source"]
+            source, provenance = values["source"], values["provenance"]
             if source not in _SOURCES:
                 raise ValueError(f"no source {source}")
-            (height, width), (x, y) = grid["shape"], grid["center"]
-            setup = Setup(
-                receivers=np.frombuffer(self.parts[0], dtype="<f8").reshape(shape),
-                wavelength=float(values["wavelength"]),
-                grid=Grid((int(height), int(width)), float(grid["pixel"]), (float(x), float(y))),
-                background=float(values["background"]),
-                far_field=bool(values["far_field"]),
-            )
-            provenance = dict(values["provenance"])
-            if not _shallow(provenance) or not json.dumps(provenance, allow_nan=False):
-                raise ValueError("the provenance is too deep")
+            if not isinstance(provenance, dict) or not _shallow(provenance):
+                raise ValueError("the provenance is not an object, or too deep")
+            json.dumps(provenance, allow_nan=False, ensure_ascii=False).encode()  # a number or text that cannot be kept
+            receivers = np.frombuffer(self.parts[0], dtype="<f8").reshape(count, 2)
+            told = {name: values[name] for name in ("wavelength", "grid", "far_field")}
+            setup = setup_of({**told, "background_permittivity": values["background"]}, receivers)
+            if max(setup.grid.shape) > _SIDE:
+                raise ValueError(f"an image has at most {_SIDE} pixels a side")
             return setup, source, provenance
         except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
-            raise RefusedError("mistyped", f"begin does not describe a scan: {error!r}"[:200]) from error
+            what = str(error) if isinstance(error, InputError) else repr(error)
+            raise RefusedError("mistyped", f"begin does not describe a scan: {what}"[:200]) from error
 
     def rows(self, receivers: int) -> tuple[NDArray[Any], NDArray[Any], NDArray[np.bool_] | None]:
         """What a view carries: data (1, receivers), source (1, 2), mask (1, receivers) or None."""
@@ -180,11 +190,11 @@ class Message:
 
     def _check(self, dtype: str, shape: list[int], lengths: Sequence[int | None]) -> None:
         """Refuse parts that are not what the header says, or that it ought not to say."""
-        if self.header.get("dtype") != dtype or self.header.get("shape") != shape:
+        if self.header.get("dtype") != dtype or not _same(self.header.get("shape"), shape):
             claim = f"{self.header.get('dtype')} of {self.header.get('shape')}"[:80]
             raise RefusedError("mistyped", f"{self.kind} must carry {dtype} of {shape}, not {claim}")
         sizes = [len(part) for part in self.parts]
-        limits = [HEADER_BYTES if length is None else length for length in lengths]
+        limits = [_HEADER_BYTES if length is None else length for length in lengths]
         if len(sizes) > len(limits) or any(size > most for size, most in zip(sizes, limits, strict=False)):
             raise RefusedError("oversized", f"{self.kind} has parts of {sizes[:4]} bytes instead of {limits}")
         least = [0 if length is None else length for length in lengths]
@@ -208,7 +218,7 @@ def _message(
 
 
 def _header(kind: str, scan: str | None, sequence: int, extra: Mapping[str, Any]) -> bytes:
-    return json.dumps({"plugstream": PROTOCOL, "type": kind, "scan": scan, "sequence": sequence, **extra}).encode()
+    return json.dumps({"plugstream": _PROTOCOL, "type": kind, "scan": scan, "sequence": sequence, **extra}).encode()
 
 
 def _crc32c(parts: Sequence[bytes]) -> int:
@@ -218,6 +228,11 @@ def _crc32c(parts: Sequence[bytes]) -> int:
     for part in parts:
         total = google_crc32c.extend(total, part)
     return total
+
+
+def _same(found: Any, wanted: int | list[int]) -> bool:
+    """Whether JSON has these whole numbers: 1.0 and true are equal to 1, and are not it."""
+    return repr(found) == repr(wanted)
 
 
 def _shallow(value: Any, depth: int = 8) -> bool:

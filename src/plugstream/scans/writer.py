@@ -22,10 +22,10 @@ from plugstream.scans.chunks import ChunkReader, Layout, encode_shard
 from plugstream.scans.geometry import BornGeometry, Setup
 from plugstream.scans.layout import FILL, SOURCES, Commit, describe, row_layout
 from plugstream.scans.places import LocalFiles
-from plugstream.scans.scan import Scan, check_finite
+from plugstream.scans.scan import Scan, check_finite, check_truth
 from plugstream.scans.store import open_scan, read_attributes
 
-__all__ = ["ScanWriter", "save_scan"]
+__all__ = ["ScanWriter", "difference", "save_scan"]
 
 # A shard is what a commit writes again while it fills, so it is small; and yet a scan is not a million files.
 _SHARD_BYTES = 4 << 20
@@ -36,9 +36,9 @@ class ScanWriter:
     """Write a scan as it is measured: append views, commit them, and say when there will be no more.
 
     Readers see committed views only, and see them whole: chunks go to files beside their place that are flushed and
-    renamed, then the arrays' new lengths, and last of all commit.json. A shard that is full is committed by itself;
-    `commit` commits what there is, and leaving a `with` block without an error does so too. One process writes a scan
-    at a time. Where it died, opening the scan again goes on after the last committed view.
+    renamed, then the arrays' new lengths, and last of all commit.json. As many views as a shard has are committed by
+    themselves; `commit` commits what there is, and leaving a `with` block without an error does so too. One process
+    writes a scan at a time. Where it died, opening the scan again goes on after the last committed view.
 
         with ScanWriter("scan.zarr", Setup(receivers, wavelength, grid), provenance={"instrument": "..."}) as writer:
             for data, transmitter in instrument:
@@ -99,7 +99,7 @@ class ScanWriter:
         fields: ArrayLike | None = None,
         mask: ArrayLike | None = None,
     ) -> None:
-        """Add views after those that are there; full shards are committed.
+        """Add views after those that are there; as many as a shard has are committed.
 
         Arguments: data (B, receivers), finite but where mask is False; one of transmitters (B, 2), plane_waves (B, 2)
         and fields (B, H, W), the same one for all of the scan; mask (B, receivers), False where a receiver did not
@@ -123,12 +123,12 @@ class ScanWriter:
         before = [name for name in SOURCES if name in self._columns]
         if before not in ([], [source]):
             raise InputError(f"the scan {self.path} has {before[0]}, so {source} cannot be added to it")
-        if geometry.mask is not None and "mask" not in self._columns and self.appended:
-            self._add_column("mask").append(np.ones((self.appended, want[1]), dtype=bool))
         columns = {"data": rows, source: getattr(geometry, source)}
         if geometry.mask is not None or "mask" in self._columns:
             columns["mask"] = np.ones(want, dtype=bool) if geometry.mask is None else geometry.mask
         with self._guarded():
+            if "mask" in columns and "mask" not in self._columns and self.appended:
+                self._add_column("mask").append(np.ones((self.appended, want[1]), dtype=bool))
             for name, values in columns.items():
                 self._add_column(name).append(values)
             if self.appended - self.committed >= self._views_per_shard:
@@ -175,7 +175,7 @@ class ScanWriter:
             self.close()
             raise InputError(
                 f"cannot write the scan {self.path}: {error.strerror or error}; mend that, and open it again to go on "
-                f"after view {self.committed - 1}"
+                f"after its {self.committed} views"
             ) from error
 
     def _write(self, *, complete: bool) -> None:
@@ -198,21 +198,23 @@ class ScanWriter:
     ) -> None:
         if not self.path.parent.is_dir():
             raise InputError(f"the folder {self.path.parent} does not exist; make it first")
-        if truth is not None and truth.shape != setup.grid.shape:
-            raise InputError(f"the true image is {truth.shape}, but the grid is {setup.grid.shape}")
+        if truth is not None:
+            check_truth(truth, setup.grid)
+        scan_id = uuid.uuid4().hex
         try:
-            attributes = json.dumps(describe(setup, provenance, uuid.uuid4().hex), allow_nan=False)
+            attributes = describe(setup, provenance, scan_id)
+            group = {"zarr_format": 3, "node_type": "group", "attributes": attributes}
+            text = json.dumps(group, indent=1, allow_nan=False, ensure_ascii=False).encode()
         except (TypeError, ValueError) as error:
             raise InputError(f"the provenance cannot be written as JSON: {error}") from error
-        partial = self.path.with_name(f".{self.path.name}.{os.getpid()}.partial")
+        partial = self.path.with_name(f".{self.path.name}.{scan_id}.partial")
         try:
             partial.mkdir()
             self._lock = lock_folder(partial, f"the scan {self.path}")
             self._fixed = ("receivers",) if truth is None else ("receivers", "truth")
             self.setup, self._commit = setup, Commit(0, False, (*self._fixed, "data"))
             self._views_per_shard = views_per_shard or _views_per_shard(8 * len(setup.receivers))
-            group = f'{{"zarr_format": 3, "node_type": "group", "attributes": {attributes}}}'
-            write_whole(partial / "zarr.json", [json.dumps(json.loads(group), indent=1).encode()])
+            write_whole(partial / "zarr.json", [text])
             _write_array(partial / "receivers", setup.receivers)
             if truth is not None:
                 _write_array(partial / "truth", np.asarray(truth, dtype=np.float32))
@@ -237,8 +239,10 @@ class ScanWriter:
             scan = open_scan(self.path)
             if scan.complete:
                 raise InputError(f"the scan {self.path} is finished; no view can be added, so choose another name")
-            if setup is not None:
-                _check_same(self.path, setup, scan.setup)
+            if setup is not None and (name := difference(setup, scan.setup)):
+                raise InputError(
+                    f"the scan {self.path} was begun with other {name}; choose another name, or give no setup"
+                )
             self.setup, self._commit = scan.setup, Commit(scan.n_views, complete=False)
             self._fixed = ("receivers",) if scan.truth is None else ("receivers", "truth")
             layout, _ = Layout.parse((self.path / "data" / "zarr.json").read_bytes())
@@ -250,8 +254,14 @@ class ScanWriter:
                     continue
                 if name != "data" and scan.n_views == 0:  # of a writer that died before its first commit
                     shutil.rmtree(self.path / name)
-                else:
-                    self._add_column(name).resume(scan.n_views)
+                    continue
+                column = self._add_column(name)
+                if Layout.parse((self.path / name / "zarr.json").read_bytes())[0] != column.layout:
+                    raise InputError(
+                        f"{name} of the scan {self.path} lies in other chunks than plugstream writes, so no view is "
+                        "added; copy it with save_scan and go on with the copy"
+                    )
+                column.resume(scan.n_views)
         except BaseException:
             self.close()
             raise
@@ -331,7 +341,8 @@ def save_scan(scan: Scan, path: str | Path) -> None:
         raise InputError(f"{target} exists already; remove it or choose another name")
     if not target.parent.is_dir():
         raise InputError(f"the folder {target.parent} does not exist; make it first")
-    partial = target.with_name(f".{target.name}.{os.getpid()}.saving")
+    # A process that was killed leaves its own behind, and a later one may have its number.
+    partial = target.with_name(f".{target.name}.{uuid.uuid4().hex}.saving")
     per_shard = min(_views_per_shard(8 * geometry.n_receivers), geometry.n_views)
     truth = None if scan.truth is None else np.asarray(scan.truth)
     try:
@@ -345,8 +356,11 @@ def save_scan(scan: Scan, path: str | Path) -> None:
                 writer.append(scan.read(views).numpy(), mask=some.mask, **sources)
             writer.finish()
         partial.rename(target)
-    except OSError as error:
-        raise InputError(f"cannot write the scan {target}: {error.strerror or error}") from error
+    except (OSError, InputError) as error:
+        cause = error.__cause__ if isinstance(error, InputError) else error
+        if not isinstance(cause, OSError):
+            raise
+        raise InputError(f"cannot write the scan {target}: {cause.strerror or cause}") from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)
 
@@ -364,14 +378,9 @@ def _write_array(folder: Path, values: NDArray[Any]) -> None:
     write_whole(folder / "zarr.json", [layout.metadata(len(values), FILL[values.dtype.name], {})])
 
 
-def _check_same(path: Path, given: Setup, found: Setup) -> None:
-    same = {
-        "receivers": np.array_equal(given.receivers, found.receivers),
-        "wavelength": given.wavelength == found.wavelength,
-        "grid": given.grid == found.grid,
-        "background": given.background == found.background,
-        "far_field": given.far_field == found.far_field,
-    }
-    for name, agrees in same.items():
-        if not agrees:
-            raise InputError(f"the scan {path} was begun with other {name}; choose another name, or give no setup")
+def difference(given: Setup, found: Setup) -> str:
+    """What tells two setups apart, or nothing."""
+    if not np.array_equal(given.receivers, found.receivers):
+        return "receivers"
+    names = ("wavelength", "grid", "background", "far_field")
+    return next((name for name in names if getattr(given, name) != getattr(found, name)), "")
