@@ -34,11 +34,14 @@ class Distance:
     """The distance to a fixed point on all the data, ||x - P(x)||^2, as it is and relative to its start.
 
     `relative_distance` is divided by the first value, at x^0 (the paper's Table 1 is not); a run that continues an
-    earlier one gives that run's first value as `reference`. P takes gamma and sigma of the iteration to come.
+    earlier one gives that run's first value as `reference`. P takes gamma and sigma of the iteration to come. Where all
+    the data would take too long, `views` is a function that says on which views to measure instead, None for all: the
+    distance is then to a fixed point of the problem with those views alone, and does not go to zero with the steps.
     """
 
     every: int | None = None
     reference: Tensor | float | None = None
+    views: Callable[[], Tensor | None] | None = None
 
     def begin(self, algorithm: Algorithm[Any], state: State) -> Measure:
         first = self.reference
@@ -47,7 +50,8 @@ class Distance:
             nonlocal first
             gamma, sigma = algorithm.parameters(state.k + 1)
             warm = getattr(state, "warm", None)
-            value = fixed_point_distance(state.image, algorithm.fidelity, algorithm.denoiser, gamma, sigma, warm)
+            some = None if self.views is None else self.views()
+            value = fixed_point_distance(state.image, algorithm.fidelity, algorithm.denoiser, gamma, sigma, warm, some)
             first = value if first is None else first
             return {"distance": value, "relative_distance": value / first}
 
@@ -73,16 +77,21 @@ class SNR:
 
 @dataclass(frozen=True)
 class Cost:
-    """d(x), and where the denoiser is a known prox also f(x) = d(x) + (sigma^2 / gamma) r(x), which it minimises."""
+    """d(x), and where the denoiser is a known prox also f(x) = d(x) + (sigma^2 / gamma) r(x), which it minimises.
+
+    `views` as for `Distance`.
+    """
 
     every: int | None = None
+    views: Callable[[], Tensor | None] | None = None
 
     def begin(self, algorithm: Algorithm[Any], state: State) -> Measure:
         prior = getattr(algorithm.denoiser, "value", None)
 
         @torch.no_grad()
         def measure(state: Any) -> dict[str, Tensor]:
-            out = {"fidelity": algorithm.fidelity.value(state.image)}
+            some = None if self.views is None else self.views()
+            out = {"fidelity": algorithm.fidelity.value(state.image, some)}
             if prior is not None:
                 gamma, sigma = algorithm.parameters(state.k + 1)
                 out["cost"] = out["fidelity"] + sigma**2 / gamma * prior(state.image)

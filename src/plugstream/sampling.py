@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -28,6 +29,7 @@ __all__ = [
     "Sampler",
     "Shifted",
     "Uniform",
+    "a_few",
     "coin",
     "evenly_spaced",
 ]
@@ -108,8 +110,7 @@ class Epochs:
     def draw(self, step: int, available: Available) -> Batch:
         n = _count(available)
         place = step * self.batch + np.arange(self.batch)
-        orders = {e: np.argsort(_words(self.seed, e, n), kind="stable") for e in set((place // n).tolist())}
-        return Batch(_pick(available, np.array([orders[p // n][p % n] for p in place.tolist()])))
+        return Batch(_pick(available, np.array([_order(self.seed, p // n, n)[p % n] for p in place.tolist()])))
 
 
 @dataclass(frozen=True)
@@ -187,6 +188,11 @@ class Announced:
         return batches[0]
 
 
+@lru_cache(maxsize=2)  # of this epoch and the next, which a batch and those announced after it may reach into
+def _order(seed: int, epoch: int, n: int) -> NDArray[np.int64]:
+    return np.argsort(_words(seed, epoch, n), kind="stable")
+
+
 def coin(seed: int, step: int, probability: float) -> bool:
     """Whether something that happens with this probability happens in a step: a pure function of (seed, step).
 
@@ -194,6 +200,12 @@ def coin(seed: int, step: int, probability: float) -> bool:
     """
     word = np.random.Philox(key=seed, counter=[0, 0, 1, step]).random_raw(1)[0]
     return bool((word >> np.uint64(11)) * 2.0**-53 < probability)
+
+
+def a_few(available: Available, most: int) -> Tensor | None:
+    """At most this many of the available views, evenly spaced; None if that is all of them."""
+    count = _count(available)
+    return None if count <= most else _pick(available, evenly_spaced(most, count))
 
 
 def evenly_spaced(batch: int, n: int) -> NDArray[np.int64]:

@@ -138,8 +138,14 @@ class MonitorSettings(_Section):
     """What is measured while it runs; the time for it is not counted as the algorithm's."""
 
     every: int = Field(10, ge=1, description="steps between two measurements")
-    distance: bool = Field(True, description="measure the distance to a fixed point, on all views")
+    distance: bool = Field(True, description="measure the distance to a fixed point")
     cost: bool = Field(False, description="measure the data misfit and, for a known prox, the cost")
+    measured_views: int | None = Field(
+        None,
+        ge=1,
+        description="views to measure distance and cost on, evenly spaced; all of a scan in memory if not given, and "
+        "up to 1000 of a larger one",
+    )
     watch_theory: bool = Field(
         False,
         description="compare with the bound of Proposition 5, and warn where a step contradicts the theory",

@@ -28,7 +28,7 @@ def simulate(model: BornModel, image: Tensor, *, snr: float = 40.0, seed: int = 
     if not bool(torch.isfinite(image).all()):
         raise InputError("the image holds NaN or infinity")
     clean = model.forward(image.to(device=model.device, dtype=model.dtype)).cpu()
-    mask = None if model.geometry.mask is None else torch.from_numpy(model.geometry.mask)
+    mask = None if model.geometry.mask is None else torch.from_numpy(model.geometry.mask[:])
     data = add_noise(clean, snr, seed=seed, mask=mask)
     return MemoryScan(
         data=data.to(torch.complex64),

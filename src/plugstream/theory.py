@@ -11,6 +11,7 @@ from torch import Tensor
 from plugstream.denoisers.base import Denoiser
 from plugstream.errors import InputError
 from plugstream.fidelity import Fidelity
+from plugstream.models.base import Views
 
 __all__ = ["bound", "corollary", "fixed_point_distance", "fixed_point_map", "gradient_variance"]
 
@@ -23,13 +24,15 @@ def fixed_point_map(
     gamma: float,
     sigma: float,
     warm: Tensor | None = None,
+    views: Views = None,
 ) -> Tensor:
     """The operator whose fixed points the algorithms seek, on all views: P(x) = D_sigma(x - gamma grad d(x)).
 
-    Arguments: image (..., H, W). `warm` only spares an iterative denoiser work; its accuracy stays as it states.
+    Arguments: image (..., H, W). `warm` only spares an iterative denoiser work; its accuracy stays as it states. With
+    `views` it is that of the problem with these views alone.
     Reference: Sun, Wohlberg and Kamilov, eq. (12).
     """
-    return denoiser.denoise(image - gamma * fidelity.gradient(image), sigma, warm)[0]
+    return denoiser.denoise(image - gamma * fidelity.gradient(image, views), sigma, warm)[0]
 
 
 def fixed_point_distance(
@@ -39,13 +42,14 @@ def fixed_point_distance(
     gamma: float,
     sigma: float,
     warm: Tensor | None = None,
+    views: Views = None,
 ) -> Tensor:
     """How far an image is from being reconstructed: dist(x) = ||x - P(x)||_2^2, zero exactly at fixed points.
 
     Arguments: as `fixed_point_map`. Returns one number for each image, (...).
     Reference: Sun, Wohlberg and Kamilov, eq. (24).
     """
-    return (image - fixed_point_map(image, fidelity, denoiser, gamma, sigma, warm)).square().sum((-2, -1))
+    return (image - fixed_point_map(image, fidelity, denoiser, gamma, sigma, warm, views)).square().sum((-2, -1))
 
 
 def bound(

@@ -23,6 +23,7 @@ def run(parsed: argparse.Namespace) -> int:
     """Describe a scan, or a file that can be imported."""
     import math
 
+    import numpy as np
     import torch
 
     from plugstream.models.born import choose_method
@@ -43,7 +44,8 @@ def run(parsed: argparse.Namespace) -> int:
     kinds = {"fields given": g.fields, "plane waves": g.plane_waves, "line sources": g.transmitters}
     kind = next(name for name, array in kinds.items() if array is not None)
     choice = choose_method(g, device=torch.device("cpu"), dtype=torch.float32)
-    covered = "all" if g.mask is None else f"{g.mask.mean():.1%} of all"
+    masked = f"{g.mask.mean():.1%} of all" if isinstance(g.mask, np.ndarray) else "masked by view"
+    covered = "all" if g.mask is None else masked
     rows = {
         "scan": f"{scan.path} ({'complete' if scan.complete else 'still running'})",
         "views": f"{scan.n_views}, {kind}",

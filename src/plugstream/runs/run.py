@@ -11,7 +11,9 @@ import shlex
 import sys
 import time
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +37,7 @@ from plugstream.runs.signals import Requests
 from plugstream.runs.terminal import Terminal
 from plugstream.runs.views import Past, Population, read_past
 from plugstream.runs.watch import Variance, Watch, theory_of
-from plugstream.sampling import Announced
+from plugstream.sampling import Announced, a_few
 from plugstream.scans.scan import Scan
 from plugstream.scans.store import StoredScan
 from plugstream.settings import Settings, to_toml
@@ -45,6 +47,8 @@ __all__ = ["Kept", "open_run", "reconstruct"]
 
 # The report shows a back-projection of this many views at most: of a large scan all of them would take minutes.
 _BACKPROJECTED = 1000
+# Distance and cost of a scan that is not in memory are measured on at most so many views, and about so many bytes.
+_MEASURED, _MEASURED_BYTES = 1000, 32 << 20
 
 
 @dataclass(frozen=True)
@@ -228,6 +232,9 @@ class _Session:
         gamma, sigma = algorithm.parameters(1)
         log.add("note", text=f"L = {fidelity.lipschitz_max:.4g}, step {gamma:.6g}, sigma {sigma:.4g}")
         _tell(log, self.caught)
+        if (some := self._measured_views(fidelity)) is not None and settings.monitor.distance:
+            few = f"on {len(some)} evenly spaced views of {self.scan.n_views}"
+            log.add("note", text=f"the distance is measured {few}; --measured-views says on how many")
         snapshot = None if self.saved is None else self._snapshot(self.saved, made, state)
         live = population is not None and settings.scan.follow
         saved = time.monotonic()
@@ -266,7 +273,7 @@ class _Session:
                     state=state if snapshot is None else None,
                     resume=snapshot,
                     iterations=iterations if over is None else 0,
-                    monitors=_monitors(settings, self.scan, snapshot),
+                    monitors=_monitors(settings, self.scan, snapshot, partial(self._measured_views, fidelity)),
                     every=settings.monitor.every,
                     time_limit=settings.algorithm.time_limit,
                     distance_limit=settings.algorithm.distance_limit,
@@ -286,10 +293,17 @@ class _Session:
             self._save(last, watch)
         if watch is not None:
             watch.end(result)
-        some = None if population is None else population.some(_BACKPROJECTED)
+        some = None if population is None else a_few(fidelity.available, _BACKPROJECTED)
         if some is not None:
             log.add("note", text=f"the back-projection is of {len(some)} views")
         return result, fidelity.backprojection(some)
+
+    def _measured_views(self, fidelity: LeastSquares) -> torch.Tensor | None:
+        """The views that distance and cost are measured on now, None for all."""
+        most, population = self.settings.monitor.measured_views, self.population
+        if population is not None and most is None and population.scan.nbytes > self.settings.scan.in_memory * 1e6:
+            most = min(_MEASURED, max(_MEASURED // 10, _MEASURED_BYTES // (8 * self.scan.geometry.n_receivers)))
+        return None if most is None else a_few(fidelity.available, most)
 
     def _tell_where(self) -> None:
         """Say where the run goes on from, and have the views that it had there."""
@@ -344,17 +358,19 @@ def _in_memory(scan: Scan, settings: Settings, log: EventLog, past: Past) -> Lea
     return fidelity
 
 
-def _monitors(settings: Settings, scan: Scan, snapshot: Snapshot[State] | None) -> list[Monitor]:
+def _monitors(
+    settings: Settings, scan: Scan, snapshot: Snapshot[State] | None, views: Callable[[], torch.Tensor | None]
+) -> list[Monitor]:
     monitors: list[Monitor] = []
     if settings.monitor.distance or settings.monitor.watch_theory or settings.algorithm.distance_limit is not None:
         first = None
         if snapshot is not None and "distance" in snapshot.rows:
             first = torch.as_tensor(snapshot.rows["distance"][0][2]).to(snapshot.state.image)
-        monitors.append(Distance(reference=first))
+        monitors.append(Distance(reference=first, views=views))
     if scan.truth is not None:
         monitors.append(SNR(torch.from_numpy(scan.truth)))
     if settings.monitor.cost:
-        monitors.append(Cost())
+        monitors.append(Cost(views=views))
     if settings.monitor.watch_theory:
         monitors.append(Variance(settings.sampler.seed))
     return monitors

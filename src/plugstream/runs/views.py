@@ -23,7 +23,6 @@ from plugstream.fidelity import LeastSquares
 from plugstream.models.born import BornModel
 from plugstream.recipes import check, check_settings, make_model
 from plugstream.runs.events import EventLog, read_events
-from plugstream.sampling import evenly_spaced
 from plugstream.scans.chunks import first_of
 from plugstream.scans.geometry import BornGeometry
 from plugstream.scans.prefetch import Prefetched
@@ -156,15 +155,6 @@ class Population:
         if self.ended_at is None or self.scan.n_views > self.record.views:
             return False
         return step >= self.ended_at + self.settings.algorithm.iterations
-
-    def some(self, most: int) -> Tensor | None:
-        """At most this many of the available views, evenly spaced; None if that is all of them."""
-        available = self.fidelity.available
-        count = available if isinstance(available, int) else len(available)
-        if count <= most:
-            return None
-        index = torch.from_numpy(evenly_spaced(most, count))
-        return index if isinstance(available, int) else available[index]
 
     def close(self) -> None:
         """Stop reading ahead."""

@@ -24,7 +24,7 @@ from plugstream.scans.places import CRC, Files, Piece, crc32c, failure
 __all__ = ["ChunkReader", "Layout", "crc32c", "encode_shard", "first_of"]
 
 _ABSENT = 2**64 - 1
-_REMEMBERED = 10_000  # indices of shards, at most 4 KB each as we write them
+_REMEMBERED = 4_000_000  # chunks whose places in their shards are remembered, 16 bytes each
 _FARTHEST = 2**62  # no file is as long
 _BYTES = {"name": "bytes", "configuration": {"endian": "little"}}
 _CRC32C = {"name": "crc32c"}
@@ -146,7 +146,7 @@ class ChunkReader:
 
     def __init__(self, files: Files, name: str, layout: Layout) -> None:
         self.files, self.name, self.layout = files, name, layout
-        self._indices: dict[int, list[list[int]]] = {}
+        self._indices: dict[int, NDArray[np.uint64]] = {}
 
     def read(self, views: NDArray[np.int64]) -> NDArray[Any]:
         """The rows of these views, (B, *row); a `DamagedError` names those that cannot be had."""
@@ -163,7 +163,7 @@ class ChunkReader:
             places, wrong = self._index(shard, file)
             for number in sorted(chunks):
                 rows = chunks[number]
-                offset, size = places[number] if places else (0, 0)
+                offset, size = (0, 0) if places is None else places[number].tolist()
                 if what := wrong or _misplaced(offset, size, layout.chunk_bytes + CRC):
                     bad.update(dict.fromkeys(views[rows].tolist(), what))
                 else:
@@ -185,12 +185,12 @@ class ChunkReader:
             raise DamagedError(self.name, bad)
         return out
 
-    def _index(self, shard: int, file: str) -> tuple[list[list[int]] | None, str]:
+    def _index(self, shard: int, file: str) -> tuple[NDArray[np.uint64] | None, str]:
         """Where the chunks of a shard lie, or what is wrong; of a full one, which is never written again, it is
         remembered."""
         layout = self.layout
         if not layout.sharded:
-            return [[0, layout.chunk_bytes + CRC]], ""
+            return np.array([[0, layout.chunk_bytes + CRC]], dtype=np.uint64), ""
         known = self._indices.get(shard)
         if known is not None:
             return known, ""
@@ -201,10 +201,9 @@ class ChunkReader:
         if len(content) != layout.index_bytes or crc32c(content[:-CRC]) != content[-CRC:]:
             return None, "the index of its shard fails its checksum"
         index = np.frombuffer(content, dtype="<u8", count=2 * (layout.shard // layout.chunk)).reshape(-1, 2)
-        places: list[list[int]] = index.tolist()
-        if len(self._indices) < _REMEMBERED and int(index.max()) < _ABSENT:
-            self._indices[shard] = places
-        return places, ""
+        if (len(self._indices) + 1) * len(index) <= _REMEMBERED and int(index.max()) < _ABSENT:
+            self._indices[shard] = index
+        return index, ""
 
 
 def _misplaced(offset: int, size: int, expected: int) -> str:

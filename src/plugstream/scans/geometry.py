@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from plugstream.errors import InputError
 
-__all__ = ["BornGeometry", "Grid", "Setup", "ring"]
+__all__ = ["BornGeometry", "Grid", "Rows", "Setup", "ring"]
 
 Points = NDArray[np.float64]
+
+
+class Rows(Protocol):
+    """An array with a row for each view, in memory or on a disk: what is asked for by its index is then in memory."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    def __len__(self) -> int: ...
+    def __getitem__(self, index: Any, /) -> Any: ...
 
 
 def ring(count: int, radius: float, *, start: float = 0.0, arc: float = 360.0) -> Points:
@@ -67,7 +76,8 @@ class BornGeometry:
     data the amplitude A(s) of the scattered field, which far away is A(s) exp(i k r) / sqrt(r), r from the origin.
     Directions may have any length and are kept as unit vectors. `mask[i, m]` is False where receiver m did not record
     view i.
-    Lengths are in metres, `wavelength` is that of vacuum, `background` a relative permittivity.
+    Lengths are in metres, `wavelength` is that of vacuum, `background` a relative permittivity. `fields` and `mask` of
+    a large scan lie on its disk (`Rows`), so index them, and do not make them arrays.
     """
 
     receivers: Points
@@ -75,8 +85,8 @@ class BornGeometry:
     grid: Grid
     transmitters: Points | None = None
     background: float = 1.0
-    mask: NDArray[np.bool_] | None = None
-    fields: NDArray[np.complexfloating[Any, Any]] | None = None
+    mask: Rows | None = None
+    fields: Rows | None = None
     plane_waves: Points | None = None
     far_field: bool = False
 
@@ -90,12 +100,12 @@ class BornGeometry:
             object.__setattr__(self, "plane_waves", _unit("plane_waves", _points("plane_waves", self.plane_waves)))
         if sum(source is not None for source in (self.transmitters, self.fields, self.plane_waves)) != 1:
             raise InputError("a geometry needs either transmitters or fields or plane_waves, and only one of them")
-        if self.fields is not None and (self.fields.ndim != 3 or self.fields.shape[1:] != self.grid.shape):
+        if self.fields is not None and (len(self.fields.shape) != 3 or self.fields.shape[1:] != self.grid.shape):
             raise InputError(
                 f"fields have shape {self.fields.shape}, but must be (views, {self.grid.shape[0]}, "
                 f"{self.grid.shape[1]}) to cover the grid"
             )
-        if self.fields is not None and not np.isfinite(self.fields).all():
+        if isinstance(self.fields, np.ndarray) and not np.isfinite(self.fields).all():
             view = int(np.argmin(np.isfinite(self.fields).all((1, 2))))
             raise InputError(f"fields hold NaN or infinity at view {view}")
         for name in ("wavelength", "background"):
@@ -106,7 +116,8 @@ class BornGeometry:
             want = (self.n_views, self.n_receivers)
             if self.mask.shape != want:
                 raise InputError(f"mask has shape {self.mask.shape}, but must be (views, receivers) = {want}")
-            object.__setattr__(self, "mask", np.asarray(self.mask, dtype=bool))
+            if isinstance(self.mask, np.ndarray):
+                object.__setattr__(self, "mask", np.asarray(self.mask, dtype=bool))
 
     @property
     def n_views(self) -> int:
@@ -157,11 +168,11 @@ class BornGeometry:
         )
 
     def with_views(self, index: ArrayLike) -> BornGeometry:
-        """The same experiment with only the views of `index`."""
+        """The same experiment with only the views of `index`; what lies on a disk stays there."""
         i = np.asarray(index)
 
         def take(array: Any) -> Any:
-            return None if array is None else array[i]
+            return array.only(i) if hasattr(array, "only") else None if array is None else array[i]
 
         names = ("transmitters", "plane_waves", "fields", "mask")
         return replace(self, **{name: take(getattr(self, name)) for name in names})

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from plugstream.errors import DamagedError, InputError
-from plugstream.scans.geometry import BornGeometry, Grid
+from plugstream.scans.geometry import BornGeometry, Grid, Rows
 
 __all__ = ["MemoryScan", "Scan", "check_agreement", "check_finite", "check_truth", "fingerprint", "hashes"]
 
@@ -78,14 +78,14 @@ def check_truth(truth: NDArray[Any], grid: Grid) -> None:
         raise InputError("the scan's true image must be of real, finite numbers")
 
 
-def check_finite(data: Tensor, mask: NDArray[np.bool_] | None = None, first: int = 0) -> None:
+def check_finite(data: Tensor, mask: Rows | None = None, first: int = 0) -> None:
     """Refuse NaN and infinity in (views, receivers), except at masked receivers, naming the view.
 
     `first` is the number of the first view, where data and mask are of a part of the scan.
     """
     bad = ~(torch.isfinite(data.real) & torch.isfinite(data.imag))
     if mask is not None:
-        bad &= torch.from_numpy(mask)
+        bad &= torch.from_numpy(mask[:])
     if bool(bad.any()):
         view = first + int(bad.any(1).nonzero()[0])
         raise InputError(f"view {view} of the scan holds NaN or infinity; mask those receivers or leave the view out")

@@ -15,7 +15,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,15 +27,18 @@ from torch import Tensor
 
 from plugstream.errors import DamagedError, InputError
 from plugstream.scans.chunks import ChunkReader, Layout
-from plugstream.scans.geometry import BornGeometry
+from plugstream.scans.geometry import BornGeometry, Rows
 from plugstream.scans.layout import FORMAT, SOURCES, VERSION, Commit, checksum, setup_of
 from plugstream.scans.places import Files, LocalFiles, ZarrFiles, ZipFiles
-from plugstream.scans.scan import MemoryScan, check_agreement, check_finite, check_truth
+from plugstream.scans.rows import StoredRows
+from plugstream.scans.scan import MemoryScan, check_agreement, check_truth
 
 __all__ = ["StoredScan", "open_scan", "read_attributes"]
 
 # Views are checked and loaded in blocks of about this size.
 _BLOCK_BYTES = 32 << 20
+# Masks and fields of all views are kept in memory up to this many bytes, and otherwise read with the data.
+_ROWS_IN_MEMORY = 64 << 20
 # A folder with more than this part of the machine's memory is read past the page cache, which could not hold it.
 _CACHED_PART = 0.5
 
@@ -84,7 +88,7 @@ class StoredScan:
         if layout.dtype != np.complex64:
             raise InputError(f"its data is {layout.dtype}, but must be complex64")
         self._data = ChunkReader(files, "data", layout)
-        self._rows: dict[str, NDArray[Any]] = {}
+        self._rows: dict[str, Rows] = {}
         self._spoiled: dict[int, str] = {}
         self.n_views = 0
         self.complete = False
@@ -120,6 +124,9 @@ class StoredScan:
             raise InputError(f"the scan has views 0 to {self.n_views - 1}, not {wanted.min()} to {wanted.max()}")
         if self._spoiled and (bad := {v: self._spoiled[v] for v in wanted.tolist() if v in self._spoiled}):
             raise DamagedError(self.path, bad)
+        if views is not None:
+            for rows in self._on_disk():
+                rows.ahead(wanted)
         try:
             return torch.from_numpy(self._data.read(wanted))
         except DamagedError as error:
@@ -127,7 +134,9 @@ class StoredScan:
 
     def load(self) -> MemoryScan:
         """The whole scan in memory, checked for NaN and infinity."""
-        return MemoryScan(self.read(), self.geometry, self.truth, self.provenance)
+        mask, fields = (None if rows is None else rows[:] for rows in (self.geometry.mask, self.geometry.fields))
+        geometry = replace(self.geometry, mask=mask, fields=fields)
+        return MemoryScan(self.read(), geometry, self.truth, self.provenance)
 
     def check(self) -> None:
         """Read every view, and refuse the scan if a chunk is damaged or holds NaN or infinity, naming the view."""
@@ -140,23 +149,18 @@ class StoredScan:
         mask = self.geometry.mask
         for views in self.blocks(first):
             numbers = np.setdiff1d(views.numpy(), list(self._spoiled))
-            try:
-                data = self._data.read(numbers)
-            except DamagedError as error:
-                bad.update(error.views)
-                numbers = np.setdiff1d(numbers, list(error.views))
-                data = self._data.read(numbers)
-            for view, row in zip(numbers.tolist(), data, strict=True):
-                try:
-                    check_finite(torch.from_numpy(row)[None], None if mask is None else mask[view : view + 1], view)
-                except InputError:
-                    bad[view] = "it holds NaN or infinity"
+            for rows in self._on_disk():
+                numbers, _ = _what_can_be_read(rows.__getitem__, numbers, bad)
+            numbers, data = _what_can_be_read(self._data.read, numbers, bad)
+            wrong = ~np.isfinite(data) if mask is None else ~np.isfinite(data) & mask[numbers]
+            bad.update(dict.fromkeys(numbers[wrong.any(1)].tolist(), "it holds NaN or infinity"))
         return bad
 
     def blocks(self, first: int = 0) -> Iterator[Tensor]:
         """Views from `first` on, in blocks that take little memory and whole shards."""
         shard = self._data.layout.shard
-        a_view = self._data.layout.chunk_bytes // self._data.layout.chunk
+        layouts = [self._data.layout, *(rows.reader.layout for rows in self._on_disk())]
+        a_view = sum(layout.chunk_bytes // layout.chunk for layout in layouts)
         step = max(1, _BLOCK_BYTES // (shard * a_view)) * shard
         while first < self.n_views:
             end = min(self.n_views, (first // step + 1) * step)
@@ -164,27 +168,34 @@ class StoredScan:
             first = end
 
     def _extend(self, views: int) -> None:
-        """Read positions and masks of the new views; data is left where it is."""
+        """Read positions of the new views, and masks and fields if they are small; data is left where it is."""
         _, length = self._layout("data")
         if length < views:
             raise InputError(f"commit.json speaks of {views} views, but there are {length}")
         names = [name for name in (*SOURCES, "mask") if self._has(name)]
-        rows: dict[str, NDArray[Any]] = {}
+        rows: dict[str, Rows] = {}
         for name in names:
             if self.version < 3:
                 rows[name] = self._array(name)[:views]
+                continue
+            layout, length = self._layout(name)
+            there, before = min(views, length), self._rows.get(name)
+            if isinstance(before, StoredRows):
+                rows[name] = before.grown(there)
+            elif name in ("mask", "fields") and there * layout.chunk_bytes // layout.chunk > _ROWS_IN_MEMORY:
+                rows[name] = StoredRows(ChunkReader(self._files, name, layout), self.path, there)
             else:
-                layout, length = self._layout(name)
-                before = self._rows.get(name, np.empty((0, *layout.row), dtype=layout.dtype))
-                new = np.arange(len(before), min(views, length))
-                rows[name] = np.concatenate(
-                    [before, self._new_rows(ChunkReader(self._files, name, layout), new, before)]
-                )
+                kept = np.empty((0, *layout.row), dtype=layout.dtype) if before is None else before[:]
+                new = self._new_rows(ChunkReader(self._files, name, layout), np.arange(len(kept), there), kept)
+                rows[name] = np.concatenate([kept, new])
         geometry = self.setup.geometry(**rows)
         check_agreement((views, *self._data.layout.row), geometry, self.truth)
         self._rows, self._geometry, self.n_views = rows, geometry, views
         if isinstance(self._files, LocalFiles):
             self._files.direct = self.nbytes > _CACHED_PART * _memory() if self._direct is None else self._direct
+
+    def _on_disk(self) -> list[StoredRows]:
+        return [rows for rows in self._rows.values() if isinstance(rows, StoredRows)]
 
     def _new_rows(self, reader: ChunkReader, views: NDArray[np.int64], before: NDArray[Any]) -> NDArray[Any]:
         """Masks, positions or fields of views; one that is damaged spoils its view, and not the scan.
@@ -272,6 +283,18 @@ def read_attributes(where: str | Path, files: Files) -> dict[str, Any]:
             f"the scan {where} is damaged: zarr.json fails its checksum; if you changed it yourself, remove its crc32c"
         )
     return attributes
+
+
+def _what_can_be_read(
+    read: Callable[[NDArray[np.int64]], NDArray[Any]], views: NDArray[np.int64], bad: dict[int, str]
+) -> tuple[NDArray[np.int64], NDArray[Any]]:
+    """The views that can be read, with what was read of them; what is wrong with the others is added to `bad`."""
+    try:
+        return views, read(views)
+    except DamagedError as error:
+        bad.update(error.views)
+        good = np.setdiff1d(views, list(error.views))
+        return good, read(good)
 
 
 def _memory() -> int:

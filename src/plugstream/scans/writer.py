@@ -352,8 +352,9 @@ def save_scan(scan: Scan, path: str | Path) -> None:
             for start in range(0, geometry.n_views, per_shard):
                 views = torch.arange(start, min(start + per_shard, geometry.n_views))
                 some = geometry.with_views(views.numpy())
-                sources = {name: getattr(some, name) for name in SOURCES}
-                writer.append(scan.read(views).numpy(), mask=some.mask, **sources)
+                data = scan.read(views).numpy()  # first, since masks and fields on a disk are read with it
+                rows = {name: getattr(some, name) for name in (*SOURCES, "mask")}
+                writer.append(data, **{name: None if value is None else value[:] for name, value in rows.items()})
             writer.finish()
         partial.rename(target)
     except (OSError, InputError) as error:
