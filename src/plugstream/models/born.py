@@ -12,9 +12,16 @@ from torch import Tensor
 
 from plugstream.errors import InputError
 from plugstream.models.base import ModelBase, Views, as_views, check_shape
-from plugstream.models.born_dense import DenseBorn, green_matrix, incident_fields, peak_intensities
+from plugstream.models.born_dense import (
+    FIELD_BYTES,
+    DenseBorn,
+    fits,
+    green_matrix,
+    incident_fields,
+    peak_intensities,
+)
 from plugstream.models.born_expansion import Expansion, plan_expansion, source_distance
-from plugstream.models.born_fast import FastBorn
+from plugstream.models.born_fast import TABLE_BYTES, FastBorn
 from plugstream.models.nufft_grid import choose_kernel, table_bytes
 from plugstream.scans.geometry import BornGeometry
 
@@ -24,6 +31,10 @@ _METHODS = ("auto", "dense", "fast")
 _EPS_DEFAULT = {torch.float32: 1e-5, torch.float64: 1e-9}
 _EPS_LEAST = {torch.float32: 1e-6, torch.float64: 1e-12}
 _EPS_MOST = 1e-3
+# Masks in memory are kept on a GPU up to so many bytes.
+_MASK_BYTES = 1 << 30
+# Views that a pass over all of them takes at once.
+_VIEWS = 4096
 
 
 class BornModel(ModelBase):
@@ -45,7 +56,8 @@ class BornModel(ModelBase):
     of the scattered field, and needs transmitters and receivers a little farther away than the image's corners
     (`plan_expansion` says how far), or plane waves and far fields. With either, forward and adjoint are each other's
     transpose to rounding, whatever `eps`. "auto" takes the one that a model of their costs prefers: `method` is its
-    name, and `describe()` says why.
+    name, and `describe()` says why. What either keeps for each view is kept up to a limit only (`FIELD_BYTES`,
+    `TABLE_BYTES`), and beyond it computed or read for the views that are asked for, with the same result to the bit.
 
     Arguments:
         geometry: positions, wavelength, background and pixel grid (H, W).
@@ -76,7 +88,8 @@ class BornModel(ModelBase):
         self.dtype = dtype
         self.data_dtype = torch.complex64 if dtype == torch.float32 else torch.complex128
         self.eps = choice.eps
-        self._mask = None if geometry.mask is None else torch.from_numpy(geometry.mask).to(self.device)
+        self._mask = self._kept_mask()
+        self._nearest = source_distance(geometry)
         self._reason = choice.reason
         self._asked = (method, nufft)
         self._bound: float | None = None
@@ -92,8 +105,9 @@ class BornModel(ModelBase):
 
     @property
     def held(self) -> int:
-        """Bytes that the model keeps."""
-        return self.engine.held
+        """Bytes that the model keeps beside its geometry."""
+        mask = 0 if self._mask is None or self.device.type == "cpu" else self._mask.nbytes
+        return self.engine.held + mask
 
     def describe(self) -> str:
         """In one line: the method, why it was taken, and the memory it holds."""
@@ -130,13 +144,26 @@ class BornModel(ModelBase):
 
     def normal(self, views: Views = None, weights: Tensor | None = None) -> Callable[[Tensor], Tensor]:
         """x -> sum_i w_i Re(H_i^H H_i x) for repeated use, with what the fast method can prepare done once."""
-        if self._mask is not None or isinstance(self.engine, DenseBorn):
-            zeros = torch.zeros((1, 1), dtype=self.data_dtype, device=self.device)
-            count = self.n_views if views is None else len(views)
-            return lambda image: self.gradient(image, zeros.expand(count, *self.data_shape), views, weights)
-        w = None if weights is None else weights.to(device=self.device, dtype=self.dtype)
-        apply = self.engine.normal(as_views(views, self.n_views), w)
+        index, w = as_views(views, self.n_views), None
+        if weights is not None:
+            w = weights.to(device=self.device, dtype=self.dtype)
+        if self.geometry.mask is not None or isinstance(self.engine, DenseBorn):
+            return lambda image: self._normal(image, index, w)
+        apply = self.engine.normal(index, w)
         return lambda image: apply(self._flat(image)).reshape(image.shape)
+
+    def _normal(self, image: Tensor, index: Tensor | None, weights: Tensor | None) -> Tensor:
+        """The gradient for data that is zero, some views at a time, since their masks may lie on a disk."""
+        zeros = torch.zeros((1, 1), dtype=self.data_dtype, device=self.device)
+        out, count = None, self._count(index)
+        for start in range(0, count, _VIEWS):
+            stop = min(start + _VIEWS, count)
+            some = None if index is None and stop - start == count else _range(index, start, stop)
+            w = None if weights is None else weights[start:stop]
+            part = self.gradient(image, zeros.expand(stop - start, *self.data_shape), some, w)
+            out = part if out is None else out.add_(part)
+        assert out is not None
+        return out
 
     def normal_each(self, images: Tensor, views: Tensor) -> Tensor:
         """Re(H_i^H H_i x_i), an image for each view: (B, H, W) to (B, H, W)."""
@@ -163,7 +190,7 @@ class BornModel(ModelBase):
         assert index is not None
         if self._bound is None:
             self._bound = self.engine.green_squared_norm()
-        return self._bound * torch.from_numpy(peak_intensities(self.geometry.with_views(index.numpy())))
+        return torch.from_numpy(peak_intensities(self.geometry, index.numpy())).mul_(self._bound)
 
     def grown(self, geometry: BornGeometry) -> BornModel:
         """The model of a scan to which views were added: the same setup, and the views of this model first.
@@ -171,13 +198,13 @@ class BornModel(ModelBase):
         All but the new illuminations is shared with this model. Where one is nearer than what the fast method was
         planned for, the model is built anew.
         """
-        more = geometry.with_views(np.arange(self.n_views, geometry.n_views))
-        if isinstance(self.engine, FastBorn) and source_distance(more) < source_distance(self.geometry):
+        nearest = source_distance(geometry, self.n_views)
+        if isinstance(self.engine, FastBorn) and nearest < self._nearest:
             method, nufft = self._asked
             return BornModel(geometry, method=method, eps=self.eps, device=self.device, dtype=self.dtype, nufft=nufft)
         model = copy.copy(self)
-        model.geometry, model.n_views, model.engine = geometry, geometry.n_views, self.engine.grown(more)
-        model._mask = None if geometry.mask is None else torch.from_numpy(geometry.mask).to(self.device)
+        model.geometry, model.n_views, model.engine = geometry, geometry.n_views, self.engine.grown(geometry)
+        model._mask, model._nearest = model._kept_mask(), min(nearest, self._nearest)
         return model
 
     def restrict(self, data: Tensor, views: Views = None) -> Tensor:
@@ -189,15 +216,29 @@ class BornModel(ModelBase):
         return data if mask is None else torch.where(mask, data, torch.zeros((), dtype=data.dtype, device=data.device))
 
     def _mask_rows(self, index: Tensor | None) -> Tensor | None:
-        if self._mask is None or index is None:
-            return self._mask
-        return self._mask.index_select(0, index.to(self.device))
+        if self.geometry.mask is None:
+            return None
+        if self._mask is not None:
+            return self._mask if index is None else self._mask.index_select(0, index.to(self.device))
+        rows = self.geometry.mask[slice(None) if index is None else index.numpy()]
+        return torch.from_numpy(np.ascontiguousarray(rows)).to(self.device)
+
+    def _kept_mask(self) -> Tensor | None:
+        """A mask in memory, on the device unless it is too large for that; one on a disk stays there."""
+        mask = self.geometry.mask
+        if not isinstance(mask, np.ndarray) or (self.device.type != "cpu" and mask.nbytes > _MASK_BYTES):
+            return None
+        return torch.from_numpy(mask).to(self.device)
 
     def _flat(self, image: Tensor) -> Tensor:
         return image.to(self.dtype).reshape(-1, *self.image_shape)
 
     def _count(self, index: Tensor | None) -> int:
         return self.n_views if index is None else len(index)
+
+
+def _range(index: Tensor | None, start: int, stop: int) -> Tensor:
+    return torch.arange(start, stop) if index is None else index[start:stop]
 
 
 @dataclass(frozen=True)
@@ -220,6 +261,9 @@ class _Machine:
     dense: float  # of one call, whatever its size
     fast: float
 
+
+# Values of fields and coefficients that are not kept are computed again on the CPU, for every call: one core's seconds.
+_FIELD, _COEFFICIENT = 8e-8, 4e-8
 
 _CPU = _Machine(flop=1 / 1.0e11, byte=1 / 1.2e10, tap=1.2e-9, cell=4e-9, dense=5e-5, fast=5e-4)
 _CUDA = _Machine(flop=1 / 3.0e13, byte=1 / 2.5e12, tap=5e-12, cell=1e-11, dense=6e-5, fast=1.2e-4)
@@ -261,13 +305,18 @@ def choose_method(
     views, receivers, waves = geometry.n_views, geometry.n_receivers, expansion.directions.count
     pixels, points = geometry.grid.shape[0] * geometry.grid.shape[1], waves**2 // 4
     kernel = choose_kernel(expansion.nufft_eps, pixels, points)
-    dense_bytes = 8 * wide * pixels * (receivers + views)
+    kept = fits(FIELD_BYTES, pixels * views, device, dtype)
+    dense_bytes = 8 * wide * pixels * (receivers + (views if kept else 0))
     dense = machine.dense + wide * machine.flop * 8 * pixels * receivers * views + machine.byte * dense_bytes
+    dense += 0.0 if kept else _FIELD * pixels * views
     few, many = sorted((views, receivers))
     products = machine.flop * (4 * few * waves**2 + 8 * few * many * waves)
     transform = machine.tap * points * kernel.width**2 + machine.cell * pixels * kernel.oversampling**2
     fast = machine.fast + wide * (products + transform)
-    fast_bytes = table_bytes(geometry.grid.shape, points, expansion.nufft_eps, dtype) + 8 * wide * waves * (few + many)
+    kept = fits(TABLE_BYTES, waves * views, device, dtype)
+    fast += 0.0 if kept else _COEFFICIENT * waves * views
+    fast_bytes = table_bytes(geometry.grid.shape, points, expansion.nufft_eps, dtype)
+    fast_bytes += 8 * wide * waves * (receivers + (views if kept else 0))
     reason = (
         f"all views are expected to take {1e3 * fast:.3g} ms and {fast_bytes / 1e6:.3g} MB with the fast method, "
         f"{1e3 * dense:.3g} ms and {dense_bytes / 1e6:.3g} MB with the dense one"

@@ -3,51 +3,57 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from plugstream.errors import InputError
+from plugstream.errors import DamagedError, InputError
 from plugstream.linalg import largest_eigenvalue
 from plugstream.scans.geometry import BornGeometry
 
-__all__ = ["DenseBorn", "green_matrix", "incident_fields", "peak_intensities"]
+__all__ = ["FIELD_BYTES", "DenseBorn", "fits", "green_matrix", "incident_fields", "peak_intensities"]
 
 Complex = NDArray[np.complexfloating[Any, Any]]
 ComplexType = type[np.complexfloating[Any, Any]]
+Which = NDArray[np.int64] | slice
 
 # An induced current of 2^22 complex values is 32 MB in single precision: enough rows for the matrix product
 # to run at full speed (64 views at 256 x 256), little beside the Green's matrix itself.
 _BLOCK_VALUES = 1 << 22
+# The fields of all views are kept up to so many bytes.
+FIELD_BYTES = {"cpu": 256 << 20, "cuda": 4 << 30}
+# Transmitters whose nearest pixels are looked for at once.
+_POINTS = 1 << 16
 
 
 class DenseBorn:
-    """y_i = S (u_i * x) with S, (receivers, pixels), and the fields u_i, (views, pixels), in memory.
+    """y_i = S (u_i * x) with S, (receivers, pixels), in memory, and the fields u_i, (views, pixels), if they are few.
 
-    The cost grows as pixels x receivers x views, and S alone is 189 MB at the paper's size. `BornModel` has the
-    definitions; images here are (n, H, W), data (n, B, receivers), and `index` the B views or None for all.
+    The cost grows as pixels x receivers x views, and S alone is 189 MB at the paper's size. Fields that would take more
+    than `FIELD_BYTES` are computed, or read from where the geometry has them, for a block of views when it is needed,
+    with the same result to the bit. `BornModel` has the definitions; images here are (n, H, W), data (n, B, receivers),
+    and `index` the B views or None for all.
     """
 
     name = "dense"
 
     def __init__(self, geometry: BornGeometry, *, device: torch.device, dtype: torch.dtype) -> None:
-        self.shape, self.n_views = geometry.grid.shape, geometry.n_views
+        self.shape, self.n_views, self.geometry = geometry.grid.shape, geometry.n_views, geometry
         self.device, self.dtype = device, dtype
         self.data_dtype = torch.complex64 if dtype == torch.float32 else torch.complex128
-        kind: ComplexType = np.complex64 if dtype == torch.float32 else np.complex128
-        self.green = self._place(green_matrix(geometry, kind))
-        fields = geometry.fields if geometry.fields is not None else incident_fields(geometry, kind)
-        self.fields = self._place(np.asarray(fields).reshape(self.n_views, -1))
+        self.kind: ComplexType = np.complex64 if dtype == torch.float32 else np.complex128
+        self.green = self._place(green_matrix(geometry, self.kind))
+        self.fields: Tensor | None = self._kept_fields(0)
 
     @property
     def held(self) -> int:
-        """Bytes kept."""
-        return sum(t.numel() * t.element_size() for t in (self.green, self.fields))
+        """Bytes kept beside the geometry."""
+        return self.green.nbytes + (0 if self.fields is None else self.fields.nbytes)
 
     def forward(self, images: Tensor, index: Tensor | None) -> Tensor:
         """A block of views at a time, so that u_i * x never takes much memory."""
@@ -55,7 +61,8 @@ class DenseBorn:
         shape = (len(pixels), self._count(index), len(self.green))
         out = torch.empty(shape, dtype=self.data_dtype, device=self.device)
         for rows, fields in self._field_blocks(index, len(pixels)):
-            induced = fields * pixels if index is None or len(pixels) > 1 else fields.mul_(pixels[0]).unsqueeze(0)
+            copied = index is not None and self.fields is not None
+            induced = fields.mul_(pixels[0]).unsqueeze(0) if copied and len(pixels) == 1 else fields * pixels
             out[:, rows] = (induced.flatten(0, 1) @ self.green.T).unflatten(0, induced.shape[:2])
         return out
 
@@ -86,13 +93,12 @@ class DenseBorn:
             out[rows] = self._back(weigh(scattered, None, mask, rows)).mul_(fields).real
         return out.reshape(images.shape)
 
-    def grown(self, more: BornGeometry) -> DenseBorn:
-        """With the views of `more` after these; the Green's matrix is shared."""
-        kind: ComplexType = np.complex64 if self.dtype == torch.float32 else np.complex128
-        fields = more.fields if more.fields is not None else incident_fields(more, kind)
+    def grown(self, geometry: BornGeometry) -> DenseBorn:
+        """With the views of `geometry`, of which these are the first; the Green's matrix is shared."""
         out = copy.copy(self)
-        out.fields = torch.cat([self.fields, self._place(np.asarray(fields).reshape(more.n_views, -1))])
-        out.n_views = len(out.fields)
+        out.geometry, out.n_views = geometry, geometry.n_views
+        more = out._kept_fields(self.n_views)
+        out.fields = None if self.fields is None or more is None else torch.cat([self.fields, more])
         return out
 
     def green_squared_norm(self) -> float:
@@ -112,12 +118,34 @@ class DenseBorn:
         return z.conj().resolve_conj() @ self.green
 
     def _field_blocks(self, index: Tensor | None, images: int) -> Iterator[tuple[slice, Tensor]]:
-        """Slices of the batch of views with their fields; the fields are a copy where `index` is given."""
+        """Slices of the batch of views with their fields, which are a copy where `index` and a table are given."""
         step = max(1, _BLOCK_VALUES // (images * self.green.shape[1]))
         for start in range(0, self._count(index), step):
             rows = slice(start, min(start + step, self._count(index)))
-            fields = self.fields[rows] if index is None else self.fields[index[rows].to(self.device)]
+            if self.fields is None:
+                fields = self._some_fields(rows if index is None else index[rows].cpu().numpy())
+            else:
+                fields = self.fields[rows] if index is None else self.fields[index[rows].to(self.device)]
             yield rows, fields
+
+    def _kept_fields(self, start: int) -> Tensor | None:
+        """The fields of all views from `start` on, if those of all views are few enough to be kept."""
+        if not fits(FIELD_BYTES, self.n_views * self.green.shape[1], self.device, self.dtype):
+            if self.geometry.transmitters is not None:
+                peak_intensities(self.geometry, slice(start, None))  # refuses one that lies on a pixel
+            return None
+        try:
+            return self._some_fields(slice(start, self.n_views))
+        except DamagedError:
+            return None  # on the disk; they are read with the views that are drawn, which may leave the bad ones out
+
+    def _some_fields(self, views: Which) -> Tensor:
+        """(B, pixels); not to be changed, since they may lie in memory of the geometry's."""
+        given = self.geometry.fields
+        if given is None:
+            return self._place(_incident(self.geometry, self.kind, views))
+        some = given[views]
+        return self._place(some.reshape(len(some), -1))
 
     def _count(self, index: Tensor | None) -> int:
         return self.n_views if index is None else len(index)
@@ -147,7 +175,7 @@ def green_matrix(geometry: BornGeometry, dtype: ComplexType = np.complex64) -> C
     if geometry.far_field:
         limit = np.exp(0.25j * np.pi) / np.sqrt(8 * np.pi * geometry.wavenumber)
         return _plane_waves(-geometry.receivers, geometry, dtype, scale * limit)
-    return _line_sources("receiver", geometry.receivers, geometry, dtype, scale)
+    return _line_sources("receiver", range(geometry.n_receivers), geometry.receivers, geometry, dtype, scale)
 
 
 def incident_fields(geometry: BornGeometry, dtype: ComplexType = np.complex64) -> Complex:
@@ -155,36 +183,75 @@ def incident_fields(geometry: BornGeometry, dtype: ComplexType = np.complex64) -
 
     u_i[n] = (i/4) H_0^(1)(k |t_i - r_n|) for line sources at the transmitters, exp(i k s_i . r_n) for plane waves.
     """
-    if geometry.plane_waves is not None:
-        return _plane_waves(geometry.plane_waves, geometry, dtype, 1.0)
-    if geometry.transmitters is None:
+    if geometry.fields is not None:
         raise InputError("this geometry gives its fields, so there are no transmitters to compute them from")
-    return _line_sources("transmitter", geometry.transmitters, geometry, dtype, 1.0)
+    return _incident(geometry, dtype, slice(None))
 
 
-def peak_intensities(geometry: BornGeometry) -> NDArray[np.float64]:
-    """The largest |u_i[n]|^2 of each view on the grid: (views,).
+def peak_intensities(geometry: BornGeometry, views: Which = slice(None)) -> NDArray[np.float64]:
+    """The largest |u_i[n]|^2 of each view on the grid, with little memory for millions of them: (views,).
 
     A line source is strongest at the pixel that is nearest to it, since |H_0^(1)| falls; a plane wave is 1 everywhere.
     """
-    if geometry.fields is not None:
-        return np.asarray(np.abs(geometry.fields).max((1, 2)).astype(np.float64) ** 2)
-    if geometry.transmitters is None:
-        return np.ones(geometry.n_views)
-    from scipy.special import hankel1
+    numbers = _numbers(geometry, views)
+    out = np.ones(len(numbers))
+    if geometry.plane_waves is not None:
+        return out
+    pixels = geometry.grid.shape[0] * geometry.grid.shape[1]
+    step = _POINTS if geometry.fields is None else max(1, _BLOCK_VALUES // pixels)
+    for start in range(0, len(numbers), step):
+        some = numbers[start : start + step]
+        rows = slice(some.start, some.stop, some.step) if isinstance(some, range) else some
+        if geometry.fields is not None:
+            out[start : start + step] = np.abs(geometry.fields[rows]).max((1, 2)).astype(np.float64) ** 2
+        else:
+            out[start : start + step] = _peaks_of_transmitters(geometry, rows)
+    return out
 
+
+def _peaks_of_transmitters(geometry: BornGeometry, views: Which) -> NDArray[np.float64]:
+    from scipy.special import j0, y0
+
+    assert geometry.transmitters is not None
     grid = geometry.grid
     size, center = np.array(grid.shape[::-1]), np.array(grid.center)  # x goes with columns
-    place = np.clip(np.round((geometry.transmitters - center) / grid.pixel), -(size // 2), size - 1 - size // 2)
-    distance = np.hypot(*(geometry.transmitters - center - place * grid.pixel).T)
+    offset = geometry.transmitters[views] - center
+    place = np.clip(np.round(offset / grid.pixel), -(size // 2), size - 1 - size // 2)
+    distance = np.hypot(*(offset - place * grid.pixel).T)
     if not distance.min() > 0:
-        view = int(np.argmin(distance))
-        raise InputError(f"transmitter {view} lies on the centre of a pixel, where its field is infinite; move it")
-    return np.asarray(np.abs(hankel1(0, geometry.wavenumber * distance)) ** 2 / 16)
+        _refuse("transmitter", _numbers(geometry, views)[int(np.argmin(distance))])
+    x = geometry.wavenumber * distance
+    return np.asarray((j0(x) ** 2 + y0(x) ** 2) / 16)
+
+
+def fits(limits: Mapping[str, int], values: int, device: torch.device, dtype: torch.dtype) -> bool:
+    """Whether so many complex values, in the precision of `dtype`, are within the limit of bytes of the device."""
+    return values * 2 * dtype.itemsize <= limits.get(device.type, limits["cpu"])
+
+
+def _incident(geometry: BornGeometry, dtype: ComplexType, views: Which) -> Complex:
+    if geometry.plane_waves is not None:
+        return _plane_waves(geometry.plane_waves[views], geometry, dtype, 1.0)
+    assert geometry.transmitters is not None
+    numbers = _numbers(geometry, views)
+    return _line_sources("transmitter", numbers, geometry.transmitters[views], geometry, dtype, 1.0)
+
+
+def _numbers(geometry: BornGeometry, views: Which) -> range | NDArray[np.int64]:
+    return range(geometry.n_views)[views] if isinstance(views, slice) else views
+
+
+def _refuse(what: str, number: int) -> NoReturn:
+    raise InputError(f"{what} {number} lies on the centre of a pixel, where its field is infinite; move it")
 
 
 def _line_sources(
-    what: str, sources: NDArray[np.float64], geometry: BornGeometry, dtype: ComplexType, scale: float
+    what: str,
+    numbers: range | NDArray[np.int64],
+    sources: NDArray[np.float64],
+    geometry: BornGeometry,
+    dtype: ComplexType,
+    scale: float,
 ) -> Complex:
     # Distances times k reach thousands of radians, so they are computed in double precision whatever `dtype`.
     # SciPy's j0 and y0 are used because torch's y0 is off by 1e-6 at small arguments; they release the GIL.
@@ -196,7 +263,7 @@ def _line_sources(
     def fill(row: int) -> None:
         distance = k * np.hypot(*(pixels - sources[row]).T)
         if not distance.min() > 0:
-            raise InputError(f"{what} {row} lies on the centre of a pixel, where its field is infinite; move it")
+            _refuse(what, numbers[row])
         out[row].real = -0.25 * scale * y0(distance)
         out[row].imag = 0.25 * scale * j0(distance)
 

@@ -22,10 +22,10 @@ from plugstream.errors import InputError
 from plugstream.scans.geometry import BornGeometry, Grid
 
 __all__ = [
+    "Coefficients",
     "Directions",
     "Expansion",
     "choose_directions",
-    "coefficients",
     "gain",
     "largest_gain",
     "plan_expansion",
@@ -45,6 +45,11 @@ _ROUNDING = {True: 2e-7, False: 5e-14}
 _MOST_GAIN = 10.0
 # eps is shared out: to cutting off the series of sources, of receivers, and the non-uniform FFT with its rounding.
 _CUT, _TRANSFORM = 0.1, 0.5
+# Coefficients are computed for so many values at once; and so many radii have their series kept.
+_BLOCK_VALUES = 1 << 16
+_RADII = 64
+# Points whose distances are computed at once.
+_POINTS = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -84,7 +89,6 @@ def plan_expansion(geometry: BornGeometry, eps: float, *, single: bool) -> Expan
     if geometry.fields is not None:
         raise InputError("the fast method needs transmitters or plane waves, not given fields; use method='dense'")
     k, a = geometry.wavenumber, support_radius(geometry.grid)
-    center = np.asarray(geometry.grid.center, dtype=np.float64)
     most = largest_gain(eps, single=single)
     chosen, gains = Directions(0, 2), 1.0
     nearest: list[float | None] = []
@@ -93,17 +97,16 @@ def plan_expansion(geometry: BornGeometry, eps: float, *, single: bool) -> Expan
         if points is None or (what == "receivers" and geometry.far_field):
             nearest.append(None)
             continue
-        distance = np.hypot(*(points - center).T)
-        place = int(np.argmin(distance))
-        found = choose_directions(k * a, k * distance[place], _CUT * eps) if distance[place] > a else None
-        if found is None or gain(k * distance[place], found) > most:
+        place, distance = _nearest(points, geometry.grid)
+        found = choose_directions(k * a, k * distance, _CUT * eps) if distance > a else None
+        if found is None or gain(k * distance, found) > most:
             least = smallest_radius(k * a, _CUT * eps, most) / k
             raise InputError(
-                f"{what[:-1]} {place} is {distance[place]:.5g} m from the grid's centre, and the fast method needs at "
+                f"{what[:-1]} {place} is {distance:.5g} m from the grid's centre, and the fast method needs at "
                 f"least {_round_up(least):.5g} m for eps = {eps:g} in {'single' if single else 'double'} precision; "
                 "use method='dense', a larger eps, or a smaller image"
             )
-        nearest.append(k * float(distance[place]))
+        nearest.append(k * distance)
     for kr in nearest:
         found = choose_directions(k * a, kr, _CUT * eps)
         assert found is not None
@@ -137,12 +140,25 @@ def support_radius(grid: Grid) -> float:
     return float(grid.pixel * np.hypot(grid.shape[0] // 2, grid.shape[1] // 2))
 
 
-def source_distance(geometry: BornGeometry) -> float:
-    """How far the nearest transmitter is from the grid's centre, in metres; infinity for plane waves."""
-    if geometry.transmitters is None:
+def source_distance(geometry: BornGeometry, start: int = 0) -> float:
+    """How far the nearest transmitter of the views from `start` on is from the grid's centre; infinity for plane waves.
+
+    In metres.
+    """
+    if geometry.transmitters is None or start >= geometry.n_views:
         return float("inf")
-    offset = geometry.transmitters - np.asarray(geometry.grid.center)
-    return float(np.hypot(*offset.T).min())
+    return _nearest(geometry.transmitters[start:], geometry.grid)[1]
+
+
+def _nearest(points: Real, grid: Grid) -> tuple[int, float]:
+    """Which point is the nearest to the grid's centre, and how far that is, with little memory for millions of them."""
+    best, least = 0, float("inf")
+    for start in range(0, len(points), _POINTS):
+        distance = np.hypot(*(points[start : start + _POINTS] - np.asarray(grid.center, dtype=np.float64)).T)
+        place = int(np.argmin(distance))
+        if distance[place] < least:
+            best, least = start + place, float(distance[place])
+    return best, least
 
 
 def choose_directions(ka: float, kr: float | None, tol: float) -> Directions | None:
@@ -164,7 +180,7 @@ def choose_directions(ka: float, kr: float | None, tol: float) -> Directions | N
     top = int(ka + 40 * max(ka, 1.0) ** (1 / 3) + 60)
     bessel = np.abs(jv(np.arange(2 * top + 4), ka))
     top = int(np.argmax((bessel < _NOTHING) & (np.arange(len(bessel)) > ka)))
-    ratio = np.ones(top) if kr is None else np.abs(_hankel_ratios(np.array([kr]), top - 1)[0])
+    ratio = np.ones(top) if kr is None else np.hypot(*_hankel_ratios(np.array([kr]), top - 1)[..., 0])
     terms = 2 * ratio * bessel[:top]
     tail = np.append(np.cumsum(terms[::-1])[::-1], 0.0)  # tail[m] is the sum of the terms from m on
     least = int(np.ceil(ka))
@@ -193,7 +209,7 @@ def gain(kr: float | None, directions: Directions) -> float:
     """
     if kr is None:
         return 1.0
-    ratio = np.abs(_hankel_ratios(np.array([kr]), directions.order)[0])
+    ratio = np.hypot(*_hankel_ratios(np.array([kr]), directions.order)[..., 0])
     return float(np.sqrt((ratio[0] ** 2 + 2 * np.sum(ratio[1:] ** 2)) / directions.count))
 
 
@@ -213,60 +229,116 @@ def smallest_radius(ka: float, tol: float, most: float) -> float:
     return float(high)
 
 
-def coefficients(geometry: BornGeometry, what: str, directions: Directions) -> Complex:
-    r"""Each source's coefficients of cos(k s_p . r) and sin(k s_p . r), p = 0 .. P/2 - 1: (sources, P).
+class Coefficients:
+    r"""Each source's coefficients of cos(k s_p . r) and sin(k s_p . r), p = 0 .. P/2 - 1: points (n, 2) to (n, P).
 
-    With W[t, p] = 1/P sum_{|m| <= M} c_m i^{-m} exp(i m (phi_t - theta_p)), an FFT over m, the waves +-s_p give the
-    cosine W[t, p] + W[t, p + P/2] and the sine i (W[t, p] - W[t, p + P/2]). Here c_m = (i/4) H_m(k R_t) for a line
-    source; a plane wave of direction phi has c_m i^{-m} = 1 and a phase for the grid's place. Receivers are sources
-    too, by reciprocity, with k_0^2 dA in front; those of the far field are plane waves from where they lie, times
-    exp(i pi/4) / sqrt(8 pi k), the limit of (i/4) H_0(k r) sqrt(r) exp(-i k r).
+    With W[t, p] = 1/P sum_{|m| <= M} a_m exp(i m (phi_t - theta_p)) the waves +-s_p give the cosine W[t, p] +
+    W[t, p + P/2] and the sine i (W[t, p] - W[t, p + P/2]). Here a_m = (i/4) H_m(k R_t) i^{-m} for a line source; for a
+    plane wave of direction phi it is a phase for the grid's place, whatever m. Receivers are sources too, by
+    reciprocity, with k_0^2 dA in front; those of the far field are plane waves from where they lie, times
+    exp(i pi/4) / sqrt(8 pi k), the limit of (i/4) H_0(k r) sqrt(r) exp(-i k r). As a_{-m} = a_m, the real and the
+    imaginary part of W are real Fourier series, and a real FFT each.
+
+    A row is the same to the bit whichever others are asked for with it, so it may be kept or computed anew. Sources on
+    circles have few radii, and the series of the last few are kept.
 
     Holds for sources farther than the radius that `choose_directions` was asked for.
 
-    Arguments: geometry; what, "transmitters", "plane_waves" or "receivers"; directions.
+    Arguments: geometry, of which no point is kept; what, "transmitters", "plane_waves" or "receivers"; directions.
     """
-    k, orders = geometry.wavenumber, np.arange(-directions.order, directions.order + 1)
-    points: Real = getattr(geometry, what)
-    center = np.asarray(geometry.grid.center, dtype=np.float64)
-    receivers = what == "receivers"
-    scale = (2 * np.pi / geometry.wavelength) ** 2 * geometry.grid.pixel**2 if receivers else 1.0
-    if what == "plane_waves" or (receivers and geometry.far_field):
-        heading = -points if receivers else points
-        angle = np.arctan2(heading[:, 1], heading[:, 0])
-        phase = np.exp(1j * k * heading @ center)
-        series = phase[:, None] * np.exp(1j * np.outer(angle, orders))
-        scale = scale * np.exp(0.25j * np.pi) / np.sqrt(8 * np.pi * k) if receivers else scale
-    else:
-        offset = points - center
-        distance, angle = np.hypot(*offset.T), np.arctan2(offset[:, 1], offset[:, 0])
-        rounded, place = np.unique(np.round(k * distance, 9), return_inverse=True)  # circles have one radius
-        distinct = k * distance[np.unique(place, return_index=True)[1]] if len(rounded) < len(points) else k * distance
-        place = place if len(rounded) < len(points) else np.arange(len(points))
-        positive = _hankel(distinct, directions.order)[place]
-        series = positive[:, np.abs(orders)] * np.where((orders < 0) & (orders % 2 != 0), -1.0, 1.0)  # H_-m
-        series *= 0.25j * np.exp(1j * np.outer(angle, orders)) * np.array([1, -1j, -1, 1j])[orders % 4]
-    spread = np.zeros((len(points), directions.count), dtype=np.complex128)
-    spread[:, orders % directions.count] = series
-    waves = np.fft.fft(spread, axis=1) * (scale / directions.count)
-    one, other = waves[:, : directions.half], waves[:, directions.half :]
-    return np.concatenate([one + other, 1j * (one - other)], axis=1)
+
+    def __init__(self, geometry: BornGeometry, what: str, directions: Directions) -> None:
+        self.directions, self.wavenumber = directions, geometry.wavenumber
+        self.center = np.asarray(geometry.grid.center, dtype=np.float64)
+        receivers = what == "receivers"
+        self.plane = what == "plane_waves" or (receivers and geometry.far_field)
+        self.scale: complex = (2 * np.pi / geometry.wavelength) ** 2 * geometry.grid.pixel**2 if receivers else 1.0
+        if receivers and self.plane:
+            self.scale *= np.exp(0.25j * np.pi) / np.sqrt(8 * np.pi * self.wavenumber)
+        self._sign = -1.0 if receivers else 1.0
+        # Radii, in order and with infinity at the end, and their series: one attribute, so that no thread sees one
+        # without the other.
+        self._kept: tuple[Real, Real] = np.array([np.inf]), np.zeros((1, 2, directions.order + 1))
+
+    @property
+    def held(self) -> int:
+        """Bytes kept."""
+        return sum(array.nbytes for array in self._kept)
+
+    def __call__(self, points: Real) -> Complex:
+        """A block at a time, since it is done in double precision with several arrays of this size."""
+        out = np.empty((len(points), self.directions.count), dtype=np.complex128)
+        step = max(1, _BLOCK_VALUES // self.directions.count)
+        for start in range(0, len(points), step):
+            self._fill(out[start : start + step], points[start : start + step])
+        return out
+
+    def _fill(self, out: Complex, points: Real) -> None:
+        # All in real numbers: how NumPy multiplies complex ones may depend on their place in the array.
+        half, count = self.directions.half, self.directions.count
+        if self.plane:
+            x, y = np.ascontiguousarray(self._sign * points.T)
+            phase = self.wavenumber * (x * self.center[0] + y * self.center[1])
+            cos, sin, scale = np.cos(phase), np.sin(phase), complex(self.scale)
+            series = np.stack([scale.real * cos - scale.imag * sin, scale.real * sin + scale.imag * cos], 1)[:, :, None]
+        else:
+            x, y = np.ascontiguousarray((points - self.center).T)
+            series = self._series(self.wavenumber * np.hypot(x, y))
+        turn = np.multiply.outer(np.arctan2(y, x), np.arange(self.directions.order + 1.0))[:, None]
+        spectrum = np.empty((len(points), 2, self.directions.order + 1), dtype=np.complex128)
+        np.multiply(series, np.cos(turn), out=spectrum.real)
+        np.multiply(series, -np.sin(turn), out=spectrum.imag)  # irfft has exp(+i m theta): so this is the mirror image
+        waves = np.fft.irfft(spectrum, n=count, axis=2)
+        real, imag = waves[:, 0], waves[:, 1]
+        np.add(real[:, :half], real[:, half:], out=out[:, :half].real)
+        np.add(imag[:, :half], imag[:, half:], out=out[:, :half].imag)
+        np.subtract(imag[:, half:], imag[:, :half], out=out[:, half:].real)
+        np.subtract(real[:, :half], real[:, half:], out=out[:, half:].imag)
+
+    def _series(self, x: Real) -> Real:
+        """a_m of line sources at x = k R, m = 0 .. M: (n, 2, M + 1), real and imaginary parts."""
+        radii, series = self._kept
+        place = np.searchsorted(radii, x)
+        known = radii[place] == x
+        if not known.all():
+            new = np.unique(x[~known])
+            radii, series = np.concatenate([new, radii]), np.concatenate([self._line_sources(new), series])
+            order = np.argsort(radii)
+            radii, series = radii[order], series[order]
+            place = np.searchsorted(radii, x)
+            last = slice(None) if len(radii) <= _RADII else np.append(np.searchsorted(radii, new[: _RADII - 1]), -1)
+            self._kept = radii[last], series[last]
+        return series[place]
+
+    def _line_sources(self, x: Real) -> Real:
+        from scipy.special import hankel1
+
+        order, first = self.directions.order, hankel1(0, x) * (0.25 * self.scale)
+        j, y = _hankel_ratios(x, order)
+        j, y = first.real * j - first.imag * y, first.real * y + first.imag * j  # of H_m / 4, (M + 1, n)
+        out = np.empty((len(x), 2, order + 1))
+        # i^{1 - m} (J + i Y) is i J - Y, J + i Y, Y - i J, -J - i Y, and so on
+        for m, (real, imag) in enumerate([(-y, j), (j, y), (y, -j), (-j, -y)]):
+            out[:, 0, m::4], out[:, 1, m::4] = real[m::4].T, imag[m::4].T
+        return out
 
 
-def _hankel(x: Real, order: int) -> Complex:
-    """H_m(x) for m = 0 .. order: (len(x), order + 1)."""
-    from scipy.special import hankel1
+def _hankel_ratios(x: Real, order: int) -> Real:
+    """H_m(x) / H_0(x), m = 0 .. order, by H_{m+1} = (2m / x) H_m - H_{m-1}, which is stable upwards since Y_m grows.
 
-    return np.asarray(hankel1(0, x))[:, None] * _hankel_ratios(x, order)
-
-
-def _hankel_ratios(x: Real, order: int) -> Complex:
-    """H_m(x) / H_0(x) by H_{m+1} = (2m / x) H_m - H_{m-1}, which is stable upwards since Y_m grows."""
+    Returns real and imaginary parts, (2, order + 1, len(x)).
+    """
     from scipy.special import hankel1e
 
-    out = np.ones((len(x), order + 1), dtype=np.complex128)
+    count = len(x)
+    out = np.zeros((order + 1, 2 * count))  # rows are short and many, so that each step has to cost little
+    out[0, :count] = 1.0
     if order > 0:
-        out[:, 1] = hankel1e(1, x) / hankel1e(0, x)
-    for m in range(1, order):
-        out[:, m + 1] = (2 * m / x) * out[:, m] - out[:, m - 1]
-    return out
+        ratio = hankel1e(1, x) / hankel1e(0, x)
+        out[1] = np.concatenate([ratio.real, ratio.imag])
+    factors = np.multiply.outer(2 * np.arange(1.0, order), 1 / np.concatenate([x, x]))
+    rows = list(out)
+    for before, last, after, factor in zip(rows, rows[1:], rows[2:], factors, strict=False):
+        np.multiply(factor, last, after)
+        np.subtract(after, before, after)
+    return out.reshape(order + 1, 2, count).transpose(1, 0, 2)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
-from dataclasses import replace
-from functools import cached_property
+from collections.abc import Callable, Iterable, Iterator
+from functools import cached_property, reduce
 
 import numpy as np
 import torch
@@ -14,17 +13,21 @@ from torch import Tensor
 from plugstream._graphs import Graphed
 from plugstream.linalg import largest_eigenvalue
 from plugstream.models import nufft_triton
-from plugstream.models.born_dense import weigh
-from plugstream.models.born_expansion import Expansion, coefficients
+from plugstream.models.born_dense import fits, weigh
+from plugstream.models.born_expansion import Coefficients, Expansion
 from plugstream.models.nufft import Nufft, make_nufft
-from plugstream.scans.geometry import BornGeometry
+from plugstream.scans.geometry import BornGeometry, Points
 
-__all__ = ["FastBorn", "expand", "fold"]
+__all__ = ["TABLE_BYTES", "FastBorn", "expand", "fold"]
 
 # Products of waves, P^2 values an image, are formed for so many values at once.
 _BLOCK_VALUES = 1 << 24
-# Sources whose coefficients are computed at once.
-_ROWS = 4096
+# Rows of sources are taken for so many values at once, 8 MB in single precision; and computed for a part of that, since
+# it is done in double precision.
+_ROW_VALUES = 1 << 20
+_COMPUTED_VALUES = 1 << 17
+# A table of the sources of all views is kept up to so many bytes.
+TABLE_BYTES = {"cpu": 64 << 20, "cuda": 4 << 30}
 
 
 class FastBorn:
@@ -41,8 +44,9 @@ class FastBorn:
 
     Holds for sources and receivers beyond the radius of `plan_expansion`, or plane waves and the far field.
     The cost is that of an FFT, of P^2/4 interpolations, and of products with P^2 values for every view; P is about
-    2 k a, a the radius of the image. T, R and the plan of the FFT are all that is kept. Images here are (n, H, W), data
-    (n, B, receivers), and `index` the B views or None for all.
+    2 k a, a the radius of the image. R and the plan of the FFT are kept, and T up to `TABLE_BYTES`; beyond, the rows of
+    a batch are computed when they are needed, with the same result to the bit, and memory does not grow with the views.
+    Images here are (n, H, W), data (n, B, receivers), and `index` the B views or None for all.
 
     Arguments: geometry; expansion from `plan_expansion`; nufft, the form of the FFT (see `make_nufft`).
     """
@@ -63,9 +67,12 @@ class FastBorn:
         self.shape, self.n_views = geometry.grid.shape, geometry.n_views
         self.device, self.dtype, self.half = device, dtype, directions.half
         self.data_dtype = torch.complex64 if dtype == torch.float32 else torch.complex128
-        sources = "transmitters" if geometry.transmitters is not None else "plane_waves"
-        self._sources = self._table(geometry, sources, expansion)
-        self._receivers = self._table(geometry, "receivers", expansion).mul_(0.5)  # `expand` leaves out a half
+        what = "transmitters" if geometry.transmitters is not None else "plane_waves"
+        self._coefficients = Coefficients(geometry, what, directions)
+        self._points = _sources(geometry)
+        self._table: Tensor | None = self._computed(self._coefficients, self._points) if self._keeps() else None
+        receivers = Coefficients(geometry, "receivers", directions)
+        self._receivers = self._computed(receivers, geometry.receivers).mul_(0.5)  # `expand` leaves out a half
         s = directions.vectors()
         sign = np.where(np.tril(np.ones((self.half, self.half), dtype=bool)), 1.0, -1.0)[..., None]
         frequencies = geometry.wavenumber * geometry.grid.pixel * (s[:, None] + sign * s).reshape(-1, 2)
@@ -75,71 +82,122 @@ class FastBorn:
 
     @property
     def held(self) -> int:
-        """Bytes kept."""
-        tensors = [self._sources, self._receivers]
+        """Bytes kept beside the geometry."""
+        tensors = [self._receivers]
+        if self._table is not None:
+            tensors.append(self._table)
         if "_receiver_gram" in vars(self):  # made when it is first asked for
             tensors.append(self._receiver_gram)
-        return sum(t.numel() * t.element_size() for t in tensors) + self.nufft.held
+        return sum(t.nbytes for t in tensors) + self._coefficients.held + self.nufft.held
 
     def forward(self, images: Tensor, index: Tensor | None) -> Tensor:
-        rows = self._rows(index)
-        parts = [self._scatter(self._products(some), rows) for some in images.split(self._at_once())]
-        return torch.cat(parts) if len(parts) > 1 else parts[0]
+        parts = []
+        for some in images.split(self._at_once()):
+            products = self._products(some)
+            parts.append(_cat([self._scatter(products, rows) for _, rows in self._blocks(index)], 1))
+        return _cat(parts)
 
     def adjoint(self, data: Tensor, index: Tensor | None) -> Tensor:
-        rows = self._rows(index)
-        parts = [self._image(self._collect(some, rows)) for some in data.split(self._at_once())]
-        return torch.cat(parts) if len(parts) > 1 else parts[0]
+        parts = []
+        for some in data.split(self._at_once()):
+            sums = (self._collect(some[:, views], rows) for views, rows in self._blocks(index))
+            parts.append(self._image(reduce(Tensor.add_, sums)))
+        return _cat(parts)
 
     def gradient(
         self, images: Tensor, data: Tensor, index: Tensor | None, weights: Tensor | None, mask: Tensor | None
     ) -> Tensor:
         """Residual and adjoint on the few numbers of the data, with the sources' rows taken once."""
-        views = None if index is None else index.to(self.device)
-        return self._graphed(images, data, views, weights, mask)
+        if self._table is not None:
+            views = None if index is None else index.to(self.device)
+            return self._graphed(images, data, views, weights, mask)
+        if self._count(index) <= self._views_at_once():
+            return self._graphed_rows(images, data, self._rows(index), weights, mask)
+        return self._gradient(images, data, index, weights, mask)
 
     @cached_property
     def _graphed(self) -> Graphed:
         return Graphed(self._gradient)
 
+    @cached_property
+    def _graphed_rows(self) -> Graphed:
+        return Graphed(self._gradient_of_rows)
+
     def _gradient(
         self, images: Tensor, data: Tensor, index: Tensor | None, weights: Tensor | None, mask: Tensor | None
     ) -> Tensor:
-        rows, parts = self._rows(index), []
+        return self._gradient_of(images, data, lambda: self._blocks(index), weights, mask)
+
+    def _gradient_of_rows(
+        self, images: Tensor, data: Tensor, rows: Tensor, weights: Tensor | None, mask: Tensor | None
+    ) -> Tensor:
+        return self._gradient_of(images, data, lambda: [(slice(None), rows)], weights, mask)
+
+    def _gradient_of(
+        self,
+        images: Tensor,
+        data: Tensor,
+        blocks: Callable[[], Iterable[tuple[slice, Tensor]]],
+        weights: Tensor | None,
+        mask: Tensor | None,
+    ) -> Tensor:
+        def collect(products: Tensor, data: Tensor, views: slice, rows: Tensor) -> Tensor:
+            residual = self._scatter(products, rows)
+            residual -= data[:, views]
+            return self._collect(weigh(residual, weights, mask, views), rows)
+
+        parts = []
         for start in range(0, len(images), self._at_once()):
             some = slice(start, start + self._at_once())
-            residual = self._scatter(self._products(images[some]), rows)
-            residual -= data[some] if len(data) > 1 else data
-            parts.append(self._image(self._collect(weigh(residual, weights, mask), rows)))
-        return torch.cat(parts) if len(parts) > 1 else parts[0]
+            products, part = self._products(images[some]), data[some] if len(data) > 1 else data
+            sums = (collect(products, part, views, rows) for views, rows in blocks())
+            parts.append(self._image(reduce(Tensor.add_, sums)))
+        return _cat(parts)
 
     def normal(self, index: Tensor | None, weights: Tensor | None) -> Callable[[Tensor], Tensor]:
         """sum_i w_i Re(H_i^H H_i x) through R^H R, (P, P), where that is smaller than R there and back.
 
         With many views the same is done with the sources. Holds where no receiver is masked.
         """
-        rows = self._rows(index)
-        weighed = rows if weights is None else weights[:, None] * rows
-        if 2 * len(self._receivers) <= self.waves:
+        few_receivers, few_views = 2 * len(self._receivers) <= self.waves, 2 * self._count(index) <= self.waves
+        if few_views:
+            rows = self._rows(index)
+            weighed = rows if weights is None else weights[:, None] * rows
+            if few_receivers:
 
-            def there_and_back(images: Tensor) -> Tensor:
-                return self._image(self._collect(self._scatter(self._products(images), rows), weighed))
+                def there_and_back(images: Tensor) -> Tensor:
+                    return self._image(self._collect(self._scatter(self._products(images), rows), weighed))
 
-            return self._in_blocks(there_and_back)
-        gram = self._receiver_gram.mT
-        if 2 * len(rows) > self.waves:
-            sources = _stack(weighed.mH @ rows)
+                return self._in_blocks(there_and_back)
+            gram = self._receiver_gram.mT
+            stacked, transposed = _stack(rows), _stack(weighed).mT
 
-            def both_grams(images: Tensor) -> Tensor:
-                return self._image((_join(sources @ self._products(images)) @ gram).real)
+            def receiver_gram(images: Tensor) -> Tensor:
+                return self._image(transposed @ _stack(_join(stacked @ self._products(images)) @ gram))
 
-            return self._in_blocks(both_grams)
-        stacked, transposed = _stack(rows), _stack(weighed).mT
+            return self._in_blocks(receiver_gram)
+        sources = self._source_gram(index, weights)
+        if few_receivers:
+            receivers = _stack(self._receivers)
 
-        def one_gram(images: Tensor) -> Tensor:
-            return self._image(transposed @ _stack(_join(stacked @ self._products(images)) @ gram))
+            def source_gram(images: Tensor) -> Tensor:
+                data = sources @ _join(receivers @ self._products(images)).mT  # (n, P, receivers)
+                return self._image(_stack(data.mT).mT @ receivers)
 
-        return self._in_blocks(one_gram)
+            return self._in_blocks(source_gram)
+        gram, stacked = self._receiver_gram.mT, _stack(sources)
+
+        def both_grams(images: Tensor) -> Tensor:
+            return self._image((_join(stacked @ self._products(images)) @ gram).real)
+
+        return self._in_blocks(both_grams)
+
+    def _source_gram(self, index: Tensor | None, weights: Tensor | None) -> Tensor:
+        """T^H W T, (P, P), for any number of views."""
+        parts = (
+            (rows if weights is None else weights[views, None] * rows).mH @ rows for views, rows in self._blocks(index)
+        )
+        return reduce(Tensor.add_, parts)
 
     def normal_each(self, images: Tensor, index: Tensor, mask: Tensor | None) -> Tensor:
         """Re(H_i^H H_i x_i), an image for each view."""
@@ -192,13 +250,15 @@ class FastBorn:
         """R^H R, (P, P)."""
         return self._receivers.mH @ self._receivers
 
-    def grown(self, more: BornGeometry) -> FastBorn:
-        """With the views of `more` after these; receivers and the FFT's plan are shared."""
-        sources = "transmitters" if more.transmitters is not None else "plane_waves"
+    def grown(self, geometry: BornGeometry) -> FastBorn:
+        """With the views of `geometry`, of which these are the first; receivers and the FFT's plan are shared."""
         out = copy.copy(self)
-        vars(out).pop("_graphed", None)  # it has the sources of these views only
-        out._sources = torch.cat([self._sources, self._table(more, sources, self.expansion)])
-        out.n_views = len(out._sources)
+        for name in ("_graphed", "_graphed_rows"):  # they have these views
+            vars(out).pop(name, None)
+        out.n_views, out._points = geometry.n_views, _sources(geometry)
+        if self._table is not None:
+            more = self._computed(self._coefficients, out._points[self.n_views :]) if out._keeps() else None
+            out._table = None if more is None else torch.cat([self._table, more])
         return out
 
     def green_squared_norm(self) -> float:
@@ -241,27 +301,52 @@ class FastBorn:
 
     def _in_blocks(self, apply: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
         def blocks(images: Tensor) -> Tensor:
-            parts = [apply(some) for some in images.split(self._at_once())]
-            return torch.cat(parts) if len(parts) > 1 else parts[0]
+            return _cat([apply(some) for some in images.split(self._at_once())])
 
         return blocks
 
     def _at_once(self) -> int:
         return max(1, _BLOCK_VALUES // self.waves**2)
 
-    def _rows(self, index: Tensor | None) -> Tensor:
-        return self._sources if index is None else self._sources.index_select(0, index.to(self.device))
+    def _views_at_once(self) -> int:
+        return max(1, _ROW_VALUES // self.waves)
 
-    def _table(self, geometry: BornGeometry, what: str, expansion: Expansion) -> Tensor:
-        """Coefficients of all sources, some at a time, since they are computed in double precision by larger arrays."""
-        points = getattr(geometry, what)
-        out = torch.empty((len(points), expansion.directions.count), device=self.device, dtype=self.data_dtype)
-        for start in range(0, len(points), _ROWS):
-            some = points[start : start + _ROWS]
-            part = replace(geometry, mask=None, **{what: some})
-            table = coefficients(part, what, expansion.directions)
-            out[start : start + _ROWS] = torch.from_numpy(table)
+    def _count(self, index: Tensor | None) -> int:
+        return self.n_views if index is None else len(index)
+
+    def _blocks(self, index: Tensor | None) -> Iterator[tuple[slice, Tensor]]:
+        """Slices of the batch of views with their rows, the same blocks with a table and without."""
+        step = self._views_at_once()
+        for start in range(0, self._count(index), step):
+            views = slice(start, start + step)
+            yield views, self._rows(views if index is None else index[views])
+
+    def _rows(self, views: Tensor | slice | None) -> Tensor:
+        if self._table is None:
+            which = views.cpu().numpy() if isinstance(views, Tensor) else views or slice(None)
+            return self._computed(self._coefficients, self._points[which])
+        if isinstance(views, Tensor):
+            return self._table.index_select(0, views.to(self.device))
+        return self._table if views is None else self._table[views]
+
+    def _computed(self, coefficients: Coefficients, points: Points) -> Tensor:
+        """Rows of these points, a block at a time, since they are computed in double precision on the CPU."""
+        out = torch.empty((len(points), self.waves), device=self.device, dtype=self.data_dtype)
+        step = max(1, _COMPUTED_VALUES // self.waves)
+        on_gpu = self.device.type == "cuda"  # which then copies by itself
+        for start in range(0, len(points), step):
+            rows = torch.from_numpy(coefficients(points[start : start + step])).to(self.data_dtype)
+            out[start : start + step].copy_(rows.pin_memory() if on_gpu else rows, non_blocking=on_gpu)
         return out
+
+    def _keeps(self) -> bool:
+        return fits(TABLE_BYTES, self.n_views * self.waves, self.device, self.dtype)
+
+
+def _sources(geometry: BornGeometry) -> Points:
+    points = geometry.plane_waves if geometry.transmitters is None else geometry.transmitters
+    assert points is not None  # a plan was made
+    return points
 
 
 def expand(values: Tensor, total: Tensor) -> Tensor:
@@ -309,3 +394,7 @@ def _join(stacked: Tensor) -> Tensor:
     """The inverse of `_stack`."""
     half = stacked.shape[-2] // 2
     return torch.complex(stacked[..., :half, :], stacked[..., half:, :])
+
+
+def _cat(parts: list[Tensor], axis: int = 0) -> Tensor:
+    return torch.cat(parts, axis) if len(parts) > 1 else parts[0]
