@@ -14,7 +14,7 @@ import zarr
 from hypothesis import HealthCheck, example, given, settings, strategies as st
 
 from plugstream import BornGeometry, DamagedError, Grid, ScanWriter, _native, open_scan, ring
-from plugstream.scans import places, store
+from plugstream.scans import chunks, places, store
 from plugstream.scans.places import LocalFiles, Piece, crc32c
 
 NATIVE = hasattr(_native.load(), "read_chunks")
@@ -109,6 +109,17 @@ def test_the_native_checksum_is_that_of_another_library(tmp_path, size, count, d
     said = files.read(pieces, out)
     assert [n for n, what in enumerate(said) if what] == [at // (size + 4)]
     assert said[at // (size + 4)] == "its chunk fails its checksum"
+
+
+def test_what_is_read_in_parts_is_the_same(scan, tmp_path, monkeypatch):
+    monkeypatch.setattr(chunks, "_AT_ONCE", 7)
+    path = shutil.copytree(scan[0], tmp_path / "scan.zarr")
+    assert np.array_equal(open_scan(path).read().numpy(), scan[1])
+    for shard in ("0", "2"):
+        (path / "data" / "c" / shard / "0").unlink()
+    with pytest.raises(DamagedError) as caught:
+        open_scan(path).read()
+    assert set(caught.value.views) == {*range(16), *range(32, 48)}
 
 
 @pytest.mark.usefixtures("form")

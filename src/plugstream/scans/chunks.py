@@ -26,6 +26,7 @@ __all__ = ["ChunkReader", "Layout", "crc32c", "encode_shard", "first_of"]
 _ABSENT = 2**64 - 1
 _REMEMBERED = 4_000_000  # chunks whose places in their shards are remembered, 16 bytes each
 _FARTHEST = 2**62  # no file is as long
+_AT_ONCE = 1 << 16  # views, for each of which there are a few Python objects while they are read
 _BYTES = {"name": "bytes", "configuration": {"endian": "little"}}
 _CRC32C = {"name": "crc32c"}
 # What may be in an array's zarr.json; another name is of a Zarr that we do not know, or was damaged.
@@ -150,6 +151,21 @@ class ChunkReader:
 
     def read(self, views: NDArray[np.int64]) -> NDArray[Any]:
         """The rows of these views, (B, *row); a `DamagedError` names those that cannot be had."""
+        if len(views) <= _AT_ONCE:
+            return self._read(views)
+        out = np.empty((len(views), *self.layout.row), dtype=self.layout.dtype)
+        bad: dict[int, str] = {}
+        for start in range(0, len(views), _AT_ONCE):
+            some = slice(start, start + _AT_ONCE)
+            try:
+                out[some] = self._read(views[some])
+            except DamagedError as error:
+                bad.update(error.views)
+        if bad:
+            raise DamagedError(self.name, bad)
+        return out
+
+    def _read(self, views: NDArray[np.int64]) -> NDArray[Any]:
         layout = self.layout
         shards: dict[int, dict[int, list[int]]] = {}  # shard, chunk within it, rows of the result
         for row, view in enumerate(views.tolist()):
