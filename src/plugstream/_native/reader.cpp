@@ -106,6 +106,11 @@ public:
     File(const File&) = delete;
     File& operator=(const File&) = delete;
 
+    int64_t size() const {
+        struct stat found;
+        return ::fstat(handle_, &found) == 0 ? found.st_size : 0;
+    }
+
     // Fills memory with whole blocks from `first` on; returns how many bytes of `wanted` there were, or an error below 0.
     int64_t read(uint8_t* memory, int64_t first, int64_t wanted) {
         int64_t done = 0;
@@ -145,13 +150,18 @@ void read(const Chunk* chunks, size_t count, size_t bytes, bool direct, int* fat
         const Chunk& run = chunks[begin];
         if (begin == 0 || std::strcmp(run.path, chunks[begin - 1].path) != 0)
             file = std::make_unique<File>(run.path, direct);
-        for (end = begin + 1; end < count && end - begin < together; ++end)
+        for (end = begin + 1; end < count && end - begin < together && run.offset >= 0; ++end)
             if (std::strcmp(run.path, chunks[end].path) != 0 ||
                 chunks[end].offset != run.offset + static_cast<int64_t>((end - begin) * stride))
                 break;
-        const int64_t before = run.offset % aligned, wanted = before + static_cast<int64_t>((end - begin) * stride);
+        const int64_t offset = run.offset < 0 && !file->error ? file->size() + run.offset : run.offset;
+        if (offset < 0) {
+            std::fill(fates + begin, fates + end, file->error ? file->error : cut_short);
+            continue;
+        }
+        const int64_t before = offset % aligned, wanted = before + static_cast<int64_t>((end - begin) * stride);
         uint8_t* memory = scratch((wanted + aligned - 1) / aligned * aligned);
-        const int64_t got = file->error ? -file->error : file->read(memory, run.offset - before, wanted);
+        const int64_t got = file->error ? -file->error : file->read(memory, offset - before, wanted);
         for (size_t n = begin; n < end; ++n) {
             const uint8_t* from = memory + before + (n - begin) * stride;
             uint32_t said;

@@ -9,7 +9,7 @@ namespace plugstream::reader {
 
 struct Chunk {
     const char* path;
-    int64_t offset;  // within the file
+    int64_t offset;  // within the file, or below zero from its end
     uint8_t* target;
 };
 

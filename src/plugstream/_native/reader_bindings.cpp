@@ -21,8 +21,7 @@ void read_chunks(nb::list paths, Array<const int64_t, 1> offsets, Array<const in
     names.reserve(count);
     for (size_t n = 0; n < count; ++n) {
         const int64_t offset = offsets.data()[n], row = rows.data()[n];
-        expect(offset >= 0 && row >= 0 && static_cast<size_t>(row) < out.shape(0),
-               "offsets must not be negative, and rows must be those of out");
+        expect(row >= 0 && static_cast<size_t>(row) < out.shape(0), "rows must be those of out");
         const nb::bytes path = nb::cast<nb::bytes>(paths[n]);
         names.emplace_back(path.c_str(), path.size());
         chunks.push_back({names.back().c_str(), offset, out.data() + row * bytes});
@@ -37,8 +36,8 @@ void bind(nb::module_& m) {
     if (!available()) return;
     m.def("read_chunks", &read_chunks, "paths"_a, "offsets"_a.noconvert(), "rows"_a.noconvert(), "out"_a.noconvert(),
           "fates"_a.noconvert(), nb::kw_only(), "direct"_a,
-          "Read a chunk from each path and offset into its row of out, and check it against the crc32c behind it: its "
-          "fate is 0, -1 if it is cut short, -2 if its checksum is wrong, or the system's error number.");
+          "Read a chunk from each path and offset, from the end if below zero, into its row of out, and check it "
+          "against the crc32c behind it: its fate is 0, -1 if it is cut short, -2 if its checksum is wrong, or the system's error number.");
 }
 
 }  // namespace plugstream::reader

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plugstream.errors import DamagedError, InputError
-from plugstream.scans.places import CRC, Files, Piece, crc32c, failure
+from plugstream.scans.places import CHUNK_FAULTS, CRC, Files, Piece, crc32c
 
 __all__ = ["ChunkReader", "Layout", "crc32c", "encode_shard", "first_of"]
 
@@ -174,9 +174,9 @@ class ChunkReader:
         bad: dict[int, str] = {}
         pieces: list[Piece] = []
         wanted: list[list[int]] = []  # rows of the result, for each piece
+        indices = self._find(shards)
         for shard, chunks in shards.items():
-            file = f"{self.name}/{layout.file(shard)}"
-            places, wrong = self._index(shard, file)
+            file, (places, wrong) = self._file(shard), indices[shard]
             for number in sorted(chunks):
                 rows = chunks[number]
                 offset, size = (0, 0) if places is None else places[number].tolist()
@@ -201,25 +201,37 @@ class ChunkReader:
             raise DamagedError(self.name, bad)
         return out
 
-    def _index(self, shard: int, file: str) -> tuple[NDArray[np.uint64] | None, str]:
-        """Where the chunks of a shard lie, or what is wrong; of a full one, which is never written again, it is
-        remembered."""
+    def _file(self, shard: int) -> str:
+        return f"{self.name}/{self.layout.file(shard)}"
+
+    def _find(self, shards: Iterable[int]) -> dict[int, tuple[NDArray[np.uint64] | None, str]]:
+        """Where the chunks of shards lie, or what is wrong; full ones, which are never written again, are remembered.
+
+        An index is like a chunk, some bytes with their checksum, at the end of its file.
+        """
         layout = self.layout
         if not layout.sharded:
-            return np.array([[0, layout.chunk_bytes + CRC]], dtype=np.uint64), ""
-        known = self._indices.get(shard)
-        if known is not None:
-            return known, ""
-        try:
-            content = self.files.last(file, layout.index_bytes)
-        except Exception as error:  # an I/O error of the disk or of a distant store, of whatever kind
-            return None, failure(file, error)
-        if len(content) != layout.index_bytes or crc32c(content[:-CRC]) != content[-CRC:]:
-            return None, "the index of its shard fails its checksum"
-        index = np.frombuffer(content, dtype="<u8", count=2 * (layout.shard // layout.chunk)).reshape(-1, 2)
-        if (len(self._indices) + 1) * len(index) <= _REMEMBERED and int(index.max()) < _ABSENT:
-            self._indices[shard] = index
-        return index, ""
+            return dict.fromkeys(shards, (np.array([[0, layout.chunk_bytes + CRC]], dtype=np.uint64), ""))
+        found: dict[int, tuple[NDArray[np.uint64] | None, str]] = {}
+        unknown = []
+        for shard in shards:
+            if (known := self._indices.get(shard)) is None:
+                unknown.append(shard)
+            else:
+                found[shard] = known, ""
+        read = np.empty((len(unknown), layout.index_bytes - CRC), dtype=np.uint8)
+        said = self.files.read([Piece(self._file(s), -layout.index_bytes, n) for n, s in enumerate(unknown)], read)
+        for shard, content, what in zip(unknown, read, said, strict=True):
+            if what in CHUNK_FAULTS:
+                found[shard] = None, "the index of its shard fails its checksum"
+            elif what:
+                found[shard] = None, what
+            else:
+                index = content.view("<u8").reshape(-1, 2).copy()
+                found[shard] = index, ""
+                if (len(self._indices) + 1) * len(index) <= _REMEMBERED and int(index.max()) < _ABSENT:
+                    self._indices[shard] = index
+        return found
 
 
 def _misplaced(offset: int, size: int, expected: int) -> str:

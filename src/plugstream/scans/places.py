@@ -15,18 +15,19 @@ from numpy.typing import NDArray
 from plugstream import _native
 from plugstream.errors import InputError
 
-__all__ = ["CRC", "Files", "LocalFiles", "Piece", "ZarrFiles", "ZipFiles", "crc32c", "failure"]
+__all__ = ["CHUNK_FAULTS", "CRC", "Files", "LocalFiles", "Piece", "ZarrFiles", "ZipFiles", "crc32c"]
 
 CRC = 4  # bytes of a checksum
 _TOGETHER = 4 << 20  # pieces that lie one after another are read at once, up to so many bytes
 _FATES = {0: "", -1: "its chunk is cut short", -2: "its chunk fails its checksum"}
+CHUNK_FAULTS = (_FATES[-1], _FATES[-2])  # what is wrong with the bytes, and not with the file
 
 
 class Piece(NamedTuple):
     """Bytes with their crc32c behind them, and where they are wanted."""
 
     name: str  # of the file
-    offset: int
+    offset: int  # within it, or below zero from its end
     row: int  # of the array that is filled
 
 
@@ -35,9 +36,6 @@ class Files(Protocol):
 
     def load(self, name: str) -> bytes:
         """All of a file; FileNotFoundError if it is not there."""
-
-    def last(self, name: str, count: int) -> bytes:
-        """The last bytes of a file; FileNotFoundError if it is not there."""
 
     def read(self, pieces: Sequence[Piece], out: NDArray[np.uint8]) -> list[str]:
         """Fill rows of `out` (rows, bytes), each with a piece, and say of each piece what is wrong, "" if nothing.
@@ -62,11 +60,6 @@ class LocalFiles:
     def load(self, name: str) -> bytes:
         return (self.folder / name).read_bytes()
 
-    def last(self, name: str, count: int) -> bytes:
-        with open(f"{self._root}/{name}", "rb") as file:
-            file.seek(max(0, file.seek(0, os.SEEK_END) - count))
-            return file.read()
-
     def read(self, pieces: Sequence[Piece], out: NDArray[np.uint8]) -> list[str]:
         if self._native is None:
             return _read(pieces, out, self._part)
@@ -75,13 +68,16 @@ class LocalFiles:
         offsets = np.array([piece.offset for piece in pieces], dtype=np.int64)
         rows = np.array([piece.row for piece in pieces], dtype=np.int64)
         self._native([paths[piece.name] for piece in pieces], offsets, rows, out, fates, direct=self.direct)
-        said = zip(pieces, fates.tolist(), strict=True)
-        return [
-            _FATES[fate] if fate <= 0 else failure(piece.name, OSError(fate, os.strerror(fate))) for piece, fate in said
-        ]
+        said = [_FATES.get(fate, "") for fate in fates.tolist()]
+        for number in np.flatnonzero(fates > 0).tolist():
+            error = OSError(int(fates[number]), os.strerror(fates[number]))
+            said[number] = _failure(pieces[number].name, error)
+        return said
 
     def _part(self, name: str, offset: int, count: int) -> bytes:
         with open(f"{self._root}/{name}", "rb", buffering=0) as file:
+            if offset < 0 and (offset := offset + file.seek(0, os.SEEK_END)) < 0:
+                return b""
             file.seek(offset)
             content = b""
             while len(content) < count and (more := file.read(count - len(content))):  # at most 2 GB at a time
@@ -114,9 +110,6 @@ class ZipFiles:
     def load(self, name: str) -> bytes:
         return self._part(name, 0, self._member(name).file_size)
 
-    def last(self, name: str, count: int) -> bytes:
-        return self._part(name, max(0, self._member(name).file_size - count), count)
-
     def read(self, pieces: Sequence[Piece], out: NDArray[np.uint8]) -> list[str]:
         return _read(pieces, out, self._part)
 
@@ -127,6 +120,7 @@ class ZipFiles:
 
     def _part(self, name: str, offset: int, count: int) -> bytes:
         member, (last, content) = self._member(name), self._unpacked
+        offset = offset if offset >= 0 else max(0, member.file_size + offset)
         if last == name:
             return content[offset : offset + count]
         with self.path.open("rb") as file:
@@ -155,18 +149,13 @@ class ZarrFiles:
     def load(self, name: str) -> bytes:
         return self._get(name, None)
 
-    def last(self, name: str, count: int) -> bytes:
-        from zarr.abc.store import SuffixByteRequest
-
-        return self._get(name, SuffixByteRequest(count))
-
     def read(self, pieces: Sequence[Piece], out: NDArray[np.uint8]) -> list[str]:
         return _read(pieces, out, self._part)
 
     def _part(self, name: str, offset: int, count: int) -> bytes:
-        from zarr.abc.store import RangeByteRequest
+        from zarr.abc.store import RangeByteRequest, SuffixByteRequest
 
-        return self._get(name, RangeByteRequest(offset, offset + count))
+        return self._get(name, SuffixByteRequest(count) if offset < 0 else RangeByteRequest(offset, offset + count))
 
     def _get(self, name: str, part: Any) -> bytes:
         from zarr.core.buffer import default_buffer_prototype
@@ -193,7 +182,7 @@ def _read(pieces: Sequence[Piece], out: NDArray[np.uint8], part: Callable[[str, 
         try:
             content = part(run[0].name, run[0].offset, len(run) * stride)
         except Exception as error:  # an I/O error of the disk or of a distant store, of whatever kind
-            said += [failure(piece.name, error) for piece in run]
+            said += [_failure(piece.name, error) for piece in run]
             continue
         for number, piece in enumerate(run):
             one = content[number * stride : (number + 1) * stride]
@@ -212,7 +201,7 @@ def _runs(pieces: Sequence[Piece], stride: int) -> Iterator[list[Piece]]:
     run: list[Piece] = []
     most = max(1, _TOGETHER // stride)
     for piece in pieces:
-        if run and (len(run) == most or piece[:2] != (run[-1].name, run[-1].offset + stride)):
+        if run and (len(run) == most or run[0].offset < 0 or piece[:2] != (run[-1].name, run[-1].offset + stride)):
             yield run
             run = []
         run.append(piece)
@@ -220,7 +209,7 @@ def _runs(pieces: Sequence[Piece], stride: int) -> Iterator[list[Piece]]:
         yield run
 
 
-def failure(name: str, error: Exception) -> str:
+def _failure(name: str, error: Exception) -> str:
     """What went wrong with reading a file, for a person."""
     if isinstance(error, FileNotFoundError):
         return f"the file {name} is missing"
