@@ -143,8 +143,8 @@ class MonitorSettings(_Section):
     measured_views: int | None = Field(
         None,
         ge=1,
-        description="views to measure distance and cost on, evenly spaced; all of a scan in memory if not given, and "
-        "up to 1000 of a larger one",
+        description="views to measure distance and cost on, evenly spaced; if not given all of a scan in memory or "
+        "with --watch-theory, and up to 1000 of a larger one",
     )
     watch_theory: bool = Field(
         False,

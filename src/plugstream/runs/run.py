@@ -299,9 +299,11 @@ class _Session:
         return result, fidelity.backprojection(some)
 
     def _measured_views(self, fidelity: LeastSquares) -> torch.Tensor | None:
-        """The views that distance and cost are measured on now, None for all."""
-        most, population = self.settings.monitor.measured_views, self.population
-        if population is not None and most is None and population.scan.nbytes > self.settings.scan.in_memory * 1e6:
+        """The views that distance and cost are measured on now, None for all, which is what the theory speaks of."""
+        monitor, population = self.settings.monitor, self.population
+        most = monitor.measured_views
+        large = population is not None and population.scan.nbytes > self.settings.scan.in_memory * 1e6
+        if large and most is None and not monitor.watch_theory:
             most = min(_MEASURED, max(_MEASURED // 10, _MEASURED_BYTES // (8 * self.scan.geometry.n_receivers)))
         return None if most is None else a_few(fidelity.available, most)
 
