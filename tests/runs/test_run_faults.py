@@ -388,6 +388,22 @@ def test_a_full_disk_is_one_line_and_loses_nothing(whole, tmp_path, limit, what)
     assert main(["resume", str(folder), "--iterations", "170"]) == 0
 
 
+@pytest.mark.parametrize("limit", [10, 1000])  # bytes, fewer than settings.toml has
+def test_a_run_that_cannot_begin_leaves_no_folder(scan, tmp_path, limit):
+    def set_limit() -> None:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+
+    words = ["reconstruct", str(scan), "--out", str(tmp_path / "run"), "--sigma", "0.02"]
+    done = subprocess.run(
+        [sys.executable, "-m", "plugstream", *words],
+        preexec_fn=set_limit, capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert "cannot write" in done.stderr.strip().splitlines()[-1]
+    assert list(tmp_path.iterdir()) == []
+
+
 READ_ONLY = """
 mount --bind "$1" "$1" && mount -o remount,ro,bind "$1" || exit 77
 "$2" -m plugstream resume "$1" --iterations 160

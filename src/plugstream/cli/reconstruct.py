@@ -27,7 +27,7 @@ def run(parsed: argparse.Namespace) -> int:
     """Form the image of a scan, a few views at a time."""
     settings = settings_of(parsed)
     from plugstream.recipes import check
-    from plugstream.runs.folder import free_folder, make_folder
+    from plugstream.runs.folder import free_folder, make_folder, remove_unbegun
     from plugstream.runs.views import open_live
     from plugstream.scans.store import open_scan
 
@@ -42,7 +42,11 @@ def run(parsed: argparse.Namespace) -> int:
     folder = make_folder(parsed.out or free_folder(f"{stem}-run"))
     where, saved = (shlex.quote(str(path)) for path in (parsed.scan, folder / "settings.toml"))
     command = f"plugstream reconstruct {where} --settings {saved}"
-    return reconstruct_scan(scan, settings, folder, command, parsed.scan)
+    try:
+        return reconstruct_scan(scan, settings, folder, command, parsed.scan)
+    except InputError:
+        remove_unbegun(folder)
+        raise
 
 
 def prepare(stored: StoredScan, settings: Settings) -> Scan:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,7 +11,7 @@ from pathlib import Path
 from plugstream.errors import InputError
 from plugstream.files import lock_folder, sync_folder, write_whole
 
-__all__ = ["free_folder", "lock", "make_folder", "write_text"]
+__all__ = ["free_folder", "lock", "make_folder", "remove_unbegun", "write_text"]
 
 
 def make_folder(path: Path) -> Path:
@@ -22,6 +23,12 @@ def make_folder(path: Path) -> Path:
     except OSError as error:
         raise InputError(f"cannot make the output folder {path}: {error.strerror}") from error
     return path
+
+
+def remove_unbegun(folder: Path) -> None:
+    """Remove the folder of a run that could not even begin, say on a full disk: it has no run.json to go on by."""
+    if {path.name for path in folder.iterdir()} <= {".lock", "settings.toml"}:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def free_folder(stem: str) -> Path:
