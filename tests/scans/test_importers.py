@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from plugstream import InputError, open_scan
+from plugstream import InputError, ScanWriter, open_scan
 from plugstream.cli import main
 from plugstream.scans.importers import import_hdf5, import_npz
 
@@ -360,3 +360,34 @@ def test_files_that_are_not_what_they_say(arrays, tmp_path):
         import_hdf5(tmp_path / "sums.h5", tmp_path / "s.zarr", VALUES)
     assert not (tmp_path / "s.zarr").exists()
     assert not list(tmp_path.glob(".*"))
+
+
+def full_disk(*_: object, **__: object) -> None:
+    raise OSError(28, "No space left on device")
+
+
+def test_what_a_killed_import_left_is_not_taken_for_ours(arrays, tmp_path, monkeypatch):
+    """The number of a process comes again, in a container at every start; and a full disk is told of the target."""
+    file = write(tmp_path / "f.h5", arrays, VALUES)
+
+    def commit_and_fail(writer: ScanWriter) -> None:
+        writer.commit()
+        full_disk()
+
+    with monkeypatch.context() as patched:
+        patched.setattr("shutil.rmtree", lambda *_, **__: None)  # it was killed, so that nothing was tidied up
+        patched.setattr("plugstream.scans.writer.ScanWriter.finish", commit_and_fail)
+        with pytest.raises(InputError, match=r"cannot write the scan \S*/s\.zarr: No space left on device$"):
+            import_hdf5(file, tmp_path / "s.zarr", {})
+    assert len(list(tmp_path.iterdir())) == 2
+    import_hdf5(file, tmp_path / "s.zarr", {})
+    same(tmp_path / "s.zarr", arrays)
+
+
+def test_a_disk_that_fills_during_an_import_is_told_of_the_target(arrays, tmp_path, monkeypatch):
+    file = write(tmp_path / "f.h5", arrays, VALUES)
+
+    monkeypatch.setattr("plugstream.scans.writer._Column._write", full_disk)
+    with pytest.raises(InputError, match=r"cannot write the scan \S*/s\.zarr: No space left on device$"):
+        import_hdf5(file, tmp_path / "s.zarr", {})
+    assert list(tmp_path.iterdir()) == [file]

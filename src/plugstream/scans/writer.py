@@ -25,7 +25,7 @@ from plugstream.scans.places import LocalFiles
 from plugstream.scans.scan import Scan, check_finite, check_truth
 from plugstream.scans.store import open_scan, read_attributes
 
-__all__ = ["ScanWriter", "difference", "save_scan"]
+__all__ = ["ScanWriter", "difference", "save_scan", "whole_scan"]
 
 # A shard is what a commit writes again while it fills, so it is small; and yet a scan is not a million files.
 _SHARD_BYTES = 4 << 20
@@ -168,12 +168,12 @@ class ScanWriter:
     def _guarded(self) -> Iterator[None]:
         """An error of the disk becomes one line and closes the writer, since what it holds may be half of a view."""
         if self._lock is None:
-            raise InputError(f"the writer of {self.path} is closed; open the scan again to go on")
+            raise _UnwrittenError(f"the writer of {self.path} is closed; open the scan again to go on")
         try:
             yield
         except OSError as error:
             self.close()
-            raise InputError(
+            raise _UnwrittenError(
                 f"cannot write the scan {self.path}: {error.strerror or error}; mend that, and open it again to go on "
                 f"after its {self.committed} views"
             ) from error
@@ -341,29 +341,41 @@ def save_scan(scan: Scan, path: str | Path) -> None:
         raise InputError(f"{target} exists already; remove it or choose another name")
     if not target.parent.is_dir():
         raise InputError(f"the folder {target.parent} does not exist; make it first")
-    # A process that was killed leaves its own behind, and a later one may have its number.
-    partial = target.with_name(f".{target.name}.{uuid.uuid4().hex}.saving")
     per_shard = min(_views_per_shard(8 * geometry.n_receivers), geometry.n_views)
     truth = None if scan.truth is None else np.asarray(scan.truth)
+    with (
+        whole_scan(target) as partial,
+        ScanWriter(partial, geometry, provenance=scan.provenance, truth=truth, views_per_shard=per_shard) as writer,
+    ):
+        for start in range(0, geometry.n_views, per_shard):
+            views = torch.arange(start, min(start + per_shard, geometry.n_views))
+            some = geometry.with_views(views.numpy())
+            data = scan.read(views).numpy()  # first, since masks and fields on a disk are read with it
+            rows = {name: getattr(some, name) for name in (*SOURCES, "mask")}
+            writer.append(data, **{name: None if value is None else value[:] for name, value in rows.items()})
+        writer.finish()
+
+
+@contextmanager
+def whole_scan(target: Path) -> Iterator[Path]:
+    """A place beside `target` to write a scan to, which becomes the target when the block is left without an error.
+
+    Otherwise nothing half-written is left behind, and a disk that failed is told in one line that names the target.
+    What a process leaves that was killed is never taken for ours, though a later process may have its number.
+    """
+    partial = target.with_name(f".{target.name}.{uuid.uuid4().hex}.partial")
     try:
-        with ScanWriter(
-            partial, geometry, provenance=scan.provenance, truth=truth, views_per_shard=per_shard
-        ) as writer:
-            for start in range(0, geometry.n_views, per_shard):
-                views = torch.arange(start, min(start + per_shard, geometry.n_views))
-                some = geometry.with_views(views.numpy())
-                data = scan.read(views).numpy()  # first, since masks and fields on a disk are read with it
-                rows = {name: getattr(some, name) for name in (*SOURCES, "mask")}
-                writer.append(data, **{name: None if value is None else value[:] for name, value in rows.items()})
-            writer.finish()
+        yield partial
         partial.rename(target)
-    except (OSError, InputError) as error:
-        cause = error.__cause__ if isinstance(error, InputError) else error
-        if not isinstance(cause, OSError):
-            raise
-        raise InputError(f"cannot write the scan {target}: {cause.strerror or cause}") from error
+    except (OSError, _UnwrittenError) as error:
+        cause = error.__cause__ if isinstance(error, _UnwrittenError) else error
+        raise InputError(f"cannot write the scan {target}: {getattr(cause, 'strerror', None) or cause}") from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)
+
+
+class _UnwrittenError(InputError):
+    """The disk did not take what was to be written."""
 
 
 def _views_per_shard(view_bytes: int) -> int:

@@ -8,8 +8,6 @@ background, center and far_field may be left out.
 from __future__ import annotations
 
 import difflib
-import os
-import shutil
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -23,7 +21,7 @@ from plugstream.errors import InputError
 from plugstream.scans.geometry import Grid, Setup
 from plugstream.scans.layout import SOURCES
 from plugstream.scans.scan import check_truth
-from plugstream.scans.writer import ScanWriter
+from plugstream.scans.writer import ScanWriter, whole_scan
 
 __all__ = ["ARRAYS", "UNITS", "VALUES", "Source", "describe_file", "import_arrays", "read_mapping"]
 
@@ -83,11 +81,13 @@ def import_arrays(
         "unit": unit or "of the file, or m",
         "conjugated": conjugate,
     }
-    partial = target.with_name(f".{target.name}.{os.getpid()}.importing")
     views, receivers = plan.data.shape
     step = max(1, _BLOCK_BYTES // (16 * receivers))
     try:
-        with ScanWriter(partial, plan.setup, provenance=provenance, truth=plan.truth) as writer:
+        with (
+            whole_scan(target) as partial,
+            ScanWriter(partial, plan.setup, provenance=provenance, truth=plan.truth) as writer,
+        ):
             for start in range(0, views, step):
                 rows = slice(start, min(start + step, views))
                 some = {name: _read(array, rows, name, source) * scale for name, (array, scale) in plan.rows.items()}
@@ -98,13 +98,8 @@ def import_arrays(
                     some["mask"] = _read(plan.mask, rows, "mask", source).astype(bool)
                 writer.append(**some)
             writer.finish()
-        partial.rename(target)
     except InputError as error:
         raise InputError(f"cannot import {source.path}: {error}") from error
-    except OSError as error:
-        raise InputError(f"cannot write the scan {target}: {error.strerror or error}") from error
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
     return views
 
 
