@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import os
 import platform
@@ -23,25 +21,23 @@ from plugstream import __version__
 from plugstream.algorithms import ADMM, Algorithm, ProximalGradient, State
 from plugstream.errors import DamagedError, InputError, PlugstreamWarning
 from plugstream.fidelity import LeastSquares
-from plugstream.files import sync_folder
 from plugstream.models.born import BornModel
 from plugstream.monitors import SNR, Cost, Distance, Monitor
 from plugstream.recipes import check, make_algorithm, make_model
 from plugstream.runs.checkpoints import Checkpoints, Saved
-from plugstream.runs.events import EventLog, Listener, measurements
+from plugstream.runs.events import EventLog, Listener
 from plugstream.runs.folder import lock, write_text
 from plugstream.runs.identity import identity
-from plugstream.runs.images import save_image
-from plugstream.runs.report import draw_report
+from plugstream.runs.results import write_results
 from plugstream.runs.signals import Requests
 from plugstream.runs.terminal import Terminal
 from plugstream.runs.views import Past, Population, read_past
-from plugstream.runs.watch import Variance, Watch, theory_of
+from plugstream.runs.watch import Variance, Watch
 from plugstream.sampling import Announced, a_few
 from plugstream.scans.scan import Scan
 from plugstream.scans.store import StoredScan
 from plugstream.settings import Settings, to_toml
-from plugstream.solver import Progress, Result, Series, Snapshot, Stop, solve
+from plugstream.solver import Progress, Result, Snapshot, Stop, solve
 
 __all__ = ["Kept", "open_run", "reconstruct"]
 
@@ -122,7 +118,7 @@ def reconstruct(
                 result, backprojection = session.run()
             _tell(log, caught)
             try:
-                _write_results(folder, scan, settings, result, backprojection)
+                write_results(folder, scan, settings, result, backprojection)
             except OSError as error:
                 raise InputError(
                     f"cannot write the results to {folder}: {error.strerror or error}; mend that, and "
@@ -149,26 +145,6 @@ def reconstruct(
         finally:
             log.close()
     return result
-
-
-def _write_results(
-    folder: Path, scan: Scan, settings: Settings, result: Result[State], backprojection: torch.Tensor
-) -> None:
-    save_image(result.image, folder / "result")
-    save_image(backprojection, folder / "backprojection")
-    if scan.truth is not None:
-        save_image(torch.from_numpy(scan.truth), folder / "truth")
-    write_text(folder / "history.csv", _history(result.history))
-    draw_report(
-        folder / "report.png",
-        title=_title(settings, result, read_past(folder / "events.jsonl")),
-        result=result.image.cpu().float().numpy(),
-        backprojection=backprojection.cpu().float().numpy(),
-        truth=scan.truth,
-        measured=measurements(folder / "events.jsonl"),
-        theory=theory_of(folder / "events.jsonl"),
-    )
-    sync_folder(folder)
 
 
 @dataclass
@@ -383,28 +359,3 @@ def _tell(log: EventLog, caught: list[warnings.WarningMessage]) -> None:
     for text in dict.fromkeys(str(w.message) for w in caught):
         log.add("note", text=f"warning: {text}")
     caught.clear()
-
-
-def _history(history: dict[str, Series]) -> str:
-    file = io.StringIO(newline="")
-    writer = csv.writer(file)
-    writer.writerow(["quantity", "step", "time", "value"])
-    for name, series in history.items():
-        for step, seconds, value in zip(series.step, series.time, series.value, strict=True):
-            writer.writerow([name, int(step), f"{seconds:.6f}", repr(float(value))])
-    return file.getvalue()
-
-
-def _title(settings: Settings, result: Result[State], past: Past) -> str:
-    s, a = settings.sampler, settings.algorithm
-    if a.name in ("admm", "hqs"):
-        name = f"PnP-{a.name.upper()}"
-    elif s.name in ("all", "fixed"):
-        name = "PnP-ISTA" if a.momentum == "none" else "PnP-FISTA"
-    else:
-        name = f"PnP-{'SGD' if a.gradient == 'plain' else a.gradient.upper()}"
-        name += "" if a.momentum == "none" else ", accelerated"
-    views = "all views" if s.name == "all" else f"{s.batch} views a step ({s.name})"
-    if past.records and (damaged := past.records[-1].damaged):
-        views += f", {len(damaged)} damaged of {past.records[-1].views} left out"
-    return f"{name}, {Path(settings.denoiser.name).name}, {views}: {result.state.k} steps in {result.time:.1f} s"

@@ -1,0 +1,69 @@
+"""What a run leaves when it is over: its images, its measurements as a table, and the report."""
+
+from __future__ import annotations
+
+import csv
+import io
+from pathlib import Path
+
+import torch
+
+from plugstream.algorithms import State
+from plugstream.files import sync_folder
+from plugstream.runs.events import measurements
+from plugstream.runs.folder import write_text
+from plugstream.runs.images import save_image
+from plugstream.runs.report import draw_report
+from plugstream.runs.views import Past, read_past
+from plugstream.runs.watch import theory_of
+from plugstream.scans.scan import Scan
+from plugstream.settings import Settings
+from plugstream.solver import Result, Series
+
+__all__ = ["write_results"]
+
+
+def write_results(
+    folder: Path, scan: Scan, settings: Settings, result: Result[State], backprojection: torch.Tensor
+) -> None:
+    """Write result, backprojection, truth, history.csv and report.png into the folder, each whole or not at all."""
+    save_image(result.image, folder / "result")
+    save_image(backprojection, folder / "backprojection")
+    if scan.truth is not None:
+        save_image(torch.from_numpy(scan.truth), folder / "truth")
+    write_text(folder / "history.csv", _history(result.history))
+    draw_report(
+        folder / "report.png",
+        title=_title(settings, result, read_past(folder / "events.jsonl")),
+        result=result.image.cpu().float().numpy(),
+        backprojection=backprojection.cpu().float().numpy(),
+        truth=scan.truth,
+        measured=measurements(folder / "events.jsonl"),
+        theory=theory_of(folder / "events.jsonl"),
+    )
+    sync_folder(folder)
+
+
+def _history(history: dict[str, Series]) -> str:
+    file = io.StringIO(newline="")
+    writer = csv.writer(file)
+    writer.writerow(["quantity", "step", "time", "value"])
+    for name, series in history.items():
+        for step, seconds, value in zip(series.step, series.time, series.value, strict=True):
+            writer.writerow([name, int(step), f"{seconds:.6f}", repr(float(value))])
+    return file.getvalue()
+
+
+def _title(settings: Settings, result: Result[State], past: Past) -> str:
+    s, a = settings.sampler, settings.algorithm
+    if a.name in ("admm", "hqs"):
+        name = f"PnP-{a.name.upper()}"
+    elif s.name in ("all", "fixed"):
+        name = "PnP-ISTA" if a.momentum == "none" else "PnP-FISTA"
+    else:
+        name = f"PnP-{'SGD' if a.gradient == 'plain' else a.gradient.upper()}"
+        name += "" if a.momentum == "none" else ", accelerated"
+    views = "all views" if s.name == "all" else f"{s.batch} views a step ({s.name})"
+    if past.records and (damaged := past.records[-1].damaged):
+        views += f", {len(damaged)} damaged of {past.records[-1].views} left out"
+    return f"{name}, {Path(settings.denoiser.name).name}, {views}: {result.state.k} steps in {result.time:.1f} s"
