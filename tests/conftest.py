@@ -72,3 +72,14 @@ def regression() -> LeastSquares:
     rng = np.random.default_rng(7)
     model = MatrixModel(list(rng.standard_normal((5, 6, 20))), (4, 5))
     return LeastSquares(model, torch.from_numpy(rng.standard_normal((5, 6))), lipschitz_tol=1e-6, prox_tol=1e-12)
+
+
+@pytest.fixture(scope="session")
+def scan(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small simulated scan on disk, which tests leave as it is."""
+    from plugstream.cli import main
+    from small_run import SMALL
+
+    path = tmp_path_factory.mktemp("scan") / "small.zarr"
+    assert main(["simulate", str(path), *SMALL]) == 0
+    return path

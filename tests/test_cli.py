@@ -19,20 +19,12 @@ from PIL import Image
 
 from plugstream.cli import main
 from plugstream.runs.events import read_events
-
-SMALL = ["--size", "24", "--views", "12", "--receivers", "30", "--radius", "0.4", "--wavelength", "0.03"]
+from small_run import SMALL
 
 
 def plugstream(*arguments: object, cwd: Path | None = None, timeout: float = 120) -> subprocess.CompletedProcess[str]:
     words = [sys.executable, "-m", "plugstream", *map(str, arguments)]
     return subprocess.run(words, cwd=cwd, capture_output=True, text=True, timeout=timeout, check=False)
-
-
-@pytest.fixture(scope="module")
-def scan(tmp_path_factory) -> Path:
-    path = tmp_path_factory.mktemp("scan") / "small.zarr"
-    assert main(["simulate", str(path), *SMALL]) == 0
-    return path
 
 
 @pytest.fixture(scope="module")

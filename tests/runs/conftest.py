@@ -1,4 +1,4 @@
-"""A small scan and a run of it that was never stopped, for all tests of runs."""
+"""A run of the small scan that was never stopped, for all tests of runs."""
 
 from __future__ import annotations
 
@@ -7,14 +7,7 @@ from pathlib import Path
 import pytest
 
 from plugstream.cli import main
-from small_run import RUN, SMALL
-
-
-@pytest.fixture(scope="session")
-def scan(tmp_path_factory) -> Path:
-    path = tmp_path_factory.mktemp("scan") / "small.zarr"
-    assert main(["simulate", str(path), *SMALL]) == 0
-    return path
+from small_run import RUN
 
 
 @pytest.fixture(scope="session")

@@ -16,7 +16,6 @@ from plugstream.runs.events import measurements, read_events
 from plugstream.runs.watch import theory_of
 from plugstream.theory import bound
 
-SMALL = ["--size", "24", "--views", "12", "--receivers", "30", "--radius", "0.4", "--wavelength", "0.03"]
 BACKWARDS = """
 import torch
 from plugstream import FromFunction
@@ -25,13 +24,6 @@ def backwards():
 def louder():
     return FromFunction(lambda z: 1.3 * z)
 """
-
-
-@pytest.fixture(scope="module")
-def scan(tmp_path_factory) -> Path:
-    path = tmp_path_factory.mktemp("scan") / "small.zarr"
-    assert main(["simulate", str(path), *SMALL]) == 0
-    return path
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from plugstream.errors import DamagedError, InputError
 from plugstream.scans.places import CHUNK_FAULTS, CRC, Files, Piece, crc32c
 
-__all__ = ["ChunkReader", "Layout", "crc32c", "encode_shard", "first_of"]
+__all__ = ["ChunkReader", "Layout", "encode_shard", "first_of"]
 
 _ABSENT = 2**64 - 1
 _REMEMBERED = 4_000_000  # chunks whose places in their shards are remembered, 16 bytes each

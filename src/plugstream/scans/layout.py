@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 
 from plugstream.errors import InputError
-from plugstream.scans.chunks import Layout, crc32c
+from plugstream.scans.chunks import Layout
 from plugstream.scans.geometry import Grid, Points, Setup
+from plugstream.scans.places import crc32c
 
 __all__ = [
     "FILL",

@@ -100,7 +100,8 @@ def hashes(scan: Scan, views: int) -> dict[str, str]:
     g = scan.geometry
     place = repr((g.wavelength, g.background, g.grid, g.far_field)).encode()
     found = {"the geometry of the scan": _hash(place, np.ascontiguousarray(g.receivers))}
-    whole = views * g.n_receivers * 8 <= _WHOLE_BYTES
+    values = g.n_receivers + (0 if g.fields is None else g.grid.shape[0] * g.grid.shape[1])
+    whole = 8 * views * values <= _WHOLE_BYTES
     for part in np.array_split(np.arange(views), min(_PARTS, views)):
         some = part if whole else part[:1]
         try:

@@ -44,8 +44,8 @@ def send_scan(
     Holds for scans with transmitters or plane waves. Returns when the end of the scan is acknowledged; gives up with
     one line when nothing new is acknowledged for `timeout` seconds.
 
-    Arguments: scan; address such as tcp://127.0.0.1:5577; name, the scan's identifier, made from its first view, its
-    sources and masks if not given, so that the same scan sent again goes on and another is refused; rate in views a
+    Arguments: scan; address such as tcp://127.0.0.1:5577; name, the scan's identifier, its fingerprint
+    if not given, so that the same scan sent again goes on and another is refused; rate in views a
     second, as fast as they are taken if not given; window; timeout; progress, called with the number of views
     acknowledged.
     """
