@@ -36,7 +36,7 @@ def test_what_is_written_is_read_back(tmp_path_factory, batch, sigma, picture, s
             ("sampler", "batch", batch),
             ("algorithm", "sigma", sigma),
             ("simulate", "picture", picture),
-            ("algorithm", "step", step),
+            ("algorithm", "step_size", step),
             ("monitor", "cost", cost),
         ],
     )
@@ -65,7 +65,7 @@ def test_none_is_nothing_only_where_that_can_be():
     [
         ("sampler.batch=10", ("sampler", "batch", 10)),
         ("algorithm.sigma = 0.5", ("algorithm", "sigma", 0.5)),
-        ("algorithm.step=1/4L", ("algorithm", "step", "1/4L")),
+        ("algorithm.step_size=1/4L", ("algorithm", "step_size", "1/4L")),
         ("denoiser.low=none", ("denoiser", "low", "none")),
         ("monitor.cost=true", ("monitor", "cost", True)),
     ],

@@ -156,13 +156,16 @@ def _check_algorithm(settings: AlgorithmSettings) -> None:
         raise InputError("both sigma and lam are given; leave one out")
     if settings.sigma_end is not None and not settings.sigma:
         raise InputError("sigma_end needs a sigma > 0 to start from")
-    if isinstance(settings.step, str):
-        parse_step(settings.step)
-    if isinstance(settings.step_end, str):
-        parse_step(settings.step_end)
-    if settings.step_end is not None and isinstance(settings.step, str) != isinstance(settings.step_end, str):
+    if isinstance(settings.step_size, str):
+        parse_step(settings.step_size)
+    if isinstance(settings.step_size_end, str):
+        parse_step(settings.step_size_end)
+    if settings.step_size_end is not None and isinstance(settings.step_size, str) != isinstance(
+        settings.step_size_end, str
+    ):
         raise InputError(
-            f"step {settings.step} and step_end {settings.step_end} must both be numbers or multiples of 1/L"
+            f"step_size {settings.step_size} and step_size_end {settings.step_size_end} must both be numbers or "
+            "multiples of 1/L"
         )
     if settings.refresh is not None and settings.gradient != "svrg":
         raise InputError("refresh is for the gradient svrg; leave it out, or use --gradient svrg")
@@ -177,7 +180,7 @@ def make_algorithm(settings: Settings, fidelity: LeastSquares) -> ProximalGradie
     common: dict[str, Any] = {
         "sigma": sigma,
         "lam": a.lam,
-        "step_size": _falling_step(a.step, a.step_end, steps),
+        "step_size": _falling_step(a.step_size, a.step_size_end, steps),
         "sampler": make_sampler(settings.sampler, fidelity),
     }
     denoiser = make_denoiser(settings.denoiser)

@@ -27,6 +27,11 @@ def _flag(name: str) -> dict[str, Any]:
     return {"flag": name}
 
 
+def _short(name: str) -> dict[str, Any]:
+    """A shorter flag besides the setting's own name, which is the library's."""
+    return {"short": name}
+
+
 _SWITCH: dict[str, Any] = {"switch": True}
 """A setting that is off unless its flag is there; the flag takes no value."""
 
@@ -60,8 +65,14 @@ class AlgorithmSettings(_Section):
         description="proximal gradient (ISTA, FISTA, PnP-SGD), ADMM or half-quadratic splitting",
         json_schema_extra=_flag("algorithm"),
     )
-    step: float | str = Field("1/L", description="a number, or a multiple of 1/L such as 0.25/L")
-    step_end: float | str | None = Field(None, description="let the step go to this value geometrically, as sigma")
+    step_size: float | str = Field(
+        "1/L", description="a number, or a multiple of 1/L such as 0.25/L", json_schema_extra=_short("step")
+    )
+    step_size_end: float | str | None = Field(
+        None,
+        description="let the step go to this value geometrically, as sigma",
+        json_schema_extra=_short("step-end"),
+    )
     momentum: Literal["none", "nesterov", "chambolle-dossal", "bounded"] = Field(
         "nesterov", description="the sequence q_k of pgm; bounded if it is not given and a scan is followed"
     )
@@ -79,7 +90,7 @@ class AlgorithmSettings(_Section):
     sigma_steps: int | None = Field(
         None, ge=1, description="steps in which sigma and the step reach their ends; all iterations if not given"
     )
-    lam: float | None = Field(None, ge=0, description="instead of sigma: sigma = sqrt(step * lam)")
+    lam: float | None = Field(None, ge=0, description="instead of sigma: sigma = sqrt(step_size * lam)")
     iterations: int = Field(100, ge=1, description="number of steps")
     time_limit: float | None = Field(None, gt=0, description="stop after this many seconds")
     distance_limit: float | None = Field(None, gt=0, description="stop at this relative distance to a fixed point")

@@ -58,13 +58,15 @@ def test_settings_become_the_algorithm(scan):
     def made(**values):
         return make_algorithm(resolve(None, [("algorithm", k, v) for k, v in values.items()]), fidelity)
 
-    hqs = made(name="hqs", sigma=0.2, sigma_end=0.02, step="100/L", step_end="1/L", sigma_steps=5, iterations=50)
+    hqs = made(
+        name="hqs", sigma=0.2, sigma_end=0.02, step_size="100/L", step_size_end="1/L", sigma_steps=5, iterations=50
+    )
     assert isinstance(hqs, ADMM)
     assert not hqs.dual
     pairs = np.array([hqs.parameters(k) for k in (1, 3, 5, 20)])
     assert pairs[:, 0] * fidelity.lipschitz_max == pytest.approx([100, 10, 1, 1])
     assert pairs[:, 1] == pytest.approx([0.2, 0.2 * 0.1**0.5, 0.02, 0.02])
-    numbers = made(sigma=0.2, step=4.0, step_end=1.0, iterations=3)
+    numbers = made(sigma=0.2, step_size=4.0, step_size_end=1.0, iterations=3)
     assert numbers.step_size == Geometric(4.0, 1.0, 3)
     assert made(sigma=1.0, gradient="svrg", refresh=0.25).gradient == SVRG(0.25)
 
@@ -72,9 +74,9 @@ def test_settings_become_the_algorithm(scan):
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"step": "1/L", "step_end": 3.0}, "both be numbers or multiples"),
+        ({"step_size": "1/L", "step_size_end": 3.0}, "both be numbers or multiples"),
         ({"refresh": 0.5}, "refresh is for the gradient svrg"),
-        ({"step_end": "1/M"}, "cannot read the step"),
+        ({"step_size_end": "1/M"}, "cannot read the step"),
     ],
 )
 def test_settings_that_do_not_go_together_are_refused(scan, values, message):

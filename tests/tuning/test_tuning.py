@@ -162,11 +162,11 @@ def test_tune_finds_the_sigma_that_a_fine_scan_finds(small_scan, tmp_path):
 
 def test_tune_over_step_and_momentum_is_no_worse_and_goes_on_from_its_journal(small_scan, tmp_path):
     only = tune_scan(small_scan, _settings(), Plan(low=1e-3, high=1.0), tmp_path / "a.jsonl")[1]
-    plan = Plan(over=("sigma", "step", "momentum"), low=1e-3, high=1.0)
+    plan = Plan(over=("sigma", "step_size", "momentum"), low=1e-3, high=1.0)
     lines = []
     best, score = tune_scan(small_scan, _settings(), plan, tmp_path / "b.jsonl", lines.append)
     assert score >= only - 0.05
-    assert best.algorithm.step in ("1/L", "0.5/L", "1.5/L")
+    assert best.algorithm.step_size in ("1/L", "0.5/L", "1.5/L")
 
     whole = (tmp_path / "b.jsonl").read_text().splitlines(keepends=True)
     (tmp_path / "c.jsonl").write_text("".join(whole[:9]))

@@ -97,18 +97,21 @@ class ProximalGradient(PlugAndPlay):
     Arguments: those of `PlugAndPlay`, and
         momentum: a name ("none", "nesterov", "chambolle-dossal", "bounded") or a function from (k, q_{k-1}) to q_k.
         gradient: "plain", "saga", "svrg", or an `Estimator` such as SVRG(probability=0.1).
-        restart: "none", "gradient" or "residual".
+        restart: "none", "gradient" or "residual". None is "none", here and for the momentum.
 
     References: Sun, Wohlberg and Kamilov, Algorithms 1, 3 and 5; Beck and Teboulle, SIAM J. Imaging Sci. 2, 2009;
     for the restart, O'Donoghue and Candes, Found. Comput. Math. 15, 2015.
     """
 
-    momentum: str | Momentum = "none"
+    momentum: str | Momentum | None = "none"
     gradient: Estimator | str = field(default_factory=Plain)
-    restart: str = "none"
+    restart: str | None = "none"
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        for name in ("momentum", "restart"):  # None is Python's word for what the command line calls none
+            if getattr(self, name) is None:
+                object.__setattr__(self, name, "none")
         if isinstance(self.momentum, str) and self.momentum not in MOMENTUM:
             raise InputError(f"there is no momentum {self.momentum!r}; choose one of {', '.join(MOMENTUM)}")
         if isinstance(self.gradient, str):
@@ -140,6 +143,7 @@ class ProximalGradient(PlugAndPlay):
         g, memory = self._estimator.estimate(self.fidelity, state.s, batch, memory, state.k)
         x, warm = self.denoiser.denoise(state.s - gamma * g, sigma, state.warm)
         momentum = MOMENTUM[self.momentum] if isinstance(self.momentum, str) else self.momentum
+        assert momentum is not None
         q = momentum(k - state.began, state.q)
         kept: dict[str, Any] = {"k": k, "image": x, "warm": warm, "kept": memory.kept, "mean": memory.mean}
         if self.restart == "none":

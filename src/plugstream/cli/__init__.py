@@ -96,9 +96,11 @@ def _add_settings(parser: argparse.ArgumentParser, sections: Sequence[str]) -> N
     for section, key, info in leaves(sections):
         extra = info.json_schema_extra if isinstance(info.json_schema_extra, dict) else {}
         flag = str(extra.get("flag", key)).replace("_", "-")
+        short = [f"--{extra['short']}"] if "short" in extra else []
         value: dict[str, Any] = {"action": "store_const", "const": "true"} if extra.get("switch") else {"metavar": "X"}
         groups[section].add_argument(
             f"--{flag}",
+            *short,
             dest=f"{section}.{key}",
             default=argparse.SUPPRESS,
             help=_help(info).replace("%", "%%"),

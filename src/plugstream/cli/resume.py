@@ -34,7 +34,7 @@ def run(parsed: argparse.Namespace) -> int:
         before = resolve(parsed.folder / "settings.toml").algorithm
         changes.append(("algorithm", "iterations", parsed.iterations))
         # Where sigma or the step falls over all iterations, it is over those that were planned.
-        if (before.sigma_end is not None or before.step_end is not None) and before.sigma_steps is None:
+        if (before.sigma_end is not None or before.step_size_end is not None) and before.sigma_steps is None:
             changes.append(("algorithm", "sigma_steps", before.iterations))
     if parsed.skip_damaged:
         changes.append(("scan", "skip_damaged", True))

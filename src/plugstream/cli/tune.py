@@ -19,7 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--by", help="snr, held-out or discrepancy; snr where the scan has its truth, and held-out where not"
     )
-    parser.add_argument("--over", default="sigma", help="what to search, of sigma,step,momentum (sigma)")
+    parser.add_argument("--over", default="sigma", help="what to search, of sigma,step_size,momentum (sigma)")
     parser.add_argument("--sigma-low", type=float, default=5e-4, help="least sigma (0.0005)")
     parser.add_argument("--sigma-high", type=float, default=0.1, help="largest sigma (0.1)")
     parser.add_argument("--evaluations", type=int, default=12, help="reconstructions to find sigma with (12)")
@@ -65,6 +65,6 @@ def run(parsed: argparse.Namespace) -> int:
     header = f"plugstream {__version__} tune, by {plan.by}: {score:.3f} dB\nuse with: {command}"
     write_whole(parsed.out, [to_toml(best, header).encode()])
     a = best.algorithm
-    say(f"sigma {a.sigma:.5g}, step {a.step}, momentum {a.momentum}: {score:.2f} dB by {plan.by}")
+    say(f"sigma {a.sigma:.5g}, step {a.step_size}, momentum {a.momentum}: {score:.2f} dB by {plan.by}")
     say(f"wrote {parsed.out}; use it with: {command}")
     return 0

@@ -50,7 +50,7 @@ def _settings(settings: Settings) -> Iterator[tuple[str, Any]]:
     known: dict[str, Any] = {
         f"denoiser.{key}": f"a file with the hash {_hash(path)}{rest}" for key, (path, rest) in _files(settings).items()
     }
-    if a.sigma_end is not None or a.step_end is not None:
+    if a.sigma_end is not None or a.step_size_end is not None:
         known["algorithm.sigma_steps"] = a.sigma_steps or a.iterations  # over which sigma or the step falls
     known["monitor.distance"] = m.distance or m.watch_theory or a.distance_limit is not None  # each needs it measured
     for section, table in settings.model_dump(exclude={"simulate", "run", "scan"}).items():

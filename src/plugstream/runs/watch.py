@@ -248,7 +248,7 @@ class Watch:
             (a.name == "pgm" and getattr(a, "gradient", "plain") != "plain", f"{getattr(a, 'gradient', '')} gradients"),
             (s.name not in ("uniform", "all"), f"the sampler is {s.name}"),
             (gamma > (1 + 1e-6) / self.algorithm.fidelity.lipschitz_max, "the step is beyond 1/L"),
-            (a.sigma_end is not None or getattr(a, "step_end", None) is not None, "sigma or the step changes"),
+            (a.sigma_end is not None or getattr(a, "step_size_end", None) is not None, "sigma or the step changes"),
             (self.settings.scan.follow, "the scan grew"),
             (result.reason.failed, "the run diverged"),
         ]

@@ -39,7 +39,8 @@ class Plan:
     """What to search for, and by what.
 
     by: "snr" (needs a truth), "held-out" (a part `held` of the views judges) or "discrepancy" (needs `noise`, the input
-    SNR in dB). over: sigma, and if named step and momentum. low, high: of sigma. evaluations: of the golden section.
+    SNR in dB). over: sigma, and if named step_size and momentum. low, high: of sigma. evaluations: of the golden
+    section.
     """
 
     by: str = "snr"
@@ -53,8 +54,8 @@ class Plan:
     def __post_init__(self) -> None:
         if self.by not in ("snr", "held-out", "discrepancy"):
             raise InputError(f"there is no score {self.by!r}; choose snr, held-out or discrepancy")
-        if unknown := set(self.over) - {"sigma", "step", "momentum"}:
-            raise InputError(f"cannot search over {sorted(unknown)[0]!r}; choose among sigma, step and momentum")
+        if unknown := set(self.over) - {"sigma", "step_size", "momentum"}:
+            raise InputError(f"cannot search over {sorted(unknown)[0]!r}; choose among sigma, step_size and momentum")
         if self.by == "discrepancy" and (self.noise is None or not math.isfinite(self.noise)):
             raise InputError("the discrepancy principle needs the noise in the data: give its input SNR, --noise DB")
         if not 0 < self.low < self.high:
@@ -106,7 +107,7 @@ def tune_scan(
 
     steps = settings.algorithm.iterations
     winner: dict[str, Any] = {}
-    if set(plan.over) & {"step", "momentum"}:
+    if set(plan.over) & {"step_size", "momentum"}:
         tried = [
             {**other, "sigma": float(sigma)}
             for other in _others(settings, plan.over)
@@ -162,9 +163,9 @@ class _Judge:
 def _others(settings: Settings, over: Sequence[str]) -> list[dict[str, Any]]:
     """The combinations of step and momentum to try, what was asked for first."""
     options: dict[str, list[Any]] = {}
-    if "step" in over:
-        step = settings.algorithm.step
-        options["step"] = [_times(step, factor) for factor in _STEPS]
+    if "step_size" in over:
+        step = settings.algorithm.step_size
+        options["step_size"] = [_times(step, factor) for factor in _STEPS]
     if "momentum" in over and settings.algorithm.name == "pgm":
         asked = settings.algorithm.momentum
         options["momentum"] = [asked, *(m for m in _MOMENTA if m != asked)]
