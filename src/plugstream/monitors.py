@@ -11,7 +11,6 @@ from torch import Tensor
 
 from plugstream.algorithms.base import Algorithm, State
 from plugstream.errors import InputError
-from plugstream.theory import fixed_point_distance
 
 __all__ = ["SNR", "Cost", "Distance", "Measure", "Monitor", "snr"]
 
@@ -31,12 +30,14 @@ class Monitor(Protocol):
 
 @dataclass(frozen=True)
 class Distance:
-    """The distance to a fixed point on all the data, ||x - P(x)||^2, as it is and relative to its start.
+    """The distance to a fixed point on all the data, ||x - T(x)||^2, as it is and relative to its start.
 
-    `relative_distance` is divided by the first value, at x^0 (the paper's Table 1 is not); a run that continues an
-    earlier one gives that run's first value as `reference`. P takes gamma and sigma of the iteration to come. Where all
-    the data would take too long, `views` is a function that says on which views to measure instead, None for all: the
-    distance is then to a fixed point of the problem with those views alone, and does not go to zero with the steps.
+    T is the map that the algorithm iterates (`Algorithm.residual`), P = D_sigma(I - gamma grad d) for all but
+    half-quadratic splitting, with gamma and sigma of the iteration to come. `relative_distance` is divided by the first
+    value, at x^0 (the paper's Table 1 is not); a run that continues an earlier one gives that run's first value as
+    `reference`. Where all the data would take too long, `views` is a function that says on which views to measure
+    instead, None for all: the distance is then to a fixed point of the problem with those views alone, and does not go
+    to zero with the steps.
     """
 
     every: int | None = None
@@ -45,13 +46,15 @@ class Distance:
 
     def begin(self, algorithm: Algorithm[Any], state: State) -> Measure:
         first = self.reference
+        if not callable(getattr(algorithm, "residual", None)):
+            raise InputError(
+                f"{type(algorithm).__name__} has no residual(state, views), the squared distance ||x - T(x)||^2 of the "
+                "map that it iterates; give it one, or do not measure the distance"
+            )
 
         def measure(state: Any) -> dict[str, Tensor]:
             nonlocal first
-            gamma, sigma = algorithm.parameters(state.k + 1)
-            warm = getattr(state, "warm", None)
-            some = None if self.views is None else self.views()
-            value = fixed_point_distance(state.image, algorithm.fidelity, algorithm.denoiser, gamma, sigma, warm, some)
+            value = algorithm.residual(state, None if self.views is None else self.views())
             first = value if first is None else first
             return {"distance": value, "relative_distance": value / first}
 
@@ -77,9 +80,10 @@ class SNR:
 
 @dataclass(frozen=True)
 class Cost:
-    """d(x), and where the denoiser is a known prox also f(x) = d(x) + (sigma^2 / gamma) r(x), which it minimises.
+    """d(x), and where the denoiser is a known prox also f(x) = d(x) + (sigma^2 / gamma) r(x).
 
-    `views` as for `Distance`.
+    A fixed point of P minimises f. Half-quadratic splitting minimises another function, with the Moreau envelope of d
+    in its place, so f need not fall to the end there. `views` as for `Distance`.
     """
 
     every: int | None = None

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from plugstream.algorithms.base import PlugAndPlay
+from plugstream.models.base import Views
 
 __all__ = ["ADMM", "SplitState"]
 
@@ -38,9 +39,10 @@ class ADMM(PlugAndPlay):
     about 10/L converges far faster than 1/L on diffraction tomography. The prox is solved from z^{k-1} on.
 
     Without the dual (s^k = 0) it is half-quadratic splitting, x^k = D_sigma(prox_{gamma d}(x^{k-1})): for D = prox_r
-    its fixed points minimise r + the Moreau envelope of gamma d, hence nearly gamma d + r for a small gamma. With gamma
-    and sigma^2 that fall together it needs the fewest denoiser calls of all here (docs/reproduction.md): first it
-    inverts the data with a strong denoiser, and then it refines.
+    its fixed points minimise r + the Moreau envelope of gamma d, hence nearly gamma d + r for a small gamma. They are
+    not those of P, so `residual` is of its own map. With gamma and sigma^2 that fall together it needs the fewest
+    denoiser calls of all here (docs/reproduction.md): first it inverts the data with a strong denoiser, and then it
+    refines.
 
     Arguments: those of `PlugAndPlay`, and dual, False for half-quadratic splitting.
 
@@ -64,3 +66,18 @@ class ADMM(PlugAndPlay):
         z = self.fidelity.prox(state.image - state.s, gamma, batch.views, batch.weights, start=state.z)
         x, warm = self.denoiser.denoise(z + state.s, sigma, state.warm)
         return SplitState(k=k, image=x, z=z, s=state.s + z - x if self.dual else state.s, warm=warm)
+
+    @torch.no_grad()
+    def residual(self, state: SplitState, views: Views = None) -> Tensor:
+        """||x - T(x)||^2 of the map that is iterated, at gamma and sigma of iteration k + 1: (...).
+
+        With the dual T = P = D_sigma(I - gamma grad d), whose fixed points are ADMM's (Proposition 3). Without it
+        T = D_sigma(prox_{gamma d}), which has others: at a fixed point of one the other still moves. The prox is solved
+        from z^k on as in a step, so that with all views this is ||x^k - x^{k+1}||^2.
+        """
+        if self.dual:
+            return super().residual(state, views)
+        gamma, sigma = self.parameters(state.k + 1)
+        z = self.fidelity.prox(state.image, gamma, views, start=state.z)
+        x, _ = self.denoiser.denoise(z, sigma, state.warm)
+        return (state.image - x).square().sum((-2, -1))

@@ -14,9 +14,10 @@ from plugstream.denoisers.base import Denoiser
 from plugstream.denoisers.wrap import as_denoiser
 from plugstream.errors import InputError, PlugstreamWarning
 from plugstream.fidelity import Fidelity
-from plugstream.models.base import check_shape
+from plugstream.models.base import Views, check_shape
 from plugstream.sampling import All, Sampler
 from plugstream.schedules import Number, OverL, at, parse_step
+from plugstream.theory import fixed_point_distance
 
 __all__ = ["Algorithm", "PlugAndPlay", "State"]
 
@@ -35,7 +36,11 @@ S = TypeVar("S", bound=State)
 
 @runtime_checkable
 class Algorithm(Protocol[S]):
-    """An iteration, and the operator P(x) = D(x - gamma grad d(x)) whose fixed points it seeks."""
+    """An iteration, and the map T whose fixed points it seeks: T(x) = x says that it has arrived.
+
+    `residual` belongs to the algorithm, since only it knows its T: for proximal gradients and ADMM it is
+    P(x) = D(x - gamma grad d(x)), for half-quadratic splitting D(prox_{gamma d}(x)).
+    """
 
     @property
     def fidelity(self) -> Fidelity: ...
@@ -46,6 +51,13 @@ class Algorithm(Protocol[S]):
     def step(self, state: S) -> S: ...
     def parameters(self, k: int) -> tuple[float, float]:
         """gamma and sigma of iteration k = 1, 2, ..."""
+
+    def residual(self, state: S, views: Views = None) -> Tensor:
+        """||x - T(x)||^2 at the state's image, with the parameters of the iteration to come: (..., H, W) to (...).
+
+        T is on all views that are available, or with `views` that of the problem with these alone. Zero exactly at
+        fixed points; `Distance` measures it and `solve(..., distance_limit=...)` stops by it.
+        """
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,6 +105,16 @@ class PlugAndPlay:
         if not (math.isfinite(sigma) and sigma >= 0):
             raise InputError(f"sigma must be a number >= 0, not {sigma} (iteration {k}); lambda must be >= 0 too")
         return gamma, sigma
+
+    def residual(self, state: Any, views: Views = None) -> Tensor:
+        """||x - P(x)||^2 with P = D_sigma(I - gamma grad d), gamma and sigma of iteration k + 1: (...).
+
+        Arguments: state, of this algorithm; views, the problem's with these alone, all that are available if not given.
+        Reference: Sun, Wohlberg and Kamilov, eq. (24); for ADMM, Proposition 3.
+        """
+        gamma, sigma = self.parameters(state.k + 1)
+        warm = getattr(state, "warm", None)
+        return fixed_point_distance(state.image, self.fidelity, self.denoiser, gamma, sigma, warm, views)
 
     def _start_image(self, image: Tensor | None) -> Tensor:
         """The first image, zero if not given, after a check of everything that can be checked before work starts."""
