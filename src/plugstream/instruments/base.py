@@ -1,0 +1,256 @@
+"""What an instrument declares: the columns, fixed arrays and attributes of its scans, its image, and its model."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from plugstream.errors import InputError
+from plugstream.registry import Options
+
+if TYPE_CHECKING:
+    import torch
+
+    from plugstream.image_space import ImageSpace
+    from plugstream.models.base import Model
+
+__all__ = ["Attribute", "Column", "Columns", "Data", "FixedArray", "Instrument", "Rows", "resolve_shape"]
+
+Size = str | int
+"""A size of an array: a number, or the name of an axis whose size the instrument knows."""
+
+
+class Rows(Protocol):
+    """An array with a row for each view, in memory or on a disk: what is asked for by its index is then in memory."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    def __len__(self) -> int: ...
+    def __getitem__(self, index: Any, /) -> Any: ...
+
+
+Columns = Mapping[str, Rows]
+"""The columns of a scan by name; those that it does not have are absent."""
+
+
+@dataclass(frozen=True)
+class Data:
+    """The measurements of a view.
+
+    Arguments: dtypes that they may be stored in, the first being the usual one; shape of a view, in named axes; unit;
+    meaning, in words.
+    """
+
+    dtypes: tuple[str, ...]
+    shape: tuple[Size, ...]
+    unit: str = ""
+    meaning: str = ""
+
+
+@dataclass(frozen=True)
+class Column:
+    """An array with a row for each view, besides the data.
+
+    Arguments:
+        name, dtype, shape of a row in named axes, unit, meaning.
+        choice: of the columns with the same choice a scan has exactly one, such as transmitters or plane waves.
+        optional: a scan may lack it. default: what it is for views that were measured before it first came.
+        covers: it says with True and False which data counts, in the data's shape; the rest may hold anything.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[Size, ...] = ()
+    unit: str = ""
+    meaning: str = ""
+    choice: str | None = None
+    optional: bool = False
+    default: Any = None
+    covers: bool = False
+
+
+@dataclass(frozen=True)
+class FixedArray:
+    """An array that is the same for all views: receivers, coil maps, a probe."""
+
+    name: str
+    dtype: str
+    shape: tuple[Size, ...]
+    unit: str = ""
+    meaning: str = ""
+    optional: bool = False
+
+
+@dataclass(frozen=True)
+class Attribute:
+    """A value that is the same for all views, and that JSON can write.
+
+    Arguments: name; kind, float, int, bool or str, or a class with `to_json` and `from_json`; unit; meaning; default,
+    where it may be left out.
+    """
+
+    name: str
+    kind: Any
+    unit: str = ""
+    meaning: str = ""
+    default: Any = None
+
+
+class Instrument(ABC):
+    """How a view's data depends on the image: a frozen dataclass, whose fields are its fixed arrays and attributes.
+
+    Whatever stores, sends, checks or describes scans goes by the declarations below, and knows no instrument by name.
+
+    Class attributes:
+        name: in settings and scans, such as "born-2d". help: one line.
+        data, columns, arrays, attributes: what its scans hold.
+        conventions: what a reader must know besides, by subject.
+        model_options: what a person can say of its model. simulation: what `simulate` takes.
+    """
+
+    name: ClassVar[str]
+    help: ClassVar[str]
+    data: ClassVar[Data]
+    columns: ClassVar[tuple[Column, ...]] = ()
+    arrays: ClassVar[tuple[FixedArray, ...]] = ()
+    attributes: ClassVar[tuple[Attribute, ...]] = ()
+    conventions: ClassVar[Mapping[str, str]] = {}
+    model_options: ClassVar[type[Options]] = Options
+    simulation: ClassVar[type[Options]] = Options
+
+    @property
+    @abstractmethod
+    def image(self) -> ImageSpace:
+        """The image that scans of this instrument are for."""
+
+    @abstractmethod
+    def build_model(
+        self,
+        columns: Columns,
+        n_views: int,
+        options: Any = None,
+        *,
+        device: torch.device,
+        dtype: torch.dtype,
+        previous: Model | None = None,
+    ) -> Model:
+        """The model of these views; `previous` is that of the first of them, whose work can be used again.
+
+        Arguments: options of `model_options`; dtype, the real precision.
+        """
+
+    def check_views(self, columns: Mapping[str, NDArray[Any]]) -> Mapping[str, NDArray[Any]]:
+        """The columns of some views as they are stored, after checks that their declarations cannot express."""
+        return columns
+
+    def check_model(self, options: Any, *, device: torch.device, dtype: torch.dtype) -> None:
+        """Refuse model options that cannot be used, before a model is built."""
+        return
+
+    def describe(self, columns: Columns, n_views: int) -> dict[str, str]:
+        """What `info` shows besides what the declarations tell: {subject: text}."""
+        return {}
+
+    @classmethod
+    def simulated(cls, options: Any) -> tuple[Self, dict[str, NDArray[Any]], NDArray[Any]]:
+        """The experiment that `simulate` makes: the instrument, the columns of its views, and the true image."""
+        raise InputError(f"{cls.name} has no simulation; import a scan, or acquire one")
+
+    def noisy(self, clean: torch.Tensor, columns: Columns, options: Any) -> torch.Tensor:
+        """The measurements with the noise that the options of `simulation` ask for, in a dtype of `data`."""
+        raise InputError(f"{self.name} has no simulation; import a scan, or acquire one")
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """The sizes of named axes: those of the fixed arrays, and of the image by the names of its axes."""
+        found = dict(zip(self.image.axes, self.image.spatial, strict=True))
+        for array in self.arrays:
+            value = getattr(self, array.name)
+            if value is not None:
+                found |= {name: size for name, size in zip(array.shape, value.shape, strict=True) if type(name) is str}
+        return found
+
+    @property
+    def data_shape(self) -> tuple[int, ...]:
+        """The shape of one view's data."""
+        return resolve_shape(self.data.shape, self.sizes)
+
+    def column(self, name: str) -> Column:
+        """The declaration of a column."""
+        return next(column for column in self.columns if column.name == name)
+
+    def row_shape(self, column: Column) -> tuple[int, ...]:
+        """The shape of a row of a column."""
+        return resolve_shape(column.shape, self.sizes)
+
+    def values(self) -> dict[str, Any]:
+        """The attributes as JSON has them."""
+        return {a.name: _to_json(getattr(self, a.name)) for a in self.attributes}
+
+    @classmethod
+    def from_parts(cls, arrays: Mapping[str, NDArray[Any]], values: Mapping[str, Any]) -> Self:
+        """The instrument with these fixed arrays and attributes, as they were read; what contradicts is refused."""
+        content: dict[str, Any] = {}
+        for array in cls.arrays:
+            if array.name in arrays:
+                content[array.name] = _checked_array(array, arrays[array.name])
+            elif not array.optional:
+                raise InputError(f"{array.name} is missing: {array.meaning or 'an array of ' + cls.name}")
+            else:
+                content[array.name] = None
+        for attribute in cls.attributes:
+            if attribute.name in values:
+                content[attribute.name] = _from_json(attribute, values[attribute.name])
+            elif attribute.default is None:
+                raise InputError(f"{attribute.name} is missing: {attribute.meaning or 'an attribute of ' + cls.name}")
+            else:
+                content[attribute.name] = attribute.default
+        return cls(**content)
+
+    def difference(self, other: Instrument) -> str:
+        """The first array or attribute in which two instruments differ, "" if they are the same."""
+        if type(self) is not type(other):
+            return "instrument"
+        for field in fields(self):  # type: ignore[arg-type]
+            mine, theirs = getattr(self, field.name), getattr(other, field.name)
+            if not (np.array_equal(mine, theirs) if isinstance(mine, np.ndarray) else mine == theirs):
+                return field.name
+        return ""
+
+
+def resolve_shape(shape: Iterable[Size], sizes: Mapping[str, int]) -> tuple[int, ...]:
+    """A shape in named axes as numbers."""
+    return tuple(size if isinstance(size, int) else sizes[size] for size in shape)
+
+
+def _checked_array(array: FixedArray, value: NDArray[Any]) -> NDArray[Any]:
+    if value.ndim != len(array.shape):
+        raise InputError(f"{array.name} has shape {value.shape}, but must have the axes {array.shape}")
+    for axis, size in enumerate(array.shape):
+        if isinstance(size, int) and value.shape[axis] != size:
+            raise InputError(f"{array.name} has shape {value.shape}, but axis {axis} must have {size} entries")
+    if value.dtype.kind in "fc" and not np.isfinite(value).all():
+        raise InputError(f"{array.name} holds NaN or infinity")
+    return np.ascontiguousarray(value, dtype=array.dtype)
+
+
+def _to_json(value: Any) -> Any:
+    return value.to_json() if hasattr(value, "to_json") else value
+
+
+def _from_json(attribute: Attribute, value: Any) -> Any:
+    """The value of an attribute, of just its kind: True is no number, though a whole number is one."""
+    kind = attribute.kind
+    if kind is float and type(value) is int:
+        value = float(value)
+    if kind in (float, int, bool, str):
+        if type(value) is not kind:
+            names = {float: "a number", int: "a whole number", bool: "true or false", str: "text"}
+            raise InputError(f"{attribute.name} must be {names[kind]}, not {value!r}")
+        return value
+    return kind.from_json(value)

@@ -1,0 +1,243 @@
+"""How a prediction is compared with the data of a view: value, derivative, and how much the derivative can vary.
+
+A loss is a sum over the data of a view of one function of a predicted value p and a measured one y. Predictions may be
+complex; the derivative is then the gradient under <a, b> = Re(sum conj(a) b), so that grad d_i = Re-adjoint of it:
+
+| loss      | of p and y                                  | derivative in p         | curvature at most | convex |
+| --------- | ------------------------------------------- | ----------------------- | ----------------- | ------ |
+| Gaussian  | w/2 |p - y|^2                               | w (p - y)               | max w             | yes    |
+| Huber     | |p - y|^2 / 2, beyond delta a straight line | (p - y) shrunk to delta | 1                 | yes    |
+| Poisson   | t - y log t, t = p + background             | 1 - y/t                 | max y / floor^2   | yes    |
+| Amplitude | (|p| - sqrt(y))^2 / 2                       | p - sqrt(y) p/|p|       | 1                 | no     |
+
+"Curvature" is a number c for which loss(q) <= loss(p) + <loss'(p), q - p> + c/2 |q - p|^2 for all p and q, which is
+what a step of 1/(c ||H||^2) needs; for a convex loss it is also the Lipschitz constant of the derivative.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from plugstream.errors import InputError
+
+__all__ = ["Amplitude", "Gaussian", "Huber", "Loss", "Poisson"]
+
+
+@runtime_checkable
+class Loss(Protocol):
+    """How predictions (..., B, *data_shape) are compared with data (B, *data_shape) of the same B views.
+
+    `views` are the B indices, on the CPU, for a loss that knows something of each view, or None for all.
+    """
+
+    def is_convex(self, *, waves: bool = False) -> bool:
+        """Whether it is a convex function of the prediction, which is complex with `waves`."""
+
+    def value(self, prediction: Tensor, data: Tensor, views: Tensor | None = None) -> Tensor:
+        """The loss of each datum, real, in the predictions' shape."""
+
+    def derivative(self, prediction: Tensor, data: Tensor, views: Tensor | None = None) -> Tensor:
+        """Its gradient with respect to the prediction, in the prediction's shape and dtype."""
+
+    def curvature(self, data: Tensor | None = None, *, waves: bool = False) -> float:
+        """A bound on its second derivative for this data; infinity where there is none."""
+
+    def check(self, data: Tensor) -> None:
+        """Refuse data that this loss has no meaning for."""
+
+
+@dataclass(frozen=True, eq=False)
+class Gaussian:
+    r"""Independent Gaussian noise: w/2 |p - y|^2 for each datum, with w = 1/s^2 for a standard deviation s.
+
+    Arguments:
+        weights: w >= 0, of the data's shape (*data_shape) for all views, (views, *data_shape) with a row for each, or
+            anything that is indexed by views like that; 1 if not given. A weight of 0 leaves a datum out.
+        deviations: s > 0 instead of weights, of the same shapes.
+    Convex; its derivative has the Lipschitz constant max w. Without weights it is the paper's least squares.
+    """
+
+    weights: Any = None
+    deviations: Any = None
+
+    def __post_init__(self) -> None:
+        if self.weights is not None and self.deviations is not None:
+            raise InputError("give a Gaussian loss weights or standard deviations, not both")
+        for name, least in (("weights", "0 or more"), ("deviations", "above 0")):
+            array = getattr(self, name)
+            if array is None or not hasattr(array, "shape"):
+                continue
+            values = torch.as_tensor(array[:])
+            good = torch.isfinite(values) & ((values >= 0) if name == "weights" else (values > 0))
+            if not bool(good.all()):
+                raise InputError(f"{name} of a Gaussian loss must be finite and {least}")
+
+    @property
+    def plain(self) -> bool:
+        """Whether every datum counts alike, so that it is least squares."""
+        return self.weights is None and self.deviations is None
+
+    def is_convex(self, *, waves: bool = False) -> bool:
+        return True
+
+    def value(self, prediction: Tensor, data: Tensor, views: Tensor | None = None) -> Tensor:
+        return self._weighted(_square(prediction - data) / 2, data, views)
+
+    def derivative(self, prediction: Tensor, data: Tensor, views: Tensor | None = None) -> Tensor:
+        return self._weighted(prediction - data, data, views)
+
+    def curvature(self, data: Tensor | None = None, *, waves: bool = False) -> float:
+        if self.weights is not None:
+            return float(torch.as_tensor(self.weights[:]).max())
+        if self.deviations is not None:
+            return float(torch.as_tensor(self.deviations[:]).min()) ** -2
+        return 1.0
+
+    def check(self, data: Tensor) -> None:
+        return
+
+    def _weighted(self, terms: Tensor, data: Tensor, views: Tensor | None) -> Tensor:
+        if self.plain:
+            return terms
+        array = self.weights if self.weights is not None else self.deviations
+        if len(array.shape) == data.ndim:  # a row for each view
+            array = array[:] if views is None else array[views.numpy() if not isinstance(array, Tensor) else views]
+        known = torch.as_tensor(array[:] if not isinstance(array, Tensor) else array)
+        factor = known.to(device=terms.device, dtype=terms.real.dtype if terms.is_complex() else terms.dtype)
+        return terms * (factor if self.weights is not None else factor**-2)
+
+
+@dataclass(frozen=True)
+class Huber:
+    r"""Noise with outliers: |p - y|^2 / 2 up to |p - y| = delta, and delta |p - y| - delta^2 / 2 beyond.
+
+    Convex, with a derivative of length at most delta and Lipschitz constant 1.
+
+    Arguments: delta > 0, in the data's unit. Reference: Huber, Ann. Math. Statist. 35(1), 1964.
+    """
+
+    delta: float
+
+    def __post_init__(self) -> None:
+        if not self.delta > 0:
+            raise InputError(f"delta of a Huber loss must be > 0, not {self.delta}")
+
+    def is_convex(self, *, waves: bool = False) -> bool:
+        return True
+
+    def value(self, prediction: Tensor, data: Tensor, views: Tensor | None = None) -> Tensor:
+        size = (prediction - data).abs()
+        near = size.clamp_max(self.delta)
+        return near * (size - near / 2)
+
+    def derivative(self, prediction: Tensor, data: Tensor, views: Tensor | None = None) -> Tensor:
+        change = prediction - data
+        return change * (self.delta / change.abs().clamp_min(self.delta))
+
+    def curvature(self, data: Tensor | None = None, *, waves: bool = False) -> float:
+        return 1.0
+
+    def check(self, data: Tensor) -> None:
+        return
+
+
+@dataclass(frozen=True)
+class Poisson:
+    r"""Counts: the negative log-likelihood t - y log t (+ y log y - y, so that a perfect fit has the value 0).
+
+    For real predictions p, t = p + background is the expected count. Below `floor` the logarithm is continued by its
+    parabola there, -log f - (t - f)/f + (t - f)^2 / (2 f^2), which keeps the loss smooth, convex and finite for any p,
+    with 0 <= loss'' <= y / floor^2. For complex predictions (waves) t = |p|^2 + background, and the derivative is
+    2 (1 - y/t) p; that is not convex, and its curvature is at most 2 + max y / (4 t_0) with t_0 = background + floor
+    added to |p|^2, so that no pixel divides by zero.
+
+    Arguments: background >= 0, of expected counts a datum; floor > 0, in counts: about 1, or 0.01 to 0.05 for waves.
+    References: Snyder, Hammoud and White, J. Opt. Soc. Am. A 10(5), 1993; Thibault and Guizar-Sicairos, New J. Phys.
+    14, 2012.
+    """
+
+    background: float = 0.0
+    floor: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not (self.background >= 0 and self.floor > 0):
+            raise InputError(
+                f"a Poisson loss needs a background >= 0 and a floor > 0, not {self.background} and {self.floor}"
+            )
+
+    def is_convex(self, *, waves: bool = False) -> bool:
+        return not waves
+
+    def value(self, prediction: Tensor, data: Tensor, views: Tensor | None = None) -> Tensor:
+        y, f = data.real if data.is_complex() else data, self.floor
+        least = torch.xlogy(y, y) - y
+        if prediction.is_complex():
+            t = _square(prediction) + (self.background + f)
+            return t - y * t.log() + least
+        t = prediction + self.background
+        low = (t - f).clamp_max(0)
+        minus_log = -t.clamp_min(f).log() - low / f + low.square() / (2 * f * f)
+        return t + y * minus_log + least
+
+    def derivative(self, prediction: Tensor, data: Tensor, views: Tensor | None = None) -> Tensor:
+        y, f = data.real if data.is_complex() else data, self.floor
+        if prediction.is_complex():
+            return 2 * (1 - y / (_square(prediction) + (self.background + f))) * prediction
+        t = prediction + self.background
+        low = (t - f).clamp_max(0)
+        return 1 - y * (1 / t.clamp_min(f) - low / (f * f))
+
+    def curvature(self, data: Tensor | None = None, *, waves: bool = False) -> float:
+        if data is None:
+            return float("inf")
+        most = max(float(data.max()), 0.0)
+        return 2 + most / (4 * (self.background + self.floor)) if waves else most / self.floor**2
+
+    def check(self, data: Tensor) -> None:
+        if data.is_complex() or bool((data < 0).any()):
+            raise InputError("a Poisson loss is for counts: the data must be real and not negative")
+
+
+@dataclass(frozen=True)
+class Amplitude:
+    r"""Intensities of waves, compared by their roots: 1/2 (|p| - sqrt(y))^2 for complex predictions p.
+
+    The root turns Poisson noise into noise of nearly constant variance 1/4 from a few counts on. The derivative
+    p - sqrt(y) p/|p| is zero at p = 0, where none exists. Not convex; the curvature is at most 1, radially, and less
+    across.
+
+    Arguments: roots, True where the data is sqrt(y) already.
+    Reference: Yeh et al., Opt. Express 23(26), 2015.
+    """
+
+    roots: bool = False
+
+    def is_convex(self, *, waves: bool = False) -> bool:
+        return False
+
+    def value(self, prediction: Tensor, data: Tensor, views: Tensor | None = None) -> Tensor:
+        return (prediction.abs() - self._root(data)).square() / 2
+
+    def derivative(self, prediction: Tensor, data: Tensor, views: Tensor | None = None) -> Tensor:
+        size = prediction.abs()
+        tiny = torch.finfo(size.dtype).tiny
+        return prediction * (1 - self._root(data) / size.clamp_min(tiny)) * (size > 0)
+
+    def curvature(self, data: Tensor | None = None, *, waves: bool = False) -> float:
+        return 1.0
+
+    def check(self, data: Tensor) -> None:
+        if data.is_complex() or bool((data < 0).any()):
+            raise InputError("an amplitude loss is for intensities: the data must be real and not negative")
+
+    def _root(self, data: Tensor) -> Tensor:
+        return data if self.roots else data.sqrt()
+
+
+def _square(value: Tensor) -> Tensor:
+    """|v|^2, without the root that abs would take."""
+    return value.real.square() + value.imag.square() if value.is_complex() else value.square()

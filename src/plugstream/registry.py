@@ -1,0 +1,200 @@
+"""The one way to name things: a kind and a name lead to settings, help and how the thing is built.
+
+An entry is declared where it lives, in a file that imports nothing slow at its top:
+
+    class MedianOptions(Options):
+        size: int = Field(3, ge=1, description="pixels a side of the window")
+
+    @register("denoiser", "median", "the median of a window", options=MedianOptions)
+    def build(options: MedianOptions) -> Denoiser:
+        from plugstream.denoisers.wrap import FromFunction  # torch is imported when it is used
+        ...
+
+The files of a kind are found by themselves in the package that `KINDS` names, and those of other packages by their
+entry points (`plugstream.denoisers`, `plugstream.instruments`, ...), each of which names a module or a function with such
+declarations. Settings, flags, help, lists and the docs' tables are made from the entries; nothing else knows their
+names.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import importlib.util
+import pkgutil
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict
+
+from plugstream.errors import InputError
+
+__all__ = ["KINDS", "Entry", "Kind", "Options", "entries", "find", "pattern_of", "register"]
+
+
+class Options(BaseModel):
+    """The options of an entry: each field has a type, a default and a description, from which its flag is made.
+
+    Write nothing but fields and validators; what is not a field is refused, and so are NaN and infinity.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of thing that has names.
+
+    Arguments: name, for people; plural, of the command that lists it and of the entry-point group `plugstream.PLURAL`;
+    package, whose modules are searched for entries.
+    """
+
+    name: str
+    plural: str
+    package: str
+
+    @property
+    def group(self) -> str:
+        """The entry-point group by which other packages add theirs."""
+        return f"plugstream.{self.plural}"
+
+
+_ENTRIES = "plugstream.entries"
+KINDS: dict[str, Kind] = {
+    kind.name: kind
+    for kind in (
+        Kind("denoiser", "denoisers", _ENTRIES),
+        Kind("algorithm", "algorithms", _ENTRIES),
+        Kind("sampler", "samplers", _ENTRIES),
+        Kind("momentum", "momenta", _ENTRIES),
+        Kind("gradient", "gradients", _ENTRIES),
+        Kind("loss", "losses", _ENTRIES),
+        Kind("monitor", "monitors", _ENTRIES),
+        Kind("instrument", "instruments", "plugstream.instruments"),
+        Kind("importer", "importers", "plugstream.importers"),
+    )
+}
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One thing that can be asked for by name.
+
+    Arguments:
+        kind, name: what it is and how it is called. A name with a colon, such as "deepinv:NAME" or "FILE.py:NAME", is a
+            pattern, whose last word stands for any.
+        help: one line for people.
+        options: what can be said of it, and nothing else.
+        build: makes it; what it is given besides its options depends on the kind (`docs/extending.md`).
+        needs: modules that must be installed for it.
+        facts: what else is known of it, by the names that its kind uses.
+        origin: the module that declared it.
+    """
+
+    kind: str
+    name: str
+    help: str
+    build: Callable[..., Any]
+    options: type[Options] = Options
+    needs: tuple[str, ...] = ()
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    origin: str = ""
+
+    @property
+    def missing(self) -> str | None:
+        """The first module that it needs and that is not installed, None where all are."""
+        return next((name for name in self.needs if importlib.util.find_spec(name) is None), None)
+
+    def check_installed(self) -> None:
+        """Refuse an entry that cannot be built here for want of a package."""
+        if (name := self.missing) is not None:
+            raise InputError(f"the {self.kind} {self.name} needs the package {name}, which is not installed")
+
+
+F = TypeVar("F", bound=Callable[..., Any])
+_registered: dict[str, dict[str, Entry]] = {name: {} for name in KINDS}
+
+
+def register(
+    kind: str,
+    name: str,
+    help: str,
+    *,
+    options: type[Options] = Options,
+    needs: tuple[str, ...] = (),
+    **facts: Any,
+) -> Callable[[F], F]:
+    """Declare the function or class below as the entry of a name; the same name twice is refused.
+
+    Arguments: as `Entry`; facts by keyword.
+    """
+    if kind not in KINDS:
+        raise InputError(f"there is no kind {kind!r} of entries; kinds are {', '.join(KINDS)}")
+
+    def declare(build: F) -> F:
+        before = _registered[kind].get(name)
+        origin = f"{build.__module__}.{build.__qualname__}"
+        if before is not None and before.origin != origin:
+            raise InputError(f"the {kind} {name!r} is declared twice: by {before.origin} and by {origin}")
+        _registered[kind][name] = Entry(kind, name, help, build, options, needs, facts, origin)
+        return build
+
+    return declare
+
+
+def entries(kind: str) -> dict[str, Entry]:
+    """All entries of a kind by name: ours in the order of their files, then those of other packages.
+
+    A package whose entry point cannot be loaded is left out here, and named by `find` where its entry is asked for.
+    """
+    _load(kind)
+    return dict(_registered[kind])
+
+
+def find(kind: str, name: str) -> Entry:
+    """The entry of a name, or an error that lists those there are, with the nearest one.
+
+    "FILE.py:NAME" and the like lead to the entry of their pattern; whether its code may run is not decided here.
+    """
+    known = entries(kind)
+    if name in known and ":" not in name:
+        return known[name]
+    if (pattern := pattern_of(name)) in known:
+        return known[pattern]
+    broken = _load(kind).get(name)
+    if broken is not None:
+        raise InputError(f"the {kind} {name!r} of an installed package cannot be loaded: {broken}")
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
+    hint = f"did you mean {near[0]!r}? " if near else ""
+    raise InputError(f"there is no {kind} {name!r}; {hint}there are {', '.join(known)}")
+
+
+def pattern_of(name: str) -> str:
+    """The pattern that a name with a colon is of, or "" where it is of none."""
+    if re.fullmatch(r"(?s).+\.py:[^\W\d]\w*", name):
+        return "FILE.py:NAME"
+    match = re.fullmatch(r"([A-Za-z]\w*):[A-Za-z_]\w*", name)
+    return f"{match[1]}:NAME" if match else ""
+
+
+@cache
+def _load(kind: str) -> dict[str, str]:
+    """Import every module that declares entries of a kind, once; entry points that fail, by name, with the reason."""
+    package = importlib.import_module(KINDS[kind].package)
+    for module in sorted(pkgutil.iter_modules(package.__path__), key=lambda module: module.name):
+        if not module.name.startswith("_"):
+            importlib.import_module(f"{package.__name__}.{module.name}")
+    return {point.name: wrong for point in entry_points(group=KINDS[kind].group) if (wrong := _load_point(point))}
+
+
+def _load_point(point: EntryPoint) -> str:
+    """What keeps an entry point of another package from being loaded, "" if nothing does."""
+    try:
+        point.load()
+    except Exception as error:  # whatever their code does
+        return f"{type(error).__name__}: {error}".splitlines()[0][:200]
+    return ""
