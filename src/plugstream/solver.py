@@ -16,11 +16,17 @@ from torch import Tensor
 
 from plugstream.algorithms.base import Algorithm, State
 from plugstream.errors import InputError
+from plugstream.fidelity import Fidelity
+from plugstream.linalg import inner, norm
 from plugstream.monitors import Distance, Measure, Monitor
+from plugstream.sampling import a_few
 
 __all__ = ["Progress", "Result", "Series", "Snapshot", "Stop", "solve"]
 
 S = TypeVar("S", bound=State)
+
+# How many views tell the scale of the data.
+_SCALE_VIEWS = 32
 
 
 class Stop(Enum):
@@ -132,7 +138,9 @@ def solve(
         resume: go on with this run, its clock, history and best image; what comes is what would have come, to the bit
             where the algorithm is deterministic. Monitors must be the same; a `Distance` needs its `reference`.
         time_limit: seconds of wall time. distance_limit: stop once ||x - P(x)||^2 relative to its start is below this.
-        divergence: stop when ||x|| exceeds this many times its size after the first step; None: never.
+        divergence: stop when ||x|| exceeds this many times the run's scale; None: never. The scale is the size of the
+            first image that is not zero, or the length of the best step from zero down the gradient (`data_scale`)
+            where that is larger, as it is where the denoiser's first images are next to nothing.
         callbacks: called with a `Progress` before the first step, after each, and once more if something is measured at
             the end; one that returns True ends the run.
     """
@@ -157,9 +165,7 @@ def solve(
         for _ in range(iterations):
             run.step()
             size = run.size()
-            if run.limit is None and divergence is not None:
-                run.limit = divergence * max(size, 1e-30)
-            if not math.isfinite(size) or (run.limit is not None and size > run.limit):
+            if not math.isfinite(size) or run.grew(size, divergence):
                 reason = Stop.DIVERGED if math.isfinite(size) else Stop.NOT_FINITE
                 break
             measured = run.measure()
@@ -202,6 +208,7 @@ class _Run(Generic[S]):
         self._measured_at = [-1] * len(self._measures)
         self._rows: dict[str, list[Row]] = {}
         self._first = self.state.k
+        self._begun = self.size()
         self.good = self.state
 
     @property
@@ -218,7 +225,25 @@ class _Run(Generic[S]):
 
     def size(self) -> float:
         """The largest ||x|| of the images, NaN if one holds a NaN."""
-        return float(torch.linalg.vector_norm(self.state.image, dim=(-2, -1)).max())
+        return _size(self.state.image)
+
+    def grew(self, size: float, divergence: float | None) -> bool:
+        """Whether an image of this size is beyond the limit, `divergence` times the scale of the run.
+
+        The limit is set by the first image that is not zero, and looked at again before anything is said: a bound, a
+        threshold or a large sigma may have made that one very small, which says nothing of those to come.
+        """
+        if divergence is None:
+            return False
+        if self.limit is None:
+            scale = max(size, self._begun)  # while there is no limit, every image was zero or the first one
+            if scale == 0:
+                return False
+            self.limit = divergence * scale
+        if size <= self.limit:
+            return False
+        self.limit = max(self.limit, divergence * data_scale(self.algorithm.fidelity, self.state.image))
+        return size > self.limit
 
     def measure(self, last: bool = False) -> dict[str, Tensor]:
         """Measure what is due at this step (everything not yet measured here, if it is the last)."""
@@ -274,6 +299,32 @@ class _Run(Generic[S]):
             for name, rows in self._rows.items()
         }
         return Result(chosen.image, chosen.k, self.state, reason, history, self.time, self.wall)
+
+
+@torch.no_grad()
+def data_scale(fidelity: Fidelity, like: Tensor) -> float:
+    """How large an image the data speaks of: the length of the best step from zero down the gradient of d.
+
+    ||t p|| with p = -a grad d(0) and t = -<p, grad d(0)> / <p, grad d(p) - grad d(0)>, the minimum along p where d is
+    quadratic; a makes p as long as the image at hand. It is the same whatever the step, the start and the denoiser are.
+    A few views tell it; 0 where they do not, for a model without a gradient at zero, say.
+
+    Arguments: fidelity; like, an image (..., H, W) that is not zero, of which only size and kind matter.
+    """
+    views = a_few(fidelity.available, _SCALE_VIEWS)
+    g = fidelity.gradient(torch.zeros_like(like), views)
+    length = _size(g)
+    if not (length > 0 and math.isfinite(length)):
+        return 0.0
+    p = g * (-_size(like) / length)
+    curvature = inner(p, fidelity.gradient(p, views) - g)
+    t = torch.where(curvature > 0, -inner(p, g) / curvature, torch.zeros_like(curvature))
+    scale = float((t * norm(p)).max())
+    return scale if math.isfinite(scale) else 0.0
+
+
+def _size(image: Tensor) -> float:
+    return float(torch.linalg.vector_norm(image, dim=(-2, -1)).max())
 
 
 def _synchronize(tensor: Tensor) -> None:
