@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import signal
@@ -18,7 +17,7 @@ import torch
 from PIL import Image
 
 from plugstream.cli import main
-from plugstream.runs.events import read_events
+from plugstream.runs.events import EventLog, read_events
 from small_run import SMALL
 
 
@@ -237,9 +236,13 @@ def test_pictures_of_many_kinds(tmp_path):
 
 
 def test_a_cut_last_line_of_the_log_is_left_out(tmp_path):
-    log = tmp_path / "events.jsonl"
-    log.write_text(json.dumps({"event": "start"}) + "\n" + '{"event": "meas')
-    assert [event["event"] for event in read_events(log)] == ["start"]
+    path = tmp_path / "events.jsonl"
+    log = EventLog(path)
+    log.add("start")
+    log.close()
+    with path.open("a") as file:
+        file.write('{"event": "meas')
+    assert [event["event"] for event in read_events(path)] == ["start"]
 
 
 def test_a_reader_that_goes_away_is_no_error(scan):

@@ -6,7 +6,6 @@ import copy
 import importlib
 import importlib.util
 import inspect
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
@@ -18,6 +17,7 @@ from torch import Tensor, nn
 from plugstream.denoisers.base import Denoiser, Sigma, per_image
 from plugstream.denoisers.wrap import FromModule, as_denoiser
 from plugstream.errors import InputError
+from plugstream.tensors import load_tensors
 
 __all__ = [
     "FromNumpy",
@@ -251,12 +251,9 @@ def _load_weights(module: nn.Module, file: Path, unpickle: bool) -> None:
         raise InputError(f"there are no weights at {file}")
     state: Any
     if file.suffix == ".safetensors":
-        from safetensors import SafetensorError
-        from safetensors.torch import load_file
-
         try:
-            state = load_file(str(file))
-        except (SafetensorError, OSError, json.JSONDecodeError) as error:
+            _, state = load_tensors(file)
+        except InputError as error:
             raise InputError(f"{file} cannot be read as safetensors: {error}") from error
     elif unpickle:
         try:

@@ -15,7 +15,7 @@ from torch import Tensor
 from plugstream.denoisers.base import Denoiser, Sigma, per_image
 from plugstream.denoisers.ridge_prior import Ridges, prox
 from plugstream.errors import InputError, PlugstreamWarning
-from plugstream.files import write_whole
+from plugstream.tensors import load_tensors, save_tensors
 
 __all__ = ["ConvexRidge", "load_ridge", "save_ridge"]
 
@@ -105,30 +105,23 @@ class ConvexRidge(Denoiser):
 
 
 def save_ridge(path: str | Path, ridges: Ridges, card: Mapping[str, Any]) -> None:
-    """Write the ridges as safetensors, with a model card (data, seed, command, results)."""
-    from safetensors.torch import save
-
-    tensors = {name: value.detach().cpu().contiguous() for name, value in ridges.state_dict().items()}
+    """Write the ridges as safetensors, with a model card (data, seed, command, results) and a checksum of all."""
     try:
-        write_whole(Path(path), [save(tensors, {"format": _FORMAT, "card": json.dumps(dict(card))})])
+        save_tensors(Path(path), ridges.state_dict(), {"format": _FORMAT, "card": json.dumps(dict(card))})
     except OSError as error:
         raise InputError(f"cannot write the ridge weights {path}: {error.strerror}") from error
 
 
 def load_ridge(path: str | Path) -> tuple[Ridges, dict[str, Any]]:
     """Read what `save_ridge` wrote: the ridges, without gradients, and their card."""
-    from safetensors import SafetensorError, safe_open
-
     file = Path(path)
     if not file.is_file():
         raise InputError(f"there are no ridge weights at {file}; train some with 'plugstream train ridge'")
     try:
-        with safe_open(str(file), "pt") as opened:
-            metadata = opened.metadata() or {}
-            tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118 - it is not a dict
-    except (SafetensorError, OSError) as error:
-        raise InputError(f"{file} cannot be read as safetensors: {error}") from error
-    if metadata.get("format") != _FORMAT or set(tensors) != set(_TENSORS):
+        metadata, tensors = load_tensors(file, _FORMAT)
+    except InputError as error:
+        raise InputError(f"the ridge weights {file} cannot be used: {error}") from error
+    if set(tensors) != set(_TENSORS):
         raise InputError(f"{file} holds other weights than those of a convex ridge denoiser")
     ridges = Ridges(**tensors)
     return ridges.requires_grad_(False), json.loads(metadata.get("card", "{}"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
@@ -14,14 +13,15 @@ import torch
 from torch import Tensor
 
 from plugstream.errors import InputError
-from plugstream.files import sync_folder, write_whole
+from plugstream.files import sync_folder
 from plugstream.runs.identity import difference, tools
 from plugstream.solver import Snapshot
+from plugstream.tensors import load_tensors, save_tensors
 
 __all__ = ["Checkpoints", "Saved"]
 
 _FORMAT = "plugstream-checkpoint"
-_VERSION = "2"
+_VERSION = "3"
 _KEPT = 2
 
 
@@ -73,25 +73,25 @@ class Checkpoints:
         self.folder = folder
         self.about = dict(about)
 
-    def save(self, snapshot: Snapshot[Any]) -> Path:
-        """Write a checkpoint; where that fails nothing that was there is lost, and the one-line error says why."""
-        from safetensors.torch import save
+    def save(self, snapshot: Snapshot[Any], log: str = "") -> Path:
+        """Write a checkpoint; where that fails nothing that was there is lost, and the one-line error says why.
 
+        Arguments: snapshot; log, the `check` of the event log that leads to it, which a run that goes on must have.
+        """
         content, tensors = _split(snapshot)
         header = {
             "format": _FORMAT,
             "version": _VERSION,
             "about": json.dumps(self.about),
             "tools": json.dumps(tools()),
-            "content": json.dumps(content),
+            "content": json.dumps({**content, "log": log}),
         }
-        header["sha256"] = _hash(header, tensors)
         path = self.folder / f"step-{snapshot.state.k:08d}.safetensors"
         try:
             if not self.folder.exists():
                 self.folder.mkdir()
                 sync_folder(self.folder.parent)
-            write_whole(path, [save(tensors, header)])
+            save_tensors(path, tensors, header)
             sync_folder(self.folder)
             self._remove_all_but_the_last(snapshot.state.k)
         except OSError as error:
@@ -137,18 +137,12 @@ class Checkpoints:
                 path.unlink()
 
     def _read(self, path: Path) -> Saved:
-        from safetensors import SafetensorError, safe_open
-
         try:
-            with safe_open(str(path), "pt") as opened:
-                header = opened.metadata() or {}
-                tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118 - it is not a dict
-        except (SafetensorError, OSError) as error:
-            raise _DamagedError(f"the checkpoint {path} is damaged ({str(error).splitlines()[0]})") from error
-        if header.get("format") != _FORMAT or header.get("version") != _VERSION:
+            header, tensors = load_tensors(path, _FORMAT)
+        except InputError as error:
+            raise _DamagedError(f"the checkpoint {path} is damaged: {error}") from error
+        if header.get("version") != _VERSION:
             raise _DamagedError(f"{path} is damaged, or no checkpoint of version {_VERSION}")
-        if header.pop("sha256", None) != _hash(header, tensors):
-            raise _DamagedError(f"the checkpoint {path} is damaged (its hash differs)")
         if wrong := difference(json.loads(header["about"]), self.about):
             raise InputError(f"{path} belongs to another run: {wrong}; bring back what it was, or start a new run")
         content, before, now = json.loads(header["content"]), json.loads(header["tools"]), tools()
@@ -178,8 +172,7 @@ def _split(snapshot: Snapshot[Any]) -> tuple[dict[str, Any], dict[str, Tensor]]:
         tensors[f"rows.{name}.step"] = torch.tensor(steps)
         tensors[f"rows.{name}.time"] = torch.tensor(times, dtype=torch.float64)
         tensors[f"rows.{name}.value"] = torch.from_numpy(np.stack(values))
-    # Copies, since safetensors takes no two names for one tensor, as the image and s are without momentum.
-    tensors = {name: _real(value.detach()).to("cpu", copy=True).contiguous() for name, value in tensors.items()}
+    tensors = {name: _real(value) for name, value in tensors.items()}
     content = {
         "state": {name: value for name, value in state.items() if name not in arrays},
         "complex": [name for name, value in arrays.items() if value.is_complex()],
@@ -192,12 +185,3 @@ def _split(snapshot: Snapshot[Any]) -> tuple[dict[str, Any], dict[str, Tensor]]:
 
 def _real(value: Tensor) -> Tensor:
     return torch.view_as_real(value) if value.is_complex() else value
-
-
-def _hash(header: Mapping[str, str], tensors: Mapping[str, Tensor]) -> str:
-    total = hashlib.sha256(json.dumps(header, sort_keys=True).encode())
-    for name in sorted(tensors):
-        value = tensors[name]
-        total.update(repr((name, value.dtype, tuple(value.shape))).encode())
-        total.update(value.reshape(-1).view(torch.uint8).numpy().data)
-    return total.hexdigest()

@@ -1,19 +1,20 @@
-"""The event log: one JSON object a line, from which the terminal and the report are made."""
+"""The event log: one JSON object a line, with a checksum, from which the terminal and the report are made."""
 
 from __future__ import annotations
 
 import contextlib
-import json
 import math
-import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from plugstream.errors import InputError
+from plugstream.lines import LineWriter, read_lines
 
-__all__ = ["Event", "EventLog", "Listener", "measurements", "read_events"]
+__all__ = ["Event", "EventLog", "Listener", "checked_events", "measurements", "read_events"]
+
+_WHAT = "the event log"
 
 Event = dict[str, Any]
 Listener = Callable[[Event], None]
@@ -37,19 +38,19 @@ class EventLog:
     """
 
     def __init__(self, path: Path, listeners: tuple[Listener, ...] = ()) -> None:
-        try:
-            _drop_cut_line(path)
-            self._file = path.open("a", encoding="utf-8")
-        except OSError as error:
-            raise InputError(f"cannot write the event log {path}: {error.strerror}") from error
+        self._lines = LineWriter(path, _WHAT)
         self.path = path
         self._listeners = listeners
+
+    @property
+    def check(self) -> str:
+        """What tells the log as it is now from every other."""
+        return self._lines.check
 
     def add(self, kind: str, **content: Any) -> None:
         event = {"event": kind, "at": round(time.time(), 3), **_plain(content)}
         try:
-            self._file.write(json.dumps(event) + "\n")
-            self._file.flush()
+            self._lines.add(event)
         except OSError as error:
             raise self._unwritten(error) from error
         for listener in self._listeners:
@@ -58,13 +59,13 @@ class EventLog:
     def sync(self) -> None:
         """Make what was added outlast a power cut."""
         try:
-            os.fsync(self._file.fileno())
+            self._lines.sync()
         except OSError as error:
             raise self._unwritten(error) from error
 
     def close(self) -> None:
         with contextlib.suppress(OSError):  # what could not be written was told when it was added
-            self._file.close()
+            self._lines.close()
 
     def _unwritten(self, error: OSError) -> InputError:
         return InputError(
@@ -74,24 +75,19 @@ class EventLog:
 
 def read_events(path: Path) -> Iterator[Event]:
     """The events of a log; a last line that was cut short by a crash is left out, and any other damage refused."""
-    try:
-        file = path.open("rb")
-    except OSError as error:
-        raise InputError(f"cannot read the event log {path}: {error.strerror}") from error
-    with file:
-        for number, line in enumerate(file, 1):
-            if not line.endswith(b"\n"):
-                return
-            try:
-                event = json.loads(line)
-                if not _NEEDED.get(event["event"], set()) <= event.keys():
-                    raise KeyError
-            except (ValueError, KeyError, TypeError, AttributeError):
-                raise InputError(
-                    f"line {number} of the event log {path} cannot be read; bring back what it was, or take it out if "
-                    "it told of nothing but measurements"
-                ) from None
-            yield event
+    for event, _ in checked_events(path):
+        yield event
+
+
+def checked_events(path: Path) -> Iterator[tuple[Event, str]]:
+    """The events of a log, and what `EventLog.check` was after each."""
+    for number, event, check in read_lines(path, _WHAT):
+        if not isinstance(event.get("event"), str) or not _NEEDED.get(event["event"], set()) <= event.keys():
+            raise InputError(
+                f"line {number} of {_WHAT} {path} cannot be read: it is no event; bring the file back from a copy, or "
+                "start anew"
+            )
+        yield event, check
 
 
 def measurements(path: Path) -> list[Event]:
@@ -103,15 +99,6 @@ def measurements(path: Path) -> list[Event]:
         elif event["event"] == "measured":
             out.append(event)
     return out
-
-
-def _drop_cut_line(path: Path) -> None:
-    """Take off a last line that a crash cut short, so that the next event is a line of its own."""
-    if path.exists():
-        content = path.read_bytes()
-        whole = content.rfind(b"\n") + 1
-        if whole < len(content):
-            os.truncate(path, whole)
 
 
 def _plain(value: Any) -> Any:

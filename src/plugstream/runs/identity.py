@@ -13,7 +13,7 @@ from plugstream import __version__
 from plugstream.scans.scan import Scan, hashes
 from plugstream.settings import Settings
 
-__all__ = ["absolute", "difference", "identity", "tools"]
+__all__ = ["absolute", "difference", "files_read", "identity", "tools"]
 
 
 def identity(scan: Scan, settings: Settings, views: int) -> dict[str, Any]:
@@ -48,7 +48,8 @@ def _settings(settings: Settings) -> Iterator[tuple[str, Any]]:
     a, m = settings.algorithm, settings.monitor
     free = {"algorithm.time_limit", "algorithm.distance_limit", "algorithm.iterations", "monitor.every"}
     known: dict[str, Any] = {
-        f"denoiser.{key}": f"a file with the hash {_hash(path)}{rest}" for key, (path, rest) in _files(settings).items()
+        f"denoiser.{key}": f"a file with the hash {_hash(path)[:16]}{rest}"
+        for key, (path, rest) in _files(settings).items()
     }
     if a.sigma_end is not None or a.step_size_end is not None:
         known["algorithm.sigma_steps"] = a.sigma_steps or a.iterations  # over which sigma or the step falls
@@ -70,10 +71,17 @@ def _files(settings: Settings) -> dict[str, tuple[Path, str]]:
     return {key: (Path(text), rest) for key, (text, rest) in named.items() if text and Path(text).exists()}
 
 
+def files_read(settings: Settings) -> dict[str, dict[str, str]]:
+    """The files and folders that the denoiser reads, by the setting that names them: path and SHA-256, for the log."""
+    return {
+        f"denoiser.{key}": {"path": str(path), "sha256": _hash(path)} for key, (path, _) in _files(settings).items()
+    }
+
+
 def _hash(path: Path) -> str:
-    """Of a file's content, or of a folder's files with their names."""
+    """SHA-256 of a file's content, or of a folder's files with their names."""
     total = hashlib.sha256()
     for file in sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path]:
         total.update(file.name.encode() if path.is_dir() else b"")
         total.update(file.read_bytes())
-    return total.hexdigest()[:16]
+    return total.hexdigest()

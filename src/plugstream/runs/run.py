@@ -27,7 +27,7 @@ from plugstream.recipes import check, make_algorithm, make_model
 from plugstream.runs.checkpoints import Checkpoints, Saved
 from plugstream.runs.events import EventLog, Listener
 from plugstream.runs.folder import lock, write_text
-from plugstream.runs.identity import identity
+from plugstream.runs.identity import files_read, identity
 from plugstream.runs.results import write_results
 from plugstream.runs.signals import Requests
 from plugstream.runs.terminal import Terminal
@@ -102,6 +102,11 @@ def reconstruct(
                 f"{events} does not tell which views the run used, so it cannot go on from {saved.path}; bring that "
                 "file back, or start a new run"
             )
+        if saved is not None and not past.knows(saved.content["log"]):
+            raise InputError(
+                f"lines are missing at the end of {events}, which {saved.path} was written after; bring that file back "
+                "from a copy, or start a new run"
+            )
         # Whatever is refused has been refused by now, and nothing has been written.
         where, here = source, folder.resolve()
         if isinstance(where, Path):
@@ -169,6 +174,7 @@ class _Session:
             "start",
             iterations=settings.algorithm.iterations,
             settings=settings.model_dump(),
+            files=files_read(settings),
             plugstream=__version__,
             torch=torch.__version__,
             python=platform.python_version(),
@@ -308,7 +314,7 @@ class _Session:
         if watch is not None:
             watch.remember(progress.state.k)
         self.log.sync()
-        self.checkpoints.save(progress.snapshot())
+        self.checkpoints.save(progress.snapshot(), self.log.check)
 
 
 def _over(snapshot: Snapshot[State], settings: Settings) -> Stop | None:

@@ -10,6 +10,7 @@ and the bound L that the step goes by:
 from __future__ import annotations
 
 import time
+from array import array
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -22,7 +23,7 @@ from plugstream.errors import InputError
 from plugstream.fidelity import LeastSquares
 from plugstream.models.born import BornModel
 from plugstream.recipes import check, check_settings, make_model
-from plugstream.runs.events import EventLog, read_events
+from plugstream.runs.events import EventLog, checked_events
 from plugstream.scans.chunks import first_of
 from plugstream.scans.geometry import BornGeometry
 from plugstream.scans.prefetch import Prefetched
@@ -57,10 +58,15 @@ class Record:
 
 @dataclass
 class Past:
-    """What the event log of a run tells: its records, and the last step that it knows of."""
+    """What the event log of a run tells: its records, the last step that it knows of, and its lines' checksums."""
 
     records: list[Record] = field(default_factory=list)
     last_step: int = -1
+    checks: array[int] = field(default_factory=lambda: array("Q"))  # eight bytes a line; a log may have a million
+
+    def knows(self, check: str) -> bool:
+        """Whether the log was once as `EventLog.check` says, so that nothing that was there then is missing."""
+        return int(check, 16) in self.checks
 
 
 def read_past(path: Path) -> Past:
@@ -68,7 +74,8 @@ def read_past(path: Path) -> Past:
     past = Past()
     if not path.exists():
         return past
-    for event in read_events(path):
+    for event, digits in checked_events(path):
+        past.checks.append(int(digits, 16))
         if event["event"] == "views":
             record = Record(event["step"], event["views"], tuple(event["damaged"]), event["lipschitz"], event["ended"])
             if past.records and record.step < past.records[-1].step:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from plugstream.errors import InputError
-from plugstream.files import write_whole
+from plugstream.tensors import load_tensors, save_tensors
 
 __all__ = ["Training", "fit"]
 
@@ -53,30 +53,22 @@ class Training:
 
     def save(self, path: Path) -> None:
         """Write a checkpoint beside its place, make sure that it is on disk, and rename it."""
-        from safetensors.torch import save
-
-        tensors = {f"parameter.{n}": p.detach().cpu().contiguous() for n, p in self.parameters.items()}
+        tensors: dict[str, Tensor] = {f"parameter.{n}": p for n, p in self.parameters.items()}
         for name, (first, second) in self.moments.items():
-            tensors |= {f"first.{name}": first.cpu().contiguous(), f"second.{name}": second.cpu().contiguous()}
+            tensors |= {f"first.{name}": first, f"second.{name}": second}
         about = {"format": _FORMAT, "step": str(self.step), "about": json.dumps(self.about, sort_keys=True)}
         try:
-            write_whole(path, [save(tensors, about)])
+            save_tensors(path, tensors, about)
         except OSError as error:
             raise InputError(f"cannot write the checkpoint {path}: {error.strerror}") from error
 
     @torch.no_grad()
     def load(self, path: Path) -> None:
         """Go on from a checkpoint of the same training; another's is refused, and nothing is changed."""
-        from safetensors import SafetensorError, safe_open
-
         try:
-            with safe_open(str(path), "pt") as opened:
-                metadata = opened.metadata() or {}
-                tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118 - it is not a dict
-        except (SafetensorError, OSError) as error:
+            metadata, tensors = load_tensors(path, _FORMAT)
+        except InputError as error:
             raise InputError(f"{path} cannot be read as a checkpoint: {error}") from error
-        if metadata.get("format") != _FORMAT:
-            raise InputError(f"{path} is no checkpoint of a training")
         said = json.loads(metadata["about"])
         for key in sorted({*said, *self.about}):
             if said.get(key) != self.about.get(key):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,12 +16,14 @@ from torch import Tensor
 from plugstream.denoisers.tnrd.influence import BUMPS
 from plugstream.denoisers.tnrd.model import ReactionDiffusion
 from plugstream.errors import InputError
-from plugstream.files import write_whole
+from plugstream.tensors import load_tensors, save_tensors
 
 __all__ = ["load_card", "load_models", "save_model"]
 
 _FORMAT = "plugstream-tnrd"
 _NAMES = ("coefficients", "log_reaction", "weights")
+_MATRIX, _COMPRESSED = 14, 15  # kinds of elements in a MATLAB file
+_MOST_BYTES = 64 << 20  # of a MATLAB file, and of what a variable unpacks to; the authors' have 2 and 3 MB
 
 
 def load_models(path: str | Path, sigma: float | None = None) -> list[ReactionDiffusion]:
@@ -43,16 +46,14 @@ def load_models(path: str | Path, sigma: float | None = None) -> list[ReactionDi
 
 
 def save_model(model: ReactionDiffusion, path: str | Path, card: Mapping[str, Any] | None = None) -> None:
-    """Write one model as safetensors, in its own precision, with its noise level and a model card.
+    """Write one model as safetensors, in its own precision, with its noise level, a model card and a checksum of all.
 
     Written beside its place and renamed, so that a reader never sees half a file.
     """
-    from safetensors.torch import save
-
     path = Path(path)
     if path.suffix != ".safetensors":
         raise InputError(f"a TNRD model is saved as .safetensors, not as {path.name!r}")
-    tensors = {name: getattr(model, name).detach().cpu().contiguous() for name in _NAMES}
+    tensors = {name: getattr(model, name) for name in _NAMES}
     about = {
         "format": _FORMAT,
         "sigma": repr(model.sigma),
@@ -60,7 +61,7 @@ def save_model(model: ReactionDiffusion, path: str | Path, card: Mapping[str, An
         "card": json.dumps(dict(card or {}), sort_keys=True),
     }
     try:
-        write_whole(path, [save(tensors, about)])
+        save_tensors(path, tensors, about)
     except OSError as error:
         raise InputError(f"cannot write the TNRD model {path}: {error.strerror}") from error
 
@@ -68,7 +69,7 @@ def save_model(model: ReactionDiffusion, path: str | Path, card: Mapping[str, An
 def load_card(path: str | Path) -> dict[str, Any]:
     """What a .safetensors model says of itself: data, seed, command, results; empty if it says nothing."""
     try:
-        about, _ = _read_safetensors(Path(path))
+        about, _ = load_tensors(Path(path), _FORMAT)
         card: dict[str, Any] = json.loads(about.get("card", "{}"))
     except InputError as error:
         raise InputError(f"{path} cannot be used: {error}") from None
@@ -89,8 +90,8 @@ def _load(file: Path, sigma: float | None) -> ReactionDiffusion:
 
 
 def _load_safetensors(file: Path, sigma: float | None) -> ReactionDiffusion:
-    about, tensors = _read_safetensors(file)
-    if about.get("format") != _FORMAT or set(tensors) != set(_NAMES):
+    about, tensors = load_tensors(file, _FORMAT)
+    if set(tensors) != set(_NAMES):
         raise InputError("it holds other weights than those of TNRD")
     try:
         trained_for, scale = float(about["sigma"]), float(about.get("scale", "1"))
@@ -100,23 +101,12 @@ def _load_safetensors(file: Path, sigma: float | None) -> ReactionDiffusion:
     return ReactionDiffusion(coefficients, log_reaction, weights, trained_for if sigma is None else sigma, scale)
 
 
-def _read_safetensors(file: Path) -> tuple[dict[str, str], dict[str, Tensor]]:
-    from safetensors import SafetensorError, safe_open
-
-    try:
-        with safe_open(str(file), "pt") as opened:
-            about = opened.metadata() or {}
-            tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118 - it is not a dict
-    except (SafetensorError, OSError) as error:
-        raise InputError(f"it is not safetensors ({error})") from error
-    return about, tensors
-
-
 def _load_mat(file: Path, sigma: float | None) -> ReactionDiffusion:
     """The authors' files: a column of `cof` is a stage, with m filters of m coefficients, log p, m times 63 weights."""
     from scipy.io import loadmat
     from scipy.io.matlab import MatReadError
 
+    _check_mat(file)
     try:
         content = loadmat(file)
     # NotImplementedError is scipy's for files of MATLAB 7.3; the others are what its reader meets in damaged ones.
@@ -136,9 +126,60 @@ def _load_mat(file: Path, sigma: float | None) -> ReactionDiffusion:
         sigma = float(found[1])
     columns = torch.from_numpy(np.ascontiguousarray(cof.T, dtype=np.float64))
     coefficients, log_reaction, weights = columns.split([filters * filters, 1, BUMPS * filters], dim=1)
-    return ReactionDiffusion(
-        coefficients.reshape(-1, filters, filters), log_reaction[:, 0], weights.reshape(-1, filters, BUMPS), sigma
-    )
+    coefficients, weights = coefficients.reshape(-1, filters, filters), weights.reshape(-1, filters, BUMPS)
+    model = ReactionDiffusion(coefficients, log_reaction[:, 0], weights, sigma)
+    _check_plausible(coefficients, log_reaction, weights)
+    return model
+
+
+def _check_mat(file: Path) -> None:
+    """Refuse a file of MATLAB 5 that is not whole, as far as it can tell: compressed variables carry an Adler-32.
+
+    After 128 bytes of header it is elements of a kind, a length and content; scipy looks neither at the checksum nor at
+    how much an element unpacks to.
+    """
+    try:
+        content = file.read_bytes() if file.stat().st_size <= _MOST_BYTES else b""
+    except OSError as error:
+        raise InputError(f"it cannot be read ({error.strerror})") from error
+    order = {b"IM": "little", b"MI": "big"}.get(content[126:128])
+    if order is None:
+        raise InputError("it is not a MATLAB file that can be read (version 5 to 7, up to 64 MB)")
+    at = 128
+    while at < len(content):
+        kind, size = (int.from_bytes(content[at + n : at + n + 4], order) for n in (0, 4))  # type: ignore[arg-type]
+        packed = content[at + 8 : at + 8 + size]
+        if kind not in (_MATRIX, _COMPRESSED) or len(packed) < size:
+            raise InputError("it is damaged or cut short, or not a MATLAB file of variables")
+        if kind == _COMPRESSED:
+            stream = zlib.decompressobj()
+            try:
+                unpacked = len(stream.decompress(packed, _MOST_BYTES))
+            except zlib.error as error:
+                raise InputError(f"it is damaged: a variable fails its checksum ({error})") from error
+            if not stream.eof or stream.unused_data:
+                raise InputError(
+                    "it is not a MATLAB file that is whole: a variable is cut short"
+                    if unpacked < _MOST_BYTES
+                    else "a variable unpacks to more than 64 MB, which no TNRD model has"
+                )
+        at += 8 + size
+
+
+def _check_plausible(coefficients: Tensor, log_reaction: Tensor, weights: Tensor) -> None:
+    """Refuse what no training gives: a file that has no checksum may be damaged where nothing else shows it.
+
+    The authors' filters have norms of 1 to 6 before they are scaled to 1, their log p lie between -5 and 0, and their
+    weights within 6.
+    """
+    norms = torch.linalg.vector_norm(coefficients, dim=-1)
+    for name, values, low, high in (
+        ("norms of filters", norms, 1e-2, 1e2),
+        ("logarithms of p", log_reaction, -20.0, 5.0),
+        ("weights of bumps", weights, -1e2, 1e2),
+    ):
+        if not bool(((values >= low) & (values <= high)).all()):
+            raise InputError(f"its {name} are not all between {low:g} and {high:g}, so it is damaged or no model")
 
 
 def _check_bumps(content: Mapping[str, Any]) -> None:

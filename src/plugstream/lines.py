@@ -1,0 +1,156 @@
+"""Files of JSON lines, each with a checksum of itself and of all before it, so that no change of one goes unseen.
+
+    {"event": "views", "step": 0, "views": 12, "check": "5f1d7539e2c04ab1"}
+
+`check` is the last member of an object: the first 16 hexadecimal digits of the SHA-256 of the line before's `check`
+(nothing for the first line) and of the bytes of this line up to the comma in front of `check`. So a line that was
+changed, taken out, repeated or moved is known by its number, and a reader needs nothing but the standard library.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import re
+import stat
+from collections.abc import Iterator, Mapping
+from io import BufferedReader, FileIO
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from plugstream.errors import InputError
+
+__all__ = ["LineWriter", "read_lines"]
+
+_WHOLE = re.compile(rb', "check": "([0-9a-f]{16})"\}')
+_END = re.compile(_WHOLE.pattern + rb"\n\Z")
+_END_BYTES = len(', "check": "0123456789abcdef"}')
+# A longer line is none that we wrote; it is not read into memory to find that out.
+_LONGEST = 64 << 20
+
+
+class LineWriter:
+    """Appends objects to such a file, each whole in the file when `add` returns.
+
+    What is there already is read first: a last line that a crash cut short is taken off, so that the next one is a line
+    of its own, and any other damage is refused as by `read_lines`, with nothing changed.
+
+    Arguments: path, made if it is not there; what the file is, for messages: "the event log".
+    """
+
+    def __init__(self, path: Path, what: str) -> None:
+        self.path = path
+        self.check = ""  # of the last line
+        try:
+            self._file = _open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT)
+        except OSError as error:
+            raise InputError(f"cannot write {what} {path}: {error.strerror}") from error
+        try:
+            self._end = 0
+            for _, _, check, end in _parse(self._file, what, path):
+                self.check, self._end = check, end
+            if self._end < self._file.seek(0, os.SEEK_END):
+                self._file.truncate(self._end)
+        except OSError as error:
+            self._file.close()
+            raise InputError(f"cannot write {what} {path}: {error.strerror}") from error
+        except BaseException:
+            self._file.close()
+            raise
+
+    def add(self, content: Mapping[str, Any]) -> None:
+        """Write an object that is not empty; where the disk does not take it, OSError, and the file is as it was."""
+        body = json.dumps(content)[:-1].encode()
+        check = _checksum(body, self.check)
+        line = body + f', "check": "{check}"}}\n'.encode()
+        try:
+            left = memoryview(line)
+            while left:  # a disk that is nearly full takes a part
+                left = left[self._file.write(left) :]
+        except BaseException:
+            with contextlib.suppress(OSError):  # what went wrong first is what is told
+                self._file.truncate(self._end)
+            raise
+        self.check, self._end = check, self._end + len(line)
+
+    def sync(self) -> None:
+        """Make what was added outlast a power cut."""
+        os.fsync(self._file.fileno())
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def read_lines(path: Path, what: str) -> Iterator[tuple[int, dict[str, Any], str]]:
+    """The objects of a file, each with its line's number and checksum.
+
+    A last line that a crash cut short is left out. Any other damage is refused in one line that names the line: a
+    changed byte, a line that is missing, repeated or out of its place, or one without a checksum.
+
+    Arguments: path; what the file is, for messages: "the event log".
+    """
+    try:
+        file = _open(path, os.O_RDONLY)
+    except OSError as error:
+        raise InputError(f"cannot read {what} {path}: {error.strerror}") from error
+    with file:
+        for number, content, check, _ in _parse(file, what, path):
+            yield number, content, check
+
+
+def _parse(file: FileIO, what: str, path: Path) -> Iterator[tuple[int, dict[str, Any], str, int]]:
+    """Number, object, checksum and end of every whole line."""
+    check, end = "", 0
+    file.seek(0)  # one that is opened to append is at its end
+    lines = BufferedReader(file)
+    try:
+        for number in count(1):
+            line = lines.readline(_LONGEST)
+            if _is_cut(line):
+                return
+            content = _unsealed(line, check)
+            if content is None:
+                raise InputError(
+                    f"line {number} of {what} {path} cannot be read: it fails its checksum, or a line before it is "
+                    "missing; bring the file back from a copy, or start anew"
+                )
+            check, end = content.pop("check"), end + len(line)
+            yield number, content, check, end
+    finally:
+        lines.detach()  # which leaves the file open
+
+
+def _unsealed(line: bytes, before: str) -> dict[str, Any] | None:
+    """The object of a line with its `check`, or None where it is not as it was written."""
+    end = _END.search(line, max(0, len(line) - _END_BYTES - 1))
+    if end is None or end[1].decode() != _checksum(line[: end.start()], before):
+        return None
+    try:
+        content = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return content if isinstance(content, dict) else None
+
+
+def _is_cut(line: bytes) -> bool:
+    """Whether a line is the beginning of one, or nothing; a whole one with another byte for its newline is not."""
+    return not line.endswith(b"\n") and len(line) < _LONGEST and not _WHOLE.search(line[:-1])
+
+
+def _open(path: Path, flags: int) -> FileIO:
+    """The file, which must be a plain one: a link in its place could lead anywhere, and a pipe would wait."""
+    handle = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
+    try:
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            raise OSError(0, "it is no plain file")
+        return FileIO(handle, "r" if flags & os.O_ACCMODE == os.O_RDONLY else "a+")
+    except BaseException:
+        os.close(handle)
+        raise
+
+
+def _checksum(body: bytes, before: str) -> str:
+    return hashlib.sha256(before.encode() + body).hexdigest()[:16]

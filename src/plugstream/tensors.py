@@ -1,0 +1,71 @@
+"""Tensors on disk, as safetensors with a checksum: a file of which any part was changed is refused.
+
+The header's member "plugstream:sha256" is the SHA-256 of the other members, as JSON with sorted keys, and then of each
+tensor in the order of names: its name, type and shape, and its bytes. Nothing is unpickled.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from plugstream.errors import InputError
+from plugstream.files import write_whole
+
+__all__ = ["load_tensors", "save_tensors"]
+
+_SUM = "plugstream:sha256"
+
+
+def save_tensors(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str, str] | None = None) -> None:
+    """Write tensors and what is to be known `about` them as one file, with a checksum of all of it.
+
+    The file is written beside its place and renamed, so that nobody ever sees half of it; OSError where the disk does
+    not take it.
+    """
+    from safetensors.torch import save
+
+    # Copies, since safetensors takes no two names for one tensor.
+    plain = {name: value.detach().to("cpu", copy=True).contiguous() for name, value in tensors.items()}
+    header = dict(about or {})
+    write_whole(path, [save(plain, {**header, _SUM: _digest(header, plain)})])
+
+
+def load_tensors(path: Path, wanted: str | None = None) -> tuple[dict[str, str], dict[str, Tensor]]:
+    """What `save_tensors` was given: about, and the tensors, on the CPU.
+
+    A file that is damaged is refused with an `InputError` whose text goes on "... cannot be used: ".
+
+    Arguments: path; wanted, what `about` must say is the file's "format". Where it is None, safetensors of others are
+    taken too, which have no checksum.
+    """
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(str(path), "pt") as opened:
+            about = dict(opened.metadata() or {})
+            tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118 - it is not a dict
+    except (SafetensorError, OSError, ValueError, RuntimeError) as error:
+        raise InputError(f"it is not safetensors, or damaged ({str(error).splitlines()[0]})") from error
+    said = about.pop(_SUM, None)
+    if wanted is not None and about.get("format") != wanted:
+        raise InputError(f"it holds other weights than {wanted}")
+    if wanted is not None and said is None:
+        raise InputError("it has no checksum, so it was not written by this plugstream, or is damaged; get it anew")
+    if said is not None and said != _digest(about, tensors):
+        raise InputError("it fails its checksum, so it is damaged or was changed; get it anew")
+    return about, tensors
+
+
+def _digest(about: Mapping[str, str], tensors: Mapping[str, Tensor]) -> str:
+    total = hashlib.sha256(json.dumps(dict(about), sort_keys=True).encode())
+    for name in sorted(tensors):
+        value = tensors[name].contiguous()
+        total.update(repr((name, value.dtype, tuple(value.shape))).encode())
+        total.update(value.reshape(-1).view(torch.uint8).numpy().data)
+    return total.hexdigest()
