@@ -55,6 +55,7 @@ _HOME = {
     "plugstream.simulation": ["add_noise", "simulate"],
     "plugstream.smooth_fidelity": ["SmoothFidelity"],
     "plugstream.solver": ["Progress", "Result", "Stop", "solve"],
+    "plugstream.space": ["ImageSpace"],
     "plugstream.theory": ["fixed_point_distance", "fixed_point_map"],
 }
 _WHERE = {name: module for module, names in _HOME.items() for name in names}
@@ -132,6 +133,7 @@ if TYPE_CHECKING:  # the same names for type checkers and editors; a test keeps 
     from plugstream.simulation import add_noise as add_noise, simulate as simulate
     from plugstream.smooth_fidelity import SmoothFidelity as SmoothFidelity
     from plugstream.solver import Progress as Progress, Result as Result, Stop as Stop, solve as solve
+    from plugstream.space import ImageSpace as ImageSpace
     from plugstream.theory import fixed_point_distance as fixed_point_distance, fixed_point_map as fixed_point_map
 
 

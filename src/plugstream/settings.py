@@ -201,6 +201,30 @@ class RunSettings(_Section):
     """How a run is kept on disk."""
 
     checkpoint: float = Field(30.0, ge=0, description="seconds between two checkpoints; 0 for one after every step")
+    report: str = Field(
+        "png",
+        description="formats of the report: png, pdf and svg, several with commas",
+        json_schema_extra=_flag("report-format"),
+    )
+
+    @field_validator("report")
+    @classmethod
+    def _formats(cls, text: str) -> str:
+        if unknown := set(_words(text)) - {"png", "pdf", "svg"}:
+            raise ValueError(f"there is no report as {sorted(unknown)[0]!r}; choose among png, pdf and svg")
+        if not _words(text):
+            raise ValueError("name at least one of png, pdf and svg")
+        return ",".join(_words(text))
+
+    @property
+    def report_formats(self) -> tuple[str, ...]:
+        """The endings of the reports to write."""
+        return _words(self.report)
+
+
+def _words(text: str) -> tuple[str, ...]:
+    """The words of a list with commas, in lower case and each once."""
+    return tuple(dict.fromkeys(word.strip().lower() for word in text.split(",") if word.strip()))
 
 
 class Settings(_Section):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Literal
 
 import numpy as np
 import torch
@@ -16,12 +17,17 @@ from plugstream.scans.scan import MemoryScan
 __all__ = ["add_noise", "simulate"]
 
 
-def simulate(model: BornModel, image: Tensor, *, snr: float = 40.0, seed: int = 0) -> MemoryScan:
+def simulate(
+    model: BornModel, image: Tensor, *, snr: float = 40.0, seed: int = 0, y_axis: Literal["up", "down"] = "up"
+) -> MemoryScan:
     """Measure a known image: y_i = H_i x + e_i, with complex white Gaussian noise at an exact input SNR.
 
-    Arguments: model gives the geometry; image is the truth, (H, W); snr in dB, infinity for none; seed of the noise.
+    Arguments: model gives the geometry; image is the truth, (H, W); snr in dB, infinity for none; seed of the noise;
+    y_axis, which way y points in pictures of it: "down" where the image is a photograph, whose first row is its top.
     The scan keeps the truth, so that a reconstruction can be judged against it.
     """
+    if y_axis not in ("up", "down"):
+        raise InputError(f"the y axis points up or down, not {y_axis!r}")
     check_shape("image", image, model.image_shape)
     if image.ndim != 2:
         raise InputError(f"simulate takes one image (H, W), not a stack of shape {tuple(image.shape)}")
@@ -34,7 +40,12 @@ def simulate(model: BornModel, image: Tensor, *, snr: float = 40.0, seed: int = 
         data=data.to(torch.complex64),
         geometry=model.geometry,
         truth=image.detach().cpu().numpy().astype(np.float32),
-        provenance={"made_by": "plugstream simulate", "snr_db": snr if math.isfinite(snr) else None, "seed": seed},
+        provenance={
+            "made_by": "plugstream simulate",
+            "snr_db": snr if math.isfinite(snr) else None,
+            "seed": seed,
+            "y_axis": y_axis,
+        },
     )
 
 

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import io
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from time import perf_counter
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from plugstream.algorithms.base import Algorithm, State
@@ -20,6 +21,12 @@ from plugstream.fidelity import Fidelity
 from plugstream.linalg import inner, norm
 from plugstream.monitors import Distance, Measure, Monitor
 from plugstream.sampling import a_few
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from plugstream.scans.scan import Scan
+    from plugstream.space import ImageSpace
 
 __all__ = ["Progress", "Result", "Series", "Snapshot", "Stop", "solve"]
 
@@ -94,13 +101,14 @@ class Progress(Generic[S]):
     snapshot: Callable[[], Snapshot[S]]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Result(Generic[S]):
     """What a run gave: the image, how it came about, and a state to go on from.
 
     `image` is the last iterate. Where a run was interrupted or diverged it is the best one measured: by SNR if the
     truth is known, otherwise by the distance to a fixed point; `image_step` tells which. `state` is the last good
     state, and `solve(algorithm, state=result.state, ...)` goes on from it as if there had been no stop.
+    `plot()` draws it.
     """
 
     image: Tensor
@@ -110,6 +118,41 @@ class Result(Generic[S]):
     history: dict[str, Series]
     time: float
     wall: float
+
+    def __repr__(self) -> str:
+        shape = " x ".join(map(str, self.image.shape))
+        parts = [
+            f"image {shape} {str(self.image.dtype).removeprefix('torch.')}",
+            f"{self.state.k} steps in {self.time:.3g} s",
+            f"stopped since {self.reason.value}",
+            *(f"{name} {float(np.mean(series.value[-1])):.4g}" for name, series in self.history.items()),
+        ]
+        return f"Result({', '.join(parts)})"
+
+    def plot(
+        self, scan: Scan | None = None, *, space: ImageSpace | None = None, truth: ArrayLike | Tensor | None = None
+    ) -> Figure:
+        """Draw the image with its axes and colour bar, beside the truth and above what was measured.
+
+        Returns a matplotlib figure: `result.plot(scan).savefig("result.pdf")`; any format of matplotlib will do.
+
+        Arguments: scan, which says where the pixels lie, which way y points and, if it was simulated, the truth;
+        instead of it space, and truth (H, W). Without either the axes count pixels, with the first row on top.
+        """
+        from plugstream.drawing import plot_result
+        from plugstream.space import ImageSpace as Space
+
+        if scan is not None:
+            space = Space.of(scan) if space is None else space
+            truth = scan.truth if truth is None else truth
+        known = truth.detach().cpu().numpy() if isinstance(truth, Tensor) else truth
+        return plot_result(self, Space() if space is None else space, None if known is None else np.asarray(known))
+
+    def _repr_png_(self) -> bytes:
+        """What a notebook shows."""
+        file = io.BytesIO()
+        self.plot().savefig(file, dpi=100, format="png")
+        return file.getvalue()
 
 
 def solve(

@@ -48,6 +48,7 @@ def picture_of(settings: Settings) -> Tensor:
 def simulate_scan(settings: Settings, image: Tensor, path: Path | None) -> Scan:
     """Simulate a scan, and write it if there is a path."""
     from plugstream.recipes import make_geometry, make_model
+    from plugstream.runs.images import picture_y_axis
     from plugstream.scans import save_scan
     from plugstream.simulation import simulate
 
@@ -56,7 +57,8 @@ def simulate_scan(settings: Settings, image: Tensor, path: Path | None) -> Scan:
         raise InputError(f"{path} exists already; remove it or choose another name")
     geometry = make_geometry(settings)
     say(f"simulating {s.views} views of {s.receivers} receivers of {s.picture}, {s.size} x {s.size}, at {s.snr:g} dB")
-    scan = simulate(make_model(geometry, settings.compute), image, snr=s.snr, seed=s.seed)
+    model = make_model(geometry, settings.compute)
+    scan = simulate(model, image, snr=s.snr, seed=s.seed, y_axis=picture_y_axis(s.picture))
     if path is not None:
         save_scan(scan, path)
         say(f"wrote {path}")
@@ -77,7 +79,8 @@ def reconstruct_scan(
     if "snr" in result.history:
         value = float(result.history["snr"].value[result.history["snr"].step == result.image_step][-1])
         say(f"SNR {value:.2f} dB at step {result.image_step}")
-    say(f"results are in {folder}: report.png shows them, settings.toml repeats them")
+    report = f"report.{settings.run.report_formats[0]}"
+    say(f"results are in {folder}: {report} shows them, settings.toml repeats them")
     if result.reason is Stop.INTERRUPTED:
         say(f"go on with: plugstream resume {shlex.quote(str(folder))}")
     return 130 if result.reason is Stop.INTERRUPTED else int(result.reason.failed)

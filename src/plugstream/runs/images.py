@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -13,11 +13,10 @@ from torch import Tensor
 
 from plugstream.errors import InputError
 from plugstream.files import write_whole
+from plugstream.runs.tags import png_tags, points_up, tiff_tags
+from plugstream.space import ImageSpace
 
-if TYPE_CHECKING:
-    from PIL.PngImagePlugin import PngInfo
-
-__all__ = ["check_writable", "load_picture", "read_picture", "save_image", "write_picture"]
+__all__ = ["check_writable", "load_picture", "picture_y_axis", "read_picture", "save_image", "write_picture"]
 
 _SAMPLES = ("astronaut", "brick", "camera", "cell", "coins", "grass", "gravel", "moon", "page")
 
@@ -26,11 +25,14 @@ def load_picture(source: str | Path, size: int | None = None) -> Tensor:
     """A grey picture as an image (H, W) in float32: a file, or the name of a picture of scikit-image ("camera").
 
     8 and 16-bit pictures become values in [0, 1]; floats stay as they are. Colour is turned to grey, and `size` cuts
-    the largest centred square and resamples it to size x size with anti-aliasing.
+    the largest centred square and resamples it to size x size with anti-aliasing. The first row is the picture's top;
+    where the file says that y points up in it, as `save_image` writes it, the rows are those of the image again.
     """
     path = Path(source)
     if path.exists():
         pixels, _ = read_picture(path)
+        if points_up(path):
+            pixels = pixels[::-1]
     elif str(source) in _SAMPLES:
         from skimage import data
 
@@ -53,25 +55,37 @@ def load_picture(source: str | Path, size: int | None = None) -> Tensor:
     return torch.from_numpy(np.ascontiguousarray(pixels, dtype=np.float32))
 
 
-def save_image(image: Tensor, stem: str | Path) -> tuple[float, float]:
+def picture_y_axis(source: str | Path) -> Literal["up", "down"]:
+    """Which way y points in a picture that `load_picture` reads: down in any but one that says otherwise."""
+    path = Path(source)
+    return "up" if path.exists() and points_up(path) else "down"
+
+
+def save_image(image: Tensor, stem: str | Path, space: ImageSpace | None = None) -> tuple[float, float]:
     """Write an image (H, W) as stem.npy and stem.tif (float32) and stem.png (8 bits), and return the PNG's range.
 
-    The PNG maps the image's least value (or 0, if none is negative) to black and its largest to white.
+    The PNG maps the image's least value (or 0, if none is negative) to black and its largest to white. With a `space`,
+    such as `ImageSpace.of(scan)`, TIFF and PNG say how large a pixel is and where the origin is
+    (`plugstream.runs.tags`), and with y up the last row of the image is their first. NPY is always the array as it is,
+    and `load_picture` gives that array back from any of the three.
     """
-    from PIL.PngImagePlugin import PngInfo
-
     stem = Path(stem)
+    space = ImageSpace() if space is None else space
     pixels = image.detach().cpu().numpy().astype(np.float32)
     low, high = min(0.0, float(pixels.min())), float(pixels.max())
     grey = np.rint(255 * np.clip((pixels - low) / max(high - low, 1e-30), 0, 1)).astype(np.uint8)
-    note = PngInfo()
-    note.add_text("plugstream:range", f"{low!r} {high!r}")
-    for kind, content in {".npy": pixels, ".tif": pixels, ".png": grey}.items():
-        write_whole(stem.with_name(stem.name + kind), [_encode(kind, content, note)])
+    order, shape = -1 if space.y == "up" else 1, (pixels.shape[0], pixels.shape[1])
+    files = {
+        ".npy": _encode(".npy", pixels),
+        ".tif": _encode(".tif", pixels[::order], tiff_tags(space, shape)),
+        ".png": _encode(".png", grey[::order], png_tags(space, shape, (low, high))),
+    }
+    for kind, content in files.items():
+        write_whole(stem.with_name(stem.name + kind), [content])
     return low, high
 
 
-def _encode(kind: str, pixels: NDArray[Any], note: PngInfo | None = None) -> bytes:
+def _encode(kind: str, pixels: NDArray[Any], tags: dict[str, Any] | None = None) -> bytes:
     """The bytes of a file; made in memory, so that a full disk cannot leave half of one in an old one's place."""
     file = io.BytesIO()
     if kind == ".npy":
@@ -79,11 +93,11 @@ def _encode(kind: str, pixels: NDArray[Any], note: PngInfo | None = None) -> byt
     elif kind == ".png":
         from PIL import Image
 
-        Image.fromarray(pixels).save(file, format="PNG", pnginfo=note)
+        Image.fromarray(pixels).save(file, format="PNG", **(tags or {}))
     else:
         import tifffile
 
-        tifffile.imwrite(file, pixels)
+        tifffile.imwrite(file, pixels, **(tags or {}))
     return file.getvalue()
 
 

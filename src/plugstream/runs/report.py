@@ -11,9 +11,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from plugstream.drawing import Panel, Shades, draw_images, figure_size
 from plugstream.files import write_whole
 from plugstream.runs.events import Event
 from plugstream.runs.watch import Theory
+from plugstream.space import ImageSpace
 
 __all__ = ["draw_report"]
 
@@ -24,14 +26,18 @@ def draw_report(
     path: Path,
     *,
     title: str,
+    space: ImageSpace,
     result: NDArray[np.float32],
     backprojection: NDArray[np.float32] | None,
     truth: NDArray[np.float32] | None,
     measured: Sequence[Event],
     theory: Theory | None = None,
+    formats: Sequence[str] = ("png",),
 ) -> None:
     """Draw the images side by side on one grey scale, labelled with their SNR, above the convergence curves.
 
+    Axes are in the unit of the space, and y points as it says. The report is written as `path` with each of the
+    formats for its ending: png, pdf, svg.
     Where the theory was watched, what was measured is drawn beside the bound of Proposition 5.
     """
     from matplotlib.figure import Figure
@@ -45,29 +51,27 @@ def draw_report(
 
         return f"{name}, {float(snr(torch.from_numpy(image), torch.from_numpy(truth))):.2f} dB"
 
-    panels = [("truth", truth)] if truth is not None else []
+    shades = Shades.of(truth if truth is not None else result, space.quantity)
+    panels = [Panel("truth", truth, shades)] if truth is not None else []
     if backprojection is not None:
-        panels.append((label("first back-projection", backprojection), backprojection))
-    panels.append((label("result", result), result))
-    reference = truth if truth is not None else result
-    scale = {"vmin": min(0.0, float(reference.min())), "vmax": float(reference.max()), "cmap": "gray"}
+        panels.append(Panel(label("first back-projection", backprojection), backprojection, shades))
+    panels.append(Panel(label("result", result), result, shades))
 
-    figure = Figure(figsize=(3.4 * len(panels) + 0.4, 6.6), layout="constrained")
+    width, height = figure_size(panels)
+    figure = Figure(figsize=(max(width, 7.2), height + 3.2), layout="constrained")
     figure.suptitle(title, fontsize=11, color=_INK)
-    images, curves = np.asarray(figure.subfigures(2, 1, height_ratios=[3.6, 3.0])).tolist()
-    for axes, (name, image) in zip(np.atleast_1d(images.subplots(1, len(panels))), panels, strict=True):
-        axes.imshow(image, **scale)
-        axes.set_title(name, fontsize=10, color=_INK)
-        axes.set_axis_off()
+    images, curves = np.asarray(figure.subfigures(2, 1, height_ratios=[height, 2.9])).tolist()
+    draw_images(images, panels, space)
     if theory is None or not theory.t:
         _draw_curves(curves, measured)
     else:
         left, right = np.asarray(curves.subfigures(1, 2, width_ratios=[1.5, 1.0])).tolist()
         _draw_curves(left, measured)
         _draw_theory(right, theory)
-    file = io.BytesIO()
-    figure.savefig(file, dpi=110, format="png")
-    write_whole(path, [file.getvalue()])
+    for kind in formats:
+        file = io.BytesIO()
+        figure.savefig(file, dpi=150, format=kind)
+        write_whole(path.with_suffix(f".{kind}"), [file.getvalue()])
 
 
 def _draw_curves(figure: Any, measured: Sequence[Event]) -> None:

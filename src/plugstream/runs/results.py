@@ -19,6 +19,7 @@ from plugstream.runs.watch import theory_of
 from plugstream.scans.scan import Scan
 from plugstream.settings import Settings
 from plugstream.solver import Result, Series
+from plugstream.space import ImageSpace
 
 __all__ = ["write_results"]
 
@@ -26,14 +27,17 @@ __all__ = ["write_results"]
 def write_results(
     folder: Path, scan: Scan, settings: Settings, result: Result[State], backprojection: torch.Tensor
 ) -> None:
-    """Write result, backprojection, truth, history.csv and report.png into the folder, each whole or not at all."""
-    save_image(result.image, folder / "result")
-    save_image(backprojection, folder / "backprojection")
+    """Write result, backprojection, truth, history.csv and the report into the folder, each whole or not at all."""
+    space = ImageSpace.of(scan)
+    save_image(result.image, folder / "result", space)
+    save_image(backprojection, folder / "backprojection", space)
     if scan.truth is not None:
-        save_image(torch.from_numpy(scan.truth), folder / "truth")
+        save_image(torch.from_numpy(scan.truth), folder / "truth", space)
     write_text(folder / "history.csv", _history(result.history))
     draw_report(
         folder / "report.png",
+        space=space,
+        formats=settings.run.report_formats,
         title=_title(settings, result, read_past(folder / "events.jsonl")),
         result=result.image.cpu().float().numpy(),
         backprojection=backprojection.cpu().float().numpy(),

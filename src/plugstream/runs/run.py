@@ -80,7 +80,7 @@ def reconstruct(
     """Reconstruct a scan as the settings say, into an existing folder that nobody else writes to.
 
     Leaves settings.toml (which repeats the run), run.json, events.jsonl, checkpoints, history.csv, result, truth and
-    backprojection as PNG, TIFF and NPY, and report.png.
+    backprojection as PNG, TIFF and NPY, and report.png (or what `run.report` says).
 
     Arguments:
         scan: in memory, or stored; then a batch is read when it is drawn, and if `settings.scan` says so new views

@@ -1,0 +1,163 @@
+"""Images with physical axes and a colour bar, and a result as one figure; matplotlib is imported only to draw."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from plugstream.space import ImageSpace
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from plugstream.solver import Result
+
+__all__ = ["BLUE", "INK", "ORANGE", "Panel", "Shades", "draw_images", "figure_size", "plot_result"]
+
+INK, BLUE, ORANGE = "#222222", "#1f5fa8", "#c2571a"
+_PANEL = 3.1  # inches of an image's longer side
+_MOST_IMAGES = 6
+
+_CURVES = {
+    "relative_distance": ("||x - P(x)||² relative to x⁰", True),
+    "snr": ("SNR (dB)", False),
+    "psnr": ("PSNR (dB)", False),
+    "ssim": ("SSIM", False),
+    "cost": ("cost", True),
+    "fidelity": ("d(x)", True),
+}
+"""Titles of what is measured, and whether the scale is logarithmic; what is drawn, in this order."""
+
+
+@dataclass(frozen=True)
+class Shades:
+    """The colours of some panels, from `low` to `high`, and what their bar says."""
+
+    low: float
+    high: float
+    label: str = ""
+    colours: str = "gray"
+
+    @classmethod
+    def of(cls, image: NDArray[Any], label: str = "") -> Shades:
+        """From the least value, or zero if none is negative, to the largest."""
+        values = image[np.isfinite(image)]
+        low, high = (min(0.0, float(values.min())), float(values.max())) if values.size else (0.0, 1.0)
+        return cls(low, high if high > low else low + 1.0, label)
+
+
+@dataclass(frozen=True)
+class Panel:
+    """An image (H, W) to draw, with what stands above it."""
+
+    title: str
+    image: NDArray[Any]
+    shades: Shades
+
+
+def figure_size(panels: Sequence[Panel]) -> tuple[float, float]:
+    """Inches that the panels take side by side, with their axes and colour bars."""
+    h, w = panels[0].image.shape
+    bars = sum(_ends(panels, number) for number in range(len(panels)))
+    width, height = _PANEL * w / max(h, w), _PANEL * h / max(h, w)
+    return len(panels) * max(width, 1.0) + 0.85 * bars + 0.8, max(height, 1.0) + 0.75
+
+
+def draw_images(figure: Any, panels: Sequence[Panel], space: ImageSpace) -> None:
+    """Draw images side by side with axes in the space's unit, y as it says, and a bar for each scale of colours."""
+    shape = (panels[0].image.shape[0], panels[0].image.shape[1])
+    unit = space.unit(shape)[0]
+    row = np.atleast_1d(figure.subplots(1, len(panels), sharey=True)).tolist()
+    for number, (axes, panel) in enumerate(zip(row, panels, strict=True)):
+        shades = panel.shades
+        drawn = axes.imshow(
+            panel.image,
+            origin="lower" if space.y == "up" else "upper",
+            extent=space.extent(shape),
+            vmin=shades.low,
+            vmax=shades.high,
+            cmap=shades.colours,
+            interpolation="nearest",
+        )
+        axes.set_title(panel.title, fontsize=10, color=INK)
+        axes.set_xlabel("column" if space.pixel is None else f"x ({unit})", fontsize=9)
+        if number == 0:
+            axes.set_ylabel("row" if space.pixel is None else f"y ({unit})", fontsize=9)
+        axes.tick_params(labelsize=8, color="#666666", labelleft=number == 0)
+        axes.locator_params(nbins=5)
+        for spine in axes.spines.values():
+            spine.set_color("#999999")
+        if _ends(panels, number):
+            bar = figure.colorbar(drawn, cax=axes.inset_axes((1.05, 0.0, 0.05, 1.0)), extend=_beyond(panels, shades))
+            bar.ax.tick_params(labelsize=8, color="#666666")
+            bar.outline.set_edgecolor("#999999")
+            bar.set_label(shades.label, fontsize=9)
+
+
+def plot_result(result: Result[Any], space: ImageSpace, truth: NDArray[Any] | None = None) -> Figure:
+    """The image of a result beside the truth, if it is known, above what was measured; a complex one as size and phase.
+
+    Of several images the first six are drawn. Arguments: result; space, where its pixels lie; truth (H, W).
+    """
+    from matplotlib.figure import Figure
+
+    image = result.image.detach().cpu().numpy()
+    panels = _panels(image, truth, space.quantity or "value")
+    curves = [name for name in _CURVES if name in result.history and len(result.history[name].step) > 1][:2]
+    width, height = figure_size(panels)
+    figure = Figure(
+        figsize=(max(width, 3.2 * len(curves), 4.4), height + 0.4 + 2.4 * bool(curves)), layout="constrained"
+    )
+    figure.suptitle(f"{result.state.k} steps in {result.time:.1f} s: {result.reason.value}", fontsize=10, color=INK)
+    if not curves:
+        draw_images(figure, panels, space)
+        return figure
+    above, below = np.asarray(figure.subfigures(2, 1, height_ratios=[height, 2.4])).tolist()
+    draw_images(above, panels, space)
+    colours = (BLUE, ORANGE)
+    for axes, name, colour in zip(np.atleast_1d(below.subplots(1, len(curves))), curves, colours, strict=False):
+        series = result.history[name]
+        title, logarithmic = _CURVES[name]
+        values = series.value.reshape(len(series.step), -1)
+        axes.plot(series.step, values, color=colour, marker="o", markersize=3, linewidth=1.4)
+        if logarithmic and np.nanmin(values) > 0:
+            axes.set_yscale("log")
+        axes.set_xlabel("iteration", fontsize=9)
+        axes.set_title(title, fontsize=10, color=INK)
+        axes.grid(True, alpha=0.25)
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.tick_params(labelsize=8)
+    return figure
+
+
+def _panels(image: NDArray[Any], truth: NDArray[Any] | None, quantity: str) -> list[Panel]:
+    images = image.reshape(-1, *image.shape[-2:])[:_MOST_IMAGES]
+    names = ["result"] if len(images) == 1 else [f"image {number}" for number in range(len(images))]
+    shown = list(zip(names, images, strict=True))
+    if truth is not None and truth.ndim == 2:
+        shown.insert(0, ("truth", truth))
+    if np.iscomplexobj(image):
+        shades = Shades.of(np.abs(images), f"|{quantity}|")
+        phase = Shades(-math.pi, math.pi, "phase (rad)", "twilight")
+        sizes = [Panel(f"{name}, magnitude", np.abs(pixels), shades) for name, pixels in shown]
+        return sizes + [Panel(f"{name}, phase", np.angle(pixels), phase) for name, pixels in shown]
+    shades = Shades.of(images if truth is None else truth, quantity)
+    return [Panel(name, pixels, shades) for name, pixels in shown]
+
+
+def _ends(panels: Sequence[Panel], number: int) -> bool:
+    """Whether this panel is the last of those with its colours."""
+    return number + 1 == len(panels) or panels[number + 1].shades != panels[number].shades
+
+
+def _beyond(panels: Sequence[Panel], shades: Shades) -> str:
+    """Whether values lie beyond the ends of the colours, in the words of matplotlib's colour bars."""
+    values = np.concatenate([panel.image.ravel() for panel in panels if panel.shades == shades])
+    slack = 0.005 * (shades.high - shades.low)
+    below, above = bool((values < shades.low - slack).any()), bool((values > shades.high + slack).any())
+    return {(True, True): "both", (True, False): "min", (False, True): "max"}.get((below, above), "neither")
