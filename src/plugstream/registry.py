@@ -11,9 +11,9 @@ An entry is declared where it lives, in a file that imports nothing slow at its 
         ...
 
 The files of a kind are found by themselves in the package that `KINDS` names, and those of other packages by their
-entry points (`plugstream.denoisers`, `plugstream.instruments`, ...), each of which names a module or a function with such
-declarations. Settings, flags, help, lists and the docs' tables are made from the entries; nothing else knows their
-names.
+entry points (`plugstream.denoisers`, `plugstream.instruments`, ...), each of which names a module or a function with
+such declarations. Settings, flags, help, lists and the docs' tables are made from the entries; nothing else knows
+their names.
 """
 
 from __future__ import annotations
