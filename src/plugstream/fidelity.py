@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from plugstream.errors import InputError
-from plugstream.linalg import conjugate_gradient, inner, largest_eigenvalue
+from plugstream.linalg import conjugate_gradient, largest_eigenvalue, per_image, squared_norm
 from plugstream.models.base import Model, Views, as_views, check_shape
 
 __all__ = ["Fidelity", "LeastSquares", "Measurements"]
@@ -36,17 +36,17 @@ class Fidelity(Protocol):
         """What samplers draw from: the number of views, or the indices of those that can be used."""
 
     @property
-    def image_shape(self) -> tuple[int, int]: ...
+    def image_shape(self) -> tuple[int, ...]: ...
     @property
     def device(self) -> torch.device: ...
     @property
     def dtype(self) -> torch.dtype: ...
 
     def value(self, image: Tensor, views: Views = None, weights: Tensor | None = None) -> Tensor:
-        """(..., H, W) to (...)."""
+        """(..., *image_shape) to (...)."""
 
     def gradient(self, image: Tensor, views: Views = None, weights: Tensor | None = None) -> Tensor:
-        """(..., H, W) to (..., H, W)."""
+        """(..., *image_shape) to the same."""
 
     def prox(
         self,
@@ -56,7 +56,7 @@ class Fidelity(Protocol):
         weights: Tensor | None = None,
         start: Tensor | None = None,
     ) -> Tensor:
-        """argmin_z 1/2 ||z - x||^2 + gamma d(z), (..., H, W) to (..., H, W)."""
+        """argmin_z 1/2 ||z - x||^2 + gamma d(z), (..., *image_shape) to the same."""
 
     @property
     def lipschitz(self) -> float:
@@ -149,7 +149,7 @@ class LeastSquares:
         return self.n_views if self._available is None else self._available
 
     @property
-    def image_shape(self) -> tuple[int, int]:
+    def image_shape(self) -> tuple[int, ...]:
         return self.model.image_shape
 
     @property
@@ -171,10 +171,10 @@ class LeastSquares:
 
     def value(self, image: Tensor, views: Views = None, weights: Tensor | None = None) -> Tensor:
         """d(x) over these views: the mean of 1/2 ||H_i x - y_i||^2, or its sum with the given weights."""
-        total = torch.zeros((), device=self.device, dtype=self.dtype)
+        total = torch.zeros((), device=self.device, dtype=self.dtype.to_real())
         for some, w in self._parts(views, weights):
             residual = self.model.forward(image, some) - self.data(some)
-            each = residual.abs().square().flatten(image.ndim - 1).sum(-1) / 2
+            each = residual.abs().square().flatten(image.ndim - len(self.image_shape) + 1).sum(-1) / 2
             total = total + (each * w).sum(-1)
         return total
 
@@ -208,6 +208,7 @@ class LeastSquares:
             start=image if start is None else start,
             tol=self.prox_tol,
             max_iterations=self.prox_iterations,
+            ndim=len(self.image_shape),
         )
         return solution.image
 
@@ -217,7 +218,7 @@ class LeastSquares:
         self._needs_linear("L")
         normal = self.model.normal(self._available, self._weights(self._available, None))
         like = torch.empty(self.image_shape, device=self.device, dtype=self.dtype)
-        return float(largest_eigenvalue(normal, like, tol=self.lipschitz_tol))
+        return float(largest_eigenvalue(normal, like, tol=self.lipschitz_tol, ndim=len(self.image_shape)))
 
     @cached_property
     def lipschitz_views(self) -> Tensor:
@@ -246,11 +247,12 @@ class LeastSquares:
         self._needs_linear("back-projection")
         sums = (self.model.adjoint(self.data(some), some) for some, _ in self._parts(views, None))
         g = functools.reduce(Tensor.add_, sums)
-        energy = torch.zeros((), device=self.device, dtype=self.dtype)
+        energy = torch.zeros((), device=self.device, dtype=self.dtype.to_real())
         for some, _ in self._parts(views, None, read=False):
-            energy = energy + self.model.forward(g, some).abs().square().flatten(g.ndim - 2).sum(-1)
-        scale = inner(g, g) / energy.clamp_min(torch.finfo(self.dtype).tiny)
-        return scale[..., None, None] * g
+            energy = energy + self.model.forward(g, some).abs().square().flatten(g.ndim - len(self.image_shape)).sum(-1)
+        ndim = len(self.image_shape)
+        scale = squared_norm(g, ndim) / energy.clamp_min(torch.finfo(self.dtype).tiny)
+        return per_image(scale, ndim) * g
 
     def _index(self, views: Views) -> Tensor | None:
         """The views asked for, all that are available for None; None if that is every view of the model."""
@@ -281,10 +283,10 @@ class LeastSquares:
     def _weights(self, views: Views, weights: Tensor | None) -> Tensor:
         count = self.n_views if views is None else len(views)
         if weights is None:
-            return torch.full((count,), 1 / count, device=self.device, dtype=self.dtype)
+            return torch.full((count,), 1 / count, device=self.device, dtype=self.dtype.to_real())
         if weights.shape != (count,):
             raise InputError(f"weights have shape {tuple(weights.shape)}, but there are {count} views to weigh")
-        return weights.to(device=self.device, dtype=self.dtype)
+        return weights.to(device=self.device, dtype=self.dtype.to_real())
 
     def _spread(self, weights: Tensor) -> Tensor:
         return weights.reshape(-1, *(1,) * len(self.model.data_shape))

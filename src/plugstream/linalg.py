@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,23 +12,55 @@ from torch import Tensor
 
 from plugstream.errors import PlugstreamWarning
 
-__all__ = ["Solution", "conjugate_gradient", "inner", "largest_eigenvalue", "norm"]
+__all__ = [
+    "Solution",
+    "conjugate_gradient",
+    "image_axes",
+    "inner",
+    "largest_eigenvalue",
+    "norm",
+    "per_image",
+    "squared_norm",
+]
 
 
 # A random start has some of every eigenvector, but needs a few products until the top one stands out.
 _LEAST = 10
 
 
-def inner(a: Tensor, b: Tensor) -> Tensor:
-    """<a, b> of each image: (..., H, W) twice to (...)."""
-    product: Tensor = a * b
-    return product.sum((-2, -1))
+def inner(a: Tensor, b: Tensor, ndim: int = 2) -> Tensor:
+    """<a, b> = Re(sum conj(a) b) of each image, whose axes are the last `ndim`: (..., *image_shape) twice to (...).
+
+    For complex images it is the inner product of their real and imaginary parts, under which gradients of real
+    functions are taken.
+    """
+    if a.is_complex() or b.is_complex():
+        product: Tensor = a.real * b.real + a.imag * b.imag if a.is_complex() and b.is_complex() else (a * b).real
+    else:
+        product = a * b
+    return product.sum(image_axes(ndim))
 
 
-def norm(a: Tensor) -> Tensor:
-    """||a||_2 of each image: (..., H, W) to (...)."""
-    length: Tensor = torch.linalg.vector_norm(a, dim=(-2, -1))
+def norm(a: Tensor, ndim: int = 2) -> Tensor:
+    """||a||_2 of each image: (..., *image_shape) to (...), real."""
+    length: Tensor = torch.linalg.vector_norm(a, dim=image_axes(ndim))
     return length
+
+
+def squared_norm(a: Tensor, ndim: int = 2) -> Tensor:
+    """||a||_2^2 of each image: (..., *image_shape) to (...), real."""
+    squares: Tensor = a.real.square() + a.imag.square() if a.is_complex() else a.square()
+    return squares.sum(image_axes(ndim))
+
+
+def per_image(value: Tensor, ndim: int = 2) -> Tensor:
+    """One number for each image, (...), in a shape that multiplies images, (..., 1, ..., 1)."""
+    return value[(..., *(None,) * ndim)]
+
+
+def image_axes(ndim: int) -> tuple[int, ...]:
+    """The last `ndim` axes, which are those of one image."""
+    return tuple(range(-ndim, 0))
 
 
 @dataclass(frozen=True)
@@ -46,29 +79,31 @@ def conjugate_gradient(
     start: Tensor | None = None,
     tol: float = 1e-6,
     max_iterations: int = 200,
+    ndim: int = 2,
 ) -> Solution:
-    """Solve A x = b for a symmetric positive definite A, given as a function, for each image of b.
+    """Solve A x = b for a symmetric (Hermitian) positive definite A, given as a function, for each image of b.
 
     Stops when ||b - A x|| <= tol ||b|| for all of them. Images that are done take steps of length zero while
     the others go on, so that each image's result does not depend on which others it came with.
 
-    Arguments: apply maps (..., H, W) to (..., H, W); b is (..., H, W); start is a first guess of the same shape.
+    Arguments: apply maps (..., *image_shape) to the same; b is (..., *image_shape); start is a first guess of the same
+    shape; ndim, the number of axes of an image.
     Reference: Hestenes and Stiefel, J. Res. Nat. Bur. Standards 49, 1952.
     """
     x = torch.zeros_like(b) if start is None else start
     r = b.clone() if start is None else b - apply(x)
-    p, rr = r, inner(r, r)
-    goal = (tol * norm(b)) ** 2
+    p, rr = r, squared_norm(r, ndim)
+    goal = (tol * norm(b, ndim)) ** 2
     iterations = 0
     while iterations < max_iterations and bool((rr > goal).any()):
         active = rr > goal
         ap = apply(p)
-        alpha = torch.where(active, rr / inner(p, ap), 0.0)[..., None, None]
+        alpha = per_image(torch.where(active, rr / inner(p, ap, ndim), 0.0), ndim)
         x, r = x + alpha * p, r - alpha * ap
-        rr, before = inner(r, r), rr
-        p = torch.where(active[..., None, None], r + (rr / before)[..., None, None] * p, p)
+        rr, before = squared_norm(r, ndim), rr
+        p = torch.where(per_image(active, ndim), r + per_image(rr / before, ndim) * p, p)
         iterations += 1
-    scale = norm(b).clamp_min(torch.finfo(b.dtype).tiny)
+    scale = norm(b, ndim).clamp_min(torch.finfo(b.dtype).tiny)
     residual = float((rr.sqrt() / scale).max())
     if bool((rr > goal).any()):
         warnings.warn(
@@ -87,6 +122,7 @@ def largest_eigenvalue(
     tol: float = 1e-2,
     max_iterations: int = 300,
     seed: int = 0,
+    ndim: int = 2,
 ) -> Tensor:
     """The largest eigenvalue of a symmetric positive semidefinite operator, to a stated tolerance.
 
@@ -100,22 +136,23 @@ def largest_eigenvalue(
     the result not too small, holds unless the random start has next to nothing of its eigenvector; the tenth keeps two
     eigenvalues that lie tol apart from being taken for one between them.
 
-    Arguments: apply maps (..., H, W) to (..., H, W), the leading axes being independent operators; like gives
-    shape, device and dtype. Returns (...), in double precision on the CPU.
+    Arguments: apply maps (..., *image_shape) to the same, the leading axes being independent operators; like gives
+    shape, device and dtype, which may be complex; ndim, the number of axes of an image.
+    Returns (...), in double precision on the CPU.
     Reference: Golub and Van Loan, Matrix Computations, sections 8.2 and 10.1.
     """
     generator = torch.Generator().manual_seed(seed)
     v = torch.randn(like.shape, generator=generator, dtype=like.dtype).to(like.device)
-    v = v / norm(v)[..., None, None]
-    before, beta = torch.zeros_like(v), torch.zeros(like.shape[:-2], dtype=like.dtype, device=like.device)
+    v = v / per_image(norm(v, ndim), ndim)
+    before, beta = torch.zeros_like(v), torch.zeros_like(norm(v, ndim))
     alphas: list[Tensor] = []
     betas: list[Tensor] = []
-    size = like.shape[-2] * like.shape[-1]
+    size = math.prod(like.shape[like.ndim - ndim :]) * (2 if like.is_complex() else 1)
     for k in range(1, max_iterations + 1):
-        w = apply(v) - beta[..., None, None] * before
-        alpha = inner(v, w)
-        w = w - alpha[..., None, None] * v
-        beta = norm(w)
+        w = apply(v) - per_image(beta, ndim) * before
+        alpha = inner(v, w, ndim)
+        w = w - per_image(alpha, ndim) * v
+        beta = norm(w, ndim)
         alphas.append(alpha.cpu().double())
         betas.append(beta.cpu().double())
         theta, residual = _top_of_tridiagonal(torch.stack(alphas, -1), torch.stack(betas, -1))
@@ -123,7 +160,8 @@ def largest_eigenvalue(
             return theta * (1 + tol)
         # Where the Krylov space ends (beta = 0) the recurrence goes on with zeros, which add no eigenvalue above theta.
         left = beta > torch.finfo(like.dtype).tiny
-        before, v = v, torch.where(left[..., None, None], w / torch.where(left, beta, 1.0)[..., None, None], 0.0)
+        scale = per_image(torch.where(left, beta, 1.0), ndim)
+        before, v = v, torch.where(per_image(left, ndim), w / scale, 0.0)
     warnings.warn(
         f"the largest eigenvalue did not settle to {tol:.1e} in {max_iterations} iterations; L may be too small",
         PlugstreamWarning,

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from plugstream.algorithms.base import Algorithm, State
 from plugstream.errors import InputError
+from plugstream.linalg import norm
 
 __all__ = ["SNR", "Cost", "Distance", "Measure", "Monitor", "snr"]
 
@@ -69,13 +70,11 @@ class SNR:
     every: int | None = None
 
     def begin(self, algorithm: Algorithm[Any], state: State) -> Measure:
+        shape = algorithm.fidelity.image_shape
         truth = self.truth.to(state.image)
-        if truth.shape[-2:] != state.image.shape[-2:]:
-            raise InputError(
-                f"the truth is {tuple(truth.shape[-2:])}, but the image {tuple(state.image.shape[-2:])}; SNR needs "
-                "them alike"
-            )
-        return lambda state: {"snr": snr(state.image, truth)}
+        if truth.shape[-len(shape) :] != torch.Size(shape):
+            raise InputError(f"the truth is {tuple(truth.shape)}, but the image {shape}; SNR needs them alike")
+        return lambda state: {"snr": snr(state.image, truth, len(shape))}
 
 
 @dataclass(frozen=True)
@@ -104,8 +103,6 @@ class Cost:
         return measure
 
 
-def snr(image: Tensor, truth: Tensor) -> Tensor:
-    """How close an image is to the truth, in dB: 20 log10(||x|| / ||x - x_hat||), (..., H, W) twice to (...)."""
-    axes = (-2, -1)
-    noise = torch.linalg.vector_norm(image - truth, dim=axes)
-    return 20 * torch.log10(torch.linalg.vector_norm(truth, dim=axes) / noise)
+def snr(image: Tensor, truth: Tensor, ndim: int = 2) -> Tensor:
+    """How close an image is to the truth, in dB: 20 log10(||x|| / ||x - x_hat||), of each image: (...)."""
+    return 20 * torch.log10(norm(truth, ndim) / norm(image - truth, ndim))

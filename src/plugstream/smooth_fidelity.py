@@ -24,10 +24,10 @@ class SmoothFidelity:
     functions, whose condition number 1 + gamma L bounds the iterations.
 
     Arguments:
-        functions: d_i, each mapping an image (..., H, W) to (...).
-        image_shape: (H, W).
+        functions: d_i, each mapping an image (..., *image_shape) to (...).
+        image_shape: of one image, (H, W) or any other.
         lipschitz: L, a bound for the gradients of all d_i; without it steps must be numbers, and there is no prox.
-        gradients: grad d_i, each mapping (..., H, W) to (..., H, W), where they are known.
+        gradients: grad d_i, each mapping (..., *image_shape) to the same, where they are known.
 
     Reference: Sun, Wohlberg and Kamilov, Assumption 2 and the Huber example of Appendix E; Nesterov, Introductory
     Lectures on Convex Optimization, 2004, section 2.2.
@@ -36,7 +36,7 @@ class SmoothFidelity:
     def __init__(
         self,
         functions: Sequence[Callable[[Tensor], Tensor]],
-        image_shape: tuple[int, int],
+        image_shape: tuple[int, ...],
         *,
         lipschitz: float | None = None,
         gradients: Sequence[Callable[[Tensor], Tensor]] | None = None,
@@ -76,7 +76,7 @@ class SmoothFidelity:
         return self.lipschitz
 
     def value(self, image: Tensor, views: Views = None, weights: Tensor | None = None) -> Tensor:
-        """The mean of d_i(x) over these views, or its sum with the given weights: (..., H, W) to (...)."""
+        """The mean of d_i(x) over these views, or its sum with the given weights: (..., *image_shape) to (...)."""
         check_shape("image", image, self.image_shape)
         terms = [weight * self.functions[view](image) for view, weight in self._terms(views, weights)]
         return torch.stack(terms).sum(0)
@@ -104,10 +104,10 @@ class SmoothFidelity:
         smooth = 1 + gamma * self.lipschitz
         beta = (math.sqrt(smooth) - 1) / (math.sqrt(smooth) + 1)
         z = s = image if start is None else start
-        goal = self.prox_tol * norm(image).clamp_min(1)
+        goal = self.prox_tol * norm(image, len(self.image_shape)).clamp_min(1)
         for _ in range(self.prox_iterations):
             slope = s - image + gamma * self.gradient(s, views, weights)
-            if bool((norm(slope) <= goal).all()):
+            if bool((norm(slope, len(self.image_shape)) <= goal).all()):
                 return s
             before, z = z, s - slope / smooth
             s = z + beta * (z - before)

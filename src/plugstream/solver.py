@@ -176,7 +176,7 @@ def solve(
 
     Arguments:
         algorithm: anything with `init`, `step` and `parameters`.
-        image: where to start, (..., H, W); zero if not given. state: go on from this instead.
+        image: where to start, (..., *image_shape); zero if not given. state: go on from this instead.
         iterations: how many steps to take (more, if `state` or `resume` is given).
         resume: go on with this run, its clock, history and best image; what comes is what would have come, to the bit
             where the algorithm is deterministic. Monitors must be the same; a `Distance` needs its `reference`.
@@ -268,7 +268,7 @@ class _Run(Generic[S]):
 
     def size(self) -> float:
         """The largest ||x|| of the images, NaN if one holds a NaN."""
-        return _size(self.state.image)
+        return _size(self.state.image, len(self.algorithm.fidelity.image_shape))
 
     def grew(self, size: float, divergence: float | None) -> bool:
         """Whether an image of this size is beyond the limit, `divergence` times the scale of the run.
@@ -352,22 +352,22 @@ def data_scale(fidelity: Fidelity, like: Tensor) -> float:
     quadratic; a makes p as long as the image at hand. It is the same whatever the step, the start and the denoiser are.
     A few views tell it; 0 where they do not, for a model without a gradient at zero, say.
 
-    Arguments: fidelity; like, an image (..., H, W) that is not zero, of which only size and kind matter.
+    Arguments: fidelity; like, an image (..., *image_shape) that is not zero, of which only size and kind matter.
     """
-    views = a_few(fidelity.available, _SCALE_VIEWS)
+    views, ndim = a_few(fidelity.available, _SCALE_VIEWS), len(fidelity.image_shape)
     g = fidelity.gradient(torch.zeros_like(like), views)
-    length = _size(g)
+    length = _size(g, ndim)
     if not (length > 0 and math.isfinite(length)):
         return 0.0
-    p = g * (-_size(like) / length)
-    curvature = inner(p, fidelity.gradient(p, views) - g)
-    t = torch.where(curvature > 0, -inner(p, g) / curvature, torch.zeros_like(curvature))
-    scale = float((t * norm(p)).max())
+    p = g * (-_size(like, ndim) / length)
+    curvature = inner(p, fidelity.gradient(p, views) - g, ndim)
+    t = torch.where(curvature > 0, -inner(p, g, ndim) / curvature, torch.zeros_like(curvature))
+    scale = float((t * norm(p, ndim)).max())
     return scale if math.isfinite(scale) else 0.0
 
 
-def _size(image: Tensor) -> float:
-    return float(torch.linalg.vector_norm(image, dim=(-2, -1)).max())
+def _size(image: Tensor, ndim: int) -> float:
+    return float(norm(image, ndim).max())
 
 
 def _synchronize(tensor: Tensor) -> None:

@@ -11,6 +11,7 @@ from torch import Tensor
 from plugstream.denoisers.base import Denoiser
 from plugstream.errors import InputError
 from plugstream.fidelity import Fidelity
+from plugstream.linalg import squared_norm
 from plugstream.models.base import Views
 
 __all__ = ["bound", "corollary", "fixed_point_distance", "fixed_point_map", "gradient_variance"]
@@ -28,8 +29,8 @@ def fixed_point_map(
 ) -> Tensor:
     """The operator whose fixed points the algorithms seek, on all views: P(x) = D_sigma(x - gamma grad d(x)).
 
-    Arguments: image (..., H, W). `warm` only spares an iterative denoiser work; its accuracy stays as it states. With
-    `views` it is that of the problem with these views alone.
+    Arguments: image (..., *image_shape). `warm` only spares an iterative denoiser work; its accuracy stays as it
+    states. With `views` it is that of the problem with these views alone.
     Reference: Sun, Wohlberg and Kamilov, eq. (12).
     """
     return denoiser.denoise(image - gamma * fidelity.gradient(image, views), sigma, warm)[0]
@@ -49,7 +50,8 @@ def fixed_point_distance(
     Arguments: as `fixed_point_map`. Returns one number for each image, (...).
     Reference: Sun, Wohlberg and Kamilov, eq. (24).
     """
-    return (image - fixed_point_map(image, fidelity, denoiser, gamma, sigma, warm, views)).square().sum((-2, -1))
+    move = image - fixed_point_map(image, fidelity, denoiser, gamma, sigma, warm, views)
+    return squared_norm(move, len(fidelity.image_shape))
 
 
 def bound(
@@ -125,7 +127,8 @@ def gradient_variance(image: Tensor, fidelity: Fidelity, views: Tensor | None = 
     With `views`, distinct ones drawn at random, it is estimated from them without bias: the sum of squares about their
     own mean over one less than their number, times (I - 1)/I.
 
-    Arguments: image (..., H, W); views, at least two, or all if not given. Returns one number for each image, (...).
+    Arguments: image (..., *image_shape); views, at least two, or all if not given. Returns a number for each image,
+    (...).
     Reference: Sun, Wohlberg and Kamilov, Assumption 2(d).
     """
     total = fidelity.n_views

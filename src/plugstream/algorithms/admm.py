@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from plugstream.algorithms.base import PlugAndPlay
+from plugstream.linalg import squared_norm
 from plugstream.models.base import Views
 
 __all__ = ["ADMM", "SplitState"]
@@ -53,7 +54,7 @@ class ADMM(PlugAndPlay):
     dual: bool = True
 
     def init(self, image: Tensor | None = None) -> SplitState:
-        """The state before the first step, from an image (..., H, W), or from zero."""
+        """The state before the first step, from an image (..., *image_shape), or from zero."""
         x = self._start_image(image)
         return SplitState(k=0, image=x, z=x, s=torch.zeros_like(x))
 
@@ -80,4 +81,4 @@ class ADMM(PlugAndPlay):
         gamma, sigma = self.parameters(state.k + 1)
         z = self.fidelity.prox(state.image, gamma, views, start=state.z)
         x, _ = self.denoiser.denoise(z, sigma, state.warm)
-        return (state.image - x).square().sum((-2, -1))
+        return squared_norm(state.image - x, self._ndim)

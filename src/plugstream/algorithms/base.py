@@ -53,7 +53,7 @@ class Algorithm(Protocol[S]):
         """gamma and sigma of iteration k = 1, 2, ..."""
 
     def residual(self, state: S, views: Views = None) -> Tensor:
-        """||x - T(x)||^2 at the state's image, with the parameters of the iteration to come: (..., H, W) to (...).
+        """||x - T(x)||^2 at the state's image, with the parameters of the iteration to come, for each image: (...).
 
         T is on all views that are available, or with `views` that of the problem with these alone. Zero exactly at
         fixed points; `Distance` measures it and `solve(..., distance_limit=...)` stops by it.
@@ -116,6 +116,11 @@ class PlugAndPlay:
         warm = getattr(state, "warm", None)
         return fixed_point_distance(state.image, self.fidelity, self.denoiser, gamma, sigma, warm, views)
 
+    @property
+    def _ndim(self) -> int:
+        """The number of axes of an image."""
+        return len(self.fidelity.image_shape)
+
     def _start_image(self, image: Tensor | None) -> Tensor:
         """The first image, zero if not given, after a check of everything that can be checked before work starts."""
         shape = self.fidelity.image_shape
@@ -124,9 +129,9 @@ class PlugAndPlay:
         check_shape("the first image", image, shape)
         if not bool(torch.isfinite(image).all()):
             raise InputError("the first image holds NaN or infinity")
-        if min(shape) < self.denoiser.min_size:
+        if min(shape[-2:]) < self.denoiser.min_size:
             raise InputError(
-                f"the image is {shape[0]} x {shape[1]}, but the denoiser needs at least "
+                f"the image is {' x '.join(map(str, shape))}, but the denoiser needs at least "
                 f"{self.denoiser.min_size} pixels a side"
             )
         self.parameters(1)

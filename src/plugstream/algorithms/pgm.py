@@ -23,7 +23,7 @@ from torch import Tensor
 from plugstream.algorithms.base import PlugAndPlay
 from plugstream.algorithms.variance import ESTIMATORS, Estimator, Memory, Plain
 from plugstream.errors import InputError
-from plugstream.linalg import inner, norm
+from plugstream.linalg import inner, norm, per_image
 
 __all__ = ["MOMENTUM", "RESTARTS", "GradientState", "ProximalGradient"]
 
@@ -122,7 +122,7 @@ class ProximalGradient(PlugAndPlay):
             raise InputError(f"there is no restart {self.restart!r}; choose one of {', '.join(RESTARTS)}")
 
     def init(self, image: Tensor | None = None) -> GradientState:
-        """The state before the first step, from an image (..., H, W), or from zero."""
+        """The state before the first step, from an image (..., *image_shape), or from zero."""
         x = self._start_image(image)
         self._warn_of_long_steps()
         memory = self._estimator.begin(self.fidelity, x)
@@ -130,7 +130,7 @@ class ProximalGradient(PlugAndPlay):
         kept: dict[str, Any] = {"k": 0, "image": x, "s": x, "kept": memory.kept, "mean": memory.mean}
         if self.restart == "none":
             return GradientState(**kept)
-        ones = x.new_ones(x.shape[:-2])
+        ones = torch.ones_like(norm(x, self._ndim))
         return GradientState(q=ones, began=0 * ones, residual=torch.inf * ones, **kept)
 
     @torch.no_grad()
@@ -150,7 +150,7 @@ class ProximalGradient(PlugAndPlay):
             s = x if state.q == 1 else x + ((state.q - 1) / q) * (x - state.image)
             return GradientState(s=s, q=q, **kept)
         again, residual = self._leads_away(state, x)
-        ahead = torch.where(again, 0.0, (state.q - 1) / q)[..., None, None]
+        ahead = per_image(torch.where(again, 0.0, (state.q - 1) / q), self._ndim)
         return GradientState(
             s=x + ahead * (x - state.image),
             q=torch.where(again, 1.0, q),
@@ -167,7 +167,7 @@ class ProximalGradient(PlugAndPlay):
     def _leads_away(self, state: GradientState, x: Tensor) -> tuple[Tensor, Tensor]:
         """Which images restart, (...), and ||s^{k-1} - x^k||, to compare with in the next step."""
         assert state.residual is not None
-        residual = norm(state.s - x)
+        residual = norm(state.s - x, self._ndim)
         if self.restart == "gradient":
-            return inner(state.s - x, x - state.image) > 0, residual
+            return inner(state.s - x, x - state.image, self._ndim) > 0, residual
         return residual > state.residual, residual

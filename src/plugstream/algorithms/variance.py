@@ -36,8 +36,8 @@ _VIEWS_AT_ONCE = 64
 class Memory(NamedTuple):
     """What an estimator keeps between steps: tensors, so that a checkpoint holds them.
 
-    `kept` is SAGA's table of predictions, (..., views, *data_shape), or SVRG's image, (..., H, W); `mean` is the mean
-    of the remembered gradients, (..., H, W).
+    `kept` is SAGA's table of predictions, (..., views, *data_shape), or SVRG's image, (..., *image_shape); `mean`
+    is the mean of the remembered gradients, (..., *image_shape).
     """
 
     kept: Tensor | None = None
@@ -53,7 +53,7 @@ class Estimator(Protocol):
     def estimate(
         self, fidelity: Fidelity, image: Tensor, batch: Batch, memory: Memory, step: int
     ) -> tuple[Tensor, Memory]:
-        """The estimate of grad d at `image`, (..., H, W), in step 0, 1, ..., and the memory after it."""
+        """The estimate of grad d at `image`, (..., *image_shape), in step 0, 1, ..., and the memory after it."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ class SAGA:
     def begin(self, fidelity: Fidelity, image: Tensor) -> Memory:
         model = _linear(fidelity).model
         mean = fidelity.gradient(image)
-        shape = (*mean.shape[:-2], fidelity.n_views, *model.data_shape)
+        shape = (*mean.shape[: mean.ndim - len(model.image_shape)], fidelity.n_views, *model.data_shape)
         table = torch.zeros(shape, dtype=model.data_dtype, device=mean.device)
         if bool(image.any()):  # otherwise every prediction is zero already
             axis = table.ndim - 1 - len(model.data_shape)
@@ -117,7 +117,8 @@ class SAGA:
         if bool((weights == weights[0]).all()):
             gradient = mean + float(weights[0]) * share
         else:
-            factors = weights.to(device=mean.device, dtype=mean.dtype).reshape(-1, *(1,) * len(model.data_shape))
+            factors = weights.to(device=mean.device, dtype=mean.dtype.to_real())
+            factors = factors.reshape(-1, *(1,) * len(model.data_shape))
             gradient = mean + model.adjoint(factors * change, views)
         known = fidelity.available
         total = known if isinstance(known, int) else len(known)

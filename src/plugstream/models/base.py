@@ -25,12 +25,13 @@ _VIEWS_AT_ONCE = 64
 class Model(Protocol):
     """The forward map H_i of each view i, from an image to that view's measurements.
 
-    `image_shape` is (H, W), `data_shape` the shape of one view's measurements. Images and data may carry the
-    same leading axes, which are independent images. `dtype` is the image's (real) and `data_dtype` the data's.
+    `image_shape` is (H, W), a volume's (D, H, W) or either with channels before it, `data_shape` the shape of one
+    view's measurements. Images and data may carry the same leading axes, which are independent images. `dtype` is the
+    image's, real or complex, and `data_dtype` the data's.
     """
 
     n_views: int
-    image_shape: tuple[int, int]
+    image_shape: tuple[int, ...]
     data_shape: tuple[int, ...]
     device: torch.device
     dtype: torch.dtype
@@ -38,10 +39,10 @@ class Model(Protocol):
     linear: bool
 
     def forward(self, image: Tensor, views: Views = None) -> Tensor:
-        """(..., H, W) to (..., B, *data_shape): H_i x for each of the B views."""
+        """(..., *image_shape) to (..., B, *data_shape): H_i x for each of the B views."""
 
     def adjoint(self, data: Tensor, views: Views = None) -> Tensor:
-        """(..., B, *data_shape) to (..., H, W): the sum over views of Re(H_i^H z_i)."""
+        """(..., B, *data_shape) to (..., *image_shape): the sum over views of Re(H_i^H z_i)."""
 
     def linearize(self, image: Tensor, views: Views = None) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
         """The prediction at `image`, and the adjoint of the derivative there."""
@@ -50,13 +51,13 @@ class Model(Protocol):
         """The data with what the model does not predict (receivers masked out) set to zero."""
 
     def gradient(self, image: Tensor, data: Tensor, views: Views = None, weights: Tensor | None = None) -> Tensor:
-        """sum_i w_i Re(J_i^H (H_i x - y_i)), J_i the derivative of H_i at x: (..., H, W) to (..., H, W)."""
+        """sum_i w_i Re(J_i^H (H_i x - y_i)), J_i the derivative of H_i at x: (..., *image_shape) to the same."""
 
     def normal(self, views: Views = None, weights: Tensor | None = None) -> Callable[[Tensor], Tensor]:
-        """x -> sum_i w_i Re(H_i^H H_i x), prepared for repeated use: (..., H, W) to (..., H, W)."""
+        """x -> sum_i w_i Re(H_i^H H_i x), prepared for repeated use: (..., *image_shape) to the same."""
 
     def normal_each(self, images: Tensor, views: Tensor) -> Tensor:
-        """Re(H_i^H H_i x_i) with an image of its own for each view: (B, H, W) to (B, H, W)."""
+        """Re(H_i^H H_i x_i) with an image of its own for each view: (B, *image_shape) to the same."""
 
     def squared_norms(self, views: Tensor, tol: float) -> Tensor:
         """The largest eigenvalue of each view's Re(H_i^H H_i), from above to a relative tol: (B,), double, CPU."""
@@ -68,12 +69,12 @@ class Model(Protocol):
 class ModelBase(ABC):
     """A base to write models on: give `forward` and `adjoint`, and for a linear model the rest of `Model` follows.
 
-    The image is real and the data may be complex, so the inner products are <x, x'> = sum x x' and
-    <y, z> = Re(sum y conj(z)), and the adjoint of H under them is z -> Re(H^H z).
+    Image and data may each be real or complex, and the inner product of both is <a, b> = Re(sum conj(a) b), so the
+    adjoint of H is z -> H^H z for complex images and z -> Re(H^H z) for real ones.
     """
 
     n_views: int
-    image_shape: tuple[int, int]
+    image_shape: tuple[int, ...]
     data_shape: tuple[int, ...]
     device: torch.device
     dtype: torch.dtype
@@ -95,7 +96,8 @@ class ModelBase(ABC):
     def gradient(self, image: Tensor, data: Tensor, views: Views = None, weights: Tensor | None = None) -> Tensor:
         """The gradient of sum_i w_i/2 ||H_i x - y_i||^2: sum_i w_i Re(J_i^H (H_i x - y_i)), J_i = H_i if it is linear.
 
-        Arguments: image (..., H, W); data (..., B, *data_shape), already restricted; weights (B,), ones if not given.
+        Arguments: image (..., *image_shape); data (..., B, *data_shape), already restricted; weights (B,), ones if not
+        given.
         A model that can do it without going through memory twice overrides it.
         """
         prediction, pullback = self.linearize(image, views)
@@ -115,7 +117,7 @@ class ModelBase(ABC):
         return apply
 
     def normal_each(self, images: Tensor, views: Tensor) -> Tensor:
-        """Re(H_i^H H_i x_i) with an image of its own for each view: (B, H, W) to (B, H, W).
+        """Re(H_i^H H_i x_i) with an image of its own for each view: (B, *image_shape) to the same.
 
         This is what the Lanczos iteration for every L_i at once needs. A model whose views share work overrides
         it; here it is a loop.
@@ -134,7 +136,7 @@ class ModelBase(ABC):
                 return self.normal_each(images, some)
 
             like = torch.empty((len(some), *self.image_shape), device=self.device, dtype=self.dtype)
-            parts.append(largest_eigenvalue(normal, like, tol=tol))
+            parts.append(largest_eigenvalue(normal, like, tol=tol, ndim=len(self.image_shape)))
         return torch.cat(parts)
 
     def squared_norm_bounds(self, views: Tensor) -> Tensor:
@@ -143,7 +145,7 @@ class ModelBase(ABC):
 
     def spread(self, weights: Tensor) -> Tensor:
         """Weights of views, (B,), shaped so that they multiply data, on the model's device."""
-        return weights.to(device=self.device, dtype=self.dtype).reshape(-1, *(1,) * len(self.data_shape))
+        return weights.to(device=self.device, dtype=self.dtype.to_real()).reshape(-1, *(1,) * len(self.data_shape))
 
 
 def as_views(views: Views, n_views: int) -> Tensor | None:

@@ -21,7 +21,7 @@ class FunctionModel(ModelBase):
     nonlinear F_i gives up; steps must then be numbers, since no Lipschitz constant is known.
 
     Arguments:
-        function: maps an image (..., H, W) and views (an int64 tensor of B indices) to (..., B, *data_shape).
+        function: maps an image (..., *image_shape) and views (an int64 tensor of B indices) to (..., B, *data_shape).
         n_views, image_shape, data_shape: the sizes.
         linear: whether the function is linear in the image; only then do `prox` and L by power iteration hold.
         device, dtype: of the images it takes. data_dtype: of the data it gives.
@@ -32,7 +32,7 @@ class FunctionModel(ModelBase):
         function: Callable[[Tensor, Tensor], Tensor],
         *,
         n_views: int,
-        image_shape: tuple[int, int],
+        image_shape: tuple[int, ...],
         data_shape: tuple[int, ...],
         linear: bool = False,
         device: torch.device | str = "cpu",
@@ -49,18 +49,18 @@ class FunctionModel(ModelBase):
         self.data_dtype = dtype if data_dtype is None else data_dtype
 
     def forward(self, image: Tensor, views: Views = None) -> Tensor:
-        """(..., H, W) to (..., B, *data_shape)."""
+        """(..., *image_shape) to (..., B, *data_shape)."""
         check_shape("image", image, self.image_shape)
         index = as_views(views, self.n_views)
         index = torch.arange(self.n_views) if index is None else index
         out = self.function(image, index)
-        want = (*image.shape[:-2], len(index), *self.data_shape)
+        want = (*image.shape[: image.ndim - len(self.image_shape)], len(index), *self.data_shape)
         if tuple(out.shape) != want:
             raise InputError(f"the model's function returned shape {tuple(out.shape)}, but should return {want}")
         return out
 
     def adjoint(self, data: Tensor, views: Views = None, at: Tensor | None = None) -> Tensor:
-        """(..., B, *data_shape) to (..., H, W): J(at)^T data, at the zero image unless `at` is given."""
+        """(..., B, *data_shape) to (..., *image_shape): J(at)^T data, at the zero image unless `at` is given."""
         if at is None:
             batch = data.shape[: data.ndim - 1 - len(self.data_shape)]
             at = torch.zeros((*batch, *self.image_shape), device=self.device, dtype=self.dtype)
@@ -74,7 +74,7 @@ class FunctionModel(ModelBase):
             raise InputError("the model's function is not differentiable: its output does not depend on the image")
 
         def pullback(data: Tensor) -> Tensor:
-            check_shape("data", data, tuple(prediction.shape[image.ndim - 2 :]))
+            check_shape("data", data, tuple(prediction.shape[image.ndim - len(self.image_shape) :]))
             (gradient,) = torch.autograd.grad(prediction, point, data.to(prediction.dtype), retain_graph=True)
             return gradient
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Sequence
 from typing import Any
@@ -24,14 +25,15 @@ class MatrixModel(ModelBase):
 
     Arguments:
         matrices: one (m, n) matrix for each view.
-        image_shape: (H, W) with H * W = n; (1, n) if not given, for unknowns that are just vectors.
-        device, dtype: where to compute and the image's real dtype; by default those of the first matrix.
+        image_shape: (H, W) or any other with n values; (1, n) if not given, for unknowns that are just vectors.
+        device, dtype: where to compute and the image's dtype; by default those of the first matrix, and real. With a
+            complex dtype the image is complex, and the adjoint the sum of A_i^H z_i.
     """
 
     def __init__(
         self,
         matrices: Sequence[Any],
-        image_shape: tuple[int, int] | None = None,
+        image_shape: tuple[int, ...] | None = None,
         *,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
@@ -44,18 +46,19 @@ class MatrixModel(ModelBase):
             raise InputError(f"the matrices must all have one shape (m, n), but have {sorted(shapes)}")
         m, n = tensors[0].shape
         self.image_shape = (1, n) if image_shape is None else image_shape
-        if self.image_shape[0] * self.image_shape[1] != n:
+        if math.prod(self.image_shape) != n:
             raise InputError(f"the matrices have {n} columns, but an image of {self.image_shape} has another number")
         self.n_views = len(tensors)
         self.data_shape = (m,)
         self.device = torch.device(device) if device is not None else tensors[0].device
-        is_complex = any(t.is_complex() for t in tensors)
+        is_complex = any(t.is_complex() for t in tensors) or (dtype is not None and dtype.is_complex)
         single = (
-            dtype == torch.float32
+            dtype.to_real() == torch.float32
             if dtype is not None
             else all(t.element_size() <= 4 + 4 * t.is_complex() for t in tensors)
         )
-        self.dtype = torch.float32 if single else torch.float64
+        real = torch.float32 if single else torch.float64
+        self.dtype = real if dtype is None or not dtype.is_complex else real.to_complex()
         self.data_dtype = {
             (True, True): torch.complex64,
             (True, False): torch.complex128,
@@ -76,10 +79,10 @@ class MatrixModel(ModelBase):
             self._stack = torch.stack(tensors)
 
     def forward(self, image: Tensor, views: Views = None) -> Tensor:
-        """(..., H, W) to (..., B, m)."""
+        """(..., *image_shape) to (..., B, m)."""
         check_shape("image", image, self.image_shape)
         index = as_views(views, self.n_views)
-        pixels = image.flatten(-2).to(self.data_dtype)
+        pixels = image.flatten(-len(self.image_shape)).to(self.data_dtype)
         if not self._sparse:
             stack = self._stack if index is None else self._stack[index.to(self.device)]
             return torch.einsum("bmn,...n->...bm", stack, pixels)
@@ -88,7 +91,7 @@ class MatrixModel(ModelBase):
         return out.permute(2, 0, 1).reshape(*pixels.shape[:-1], *out.shape[:2])
 
     def adjoint(self, data: Tensor, views: Views = None) -> Tensor:
-        """(..., B, m) to (..., H, W)."""
+        """(..., B, m) to (..., *image_shape)."""
         index = as_views(views, self.n_views)
         numbers = self._numbers(index)
         check_shape("data", data, (len(numbers), *self.data_shape))
@@ -99,7 +102,7 @@ class MatrixModel(ModelBase):
         else:
             columns = z.reshape(-1, *z.shape[-2:])  # (images, B, m)
             out = torch.stack([self._adjoints[v] @ columns[:, b].T for b, v in enumerate(numbers)]).sum(0).T
-        return out.real.reshape(*data.shape[:-2], *self.image_shape)
+        return (out if self.dtype.is_complex else out.real).reshape(*data.shape[:-2], *self.image_shape)
 
     def _numbers(self, index: Tensor | None) -> list[int]:
         return list(range(self.n_views)) if index is None else index.tolist()
