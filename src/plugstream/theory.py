@@ -11,7 +11,7 @@ from torch import Tensor
 from plugstream.denoisers.base import Denoiser
 from plugstream.errors import InputError
 from plugstream.fidelity import Fidelity
-from plugstream.linalg import squared_norm
+from plugstream.linalg import inner, norm, squared_norm
 from plugstream.models.base import Views
 
 __all__ = ["bound", "corollary", "fixed_point_distance", "fixed_point_map", "gradient_variance"]
@@ -136,11 +136,12 @@ def gradient_variance(image: Tensor, fidelity: Fidelity, views: Tensor | None = 
     if views is not None and len(views) < 2:
         raise InputError("the variance of gradients needs at least two views")
     count = len(chosen)
-    mean = torch.zeros_like(image, dtype=torch.float64)
-    squares = torch.zeros(image.shape[:-2], dtype=torch.float64, device=image.device)
+    ndim, double = len(fidelity.image_shape), torch.complex128 if image.is_complex() else torch.float64
+    mean = torch.zeros_like(image, dtype=double)
+    squares = torch.zeros_like(norm(mean, ndim))
     for k, view in enumerate(chosen.split(1)):  # Welford's, one view at a time: no gradients are kept
-        gradient = fidelity.gradient(image, view).double()
+        gradient = fidelity.gradient(image, view).to(double)
         step = gradient - mean
         mean += step / (k + 1)
-        squares += (step * (gradient - mean)).sum((-2, -1))
+        squares += inner(step, gradient - mean, ndim)
     return squares / total if views is None else squares / (count - 1) * (total - 1) / total
