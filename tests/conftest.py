@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import os
+import signal
+import threading
 import zlib
 from collections.abc import Iterator
 
 # Before torch is imported, here and in the processes that tests start: where a core is busy, two threads wait for each
 # other and small work takes ten times as long. Tests of threads ask for theirs.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# A shell that puts us into the background has SIGINT ignored, and so would the processes that tests start and interrupt.
+if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 from pathlib import Path
 
