@@ -11,7 +11,7 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from plugstream.errors import InputError
+from plugstream.errors import DamagedError, InputError
 from plugstream.linalg import conjugate_gradient, largest_eigenvalue, per_image, squared_norm
 from plugstream.models.base import Model, Views, as_views, check_shape
 
@@ -302,9 +302,13 @@ class LeastSquares:
         axis = data.ndim - 1 - len(self.model.data_shape)
         bad = ~torch.isfinite(torch.view_as_real(data).sum(-1) if data.is_complex() else data)
         if bool(bad.any()):
-            place = int(bad.movedim(axis, 0).flatten(1).any(1).nonzero()[0])
-            view = place if views is None else int(views[place])
-            raise InputError(f"view {view} of the data holds NaN or infinity; leave the view out or mask its receivers")
+            places = bad.movedim(axis, 0).flatten(1).any(1).nonzero()[:, 0].tolist()
+            numbers = places if views is None else views[places].tolist()
+            if self._source is not None:  # a scan, of which views that are damaged can be left out
+                raise DamagedError("the scan", dict.fromkeys(numbers, "it holds NaN or infinity"))
+            raise InputError(
+                f"view {numbers[0]} of the data holds NaN or infinity; leave the view out or mask its receivers"
+            )
         return data
 
     def _needs_linear(self, what: str) -> None:

@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Generic, TypeVar
 
@@ -291,10 +292,12 @@ class _Run(Generic[S]):
     def measure(self, last: bool = False) -> dict[str, Tensor]:
         """Measure what is due at this step (everything not yet measured here, if it is the last)."""
         k, out = self.state.k, {}
+        measured_at = list(self._measured_at)  # changed when all is measured: a monitor may fail, on damaged data say
         for number, (every, measure) in enumerate(self._measures):
-            if ((k - self._first) % every == 0 or last) and self._measured_at[number] != k:
+            if ((k - self._first) % every == 0 or last) and measured_at[number] != k:
                 out.update(measure(self.state))
-                self._measured_at[number] = k
+                measured_at[number] = k
+        self._measured_at = measured_at
         for name, value in out.items():
             self._rows.setdefault(name, []).append((k, self.time, value.detach().cpu().double().numpy()))
         self._remember(out)
@@ -312,14 +315,13 @@ class _Run(Generic[S]):
 
     def tell(self, measured: dict[str, Tensor]) -> bool:
         """Call the callbacks, all of them, and say whether one asks to stop."""
-        progress = Progress(self.state, self.time, self.wall, measured, self.snapshot)
+        progress = Progress(self.state, self.time, self.wall, measured, partial(self.snapshot, self.state))
         return any([callback(progress) for callback in self.callbacks])  # noqa: C419 - every one must be told
 
-    def snapshot(self) -> Snapshot[S]:
+    def snapshot(self, state: S) -> Snapshot[S]:
+        """The run at this state, the last that callbacks were told of: a step or a measurement after it may fail."""
         rows = {name: list(rows) for name, rows in self._rows.items()}
-        return Snapshot(
-            self.state, self._first, self.time, self.wall, self.limit, self.best, rows, list(self._measured_at)
-        )
+        return Snapshot(state, self._first, self.time, self.wall, self.limit, self.best, rows, list(self._measured_at))
 
     def restore(self, snapshot: Snapshot[S]) -> None:
         self._first, self.time, self.limit, self.best = snapshot.first, snapshot.time, snapshot.limit, snapshot.best

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import platform
@@ -10,7 +11,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -116,10 +117,12 @@ def reconstruct(
         write_text(folder / "run.json", json.dumps({"scan": str(where), "command": command}, indent=1) + "\n")
         listeners: tuple[Listener, ...] = () if terminal is None else (terminal,)
         log = EventLog(events, listeners)
+        caught: list[warnings.WarningMessage]
+        session = _Session(scan, settings, log, checkpoints, go_on, past, saved, terminal)
         try:
             with warnings.catch_warnings(record=True) as caught:
                 warnings.simplefilter("always", PlugstreamWarning)
-                session = _Session(scan, settings, log, checkpoints, go_on, past, saved, terminal, caught)
+                session.caught = caught
                 result, backprojection = session.run()
             _tell(log, caught)
             try:
@@ -138,15 +141,12 @@ def reconstruct(
                 reason=result.reason.value,
                 failed=result.reason.failed,
             )
-        except DamagedError as error:
-            raise InputError(
-                f"{error}; to go on without it: plugstream resume {shlex.quote(str(folder))} --skip-damaged"
-            ) from error
-        except OSError as error:  # of a scan that went away, say
-            raise InputError(
-                f"{error.filename or source}: {error.strerror or error}; mend that, and go on with "
-                f"'plugstream resume {shlex.quote(str(folder))}'"
-            ) from error
+        except Exception as error:  # of the data, of the disk, of memory, or a mistake of ours: nothing is lost by it
+            told = _in_one_line(error, folder, source)
+            session.keep(str(error if isinstance(error, InputError) else told or repr(error)))
+            if told is None:
+                raise
+            raise told from error
         finally:
             log.close()
     return result
@@ -164,8 +164,12 @@ class _Session:
     past: Past
     saved: Saved | None
     terminal: Terminal | None
-    caught: list[warnings.WarningMessage]
+    caught: list[warnings.WarningMessage] = field(default_factory=list)
     population: Population | None = None
+    last: Progress[State] | None = None
+    logged: bool = False  # what was measured there
+    watch: Watch | None = None
+    saved_at: int = 0
 
     def run(self) -> tuple[Result[State], torch.Tensor]:
         """The result and the first back-projection."""
@@ -204,7 +208,7 @@ class _Session:
         if population is not None:
             sampler = Announced(made.sampler, population.source.expect, settings.scan.ahead)
             made = replace(made, sampler=sampler)
-        watch = Watch.over(made, settings, log) if settings.monitor.watch_theory else None
+        watch = self.watch = Watch.over(made, settings, log) if settings.monitor.watch_theory else None
         if watch is not None:
             made = watch.algorithm
             if self.saved is not None:
@@ -220,21 +224,21 @@ class _Session:
         snapshot = None if self.saved is None else self._snapshot(self.saved, made, state)
         live = population is not None and settings.scan.follow
         saved = time.monotonic()
-        last: Progress[State] | None = None
 
         def follow(progress: Progress[State]) -> bool:
-            nonlocal saved, last
+            nonlocal saved
             k = progress.state.k
-            stepped, last = last is None or last.state.k < k, progress
+            stepped, self.last, self.logged = self.last is None or self.last.state.k < k, progress, False
             if progress.measured:
                 values = {name: float(value) for name, value in progress.measured.items()}
                 log.add("measured", step=k, time=round(progress.time, 4), values=values)
+            self.logged = True
             if watch is not None:
                 watch.look(progress.state, measured=bool(progress.measured))
             if self.terminal is not None:
                 self.terminal.tick(k, progress.time)
             if k > 0 and time.monotonic() - saved >= settings.run.checkpoint:
-                self._save(progress, watch)
+                self._save(progress)
                 saved = time.monotonic()
             if requests.came and stepped:  # `solve` ends as it would for a Ctrl-C at this instant
                 raise KeyboardInterrupt
@@ -248,31 +252,24 @@ class _Session:
         if population is not None and live:  # until the callback says so
             iterations = 0 if population.done(begun) else sys.maxsize
         over = None if snapshot is None else _over(snapshot, settings)
-        try:
-            with Requests() as requests:
-                result: Result[State] = solve(
-                    algorithm,
-                    state=state if snapshot is None else None,
-                    resume=snapshot,
-                    iterations=iterations if over is None else 0,
-                    monitors=_monitors(settings, self.scan, snapshot, partial(self._measured_views, fidelity)),
-                    every=settings.monitor.every,
-                    time_limit=settings.algorithm.time_limit,
-                    distance_limit=settings.algorithm.distance_limit,
-                    callbacks=[follow],
-                )
-        except DamagedError as error:
-            step = 0 if last is None else last.state.k
-            log.add("stop", step=step, image_step=step, time=0.0, wall=0.0, reason=str(error), failed=True)
-            if last is not None and step > 0:
-                self._save(last, watch)
-            raise
+        with Requests() as requests:
+            result: Result[State] = solve(
+                algorithm,
+                state=state if snapshot is None else None,
+                resume=snapshot,
+                iterations=iterations if over is None else 0,
+                monitors=_monitors(settings, self.scan, snapshot, partial(self._measured_views, fidelity)),
+                every=settings.monitor.every,
+                time_limit=settings.algorithm.time_limit,
+                distance_limit=settings.algorithm.distance_limit,
+                callbacks=[follow],
+            )
         if over is not None:
             result = replace(result, reason=over)
         elif result.reason is Stop.CALLBACK:  # so many steps after the end of the scan
             result = replace(result, reason=Stop.ITERATIONS)
-        if last is not None and result.state.k > 0:
-            self._save(last, watch)
+        if self.last is not None and result.state.k > 0:
+            self._save(self.last)
         if watch is not None:
             watch.end(result)
         some = None if population is None else a_few(fidelity.available, _BACKPROJECTED)
@@ -309,12 +306,42 @@ class _Session:
             snapshot = replace(snapshot, state=replace(snapshot.state, **memory._asdict()))
         return snapshot
 
-    def _save(self, progress: Progress[State], watch: Watch | None) -> None:
+    def keep(self, reason: str) -> None:
+        """Whatever ended the run, keep its last good state as a checkpoint, if it took a step, and say why it ended.
+
+        A disk that is full, say, takes neither; then the checkpoint before is what there is to go on from.
+        """
+        last, before = self.last, 0 if self.saved is None else self.saved.step
+        step = before if last is None else last.state.k
+        seconds = {"time": 0.0, "wall": 0.0} if last is None else {"time": last.time, "wall": last.wall}
+        with contextlib.suppress(InputError, MemoryError):  # what went wrong first is what is told
+            if last is not None and self.logged and step > max(before, self.saved_at):
+                self._save(last)
+        with contextlib.suppress(InputError, MemoryError):
+            self.log.add("stop", step=step, image_step=step, **seconds, reason=reason, failed=True)
+
+    def _save(self, progress: Progress[State]) -> None:
         """Write a checkpoint, and before it the log of what led there."""
-        if watch is not None:
-            watch.remember(progress.state.k)
+        if self.watch is not None:
+            self.watch.remember(progress.state.k)
         self.log.sync()
         self.checkpoints.save(progress.snapshot(), self.log.check)
+        self.saved_at = progress.state.k
+
+
+def _in_one_line(error: Exception, folder: Path, source: str | Path) -> InputError | None:
+    """What ended a run, with what to do; None for what is not a person's to repair."""
+    again = f"plugstream resume {shlex.quote(str(folder))}"
+    if isinstance(error, DamagedError):
+        return InputError(f"{error}; to go on without it: {again} --skip-damaged")
+    if isinstance(error, InputError):
+        return error
+    if isinstance(error, OSError):  # of a scan that went away, say
+        return InputError(f"{error.filename or source}: {error.strerror or error}; mend that, and go on with '{again}'")
+    # torch raises RuntimeError for the CPU's memory, and a kind of it for a GPU's.
+    if isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in str(error):
+        return InputError(f"there is not enough memory; free some, or use a smaller batch, and go on with '{again}'")
+    return None
 
 
 def _over(snapshot: Snapshot[State], settings: Settings) -> Stop | None:

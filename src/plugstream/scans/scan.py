@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from plugstream.errors import DamagedError, InputError
+from plugstream.errors import InputError
 from plugstream.scans.geometry import BornGeometry, Grid, Rows
 
 __all__ = ["MemoryScan", "Scan", "check_agreement", "check_finite", "check_truth", "fingerprint", "hashes"]
@@ -106,7 +106,8 @@ def hashes(scan: Scan, views: int) -> dict[str, str]:
         some = part if whole else part[:1]
         try:
             data = scan.read(torch.from_numpy(some)).numpy()
-        except DamagedError:
+            check_finite(torch.from_numpy(data), None if g.mask is None else g.mask[some])
+        except InputError:  # damaged, or of NaN, which is damage that came before the checksum
             continue
         rows = [data, *(r[some] for r in (g.transmitters, g.plane_waves, g.fields, g.mask) if r is not None)]
         name = f"view {some[0]} of the scan" if len(some) == 1 else f"one of views {some[0]} to {some[-1]} of the scan"

@@ -39,6 +39,7 @@ __all__ = ["StoredScan", "open_scan", "read_attributes"]
 _BLOCK_BYTES = 32 << 20
 # Masks and fields of all views are kept in memory up to this many bytes, and otherwise read with the data.
 _ROWS_IN_MEMORY = 64 << 20
+_NOT_FINITE = "it holds NaN or infinity"
 # A folder with more than this part of the machine's memory is read past the page cache, which could not hold it.
 _CACHED_PART = 0.5
 
@@ -136,7 +137,10 @@ class StoredScan:
         """The whole scan in memory, checked for NaN and infinity."""
         mask, fields = (None if rows is None else rows[:] for rows in (self.geometry.mask, self.geometry.fields))
         geometry = replace(self.geometry, mask=mask, fields=fields)
-        return MemoryScan(self.read(), geometry, self.truth, self.provenance)
+        data = self.read()
+        if bad := _not_finite(data.numpy(), mask):
+            raise DamagedError(self.path, dict.fromkeys(bad, _NOT_FINITE))
+        return MemoryScan(data, geometry, self.truth, self.provenance)
 
     def check(self) -> None:
         """Read every view, and refuse the scan if a chunk is damaged or holds NaN or infinity, naming the view."""
@@ -152,8 +156,8 @@ class StoredScan:
             for rows in self._on_disk():
                 numbers, _ = _what_can_be_read(rows.__getitem__, numbers, bad)
             numbers, data = _what_can_be_read(self._data.read, numbers, bad)
-            wrong = ~np.isfinite(data) if mask is None else ~np.isfinite(data) & mask[numbers]
-            bad.update(dict.fromkeys(numbers[wrong.any(1)].tolist(), "it holds NaN or infinity"))
+            wrong = _not_finite(data, None if mask is None else mask[numbers])
+            bad.update(dict.fromkeys(numbers[wrong].tolist(), _NOT_FINITE))
         return bad
 
     def blocks(self, first: int = 0) -> Iterator[Tensor]:
@@ -283,6 +287,12 @@ def read_attributes(where: str | Path, files: Files) -> dict[str, Any]:
             f"the scan {where} is damaged: zarr.json fails its checksum; if you changed it yourself, remove its crc32c"
         )
     return attributes
+
+
+def _not_finite(data: NDArray[Any], mask: NDArray[Any] | None) -> list[int]:
+    """The rows of (views, receivers) that hold NaN or infinity where a receiver recorded."""
+    wrong = ~np.isfinite(data) if mask is None else ~np.isfinite(data) & mask
+    return np.flatnonzero(wrong.any(1)).tolist()
 
 
 def _what_can_be_read(
