@@ -153,6 +153,13 @@ class LeastSquares:
         return self.model.image_shape
 
     @property
+    def batch_shape(self) -> tuple[int, ...]:
+        """The leading axes of the data, which are independent images; () for the data of one, and for a scan."""
+        if self._source is not None:
+            return ()
+        return tuple(self._data.shape[: self._data.ndim - 1 - len(self.model.data_shape)])
+
+    @property
     def device(self) -> torch.device:
         return self.model.device
 
@@ -170,16 +177,23 @@ class LeastSquares:
         return self._data.index_select(-1 - len(self.model.data_shape), index.to(self.device))
 
     def value(self, image: Tensor, views: Views = None, weights: Tensor | None = None) -> Tensor:
-        """d(x) over these views: the mean of 1/2 ||H_i x - y_i||^2, or its sum with the given weights."""
+        """d(x) over these views: the mean of 1/2 ||H_i x - y_i||^2, or its sum with the given weights.
+
+        (..., *image_shape) to (...), the image's leading axes broadcast with those of the data.
+        """
+        self._check_batch(image)
         total = torch.zeros((), device=self.device, dtype=self.dtype.to_real())
         for some, w in self._parts(views, weights):
             residual = self.model.forward(image, some) - self.data(some)
-            each = residual.abs().square().flatten(image.ndim - len(self.image_shape) + 1).sum(-1) / 2
-            total = total + (each * w).sum(-1)
+            total = total + (self._energies(residual) / 2 * w).sum(-1)
         return total
 
     def gradient(self, image: Tensor, views: Views = None, weights: Tensor | None = None) -> Tensor:
-        """grad d(x) over these views: the mean of Re(H_i^H (H_i x - y_i)), or its sum with the given weights."""
+        """grad d(x) over these views: the mean of Re(H_i^H (H_i x - y_i)), or its sum with the given weights.
+
+        (..., *image_shape) to the same, the image's leading axes broadcast with those of the data.
+        """
+        self._check_batch(image)
         parts = (self.model.gradient(image, self.data(some), some, w) for some, w in self._parts(views, weights))
         return functools.reduce(Tensor.add_, parts)
 
@@ -194,9 +208,11 @@ class LeastSquares:
         """The image that trades closeness to `image` against the data, by conjugate gradients.
 
         Solves (I + gamma sum_i w_i H_i^H H_i) z = x + gamma sum_i w_i H_i^H y_i from `start` (x if not given) to
-        the tolerance `prox_tol`.
+        the tolerance `prox_tol`. (..., *image_shape) to the same, the image's leading axes broadcast with those of the
+        data.
         """
         self._needs_linear("prox")
+        self._check_batch(image)
         b = image
         for some, w in self._parts(views, weights):
             b = b + gamma * self.model.adjoint(self._spread(w) * self.data(some), some)
@@ -205,7 +221,7 @@ class LeastSquares:
         solution = conjugate_gradient(
             lambda z: z + gamma * normal(z),
             b,
-            start=image if start is None else start,
+            start=(image if start is None else start).expand_as(b),
             tol=self.prox_tol,
             max_iterations=self.prox_iterations,
             ndim=len(self.image_shape),
@@ -249,10 +265,26 @@ class LeastSquares:
         g = functools.reduce(Tensor.add_, sums)
         energy = torch.zeros((), device=self.device, dtype=self.dtype.to_real())
         for some, _ in self._parts(views, None, read=False):
-            energy = energy + self.model.forward(g, some).abs().square().flatten(g.ndim - len(self.image_shape)).sum(-1)
+            energy = energy + self._energies(self.model.forward(g, some)).sum(-1)
         ndim = len(self.image_shape)
         scale = squared_norm(g, ndim) / energy.clamp_min(torch.finfo(self.dtype).tiny)
         return per_image(scale, ndim) * g
+
+    def _check_batch(self, image: Tensor) -> None:
+        check_shape("image", image, self.image_shape)
+        lead = tuple(image.shape[: image.ndim - len(self.image_shape)])
+        try:
+            torch.broadcast_shapes(lead, self.batch_shape)
+        except RuntimeError:
+            raise InputError(
+                f"there is data of {self.batch_shape} images, which does not go with images of leading axes {lead}"
+            ) from None
+
+    def _energies(self, data: Tensor) -> Tensor:
+        """||z_i||^2 of each view: (..., B, *data_shape) to (..., B)."""
+        squares = data.abs().square()
+        inside = len(self.model.data_shape)
+        return squares if inside == 0 else squares.flatten(squares.ndim - inside).sum(-1)
 
     def _index(self, views: Views) -> Tensor | None:
         """The views asked for, all that are available for None; None if that is every view of the model."""

@@ -71,7 +71,9 @@ class SNR:
 
     def begin(self, algorithm: Algorithm[Any], state: State) -> Measure:
         shape = algorithm.fidelity.image_shape
-        truth = self.truth.to(state.image)
+        truth = self.truth.to(state.image.device)
+        if state.image.is_complex() or not truth.is_complex():  # otherwise its imaginary part counts as error
+            truth = truth.to(state.image)
         if truth.shape[-len(shape) :] != torch.Size(shape):
             raise InputError(f"the truth is {tuple(truth.shape)}, but the image {shape}; SNR needs them alike")
         return lambda state: {"snr": snr(state.image, truth, len(shape))}

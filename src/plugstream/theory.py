@@ -11,7 +11,7 @@ from torch import Tensor
 from plugstream.denoisers.base import Denoiser
 from plugstream.errors import InputError
 from plugstream.fidelity import Fidelity
-from plugstream.linalg import inner, norm, squared_norm
+from plugstream.linalg import inner, squared_norm
 from plugstream.models.base import Views
 
 __all__ = ["bound", "corollary", "fixed_point_distance", "fixed_point_map", "gradient_variance"]
@@ -127,21 +127,24 @@ def gradient_variance(image: Tensor, fidelity: Fidelity, views: Tensor | None = 
     With `views`, distinct ones drawn at random, it is estimated from them without bias: the sum of squares about their
     own mean over one less than their number, times (I - 1)/I.
 
+    I and the views are those that are available to the fidelity: one that is left out is in neither mean.
+
     Arguments: image (..., *image_shape); views, at least two, or all if not given. Returns a number for each image,
     (...).
     Reference: Sun, Wohlberg and Kamilov, Assumption 2(d).
     """
-    total = fidelity.n_views
-    chosen = torch.arange(total) if views is None else views
+    available = fidelity.available
+    everything = torch.arange(available) if isinstance(available, int) else available
+    total = len(everything)
+    chosen = everything if views is None else views
     if views is not None and len(views) < 2:
         raise InputError("the variance of gradients needs at least two views")
-    count = len(chosen)
     ndim, double = len(fidelity.image_shape), torch.complex128 if image.is_complex() else torch.float64
-    mean = torch.zeros_like(image, dtype=double)
-    squares = torch.zeros_like(norm(mean, ndim))
+    mean = torch.zeros(fidelity.image_shape, dtype=double, device=image.device)
+    squares = torch.zeros((), dtype=torch.float64, device=image.device)
     for k, view in enumerate(chosen.split(1)):  # Welford's, one view at a time: no gradients are kept
         gradient = fidelity.gradient(image, view).to(double)
         step = gradient - mean
-        mean += step / (k + 1)
-        squares += inner(step, gradient - mean, ndim)
-    return squares / total if views is None else squares / (count - 1) * (total - 1) / total
+        mean = mean + step / (k + 1)
+        squares = squares + inner(step, gradient - mean, ndim)
+    return squares / total if views is None else squares / (len(chosen) - 1) * (total - 1) / total

@@ -136,6 +136,12 @@ class PlugAndPlay:
             )
         self.parameters(1)
         self.sampler.draw(0, self.fidelity.available)
+        own, several = tuple(image.shape[: image.ndim - len(shape)]), getattr(self.fidelity, "batch_shape", ())
+        try:
+            lead = torch.broadcast_shapes(own, several)
+        except RuntimeError:
+            raise InputError(f"the first image has leading axes {own}, but there is data of {several} images") from None
+        image = image.expand(*lead, *shape)  # one start for the data of several images
         return image.to(device=self.fidelity.device, dtype=self.fidelity.dtype)
 
     def _warn_of_long_steps(self) -> None:

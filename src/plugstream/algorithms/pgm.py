@@ -126,7 +126,7 @@ class ProximalGradient(PlugAndPlay):
         x = self._start_image(image)
         self._warn_of_long_steps()
         memory = self._estimator.begin(self.fidelity, x)
-        x = x if memory.mean is None else x.expand_as(memory.mean)  # one start for the data of several images
+        x = x if memory.mean is None else x.expand_as(memory.mean)  # a fidelity of one's own may not tell `batch_shape`
         kept: dict[str, Any] = {"k": 0, "image": x, "s": x, "kept": memory.kept, "mean": memory.mean}
         if self.restart == "none":
             return GradientState(**kept)

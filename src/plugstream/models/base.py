@@ -97,9 +97,13 @@ class ModelBase(ABC):
         """The gradient of sum_i w_i/2 ||H_i x - y_i||^2: sum_i w_i Re(J_i^H (H_i x - y_i)), J_i = H_i if it is linear.
 
         Arguments: image (..., *image_shape); data (..., B, *data_shape), already restricted; weights (B,), ones if not
-        given.
+        given. Leading axes broadcast: one image may come with the data of several.
         A model that can do it without going through memory twice overrides it.
         """
+        lead = torch.broadcast_shapes(
+            image.shape[: image.ndim - len(self.image_shape)], data.shape[: data.ndim - 1 - len(self.data_shape)]
+        )
+        image = image.expand(*lead, *self.image_shape)  # a pullback takes data of the prediction's shape
         prediction, pullback = self.linearize(image, views)
         residual = prediction - data
         return pullback(residual if weights is None else self.spread(weights) * residual)

@@ -39,19 +39,25 @@ class Saved:
         """The run at that step, with a state of the kind of `like`, on its device."""
         values = dict(self.content["state"])
         for field in fields(like):
-            if (value := self.tensors.get(f"state.{field.name}")) is not None:
-                is_complex = field.name in self.content["complex"]
-                values[field.name] = (torch.view_as_complex(value) if is_complex else value).to(like.image.device)
+            if f"state.{field.name}" in self.tensors:
+                values[field.name] = self._tensor(f"state.{field.name}").to(like.image.device)
         state = replace(like, **values)
         best = self.content["best"]
         if best is not None:
-            best = (best["score"], replace(state, k=best["k"], image=self.tensors["best.image"].to(state.image)))
+            best = (best["score"], replace(state, k=best["k"], image=self._tensor("best.image").to(state.image)))
         rows = {
             name: list(zip(*(self._column(name, what) for what in ("step", "time")), self._values(name), strict=True))
             for name in self.content["rows"]
         }
         plain = {name: self.content[name] for name in ("first", "time", "wall", "limit", "measured_at")}
         return Snapshot(state=state, best=best, rows=rows, **plain)
+
+    def _tensor(self, name: str) -> Tensor:
+        """A tensor as it was, complex ones from the pairs of real numbers that they are stored as."""
+        known = self.content["complex"]
+        # Earlier ones name fields of the state; its best image is of the same kind as its image.
+        field = "image" if name == "best.image" else name.removeprefix("state.")
+        return torch.view_as_complex(self.tensors[name]) if name in known or field in known else self.tensors[name]
 
     def _column(self, name: str, what: str) -> list[Any]:
         return self.tensors[f"rows.{name}.{what}"].tolist()
@@ -172,10 +178,11 @@ def _split(snapshot: Snapshot[Any]) -> tuple[dict[str, Any], dict[str, Tensor]]:
         tensors[f"rows.{name}.step"] = torch.tensor(steps)
         tensors[f"rows.{name}.time"] = torch.tensor(times, dtype=torch.float64)
         tensors[f"rows.{name}.value"] = torch.from_numpy(np.stack(values))
+    pairs = [name for name, value in tensors.items() if value.is_complex()]
     tensors = {name: _real(value) for name, value in tensors.items()}
     content = {
         "state": {name: value for name, value in state.items() if name not in arrays},
-        "complex": [name for name, value in arrays.items() if value.is_complex()],
+        "complex": pairs,
         "best": best,
         "rows": list(snapshot.rows),
         **{name: getattr(snapshot, name) for name in ("first", "time", "wall", "limit", "measured_at")},
@@ -184,4 +191,4 @@ def _split(snapshot: Snapshot[Any]) -> tuple[dict[str, Any], dict[str, Tensor]]:
 
 
 def _real(value: Tensor) -> Tensor:
-    return torch.view_as_real(value) if value.is_complex() else value
+    return torch.view_as_real(value.resolve_conj()) if value.is_complex() else value.resolve_neg()

@@ -68,21 +68,37 @@ def save_image(image: Tensor, stem: str | Path, space: ImageSpace | None = None)
     such as `ImageSpace.of(scan)`, TIFF and PNG say how large a pixel is and where the origin is
     (`plugstream.runs.tags`), and with y up the last row of the image is their first. NPY is always the array as it is,
     and `load_picture` gives that array back from any of the three.
+
+    A complex image is stem.npy in complex64, which is all of it, and two pictures each as TIFF and PNG:
+    stem-magnitude and stem-phase, the latter in radians with -pi black and pi white. The range is the magnitude's.
     """
     stem = Path(stem)
+    if image.ndim != 2:
+        raise InputError(f"an image to save must be (H, W), not {tuple(image.shape)}; save them one by one")
     space = ImageSpace() if space is None else space
-    pixels = image.detach().cpu().numpy().astype(np.float32)
-    low, high = min(0.0, float(pixels.min())), float(pixels.max())
-    grey = np.rint(255 * np.clip((pixels - low) / max(high - low, 1e-30), 0, 1)).astype(np.uint8)
-    order, shape = -1 if space.y == "up" else 1, (pixels.shape[0], pixels.shape[1])
-    files = {
-        ".npy": _encode(".npy", pixels),
-        ".tif": _encode(".tif", pixels[::order], tiff_tags(space, shape)),
-        ".png": _encode(".png", grey[::order], png_tags(space, shape, (low, high))),
-    }
-    for kind, content in files.items():
-        write_whole(stem.with_name(stem.name + kind), [content])
-    return low, high
+    values = image.detach().cpu().resolve_conj().numpy()
+    values = values.astype(np.complex64 if np.iscomplexobj(values) else np.float32)
+    order, shape = -1 if space.y == "up" else 1, (values.shape[0], values.shape[1])
+    files = {".npy": _encode(".npy", values)}
+    for name, pixels, (low, high) in _pictures(values):
+        grey = np.rint(255 * np.clip((pixels - low) / max(high - low, 1e-30), 0, 1)).astype(np.uint8)
+        files[f"{name}.tif"] = _encode(".tif", pixels[::order], tiff_tags(space, shape))
+        files[f"{name}.png"] = _encode(".png", grey[::order], png_tags(space, shape, (low, high)))
+    for end, content in files.items():
+        write_whole(stem.with_name(stem.name + end), [content])
+    return _range(np.abs(values) if np.iscomplexobj(values) else values)
+
+
+def _pictures(values: NDArray[Any]) -> list[tuple[str, NDArray[np.float32], tuple[float, float]]]:
+    """What is shown of an image: the end of its name, real pixels, and the values that are black and white."""
+    if not np.iscomplexobj(values):
+        return [("", values, _range(values))]
+    magnitude, phase = np.abs(values), np.angle(values)
+    return [("-magnitude", magnitude, _range(magnitude)), ("-phase", phase, (-np.pi, np.pi))]
+
+
+def _range(pixels: NDArray[np.float32]) -> tuple[float, float]:
+    return min(0.0, float(pixels.min())), float(pixels.max())
 
 
 def _encode(kind: str, pixels: NDArray[Any], tags: dict[str, Any] | None = None) -> bytes:
@@ -127,6 +143,8 @@ def read_picture(path: Path) -> tuple[NDArray[np.float64], np.dtype[Any]]:
         raise InputError(f"cannot read the picture {path}: {error}".splitlines()[0]) from error
     if np.issubdtype(pixels.dtype, np.integer):
         return pixels / np.iinfo(pixels.dtype).max, pixels.dtype
+    if np.iscomplexobj(pixels):
+        raise InputError(f"{path} holds complex numbers; write their magnitude, phase or real part to a file first")
     if not np.issubdtype(pixels.dtype, np.floating):
         raise InputError(f"{path} holds {pixels.dtype}; a picture of integers or floats is needed")
     return pixels.astype(np.float64), pixels.dtype

@@ -27,9 +27,9 @@ def draw_report(
     *,
     title: str,
     space: ImageSpace,
-    result: NDArray[np.float32],
-    backprojection: NDArray[np.float32] | None,
-    truth: NDArray[np.float32] | None,
+    result: NDArray[Any],
+    backprojection: NDArray[Any] | None,
+    truth: NDArray[Any] | None,
     measured: Sequence[Event],
     theory: Theory | None = None,
     formats: Sequence[str] = ("png",),
@@ -37,25 +37,29 @@ def draw_report(
     """Draw the images side by side on one grey scale, labelled with their SNR, above the convergence curves.
 
     Axes are in the unit of the space, and y points as it says. The report is written as `path` with each of the
-    formats for its ending: png, pdf, svg.
+    formats for its ending: png, pdf, svg. Of complex images the magnitude is drawn, and the SNR is of the complex ones.
     Where the theory was watched, what was measured is drawn beside the bound of Proposition 5.
     """
     from matplotlib.figure import Figure
 
     from plugstream.monitors import snr
 
-    def label(name: str, image: NDArray[np.float32]) -> str:
+    def label(name: str, image: NDArray[Any]) -> str:
+        name = f"{name}, magnitude" if np.iscomplexobj(image) else name
         if truth is None:
             return name
         import torch
 
         return f"{name}, {float(snr(torch.from_numpy(image), torch.from_numpy(truth))):.2f} dB"
 
-    shades = Shades.of(truth if truth is not None else result, space.quantity)
-    panels = [Panel("truth", truth, shades)] if truth is not None else []
+    def shown(image: NDArray[Any]) -> NDArray[Any]:
+        return np.abs(image) if np.iscomplexobj(image) else image
+
+    shades = Shades.of(shown(truth if truth is not None else result), space.quantity)
+    panels = [Panel("truth", shown(truth), shades)] if truth is not None else []
     if backprojection is not None:
-        panels.append(Panel(label("first back-projection", backprojection), backprojection, shades))
-    panels.append(Panel(label("result", result), result, shades))
+        panels.append(Panel(label("first back-projection", backprojection), shown(backprojection), shades))
+    panels.append(Panel(label("result", result), shown(result), shades))
 
     width, height = figure_size(panels)
     figure = Figure(figsize=(max(width, 7.2), height + 3.2), layout="constrained")

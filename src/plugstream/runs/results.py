@@ -5,8 +5,10 @@ from __future__ import annotations
 import csv
 import io
 from pathlib import Path
+from typing import Any
 
 import torch
+from numpy.typing import NDArray
 
 from plugstream.algorithms import State
 from plugstream.files import sync_folder
@@ -39,13 +41,19 @@ def write_results(
         space=space,
         formats=settings.run.report_formats,
         title=_title(settings, result, read_past(folder / "events.jsonl")),
-        result=result.image.cpu().float().numpy(),
-        backprojection=backprojection.cpu().float().numpy(),
+        result=_single(result.image),
+        backprojection=_single(backprojection),
         truth=scan.truth,
         measured=measurements(folder / "events.jsonl"),
         theory=theory_of(folder / "events.jsonl"),
     )
     sync_folder(folder)
+
+
+def _single(image: torch.Tensor) -> NDArray[Any]:
+    """An image in single precision, complex where it is."""
+    image = image.detach().cpu().resolve_conj()
+    return image.to(torch.complex64 if image.is_complex() else torch.float32).numpy()
 
 
 def _history(history: dict[str, Series]) -> str:

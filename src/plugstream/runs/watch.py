@@ -98,6 +98,7 @@ class Watch:
     log: EventLog
     before: tuple[Tensor, Tensor, float] | None = None
     image: Tensor | None = None
+    step: int | None = None
     steps: int = 0
     theta: float = 0.0
     told: dict[str, float] = field(default_factory=dict)
@@ -136,10 +137,15 @@ class Watch:
     def look(self, state: State, *, measured: bool) -> None:
         """After a step, when its views are still those that are available: compare it with the one before.
 
+        A step that was looked at already, as the last is again when it has been measured, does not count twice.
+
         The denoiser's inputs of two steps and its outputs are a pair as any other, and cost nothing. A gradient step on
         the same views at the last two images costs two gradients, and is taken where something is measured anyway.
         """
         now = self.recorder.take()
+        if state.k == self.step:
+            return  # what the denoiser did since is of a measurement
+        self.step = state.k
         previous, self.image = self.image, state.image
         if state.k == 0 or now is None or previous is None:
             self.before = None

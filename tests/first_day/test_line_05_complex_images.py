@@ -1,0 +1,143 @@
+"""Complex images keep both parts: in checkpoints, in files, in the report."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from plugstream import (
+    SNR,
+    InputError,
+    LeastSquares,
+    MatrixModel,
+    ProximalGradient,
+    SoftThreshold,
+    load_picture,
+    save_image,
+)
+from plugstream.runs import checkpoints
+from plugstream.runs.checkpoints import Checkpoints
+from plugstream.runs.report import draw_report
+from plugstream.runs.results import _single
+from plugstream.solver import Snapshot
+from plugstream.space import ImageSpace
+
+
+@dataclass(frozen=True)
+class Wave:
+    """A state with complex parts of several kinds."""
+
+    k: int
+    image: Tensor
+    warm: Tensor | None = None
+    kept: Tensor | None = None
+    mean: Tensor | None = None
+
+
+def _noise(*shape: int, dtype: torch.dtype = torch.complex64) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(len(shape)), dtype=dtype)
+
+
+def _snapshot() -> Snapshot[Wave]:
+    state = Wave(7, _noise(4, 5), _noise(2, 4, 5), _noise(3, 6, dtype=torch.complex128), _noise(4, 5).real.clone())
+    best = Wave(3, (2 * _noise(4, 5)).conj())  # a view that torch conjugates when it is read
+    rows = {"distance": [(0, 0.0, np.float64(1.0)), (7, 0.1, np.float64(0.5))]}
+    return Snapshot(state, 0, 0.1, 0.2, None, (1.5, best), rows, [7])
+
+
+def test_a_checkpoint_gives_back_every_complex_part(tmp_path: Path) -> None:
+    snapshot = _snapshot()
+    assert snapshot.best is not None
+    folder = Checkpoints(tmp_path / "checkpoints", {})
+    folder.save(snapshot)
+    saved = folder.load()
+    assert saved is not None
+    again = saved.snapshot(Wave(0, torch.zeros(4, 5, dtype=torch.complex64)))
+    assert again.best is not None
+    assert (again.best[0], again.best[1].k) == (1.5, 3)
+    pairs = [(again.best[1].image, snapshot.best[1].image)]
+    pairs += [(getattr(again.state, name), getattr(snapshot.state, name)) for name in ("image", "warm", "kept", "mean")]
+    for one, other in pairs:
+        assert one.dtype == other.dtype
+        assert torch.equal(one, other)
+
+
+def test_a_checkpoint_of_before_is_read_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It names the state's complex fields without "state.", and its best image not at all."""
+    snapshot = _snapshot()
+    split = checkpoints._split
+
+    def as_before(of: Snapshot[Wave]) -> tuple[dict[str, object], dict[str, Tensor]]:
+        content, tensors = split(of)
+        content["complex"] = ["image", "warm", "kept"]
+        return json.loads(json.dumps(content)), tensors
+
+    monkeypatch.setattr(checkpoints, "_split", as_before)
+    folder = Checkpoints(tmp_path / "checkpoints", {})
+    folder.save(snapshot)
+    saved = folder.load()
+    assert saved is not None
+    again = saved.snapshot(Wave(0, torch.zeros(4, 5, dtype=torch.complex64)))
+    assert again.best is not None
+    assert snapshot.best is not None
+    assert torch.equal(again.best[1].image, snapshot.best[1].image)
+    assert torch.equal(again.state.kept, snapshot.state.kept)
+
+
+@pytest.mark.parametrize("dtype", [torch.complex64, torch.complex128])
+def test_a_complex_image_is_saved_whole(tmp_path: Path, dtype: torch.dtype) -> None:
+    image = _noise(6, 7, dtype=dtype)
+    low, high = save_image(image, tmp_path / "wave")
+    names = {"wave.npy", *(f"wave-{part}{kind}" for part in ("magnitude", "phase") for kind in (".tif", ".png"))}
+    assert {path.name for path in tmp_path.iterdir()} == names
+    assert np.array_equal(np.load(tmp_path / "wave.npy"), image.to(torch.complex64).numpy())
+    magnitude, phase = (load_picture(tmp_path / f"wave-{part}.tif") for part in ("magnitude", "phase"))
+    assert torch.allclose(torch.polar(magnitude, phase), image.to(torch.complex64), atol=1e-6)
+    assert (low, high) == (0.0, pytest.approx(float(image.abs().max())))
+    grey = load_picture(tmp_path / "wave-phase.png")
+    assert torch.allclose(grey * 2 * np.pi - np.pi, image.angle().float(), atol=2 * np.pi / 255)
+    with pytest.raises(InputError, match="holds complex numbers; write their magnitude"):
+        load_picture(tmp_path / "wave.npy")
+
+
+def test_a_real_image_is_saved_as_ever(tmp_path: Path) -> None:
+    image = torch.tensor([[-1.0, 0.0], [0.5, 3.0]])
+    assert save_image(image, tmp_path / "x") == (-1.0, 3.0)
+    assert {path.name for path in tmp_path.iterdir()} == {"x.npy", "x.tif", "x.png"}
+    assert np.load(tmp_path / "x.npy").dtype == np.float32
+
+
+def test_images_that_are_several_are_refused_before_anything_is_written(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"must be \(H, W\), not \(3, 4, 4\)"):
+        save_image(torch.zeros(3, 4, 4), tmp_path / "x")
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_report_draws_the_magnitude_and_says_so(tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:
+    image = _noise(8, 8, dtype=torch.complex128)
+    draw_report(
+        tmp_path / "report.png",
+        title="",
+        space=ImageSpace(),
+        result=_single(image),
+        backprojection=_single(image),
+        truth=_single(2 * image),
+        measured=[],
+    )
+    assert (tmp_path / "report.png").stat().st_size > 0
+    assert not [w for w in recwarn if "imaginary" in str(w.message) or "complex" in str(w.message).lower()]
+
+
+def test_the_snr_counts_the_imaginary_part() -> None:
+    truth = _noise(8, 8)
+    real = Wave(0, truth.real.clone())
+    wanted = 20 * torch.log10(truth.norm() / truth.imag.norm())
+    fidelity = LeastSquares(MatrixModel([np.eye(64, dtype=np.float32)], (8, 8)), torch.zeros(1, 64))
+    algorithm = ProximalGradient(fidelity, SoftThreshold(), sigma=0.1)
+    assert torch.allclose(SNR(truth).begin(algorithm, real)(real)["snr"], wanted)
