@@ -20,7 +20,9 @@ for isotropic, low, high in ((True, -float("inf"), float("inf")), (False, 0.1, 0
         z = torch.rand(shape, generator=generator)
         p = tv._feasible(torch.randn(shape[0], 2, *shape[1:], generator=generator))
         s = tv._feasible(torch.randn(shape[0], 2, *shape[1:], generator=generator))
-        problem = Problem(z, 0.3 * torch.rand(shape[0], 1, 1, generator=generator))
+        strength = 0.3 * torch.rand(shape[0], 1, 1, generator=generator)
+        moved = 0.1 * torch.rand(shape[0], 1, 1, generator=generator)  # each image has a box of its own
+        problem = Problem(z, strength, low + moved, high + moved if high < 1 else high)
         state = State(p, s, z, torch.full((shape[0],), torch.inf, dtype=torch.float64))
         active = torch.arange(shape[0]) != 1
         copies = [t.clone() for t in (p, s, z)]

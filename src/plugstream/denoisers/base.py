@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 
+import torch
 from torch import Tensor
 
 from plugstream.errors import InputError
 
-__all__ = ["Denoiser", "Sigma", "compose_averaged", "per_image"]
+__all__ = ["Denoiser", "Sigma", "centre", "compose_averaged", "per_image", "total"]
 
 Sigma = float | Tensor
 """The noise level: one number, or one for each image, of the leading axes' shape."""
@@ -64,3 +65,22 @@ def compose_averaged(first: float | None, second: float | None) -> float | None:
     if first == 0 or second == 0:  # the identity is averaged for every constant, so it adds nothing
         return max(first, second)
     return (first + second - 2 * first * second) / (1 - first * second)
+
+
+def centre(z: Tensor) -> tuple[Tensor, Tensor]:
+    """Images without their mean, (N, H, W), and the mean of each, (N, 1, 1), as a number of their precision.
+
+    For denoisers that commute with adding a constant: what varies is then not lost in the digits of what does not.
+    The mean is measured from the first pixel, so that a constant image becomes exactly zero in every precision.
+    """
+    if z.numel() == 0:
+        return z, z.new_zeros(len(z), 1, 1)
+    first, pixels = z[:, :1, :1].double(), z[0].numel()
+    mean = (first + total(z.double() - first)[:, None, None] / pixels).to(z.dtype)
+    return z - mean, mean
+
+
+def total(terms: Tensor) -> Tensor:
+    """The sum over the pixels of each image, (..., H, W) to (...): in float64, and by rows first, since the order in
+    which torch adds over several axes depends on how many images there are."""
+    return terms.sum(-1, dtype=torch.float64).sum(-1)

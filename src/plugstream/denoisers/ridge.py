@@ -32,8 +32,9 @@ class ConvexRidge(Denoiser):
     ||D(z) - D(z')||^2 <= <D(z) - D(z'), z - z'>, so D is 1/2-averaged, whatever was learned. Beyond that, every
     D(., sigma) commutes with adding a constant and with mirroring the image.
 
-    Holds up to the accuracy of the solver: what is returned is within tol ||z|| of the prox, which the strong convexity
-    of the problem guarantees. Values from 0 to 1 are what it was trained on; for others give `scale`, the range.
+    Holds up to the accuracy of the solver: what is returned is within tol ||z - mean(z)|| of the prox, which the strong
+    convexity of the problem guarantees. Values whose range is 1 are what it was trained on; for others give `scale`,
+    the range.
 
     Arguments:
         weights: a file made by `plugstream train ridge`; the one that ships with plugstream if not given.

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import conv2d, conv_transpose2d, pad
 
+from plugstream.denoisers.base import centre
 from plugstream.errors import InputError
 
 __all__ = ["RidgePotential", "Ridges", "prox"]
@@ -282,15 +283,19 @@ def prox(
     """argmin_x 1/2 ||x - z||^2 + R(x) for each image of (N, 1, H, W), and whether all reached the tolerance.
 
     Accelerated gradients with the momentum for a strongly convex function. The objective is 1-strongly convex, so
-    ||x - x*|| <= ||x - z + grad R(x)||, and an image rests once that is below tol ||z||. With tol = 0 it takes
-    just `max_iterations`, and nothing waits for the device.
+    ||x - x*|| <= ||x - z + grad R(x)||, and an image rests once that is below tol ||z - mean(z)||. With tol = 0 it
+    takes just `max_iterations`, and nothing waits for the device. R does not see a constant, so the mean of z is taken
+    out before and put back after: large values with little contrast lose no digit to it.
     """
+    flat, mean = centre(z[:, 0])
+    z, mean = flat[:, None], mean[:, None]
     condition = 1 + potential.bound
     root = condition.sqrt()
     ahead = 1 + ((root - 1) / (root + 1))[:, None, None, None]
     step = (1 / condition)[:, None, None, None]
     goal = tol * torch.linalg.vector_norm(z, dim=(1, 2, 3))
-    x = y = z if start is None else start
+    # From anywhere else a constant image, its own prox, would not be reached to a relative error.
+    x = y = z if start is None else torch.where((goal == 0)[:, None, None, None], z, start - mean)
     out = x
     active = torch.ones(len(z), dtype=torch.bool, device=z.device)
     for k in range(max_iterations):
@@ -300,7 +305,7 @@ def prox(
             out = torch.where((active & near)[:, None, None, None], y, out)
             active = active & ~near
             if not bool(active.any()):
-                return out, True
+                return out + mean, True
         new = torch.lerp(y, toward, step)
         x, y = new, torch.lerp(x, new, ahead)
-    return torch.where(active[:, None, None, None], x, out), False
+    return torch.where(active[:, None, None, None], x, out) + mean, False

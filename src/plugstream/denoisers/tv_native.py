@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -12,7 +14,7 @@ from plugstream import _native
 if TYPE_CHECKING:
     from plugstream.denoisers.tv import TV, Problem, State
 
-__all__ = ["advance", "serves"]
+__all__ = ["advance", "centre", "serves", "start"]
 
 
 def serves(*tensors: Tensor | None) -> bool:
@@ -26,6 +28,17 @@ def serves(*tensors: Tensor | None) -> bool:
         )
         for t in tensors
     )
+
+
+def centre(z: Tensor) -> tuple[Tensor, Tensor]:
+    """What `base.centre` does, without waking torch's threads either."""
+    images = z.detach().numpy()
+    if images.size == 0:
+        return z, z.new_zeros(len(z), 1, 1)
+    first = images[:, :1, :1].astype(np.float64)
+    total = (images - first).sum(-1).sum(-1)  # by rows first, so that the sum of one image is the same in every batch
+    mean = (first + total[:, None, None] / images[0].size).astype(images.dtype)
+    return torch.from_numpy(images - mean), torch.from_numpy(mean)
 
 
 def start(tv: TV, z: Tensor, warm: Tensor | None) -> tuple[State, Tensor]:
@@ -45,19 +58,36 @@ def advance(tv: TV, problem: Problem, state: State, momentum: list[float], activ
     The number of threads is torch's, and changes no bit of the result.
     """
     gap = state.gap.clone()
-    _native.kernels().tv_advance(
-        problem.z.detach().numpy(),
-        problem.strength.detach().flatten().contiguous().numpy(),
-        problem.rate.detach().flatten().numpy(),
-        torch.tensor(momentum, dtype=problem.z.dtype).numpy(),
-        active.numpy(),
-        state.p.numpy(),
-        state.s.numpy(),
-        state.x.numpy(),
-        gap.numpy(),
-        low=tv.low,
-        high=tv.high,
-        isotropic=tv.isotropic,
-        threads=torch.get_num_threads(),
-    )
+    for low, high, those in _boxes(problem, active):
+        _native.kernels().tv_advance(
+            problem.z.detach().numpy(),
+            problem.strength.detach().flatten().contiguous().numpy(),
+            problem.rate.detach().flatten().numpy(),
+            torch.tensor(momentum, dtype=problem.z.dtype).numpy(),
+            those.numpy(),
+            state.p.numpy(),
+            state.s.numpy(),
+            state.x.numpy(),
+            gap.numpy(),
+            low=low,
+            high=high,
+            isotropic=tv.isotropic,
+            threads=torch.get_num_threads(),
+        )
     return type(state)(state.p, state.s, state.x, gap)
+
+
+def _boxes(problem: Problem, active: Tensor) -> Iterator[tuple[float, float, Tensor]]:
+    """Each box of the active images, and which of them have it, (N,): the kernel takes one box at a time."""
+    low, high = problem.low, problem.high
+    if not isinstance(low, Tensor) and not isinstance(high, Tensor):
+        yield low, high, active
+        return
+    boxes = [torch.as_tensor(bound).expand(len(active), 1, 1).flatten().tolist() for bound in (low, high)]
+    together: dict[tuple[float, float], list[int]] = {}
+    for index in active.nonzero().flatten().tolist():
+        together.setdefault((boxes[0][index], boxes[1][index]), []).append(index)
+    for box, members in together.items():
+        those = torch.zeros_like(active)
+        those[members] = True
+        yield *box, those

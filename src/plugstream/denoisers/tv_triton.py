@@ -33,13 +33,22 @@ def advance(tv: TV, problem: Problem, state: State, momentum: list[float], activ
     z = problem.z
     p, s, other = state.p.clone(), state.s.clone(), torch.empty_like(state.s)
     rate, strength = problem.rate.flatten().contiguous(), problem.strength.flatten().contiguous()
+    low, high = (_each(bound, z) for bound in (problem.low, problem.high))
     height, width = z.shape[-2:]
     grid = (-(-height * width // _BLOCK), len(z))
     for beta in momentum:
         iterate[grid](
-            z, s, p, other, strength, rate, active, beta, tv.low, tv.high, height, width,
+            z, s, p, other, strength, rate, active, beta, low, high, height, width,
             ISOTROPIC=tv.isotropic, BLOCK=_BLOCK, enable_fp_fusion=False,
         )  # fmt: skip
         s, other = other, s
-    x, gap = tv._primal(z, problem.strength, p), tv.gap(z, problem.strength, p)
+    x = problem.primal(p)
+    gap = tv._gap_at(x, problem.strength, p)
     return State(p, s, torch.where(active[:, None, None], x, state.x), torch.where(active, gap, state.gap))
+
+
+def _each(bound: Tensor | float, z: Tensor) -> Tensor:
+    """A bound as one number for each image, (N,), filled in on the device."""
+    if isinstance(bound, Tensor):
+        return bound.flatten().contiguous()
+    return torch.full((len(z),), bound, dtype=z.dtype, device=z.device)

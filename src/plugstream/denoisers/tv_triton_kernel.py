@@ -23,7 +23,7 @@ def primal(z, s, strength, low, high, i, j, height, width, inside):
 
 @triton.jit
 def iterate(
-    z, s, p, new_s, strengths, rates, actives, momentum, low, high, height, width,
+    z, s, p, new_s, strengths, rates, actives, momentum, lows, highs, height, width,
     ISOTROPIC: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     image = tl.program_id(1).to(tl.int64)
@@ -34,6 +34,7 @@ def iterate(
     new_s += image * 2 * plane
     strength, rate = tl.load(strengths + image), tl.load(rates + image)
     active = tl.load(actives + image)
+    low, high = tl.load(lows + image), tl.load(highs + image)
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = at < plane
     i, j = at // width, at % width
