@@ -79,7 +79,7 @@ def make_model(geometry: BornGeometry, compute: ComputeSettings) -> BornModel:
 def make_denoiser(settings: DenoiserSettings) -> Denoiser:
     """The denoiser, within its bounds, damped if asked for."""
     options = Options(
-        low=-math.inf if settings.low is None else settings.low,
+        low=-math.inf if settings.least is None else settings.least,
         high=math.inf if settings.high is None else settings.high,
         guide=None if settings.guide is None else _load_guide(settings.guide),
         **{name: getattr(settings, name) for name in _PLAIN_OPTIONS},

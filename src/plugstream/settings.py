@@ -19,7 +19,7 @@ from pydantic.fields import FieldInfo
 from plugstream.denoisers.catalog import CATALOG, check_name
 from plugstream.errors import InputError
 
-__all__ = ["Settings", "leaves", "parse_assignment", "resolve", "to_toml"]
+__all__ = ["Settings", "leaves", "parse_assignment", "resolve", "to_toml", "with_low"]
 
 
 def _flag(name: str) -> dict[str, Any]:
@@ -114,7 +114,11 @@ class DenoiserSettings(_Section):
         description=f"which denoiser, as 'plugstream denoisers' lists them: {', '.join(CATALOG)}",
         json_schema_extra=_flag("denoiser"),
     )
-    low: float | None = Field(0.0, description="least value of the image; 'none' for no limit")
+    low: float | Literal["auto"] | None = Field(
+        "auto",
+        description="least value of the image; 'none' for no limit, and 'auto' for 0 unless the data asks for negative "
+        "values",
+    )
     high: float | None = Field(None, description="largest value of the image")
     profile: Literal["normal", "fast"] = Field("normal", description="parameters of BM3D")
     weights: str | None = Field(
@@ -143,6 +147,13 @@ class DenoiserSettings(_Section):
     damping: float | None = Field(None, gt=0, lt=1, description="theta of (1 - theta) I + theta D")
 
     _known = field_validator("name")(check_name)
+
+    @property
+    def least(self) -> float | None:
+        """The lower bound, which is 0 for "auto" where there is no data to ask, unless the upper one forbids it."""
+        if self.low != "auto":
+            return self.low
+        return None if self.high is not None and self.high <= 0 else 0.0
 
 
 class MonitorSettings(_Section):
@@ -316,6 +327,11 @@ def resolve(file: Path | None = None, assignments: Iterable[tuple[str, str, Any]
 
 def _may_be_none(section: str, key: str) -> bool:
     return any(type(None) in get_args(info.annotation) for _, k, info in leaves([section]) if k == key)
+
+
+def with_low(settings: Settings, low: float | None) -> Settings:
+    """The settings with this lower bound of the image."""
+    return settings.model_copy(update={"denoiser": settings.denoiser.model_copy(update={"low": low})})
 
 
 def to_toml(settings: Settings, header: str = "") -> str:

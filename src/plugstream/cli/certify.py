@@ -97,7 +97,7 @@ def _denoiser(settings: Settings, size: int) -> Denoiser:
     s = settings.denoiser
     if s.guide is None:
         return make_denoiser(s)
-    if s.name != "nlm" or s.low is not None or s.high is not None or s.damping is not None:
+    if s.name != "nlm" or s.least is not None or s.high is not None or s.damping is not None:
         raise InputError("only nlm by itself takes a guide; leave out low, high and damping")
     return NLM(load_picture(s.guide, size))
 
@@ -107,6 +107,6 @@ def _title(settings: Settings) -> str:
     notes = [] if s.guide is None else [f"with {Path(s.guide).stem} as its guide"]
     notes += [] if s.name != "bm3d" or s.profile == "normal" else [f"profile {s.profile}"]
     notes += [] if s.weights is None else [f"weights {Path(s.weights).name}"]
-    notes += [] if s.low is None and s.high is None else [f"within [{s.low}, {s.high}]"]
+    notes += [] if s.least is None and s.high is None else [f"within [{s.least}, {s.high}]"]
     notes += [] if s.damping is None else [f"damped with theta {s.damping:g}"]
     return ", ".join([s.name, *notes])

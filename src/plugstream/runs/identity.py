@@ -13,7 +13,7 @@ from plugstream import __version__
 from plugstream.scans.scan import Scan, hashes
 from plugstream.settings import Settings
 
-__all__ = ["absolute", "difference", "files_read", "identity", "tools"]
+__all__ = ["absolute", "difference", "files_read", "identity", "settings_identity", "tools"]
 
 
 def identity(scan: Scan, settings: Settings, views: int) -> dict[str, Any]:
@@ -21,7 +21,12 @@ def identity(scan: Scan, settings: Settings, views: int) -> dict[str, Any]:
 
     Of the scan it is the `hashes` of the views that the run began with.
     """
-    return {**{f"the setting {name}": value for name, value in _settings(settings)}, **hashes(scan, views)}
+    return {**settings_identity(settings), **hashes(scan, views)}
+
+
+def settings_identity(settings: Settings) -> dict[str, Any]:
+    """What the iterates of a run depend on besides its scan."""
+    return {f"the setting {name}": value for name, value in _settings(settings)}
 
 
 def difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import io
+import textwrap
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from plugstream.algorithms import State
+from plugstream.bounds import on_bounds
 from plugstream.files import sync_folder
 from plugstream.runs.events import measurements
 from plugstream.runs.folder import write_text
@@ -19,17 +22,30 @@ from plugstream.runs.report import draw_report
 from plugstream.runs.views import Past, read_past
 from plugstream.runs.watch import theory_of
 from plugstream.scans.scan import Scan
-from plugstream.settings import Settings
+from plugstream.settings import DenoiserSettings, Settings
 from plugstream.solver import Result, Series
 from plugstream.space import ImageSpace
 
-__all__ = ["write_results"]
+__all__ = ["bound_notes", "write_results"]
+
+# An image is said to sit on a bound where at least this part of it does.
+_SUBSTANTIAL = 0.2
+# Characters that a line of the report's title has room for.
+_LINE = 84
 
 
 def write_results(
-    folder: Path, scan: Scan, settings: Settings, result: Result[State], backprojection: torch.Tensor
+    folder: Path,
+    scan: Scan,
+    settings: Settings,
+    result: Result[State],
+    backprojection: torch.Tensor,
+    notes: Sequence[str] = (),
 ) -> None:
-    """Write result, backprojection, truth, history.csv and the report into the folder, each whole or not at all."""
+    """Write result, backprojection, truth, history.csv and the report into the folder, each whole or not at all.
+
+    Arguments: notes, on what a person should know of the image, which stand in the report.
+    """
     space = ImageSpace.of(scan)
     save_image(result.image, folder / "result", space)
     save_image(backprojection, folder / "backprojection", space)
@@ -40,7 +56,7 @@ def write_results(
         folder / "report.png",
         space=space,
         formats=settings.run.report_formats,
-        title=_title(settings, result, read_past(folder / "events.jsonl")),
+        title="\n".join([_title(settings, result, read_past(folder / "events.jsonl")), *_wrapped(notes)]),
         result=_single(result.image),
         backprojection=_single(backprojection),
         truth=scan.truth,
@@ -54,6 +70,24 @@ def _single(image: torch.Tensor) -> NDArray[Any]:
     """An image in single precision, complex where it is."""
     image = image.detach().cpu().resolve_conj()
     return image.to(torch.complex64 if image.is_complex() else torch.float32).numpy()
+
+
+def bound_notes(image: torch.Tensor, denoiser: DenoiserSettings) -> list[str]:
+    """What to say of an image that sits on its bounds; nothing where no substantial part of it does."""
+    return [
+        f"{_percent(part)} of the image sits on its {'lower' if name == 'low' else 'upper'} bound {bound:g}: that is "
+        f"background, or values that the bound hides, which --{name} none would show"
+        for name, bound, part in on_bounds(image, denoiser.least, denoiser.high)
+        if part >= _SUBSTANTIAL
+    ]
+
+
+def _percent(part: float) -> str:
+    return "all" if part == 1 else f"{min(99.9, 100 * part):.3g} %"
+
+
+def _wrapped(notes: Sequence[str]) -> list[str]:
+    return [line for text in notes for line in textwrap.wrap(text, _LINE)]
 
 
 def _history(history: dict[str, Series]) -> str:

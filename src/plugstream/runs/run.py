@@ -20,6 +20,7 @@ import torch
 
 from plugstream import __version__
 from plugstream.algorithms import ADMM, Algorithm, ProximalGradient, State
+from plugstream.bounds import prefer_bounds
 from plugstream.errors import DamagedError, InputError, PlugstreamWarning
 from plugstream.fidelity import LeastSquares
 from plugstream.models.born import BornModel
@@ -28,8 +29,8 @@ from plugstream.recipes import check, make_algorithm, make_model
 from plugstream.runs.checkpoints import Checkpoints, Saved
 from plugstream.runs.events import EventLog, Listener
 from plugstream.runs.folder import lock, write_text
-from plugstream.runs.identity import files_read, identity
-from plugstream.runs.results import write_results
+from plugstream.runs.identity import files_read, identity, settings_identity
+from plugstream.runs.results import bound_notes, write_results
 from plugstream.runs.signals import Requests
 from plugstream.runs.terminal import Terminal
 from plugstream.runs.views import Past, Population, read_past
@@ -37,7 +38,7 @@ from plugstream.runs.watch import Variance, Watch
 from plugstream.sampling import Announced, a_few
 from plugstream.scans.scan import Scan
 from plugstream.scans.store import StoredScan
-from plugstream.settings import Settings, to_toml
+from plugstream.settings import Settings, to_toml, with_low
 from plugstream.solver import Progress, Result, Snapshot, Stop, solve
 
 __all__ = ["Kept", "open_run", "reconstruct"]
@@ -113,20 +114,29 @@ def reconstruct(
         if isinstance(where, Path):
             where = where.resolve()
             where = where.relative_to(here) if where.is_relative_to(here) else where  # so that it can be moved
-        write_text(folder / "settings.toml", to_toml(settings, f"plugstream {__version__}\nrepeat with: {command}"))
+
+        def write_settings(settings: Settings) -> None:
+            header = f"plugstream {__version__}\nrepeat with: {command}"
+            write_text(folder / "settings.toml", to_toml(settings, header))
+
+        write_settings(settings)
         write_text(folder / "run.json", json.dumps({"scan": str(where), "command": command}, indent=1) + "\n")
         listeners: tuple[Listener, ...] = () if terminal is None else (terminal,)
         log = EventLog(events, listeners)
         caught: list[warnings.WarningMessage]
-        session = _Session(scan, settings, log, checkpoints, go_on, past, saved, terminal)
+        session = _Session(scan, settings, log, checkpoints, go_on, past, saved, terminal, write_settings)
         try:
             with warnings.catch_warnings(record=True) as caught:
                 warnings.simplefilter("always", PlugstreamWarning)
                 session.caught = caught
                 result, backprojection = session.run()
             _tell(log, caught)
+            settings = session.settings
+            notes = bound_notes(result.image, settings.denoiser)
+            for text in notes:
+                log.add("note", text=text)
             try:
-                write_results(folder, scan, settings, result, backprojection)
+                write_results(folder, scan, settings, result, backprojection, notes)
             except OSError as error:
                 raise InputError(
                     f"cannot write the results to {folder}: {error.strerror or error}; mend that, and "
@@ -164,6 +174,7 @@ class _Session:
     past: Past
     saved: Saved | None
     terminal: Terminal | None
+    write_settings: Callable[[Settings], None]
     caught: list[warnings.WarningMessage] = field(default_factory=list)
     population: Population | None = None
     last: Progress[State] | None = None
@@ -195,10 +206,25 @@ class _Session:
         try:
             if self.go_on:
                 self._tell_where()
+            self._settle_bounds(fidelity)
             return self._iterate(fidelity)
         finally:
             if self.population is not None:
                 self.population.close()
+
+    def _settle_bounds(self, fidelity: LeastSquares) -> None:
+        """Ask the data for the lower bound if nobody gave it, once: what it said stays in the settings of the run."""
+        d = self.settings.denoiser
+        if d.low != "auto":
+            return
+        low, text = d.least, "the image is kept below its upper bound alone"
+        if low is not None:
+            preference = prefer_bounds(fidelity)
+            low, text = preference.low, preference.reason
+        self.log.add("note", text=text)
+        self.settings = with_low(self.settings, low)
+        self.checkpoints.about |= settings_identity(self.settings)
+        self.write_settings(self.settings)
 
     def _iterate(self, fidelity: LeastSquares) -> tuple[Result[State], torch.Tensor]:
         settings, log, population = self.settings, self.log, self.population

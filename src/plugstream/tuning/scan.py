@@ -14,12 +14,13 @@ import numpy as np
 import torch
 
 from plugstream.algorithms import Algorithm
+from plugstream.bounds import prefer_bounds
 from plugstream.errors import InputError, PlugstreamWarning
 from plugstream.fidelity import LeastSquares
 from plugstream.monitors import snr
 from plugstream.recipes import check, make_algorithm, make_model
 from plugstream.scans.scan import Scan, fingerprint
-from plugstream.settings import Settings, resolve
+from plugstream.settings import Settings, resolve, with_low
 from plugstream.solver import solve
 from plugstream.tuning.journal import Journal
 from plugstream.tuning.scores import discrepancy_score, held_out_score, split_views
@@ -84,6 +85,8 @@ def tune_scan(
     if settings.algorithm.sigma_end is not None:
         raise InputError("sigma_end is not scaled with sigma, so it cannot be searched; leave it out")
     judge = _Judge(scan, settings, plan)  # before the journal, since it refuses what cannot be judged
+    if settings.denoiser.low == "auto":
+        settings = judge.settle_bounds(say)
     about = {
         "scan": fingerprint(scan),
         "views": scan.n_views,
@@ -141,6 +144,16 @@ class _Judge:
             if settings.sampler.name == "fixed":
                 raise InputError("the sampler fixed may need views that are held out; use another, or --by discrepancy")
             self.fidelity = LeastSquares(model, data, available=kept)
+
+    def settle_bounds(self, say: Callable[[str], None]) -> Settings:
+        """The settings with the lower bound that all of the data asks for, by which every image is judged."""
+        low = self.settings.denoiser.least
+        if low is not None:
+            preference = prefer_bounds(self.whole)
+            low = preference.low
+            say(preference.reason)
+        self.settings = with_low(self.settings, low)
+        return self.settings
 
     def __call__(self, chosen: dict[str, Any], iterations: int) -> float:
         algorithm: Algorithm[Any] = make_algorithm(_with(self.settings, **chosen), self.fidelity)

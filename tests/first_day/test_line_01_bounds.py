@@ -1,0 +1,225 @@
+"""The default bounds come from the data: negative contrast is not cut off, and what is non-negative stays as it was."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from plugstream import BornGeometry, BornModel, Grid, LeastSquares, MatrixModel, save_scan
+from plugstream.bounds import on_bounds, prefer_bounds
+from plugstream.cli import main
+from plugstream.errors import InputError
+from plugstream.runs.events import read_events
+from plugstream.runs.images import load_picture
+from plugstream.scans.importers import import_fresnel
+from plugstream.settings import resolve
+from plugstream.simulation import simulate
+from plugstream.tuning.scan import Plan, tune_scan
+from small_run import content
+
+RUN = ["--sigma", "0.02", "--batch", "4", "--threads", "1", "--iterations", "30"]
+
+
+def discs(size: int, *discs: tuple[float, float, float, float]) -> torch.Tensor:
+    """Discs of (x, y, radius, contrast) on zero, in units of half the image's width."""
+    axis = torch.linspace(-1, 1, size)
+    y, x = torch.meshgrid(axis, axis, indexing="ij")
+    return sum(c * ((x - a) ** 2 + (y - b) ** 2 < r * r).float() for a, b, r, c in discs)
+
+
+def rings(size: int = 32, views: int = 12, receivers: int = 40) -> BornModel:
+    grid = Grid((size, size), 0.18 / size)
+    return BornModel(
+        BornGeometry.rings(grid, 6 * 0.18 / size, views=views, receivers=receivers, radius=1.6), dtype=torch.float32
+    )
+
+
+def preference(model: BornModel, image: torch.Tensor, snr: float) -> float | None:
+    return prefer_bounds(LeastSquares(model, simulate(model, image, snr=snr).read())).low
+
+
+CAMERA = load_picture("camera", 32)
+POSITIVE = {
+    "camera": CAMERA,
+    "disc": discs(32, (-0.3, 0, 0.3, 1.0)),
+    "two": discs(32, (-0.4, 0, 0.2, 1.0), (0.4, 0.2, 0.25, 0.5)),
+}
+SIGNED = {
+    "negative": -CAMERA,
+    "without mean": CAMERA - CAMERA.mean(),
+    "hole": discs(32, (-0.3, 0, 0.3, -1.0)),
+    "both": discs(32, (-0.4, 0, 0.2, 1.0), (0.4, 0.2, 0.25, -1.0)),
+    "mostly positive": discs(32, (-0.4, 0, 0.2, 1.0), (0.4, 0.2, 0.25, -0.3)),
+}
+
+
+@pytest.mark.parametrize("snr", [40.0, 20.0])
+@pytest.mark.parametrize("views", [2, 12])
+def test_the_data_tells_its_sign(views, snr):
+    model = rings(views=views, receivers=90)
+    for name, image in POSITIVE.items():
+        assert preference(model, image, snr) == 0, name
+    for name, image in SIGNED.items():
+        assert preference(model, image, snr) is None, name
+
+
+def test_contrast_of_any_scale_tells_the_same():
+    model = rings()
+    for scale in (1e-4, 1e4):
+        assert preference(model, scale * POSITIVE["two"], 30) == 0
+        assert preference(model, scale * SIGNED["both"], 30) is None
+
+
+@pytest.mark.filterwarnings("ignore:the incident field:plugstream.PlugstreamWarning")
+def test_real_targets_are_found_non_negative(shared_data):
+    """At every frequency, also where the Born model explains next to nothing and the free image is the better fit."""
+    for name, frequencies in (
+        ("FoamDielIntTM.txt", (2, 8)),
+        ("dielTM_dec8f.exp", (1, 4, 8)),
+        ("twodielTM_8f.exp", (1,)),
+    ):
+        for frequency in frequencies:
+            scan = import_fresnel(shared_data / "fresnel" / name, frequency, size=48, width=0.2)
+            chosen = prefer_bounds(LeastSquares(BornModel(scan.geometry), scan.read()))
+            assert chosen.low == 0, (name, frequency, chosen.reason)
+
+
+def test_little_or_no_data_and_views_that_cannot_be_read():
+    model = MatrixModel([np.ones((1, 4))], (2, 2))
+    assert prefer_bounds(LeastSquares(model, torch.ones(1, 1))).low == 0
+    model = rings()
+    assert prefer_bounds(LeastSquares(model, torch.zeros(12, 40, dtype=torch.complex64))).low == 0
+
+    class Half:
+        """A scan of which every other view is damaged."""
+
+        n_views = 12
+        scan = simulate(model, SIGNED["both"], snr=30)
+
+        def read(self, views=None):
+            if any(int(view) % 2 for view in views):
+                raise InputError("damaged")
+            return self.scan.read(views)
+
+    assert prefer_bounds(LeastSquares(model, Half())).low is None
+
+
+@pytest.fixture(scope="module")
+def scans(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("scans")
+    model = rings()
+    for name, image in (("positive", POSITIVE["two"]), ("negative", SIGNED["hole"])):
+        save_scan(simulate(model, image, snr=40), folder / f"{name}.zarr")
+    return folder
+
+
+def low_of(folder: Path) -> object:
+    return tomllib.loads((folder / "settings.toml").read_text())["denoiser"]["low"]
+
+
+def test_negative_contrast_is_reconstructed_by_default(scans, tmp_path, capsys):
+    """It failed, or gave an empty image with status 0."""
+    out = tmp_path / "auto"
+    assert main(["reconstruct", str(scans / "negative.zarr"), "--out", str(out), *RUN]) == 0
+    assert "the image may be negative" in capsys.readouterr().err
+    assert any("may be negative" in e.get("text", "") for e in read_events(out / "events.jsonl"))
+    assert low_of(out) == "none"
+    truth, image = np.load(out / "truth.npy"), np.load(out / "result.npy")
+    assert 20 * np.log10(np.linalg.norm(truth) / np.linalg.norm(truth - image)) > 10
+    asked = tmp_path / "asked"
+    assert main(["reconstruct", str(scans / "negative.zarr"), "--out", str(asked), "--low", "none", *RUN]) == 0
+    assert np.array_equal(np.load(asked / "result.npy"), image)
+
+
+@pytest.mark.parametrize("stored", [[], ["--set", "scan.in_memory=0"]])
+def test_a_non_negative_scan_gives_the_same_bits_as_with_low_0(scans, tmp_path, stored):
+    for name, extra in (("auto", []), ("zero", ["--low", "0"])):
+        words = ["reconstruct", str(scans / "positive.zarr"), "--out", str(tmp_path / name), *RUN, *stored, *extra]
+        assert main(words) == 0
+        assert low_of(tmp_path / name) == 0
+    a, b = (np.load(tmp_path / name / "result.npy") for name in ("auto", "zero"))
+    assert np.array_equal(a, b)
+    assert a.min() == 0
+
+
+def test_what_was_chosen_is_not_chosen_again(scans, tmp_path, monkeypatch):
+    """Neither by resuming nor by repeating."""
+    out = tmp_path / "run"
+    assert main(["reconstruct", str(scans / "negative.zarr"), "--out", str(out), *RUN]) == 0
+    monkeypatch.setattr("plugstream.runs.run.prefer_bounds", None)  # whoever calls it now fails
+    again = tmp_path / "again"
+    words = ["reconstruct", str(scans / "negative.zarr"), "--settings", str(out / "settings.toml"), "--out", str(again)]
+    assert main(words) == 0
+    assert np.array_equal(np.load(again / "result.npy"), np.load(out / "result.npy"))
+    assert main(["resume", str(out), "--iterations", "40"]) == 0
+    longer = tmp_path / "longer"
+    assert main([*words[:-1], str(longer), "--iterations", "40"]) == 0
+    assert np.array_equal(np.load(longer / "result.npy"), np.load(out / "result.npy"))
+
+
+def test_a_run_that_had_not_chosen_yet_chooses_when_it_goes_on(scans, tmp_path):
+    """Killed between its first file and the choice: there is no checkpoint, and the settings still say "auto"."""
+    out, whole = tmp_path / "run", tmp_path / "whole"
+    for folder in (out, whole):
+        assert main(["reconstruct", str(scans / "negative.zarr"), "--out", str(folder), *RUN]) == 0
+    settings = out / "settings.toml"
+    settings.write_text(settings.read_text().replace('low = "none"', 'low = "auto"'))
+    for file in (out / "checkpoints").iterdir():
+        file.unlink()
+    assert main(["resume", str(out)]) == 0
+    assert low_of(out) == "none"
+    assert np.array_equal(np.load(whole / "result.npy"), np.load(out / "result.npy"))
+
+
+def test_tuning_asks_the_data_too(tmp_path):
+    scan = simulate(rings(), SIGNED["hole"], snr=30)
+    settings = resolve(None, [("algorithm", "iterations", 10), ("sampler", "batch", 4)])
+    said: list[str] = []
+    plan = Plan(low=1e-3, high=0.1, evaluations=5)
+    best, score = tune_scan(scan, settings, plan, tmp_path / "journal.jsonl", said.append)
+    assert best.denoiser.low is None
+    assert score > 3
+    assert any("may be negative" in text for text in said)
+    before = content(tmp_path)
+    again, _ = tune_scan(scan, settings, plan, tmp_path / "journal.jsonl", said.append)
+    assert again == best
+    assert content(tmp_path) == before
+
+
+def test_settings_of_bounds():
+    assert resolve().denoiser.low == "auto"
+    assert resolve().denoiser.least == 0
+    assert resolve(None, [("denoiser", "low", "none")]).denoiser.least is None
+    assert resolve(None, [("denoiser", "low", -0.5)]).denoiser.least == -0.5
+    assert resolve(None, [("denoiser", "high", -1.0)]).denoiser.least is None
+    with pytest.raises(InputError, match=r"denoiser\.low = 'nothing'"):
+        resolve(None, [("denoiser", "low", "nothing")])
+
+
+def test_an_image_below_zero_alone_can_be_asked_for(scans, tmp_path):
+    out = tmp_path / "run"
+    assert main(["reconstruct", str(scans / "negative.zarr"), "--out", str(out), "--high", "0", *RUN]) == 0
+    assert low_of(out) == "none"
+    assert np.load(out / "result.npy").max() == 0
+
+
+def test_an_image_on_its_bound_is_told_of(scans, tmp_path, capsys):
+    out = tmp_path / "run"
+    assert main(["reconstruct", str(scans / "positive.zarr"), "--out", str(out), *RUN]) == 0
+    image = np.load(out / "result.npy")
+    part = 100 * float((image <= 1e-4 * image.max()).mean())
+    said = capsys.readouterr().err
+    assert f"{part:.3g} % of the image sits on its lower bound 0" in said
+    assert "--low none" in said
+    assert any("sits on its lower bound" in e.get("text", "") for e in read_events(out / "events.jsonl"))
+
+
+def test_the_part_on_a_bound():
+    image = torch.tensor([[0.0, 1.0], [0.0, 0.5]])
+    assert on_bounds(image, 0.0, 1.0) == [("low", 0.0, 0.5), ("high", 1.0, 0.25)]
+    assert on_bounds(image, None, 2.0) == [("high", 2.0, 0.0)]
+    assert on_bounds(torch.zeros(2, 2), 0.0, None) == [("low", 0.0, 1.0)]
