@@ -12,7 +12,15 @@ if TYPE_CHECKING:
     from plugstream.denoisers.base import Denoiser as Denoiser, Sigma as Sigma
     from plugstream.denoisers.bm3d import BM3D as BM3D, Profile as BM3DProfile
     from plugstream.denoisers.nlm import NLM as NLM
+    from plugstream.denoisers.parts import MagnitudePhase as MagnitudePhase, RealImaginary as RealImaginary
     from plugstream.denoisers.ridge import ConvexRidge as ConvexRidge
+    from plugstream.denoisers.shapes import (
+        Channels as Channels,
+        SliceMean as SliceMean,
+        Slices as Slices,
+        adapt as adapt,
+        describe as describe,
+    )
     from plugstream.denoisers.simple import (
         Box as Box,
         Identity as Identity,
@@ -36,6 +44,7 @@ _HOME = {
     "TV": "tv",
     "BM3DProfile": "bm3d",
     "Box": "simple",
+    "Channels": "shapes",
     "Clipped": "wrap",
     "ConvexRidge": "ridge",
     "Damped": "wrap",
@@ -43,10 +52,16 @@ _HOME = {
     "FromFunction": "wrap",
     "FromModule": "wrap",
     "Identity": "simple",
+    "MagnitudePhase": "parts",
     "NonNegative": "simple",
+    "RealImaginary": "parts",
     "Sigma": "base",
+    "SliceMean": "shapes",
+    "Slices": "shapes",
     "SoftThreshold": "simple",
+    "adapt": "shapes",
     "as_denoiser": "wrap",
+    "describe": "shapes",
 }
 
 __all__ = [
@@ -56,6 +71,7 @@ __all__ = [
     "TV",
     "BM3DProfile",
     "Box",
+    "Channels",
     "Clipped",
     "ConvexRidge",
     "Damped",
@@ -63,10 +79,16 @@ __all__ = [
     "FromFunction",
     "FromModule",
     "Identity",
+    "MagnitudePhase",
     "NonNegative",
+    "RealImaginary",
     "Sigma",
+    "SliceMean",
+    "Slices",
     "SoftThreshold",
+    "adapt",
     "as_denoiser",
+    "describe",
 ]
 
 

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from plugstream.denoisers.base import Denoiser, Sigma, per_image
+from plugstream.denoisers.base import Denoiser, Sigma, per_image, require_real
 from plugstream.denoisers.wrap import FromModule, as_denoiser
 from plugstream.errors import InputError
 from plugstream.tensors import load_tensors
@@ -35,18 +35,23 @@ class FromNumpy(Denoiser):
 
     Images go to the CPU and back. Nothing is promised of it: `averaged` is None.
 
-    Arguments: function, from (H, W) of float64 and a number to (H, W); min_size.
+    Arguments: function, from (H, W) of float64 and a number to (H, W), or (D, H, W) with ndim = 3, with C before them
+    with channels; min_size.
     """
 
-    def __init__(self, function: Callable[[Any, float], Any], *, min_size: int = 1) -> None:
+    def __init__(
+        self, function: Callable[[Any, float], Any], *, min_size: int = 1, ndim: int = 2, channels: bool = False
+    ) -> None:
         self.function = function
         self.min_size = min_size
+        self.ndim, self.channels = ndim, channels
 
     @torch.no_grad()
     def denoise(self, image: Tensor, sigma: Sigma, warm: Tensor | None = None) -> tuple[Tensor, None]:
-        stack = image.reshape(-1, *image.shape[-2:]).double().cpu().numpy()
-        level = torch.as_tensor(per_image(sigma, image), dtype=torch.float64)
-        levels = level.cpu().expand(*image.shape[:-2], 1, 1).reshape(-1).tolist()
+        require_real(image, "a function of NumPy images")
+        stack = image.reshape(-1, *image.shape[-self.axes :]).double().cpu().numpy()
+        level = torch.as_tensor(per_image(sigma, image, self.axes), dtype=torch.float64)
+        levels = level.cpu().expand(*image.shape[: image.ndim - self.axes], *[1] * self.axes).reshape(-1).tolist()
         if not levels:
             return image.clone(), None
         out = np.stack([z if s == 0 else self.function(z, s) for z, s in zip(stack, levels, strict=True)])

@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
+from dataclasses import dataclass, field, replace
+from typing import Self
 
 import torch
 from torch import Tensor
 
 from plugstream.errors import InputError
 
-__all__ = ["Denoiser", "Sigma", "centre", "compose_averaged", "per_image", "total"]
+__all__ = [
+    "AnyShape",
+    "Denoiser",
+    "Sigma",
+    "Wrapper",
+    "centre",
+    "compose_averaged",
+    "per_image",
+    "refuse_complex_box",
+    "require_real",
+    "total",
+]
 
 Sigma = float | Tensor
 """The noise level: one number, or one for each image, of the leading axes' shape."""
@@ -20,39 +34,144 @@ class Denoiser(ABC):
 
     Pure: the same z and sigma give the same result, whatever was denoised before. A denoiser that iterates may
     take a `warm` start and hands back the next; it is kept in the algorithm's state, never inside, and changes only
-    how soon the stated accuracy is reached.
+    how soon the stated accuracy is reached. A warm start begins with the leading axes of the images and ends with
+    their spatial axes; between the two it may have others.
+
+    The last axes of a tensor are one image: `ndim` spatial axes, (H, W) or (D, H, W), and a channel axis before them
+    where `channels` is True. All axes before these are independent images. `adapt` makes a denoiser of one kind of
+    images one of another kind.
 
     Attributes:
-        min_size: the least height and width it takes.
+        ndim: how many spatial axes an image has, 2 or 3. channels: whether a channel axis stands before them.
+        takes_complex: whether images may be complex.
+        min_size: the least length of a spatial axis.
+        stacked: whether it holds something for each of the leading images, which must then come together.
         averaged: theta, where it is theta-averaged by construction (1/2 for a prox); None where that is not known.
+            Complex images are vectors of real and imaginary parts.
         proximal: True where it is the prox of a convex function by construction, so that its Jacobian is symmetric.
     """
 
+    ndim: int = 2
+    channels: bool = False
+    takes_complex: bool = False
     min_size: int = 1
+    stacked: bool = False
     averaged: float | None = None
     proximal: bool = False
 
     def __call__(self, image: Tensor, sigma: Sigma) -> Tensor:
-        """(..., H, W) to (..., H, W)."""
+        """(..., *image) to (..., *image): (..., H, W), with D before H for volumes and C before these for channels."""
         return self.denoise(image, sigma)[0]
 
     @abstractmethod
     def denoise(self, image: Tensor, sigma: Sigma, warm: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
-        """The denoised image, (..., H, W), and what to pass as `warm` for a similar one."""
+        """The denoised image, of the same shape, and what to pass as `warm` for a similar one."""
+
+    @property
+    def axes(self) -> int:
+        """How many trailing axes are one image: the spatial ones and that of the channels."""
+        return self.ndim + self.channels
+
+    @property
+    def min_shape(self) -> tuple[int, ...]:
+        """The least length of each spatial axis."""
+        return (self.min_size,) * self.ndim
+
+    def variant(self, ndim: int, *, channels: bool = False, complex: bool = False) -> Denoiser | None:
+        """The same prior for another kind of images, where it has a form of its own for them; None where it has none.
+
+        An InputError says why where the prior has no meaning for such images.
+        """
+        own = self.ndim == ndim and self.channels == channels and (self.takes_complex or not complex)
+        return self if own else None
+
+    def orient(self, axis: int) -> Denoiser:
+        """The denoiser for slices of a volume along one of its axes: itself, unless it holds a volume of its own."""
+        return self
+
+    def describe(self) -> str:
+        """What it is, in words that fit into a sentence."""
+        return type(self).__name__
 
 
-def per_image(sigma: Sigma, image: Tensor) -> Tensor | float:
-    """sigma in a form that multiplies images: a number as it is, a tensor with two axes added at its end."""
+@dataclass(frozen=True)
+class AnyShape(Denoiser):
+    """A denoiser whose formula is the same for images of every kind, so that it needs no adapter.
+
+    Arguments: ndim, 2 or 3; channels, whether a channel axis stands before the spatial ones.
+    """
+
+    ndim: int = field(default=2, kw_only=True)
+    channels: bool = field(default=False, kw_only=True)
+    takes_complex = True
+
+    def __post_init__(self) -> None:
+        if self.ndim not in (2, 3):
+            raise InputError(f"an image has 2 or 3 spatial axes, not {self.ndim}")
+
+    def variant(self, ndim: int, *, channels: bool = False, complex: bool = False) -> Self:
+        if complex:
+            refuse_complex_box(getattr(self, "low", -math.inf), getattr(self, "high", math.inf))
+        same = self.ndim == ndim and self.channels == channels
+        return self if same else replace(self, ndim=ndim, channels=channels)
+
+
+class Wrapper(Denoiser):
+    """A denoiser around another, for the same kind of images; what it adds does not depend on their shape.
+
+    Attributes: denoiser, the one inside; ordered, whether it compares values, which complex ones do not allow.
+    """
+
+    ordered: bool = False
+
+    def __init__(self, denoiser: Denoiser) -> None:
+        self.denoiser = denoiser
+        self.ndim, self.channels, self.min_size = denoiser.ndim, denoiser.channels, denoiser.min_size
+        self.takes_complex = denoiser.takes_complex and not self.ordered
+        self.stacked = denoiser.stacked
+
+    @abstractmethod
+    def rewrap(self, denoiser: Denoiser) -> Denoiser:
+        """The same around another denoiser."""
+
+    @property
+    def min_shape(self) -> tuple[int, ...]:
+        return self.denoiser.min_shape
+
+    def orient(self, axis: int) -> Denoiser:
+        inner = self.denoiser.orient(axis)
+        return self if inner is self.denoiser else self.rewrap(inner)
+
+    def describe(self) -> str:
+        return self.denoiser.describe()
+
+
+def per_image(sigma: Sigma, image: Tensor, ndim: int = 2) -> Tensor | float:
+    """sigma in a form that multiplies images of `ndim` axes: a number as it is, a tensor with `ndim` axes added."""
     if not isinstance(sigma, Tensor):
         if not sigma >= 0:
             raise InputError(f"sigma must be a number >= 0, not {sigma}")
         return float(sigma)
-    if tuple(sigma.shape) not in ((), tuple(image.shape[:-2])):
+    leading = tuple(image.shape[: image.ndim - ndim])
+    if tuple(sigma.shape) not in ((), leading):
+        raise InputError(f"sigma has shape {tuple(sigma.shape)}, but must be a number or one for each image, {leading}")
+    dtype = image.dtype.to_real() if image.is_complex() else image.dtype
+    return sigma.to(device=image.device, dtype=dtype)[(..., *[None] * ndim)]
+
+
+def require_real(image: Tensor, name: str) -> None:
+    """An error where the image is complex and the denoiser of this name is for real ones."""
+    if image.is_complex():
+        raise InputError(f"{name} takes real images; for complex ones use RealImaginary or MagnitudePhase around it")
+
+
+def refuse_complex_box(low: float, high: float) -> None:
+    """An error where values are to be kept in a box that complex ones cannot be kept in."""
+    if math.isfinite(low) or math.isfinite(high):
         raise InputError(
-            f"sigma has shape {tuple(sigma.shape)}, but must be a number or one for each image, "
-            f"{tuple(image.shape[:-2])}"
+            f"complex values have no order and cannot be kept in [{low:g}, {high:g}]; leave low and high out, or "
+            "denoise real and imaginary part, or magnitude and phase, on their own (RealImaginary, MagnitudePhase)"
         )
-    return sigma.to(device=image.device, dtype=image.dtype)[..., None, None]
 
 
 def compose_averaged(first: float | None, second: float | None) -> float | None:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from plugstream.denoisers.base import Denoiser, Sigma, per_image
+from plugstream.denoisers.base import Denoiser, Sigma, per_image, require_real
 from plugstream.denoisers.ridge_prior import Ridges, prox
 from plugstream.errors import InputError, PlugstreamWarning
 from plugstream.tensors import load_tensors, save_tensors
@@ -65,6 +65,7 @@ class ConvexRidge(Denoiser):
 
     @torch.no_grad()
     def denoise(self, image: Tensor, sigma: Sigma, warm: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        require_real(image, "ridge")
         if min(image.shape[-2:]) < self.min_size:
             raise InputError(
                 f"the image is {image.shape[-2]} x {image.shape[-1]}, but this denoiser needs at least "

@@ -8,13 +8,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from plugstream.denoisers.base import Denoiser, Sigma, per_image
+from plugstream.denoisers.base import AnyShape, Sigma, per_image, refuse_complex_box
 from plugstream.errors import InputError
 
 __all__ = ["Box", "Identity", "NonNegative", "SoftThreshold"]
 
 
-class Identity(Denoiser):
+@dataclass(frozen=True)
+class Identity(AnyShape):
     """No prior at all: D(z) = z, the prox of r = 0. With it, PnP-SGD is stochastic gradient descent."""
 
     averaged = 0.0
@@ -24,13 +25,16 @@ class Identity(Denoiser):
         return image, None
 
     def value(self, image: Tensor) -> Tensor:
-        """r(x) = 0: (..., H, W) to (...)."""
-        return image.new_zeros(image.shape[:-2])
+        """r(x) = 0: (..., *image) to (...)."""
+        return image.real.new_zeros(image.shape[: image.ndim - self.axes])
 
 
 @dataclass(frozen=True)
-class Box(Denoiser):
-    """The nearest image whose values lie in [low, high]: a projection, the prox of the box's indicator."""
+class Box(AnyShape):
+    """The nearest image whose values lie in [low, high]: a projection, the prox of the box's indicator.
+
+    Complex images have no such box and are refused, unless both bounds are infinite.
+    """
 
     low: float = -math.inf
     high: float = math.inf
@@ -38,15 +42,22 @@ class Box(Denoiser):
     proximal = True
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not self.low <= self.high:
             raise InputError(f"the box [{self.low}, {self.high}] is empty; give low <= high")
 
     def denoise(self, image: Tensor, sigma: Sigma, warm: Tensor | None = None) -> tuple[Tensor, None]:
+        if image.is_complex():
+            refuse_complex_box(self.low, self.high)
+            return image, None
         return image.clamp(self.low, self.high), None
 
     def value(self, image: Tensor) -> Tensor:
-        """r(x) = 0 inside the box and infinity outside: (..., H, W) to (...)."""
-        outside = ((image < self.low) | (image > self.high)).flatten(-2).any(-1)
+        """r(x) = 0 inside the box and infinity outside: (..., *image) to (...)."""
+        if image.is_complex():
+            refuse_complex_box(self.low, self.high)
+            return image.real.new_zeros(image.shape[: image.ndim - self.axes])
+        outside = ((image < self.low) | (image > self.high)).flatten(-self.axes).any(-1)
         return torch.where(outside, torch.inf, 0.0).to(image.dtype)
 
 
@@ -56,8 +67,10 @@ def NonNegative() -> Box:
 
 
 @dataclass(frozen=True)
-class SoftThreshold(Denoiser):
+class SoftThreshold(AnyShape):
     """The prior of sparse images: D(z, sigma) = sign(z) max(|z| - sigma^2 w, 0), the prox of sigma^2 w ||x||_1.
+
+    For complex z, sign(z) = z / |z| and ||x||_1 sums the magnitudes, so that real and imaginary part vanish together.
 
     Reference: Donoho, IEEE Trans. Inf. Theory 41(3), 1995.
     """
@@ -67,9 +80,9 @@ class SoftThreshold(Denoiser):
     proximal = True
 
     def denoise(self, image: Tensor, sigma: Sigma, warm: Tensor | None = None) -> tuple[Tensor, None]:
-        threshold = self.weight * per_image(sigma, image) ** 2
-        return torch.sign(image) * (image.abs() - threshold).clamp_min(0), None
+        threshold = self.weight * per_image(sigma, image, self.axes) ** 2
+        return torch.sgn(image) * (image.abs() - threshold).clamp_min(0), None
 
     def value(self, image: Tensor) -> Tensor:
-        """r(x) = w ||x||_1: (..., H, W) to (...)."""
-        return self.weight * image.abs().sum((-2, -1))
+        """r(x) = w ||x||_1: (..., *image) to (...)."""
+        return self.weight * image.abs().sum(tuple(range(-self.axes, 0)))

@@ -11,7 +11,15 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from plugstream.denoisers.base import Denoiser, Sigma, compose_averaged, per_image
+from plugstream.denoisers.base import (
+    Denoiser,
+    Sigma,
+    Wrapper,
+    compose_averaged,
+    per_image,
+    refuse_complex_box,
+    require_real,
+)
 from plugstream.errors import InputError
 
 __all__ = ["Clipped", "Damped", "FromFunction", "FromModule", "as_denoiser"]
@@ -20,22 +28,38 @@ __all__ = ["Clipped", "Damped", "FromFunction", "FromModule", "as_denoiser"]
 class FromFunction(Denoiser):
     """Any function f(z, sigma), or f(z) if it knows its own strength, as a denoiser.
 
-    Nothing is promised of it: `averaged` is None unless the caller says what holds.
+    Nothing is promised of it: `averaged` is None unless the caller says what holds. It is taken to be for real images
+    (..., H, W) unless `ndim`, `channels` and `takes_complex` say otherwise; for other images it gets an adapter.
+
+    Arguments: function; the others as the attributes of `Denoiser`.
     """
 
-    def __init__(self, function: Callable[..., Tensor], *, averaged: float | None = None, min_size: int = 1) -> None:
+    def __init__(
+        self,
+        function: Callable[..., Tensor],
+        *,
+        averaged: float | None = None,
+        min_size: int = 1,
+        ndim: int = 2,
+        channels: bool = False,
+        takes_complex: bool = False,
+    ) -> None:
         self.function = function
         self.averaged = averaged
         self.min_size = min_size
+        self.ndim, self.channels, self.takes_complex = ndim, channels, takes_complex
         self._takes_sigma = _positional_arguments(function) != 1
 
     def denoise(self, image: Tensor, sigma: Sigma, warm: Tensor | None = None) -> tuple[Tensor, None]:
         out = self.function(image, sigma) if self._takes_sigma else self.function(image)
         return _same_shape(out, image, "the denoiser's function"), None
 
+    def describe(self) -> str:
+        return getattr(self.function, "__name__", type(self.function).__name__)
+
 
 class FromModule(Denoiser):
-    """A network that takes images as (N, 1, H, W), as a denoiser of images (..., H, W).
+    """A network that takes images as (N, C, H, W) or volumes as (N, C, D, H, W), as a denoiser of (..., H, W) and such.
 
     The module is put into evaluation mode, since dropout or batch statistics would make it no map, and called
     without gradients unless the image asks for them. Images of another precision or on another device than the module
@@ -44,8 +68,10 @@ class FromModule(Denoiser):
     Arguments:
         module: an nn.Module.
         condition: how it learns sigma: "none" (it was trained for one), "scalar" (second argument, (N,)), or
-            "map" (a second channel filled with sigma).
+            "map" (one more channel, the last, filled with sigma).
         residual: True if it predicts the noise instead of the image.
+        ndim: 2 for images, 3 for volumes. channels: True if it takes several channels, so that images are
+            (..., C, H, W); else it is given one.
     """
 
     def __init__(
@@ -56,6 +82,8 @@ class FromModule(Denoiser):
         residual: bool = False,
         averaged: float | None = None,
         min_size: int = 1,
+        ndim: int = 2,
+        channels: bool = False,
     ) -> None:
         if condition not in ("none", "scalar", "map"):
             raise InputError(f"condition must be none, scalar or map, not {condition!r}")
@@ -64,19 +92,26 @@ class FromModule(Denoiser):
         self.residual = residual
         self.averaged = averaged
         self.min_size = min_size
+        self.ndim, self.channels = ndim, channels
         self._copies: dict[tuple[torch.device, torch.dtype], tuple[object, nn.Module]] = {}
 
     def denoise(self, image: Tensor, sigma: Sigma, warm: Tensor | None = None) -> tuple[Tensor, None]:
         with torch.set_grad_enabled(torch.is_grad_enabled() and image.requires_grad):
             return self._denoise(image, sigma), None
 
+    def describe(self) -> str:
+        return type(self.module).__name__
+
     def _denoise(self, image: Tensor, sigma: Sigma) -> Tensor:
-        stack = image.reshape(-1, 1, *image.shape[-2:])
-        level = torch.as_tensor(per_image(sigma, image), dtype=image.dtype, device=image.device)
-        level = level.expand(*image.shape[:-2], 1, 1).reshape(-1, 1, 1, 1)
+        require_real(image, "a network")
+        ones = [1] * self.axes
+        shape = image.shape[-self.axes :] if self.channels else (1, *image.shape[-self.ndim :])
+        stack = image.reshape(-1, *shape)
+        level = torch.as_tensor(per_image(sigma, image, self.axes), dtype=image.dtype, device=image.device)
+        level = level.expand(*image.shape[: image.ndim - self.axes], *ones).reshape(-1, *[1] * (self.ndim + 1))
         module = self._module_like(image)
         if self.condition == "map":
-            out = module(torch.cat([stack, level.expand_as(stack)], dim=1))
+            out = module(torch.cat([stack, level.expand_as(stack[:, :1])], dim=1))
         elif self.condition == "scalar":
             out = module(stack, level.flatten())
         else:
@@ -98,26 +133,41 @@ class FromModule(Denoiser):
         return kept[1]
 
 
-class Clipped(Denoiser):
-    """Project onto [low, high], then denoise: D(clip(z), sigma).
+class Clipped(Wrapper):
+    """Project onto [low, high], then denoise: D(clip(z), sigma). Complex values have no order and are refused.
 
     The paper's code clips at zero before BM3D and TNRD, which keeps a non-negative unknown so. If D is a-averaged,
     this is (a + 1/2 - a) / (1 - a/2) = 1 / (2 - a)-averaged.
     """
 
+    ordered = True
+
     def __init__(self, denoiser: Denoiser | Callable[..., Tensor], low: float = 0.0, high: float = math.inf) -> None:
         if not low < high:
             raise InputError(f"the interval [{low}, {high}] is empty; give low < high")
-        self.denoiser = as_denoiser(denoiser)
+        super().__init__(as_denoiser(denoiser))
         self.low, self.high = low, high
-        self.min_size = self.denoiser.min_size
         self.averaged = compose_averaged(0.5, self.denoiser.averaged)
 
+    def variant(self, ndim: int, *, channels: bool = False, complex: bool = False) -> Denoiser | None:
+        if complex:
+            refuse_complex_box(self.low, self.high)
+        return super().variant(ndim, channels=channels, complex=complex)
+
+    def rewrap(self, denoiser: Denoiser) -> Clipped:
+        return Clipped(denoiser, self.low, self.high)
+
+    def describe(self) -> str:
+        return f"{self.denoiser.describe()} after clipping to [{self.low:g}, {self.high:g}]"
+
     def denoise(self, image: Tensor, sigma: Sigma, warm: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+        if image.is_complex():
+            refuse_complex_box(self.low, self.high)
+            return self.denoiser.denoise(image, sigma, warm)
         return self.denoiser.denoise(image.clamp(self.low, self.high), sigma, warm)
 
 
-class Damped(Denoiser):
+class Damped(Wrapper):
     """Make a nonexpansive denoiser averaged: (1 - theta) z + theta D(z, sigma), 0 < theta < 1.
 
     It has the same fixed points as D, but not the same fixed points once combined with a gradient step. If D is
@@ -128,11 +178,16 @@ class Damped(Denoiser):
     def __init__(self, denoiser: Denoiser | Callable[..., Tensor], theta: float, *, nonexpansive: bool = False) -> None:
         if not 0 < theta < 1:
             raise InputError(f"theta must lie between 0 and 1, not {theta}")
-        self.denoiser = as_denoiser(denoiser)
-        self.theta = theta
-        self.min_size = self.denoiser.min_size
+        super().__init__(as_denoiser(denoiser))
+        self.theta, self.nonexpansive = theta, nonexpansive
         known = self.denoiser.averaged
         self.averaged = theta * known if known is not None else (theta if nonexpansive else None)
+
+    def rewrap(self, denoiser: Denoiser) -> Damped:
+        return Damped(denoiser, self.theta, nonexpansive=self.nonexpansive)
+
+    def describe(self) -> str:
+        return f"{self.denoiser.describe()}, damped by {self.theta:g}"
 
     def denoise(self, image: Tensor, sigma: Sigma, warm: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
         out, warm = self.denoiser.denoise(image, sigma, warm)

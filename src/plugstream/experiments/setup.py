@@ -11,7 +11,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from plugstream.denoisers.base import Denoiser, Sigma
+from plugstream.denoisers.base import Denoiser, Sigma, Wrapper
 from plugstream.errors import InputError
 from plugstream.experiments.printed import IMAGES
 from plugstream.fidelity import LeastSquares
@@ -138,16 +138,19 @@ class Counted:
         self.visits += share * (self.model.n_views if views is None else len(views))
 
 
-class PerImage(Denoiser):
+class PerImage(Wrapper):
     """A denoiser whose strength differs from image to image: D(z_i, sigma c_i).
 
     Arguments: denoiser; factors c, one for each image, of the leading axes' shape.
     """
 
     def __init__(self, denoiser: Denoiser, factors: Tensor) -> None:
-        self.denoiser, self.factors = denoiser, factors
-        self.min_size = denoiser.min_size
+        super().__init__(denoiser)
+        self.factors, self.stacked = factors, True
         self.averaged = denoiser.averaged
+
+    def rewrap(self, denoiser: Denoiser) -> PerImage:
+        return PerImage(denoiser, self.factors)
 
     def denoise(self, image: Tensor, sigma: Sigma, warm: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
         return self.denoiser.denoise(image, sigma * self.factors, warm)

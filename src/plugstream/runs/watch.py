@@ -27,7 +27,7 @@ from torch import Tensor
 from plugstream.algorithms import ADMM, Algorithm, ProximalGradient, State
 from plugstream.certificates import Pair, damping_for
 from plugstream.certificates.pairs import error_of
-from plugstream.denoisers.base import Denoiser, Sigma
+from plugstream.denoisers.base import Denoiser, Sigma, Wrapper
 from plugstream.errors import InputError
 from plugstream.monitors import Measure
 from plugstream.runs.events import Event, EventLog, read_events
@@ -46,15 +46,18 @@ _AGAIN = 1.1
 _ROUNDINGS = 64.0
 
 
-class Recorder(Denoiser):
+class Recorder(Wrapper):
     """A denoiser that hands on what another does, and keeps the first input and output since it was last asked."""
 
     def __init__(self, denoiser: Denoiser) -> None:
-        self.denoiser = denoiser
-        self.min_size, self.averaged, self.proximal = denoiser.min_size, denoiser.averaged, denoiser.proximal
+        super().__init__(denoiser)
+        self.averaged, self.proximal = denoiser.averaged, denoiser.proximal
         if hasattr(denoiser, "value"):
             self.value = denoiser.value
         self._kept: tuple[Tensor, Tensor, float] | None = None
+
+    def rewrap(self, denoiser: Denoiser) -> Recorder:
+        return Recorder(denoiser)
 
     def denoise(self, image: Tensor, sigma: Sigma, warm: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
         out, warm = self.denoiser.denoise(image, sigma, warm)

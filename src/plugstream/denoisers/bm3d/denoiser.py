@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from plugstream.denoisers.base import Denoiser, Sigma, per_image
+from plugstream.denoisers.base import Denoiser, Sigma, per_image, require_real
 from plugstream.denoisers.bm3d import native, reference, triton_form
 from plugstream.denoisers.bm3d.profile import BLOCK, PROFILES, Profile
 from plugstream.errors import InputError
@@ -57,10 +57,11 @@ class BM3D(Denoiser):
     def denoise(self, image: Tensor, sigma: Sigma, warm: Tensor | None = None) -> tuple[Tensor, None]:
         if image.ndim < 2 or min(image.shape[-2:]) < BLOCK:
             raise InputError(f"BM3D needs images of at least {BLOCK} x {BLOCK} pixels, not {tuple(image.shape)}")
+        require_real(image, "BM3D")
         if not image.is_floating_point():
             raise InputError(f"BM3D needs an image of floating point numbers, not {image.dtype}")
         if image.device.type == "cpu" and not bool(torch.isfinite(image).all()):
-            raise InputError("the image holds NaN or infinity, which BM3D would spread; mend it first")
+            raise InputError("the image holds NaN or infinity, which BM3D would spread; fix it first")
         stack = image.reshape(-1, *image.shape[-2:]).float().contiguous()
         level = per_image(sigma, stack.reshape(image.shape))
         if isinstance(level, Tensor):

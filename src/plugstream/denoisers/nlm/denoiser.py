@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import ModuleType
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from plugstream.denoisers.base import Denoiser, Sigma, per_image
+from plugstream.denoisers.base import Denoiser, Sigma, per_image, require_real
 from plugstream.denoisers.nlm import native, reference, triton_form
 from plugstream.errors import InputError
 
@@ -41,7 +41,8 @@ class NLM(Denoiser):
     is None. A common way is to run without a guide first and to fix its result as the guide.
 
     Arguments:
-        guide: (H, W), or of the images' shape; the image itself if not given.
+        guide: (H, W) for all images, or with leading axes as the images' last ones have, (D, H, W) for a volume whose
+            slices are denoised; the image itself if not given.
         search, patch: radii, in pixels. strength: h over sigma. balance: steps of the balancing, at least 1.
     Images are (..., H, W) with H, W > patch. Single precision has fast forms on the CPU and on CUDA; in double
     precision, and where gradients are asked for, the torch form runs. sigma = 0 returns the image as it is. It needs
@@ -71,8 +72,14 @@ class NLM(Denoiser):
             _check(self.guide, self.patch, "the guide")
             object.__setattr__(self, "guide", self.guide.detach().clone())  # later changes must not reach it
         object.__setattr__(self, "min_size", self.patch + 1)
+        object.__setattr__(self, "stacked", self.guide is not None and self.guide.ndim > 2)
         object.__setattr__(self, "averaged", None if self.guide is None else 0.5)
         object.__setattr__(self, "proximal", self.guide is not None)
+
+    def orient(self, axis: int) -> NLM:
+        if self.guide is None or self.guide.ndim == 2 or axis == 0:
+            return self
+        return replace(self, guide=self.guide.movedim(axis - 3, -3))
 
     def denoise(self, image: Tensor, sigma: Sigma, warm: Tensor | None = None) -> tuple[Tensor, None]:
         _check(image, self.patch, "the image")
@@ -97,16 +104,17 @@ class NLM(Denoiser):
 
     def _guided(self, form: ModuleType, guide: Tensor, image: Tensor, stack: Tensor, levels: list[float]) -> Tensor:
         """W z for every image of the stack; with one guide and one sigma by one matrix."""
-        if guide.shape not in (image.shape, image.shape[-2:]):
+        if guide.ndim > image.ndim or guide.shape != image.shape[-guide.ndim :]:
             raise InputError(f"the guide has shape {tuple(guide.shape)}, which does not fit {tuple(image.shape)}")
-        guides = guide.expand(image.shape).reshape(stack.shape)
-        shared = guide.ndim == 2
+        guides = guide.reshape(-1, *guide.shape[-2:])
+        shared = len(guides) == 1
         if shared and len(set(levels)) == 1 and levels[0] > 0:
             done: Tensor = form.apply(self._matrix(form, guides[0], 0, levels[0], stack), stack)
             return done
+        numbers = [k % len(guides) for k in range(len(stack))]
         out = [
-            form.apply(self._matrix(form, guides[k], 0 if shared else k, s, stack), z[None])[0] if s > 0 else z
-            for k, (z, s) in enumerate(zip(stack, levels, strict=True))
+            form.apply(self._matrix(form, guides[k], k, s, stack), z[None])[0] if s > 0 else z
+            for k, z, s in zip(numbers, stack, levels, strict=True)
         ]
         return torch.stack(out) if out else stack.clone()
 
@@ -125,7 +133,8 @@ def _check(image: Tensor, patch: int, what: str) -> None:
         raise InputError(
             f"NLM needs images of at least {patch + 1} x {patch + 1} pixels, but {what} is {tuple(image.shape)}"
         )
+    require_real(image, "NLM")
     if not image.is_floating_point():
         raise InputError(f"NLM needs floating point numbers, but {what} is {image.dtype}")
     if image.device.type == "cpu" and not bool(torch.isfinite(image).all()):
-        raise InputError(f"{what} holds NaN or infinity, which NLM would spread; mend it first")
+        raise InputError(f"{what} holds NaN or infinity, which NLM would spread; fix it first")

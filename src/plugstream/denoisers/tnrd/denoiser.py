@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from plugstream._graphs import Graphed
-from plugstream.denoisers.base import Denoiser, Sigma, per_image
+from plugstream.denoisers.base import Denoiser, Sigma, per_image, require_real
 from plugstream.denoisers.tnrd import native, triton_form
 from plugstream.denoisers.tnrd.files import load_models, save_model
 from plugstream.denoisers.tnrd.model import ReactionDiffusion
@@ -96,6 +96,7 @@ class TNRD(Denoiser):
         if image.ndim < 2 or min(image.shape[-2:]) < self.min_size:
             least = self.min_size
             raise InputError(f"TNRD needs images of at least {least} x {least} pixels, not {tuple(image.shape)}")
+        require_real(image, "TNRD")
         if not image.is_floating_point():
             raise InputError(f"TNRD needs an image of floating point numbers, not {image.dtype}")
         stack = image.reshape(-1, *image.shape[-2:])

@@ -1,0 +1,155 @@
+"""Denoisers of real images as denoisers of complex ones, by two or three real parts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from plugstream.denoisers.base import Denoiser, Sigma
+from plugstream.denoisers.wrap import as_denoiser
+from plugstream.errors import InputError
+
+__all__ = ["MagnitudePhase", "RealImaginary"]
+
+
+class _Parts(Denoiser):
+    """What both adapters share: the kind of images is the denoiser's, but for being complex."""
+
+    takes_complex = True
+
+    def __init__(self, denoiser: Denoiser | Callable[..., Tensor]) -> None:
+        self.denoiser = denoiser = as_denoiser(denoiser)
+        self.ndim, self.channels, self.min_size = denoiser.ndim, denoiser.channels, denoiser.min_size
+        self.stacked = denoiser.stacked
+
+    @property
+    def min_shape(self) -> tuple[int, ...]:
+        return self.denoiser.min_shape
+
+    def _each(self, parts: Tensor, sigma: Sigma, warm: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """The denoiser on a stack of parts, (..., K, *image), as independent images."""
+        if isinstance(sigma, Tensor) and sigma.ndim:
+            sigma = sigma[..., None].expand(*sigma.shape, parts.shape[-self.axes - 1])
+        return self.denoiser.denoise(parts, sigma, warm)
+
+    def _last_axes(self) -> tuple[int, ...]:
+        return tuple(range(-self.axes, 0))
+
+
+class RealImaginary(_Parts):
+    r"""A denoiser of real images on the real and the imaginary part: D(a) + i D(b) for z = a + i b.
+
+    sigma is that of each part: noise with E|n|^2 = s^2 has sigma = s / sqrt(2) in both. With phase = "keep",
+    averagedness is kept, as for any map that acts on parts on their own (see `Slices`), and the prox of r becomes the
+    prox of r(a) + r(b).
+
+    The parts depend on the global phase, which in most instruments means nothing: edges that are strong in one part may
+    be weak in the other. phase = "mean" takes the phase of the image's mean out first and puts it back,
+    exp(i t) D(exp(-i t) z) with t = arg(sum z), so that most of an image of nearly constant phase is in the real part.
+    Then D(exp(i c) z) = exp(i c) D(z). But t depends on z, and jumps where the mean is zero, so that nothing is known
+    of averagedness, even if D is a prox.
+
+    Arguments: denoiser, for real images; phase, "keep" or "mean".
+    Real images are denoised as they are. The warm start is the denoiser's for (..., 2, *image).
+    """
+
+    def __init__(self, denoiser: Denoiser | Callable[..., Tensor], *, phase: Literal["keep", "mean"] = "keep") -> None:
+        super().__init__(denoiser)
+        if phase not in ("keep", "mean"):
+            raise InputError(f"phase must be keep or mean, not {phase!r}")
+        self.phase = phase
+        if phase == "keep":
+            self.averaged, self.proximal = self.denoiser.averaged, self.denoiser.proximal
+            if hasattr(self.denoiser, "value"):
+                self.value = self._value
+
+    def orient(self, axis: int) -> Denoiser:
+        inner = self.denoiser.orient(axis)
+        return self if inner is self.denoiser else RealImaginary(inner, phase=self.phase)
+
+    def describe(self) -> str:
+        turned = "" if self.phase == "keep" else " after the mean phase was taken out"
+        return f"{self.denoiser.describe()}, on real and imaginary part{turned}"
+
+    def denoise(self, image: Tensor, sigma: Sigma, warm: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+        if not image.is_complex():
+            return self.denoiser.denoise(image, sigma, warm)
+        turn = None
+        if self.phase == "mean":
+            turn = _phasor(image.sum(self._last_axes(), keepdim=True))
+            image = image * turn.conj()
+        out, warm = self._each(self._split(image), sigma, warm)
+        real, imaginary = out.unbind(-self.axes - 1)
+        clean = torch.complex(real, imaginary)
+        return clean if turn is None else clean * turn, warm
+
+    def _split(self, image: Tensor) -> Tensor:
+        """(..., *image) to (..., 2, *image)."""
+        return torch.stack([image.real, image.imag], -self.axes - 1)
+
+    def _value(self, image: Tensor) -> Tensor:
+        """r(a) + r(b): (..., *image) to (...)."""
+        inner = self.denoiser.value  # type: ignore[attr-defined]
+        value: Tensor = inner(self._split(image)).sum(-1) if image.is_complex() else inner(image)
+        return value
+
+
+class MagnitudePhase(_Parts):
+    r"""A denoiser of real images on the magnitude and on the phase: D(|z|) exp(i p).
+
+    The phase p comes from the phasors u = z / |z|, relative to the phase of the image's mean: with phase = "phasor"
+    their real and imaginary parts are denoised and p is the angle of the result; with phase = "angle" the angle itself
+    is denoised, in (-pi, pi], which draws false edges where it wraps. Both go through D in the image's own unit, times
+    the root mean square c of |z|, as D(c u, sigma) / c, since noise turns the phase by its size over that of z. A
+    magnitude below zero is set to zero.
+
+    For images whose magnitude and phase mean different things (absorption and delay). Nothing is known of averagedness,
+    even if D is a prox: where |z| is small, the phase changes fast with z. `RealImaginary` keeps what is known.
+
+    Arguments: denoiser, for real images; phase, "phasor" or "angle".
+    Real images are denoised as they are. The warm start is the denoiser's for (..., 3, *image), or 2 with "angle".
+    """
+
+    def __init__(
+        self, denoiser: Denoiser | Callable[..., Tensor], *, phase: Literal["phasor", "angle"] = "phasor"
+    ) -> None:
+        super().__init__(denoiser)
+        if phase not in ("phasor", "angle"):
+            raise InputError(f"phase must be phasor or angle, not {phase!r}")
+        self.phase = phase
+
+    def orient(self, axis: int) -> Denoiser:
+        inner = self.denoiser.orient(axis)
+        return self if inner is self.denoiser else MagnitudePhase(inner, phase=self.phase)
+
+    def describe(self) -> str:
+        return f"{self.denoiser.describe()}, on magnitude and {self.phase}"
+
+    def denoise(self, image: Tensor, sigma: Sigma, warm: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+        if not image.is_complex():
+            return self.denoiser.denoise(image, sigma, warm)
+        last = self._last_axes()
+        turn = _phasor(image.sum(last, keepdim=True))
+        magnitude = image.abs()
+        scale = magnitude.square().mean(last, keepdim=True).sqrt()
+        turned = image * turn.conj()
+        if self.phase == "phasor":
+            unit = scale * torch.sgn(turned)
+            parts = [magnitude, unit.real, unit.imag]
+        else:
+            parts = [magnitude, scale * turned.angle()]
+        out, warm = self._each(torch.stack(parts, -self.axes - 1), sigma, warm)
+        clean, *rest = out.unbind(-self.axes - 1)
+        if self.phase == "phasor":
+            phase = torch.atan2(rest[1], rest[0])
+        else:
+            phase = torch.where(scale > 0, rest[0] / scale, 0.0)
+        return torch.polar(clean.clamp_min(0), phase) * turn, warm
+
+
+def _phasor(number: Tensor) -> Tensor:
+    """z / |z|, and 1 where z is zero."""
+    return torch.where(number == 0, torch.ones_like(number), torch.sgn(number))

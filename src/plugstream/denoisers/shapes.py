@@ -1,0 +1,309 @@
+"""Denoisers of images as denoisers of volumes and of channels, and how the right adapter is found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from plugstream.denoisers.base import Denoiser, Sigma, Wrapper
+from plugstream.denoisers.parts import MagnitudePhase, RealImaginary
+from plugstream.denoisers.wrap import as_denoiser
+from plugstream.errors import InputError
+
+__all__ = ["Channels", "SliceMean", "Slices", "adapt", "describe"]
+
+# Pixels that go through a denoiser in one call, so that a volume does not need the memory of all slices at once.
+_PIXELS = 2**22
+
+
+class Slices(Denoiser):
+    """A denoiser of images on each slice of a volume: what lies in another slice has no influence.
+
+    Slices along axis a of (D, H, W) are the images that are left when that axis is fixed: (H, W) for axis 0, (D, W) for
+    axis 1 and (D, H) for axis 2. A channel axis before them stays with each slice where the denoiser takes channels.
+
+    Averagedness is kept: theta-averaged means ||D(z) - D(z')||^2 <= ||z - z'||^2 - (1 - theta)/theta ||R(z) - R(z')||^2
+    with R = I - D, and the sum of this over slices is the same for the volume. The prox of r becomes the prox of the
+    sum of r over slices.
+
+    Arguments: denoiser, for images of two axes; axis, 0, 1 or 2 of the three spatial axes.
+    Volumes are (..., D, H, W), or (..., C, D, H, W). The warm start is the denoiser's, its slices put together again.
+    """
+
+    ndim = 3
+
+    def __init__(self, denoiser: Denoiser | Callable[..., Tensor], axis: Literal[0, 1, 2] = 0) -> None:
+        denoiser = as_denoiser(denoiser)
+        _require_plane(denoiser, "Slices")
+        if axis not in (0, 1, 2):
+            raise InputError(f"a volume has slices along axis 0, 1 or 2, not {axis}")
+        self.denoiser, self.axis = denoiser.orient(axis), axis
+        self.channels, self.takes_complex, self.stacked = denoiser.channels, denoiser.takes_complex, denoiser.stacked
+        self.min_size = denoiser.min_size
+        self.averaged, self.proximal = denoiser.averaged, denoiser.proximal
+        if hasattr(denoiser, "value"):
+            self.value = self._value
+
+    @property
+    def min_shape(self) -> tuple[int, ...]:
+        least = list(self.denoiser.min_shape)
+        least.insert(self.axis, 1)
+        return tuple(least)
+
+    def describe(self) -> str:
+        return f"{self.denoiser.describe()} on the slices along axis {self.axis}"
+
+    def denoise(self, image: Tensor, sigma: Sigma, warm: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+        lead = image.ndim - self.axes
+        stack = self._slices(image)
+        count = stack.shape[lead]
+        level = _spread(sigma, count)
+        starts = None if warm is None else warm.movedim(self.axis - 3, lead)
+        outs, warms = [], []
+        for part in self._portions(stack, lead):
+            some = (slice(None),) * lead + (part,)
+            out, after = self.denoiser.denoise(
+                stack[some].contiguous(),
+                level[..., part] if isinstance(level, Tensor) and level.ndim else level,
+                None if starts is None else starts[some].contiguous(),
+            )
+            outs.append(out)
+            warms.append(_plain(after, out, self.denoiser.axes))
+        if not outs:
+            return image.clone(), None
+        clean = outs[0] if len(outs) == 1 else torch.cat(outs, lead)
+        known = [start for start in warms if start is not None]
+        after = torch.cat(known, lead).movedim(lead, self.axis - 3) if len(known) == len(warms) else None
+        return clean.movedim(lead, self.axis - 3), after
+
+    def _value(self, image: Tensor) -> Tensor:
+        """The sum of r over slices: (..., D, H, W) to (...)."""
+        value: Tensor = self.denoiser.value(self._slices(image)).sum(-1)  # type: ignore[attr-defined]
+        return value
+
+    def _slices(self, volume: Tensor) -> Tensor:
+        """The slices as leading axis: (..., D, H, W) to (..., N, *slice); a channel axis stays before the last two."""
+        if volume.ndim < self.axes:
+            raise InputError(f"a volume has {self.axes} axes, but the image has shape {tuple(volume.shape)}")
+        return volume.movedim(self.axis - 3, -self.axes)
+
+    def _portions(self, stack: Tensor, lead: int) -> list[slice]:
+        """Which slices go through the denoiser together."""
+        count = stack.shape[lead]
+        each = max(1, stack.numel() // max(1, count))
+        size = count if self.stacked else max(1, _PIXELS // each)
+        return [slice(first, first + size) for first in range(0, count, size)] if count else []
+
+
+class SliceMean(Denoiser):
+    r"""The mean of a denoiser on the slices along each of the three axes: M = (D_0 + D_1 + D_2) / 3.
+
+    Slices along one axis leave their own noise along it, as stripes; the mean is smooth in every direction.
+
+    If D is theta-averaged, so is M. Proof: `Slices` keeps theta, so D_a = (1 - theta) I + theta N_a with N_a
+    nonexpansive. Hence M = (1 - theta) I + theta N with N = (N_0 + N_1 + N_2) / 3, and N is nonexpansive by the
+    triangle inequality, ||N z - N z'|| <= 1/3 sum_a ||N_a z - N_a z'|| <= ||z - z'||. (For different theta_a the
+    largest would do, since theta-averaged maps are averaged for every larger constant below 1.)
+    If D is the prox of a convex function, so is M, namely of the proximal average of the three sums over slices; it has
+    no simple formula, so there is no `value`.
+
+    Arguments: denoiser, for images of two axes.
+    Volumes are (..., D, H, W), or (..., C, D, H, W). The warm start is that of the three `Slices`, (..., 3, ...).
+
+    References: Bauschke and Combettes, Convex Analysis and Monotone Operator Theory in Hilbert Spaces, Proposition
+    4.42; for the proximal average, Bauschke, Goebel, Lucet and Wang, SIAM J. Optim. 19(2), 2008.
+    """
+
+    ndim = 3
+
+    def __init__(self, denoiser: Denoiser | Callable[..., Tensor]) -> None:
+        denoiser = as_denoiser(denoiser)
+        _require_plane(denoiser, "SliceMean")
+        self.denoiser = denoiser
+        self.views = (Slices(denoiser, 0), Slices(denoiser, 1), Slices(denoiser, 2))
+        self.channels, self.takes_complex, self.stacked = denoiser.channels, denoiser.takes_complex, denoiser.stacked
+        self.min_size = denoiser.min_size
+        self.averaged, self.proximal = denoiser.averaged, denoiser.proximal
+
+    @property
+    def min_shape(self) -> tuple[int, ...]:
+        d, h, w = (max(lengths) for lengths in zip(*(view.min_shape for view in self.views), strict=True))
+        return d, h, w
+
+    def describe(self) -> str:
+        return f"the mean of {self.denoiser.describe()} on the slices along the three axes"
+
+    def denoise(self, image: Tensor, sigma: Sigma, warm: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+        lead = image.ndim - self.axes
+        total, warms = None, []
+        for number, view in enumerate(self.views):
+            out, after = view.denoise(image, sigma, None if warm is None else warm.select(lead, number))
+            total = out if total is None else total + out
+            warms.append(after)
+        assert total is not None
+        known = [start for start in warms if start is not None]
+        return total / len(self.views), torch.stack(known, lead) if len(known) == len(warms) else None
+
+
+class Channels(Denoiser):
+    """A denoiser of images without channels on each channel on its own: channels share nothing.
+
+    As for `Slices`, averagedness is kept, and the prox of r becomes the prox of the sum of r over channels. TV has a
+    form of its own for channels, `TV(channels=True)`, in which they share their edges.
+
+    Arguments: denoiser, without a channel axis. Images are (..., C, H, W) or (..., C, D, H, W).
+    """
+
+    channels = True
+
+    def __init__(self, denoiser: Denoiser | Callable[..., Tensor]) -> None:
+        denoiser = as_denoiser(denoiser)
+        if denoiser.channels:
+            raise InputError(f"{denoiser.describe()} takes channels already; leave Channels out")
+        self.denoiser = denoiser
+        self.ndim, self.takes_complex, self.stacked = denoiser.ndim, denoiser.takes_complex, denoiser.stacked
+        self.min_size = denoiser.min_size
+        self.averaged, self.proximal = denoiser.averaged, denoiser.proximal
+        if hasattr(denoiser, "value"):
+            self.value = self._value
+
+    @property
+    def min_shape(self) -> tuple[int, ...]:
+        return self.denoiser.min_shape
+
+    def orient(self, axis: int) -> Denoiser:
+        inner = self.denoiser.orient(axis)
+        return self if inner is self.denoiser else Channels(inner)
+
+    def describe(self) -> str:
+        return f"{self.denoiser.describe()}, channel by channel"
+
+    def denoise(self, image: Tensor, sigma: Sigma, warm: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+        return self.denoiser.denoise(image, _spread(sigma, image.shape[-self.axes]), warm)
+
+    def _value(self, image: Tensor) -> Tensor:
+        """The sum of r over channels: (..., C, H, W) to (...)."""
+        value: Tensor = self.denoiser.value(image).sum(-1)  # type: ignore[attr-defined]
+        return value
+
+
+def adapt(
+    denoiser: Denoiser | Callable[..., Tensor],
+    shape: tuple[int, ...],
+    *,
+    complex: bool = False,
+    channels: bool = False,
+    volume: Literal["mean", 0, 1, 2] | None = None,
+    parts: Literal["real-imaginary", "magnitude-phase"] | None = None,
+    phase: Literal["keep", "mean"] = "keep",
+) -> Denoiser:
+    """The denoiser for images of this kind: as it is where it takes them, and with adapters where it does not.
+
+    A denoiser that has a form of its own for these images (TV, the soft threshold, the identity) is rebuilt for them.
+    Any other gets `SliceMean` for volumes (or `Slices` along the short axis where slices along the others would be
+    too small for it), `Channels` for channels and `RealImaginary` for complex images. `Clipped`, `Damped` and the like
+    stay outermost. What was done is told by `describe`, with what it does to averagedness.
+
+    Arguments:
+        denoiser: any. shape: of one image: (H, W), (D, H, W), or one of these after the number of channels.
+        complex: whether values are complex. channels: whether the first of `shape` is the number of channels.
+        volume: for volumes, "mean" asks for `SliceMean` and a number for `Slices` along that axis.
+        parts: for complex images, "real-imaginary" or "magnitude-phase" asks for that adapter.
+        phase: of `RealImaginary`, "mean" to take the mean phase out first.
+    """
+    spatial = shape[1:] if channels else shape
+    if len(spatial) not in (2, 3) or any(length < 1 for length in shape):
+        raise InputError(f"an image has two or three axes, and channels before them if any, not the shape {shape}")
+    if volume not in (None, "mean", 0, 1, 2):
+        raise InputError(f"volume must be mean or an axis, 0, 1 or 2, not {volume!r}")
+    if parts not in (None, "real-imaginary", "magnitude-phase"):
+        raise InputError(f"parts must be real-imaginary or magnitude-phase, not {parts!r}")
+    if phase not in ("keep", "mean"):
+        raise InputError(f"phase must be keep or mean, not {phase!r}")
+    made = _adapt(as_denoiser(denoiser), spatial, complex, channels, volume, parts, phase)
+    if any(length < least for length, least in zip(spatial, made.min_shape, strict=True)):
+        sides = " x ".join(str(length) for length in spatial)
+        least_sides = " x ".join(str(length) for length in made.min_shape)
+        raise InputError(f"the image is {sides}, but {made.describe()} needs at least {least_sides}")
+    return made
+
+
+def _adapt(
+    denoiser: Denoiser,
+    spatial: tuple[int, ...],
+    complex: bool,
+    channels: bool,
+    volume: Literal["mean", 0, 1, 2] | None,
+    parts: str | None,
+    phase: Literal["keep", "mean"],
+) -> Denoiser:
+    """What `adapt` does, one thing at a time, the outermost first, until the rest is taken as it is."""
+
+    def rest(complex: bool = complex, channels: bool = channels, ndim: int = len(spatial)) -> Denoiser:
+        by = volume if ndim == 3 else None
+        return _adapt(denoiser, spatial[-ndim:], complex, channels, by, parts if complex else None, phase)
+
+    if isinstance(denoiser, Wrapper) and not (denoiser.ordered and complex and parts is not None):
+        denoiser.variant(len(spatial), channels=channels, complex=complex)  # says so where it has no meaning
+        inner = _adapt(denoiser.denoiser, spatial, complex, channels, volume, parts, phase)
+        return denoiser if inner is denoiser.denoiser else denoiser.rewrap(inner)
+    if complex and parts is not None and not isinstance(denoiser, RealImaginary | MagnitudePhase):
+        return (
+            MagnitudePhase(rest(complex=False))
+            if parts == "magnitude-phase"
+            else RealImaginary(rest(complex=False), phase=phase)
+        )
+    sliced = len(spatial) == 3 and volume is not None and not isinstance(denoiser, Slices | SliceMean)
+    own = None if sliced else denoiser.variant(len(spatial), channels=channels, complex=complex)
+    if own is not None:
+        return own
+    if complex and not denoiser.takes_complex:
+        return RealImaginary(rest(complex=False), phase=phase)
+    if channels and not denoiser.channels:
+        return Channels(rest(channels=False))
+    if len(spatial) == 3 and denoiser.ndim == 2:
+        inner = rest(ndim=2)
+        whole = SliceMean(inner)
+        if volume == "mean" or (volume is None and _large_enough(whole, spatial)):
+            return whole
+        if volume is not None:
+            return Slices(inner, volume)
+        along = [view for view in whole.views if _large_enough(view, spatial)]
+        return along[0] if along else whole  # of which `adapt` says that it is too small
+    kind = f"{'volumes' if denoiser.ndim == 3 else 'images'} {'with' if denoiser.channels else 'without'} channels"
+    raise InputError(f"{denoiser.describe()} is for {kind}, and there is no adapter to images of shape {spatial}")
+
+
+def describe(denoiser: Denoiser) -> str:
+    """A denoiser and its adapters in words, and what is known of its averagedness: one line for a log."""
+    theta = denoiser.averaged
+    constant = "1/2" if theta == 0.5 else f"{theta:.3g}" if theta is not None else ""
+    return f"{denoiser.describe()}; {f'{constant}-averaged' if constant else 'not known to be averaged'}"
+
+
+def _large_enough(denoiser: Denoiser, spatial: tuple[int, ...]) -> bool:
+    return all(length >= least for length, least in zip(spatial, denoiser.min_shape, strict=True))
+
+
+def _require_plane(denoiser: Denoiser, name: str) -> None:
+    if denoiser.ndim != 2:
+        raise InputError(f"{name} needs a denoiser of images with two axes, but {denoiser.describe()} is for volumes")
+
+
+def _spread(sigma: Sigma, count: int) -> Sigma:
+    """One sigma for each image as one for each of the `count` parts of each image."""
+    return sigma[..., None].expand(*sigma.shape, count) if isinstance(sigma, Tensor) and sigma.ndim else sigma
+
+
+def _plain(warm: Tensor | None, image: Tensor, axes: int) -> Tensor | None:
+    """A warm start that can be cut and put together: one with the leading axes of the images, and their last two.
+
+    Any other is dropped, which changes nothing but how soon an accuracy is reached.
+    """
+    if warm is None or warm.ndim < image.ndim - axes + 2 or warm.shape[-2:] != image.shape[-2:]:
+        return None
+    lead = image.ndim - axes
+    return warm if warm.shape[:lead] == image.shape[:lead] else None
