@@ -16,6 +16,7 @@ from typing import Any, Literal, get_args
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 from pydantic.fields import FieldInfo
 
+from plugstream.consent import consented
 from plugstream.denoisers.catalog import CATALOG, check_name
 from plugstream.errors import InputError
 
@@ -284,8 +285,13 @@ def parse_value(text: str) -> Any:
         return text
 
 
-def resolve(file: Path | None = None, assignments: Iterable[tuple[str, str, Any]] = ()) -> Settings:
+def resolve(
+    file: Path | None = None, assignments: Iterable[tuple[str, str, Any]] = (), *, trust: bool = False
+) -> Settings:
     """Defaults, then the TOML file, then the assignments (section, key, value), checked as a whole.
+
+    What the file asks to run or to unpickle is refused unless it is trusted (`plugstream.consent`); assignments are
+    what a person typed, and need no more consent.
 
     The text "none" means nothing where a setting may be left out; TOML has no other word for it. A run that follows a
     scan takes many steps with few views, for which momentum is bounded unless another one is asked for.
@@ -303,9 +309,11 @@ def resolve(file: Path | None = None, assignments: Iterable[tuple[str, str, Any]
             if not isinstance(table, Mapping):
                 raise InputError(f"{section!r} in {file} must be a section: write [{section}] and its keys below")
             values[section] = dict(table)
+    from_file = {(section, key) for section, table in values.items() for key in table}
     for section, key, value in assignments:
         _check_name(section, key)
         values.setdefault(section, {})[key] = value
+        from_file.discard((section, key))
     for section, table in values.items():
         for key, value in table.items():
             _check_name(section, key)
@@ -316,7 +324,7 @@ def resolve(file: Path | None = None, assignments: Iterable[tuple[str, str, Any]
         if settings.scan.follow and "momentum" not in values.get("algorithm", {}):
             values.setdefault("algorithm", {})["momentum"] = "bounded"
             settings = Settings.model_validate(values)
-        return settings
+        return consented(settings, from_file, file, trust=trust)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"][:2])
@@ -335,9 +343,12 @@ def with_low(settings: Settings, low: float | None) -> Settings:
 
 
 def to_toml(settings: Settings, header: str = "") -> str:
-    """The settings as TOML that `resolve` reads back to the same; nothing is written as "none"."""
+    """The settings as TOML that `resolve` reads back to the same; nothing is written as "none".
+
+    Consent to unpickle is a person's, and not written.
+    """
     lines = [f"# {line}" for line in header.splitlines()]
-    for section, table in settings.model_dump().items():
+    for section, table in settings.model_dump(exclude={"denoiser": {"unpickle"}}).items():
         lines += ["", f"[{section}]"]
         lines += [f"{key} = {_toml_value(value)}" for key, value in table.items()]
     return "\n".join(lines).lstrip("\n") + "\n"

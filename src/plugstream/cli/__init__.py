@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, get_args
 
 from plugstream import __version__
+from plugstream.cli.common import TRUST_HELP
 from plugstream.errors import InputError
 
 if TYPE_CHECKING:
@@ -92,6 +93,10 @@ def _add_settings(parser: argparse.ArgumentParser, sections: Sequence[str]) -> N
     parser.add_argument(
         "--set", action="append", default=[], metavar="SECTION.KEY=VALUE", help="change one setting, by its full name"
     )
+    if "denoiser" in sections:
+        parser.add_argument("--trust", action="store_true", help=TRUST_HELP)
+    else:  # nothing that a file could name is run
+        parser.set_defaults(trust=True)
     groups = {section: parser.add_argument_group(f"[{section}]") for section in sections}
     for section, key, info in leaves(sections):
         extra = info.json_schema_extra if isinstance(info.json_schema_extra, dict) else {}

@@ -17,8 +17,19 @@ if TYPE_CHECKING:
     from plugstream.scans import Scan
     from plugstream.settings import Settings
 
-__all__ = ["RECONSTRUCTION", "picture_of", "reconstruct_scan", "say", "scan_place", "settings_of", "simulate_scan"]
+__all__ = [
+    "RECONSTRUCTION",
+    "TRUST_HELP",
+    "picture_of",
+    "reconstruct_scan",
+    "say",
+    "scan_place",
+    "settings_of",
+    "simulate_scan",
+    "trust_flag",
+]
 
+TRUST_HELP = "run, unpickle and fetch what the files name: only where you trust whoever wrote them"
 RECONSTRUCTION = ("algorithm", "sampler", "denoiser", "monitor", "compute", "run")
 
 
@@ -35,7 +46,14 @@ def settings_of(parsed: argparse.Namespace, presets: Sequence[tuple[str, str, An
     assignments = [*flags, *(parse_assignment(text) for text in parsed.set)]
     if parsed.settings is None:  # a file says everything, so that it repeats the run it came from
         assignments = [*presets, *assignments]
-    return resolve(parsed.settings, assignments)
+    return resolve(parsed.settings, assignments, trust=parsed.trust)
+
+
+def trust_flag(settings: Settings) -> str:
+    """What a command needs that reads these settings back from a file: --trust, or nothing."""
+    from plugstream.consent import TRUST, needs_trust
+
+    return f" {TRUST}" if needs_trust(settings) else ""
 
 
 def picture_of(settings: Settings) -> Tensor:
@@ -82,7 +100,7 @@ def reconstruct_scan(
     report = f"report.{settings.run.report_formats[0]}"
     say(f"results are in {folder}: {report} shows them, settings.toml repeats them")
     if result.reason is Stop.INTERRUPTED:
-        say(f"go on with: plugstream resume {shlex.quote(str(folder))}")
+        say(f"go on with: plugstream resume {shlex.quote(str(folder))}{trust_flag(settings)}")
     return 130 if result.reason is Stop.INTERRUPTED else int(result.reason.failed)
 
 

@@ -6,7 +6,7 @@ import argparse
 import shlex
 from pathlib import Path
 
-from plugstream.cli.common import RECONSTRUCTION, picture_of, reconstruct_scan, settings_of, simulate_scan
+from plugstream.cli.common import RECONSTRUCTION, picture_of, reconstruct_scan, settings_of, simulate_scan, trust_flag
 
 # What the demo changes of the defaults; TV at this strength suits a photograph with values from 0 to 1.
 _DEMO = (("algorithm", "sigma", 0.016), ("sampler", "name", "shifted"))
@@ -28,5 +28,5 @@ def run(parsed: argparse.Namespace) -> int:
     picture = picture_of(settings)
     folder = make_folder(parsed.out or free_folder("plugstream-demo"))
     scan = simulate_scan(settings, picture, folder / "scan.zarr")
-    again = f"plugstream demo --settings {shlex.quote(str(folder / 'settings.toml'))}"
+    again = f"plugstream demo --settings {shlex.quote(str(folder / 'settings.toml'))}{trust_flag(settings)}"
     return reconstruct_scan(scan, settings, folder, again, folder / "scan.zarr")

@@ -7,7 +7,7 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from plugstream.cli.common import RECONSTRUCTION, reconstruct_scan, say, scan_place, settings_of
+from plugstream.cli.common import RECONSTRUCTION, reconstruct_scan, say, scan_place, settings_of, trust_flag
 from plugstream.errors import DamagedError, InputError
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def run(parsed: argparse.Namespace) -> int:
     stem = Path(str(parsed.scan)).resolve().stem
     folder = make_folder(parsed.out or free_folder(f"{stem}-run"))
     where, saved = (shlex.quote(str(path)) for path in (parsed.scan, folder / "settings.toml"))
-    command = f"plugstream reconstruct {where} --settings {saved}"
+    command = f"plugstream reconstruct {where} --settings {saved}{trust_flag(settings)}"
     try:
         return reconstruct_scan(scan, settings, folder, command, parsed.scan)
     except InputError:

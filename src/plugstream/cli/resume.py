@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from plugstream.cli.common import reconstruct_scan, scan_place
+from plugstream.cli.common import TRUST_HELP, reconstruct_scan, scan_place
 from plugstream.cli.reconstruct import prepare
 from plugstream.errors import InputError
 
@@ -19,10 +19,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--iterations", type=int, help="steps in all, if there are to be more than were planned")
     parser.add_argument("--scan", type=scan_place, help="where the scan lies, if it was moved")
     parser.add_argument("--skip-damaged", action="store_true", help="from now on leave damaged views out")
+    parser.add_argument("--trust", action="store_true", help=TRUST_HELP)
 
 
 def run(parsed: argparse.Namespace) -> int:
     """Go on with a run."""
+    from plugstream.consent import check_address
     from plugstream.runs.run import open_run
     from plugstream.scans.store import open_scan
     from plugstream.settings import resolve
@@ -31,14 +33,16 @@ def run(parsed: argparse.Namespace) -> int:
     source = parsed.scan or kept.source
     changes: list[tuple[str, str, Any]] = []
     if parsed.iterations is not None:
-        before = resolve(parsed.folder / "settings.toml").algorithm
+        before = resolve(parsed.folder / "settings.toml", trust=parsed.trust).algorithm
         changes.append(("algorithm", "iterations", parsed.iterations))
         # Where sigma or the step falls over all iterations, it is over those that were planned.
         if (before.sigma_end is not None or before.step_size_end is not None) and before.sigma_steps is None:
             changes.append(("algorithm", "sigma_steps", before.iterations))
     if parsed.skip_damaged:
         changes.append(("scan", "skip_damaged", True))
-    settings = resolve(parsed.folder / "settings.toml", changes)
+    settings = resolve(parsed.folder / "settings.toml", changes, trust=parsed.trust)
+    if isinstance(source, str) and parsed.scan is None:
+        check_address(source, parsed.folder / "run.json", trust=parsed.trust)
     if isinstance(source, Path) and not source.exists():
         raise InputError(f"there is no scan at {source}; if it was moved, say where it is with --scan")
     scan = prepare(open_scan(source), settings)

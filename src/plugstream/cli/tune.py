@@ -6,7 +6,7 @@ import argparse
 import shlex
 from pathlib import Path
 
-from plugstream.cli.common import say, scan_place, settings_of
+from plugstream.cli.common import say, scan_place, settings_of, trust_flag
 from plugstream.errors import InputError
 
 SECTIONS: tuple[str, ...] = ("algorithm", "sampler", "denoiser", "compute")
@@ -61,7 +61,8 @@ def run(parsed: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         say(f"stopped; the same command goes on from {journal}")
         return 130
-    command = f"plugstream reconstruct {shlex.quote(str(parsed.scan))} --settings {shlex.quote(str(parsed.out))}"
+    where, saved = (shlex.quote(str(path)) for path in (parsed.scan, parsed.out))
+    command = f"plugstream reconstruct {where} --settings {saved}{trust_flag(best)}"
     header = f"plugstream {__version__} tune, by {plan.by}: {score:.3f} dB\nuse with: {command}"
     write_whole(parsed.out, [to_toml(best, header).encode()])
     a = best.algorithm

@@ -52,6 +52,7 @@ def _settings(settings: Settings) -> Iterator[tuple[str, Any]]:
     """All but how long to run, how often to measure and how the scan is read; of a file its content, not its place."""
     a, m = settings.algorithm, settings.monitor
     free = {"algorithm.time_limit", "algorithm.distance_limit", "algorithm.iterations", "monitor.every"}
+    free |= {"denoiser.unpickle"}  # a person's consent, which changes no number
     known: dict[str, Any] = {
         f"denoiser.{key}": f"a file with the hash {_hash(path)[:16]}{rest}"
         for key, (path, rest) in _files(settings).items()
