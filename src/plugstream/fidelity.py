@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import functools
-import math
-from collections.abc import Iterator
 from functools import cached_property
 from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
-from plugstream.errors import DamagedError, InputError
 from plugstream.linalg import conjugate_gradient, largest_eigenvalue, per_image, squared_norm
-from plugstream.models.base import Model, Views, as_views, check_shape
+from plugstream.model_fidelity import Measurements, ModelFidelity
+from plugstream.models.base import Model, Views
 
 __all__ = ["Fidelity", "LeastSquares", "Measurements"]
-
-# A pass over all views of a scan that is not in memory takes blocks of about this size.
-_BLOCK_BYTES = 32 << 20
 
 
 @runtime_checkable
@@ -48,6 +43,28 @@ class Fidelity(Protocol):
     def gradient(self, image: Tensor, views: Views = None, weights: Tensor | None = None) -> Tensor:
         """(..., *image_shape) to the same."""
 
+    def gradient_change(
+        self, image: Tensor, other: Tensor, views: Views = None, weights: Tensor | None = None
+    ) -> Tensor:
+        """grad d(x) - grad d(x') over these views, by whatever way is cheapest."""
+
+    @property
+    def linear(self) -> bool:
+        """Whether predictions are a linear function of the image; only then do those below say something."""
+
+    @property
+    def data_shape(self) -> tuple[int, ...]: ...
+    @property
+    def data_dtype(self) -> torch.dtype: ...
+    def predict(self, image: Tensor, views: Views = None) -> Tensor:
+        """What the model says of these views: (..., *image_shape) to (..., B, *data_shape)."""
+
+    def pullback(self, slopes: Tensor, views: Views = None) -> Tensor:
+        """The adjoint of `predict`, summed over views: (..., B, *data_shape) to (..., *image_shape)."""
+
+    def slope_change(self, new: Tensor, old: Tensor, views: Views = None) -> Tensor:
+        """The loss's derivative at one prediction less that at another, both (..., B, *data_shape)."""
+
     def prox(
         self,
         image: Tensor,
@@ -67,16 +84,7 @@ class Fidelity(Protocol):
         """max_i L_i, which bounds every grad d_i (the paper's Assumption 2)."""
 
 
-class Measurements(Protocol):
-    """Where a fidelity reads its data: a scan in memory, on disk or still arriving."""
-
-    @property
-    def n_views(self) -> int: ...
-    def read(self, views: Tensor | None = None) -> Tensor:
-        """The measurements of these views, (B, *data_shape); all for None."""
-
-
-class LeastSquares:
+class LeastSquares(ModelFidelity):
     r"""How badly an image explains complex or real measurements with Gaussian noise.
 
     d(x) = (1/I) sum_i d_i(x),  d_i(x) = 1/2 ||H_i x - y_i||^2,  grad d_i(x) = Re(H_i^H (H_i x - y_i)).
@@ -107,74 +115,11 @@ class LeastSquares:
         prox_tol: float = 1e-5,
         prox_iterations: int = 200,
     ) -> None:
-        self.model = model
+        super().__init__(model, data, available=available)
         self.lipschitz_tol = lipschitz_tol
         self.lipschitz_most = lipschitz_most
-        self._available = as_views(available, model.n_views)
-        self._lipschitz_max: float | None = None
         self.prox_tol = prox_tol
         self.prox_iterations = prox_iterations
-        if isinstance(data, Tensor):
-            self._source: Measurements | None = None
-            check_shape("data", data, (self.n_views, *model.data_shape))
-            self._data = self._checked(data, None)
-        else:
-            if data.n_views < model.n_views:
-                raise InputError(f"the scan has {data.n_views} views, but the model has {model.n_views}")
-            self._source = data
-
-    def grow(self, model: Model, available: Tensor | None = None, *, lipschitz_max: float | None = None) -> None:
-        """Go over to the model of a scan that has grown, or to other views of it.
-
-        Arguments: model, with the views of the present one first; available as at the beginning; lipschitz_max, a
-        bound of all L_i where it is known already.
-        """
-        if self._source is None:
-            raise InputError("data in memory cannot grow; give the fidelity a scan that it reads from")
-        if self._source.n_views < model.n_views:
-            raise InputError(f"the scan has {self._source.n_views} views, but the model has {model.n_views}")
-        self.model = model
-        self._available = as_views(available, model.n_views)
-        self._lipschitz_max = lipschitz_max
-        for name in ("lipschitz", "lipschitz_views"):
-            self.__dict__.pop(name, None)
-
-    @property
-    def n_views(self) -> int:
-        return self.model.n_views
-
-    @property
-    def available(self) -> int | Tensor:
-        """The number of views, or the indices of those that can be used."""
-        return self.n_views if self._available is None else self._available
-
-    @property
-    def image_shape(self) -> tuple[int, ...]:
-        return self.model.image_shape
-
-    @property
-    def batch_shape(self) -> tuple[int, ...]:
-        """The leading axes of the data, which are independent images; () for the data of one, and for a scan."""
-        if self._source is not None:
-            return ()
-        return tuple(self._data.shape[: self._data.ndim - 1 - len(self.model.data_shape)])
-
-    @property
-    def device(self) -> torch.device:
-        return self.model.device
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return self.model.dtype
-
-    def data(self, views: Views = None) -> Tensor:
-        """The measurements of these views, (..., B, *data_shape), on the model's device."""
-        index = as_views(views, self.n_views)
-        if self._source is not None:
-            return self._checked(self._source.read(index), index)
-        if index is None:
-            return self._data
-        return self._data.index_select(-1 - len(self.model.data_shape), index.to(self.device))
 
     def value(self, image: Tensor, views: Views = None, weights: Tensor | None = None) -> Tensor:
         """d(x) over these views: the mean of 1/2 ||H_i x - y_i||^2, or its sum with the given weights.
@@ -196,6 +141,21 @@ class LeastSquares:
         self._check_batch(image)
         parts = (self.model.gradient(image, self.data(some), some, w) for some, w in self._parts(views, weights))
         return functools.reduce(Tensor.add_, parts)
+
+    def slope_change(self, new: Tensor, old: Tensor, views: Views = None) -> Tensor:
+        """How much the loss's derivative changes between two predictions of these views: new - old."""
+        return new - old
+
+    def gradient_change(
+        self, image: Tensor, other: Tensor, views: Views = None, weights: Tensor | None = None
+    ) -> Tensor:
+        """grad d(x) - grad d(x') over these views; of a linear model Re(H_i^H H_i (x - x')), which needs no data."""
+        if not self.model.linear:
+            return self.gradient(image, views, weights) - self.gradient(other, views, weights)
+        count = self.n_views if views is None else len(views)
+        w = torch.full((count,), 1 / count) if weights is None else weights
+        nothing = torch.zeros((), dtype=self.model.data_dtype, device=self.device).expand(count, *self.data_shape)
+        return self.model.gradient(image - other, nothing, views, w)
 
     def prox(
         self,
@@ -269,82 +229,3 @@ class LeastSquares:
         ndim = len(self.image_shape)
         scale = squared_norm(g, ndim) / energy.clamp_min(torch.finfo(self.dtype).tiny)
         return per_image(scale, ndim) * g
-
-    def _check_batch(self, image: Tensor) -> None:
-        check_shape("image", image, self.image_shape)
-        lead = tuple(image.shape[: image.ndim - len(self.image_shape)])
-        try:
-            torch.broadcast_shapes(lead, self.batch_shape)
-        except RuntimeError:
-            raise InputError(
-                f"there is data of {self.batch_shape} images, which does not go with images of leading axes {lead}"
-            ) from None
-
-    def _energies(self, data: Tensor) -> Tensor:
-        """||z_i||^2 of each view: (..., B, *data_shape) to (..., B)."""
-        squares = data.abs().square()
-        inside = len(self.model.data_shape)
-        return squares if inside == 0 else squares.flatten(squares.ndim - inside).sum(-1)
-
-    def _index(self, views: Views) -> Tensor | None:
-        """The views asked for, all that are available for None; None if that is every view of the model."""
-        return self._available if views is None else as_views(views, self.n_views)
-
-    def _parts(
-        self, views: Views, weights: Tensor | None, *, read: bool = True
-    ) -> Iterator[tuple[Tensor | None, Tensor]]:
-        """The views with their weights: at once if the data is in memory, otherwise block by block.
-
-        With `read`, a source that can read ahead is told of the next block while this one is worked on.
-        """
-        index = self._index(views)
-        w = self._weights(index, weights)
-        if self._source is None:
-            yield index, w
-            return
-        index = torch.arange(self.n_views) if index is None else index
-        size = math.prod(self.model.data_shape) * self.model.data_dtype.itemsize
-        step = max(1, _BLOCK_BYTES // size)
-        blocks = index.split(step)
-        expect = getattr(self._source, "expect", None)
-        for number, (some, some_w) in enumerate(zip(blocks, w.split(step), strict=True)):
-            if read and expect is not None and number + 1 < len(blocks):
-                expect(list(blocks[number : number + 2]))
-            yield some, some_w
-
-    def _weights(self, views: Views, weights: Tensor | None) -> Tensor:
-        count = self.n_views if views is None else len(views)
-        if weights is None:
-            return torch.full((count,), 1 / count, device=self.device, dtype=self.dtype.to_real())
-        if weights.shape != (count,):
-            raise InputError(f"weights have shape {tuple(weights.shape)}, but there are {count} views to weigh")
-        return weights.to(device=self.device, dtype=self.dtype.to_real())
-
-    def _spread(self, weights: Tensor) -> Tensor:
-        return weights.reshape(-1, *(1,) * len(self.model.data_shape))
-
-    def _checked(self, data: Tensor, views: Tensor | None) -> Tensor:
-        """Data of these views on the model's device, masked receivers at zero; NaN and infinity are refused."""
-        # From pinned memory a GPU copies by itself; towards the CPU one has to wait for it.
-        on_gpu = self.device.type == "cuda"
-        there = data.to(device=self.device, dtype=self.model.data_dtype, non_blocking=on_gpu)
-        data = self.model.restrict(there, views)
-        if bool(torch.isfinite(torch.view_as_real(data).sum() if data.is_complex() else data.sum())):
-            return data  # a sum is finite only where all of its terms are
-        axis = data.ndim - 1 - len(self.model.data_shape)
-        bad = ~torch.isfinite(torch.view_as_real(data).sum(-1) if data.is_complex() else data)
-        if bool(bad.any()):
-            places = bad.movedim(axis, 0).flatten(1).any(1).nonzero()[:, 0].tolist()
-            numbers = places if views is None else views[places].tolist()
-            if self._source is not None:  # a scan, of which views that are damaged can be left out
-                raise DamagedError("the scan", dict.fromkeys(numbers, "it holds NaN or infinity"))
-            raise InputError(
-                f"view {numbers[0]} of the data holds NaN or infinity; leave the view out or mask its receivers"
-            )
-        return data
-
-    def _needs_linear(self, what: str) -> None:
-        if not self.model.linear:
-            raise InputError(
-                f"{what} is known for linear models only; give the step as a number and use a proximal gradient method"
-            )

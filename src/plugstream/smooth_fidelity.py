@@ -92,6 +92,31 @@ class SmoothFidelity:
             (gradient,) = torch.autograd.grad(self.value(point, views, weights).sum(), point)
         return gradient
 
+    def gradient_change(
+        self, image: Tensor, other: Tensor, views: Views = None, weights: Tensor | None = None
+    ) -> Tensor:
+        """grad d(x) - grad d(x') over these views."""
+        return self.gradient(image, views, weights) - self.gradient(other, views, weights)
+
+    linear = False
+    data_shape: tuple[int, ...] = ()
+
+    @property
+    def data_dtype(self) -> torch.dtype:
+        return self.dtype
+
+    def predict(self, image: Tensor, views: Views = None) -> Tensor:
+        """Refused: functions of the image have no predictions of data."""
+        raise InputError("a SmoothFidelity is made of functions of the image, and predicts no data")
+
+    def pullback(self, slopes: Tensor, views: Views = None) -> Tensor:
+        """Refused, as `predict`."""
+        return self.predict(slopes)
+
+    def slope_change(self, new: Tensor, old: Tensor, views: Views = None) -> Tensor:
+        """Refused, as `predict`."""
+        return self.predict(new)
+
     def prox(
         self,
         image: Tensor,

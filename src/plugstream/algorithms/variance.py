@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from plugstream.errors import InputError
-from plugstream.fidelity import Fidelity, LeastSquares
+from plugstream.fidelity import Fidelity
 from plugstream.sampling import Batch, coin
 
 __all__ = ["ESTIMATORS", "SAGA", "SVRG", "Estimator", "Memory", "Plain"]
@@ -92,34 +92,34 @@ class SAGA:
     """
 
     def begin(self, fidelity: Fidelity, image: Tensor) -> Memory:
-        model = _linear(fidelity).model
+        if not fidelity.linear:
+            raise InputError("SAGA keeps predictions of a linear model; use SVRG for others")
         mean = fidelity.gradient(image)
-        shape = (*mean.shape[: mean.ndim - len(model.image_shape)], fidelity.n_views, *model.data_shape)
-        table = torch.zeros(shape, dtype=model.data_dtype, device=mean.device)
+        shape = (*mean.shape[: mean.ndim - len(fidelity.image_shape)], fidelity.n_views, *fidelity.data_shape)
+        table = torch.zeros(shape, dtype=fidelity.data_dtype, device=mean.device)
         if bool(image.any()):  # otherwise every prediction is zero already
-            axis = table.ndim - 1 - len(model.data_shape)
+            axis = table.ndim - 1 - len(fidelity.data_shape)
             for some in torch.arange(fidelity.n_views).split(_VIEWS_AT_ONCE):
-                table.index_copy_(axis, some.to(table.device), model.forward(image.expand_as(mean), some))
+                table.index_copy_(axis, some.to(table.device), fidelity.predict(image.expand_as(mean), some))
         return Memory(table, mean)
 
     def estimate(
         self, fidelity: Fidelity, image: Tensor, batch: Batch, memory: Memory, step: int
     ) -> tuple[Tensor, Memory]:
-        model = _linear(fidelity).model
         table, mean = memory.kept, memory.mean
         assert table is not None
         assert mean is not None
         views, weights = _distinct(batch, fidelity.available)
-        axis, there = table.ndim - 1 - len(model.data_shape), views.to(table.device)
-        prediction = model.forward(image, views)
-        change = prediction - table.index_select(axis, there)
-        share = model.adjoint(change, views)
+        inside = len(fidelity.data_shape)
+        axis, there = table.ndim - 1 - inside, views.to(table.device)
+        prediction = fidelity.predict(image, views)
+        change = fidelity.slope_change(prediction, table.index_select(axis, there), views)
+        share = fidelity.pullback(change, views)
         if bool((weights == weights[0]).all()):
             gradient = mean + float(weights[0]) * share
         else:
             factors = weights.to(device=mean.device, dtype=mean.dtype.to_real())
-            factors = factors.reshape(-1, *(1,) * len(model.data_shape))
-            gradient = mean + model.adjoint(factors * change, views)
+            gradient = mean + fidelity.pullback(factors.reshape(-1, *(1,) * inside) * change, views)
         known = fidelity.available
         total = known if isinstance(known, int) else len(known)
         return gradient, Memory(table.index_copy(axis, there, prediction), mean + share / total)
@@ -165,15 +165,7 @@ class SVRG:
         if coin(self.seed, step, self._rate(fidelity, batch)):
             gradient = fidelity.gradient(image)
             return gradient, Memory(image, gradient)
-        if isinstance(fidelity, LeastSquares) and fidelity.model.linear:
-            model, views = fidelity.model, batch.views
-            count = fidelity.n_views if views is None else len(views)
-            weights = torch.full((count,), 1 / count) if batch.weights is None else batch.weights
-            nothing = torch.zeros((), dtype=model.data_dtype, device=model.device).expand(count, *model.data_shape)
-            return mean + model.gradient(image - anchor, nothing, views, weights), memory
-        change = fidelity.gradient(image, batch.views, batch.weights)
-        change = change - fidelity.gradient(anchor, batch.views, batch.weights)
-        return mean + change, memory
+        return mean + fidelity.gradient_change(image, anchor, batch.views, batch.weights), memory
 
     def _rate(self, fidelity: Fidelity, batch: Batch) -> float:
         if self.probability is not None:
@@ -184,12 +176,6 @@ class SVRG:
 
 
 ESTIMATORS: dict[str, type[Plain] | type[SAGA] | type[SVRG]] = {"plain": Plain, "saga": SAGA, "svrg": SVRG}
-
-
-def _linear(fidelity: Fidelity) -> LeastSquares:
-    if not isinstance(fidelity, LeastSquares) or not fidelity.model.linear:
-        raise InputError("SAGA keeps predictions of a linear model with least squares; use SVRG for others")
-    return fidelity
 
 
 def _distinct(batch: Batch, available: int | Tensor) -> tuple[Tensor, Tensor]:
