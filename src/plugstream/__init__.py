@@ -40,7 +40,8 @@ _HOME = {
     "plugstream.errors": ["DamagedError", "InputError", "PlugstreamWarning"],
     "plugstream.fidelity": ["Fidelity", "LeastSquares"],
     "plugstream.models": ["BornModel", "FunctionModel", "MatrixModel", "Model", "ModelBase"],
-    "plugstream.monitors": ["SNR", "Cost", "Distance", "snr"],
+    "plugstream.monitors": ["PSNR", "SNR", "SSIM", "Cost", "Distance", "snr"],
+    "plugstream.quality": ["psnr", "ssim"],
     "plugstream.runs.images": ["load_picture", "save_image"],
     "plugstream.sampling": ["All", "Epochs", "Fixed", "Importance", "Shifted", "Uniform"],
     "plugstream.scans": [
@@ -113,7 +114,15 @@ if TYPE_CHECKING:  # the same names for type checkers and editors; a test keeps 
         Model as Model,
         ModelBase as ModelBase,
     )
-    from plugstream.monitors import SNR as SNR, Cost as Cost, Distance as Distance, snr as snr
+    from plugstream.monitors import (
+        PSNR as PSNR,
+        SNR as SNR,
+        SSIM as SSIM,
+        Cost as Cost,
+        Distance as Distance,
+        snr as snr,
+    )
+    from plugstream.quality import psnr as psnr, ssim as ssim
     from plugstream.runs.images import load_picture as load_picture, save_image as save_image
     from plugstream.sampling import (
         All as All,

@@ -9,6 +9,7 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
+from plugstream.arrays import Array
 from plugstream.linalg import conjugate_gradient, largest_eigenvalue, per_image, squared_norm
 from plugstream.model_fidelity import Measurements, ModelFidelity
 from plugstream.models.base import Model, Views
@@ -94,8 +95,8 @@ class LeastSquares(ModelFidelity):
 
     Arguments:
         model: the forward map of each view.
-        data: a tensor (..., views, *data_shape), or anything with `read(views)`, such as a scan on disk, of which no
-            more than a batch, or a block of views in a pass over all of them, is in memory at a time.
+        data: a tensor or array (..., views, *data_shape), or anything with `read(views)`, such as a scan on disk, of
+            which no more than a batch, or a block of views in a pass over all of them, is in memory at a time.
         available: the views that can be used, (count,); all if not given. The mean is over these.
         lipschitz_tol: relative tolerance of L and max_i L_i, which are estimated on first use and kept.
         lipschitz_most: with more views than this, L_i are not estimated but bounded (`squared_norm_bounds`).
@@ -107,9 +108,9 @@ class LeastSquares(ModelFidelity):
     def __init__(
         self,
         model: Model,
-        data: Tensor | Measurements,
+        data: Array | Measurements,
         *,
-        available: Tensor | None = None,
+        available: Views = None,
         lipschitz_tol: float = 1e-2,
         lipschitz_most: int = 1000,
         prox_tol: float = 1e-5,

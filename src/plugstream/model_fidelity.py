@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Protocol
+from typing import Any, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from plugstream.arrays import Array, accept_arrays_in, as_tensor
 from plugstream.errors import DamagedError, InputError
 from plugstream.models.base import Model, Views, as_views, check_shape
 
@@ -32,19 +34,24 @@ class ModelFidelity:
 
     Arguments:
         model: the forward map of each view.
-        data: a tensor (..., views, *data_shape), or anything with `read(views)`, such as a scan on disk, of which no
-            more than a batch, or a block of views in a pass over all of them, is in memory at a time.
+        data: a tensor or array (..., views, *data_shape), or anything with `read(views)`, such as a scan on disk, of
+            which no more than a batch, or a block of views in a pass over all of them, is in memory at a time.
         available: the views that can be used, (count,); all if not given. The mean is over these.
     """
 
-    def __init__(self, model: Model, data: Tensor | Measurements, *, available: Tensor | None = None) -> None:
+    def __init_subclass__(cls, **keywords: Any) -> None:
+        super().__init_subclass__(**keywords)
+        accept_arrays_in(cls, ("value", "gradient", "gradient_change", "prox", "predict", "pullback"))
+
+    def __init__(self, model: Model, data: Array | Measurements, *, available: Views = None) -> None:
         self.model = model
         self._available = as_views(available, model.n_views)
         self._lipschitz_max: float | None = None
-        if isinstance(data, Tensor):
+        if isinstance(data, Tensor | np.ndarray) or not hasattr(data, "read"):
             self._source: Measurements | None = None
-            check_shape("data", data, (self.n_views, *model.data_shape))
-            self._data = self._checked(data, None)
+            tensor = as_tensor("data", data, device=model.device, dtype=model.data_dtype)
+            check_shape("data", tensor, (self.n_views, *model.data_shape))
+            self._data = self._checked(tensor, None)
         else:
             if data.n_views < model.n_views:
                 raise InputError(f"the scan has {data.n_views} views, but the model has {model.n_views}")

@@ -10,10 +10,12 @@ import torch
 from torch import Tensor
 
 from plugstream.algorithms.base import Algorithm, State
+from plugstream.arrays import Array, as_tensor
 from plugstream.errors import InputError
 from plugstream.linalg import norm
+from plugstream.quality import psnr, ssim
 
-__all__ = ["SNR", "Cost", "Distance", "Measure", "Monitor", "snr"]
+__all__ = ["PSNR", "SNR", "SSIM", "Cost", "Distance", "Measure", "Monitor", "snr"]
 
 Measure = Callable[[Any], dict[str, Tensor]]
 """Measures a state: names and values, one value for each image."""
@@ -64,19 +66,44 @@ class Distance:
 
 @dataclass(frozen=True, eq=False)
 class SNR:
-    """The signal-to-noise ratio against a known truth (..., H, W), in dB."""
+    """The signal-to-noise ratio against a known truth (..., *image_shape), in dB."""
 
-    truth: Tensor
+    truth: Array
     every: int | None = None
 
     def begin(self, algorithm: Algorithm[Any], state: State) -> Measure:
-        shape = algorithm.fidelity.image_shape
-        truth = self.truth.to(state.image.device)
-        if state.image.is_complex() or not truth.is_complex():  # otherwise its imaginary part counts as error
-            truth = truth.to(state.image)
-        if truth.shape[-len(shape) :] != torch.Size(shape):
-            raise InputError(f"the truth is {tuple(truth.shape)}, but the image {shape}; SNR needs them alike")
-        return lambda state: {"snr": snr(state.image, truth, len(shape))}
+        truth, ndim = _known("SNR", self.truth, algorithm, state)
+        return lambda state: {"snr": snr(state.image, truth, ndim)}
+
+
+@dataclass(frozen=True, eq=False)
+class PSNR:
+    """The peak signal-to-noise ratio against a known truth, in dB; `peak` as for `plugstream.psnr`."""
+
+    truth: Array
+    peak: float | None = None
+    every: int | None = None
+
+    def begin(self, algorithm: Algorithm[Any], state: State) -> Measure:
+        truth, ndim = _known("PSNR", self.truth, algorithm, state)
+        psnr(truth, truth, self.peak, ndim)  # what it refuses is refused before the first step
+        return lambda state: {"psnr": psnr(state.image, truth, self.peak, ndim)}
+
+
+@dataclass(frozen=True, eq=False)
+class SSIM:
+    """The structural similarity with a known truth, of images of two axes; `peak` as for `plugstream.ssim`."""
+
+    truth: Array
+    peak: float | None = None
+    every: int | None = None
+
+    def begin(self, algorithm: Algorithm[Any], state: State) -> Measure:
+        truth, ndim = _known("SSIM", self.truth, algorithm, state)
+        if ndim != 2:
+            raise InputError(f"SSIM compares images of two axes, and these have {ndim}")
+        ssim(truth, truth, self.peak)
+        return lambda state: {"ssim": ssim(state.image, truth, self.peak)}
 
 
 @dataclass(frozen=True)
@@ -105,6 +132,18 @@ class Cost:
         return measure
 
 
-def snr(image: Tensor, truth: Tensor, ndim: int = 2) -> Tensor:
+def _known(what: str, truth: Array, algorithm: Algorithm[Any], state: State) -> tuple[Tensor, int]:
+    """The truth like the images of this run, and the number of an image's axes."""
+    shape = algorithm.fidelity.image_shape
+    known = as_tensor("the truth", truth).to(state.image.device)
+    if state.image.is_complex() or not known.is_complex():  # otherwise its imaginary part counts as error
+        known = known.to(state.image)
+    if known.shape[-len(shape) :] != torch.Size(shape):
+        raise InputError(f"the truth is {tuple(known.shape)}, but the image {shape}; {what} needs them alike")
+    return known, len(shape)
+
+
+def snr(image: Array, truth: Array, ndim: int = 2) -> Tensor:
     """How close an image is to the truth, in dB: 20 log10(||x|| / ||x - x_hat||), of each image: (...)."""
+    image, truth = as_tensor("the image", image), as_tensor("the truth", truth)
     return 20 * torch.log10(norm(truth, ndim) / norm(image - truth, ndim))

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -30,6 +30,7 @@ __all__ = [
     "Shifted",
     "Uniform",
     "a_few",
+    "as_sampler",
     "coin",
     "evenly_spaced",
 ]
@@ -50,6 +51,17 @@ class Sampler(Protocol):
 
     def draw(self, step: int, available: Available) -> Batch:
         """The batch of step `step` (0 is the first) when these views are available."""
+
+
+def as_sampler(sampler: Any) -> Sampler:
+    """A sampler as it is, and a number B as Uniform(B): B independent views a step."""
+    if isinstance(sampler, int | np.integer) and not isinstance(sampler, bool):
+        return Uniform(int(sampler))
+    if isinstance(sampler, type) or not callable(getattr(sampler, "draw", None)):
+        known = "All(), Uniform(B), Epochs(B), Shifted(B), Fixed(views), Importance(B, p)"
+        raise InputError(f"a sampler must be one of {known} or a number B of views a step, not {sampler!r}")
+    made: Sampler = sampler
+    return made
 
 
 @dataclass(frozen=True)

@@ -163,6 +163,16 @@ class MonitorSettings(_Section):
     every: int = Field(10, ge=1, description="steps between two measurements")
     distance: bool = Field(True, description="measure the distance to a fixed point")
     cost: bool = Field(False, description="measure the data misfit and, for a known prox, the cost")
+    psnr: bool = Field(
+        False,
+        description="measure PSNR, where the scan has its truth; the peak is its range",
+        json_schema_extra=_SWITCH,
+    )
+    ssim: bool = Field(
+        False,
+        description="measure SSIM, where the scan has its truth; the peak is its range",
+        json_schema_extra=_SWITCH,
+    )
     measured_views: int | None = Field(
         None,
         ge=1,

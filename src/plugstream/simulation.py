@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from plugstream.arrays import Array, as_tensor
 from plugstream.errors import InputError
 from plugstream.models.base import check_shape
 from plugstream.models.born import BornModel
@@ -18,7 +19,7 @@ __all__ = ["add_noise", "simulate"]
 
 
 def simulate(
-    model: BornModel, image: Tensor, *, snr: float = 40.0, seed: int = 0, y_axis: Literal["up", "down"] = "up"
+    model: BornModel, image: Array, *, snr: float = 40.0, seed: int = 0, y_axis: Literal["up", "down"] = "up"
 ) -> MemoryScan:
     """Measure a known image: y_i = H_i x + e_i, with complex white Gaussian noise at an exact input SNR.
 
@@ -28,6 +29,7 @@ def simulate(
     """
     if y_axis not in ("up", "down"):
         raise InputError(f"the y axis points up or down, not {y_axis!r}")
+    image = as_tensor("image", image, dtype=model.dtype)
     check_shape("image", image, model.image_shape)
     if image.ndim != 2:
         raise InputError(f"simulate takes one image (H, W), not a stack of shape {tuple(image.shape)}")
@@ -49,11 +51,12 @@ def simulate(
     )
 
 
-def add_noise(data: Tensor, snr: float, *, seed: int = 0, mask: Tensor | None = None) -> Tensor:
+def add_noise(data: Array, snr: float, *, seed: int = 0, mask: Array | None = None) -> Tensor:
     """Add white Gaussian noise e to measurements so that 20 log10(||y|| / ||e||) is exactly `snr` dB.
 
     Arguments: data, real or complex, of any shape; mask, of that shape, False where nothing was measured.
     """
+    data = as_tensor("data", data)
     if math.isnan(snr):
         raise InputError("the input SNR must be a number of dB, not NaN")
     if snr == math.inf:
@@ -63,7 +66,7 @@ def add_noise(data: Tensor, snr: float, *, seed: int = 0, mask: Tensor | None = 
     draw = torch.from_numpy(generator.standard_normal((*data.shape, parts)))
     noise = torch.view_as_complex(draw) if data.is_complex() else draw[..., 0]
     if mask is not None:
-        noise = torch.where(mask, noise, torch.zeros((), dtype=noise.dtype))
+        noise = torch.where(torch.as_tensor(mask, dtype=torch.bool), noise, torch.zeros((), dtype=noise.dtype))
     exact = data.to(noise.dtype)
     scale = torch.linalg.vector_norm(exact) / torch.linalg.vector_norm(noise) * 10 ** (-snr / 20)
     noisy: Tensor = exact + scale * noise

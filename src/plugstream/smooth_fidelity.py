@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 from torch import Tensor
 
+from plugstream.arrays import accept_arrays
 from plugstream.errors import InputError, PlugstreamWarning
 from plugstream.linalg import norm
 from plugstream.models.base import Views, as_views, check_shape
@@ -75,12 +76,14 @@ class SmoothFidelity:
     def lipschitz_max(self) -> float:
         return self.lipschitz
 
+    @accept_arrays
     def value(self, image: Tensor, views: Views = None, weights: Tensor | None = None) -> Tensor:
         """The mean of d_i(x) over these views, or its sum with the given weights: (..., *image_shape) to (...)."""
         check_shape("image", image, self.image_shape)
         terms = [weight * self.functions[view](image) for view, weight in self._terms(views, weights)]
         return torch.stack(terms).sum(0)
 
+    @accept_arrays
     def gradient(self, image: Tensor, views: Views = None, weights: Tensor | None = None) -> Tensor:
         """The mean of grad d_i(x) over these views, or its sum with the given weights."""
         check_shape("image", image, self.image_shape)
@@ -92,6 +95,7 @@ class SmoothFidelity:
             (gradient,) = torch.autograd.grad(self.value(point, views, weights).sum(), point)
         return gradient
 
+    @accept_arrays
     def gradient_change(
         self, image: Tensor, other: Tensor, views: Views = None, weights: Tensor | None = None
     ) -> Tensor:
@@ -117,6 +121,7 @@ class SmoothFidelity:
         """Refused, as `predict`."""
         return self.predict(new)
 
+    @accept_arrays
     def prox(
         self,
         image: Tensor,

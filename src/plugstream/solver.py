@@ -17,6 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from plugstream.algorithms.base import Algorithm, State
+from plugstream.arrays import Array, as_tensor
 from plugstream.errors import InputError
 from plugstream.fidelity import Fidelity
 from plugstream.linalg import inner, norm
@@ -158,7 +159,7 @@ class Result(Generic[S]):
 
 def solve(
     algorithm: Algorithm[S],
-    image: Tensor | None = None,
+    image: Array | None = None,
     *,
     iterations: int = 100,
     state: S | None = None,
@@ -199,7 +200,7 @@ def solve(
     if resume is not None:
         state = resume.state
     elif state is None:
-        state = algorithm.init(image)
+        state = algorithm.init(None if image is None else as_tensor("the first image", image))
     run = _Run(algorithm, state, monitors, every, tuple(callbacks))
     if resume is not None:
         run.restore(resume)

@@ -8,6 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from plugstream.arrays import Array, as_tensor
 from plugstream.denoisers.base import Denoiser
 from plugstream.errors import InputError
 from plugstream.fidelity import Fidelity
@@ -19,7 +20,7 @@ __all__ = ["bound", "corollary", "fixed_point_distance", "fixed_point_map", "gra
 
 @torch.no_grad()
 def fixed_point_map(
-    image: Tensor,
+    image: Array,
     fidelity: Fidelity,
     denoiser: Denoiser,
     gamma: float,
@@ -33,11 +34,12 @@ def fixed_point_map(
     states. With `views` it is that of the problem with these views alone.
     Reference: Sun, Wohlberg and Kamilov, eq. (12).
     """
-    return denoiser.denoise(image - gamma * fidelity.gradient(image, views), sigma, warm)[0]
+    x = as_tensor("the image", image, device=fidelity.device, dtype=fidelity.dtype)
+    return denoiser.denoise(x - gamma * fidelity.gradient(x, views), sigma, warm)[0]
 
 
 def fixed_point_distance(
-    image: Tensor,
+    image: Array,
     fidelity: Fidelity,
     denoiser: Denoiser,
     gamma: float,
@@ -50,7 +52,8 @@ def fixed_point_distance(
     Arguments: as `fixed_point_map`. Returns one number for each image, (...).
     Reference: Sun, Wohlberg and Kamilov, eq. (24).
     """
-    move = image - fixed_point_map(image, fidelity, denoiser, gamma, sigma, warm, views)
+    x = as_tensor("the image", image, device=fidelity.device, dtype=fidelity.dtype)
+    move = x - fixed_point_map(x, fidelity, denoiser, gamma, sigma, warm, views)
     return squared_norm(move, len(fidelity.image_shape))
 
 
@@ -118,7 +121,7 @@ def corollary(
 
 
 @torch.no_grad()
-def gradient_variance(image: Tensor, fidelity: Fidelity, views: Tensor | None = None) -> Tensor:
+def gradient_variance(image: Array, fidelity: Fidelity, views: Views = None) -> Tensor:
     r"""How much the gradient of a single view differs from that of all: nu^2 of Assumption 2 at an image.
 
     nu^2(x) = 1/I sum_i ||grad d_i(x) - grad d(x)||^2, so that E||grad d - mean of B||^2 = nu^2 / B for B independent,
@@ -136,9 +139,10 @@ def gradient_variance(image: Tensor, fidelity: Fidelity, views: Tensor | None = 
     available = fidelity.available
     everything = torch.arange(available) if isinstance(available, int) else available
     total = len(everything)
-    chosen = everything if views is None else views
+    chosen = everything if views is None else torch.as_tensor(views, dtype=torch.int64)
     if views is not None and len(views) < 2:
         raise InputError("the variance of gradients needs at least two views")
+    image = as_tensor("the image", image, device=fidelity.device, dtype=fidelity.dtype)
     ndim, double = len(fidelity.image_shape), torch.complex128 if image.is_complex() else torch.float64
     mean = torch.zeros(fidelity.image_shape, dtype=double, device=image.device)
     squares = torch.zeros((), dtype=torch.float64, device=image.device)

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from plugstream.algorithms.base import PlugAndPlay
+from plugstream.arrays import Array
 from plugstream.linalg import squared_norm
 from plugstream.models.base import Views
 
@@ -53,7 +54,7 @@ class ADMM(PlugAndPlay):
 
     dual: bool = True
 
-    def init(self, image: Tensor | None = None) -> SplitState:
+    def init(self, image: Array | None = None) -> SplitState:
         """The state before the first step, from an image (..., *image_shape), or from zero."""
         x = self._start_image(image)
         return SplitState(k=0, image=x, z=x, s=torch.zeros_like(x))

@@ -10,12 +10,13 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 import torch
 from torch import Tensor
 
+from plugstream.arrays import Array, as_tensor
 from plugstream.denoisers.base import Denoiser
 from plugstream.denoisers.wrap import as_denoiser
 from plugstream.errors import InputError, PlugstreamWarning
 from plugstream.fidelity import Fidelity
 from plugstream.models.base import Views, check_shape
-from plugstream.sampling import All, Sampler
+from plugstream.sampling import All, Sampler, as_sampler
 from plugstream.schedules import Number, OverL, at, parse_step
 from plugstream.theory import fixed_point_distance
 
@@ -72,7 +73,7 @@ class PlugAndPlay:
             prox of the denoiser minimises d + lambda r whatever the step.
         step_size: gamma, as a number, a schedule, or a multiple of 1/L ("1/L", "1/4L", OverL(...)); L is
             max_i L_i, which bounds every d_i.
-        sampler: which views each step uses.
+        sampler: which views each step uses; a number B is Uniform(B), as --batch B is.
     """
 
     fidelity: Fidelity
@@ -80,10 +81,11 @@ class PlugAndPlay:
     sigma: Number | None = None
     lam: Number | None = None
     step_size: Number | OverL | str = "1/L"
-    sampler: Sampler = field(default_factory=All)
+    sampler: Sampler | Any = field(default_factory=All)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "denoiser", as_denoiser(self.denoiser))
+        object.__setattr__(self, "sampler", as_sampler(self.sampler))
         if (self.sigma is None) == (self.lam is None):
             raise InputError("give either sigma, the denoiser's noise level, or lam, the weight of the prior")
         if isinstance(self.step_size, str):
@@ -121,11 +123,12 @@ class PlugAndPlay:
         """The number of axes of an image."""
         return len(self.fidelity.image_shape)
 
-    def _start_image(self, image: Tensor | None) -> Tensor:
+    def _start_image(self, image: Array | None) -> Tensor:
         """The first image, zero if not given, after a check of everything that can be checked before work starts."""
         shape = self.fidelity.image_shape
         if image is None:
             image = torch.zeros(shape, device=self.fidelity.device, dtype=self.fidelity.dtype)
+        image = as_tensor("the first image", image, dtype=self.fidelity.dtype)
         check_shape("the first image", image, shape)
         if not bool(torch.isfinite(image).all()):
             raise InputError("the first image holds NaN or infinity")

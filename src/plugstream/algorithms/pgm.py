@@ -22,6 +22,7 @@ from torch import Tensor
 
 from plugstream.algorithms.base import PlugAndPlay
 from plugstream.algorithms.variance import ESTIMATORS, Estimator, Memory, Plain
+from plugstream.arrays import Array
 from plugstream.errors import InputError
 from plugstream.linalg import inner, norm, per_image
 
@@ -121,7 +122,7 @@ class ProximalGradient(PlugAndPlay):
         if self.restart not in RESTARTS:
             raise InputError(f"there is no restart {self.restart!r}; choose one of {', '.join(RESTARTS)}")
 
-    def init(self, image: Tensor | None = None) -> GradientState:
+    def init(self, image: Array | None = None) -> GradientState:
         """The state before the first step, from an image (..., *image_shape), or from zero."""
         x = self._start_image(image)
         self._warn_of_long_steps()

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
+from plugstream.arrays import Array, as_tensor
 from plugstream.certificates.certificate import Certificate, Seen
 from plugstream.certificates.pairs import Pair, bisect, denoise, measure
 from plugstream.certificates.paths import path_pairs, reconstruction_path, small_problem
@@ -27,7 +28,7 @@ _NOISE = 0.01
 def certify(
     denoiser: Denoiser,
     sigma: float,
-    images: Mapping[str, Tensor],
+    images: Mapping[str, Array],
     *,
     sizes: tuple[float, ...] = (1.0, 0.1, 0.01),
     products: int = 36,
@@ -62,10 +63,11 @@ def certify(
     References: Sun, Wohlberg and Kamilov, Definition 1 and Proposition 7; Sreehari et al., 2016; Chan, Wang and
     Elgendy, IEEE Trans. Comput. Imaging 3(1), 2017.
     """
-    _check(denoiser, sigma, images, sizes)
+    tensors = {name: as_tensor(name, image) for name, image in images.items()}
+    _check(denoiser, sigma, tensors, sizes)
     look = _Look(denoiser, sigma, tell or (lambda text: None))
     skew, floor, how = 0.0, 0.0, set()
-    for number, (name, image) in enumerate(images.items()):
+    for number, (name, image) in enumerate(tensors.items()):
         generator = torch.Generator().manual_seed(seed + number)
         noisy, other = (_noisy(image, sigma, generator) for _ in range(2))
         points = {f"{name} with noise": noisy}
@@ -83,7 +85,7 @@ def certify(
         raise InputError("the denoiser never reached its tolerance, so nothing can be said; allow it more iterations")
     look.tell("halving the worst pairs")
     jumps = look.halve(halvings)
-    example = next(iter(images.values()))
+    example = next(iter(tensors.values()))
     return Certificate(
         denoiser=_name(denoiser),
         sigma=sigma,

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field, replace
-from typing import Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor
 
+from plugstream.arrays import Array, accept_arrays_in, as_tensor
 from plugstream.errors import InputError
 
 __all__ = [
@@ -18,6 +19,7 @@ __all__ = [
     "Sigma",
     "Wrapper",
     "centre",
+    "check_bounds",
     "compose_averaged",
     "per_image",
     "refuse_complex_box",
@@ -59,9 +61,13 @@ class Denoiser(ABC):
     averaged: float | None = None
     proximal: bool = False
 
-    def __call__(self, image: Tensor, sigma: Sigma) -> Tensor:
+    def __init_subclass__(cls, **keywords: Any) -> None:
+        super().__init_subclass__(**keywords)
+        accept_arrays_in(cls, ("denoise", "value"))
+
+    def __call__(self, image: Array, sigma: Sigma) -> Tensor:
         """(..., *image) to (..., *image): (..., H, W), with D before H for volumes and C before these for channels."""
-        return self.denoise(image, sigma)[0]
+        return self.denoise(as_tensor("the image", image), sigma)[0]
 
     @abstractmethod
     def denoise(self, image: Tensor, sigma: Sigma, warm: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
@@ -172,6 +178,22 @@ def refuse_complex_box(low: float, high: float) -> None:
             f"complex values have no order and cannot be kept in [{low:g}, {high:g}]; leave low and high out, or "
             "denoise real and imaginary part, or magnitude and phase, on their own (RealImaginary, MagnitudePhase)"
         )
+
+
+def check_bounds(low: float | None, high: float | None, *, point: bool = False) -> tuple[float, float]:
+    """The interval [low, high] of an image's values as numbers, None for no bound; an empty one is refused.
+
+    With `point` it may be a single value.
+    """
+    ends = []
+    for name, value, none in (("low", low, -math.inf), ("high", high, math.inf)):
+        try:
+            ends.append(none if value is None else float(value))
+        except (TypeError, ValueError):
+            raise InputError(f"{name} must be a number, or None for no bound, not {value!r}") from None
+    if not (ends[0] < ends[1] or (point and ends[0] == ends[1])):
+        raise InputError(f"the interval [{ends[0]}, {ends[1]}] is empty; give low {'<=' if point else '<'} high")
+    return ends[0], ends[1]
 
 
 def compose_averaged(first: float | None, second: float | None) -> float | None:

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from plugstream.denoisers.base import AnyShape, Sigma, per_image, refuse_complex_box
-from plugstream.errors import InputError
+from plugstream.denoisers.base import AnyShape, Sigma, check_bounds, per_image, refuse_complex_box
 
 __all__ = ["Box", "Identity", "NonNegative", "SoftThreshold"]
 
@@ -33,7 +32,7 @@ class Identity(AnyShape):
 class Box(AnyShape):
     """The nearest image whose values lie in [low, high]: a projection, the prox of the box's indicator.
 
-    Complex images have no such box and are refused, unless both bounds are infinite.
+    None is no bound. Complex images have no such box and are refused, unless both bounds are infinite.
     """
 
     low: float = -math.inf
@@ -43,8 +42,8 @@ class Box(AnyShape):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not self.low <= self.high:
-            raise InputError(f"the box [{self.low}, {self.high}] is empty; give low <= high")
+        for name, value in zip(("low", "high"), check_bounds(self.low, self.high, point=True), strict=True):
+            object.__setattr__(self, name, value)
 
     def denoise(self, image: Tensor, sigma: Sigma, warm: Tensor | None = None) -> tuple[Tensor, None]:
         if image.is_complex():

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from plugstream.denoisers import tv_native, tv_triton
-from plugstream.denoisers.base import Denoiser, Sigma, centre, per_image, total
+from plugstream.denoisers.base import Denoiser, Sigma, centre, check_bounds, per_image, total
 from plugstream.errors import InputError, PlugstreamWarning
 
 __all__ = ["TV", "differences", "differences_adjoint"]
@@ -38,7 +38,8 @@ class TV(Denoiser):
     holds in floating point too, and large values with little contrast lose no digit.
 
     Arguments:
-        weight: w. isotropic: which TV. low, high: the box (low = 0 for a non-negative image).
+        weight: w. isotropic: which TV. low, high: the box (low = 0 for a non-negative image; None for
+            no bound).
         tol, max_iterations: when to stop. check: iterations between two looks at the gap.
     `denoise` takes and returns the dual, (..., 2, H, W), as its warm start.
 
@@ -60,8 +61,8 @@ class TV(Denoiser):
     def __post_init__(self) -> None:
         if not self.weight >= 0:
             raise InputError(f"the weight of TV must be >= 0, not {self.weight}")
-        if not self.low < self.high:
-            raise InputError(f"the box [{self.low}, {self.high}] is empty; give low < high")
+        for name, value in zip(("low", "high"), check_bounds(self.low, self.high), strict=True):
+            object.__setattr__(self, name, value)
         if self.max_iterations < 1 or self.check < 1:
             raise InputError("TV needs max_iterations and check of at least 1")
 

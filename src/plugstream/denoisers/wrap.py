@@ -15,6 +15,7 @@ from plugstream.denoisers.base import (
     Denoiser,
     Sigma,
     Wrapper,
+    check_bounds,
     compose_averaged,
     per_image,
     refuse_complex_box,
@@ -110,12 +111,22 @@ class FromModule(Denoiser):
         level = torch.as_tensor(per_image(sigma, image, self.axes), dtype=image.dtype, device=image.device)
         level = level.expand(*image.shape[: image.ndim - self.axes], *ones).reshape(-1, *[1] * (self.ndim + 1))
         module = self._module_like(image)
+        inputs: tuple[Tensor, ...] = (stack,)
         if self.condition == "map":
-            out = module(torch.cat([stack, level.expand_as(stack[:, :1])], dim=1))
+            inputs = (torch.cat([stack, level.expand_as(stack[:, :1])], dim=1),)
         elif self.condition == "scalar":
-            out = module(stack, level.flatten())
-        else:
-            out = module(stack)
+            inputs = (stack, level.flatten())
+        try:
+            out = module(*inputs)
+        except torch.OutOfMemoryError:
+            raise
+        except (RuntimeError, TypeError) as error:  # what torch raises for shapes and arguments that do not fit
+            shapes = " and ".join(str(tuple(value.shape)) for value in inputs)
+            raise InputError(
+                f"the network {type(self.module).__name__} cannot take {shapes} with condition={self.condition!r}: "
+                f"{str(error).splitlines()[0]}; it must take images (N, 1, H, W), and sigma as FromModule(network, "
+                'condition=...) says: "none", "scalar" or "map"'
+            ) from error
         out = _same_shape(out, stack, "the network").reshape(image.shape)
         return image - out if self.residual else out
 
@@ -137,16 +148,16 @@ class Clipped(Wrapper):
     """Project onto [low, high], then denoise: D(clip(z), sigma). Complex values have no order and are refused.
 
     The paper's code clips at zero before BM3D and TNRD, which keeps a non-negative unknown so. If D is a-averaged,
-    this is (a + 1/2 - a) / (1 - a/2) = 1 / (2 - a)-averaged.
+    this is (a + 1/2 - a) / (1 - a/2) = 1 / (2 - a)-averaged. None is no bound.
     """
 
     ordered = True
 
-    def __init__(self, denoiser: Denoiser | Callable[..., Tensor], low: float = 0.0, high: float = math.inf) -> None:
-        if not low < high:
-            raise InputError(f"the interval [{low}, {high}] is empty; give low < high")
+    def __init__(
+        self, denoiser: Denoiser | Callable[..., Tensor], low: float | None = 0.0, high: float | None = math.inf
+    ) -> None:
         super().__init__(as_denoiser(denoiser))
-        self.low, self.high = low, high
+        self.low, self.high = check_bounds(low, high)
         self.averaged = compose_averaged(0.5, self.denoiser.averaged)
 
     def variant(self, ndim: int, *, channels: bool = False, complex: bool = False) -> Denoiser | None:
@@ -195,14 +206,32 @@ class Damped(Wrapper):
 
 
 def as_denoiser(denoiser: Any) -> Denoiser:
-    """A denoiser as it is, a network as `FromModule`, any other callable as `FromFunction`."""
+    """A denoiser as it is, a network as `FromModule`, any other callable as `FromFunction`.
+
+    A network with one argument is taken to know its noise level, one with two to take sigma second.
+    """
     if isinstance(denoiser, Denoiser):
         return denoiser
+    if isinstance(denoiser, type):
+        raise InputError(f"{denoiser.__name__} is a class; make a denoiser of it first: {denoiser.__name__}(...)")
     if isinstance(denoiser, nn.Module):
-        return FromModule(denoiser)
+        return FromModule(denoiser, condition="scalar" if _takes_sigma(denoiser) else "none")
     if callable(denoiser):
         return FromFunction(denoiser)
     raise InputError(f"a denoiser must be a Denoiser, an nn.Module or a function, not {type(denoiser).__name__}")
+
+
+def _takes_sigma(module: nn.Module) -> bool:
+    """Whether a network needs a second argument, or has one that is called sigma."""
+    try:
+        parameters = list(inspect.signature(module.forward).parameters.values())
+    except (TypeError, ValueError):
+        return False
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    second = parameters[1] if len(parameters) > 1 else None
+    if second is None or second.kind not in kinds:
+        return False
+    return second.default is inspect.Parameter.empty or second.name in ("sigma", "noise_level", "level", "std")
 
 
 def _positional_arguments(function: Callable[..., Any]) -> int | None:

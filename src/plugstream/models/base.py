@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
+from plugstream.arrays import accept_arrays_in
 from plugstream.errors import InputError
 from plugstream.linalg import largest_eigenvalue
 
@@ -80,6 +81,10 @@ class ModelBase(ABC):
     dtype: torch.dtype
     data_dtype: torch.dtype
     linear: bool = True
+
+    def __init_subclass__(cls, **keywords: Any) -> None:
+        super().__init_subclass__(**keywords)
+        accept_arrays_in(cls, ("forward", "adjoint", "linearize", "restrict", "gradient"))
 
     @abstractmethod
     def forward(self, image: Tensor, views: Views = None) -> Tensor: ...

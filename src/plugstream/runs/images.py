@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from plugstream.arrays import Array, as_tensor
 from plugstream.errors import InputError
 from plugstream.files import write_whole
 from plugstream.runs.tags import png_tags, points_up, tiff_tags
@@ -61,7 +62,7 @@ def picture_y_axis(source: str | Path) -> Literal["up", "down"]:
     return "up" if path.exists() and points_up(path) else "down"
 
 
-def save_image(image: Tensor, stem: str | Path, space: ImageSpace | None = None) -> tuple[float, float]:
+def save_image(image: Array, stem: str | Path, space: ImageSpace | None = None) -> tuple[float, float]:
     """Write an image (H, W) as stem.npy and stem.tif (float32) and stem.png (8 bits), and return the PNG's range.
 
     The PNG maps the image's least value (or 0, if none is negative) to black and its largest to white. With a `space`,
@@ -72,7 +73,7 @@ def save_image(image: Tensor, stem: str | Path, space: ImageSpace | None = None)
     A complex image is stem.npy in complex64, which is all of it, and two pictures each as TIFF and PNG:
     stem-magnitude and stem-phase, the latter in radians with -pi black and pi white. The range is the magnitude's.
     """
-    stem = Path(stem)
+    stem, image = Path(stem), as_tensor("the image", image)
     if image.ndim != 2:
         raise InputError(f"an image to save must be (H, W), not {tuple(image.shape)}; save them one by one")
     space = ImageSpace() if space is None else space

@@ -24,7 +24,8 @@ from plugstream.bounds import prefer_bounds
 from plugstream.errors import DamagedError, InputError, PlugstreamWarning
 from plugstream.fidelity import LeastSquares
 from plugstream.models.born import BornModel
-from plugstream.monitors import SNR, Cost, Distance, Monitor
+from plugstream.monitors import PSNR, SNR, SSIM, Cost, Distance, Monitor
+from plugstream.quality import WINDOW
 from plugstream.recipes import check, make_algorithm, make_model
 from plugstream.runs.checkpoints import Checkpoints, Saved
 from plugstream.runs.events import EventLog, Listener
@@ -91,6 +92,7 @@ def reconstruct(
         go_on: go on from the last checkpoint of this folder, or from the start if there is none yet.
     """
     check(settings, scan.geometry)
+    _check_truth(settings, scan)
     with lock(folder):
         events = folder / "events.jsonl"
         past = read_past(events) if go_on else Past()
@@ -395,6 +397,15 @@ def _in_memory(scan: Scan, settings: Settings, log: EventLog, past: Past) -> Lea
     return fidelity
 
 
+def _check_truth(settings: Settings, scan: Scan) -> None:
+    """Refuse to measure against a truth that there is not, or that is too small for it."""
+    for name in ("psnr", "ssim"):
+        if getattr(settings.monitor, name) and scan.truth is None:
+            raise InputError(f"--{name} compares with the truth, which this scan does not have; leave it out")
+    if settings.monitor.ssim and min(scan.geometry.grid.shape) < WINDOW:
+        raise InputError(f"--ssim needs an image of at least {WINDOW} x {WINDOW} pixels; leave it out")
+
+
 def _monitors(
     settings: Settings, scan: Scan, snapshot: Snapshot[State] | None, views: Callable[[], torch.Tensor | None]
 ) -> list[Monitor]:
@@ -406,6 +417,8 @@ def _monitors(
         monitors.append(Distance(reference=first, views=views))
     if scan.truth is not None:
         monitors.append(SNR(torch.from_numpy(scan.truth)))
+        monitors += [PSNR(scan.truth)] if settings.monitor.psnr else []
+        monitors += [SSIM(scan.truth)] if settings.monitor.ssim else []
     if settings.monitor.cost:
         monitors.append(Cost(views=views))
     if settings.monitor.watch_theory:

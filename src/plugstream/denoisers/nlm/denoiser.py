@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from plugstream.arrays import as_tensor
 from plugstream.denoisers.base import Denoiser, Sigma, per_image, require_real
 from plugstream.denoisers.nlm import native, reference, triton_form
 from plugstream.errors import InputError
@@ -69,6 +70,7 @@ class NLM(Denoiser):
         if self.balance < 1:
             raise InputError(f"NLM needs at least one step of balancing, not {self.balance}")
         if self.guide is not None:
+            object.__setattr__(self, "guide", as_tensor("the guide", self.guide))
             _check(self.guide, self.patch, "the guide")
             object.__setattr__(self, "guide", self.guide.detach().clone())  # later changes must not reach it
         object.__setattr__(self, "min_size", self.patch + 1)
