@@ -39,6 +39,7 @@ _HOME = {
     ],
     "plugstream.errors": ["DamagedError", "InputError", "PlugstreamWarning"],
     "plugstream.fidelity": ["Fidelity", "LeastSquares"],
+    "plugstream.image_space": ["ImageSpace"],
     "plugstream.models": ["BornModel", "FunctionModel", "MatrixModel", "Model", "ModelBase"],
     "plugstream.monitors": ["PSNR", "SNR", "SSIM", "Cost", "Distance", "snr"],
     "plugstream.quality": ["psnr", "ssim"],
@@ -62,7 +63,6 @@ _HOME = {
     "plugstream.simulation": ["add_noise", "simulate"],
     "plugstream.smooth_fidelity": ["SmoothFidelity"],
     "plugstream.solver": ["Progress", "Result", "Stop", "solve"],
-    "plugstream.space": ["ImageSpace"],
     "plugstream.theory": ["fixed_point_distance", "fixed_point_map"],
 }
 _WHERE = {name: module for module, names in _HOME.items() for name in names}
@@ -107,6 +107,7 @@ if TYPE_CHECKING:  # the same names for type checkers and editors; a test keeps 
         PlugstreamWarning as PlugstreamWarning,
     )
     from plugstream.fidelity import Fidelity as Fidelity, LeastSquares as LeastSquares
+    from plugstream.image_space import ImageSpace as ImageSpace
     from plugstream.models import (
         BornModel as BornModel,
         FunctionModel as FunctionModel,
@@ -154,7 +155,6 @@ if TYPE_CHECKING:  # the same names for type checkers and editors; a test keeps 
     from plugstream.simulation import add_noise as add_noise, simulate as simulate
     from plugstream.smooth_fidelity import SmoothFidelity as SmoothFidelity
     from plugstream.solver import Progress as Progress, Result as Result, Stop as Stop, solve as solve
-    from plugstream.space import ImageSpace as ImageSpace
     from plugstream.theory import fixed_point_distance as fixed_point_distance, fixed_point_map as fixed_point_map
 
 

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from plugstream.space import ImageSpace
+from plugstream.image_space import ImageSpace
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from plugstream.solver import Result
 
-__all__ = ["BLUE", "INK", "ORANGE", "Panel", "Shades", "draw_images", "figure_size", "plot_result"]
+__all__ = ["BLUE", "INK", "ORANGE", "Panel", "Shades", "draw_images", "figure_size", "label_of", "plot_result"]
 
 INK, BLUE, ORANGE = "#222222", "#1f5fa8", "#c2571a"
 _PANEL = 3.1  # inches of an image's longer side
@@ -68,26 +68,30 @@ def figure_size(panels: Sequence[Panel]) -> tuple[float, float]:
     return len(panels) * max(width, 1.0) + 0.85 * bars + 0.8, max(height, 1.0) + 0.75
 
 
+def label_of(space: ImageSpace) -> str:
+    """What a colour bar says: the quantity, with its unit if it has one."""
+    return f"{space.quantity} ({space.value_unit})" if space.value_unit else space.quantity
+
+
 def draw_images(figure: Any, panels: Sequence[Panel], space: ImageSpace) -> None:
     """Draw images side by side with axes in the space's unit, y as it says, and a bar for each scale of colours."""
-    shape = (panels[0].image.shape[0], panels[0].image.shape[1])
-    unit = space.unit(shape)[0]
+    unit = space.scale()[0]
     row = np.atleast_1d(figure.subplots(1, len(panels), sharey=True)).tolist()
     for number, (axes, panel) in enumerate(zip(row, panels, strict=True)):
         shades = panel.shades
         drawn = axes.imshow(
             panel.image,
-            origin="lower" if space.y == "up" else "upper",
-            extent=space.extent(shape),
+            origin="lower" if space.upwards else "upper",
+            extent=space.extent(),
             vmin=shades.low,
             vmax=shades.high,
             cmap=shades.colours,
             interpolation="nearest",
         )
         axes.set_title(panel.title, fontsize=10, color=INK)
-        axes.set_xlabel("column" if space.pixel is None else f"x ({unit})", fontsize=9)
+        axes.set_xlabel("column" if space.spacing is None else f"{space.axes[-1]} ({unit})", fontsize=9)
         if number == 0:
-            axes.set_ylabel("row" if space.pixel is None else f"y ({unit})", fontsize=9)
+            axes.set_ylabel("row" if space.spacing is None else f"{space.axes[-2]} ({unit})", fontsize=9)
         axes.tick_params(labelsize=8, color="#666666", labelleft=number == 0)
         axes.locator_params(nbins=5)
         for spine in axes.spines.values():
@@ -107,7 +111,8 @@ def plot_result(result: Result[Any], space: ImageSpace, truth: NDArray[Any] | No
     from matplotlib.figure import Figure
 
     image = result.image.detach().cpu().numpy()
-    panels = _panels(image, truth, space.quantity or "value")
+    space.check_shape(image.shape)
+    panels = _panels(image, truth, label_of(space))
     curves = [name for name in _CURVES if name in result.history and len(result.history[name].step) > 1][:2]
     width, height = figure_size(panels)
     figure = Figure(

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from plugstream.errors import InputError
 
+if TYPE_CHECKING:
+    from plugstream.scans.scan import Scan
+
 __all__ = ["ImageSpace"]
+
+_UNITS = {"m": 1.0, "mm": 1e-3, "µm": 1e-6, "nm": 1e-9}
 
 
 @dataclass(frozen=True)
@@ -21,7 +28,7 @@ class ImageSpace:
         shape: of one image. is_complex: whether its values are. channels: whether the first axis is of channels.
         axes: names of the spatial axes, such as ("y", "x"); spacing and origin of each, in `unit`, None if unknown.
         upwards: whether the first of the last two axes points up where it is shown, as y does in physics; the rows of a
-            photograph go down.
+            photograph go down. Only pictures differ by this: arrays, NPY files and scans are the same.
         quantity, value_unit: what a value is, such as "permittivity contrast", and its unit, "" if it has none.
     """
 
@@ -59,3 +66,71 @@ class ImageSpace:
     def ndim(self) -> int:
         """How many axes at the end of a tensor are one image."""
         return len(self.shape)
+
+    @classmethod
+    def of(cls, scan: Scan) -> ImageSpace:
+        """The space of a scan's image; y is drawn upwards unless the scan's provenance says `"y_axis": "down"`."""
+        grid = scan.geometry.grid
+        (h, w), (x, y) = grid.shape, grid.center
+        return cls(
+            grid.shape,
+            spacing=(grid.pixel, grid.pixel),
+            origin=(y - h // 2 * grid.pixel, x - w // 2 * grid.pixel),
+            upwards=_y_axis(scan.provenance) != "down",
+            quantity="permittivity contrast",
+        )
+
+    def check_shape(self, shape: tuple[int, ...]) -> None:
+        """Refuse an image to be drawn whose last two axes are not those of the space."""
+        if tuple(shape[-2:]) != tuple(self.shape[-2:]):
+            raise InputError(f"the image is {tuple(shape)}, but its space is of {self.shape}; they must be alike")
+
+    def pixel(self) -> tuple[float, float] | None:
+        """Height and width of a pixel of the last two axes in metres, None where that is not known."""
+        if self.spacing is None or self.unit not in _UNITS:
+            return None
+        return self.spacing[-2] * _UNITS[self.unit], self.spacing[-1] * _UNITS[self.unit]
+
+    def scale(self) -> tuple[str, float]:
+        """The unit to draw the last two axes in and its size in `unit`.
+
+        The largest that keeps the outermost coordinate above one; pixels where the spacing is not known.
+        """
+        if self.spacing is None:
+            return "pixels", 1.0
+        if self.unit not in _UNITS:
+            return self.unit, 1.0
+        metre = _UNITS[self.unit]
+        furthest = max(abs(edge) * metre for edge in self._edges())
+        name, size = next((entry for entry in _UNITS.items() if furthest >= entry[1]), ("nm", _UNITS["nm"]))
+        return name, size / metre
+
+    def extent(self) -> tuple[float, float, float, float]:
+        """Outer edges of the first and last pixels in the unit of `scale`: left, right, bottom and top as drawn."""
+        size = self.scale()[1]
+        left, right, low, high = (edge / size for edge in self._edges())
+        return (left, right, low, high) if self.upwards else (left, right, high, low)
+
+    def zero(self) -> tuple[float, float]:
+        """Row and column of x = 0, y = 0 in a picture of the image, counted from 0 at its upper left."""
+        height = self.shape[-2]
+        (y, x), (dy, dx) = self._corner()
+        row = -y / dy
+        return (height - 1 - row if self.upwards else row), -x / dx
+
+    def _corner(self) -> tuple[tuple[float, float], tuple[float, float]]:
+        """Where the first pixel of the last two axes lies, and how far it is to the next."""
+        step = (1.0, 1.0) if self.spacing is None else (self.spacing[-2], self.spacing[-1])
+        return ((0.0, 0.0) if self.origin is None else (self.origin[-2], self.origin[-1])), step
+
+    def _edges(self) -> tuple[float, float, float, float]:
+        (y, x), (dy, dx) = self._corner()
+        h, w = self.shape[-2:]
+        return x - dx / 2, x + (w - 0.5) * dx, y - dy / 2, y + (h - 0.5) * dy
+
+
+def _y_axis(provenance: Mapping[str, Any]) -> Any:
+    """Which way y points, by what a scan says, or the instrument that it was received from."""
+    instrument = provenance.get("instrument")
+    nested = instrument.get("y_axis") if isinstance(instrument, Mapping) else None
+    return provenance.get("y_axis", nested)

@@ -27,8 +27,8 @@ from plugstream.sampling import a_few
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from plugstream.image_space import ImageSpace
     from plugstream.scans.scan import Scan
-    from plugstream.space import ImageSpace
 
 __all__ = ["Progress", "Result", "Series", "Snapshot", "Stop", "solve"]
 
@@ -142,13 +142,14 @@ class Result(Generic[S]):
         instead of it space, and truth (H, W). Without either the axes count pixels, with the first row on top.
         """
         from plugstream.drawing import plot_result
-        from plugstream.space import ImageSpace as Space
+        from plugstream.image_space import ImageSpace as Space
 
         if scan is not None:
             space = Space.of(scan) if space is None else space
             truth = scan.truth if truth is None else truth
         known = truth.detach().cpu().numpy() if isinstance(truth, Tensor) else truth
-        return plot_result(self, Space() if space is None else space, None if known is None else np.asarray(known))
+        plain = Space(tuple(self.image.shape[-2:]), upwards=False)
+        return plot_result(self, plain if space is None else space, None if known is None else np.asarray(known))
 
     def _repr_png_(self) -> bytes:
         """What a notebook shows."""

@@ -21,12 +21,12 @@ from plugstream import (
     load_picture,
     save_image,
 )
+from plugstream.image_space import ImageSpace
 from plugstream.runs import checkpoints
 from plugstream.runs.checkpoints import Checkpoints
 from plugstream.runs.report import draw_report
 from plugstream.runs.results import _single
 from plugstream.solver import Snapshot
-from plugstream.space import ImageSpace
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,7 @@ def test_the_report_draws_the_magnitude_and_says_so(tmp_path: Path, recwarn: pyt
     draw_report(
         tmp_path / "report.png",
         title="",
-        space=ImageSpace(),
+        space=ImageSpace((8, 8), is_complex=True),
         result=_single(image),
         backprojection=_single(image),
         truth=_single(2 * image),

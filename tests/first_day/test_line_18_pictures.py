@@ -15,15 +15,16 @@ from PIL import Image
 import plugstream as ps
 from plugstream.cli import main
 from plugstream.drawing import Panel, Shades, draw_images
+from plugstream.image_space import ImageSpace
 from plugstream.runs.images import picture_y_axis
-from plugstream.space import ImageSpace
 from small_run import SMALL
 
 GRID = ps.Grid((12, 9), pixel=0.2 / 64, center=(0.004, -0.002))
 
 
 def space(y: str) -> ImageSpace:
-    return ImageSpace(GRID.pixel, GRID.center, y, "permittivity contrast")
+    scan = SimpleNamespace(geometry=SimpleNamespace(grid=GRID), provenance={"y_axis": y})
+    return ImageSpace.of(scan)
 
 
 def bright(i: int, j: int) -> torch.Tensor:
@@ -62,7 +63,7 @@ def test_png_has_its_scale(tmp_path):
     at = content.index(b"pHYs") + 4
     assert struct.unpack(">IIB", content[at : at + 9]) == (320, 320, 1)  # pixels a metre
     with Image.open(tmp_path / "a.png") as picture:
-        assert float(picture.info["plugstream:pixel"].removesuffix(" m")) == GRID.pixel
+        assert picture.info["plugstream:pixel"] == f"{GRID.pixel!r} x {GRID.pixel!r} m"
         assert picture.info["plugstream:quantity"] == "permittivity contrast"
         row, column = np.argwhere(np.asarray(picture) == 255)[0]
     assert (row, column) == (1, 2)  # y up: the second row from above is the last but one of the array
@@ -71,7 +72,7 @@ def test_png_has_its_scale(tmp_path):
 @pytest.mark.parametrize("pixel", [1e-12, 1e-9, 5.5e-7, 3.0, 1e12])
 def test_any_size_of_a_pixel_can_be_written(tmp_path, pixel):
     image = torch.rand(5, 4)
-    ps.save_image(image, tmp_path / "a", ImageSpace(pixel, y="up"))
+    ps.save_image(image, tmp_path / "a", ImageSpace((5, 4), spacing=(pixel, 2 * pixel), origin=(0.0, 0.0)))
     assert np.array_equal(tifffile.imread(tmp_path / "a.tif"), image.numpy()[::-1])
 
 
@@ -118,7 +119,13 @@ def test_a_point_is_drawn_where_it_is(y, above):
     ("pixel", "unit"), [(0.18 / 256, "mm"), (0.2 / 64, "mm"), (1.4e-7, "µm"), (1e-9, "nm"), (0.1, "m"), (1e-15, "nm")]
 )
 def test_the_unit_suits_the_size(pixel, unit):
-    assert ImageSpace(pixel).unit((64, 64))[0] == unit
+    half = -32 * pixel
+    assert ImageSpace((64, 64), spacing=(pixel, pixel), origin=(half, half)).scale()[0] == unit
+    inner = ImageSpace((64, 64), spacing=(pixel * 1e3,) * 2, origin=(half * 1e3,) * 2, unit="mm")
+    assert inner.scale()[0] == unit
+    assert inner.extent() == pytest.approx(
+        ImageSpace((64, 64), spacing=(pixel, pixel), origin=(half, half)).extent(), rel=1e-12
+    )
 
 
 @pytest.mark.parametrize(
@@ -127,7 +134,7 @@ def test_the_unit_suits_the_size(pixel, unit):
 )
 def test_a_scan_says_which_way_y_points(provenance, y):
     scan = SimpleNamespace(geometry=SimpleNamespace(grid=GRID), provenance=provenance)
-    assert ImageSpace.of(scan).y == y
+    assert ImageSpace.of(scan).upwards == (y == "up")
 
 
 def test_a_photograph_is_upright_in_a_run(tmp_path):

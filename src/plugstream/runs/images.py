@@ -14,8 +14,8 @@ from torch import Tensor
 from plugstream.arrays import Array, as_tensor
 from plugstream.errors import InputError
 from plugstream.files import write_whole
+from plugstream.image_space import ImageSpace
 from plugstream.runs.tags import png_tags, points_up, tiff_tags
-from plugstream.space import ImageSpace
 
 __all__ = ["check_writable", "load_picture", "picture_y_axis", "read_picture", "save_image", "write_picture"]
 
@@ -76,15 +76,16 @@ def save_image(image: Array, stem: str | Path, space: ImageSpace | None = None) 
     stem, image = Path(stem), as_tensor("the image", image)
     if image.ndim != 2:
         raise InputError(f"an image to save must be (H, W), not {tuple(image.shape)}; save them one by one")
-    space = ImageSpace() if space is None else space
+    space = ImageSpace(tuple(image.shape), upwards=False) if space is None else space
     values = image.detach().cpu().resolve_conj().numpy()
     values = values.astype(np.complex64 if np.iscomplexobj(values) else np.float32)
-    order, shape = -1 if space.y == "up" else 1, (values.shape[0], values.shape[1])
+    space.check_shape(tuple(image.shape))
+    order = -1 if space.upwards else 1
     files = {".npy": _encode(".npy", values)}
     for name, pixels, (low, high) in _pictures(values):
         grey = np.rint(255 * np.clip((pixels - low) / max(high - low, 1e-30), 0, 1)).astype(np.uint8)
-        files[f"{name}.tif"] = _encode(".tif", pixels[::order], tiff_tags(space, shape))
-        files[f"{name}.png"] = _encode(".png", grey[::order], png_tags(space, shape, (low, high)))
+        files[f"{name}.tif"] = _encode(".tif", pixels[::order], tiff_tags(space))
+        files[f"{name}.png"] = _encode(".png", grey[::order], png_tags(space, (low, high)))
     for end, content in files.items():
         write_whole(stem.with_name(stem.name + end), [content])
     return _range(np.abs(values) if np.iscomplexobj(values) else values)

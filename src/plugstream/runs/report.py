@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from plugstream.drawing import Panel, Shades, draw_images, figure_size
+from plugstream.drawing import Panel, Shades, draw_images, figure_size, label_of
 from plugstream.files import write_whole
+from plugstream.image_space import ImageSpace
 from plugstream.runs.events import Event
 from plugstream.runs.watch import Theory
-from plugstream.space import ImageSpace
 
 __all__ = ["draw_report"]
 
@@ -55,7 +55,7 @@ def draw_report(
     def shown(image: NDArray[Any]) -> NDArray[Any]:
         return np.abs(image) if np.iscomplexobj(image) else image
 
-    shades = Shades.of(shown(truth if truth is not None else result), space.quantity)
+    shades = Shades.of(shown(truth if truth is not None else result), label_of(space))
     panels = [Panel("truth", shown(truth), shades)] if truth is not None else []
     if backprojection is not None:
         panels.append(Panel(label("first back-projection", backprojection), shown(backprojection), shades))

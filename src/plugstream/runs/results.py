@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from plugstream.algorithms import State
 from plugstream.bounds import on_bounds
 from plugstream.files import sync_folder
+from plugstream.image_space import ImageSpace
 from plugstream.runs.events import measurements
 from plugstream.runs.folder import write_text
 from plugstream.runs.images import save_image
@@ -24,7 +25,6 @@ from plugstream.runs.watch import theory_of
 from plugstream.scans.scan import Scan
 from plugstream.settings import DenoiserSettings, Settings
 from plugstream.solver import Result, Series
-from plugstream.space import ImageSpace
 
 __all__ = ["bound_notes", "write_results"]
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from plugstream.space import ImageSpace
+from plugstream.image_space import ImageSpace
 
 if TYPE_CHECKING:
     from PIL.PngImagePlugin import PngInfo
@@ -21,40 +21,45 @@ _CENTIMETRE = 0.01
 _MOST = 2**32 - 1  # of pixels a metre in pHYs, and of either part of a TIFF's resolution
 
 
-def tiff_tags(space: ImageSpace, shape: tuple[int, int]) -> dict[str, Any]:
+def tiff_tags(space: ImageSpace) -> dict[str, Any]:
     """Arguments of `tifffile.imwrite` for an image (H, W) of float32 whose rows stand as they are drawn."""
-    about: dict[str, Any] = {"axes": "YX"}
-    if space.quantity:
-        about["quantity"] = space.quantity
-    if space.y == "up":
+    about: dict[str, Any] = {"axes": "YX", "quantity": space.quantity}
+    if space.value_unit:
+        about["value_unit"] = space.value_unit
+    if space.upwards:
         about["inverty"] = "true"
-    resolution: dict[str, Any] = {}
-    if space.pixel is not None:
-        column, row = _origin(space, shape)
-        about |= {"unit": "cm", "xorigin": column, "yorigin": row, "pixel_m": repr(float(space.pixel))}
-        a_centimetre = _CENTIMETRE / space.pixel
-        if 1 / _MOST < a_centimetre < _MOST:
-            resolution = {"resolution": (a_centimetre, a_centimetre), "resolutionunit": "CENTIMETER"}
-    return {"imagej": True, "metadata": about, **resolution}
+    pixel = space.pixel()
+    if pixel is None:
+        return {"imagej": True, "metadata": about}
+    (row, column), (height, width) = space.zero(), pixel
+    about |= {"unit": "cm", "xorigin": column, "yorigin": row, "pixel_m": f"{height!r} {width!r}"}
+    a_centimetre = (_CENTIMETRE / width, _CENTIMETRE / height)
+    if not all(1 / _MOST < number < _MOST for number in a_centimetre):
+        return {"imagej": True, "metadata": about}
+    return {"imagej": True, "metadata": about, "resolution": a_centimetre, "resolutionunit": "CENTIMETER"}
 
 
-def png_tags(space: ImageSpace, shape: tuple[int, int], span: tuple[float, float]) -> dict[str, Any]:
+def png_tags(space: ImageSpace, span: tuple[float, float]) -> dict[str, Any]:
     """Arguments of Pillow's `save` for a PNG whose rows stand as they are drawn; `span` is what black and white are."""
     from PIL.PngImagePlugin import PngInfo
 
     note: PngInfo = PngInfo()
     note.add_text("plugstream:range", f"{span[0]!r} {span[1]!r}")
-    note.add_text("plugstream:y", space.y)
-    if space.quantity:
-        note.add_text("plugstream:quantity", space.quantity)
-    if space.pixel is None:
+    note.add_text("plugstream:y", "up" if space.upwards else "down")
+    note.add_text("plugstream:quantity", space.quantity)
+    if space.value_unit:
+        note.add_text("plugstream:unit", space.value_unit)
+    pixel = space.pixel()
+    if pixel is None:
         return {"pnginfo": note}
-    column, row = _origin(space, shape)
-    note.add_text("plugstream:pixel", f"{float(space.pixel)!r} m")
-    note.add_text("plugstream:origin", f"column {column!r} row {row!r}")
-    a_metre = round(1 / space.pixel)
+    (row, column), (height, width) = space.zero(), pixel
+    note.add_text("plugstream:pixel", f"{height!r} x {width!r} m")
+    note.add_text("plugstream:origin", f"row {row!r} column {column!r}")
+    a_metre = (round(1 / width), round(1 / height))
+    if not all(1 <= number <= _MOST for number in a_metre):
+        return {"pnginfo": note}
     # Pillow takes dots an inch and writes dots a metre, rounded.
-    return {"pnginfo": note, **({"dpi": (a_metre * 0.0254,) * 2} if 1 <= a_metre <= _MOST else {})}
+    return {"pnginfo": note, "dpi": (a_metre[0] * 0.0254, a_metre[1] * 0.0254)}
 
 
 def points_up(path: Path) -> bool:
@@ -71,11 +76,3 @@ def points_up(path: Path) -> bool:
         with Image.open(path) as picture:
             return bool(picture.info.get("plugstream:y") == "up")
     return False
-
-
-def _origin(space: ImageSpace, shape: tuple[int, int]) -> tuple[float, float]:
-    """Column and row, from 0 at the picture's upper left, of x = 0, y = 0."""
-    assert space.pixel is not None
-    (h, w), (x, y) = shape, space.center
-    column, row = w // 2 - x / space.pixel, h // 2 - y / space.pixel
-    return float(column), float(h - 1 - row if space.y == "up" else row)
