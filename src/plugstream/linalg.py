@@ -18,6 +18,7 @@ __all__ = [
     "image_axes",
     "inner",
     "largest_eigenvalue",
+    "largest_ritz_value",
     "norm",
     "per_image",
     "squared_norm",
@@ -168,6 +169,32 @@ def largest_eigenvalue(
         stacklevel=2,
     )
     return theta * (1 + tol)
+
+
+def largest_ritz_value(
+    apply: Callable[[Tensor], Tensor], like: Tensor, products: int, *, seed: int = 0, ndim: int = 2
+) -> float:
+    """A lower bound of the largest eigenvalue of a symmetric operator from so many products: Lanczos' largest value.
+
+    Arguments as for `largest_eigenvalue`, with an image alone: like is of image_shape.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    v = torch.randn(like.shape, generator=generator, dtype=like.dtype).to(like.device)
+    basis = [v / norm(v, ndim)]
+    size = like.numel() * (2 if like.is_complex() else 1)
+    entries = torch.zeros(min(products, size), min(products, size), dtype=torch.float64)
+    for k in range(len(entries)):
+        w = apply(basis[k])
+        for j, other in enumerate(basis):
+            entries[j, k] = entries[k, j] = inner(other, w, ndim).item()
+        for _ in range(2):  # twice, so that the basis is orthonormal to rounding, and the value from below
+            for other in basis:
+                w = w - inner(other, w, ndim) * other
+        length = float(norm(w, ndim))
+        if k + 1 == len(entries) or not length > 100 * torch.finfo(like.dtype).eps * float(entries.abs().max()):
+            break
+        basis.append(w / length)
+    return float(torch.linalg.eigvalsh(entries[: k + 1, : k + 1])[-1])
 
 
 def _top_of_tridiagonal(alphas: Tensor, betas: Tensor) -> tuple[Tensor, Tensor]:

@@ -150,16 +150,25 @@ class PlugAndPlay:
     def _warn_of_long_steps(self) -> None:
         """Gradient descent on d is nonexpansive up to gamma = 2/L and not beyond, so say where that is passed."""
         gamma, _ = self.parameters(1)
+        batch = self.sampler.draw(0, self.fidelity.available)
+        about = "="
         try:
-            bound = self.fidelity.lipschitz_max
-            if gamma > 2 / bound and self.sampler.draw(0, self.fidelity.available).views is None:
-                bound = self.fidelity.lipschitz  # all views together allow a longer step than the worst of them
+            if isinstance(self.step_size, OverL):
+                bound = self.fidelity.lipschitz_max
+                if gamma * bound > 2 and batch.views is None:
+                    bound = self.fidelity.lipschitz  # all views together allow a longer step than the worst of them
+            elif callable(at_least := getattr(self.fidelity, "lipschitz_at_least", None)):
+                # A step that is a number needs no L, so what it takes to know L is not spent on a warning.
+                bound, about = at_least(batch.views, batch.weights), "<="
+            else:
+                bound = self.fidelity.lipschitz_max
         except InputError:
             return  # a fidelity without a known L cannot be checked
-        if gamma > 2 / bound:
+        if gamma * bound > 2:
+            least = "at least " if about == "<=" else ""
             warnings.warn(
-                f"the step {gamma:.4g} is {gamma * bound:.3g} / L, beyond 2 / L = {2 / bound:.4g}: the gradient step "
-                "then enlarges distances and the iteration will probably diverge; use at most 1/L",
+                f"the step {gamma:.4g} is {least}{gamma * bound:.3g} / L, beyond 2 / L {about} {2 / bound:.4g}: the "
+                "gradient step then enlarges distances and the iteration will probably diverge; use at most 1/L",
                 PlugstreamWarning,
                 stacklevel=4,
             )

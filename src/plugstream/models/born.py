@@ -23,6 +23,7 @@ from plugstream.models.born_dense import (
 from plugstream.models.born_expansion import Expansion, plan_expansion, source_distance
 from plugstream.models.born_fast import TABLE_BYTES, FastBorn
 from plugstream.models.nufft_grid import choose_kernel, table_bytes
+from plugstream.progress import report
 from plugstream.scans.geometry import BornGeometry
 
 __all__ = ["BornModel", "choose_method", "green_matrix", "incident_fields"]
@@ -68,6 +69,8 @@ class BornModel(ModelBase):
 
     Reference: E. Wolf, Optics Communications 1(4), 1969; Kak and Slaney, ch. 6, 1988; for "fast", docs/born.md.
     """
+
+    estimated_views = 1000
 
     def __init__(
         self,
@@ -177,6 +180,7 @@ class BornModel(ModelBase):
         assert index is not None
         if isinstance(self.engine, DenseBorn):
             return super().squared_norms(index, tol)
+        report("estimating L of every view", 0, len(index))
         return self.engine.squared_norms(index, self._mask_rows(index), tol)
 
     def squared_norm_bounds(self, views: Tensor) -> Tensor:

@@ -30,6 +30,8 @@ class MatrixModel(ModelBase):
             complex dtype the image is complex, and the adjoint the sum of A_i^H z_i.
     """
 
+    estimated_views = 1000
+
     def __init__(
         self,
         matrices: Sequence[Any],
@@ -103,6 +105,10 @@ class MatrixModel(ModelBase):
             columns = z.reshape(-1, *z.shape[-2:])  # (images, B, m)
             out = torch.stack([self._adjoints[v] @ columns[:, b].T for b, v in enumerate(numbers)]).sum(0).T
         return (out if self.dtype.is_complex else out.real).reshape(*data.shape[:-2], *self.image_shape)
+
+    def squared_norm_bounds(self, views: Tensor) -> Tensor:
+        """The estimates: products with matrices cost little."""
+        return self.squared_norms(views, 1e-2)
 
     def _numbers(self, index: Tensor | None) -> list[int]:
         return list(range(self.n_views)) if index is None else index.tolist()

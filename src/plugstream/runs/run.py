@@ -34,7 +34,7 @@ from plugstream.runs.identity import files_read, identity, settings_identity
 from plugstream.runs.results import bound_notes, write_results
 from plugstream.runs.signals import Requests
 from plugstream.runs.terminal import Terminal
-from plugstream.runs.views import Past, Population, read_past
+from plugstream.runs.views import Past, Population, goes_by_lipschitz, read_past
 from plugstream.runs.watch import Variance, Watch
 from plugstream.sampling import Announced, a_few
 from plugstream.scans.scan import Scan
@@ -244,7 +244,9 @@ class _Session:
         algorithm: Algorithm[State] = made  # type: ignore[assignment]
         state = algorithm.init()
         gamma, sigma = algorithm.parameters(1)
-        log.add("note", text=f"L = {fidelity.lipschitz_max:.4g}, step {gamma:.6g}, sigma {sigma:.4g}")
+        # A step that is a number needs no L, which may take longer than the run.
+        bound = f"L = {fidelity.lipschitz_max:.4g}, " if goes_by_lipschitz(settings) else ""
+        log.add("note", text=f"{bound}step {gamma:.6g}, sigma {sigma:.4g}")
         _tell(log, self.caught)
         if (some := self._measured_views(fidelity)) is not None and settings.monitor.distance:
             few = f"on {len(some)} evenly spaced views of {self.scan.n_views}"
@@ -390,7 +392,8 @@ def _in_memory(scan: Scan, settings: Settings, log: EventLog, past: Past) -> Lea
     index = torch.arange(views)
     geometry = scan.geometry if views == scan.n_views else scan.geometry.with_views(index.numpy())
     fidelity = LeastSquares(make_model(geometry, settings.compute), scan.read(index))
-    log.add("note", text="estimating the Lipschitz constant L of every view")
+    if goes_by_lipschitz(settings):
+        log.add("note", text="estimating the Lipschitz constant L of every view")
     if not past.records:
         log.add("views", step=0, views=views, damaged=[], lipschitz=None, ended=True)
         log.sync()

@@ -30,7 +30,7 @@ from plugstream.scans.prefetch import Prefetched
 from plugstream.scans.store import StoredScan, open_scan
 from plugstream.settings import Settings
 
-__all__ = ["Past", "Population", "Record", "open_live", "read_past"]
+__all__ = ["Past", "Population", "Record", "goes_by_lipschitz", "open_live", "read_past"]
 
 # The commit record of a live scan is looked at no more often than this, in seconds.
 _LOOK = 0.05
@@ -85,12 +85,17 @@ def read_past(path: Path) -> Past:
     return past
 
 
+def goes_by_lipschitz(settings: Settings) -> bool:
+    """Whether the step is a multiple of 1/L, so that L has to be known."""
+    return isinstance(settings.algorithm.step_size, str)
+
+
 class Population:
     """The views of a run that reads its scan as it goes: replays what its log tells, then looks for more.
 
     L, which the step goes by, must bound every view's L_i. When a scan is followed it is the largest of the bounds
     ||S||^2 max |u_i|^2 (`BornModel.squared_norm_bounds`), which a new view costs nothing; it can only grow, so that the
-    step can only become shorter. Otherwise it is what `LeastSquares` estimates.
+    step can only become shorter. Otherwise it is what `LeastSquares` estimates. A step that is a number needs none.
 
     A scan has ended when its writer says so, or when no view came for the settings' patience. In the latter case views
     that come after all are used, and the iterations after the end are counted anew.
@@ -100,7 +105,7 @@ class Population:
 
     def __init__(self, scan: StoredScan, settings: Settings, log: EventLog, past: Past) -> None:
         self.scan, self.settings, self.log = scan, settings, log
-        self.follow = settings.scan.follow
+        self.follow, self.bounded = settings.scan.follow, goes_by_lipschitz(settings)
         self.ended_at: int | None = None
         self._looked = self._news = time.monotonic()
         self._known_until = past.last_step
@@ -119,7 +124,9 @@ class Population:
             self._use(first)
         else:
             self._use(replace(first, damaged=self._damaged(0)))
-            bound = self._bound(range(first.views)) if self.follow else self.fidelity.lipschitz_max
+            bound = None
+            if self.bounded:
+                bound = self._bound(range(first.views)) if self.follow else self.fidelity.lipschitz_max
             self._change(replace(self.record, lipschitz=bound), left_out=self.record.damaged)
         self._replay = past.records[1:]
 
@@ -153,7 +160,7 @@ class Population:
         if views > before.views or (ended and not before.ended):
             found = self._damaged(before.views)
             lipschitz = before.lipschitz
-            if views > before.views:
+            if views > before.views and self.bounded:
                 lipschitz = max(lipschitz or 0.0, self._bound(range(before.views, views)))
             self._change(Record(step, views, before.damaged + found, lipschitz, ended), left_out=found)
 
