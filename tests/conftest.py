@@ -12,7 +12,7 @@ from collections.abc import Iterator
 # other and small work takes ten times as long. Tests of threads ask for theirs.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-# A shell that puts us into the background has SIGINT ignored, and so would the processes that tests start and interrupt.
+# A shell that puts us into the background has SIGINT ignored, and so would the processes that tests interrupt.
 if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 

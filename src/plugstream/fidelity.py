@@ -78,6 +78,13 @@ class Fidelity(Protocol):
         """argmin_z 1/2 ||z - x||^2 + gamma d(z), (..., *image_shape) to the same."""
 
     @property
+    def has_lipschitz(self) -> bool:
+        """Whether an L is known, as below; if not, `local_lipschitz` estimates one."""
+
+    def local_lipschitz(self, image: Tensor, views: Views = None) -> float:
+        """L of grad d_i near an image, the largest of a few views."""
+
+    @property
     def lipschitz(self) -> float:
         """L of grad d, all views together."""
 

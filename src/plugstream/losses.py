@@ -17,7 +17,7 @@ what a step of 1/(c ||H||^2) needs; for a convex loss it is also the Lipschitz c
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -33,6 +33,10 @@ class Loss(Protocol):
 
     `views` are the B indices, on the CPU, for a loss that knows something of each view, or None for all.
     """
+
+    @property
+    def real_data(self) -> bool:
+        """Whether the data is real even where predictions are waves."""
 
     def is_convex(self, *, waves: bool = False) -> bool:
         """Whether it is a convex function of the prediction, which is complex with `waves`."""
@@ -81,6 +85,8 @@ class Gaussian:
         """Whether every datum counts alike, so that it is least squares."""
         return self.weights is None and self.deviations is None
 
+    real_data: ClassVar[bool] = False
+
     def is_convex(self, *, waves: bool = False) -> bool:
         return True
 
@@ -126,6 +132,8 @@ class Huber:
         if not self.delta > 0:
             raise InputError(f"delta of a Huber loss must be > 0, not {self.delta}")
 
+    real_data: ClassVar[bool] = False
+
     def is_convex(self, *, waves: bool = False) -> bool:
         return True
 
@@ -168,6 +176,8 @@ class Poisson:
             raise InputError(
                 f"a Poisson loss needs a background >= 0 and a floor > 0, not {self.background} and {self.floor}"
             )
+
+    real_data: ClassVar[bool] = True
 
     def is_convex(self, *, waves: bool = False) -> bool:
         return not waves
@@ -215,6 +225,8 @@ class Amplitude:
     """
 
     roots: bool = False
+
+    real_data: ClassVar[bool] = True
 
     def is_convex(self, *, waves: bool = False) -> bool:
         return False

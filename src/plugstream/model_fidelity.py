@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+import warnings
+from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 import numpy as np
@@ -11,13 +12,17 @@ import torch
 from torch import Tensor
 
 from plugstream.arrays import Array, accept_arrays_in, as_tensor
-from plugstream.errors import DamagedError, InputError
+from plugstream.errors import DamagedError, InputError, PlugstreamWarning
+from plugstream.linalg import largest_eigenvalue
 from plugstream.models.base import Model, Views, as_views, check_shape
+from plugstream.sampling import a_few
 
 __all__ = ["Measurements", "ModelFidelity"]
 
 # A pass over all views of a scan that is not in memory takes blocks of about this size.
 _BLOCK_BYTES = 32 << 20
+# Where no L is known, it is estimated on so many views, to this tolerance, with no more products of each.
+_LOCAL_VIEWS, _LOCAL_TOL, _LOCAL_PRODUCTS = 8, 0.05, 30
 
 
 class Measurements(Protocol):
@@ -115,6 +120,43 @@ class ModelFidelity:
     def data_dtype(self) -> torch.dtype:
         """The dtype of predictions."""
         return self.model.data_dtype
+
+    @property
+    def has_lipschitz(self) -> bool:
+        """Whether L is known, as it is for linear models."""
+        return self.model.linear
+
+    @property
+    def curvature(self) -> float:
+        """A bound on the second derivative of the loss in the prediction; 1 for least squares."""
+        return 1.0
+
+    def local_lipschitz(self, image: Tensor, views: Views = None) -> float:
+        """L at an image, for models of which no L is known: the largest c ||J_i(x)||^2 of a few views.
+
+        J_i(x) is the derivative of H_i there, whose norm comes from Lanczos iterations through its products with images
+        and with data; c is the loss's curvature. It says nothing of other images, so whoever steps by it has to look
+        whether each step does what it should (`ProximalGradient`).
+
+        Arguments: image (..., *image_shape), of which the first counts; views to look at, up to 8 evenly spaced ones if
+        not given.
+        """
+        ndim = len(self.image_shape)
+        x = image.reshape(-1, *self.image_shape)[0]
+        chosen = as_views(a_few(self.available, _LOCAL_VIEWS) if views is None else views, self.n_views)
+        index = torch.arange(self.n_views) if chosen is None else chosen
+        largest = 0.0
+        for view in index.split(1):
+            _, pullback = self.model.linearize(x, view)
+
+            def normal(v: Tensor, view: Tensor = view, pullback: Callable[[Tensor], Tensor] = pullback) -> Tensor:
+                return pullback(self.model.derivative(x, v, view)).detach()
+
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", PlugstreamWarning)  # an estimate will do
+                top = largest_eigenvalue(normal, x, tol=_LOCAL_TOL, max_iterations=_LOCAL_PRODUCTS, ndim=ndim)
+            largest = max(largest, float(top))
+        return self.curvature * largest
 
     def predict(self, image: Tensor, views: Views = None) -> Tensor:
         """H_i x of these views: (..., *image_shape) to (..., B, *data_shape)."""

@@ -125,7 +125,7 @@ class Cost:
             some = None if self.views is None else self.views()
             out = {"fidelity": algorithm.fidelity.value(state.image, some)}
             if prior is not None:
-                gamma, sigma = algorithm.parameters(state.k + 1)
+                gamma, sigma = algorithm.parameters(state.k + 1, state)
                 out["cost"] = out["fidelity"] + sigma**2 / gamma * prior(state.image)
             return out
 

@@ -119,7 +119,7 @@ class Halving:
     def step(self, state: Place) -> Place:
         return Place(state.k + 1, state.image / 2)
 
-    def parameters(self, k: int) -> tuple[float, float]:
+    def parameters(self, k: int, state: object = None) -> tuple[float, float]:
         return 1.0, 0.0
 
 

@@ -79,7 +79,7 @@ class ADMM(PlugAndPlay):
         """
         if self.dual:
             return super().residual(state, views)
-        gamma, sigma = self.parameters(state.k + 1)
+        gamma, sigma = self.parameters(state.k + 1, state)
         z = self.fidelity.prox(state.image, gamma, views, start=state.z)
         x, _ = self.denoiser.denoise(z, sigma, state.warm)
         return squared_norm(state.image - x, self._ndim)

@@ -50,8 +50,8 @@ class Algorithm(Protocol[S]):
 
     def init(self, image: Tensor | None = None) -> S: ...
     def step(self, state: S) -> S: ...
-    def parameters(self, k: int) -> tuple[float, float]:
-        """gamma and sigma of iteration k = 1, 2, ..."""
+    def parameters(self, k: int, state: S | None = None) -> tuple[float, float]:
+        """gamma and sigma of iteration k = 1, 2, ...; `state` is the one before it, for a step that is found."""
 
     def residual(self, state: S, views: Views = None) -> Tensor:
         """||x - T(x)||^2 at the state's image, with the parameters of the iteration to come, for each image: (...).
@@ -72,7 +72,7 @@ class PlugAndPlay:
         lam: instead of sigma, the weight lambda of the prior, which means sigma = sqrt(step * lambda), so that a
             prox of the denoiser minimises d + lambda r whatever the step.
         step_size: gamma, as a number, a schedule, or a multiple of 1/L ("1/L", "1/4L", OverL(...)); L is
-            max_i L_i, which bounds every d_i.
+            max_i L_i, which bounds every d_i. Where no L is known, `ProximalGradient` finds one.
         sampler: which views each step uses; a number B is Uniform(B), as --batch B is.
     """
 
@@ -91,11 +91,18 @@ class PlugAndPlay:
         if isinstance(self.step_size, str):
             object.__setattr__(self, "step_size", parse_step(self.step_size))
 
-    def parameters(self, k: int) -> tuple[float, float]:
-        """gamma and sigma of iteration k = 1, 2, ..., checked to be usable."""
+    def parameters(self, k: int, state: Any = None) -> tuple[float, float]:
+        """gamma and sigma of iteration k = 1, 2, ..., checked to be usable.
+
+        A multiple of 1/L goes by the fidelity's L, or where none is known by what the state has found.
+        """
         step = self.step_size
         assert not isinstance(step, str)
-        gamma = at(step.multiple, k) / self.fidelity.lipschitz_max if isinstance(step, OverL) else at(step, k)
+        if isinstance(step, OverL):
+            found = None if self.fidelity.has_lipschitz else getattr(state, "lipschitz", None)
+            gamma = at(step.multiple, k) / (self.fidelity.lipschitz_max if found is None else found)
+        else:
+            gamma = at(step, k)
         if not (math.isfinite(gamma) and gamma > 0):
             raise InputError(f"the step must be a number > 0, not {gamma} (iteration {k})")
         if self.sigma is not None:
@@ -114,9 +121,14 @@ class PlugAndPlay:
         Arguments: state, of this algorithm; views, the problem's with these alone, all that are available if not given.
         Reference: Sun, Wohlberg and Kamilov, eq. (24); for ADMM, Proposition 3.
         """
-        gamma, sigma = self.parameters(state.k + 1)
+        gamma, sigma = self.parameters(state.k + 1, state)
         warm = getattr(state, "warm", None)
         return fixed_point_distance(state.image, self.fidelity, self.denoiser, gamma, sigma, warm, views)
+
+    @property
+    def _searches(self) -> bool:
+        """Whether the step is one that has to be found: a multiple of 1/L where no L is known."""
+        return isinstance(self.step_size, OverL) and not self.fidelity.has_lipschitz
 
     @property
     def _ndim(self) -> int:
@@ -137,7 +149,8 @@ class PlugAndPlay:
                 f"the image is {' x '.join(map(str, shape))}, but the denoiser needs at least "
                 f"{self.denoiser.min_size} pixels a side"
             )
-        self.parameters(1)
+        if not self._searches:
+            self.parameters(1)
         self.sampler.draw(0, self.fidelity.available)
         own, several = tuple(image.shape[: image.ndim - len(shape)]), getattr(self.fidelity, "batch_shape", ())
         try:
@@ -149,6 +162,8 @@ class PlugAndPlay:
 
     def _warn_of_long_steps(self) -> None:
         """Gradient descent on d is nonexpansive up to gamma = 2/L and not beyond, so say where that is passed."""
+        if self._searches:
+            return
         gamma, _ = self.parameters(1)
         batch = self.sampler.draw(0, self.fidelity.available)
         about = "="

@@ -14,7 +14,7 @@ With SAGA or SVRG as its gradient PnP-SGD becomes PnP-SAGA and PnP-SVRG; a resta
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -24,7 +24,9 @@ from plugstream.algorithms.base import PlugAndPlay
 from plugstream.algorithms.variance import ESTIMATORS, Estimator, Memory, Plain
 from plugstream.arrays import Array
 from plugstream.errors import InputError
-from plugstream.linalg import inner, norm, per_image
+from plugstream.linalg import inner, norm, per_image, squared_norm
+from plugstream.sampling import Batch
+from plugstream.schedules import OverL, at
 
 __all__ = ["MOMENTUM", "RESTARTS", "GradientState", "ProximalGradient"]
 
@@ -53,14 +55,18 @@ MOMENTUM: dict[str, Momentum] = {
 
 RESTARTS = ("none", "gradient", "residual")
 
+# When L is found: how often one step may double it, and what rounding may add to a value, in machine precisions.
+_DOUBLINGS, _ROUNDINGS = 60, 64.0
+
 
 @dataclass(frozen=True)
 class GradientState:
     """k steps taken, the image x^k, the extrapolated point s^k, q_k, and the denoiser's warm start.
 
     Beyond these, `began`, the step at which the momentum last began, and `residual`, ||s^{k-1} - x^k||, for a restart;
-    `kept` and `mean`, the memory of a gradient that has one. With a restart, q, began and residual are of the leading
-    axes' shape, since one image may begin anew while another goes on.
+    `kept` and `mean`, the memory of a gradient that has one; `lipschitz`, the L found so far where none is known. With
+    a restart, q, began and residual are of the leading axes' shape, since one image may begin anew while another goes
+    on.
     """
 
     k: int
@@ -72,6 +78,7 @@ class GradientState:
     residual: Tensor | None = None
     kept: Tensor | None = None
     mean: Tensor | None = None
+    lipschitz: float | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,13 +102,24 @@ class ProximalGradient(PlugAndPlay):
     "residual" where ||s^{k-1} - x^k||, which is zero at a fixed point, has grown. Each image decides for itself. Both
     look at one step, whose noise with few views may restart too often: they are meant for all views or for SAGA.
 
+    Where no L is known (a nonlinear model, say) and the step is a multiple m of 1/L, L is found: at the start from the
+    derivative of the model at the first image (`Fidelity.local_lipschitz`), and from then on it is doubled whenever the
+    views of a step contradict it, that is unless
+
+        d_B(s - gamma g) <= d_B(s) - gamma (1 - m/2) ||g||^2,    gamma = m/L,  g = grad d_B(s),
+
+    which holds for every batch B whose d_B has an L-Lipschitz gradient. The same views judge both sides, so the noise
+    of the batch cancels. L never falls, so the step settles, and it is part of the state, so a resumed run goes on with
+    it. The test costs two values of d_B a step.
+
     Arguments: those of `PlugAndPlay`, and
         momentum: a name ("none", "nesterov", "chambolle-dossal", "bounded") or a function from (k, q_{k-1}) to q_k.
         gradient: "plain", "saga", "svrg", or an `Estimator` such as SVRG(probability=0.1).
         restart: "none", "gradient" or "residual". None is "none", here and for the momentum.
 
     References: Sun, Wohlberg and Kamilov, Algorithms 1, 3 and 5; Beck and Teboulle, SIAM J. Imaging Sci. 2, 2009;
-    for the restart, O'Donoghue and Candes, Found. Comput. Math. 15, 2015.
+    for the restart, O'Donoghue and Candes, Found. Comput. Math. 15, 2015; for steps that a batch judges, Vaswani et
+    al., NeurIPS 2019.
     """
 
     momentum: str | Momentum | None = "none"
@@ -129,6 +147,8 @@ class ProximalGradient(PlugAndPlay):
         memory = self._estimator.begin(self.fidelity, x)
         x = x if memory.mean is None else x.expand_as(memory.mean)  # a fidelity of one's own may not tell `batch_shape`
         kept: dict[str, Any] = {"k": 0, "image": x, "s": x, "kept": memory.kept, "mean": memory.mean}
+        if self._searches:
+            kept["lipschitz"] = self.fidelity.local_lipschitz(x) or 1.0  # 0: no gradient there, so any step is zero
         if self.restart == "none":
             return GradientState(**kept)
         ones = torch.ones_like(norm(x, self._ndim))
@@ -138,8 +158,10 @@ class ProximalGradient(PlugAndPlay):
     def step(self, state: GradientState) -> GradientState:
         """One iteration."""
         k = state.k + 1
-        gamma, sigma = self.parameters(k)
         batch = self.sampler.draw(state.k, self.fidelity.available)
+        if self._searches:
+            state = replace(state, lipschitz=self._judged_lipschitz(state, batch))
+        gamma, sigma = self.parameters(k, state)
         memory = Memory(state.kept, state.mean)
         g, memory = self._estimator.estimate(self.fidelity, state.s, batch, memory, state.k)
         x, warm = self.denoiser.denoise(state.s - gamma * g, sigma, state.warm)
@@ -147,6 +169,7 @@ class ProximalGradient(PlugAndPlay):
         assert momentum is not None
         q = momentum(k - state.began, state.q)
         kept: dict[str, Any] = {"k": k, "image": x, "warm": warm, "kept": memory.kept, "mean": memory.mean}
+        kept["lipschitz"] = state.lipschitz
         if self.restart == "none":
             s = x if state.q == 1 else x + ((state.q - 1) / q) * (x - state.image)
             return GradientState(s=s, q=q, **kept)
@@ -164,6 +187,24 @@ class ProximalGradient(PlugAndPlay):
     def _estimator(self) -> Estimator:
         assert not isinstance(self.gradient, str)
         return self.gradient
+
+    def _judged_lipschitz(self, state: GradientState, batch: Batch) -> float:
+        """The L of the state, or the first of its doubles that the views of this step do not contradict."""
+        fidelity, s = self.fidelity, state.s
+        g = fidelity.gradient(s, batch.views, batch.weights)
+        before, slope = fidelity.value(s, batch.views, batch.weights), squared_norm(g, self._ndim)
+        slack = _ROUNDINGS * torch.finfo(s.dtype).eps * before.abs()
+        assert isinstance(self.step_size, OverL)
+        multiple = at(self.step_size.multiple, state.k + 1)
+        lipschitz = state.lipschitz
+        assert lipschitz is not None
+        for _ in range(_DOUBLINGS):
+            gamma = multiple / lipschitz
+            after = fidelity.value(s - gamma * g, batch.views, batch.weights)
+            if bool((after <= before - gamma * (1 - multiple / 2) * slope + slack).all()):
+                break  # a NaN is no reason to stop: the next, shorter step may have none
+            lipschitz *= 2
+        return lipschitz
 
     def _leads_away(self, state: GradientState, x: Tensor) -> tuple[Tensor, Tensor]:
         """Which images restart, (...), and ||s^{k-1} - x^k||, to compare with in the next step."""

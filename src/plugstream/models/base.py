@@ -52,6 +52,9 @@ class Model(Protocol):
     def linearize(self, image: Tensor, views: Views = None) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
         """The prediction at `image`, and the adjoint of the derivative there."""
 
+    def derivative(self, image: Tensor, direction: Tensor, views: Views = None) -> Tensor:
+        """J_i(x) v, the derivative of each view's prediction at an image along a direction: (..., B, *data_shape)."""
+
     def restrict(self, data: Tensor, views: Views = None) -> Tensor:
         """The data with what the model does not predict (receivers masked out) set to zero."""
 
@@ -100,6 +103,12 @@ class ModelBase(ABC):
 
     def linearize(self, image: Tensor, views: Views = None) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
         return self.forward(image, views), lambda data: self.adjoint(data, views)
+
+    def derivative(self, image: Tensor, direction: Tensor, views: Views = None) -> Tensor:
+        """J_i(x) v, which of a linear model is H_i v; one that is not linear overrides it."""
+        if not self.linear:
+            raise InputError(f"{type(self).__name__} is not linear, and has no derivative along a direction")
+        return self.forward(direction, views)
 
     def restrict(self, data: Tensor, views: Views = None) -> Tensor:
         return data

@@ -18,7 +18,7 @@ class FunctionModel(ModelBase):
 
     The gradient of 1/2 ||F_i(x) - y_i||^2 is J_i(x)^T (F_i(x) - y_i), with J_i(x)^T applied by autograd, so a
     nonlinear model needs nothing but its forward direction. The theory of the paper asks for convex d_i, which a
-    nonlinear F_i gives up; steps must then be numbers, since no Lipschitz constant is known.
+    nonlinear F_i gives up; no Lipschitz constant is known then, so steps are found on the way or given as numbers.
 
     Arguments:
         function: maps an image (..., *image_shape) and views (an int64 tensor of B indices) to (..., B, *data_shape).
@@ -65,6 +65,18 @@ class FunctionModel(ModelBase):
             batch = data.shape[: data.ndim - 1 - len(self.data_shape)]
             at = torch.zeros((*batch, *self.image_shape), device=self.device, dtype=self.dtype)
         return self.linearize(at, views)[1](data)
+
+    def derivative(self, image: Tensor, direction: Tensor, views: Views = None) -> Tensor:
+        """J_i(x) v of these views: u -> J^H u is linear, so its own adjoint, by autograd again, is v -> J v."""
+        if self.linear:
+            return self.forward(direction, views)
+        with torch.enable_grad():
+            point = image.detach().requires_grad_()
+            prediction = self.forward(point, views)
+            data = torch.zeros_like(prediction, requires_grad=True)
+            (pulled,) = torch.autograd.grad(prediction, point, data, create_graph=True)
+            (out,) = torch.autograd.grad(pulled, data, direction.to(image.dtype))
+        return out
 
     def linearize(self, image: Tensor, views: Views = None) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
         with torch.enable_grad():

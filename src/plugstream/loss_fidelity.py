@@ -1,0 +1,169 @@
+"""How far an image is from the measurements under any loss: d(x) = mean over views of loss(H_i(x), y_i)."""
+
+from __future__ import annotations
+
+import functools
+import math
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from plugstream.errors import InputError
+from plugstream.fidelity import Fidelity, LeastSquares
+from plugstream.losses import Gaussian, Loss
+from plugstream.model_fidelity import Measurements, ModelFidelity
+from plugstream.models.base import Model, Views
+
+__all__ = ["LossFidelity", "make_fidelity"]
+
+
+class LossFidelity(ModelFidelity):
+    r"""How badly an image explains measurements, by a loss after a model, linear or not.
+
+    d(x) = (1/I) sum_i d_i(x),  d_i(x) = sum over the data of view i of loss(H_i(x), y_i),
+    grad d_i(x) = J_i(x)^H loss'(H_i(x), y_i), with the real part of it where the image is real.
+
+    d is convex where the loss is and the model is linear. Then L_i = c ||H_i||^2 with the loss's curvature c; for a
+    nonlinear model, or a loss without a bound, no L is known, and steps are found on the way (`ProximalGradient`).
+    There is no prox.
+
+    Arguments:
+        model: the forward map of each view, its predictions real or complex.
+        data: as for `LeastSquares`. Of losses that compare intensities with waves it is real.
+        loss: such as Poisson(), Huber(0.1), Amplitude().
+        available, lipschitz_tol, lipschitz_most: as for `LeastSquares`.
+    Reference: Sun, Wohlberg and Kamilov, Assumption 2.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        data: Tensor | Measurements,
+        loss: Loss,
+        *,
+        available: Tensor | None = None,
+        lipschitz_tol: float = 1e-2,
+        lipschitz_most: int = 1000,
+    ) -> None:
+        self.loss = loss
+        super().__init__(model, data, available=available)
+        self._norms = LeastSquares(
+            model,
+            _Unread(model.n_views),
+            available=available,
+            lipschitz_tol=lipschitz_tol,
+            lipschitz_most=lipschitz_most,
+        )
+        if self._source is None:
+            self.loss.check(self._data)
+
+    @property
+    def convex(self) -> bool:
+        """Whether d is a convex function of the image."""
+        return self.linear and self.loss.is_convex(waves=self._waves)
+
+    def value(self, image: Tensor, views: Views = None, weights: Tensor | None = None) -> Tensor:
+        """d(x) over these views, the mean or the sum with the given weights: (..., *image_shape) to (...)."""
+        self._check_batch(image)
+        total = torch.zeros((), device=self.device, dtype=self.dtype.to_real())
+        for some, w in self._parts(views, weights):
+            terms = self._restricted(self.loss.value(self.model.forward(image, some), self.data(some), some), some)
+            total = total + (self._sums(terms) * w).sum(-1)
+        return total
+
+    def gradient(self, image: Tensor, views: Views = None, weights: Tensor | None = None) -> Tensor:
+        """grad d(x) over these views, the mean or the sum with the given weights: (..., *image_shape) to the same."""
+        self._check_batch(image)
+        parts = []
+        for some, w in self._parts(views, weights):
+            prediction, pullback = self.model.linearize(image, some)
+            slopes = self.loss.derivative(prediction, self.data(some), some)
+            parts.append(pullback(self._spread(w) * self._restricted(slopes, some)))
+        return functools.reduce(Tensor.add, parts)
+
+    def gradient_change(
+        self, image: Tensor, other: Tensor, views: Views = None, weights: Tensor | None = None
+    ) -> Tensor:
+        """grad d(x) - grad d(x') over these views."""
+        return self.gradient(image, views, weights) - self.gradient(other, views, weights)
+
+    def slope_change(self, new: Tensor, old: Tensor, views: Views = None) -> Tensor:
+        """loss'(new, y_i) - loss'(old, y_i) of these views: (..., B, *data_shape) twice to the same."""
+        index, data = self._index(views), self.data(views)
+        change = self.loss.derivative(new, data, index) - self.loss.derivative(old, data, index)
+        return self._restricted(change, index)
+
+    def prox(
+        self,
+        image: Tensor,
+        gamma: float,
+        views: Views = None,
+        weights: Tensor | None = None,
+        start: Tensor | None = None,
+    ) -> Tensor:
+        """Refused: only least squares has a prox here."""
+        raise InputError(f"the prox of a {type(self.loss).__name__} loss is not known; use a proximal gradient method")
+
+    @cached_property
+    def curvature(self) -> float:
+        """The loss's bound for this data, over all views that are available."""
+        parts = self._parts(None, None)
+        bound = max(self.loss.curvature(self.data(some), waves=self._waves) for some, _ in parts)
+        if not math.isfinite(bound):
+            raise InputError(f"the curvature of a {type(self.loss).__name__} loss has no bound, so there is no L")
+        return bound
+
+    @property
+    def lipschitz(self) -> float:
+        """L of grad d: the curvature times that of least squares."""
+        return self.curvature * self._norms.lipschitz
+
+    @property
+    def lipschitz_views(self) -> Tensor:
+        """Every L_i, c ||H_i||^2: (views,), in double precision on the CPU."""
+        return self.curvature * self._norms.lipschitz_views
+
+    @property
+    def lipschitz_max(self) -> float:
+        """A bound of all L_i."""
+        if self._lipschitz_max is None:
+            self._lipschitz_max = self.curvature * self._norms.lipschitz_max
+        return self._lipschitz_max
+
+    @property
+    def _waves(self) -> bool:
+        return self.model.data_dtype.is_complex
+
+    @property
+    def _stored_dtype(self) -> torch.dtype:
+        real = getattr(self.loss, "real_data", False)
+        return self.model.data_dtype.to_real() if real else self.model.data_dtype
+
+    def _restricted(self, terms: Tensor, views: Tensor | None) -> Tensor:
+        """What is outside the model's masks counts for nothing."""
+        return self.model.restrict(terms, views)
+
+    def _sums(self, terms: Tensor) -> Tensor:
+        """The sum over each view's data: (..., B, *data_shape) to (..., B)."""
+        inside = len(self.model.data_shape)
+        return terms if inside == 0 else terms.flatten(terms.ndim - inside).sum(-1)
+
+
+class _Unread:
+    """Data of which only the number of views is asked: least squares for the norms of a model."""
+
+    def __init__(self, n_views: int) -> None:
+        self.n_views = n_views
+
+    def read(self, views: Tensor | None = None) -> Tensor:
+        raise AssertionError("the norms of a model need no data")
+
+
+def make_fidelity(
+    model: Model, data: Tensor | Measurements, loss: Loss | None = None, *, available: Tensor | None = None
+) -> Fidelity:
+    """The fidelity of a model, data and loss: least squares, which is faster and has a prox, where it is that."""
+    if loss is None or (isinstance(loss, Gaussian) and loss.plain):
+        return LeastSquares(model, data, available=available)
+    return LossFidelity(model, data, loss, available=available)
