@@ -14,10 +14,11 @@ import torch
 import zmq
 
 from plugstream import BornGeometry, Grid, InputError, MemoryScan, open_scan, ring
+from plugstream.scans import stream
 from plugstream.scans.receive import Receiver
-from plugstream.scans.stream import view
 
 ANY = "tcp://127.0.0.1:*"
+TOKEN = "the-secret-of-the-sender"
 SMALL = ["--size", "24", "--views", "40", "--receivers", "30", "--radius", "0.4", "--wavelength", "0.03"]
 
 
@@ -100,9 +101,12 @@ class Client:
         return self.hear()
 
     def hear(self):
-        assert self.socket.poll(5000), "no answer"
-        answer = json.loads(self.socket.recv())
+        answer = self.hear_all()
         return answer["type"], answer["sequence"]
+
+    def hear_all(self):
+        assert self.socket.poll(5000), "no answer"
+        return json.loads(self.socket.recv())
 
     def close(self):
         self.socket.close()
@@ -112,11 +116,28 @@ class Client:
     __exit__ = lambda self, *_: self.close()  # noqa: E731
 
 
-def message(scan, number, name="scan"):
+def begin(name, geometry, provenance, source="transmitters", token=TOKEN):
+    return stream.begin(stream.Name(name, token), geometry, provenance, source)
+
+
+def view(name, number, data, source, mask=None, kind="transmitters", token=TOKEN):
+    columns = {"data": data, kind: source} | ({} if mask is None else {"mask": mask})
+    return stream.view(stream.Name(name, token), number, columns)
+
+
+def end(name, views, token=TOKEN):
+    return stream.end(stream.Name(name, token), views)
+
+
+def bye(name, views, token=TOKEN):
+    return stream.bye(stream.Name(name, token), views)
+
+
+def message(scan, number, name="scan", token=TOKEN):
     geometry = scan.geometry
     mask = None if geometry.mask is None else geometry.mask[number]
-    sources = geometry.transmitters if geometry.plane_waves is None else geometry.plane_waves
-    return view(name, number, scan.data[number].numpy(), sources[number], mask)
+    kind = "transmitters" if geometry.plane_waves is None else "plane_waves"
+    return view(name, number, scan.data[number].numpy(), getattr(geometry, kind)[number], mask, kind, token)
 
 
 def changed(frames, **fields):

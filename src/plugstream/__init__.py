@@ -57,8 +57,10 @@ _HOME = {
         "save_scan",
     ],
     "plugstream.scans.importers": ["import_fresnel", "import_hdf5", "import_npz"],
+    "plugstream.scans.keys": ["make_keys"],
+    "plugstream.scans.limits": ["Limits"],
     "plugstream.scans.receive": ["Receiver"],
-    "plugstream.scans.send": ["send_scan"],
+    "plugstream.scans.send": ["ScanSender", "send_scan"],
     "plugstream.schedules": ["Geometric", "OverL", "Power"],
     "plugstream.simulation": ["add_noise", "simulate"],
     "plugstream.smooth_fidelity": ["SmoothFidelity"],
@@ -149,8 +151,10 @@ if TYPE_CHECKING:  # the same names for type checkers and editors; a test keeps 
         import_hdf5 as import_hdf5,
         import_npz as import_npz,
     )
+    from plugstream.scans.keys import make_keys as make_keys
+    from plugstream.scans.limits import Limits as Limits
     from plugstream.scans.receive import Receiver as Receiver
-    from plugstream.scans.send import send_scan as send_scan
+    from plugstream.scans.send import ScanSender as ScanSender, send_scan as send_scan
     from plugstream.schedules import Geometric as Geometric, OverL as OverL, Power as Power
     from plugstream.simulation import add_noise as add_noise, simulate as simulate
     from plugstream.smooth_fidelity import SmoothFidelity as SmoothFidelity

@@ -17,10 +17,11 @@ import zmq
 from plugstream import BornGeometry, InputError, MemoryScan, open_scan
 from plugstream.cli import main
 from plugstream.scans import ScanWriter
+from plugstream.scans.keys import make_keys
 from plugstream.scans.receive import Receiver
 from plugstream.scans.send import send_scan
-from plugstream.scans.stream import MOST_BYTES, _crc32c, begin, bye, end, view
-from streaming import ANY, Client, assert_same, changed, make_scan, message, receiving
+from plugstream.scans.stream import MOST_BYTES, _crc32c
+from streaming import ANY, TOKEN, Client, assert_same, begin, bye, changed, end, make_scan, message, receiving, view
 
 
 @pytest.mark.parametrize(("plane", "masked"), [(False, False), (True, False), (False, True)])
@@ -90,9 +91,9 @@ def test_everything_a_message_can_have_wrong_is_counted_refused_and_asked_for_ag
         ("mistyped", changed(good, type="end", sequence=-1, views=-2)),
         ("mistyped", changed(good, scan=None)),
         ("mistyped", changed(good, type="execute")),
-        ("mistyped", changed(good, plugstream=2)),
+        ("mistyped", changed(good, plugstream=1)),
         ("mistyped", changed(good, plugstream=True)),
-        ("mistyped", changed(good, plugstream=1.0)),
+        ("mistyped", changed(good, plugstream=2.0)),
         ("mistyped", [b"[]"]),
         ("mistyped", nan),
         ("mistyped", changed(end("scan", 1), views=5)),
@@ -195,7 +196,7 @@ def test_a_begin_that_describes_no_scan_makes_none(tmp_path):
             assert client.ask([changed([header], crc32c=_crc32c(parts))[0], *parts]) == ("nak", 0), text
             assert receiver.counts == {"mistyped": number + 1}
         for name in ("", "../up", "x" * 65):
-            assert client.ask(begin(name, scan.geometry, {})) == ("nak", 0)
+            assert client.ask(changed([header, receivers, good], scan=name)) == ("nak", 0)
         for shape in ([10**12, 2], [9, 2.0], [9], [], [True, 2], None):
             assert client.ask(changed([header, receivers, good], shape=shape)) == ("nak", 0)
         assert client.ask([header, np.full((9, 2), np.nan).tobytes(), good]) == ("nak", 0)
@@ -302,7 +303,10 @@ def test_only_unfinished_scans_of_its_own_are_continued(tmp_path):
         send_scan(scan, receiver.address)
     with pytest.raises(InputError, match="is finished; choose another name"):
         Receiver(tmp_path / "s.zarr", ANY)
-    with Receiver(tmp_path / "r.zarr", "tcp://0.0.0.0:*", remote=True) as receiver:
+    with pytest.raises(InputError, match="--remote lets other machines in, so it needs keys"):
+        Receiver(tmp_path / "r.zarr", "tcp://0.0.0.0:*", remote=True)
+    make_keys(tmp_path / "keys")
+    with Receiver(tmp_path / "r.zarr", "tcp://0.0.0.0:*", remote=True, keys=tmp_path / "keys") as receiver:
         assert receiver.address.startswith("tcp://0.0.0.0:")
 
 
@@ -374,8 +378,8 @@ def test_a_shorter_scan_of_the_same_name_is_told_so(tmp_path):
             for v in range(5):
                 assert client.ask(message(scan, v)) == ("ack", v + 1)
         with pytest.raises(InputError, match="has 5 views of scan scan, more than are sent"):
-            send_scan(make_scan(2), receiver.address, name="scan")
-        send_scan(scan, receiver.address, name="scan")
+            send_scan(make_scan(2), receiver.address, name="scan", token=TOKEN)
+        send_scan(scan, receiver.address, name="scan", token=TOKEN)
     assert_same(tmp_path / "s.zarr", scan)
 
 
@@ -390,6 +394,6 @@ def test_a_scan_that_another_made_meanwhile_is_not_mixed_with_ours(tmp_path):
                 first._take_batch()
         with Client(second.address) as client:
             assert client.ask(begin("other", scan.geometry, {})) == ("refuse", 0)
-        send_scan(scan, second.address, name="scan")
+        send_scan(scan, second.address, name="scan", token=TOKEN)
     assert_same(path, scan)
     assert open_scan(path).provenance["stream"] == "scan"

@@ -23,8 +23,20 @@ from plugstream.cli import main
 from plugstream.scans import receive
 from plugstream.scans.receive import Receiver
 from plugstream.scans.send import send_scan
-from plugstream.scans.stream import begin, bye, end
-from streaming import ANY, SMALL, Client, acquiring, assert_same, make_scan, message, receiving
+from streaming import (
+    ANY,
+    SMALL,
+    TOKEN,
+    Client,
+    acquiring,
+    assert_same,
+    begin,
+    bye,
+    end,
+    make_scan,
+    message,
+    receiving,
+)
 
 
 def test_the_end_is_acknowledged_until_the_sender_knows(tmp_path):
@@ -164,11 +176,9 @@ def test_another_scan_is_refused(tmp_path):
         with Client(receiver.address) as client:
             assert client.ask(begin("scan", scan.geometry, {})) == ("ack", 0)
             assert client.ask(begin("other", scan.geometry, {})) == ("refuse", 0)
-        with pytest.raises(
-            InputError, match=r"refuses the scan: s.zarr is of scan scan, which was begun with other rec"
-        ):
-            send_scan(other, receiver.address, name="scan")
-        send_scan(scan, receiver.address, name="scan")
+        with pytest.raises(InputError, match=r"refuses the scan: s.zarr was begun with other receivers"):
+            send_scan(other, receiver.address, name="scan", token=TOKEN)
+        send_scan(scan, receiver.address, name="scan", token=TOKEN)
     assert receiver.counts["foreign"] == 2
     assert_same(tmp_path / "s.zarr", scan)
 
@@ -248,5 +258,5 @@ def test_a_full_disk_ends_it_in_one_line(tmp_path, monkeypatch):
         monkeypatch.setattr(writer, "write_whole", whole)
     with receiving(tmp_path / "s.zarr") as receiver:
         assert receiver.committed == 1
-        send_scan(scan, receiver.address, name="scan")
+        send_scan(scan, receiver.address, name="scan", token=TOKEN)
     assert_same(tmp_path / "s.zarr", scan)

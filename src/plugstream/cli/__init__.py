@@ -34,6 +34,7 @@ _COMMANDS = {
     "resume": "go on with a run that was stopped",
     "import": "make a scan from an Institut Fresnel, HDF5 or NPZ file",
     "acquire": "receive a scan from an instrument, view by view",
+    "keys": "make keys, so that acquire lets in a known instrument and nobody else",
     "info": "describe a scan",
     "verify": "read every byte of a scan, and name the views that are damaged",
     "denoise": "remove noise from a picture: PNG, TIFF or NPY, grey or colour",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import shlex
 import time
 from pathlib import Path
@@ -22,14 +23,34 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--listen", default="tcp://127.0.0.1:5577", help="where to listen (tcp://127.0.0.1:5577); port * is a free one"
     )
-    parser.add_argument("--remote", action="store_true", help="allow an address that other machines can reach")
+    parser.add_argument(
+        "--remote", action="store_true", help="allow an address that other machines can reach; needs --keys"
+    )
+    parser.add_argument(
+        "--keys", type=Path, metavar="FOLDER", help="let in the clients of 'plugstream keys FOLDER' alone"
+    )
     parser.add_argument("--timeout", type=float, metavar="S", help="give up after this many seconds of silence")
+    parser.add_argument("--max-views", type=int, metavar="N", help="take no more views (10000000)")
+    parser.add_argument("--max-bytes", type=size, metavar="SIZE", help="take no more bytes of views, such as 200GB")
+    parser.add_argument("--keep-free", type=size, metavar="SIZE", help="leave so much of the disk free (1GB or 5 %%)")
+    parser.add_argument("--max-connections", type=int, metavar="N", help="connections at once (32)")
+
+
+def size(text: str) -> int:
+    """A number of bytes: 1500, 200MB, 1.5 GB."""
+    found = re.fullmatch(r"(\d{1,18}(?:\.\d{1,9})?) ?([kMGT]?)B?", text)
+    if found is None:
+        raise argparse.ArgumentTypeError(f"{text[:40]!r} is no size; write 500MB or 20GB, say")
+    return int(float(found[1]) * 1000 ** " kMGT".index(found[2] or " "))
 
 
 def run(parsed: argparse.Namespace) -> int:
     """Receive a scan from an instrument, view by view."""
+    from plugstream.scans.limits import Limits
     from plugstream.scans.receive import Receiver
 
+    quotas = {"views": parsed.max_views, "nbytes": parsed.max_bytes, "free": parsed.keep_free}
+    limits = Limits(parsed.max_connections, **{name: value for name, value in quotas.items() if value is not None})
     told = time.monotonic()
 
     def progress(views: int) -> None:
@@ -38,7 +59,7 @@ def run(parsed: argparse.Namespace) -> int:
             told = time.monotonic()
             say(f"{views} views")
 
-    with Receiver(parsed.out, parsed.listen, remote=parsed.remote) as receiver:
+    with Receiver(parsed.out, parsed.listen, remote=parsed.remote, keys=parsed.keys, limits=limits) as receiver:
         after = f", going on after {receiver.committed} views" if receiver.committed else ""
         say(f"listening on {receiver.address}{after}")
         try:
@@ -47,7 +68,11 @@ def run(parsed: argparse.Namespace) -> int:
             if not receiver.finished:  # all is there where it only waited for the sender to leave
                 say(_summary(receiver, parsed.out))
                 again = ["plugstream", "acquire", str(parsed.out), "--listen", receiver.address]
-                say(f"interrupted; go on with: {shlex.join(again)}{' --remote' * parsed.remote}")
+                again += ["--remote"] * parsed.remote
+                for flag in ("keys", "max_views", "max_bytes", "keep_free", "max_connections"):
+                    if (value := getattr(parsed, flag)) is not None:
+                        again += ["--" + flag.replace("_", "-"), str(value)]
+                say(f"interrupted; go on with: {shlex.join(again)}")
                 return 130
         say(_summary(receiver, parsed.out))
     return 0

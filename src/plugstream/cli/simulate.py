@@ -17,6 +17,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--stream", metavar="ADDRESS", help="send it to 'plugstream acquire' at tcp://HOST:PORT")
     parser.add_argument("--rate", type=float, help="views a second to send; as fast as they are taken if not given")
     parser.add_argument("--timeout", type=float, metavar="S", help="give up after S seconds of silence (30)")
+    parser.add_argument(
+        "--key", type=Path, metavar="NAME.key", help="for a receiver with keys: a file of 'plugstream keys'"
+    )
 
 
 def run(parsed: argparse.Namespace) -> int:
@@ -25,7 +28,7 @@ def run(parsed: argparse.Namespace) -> int:
     if parsed.out is None and parsed.stream is None:
         raise InputError("give the scan to make, by custom ending in .zarr, or --stream tcp://HOST:PORT to send it")
     if parsed.stream is None:
-        for flag in ("rate", "timeout"):
+        for flag in ("rate", "timeout", "key"):
             if getattr(parsed, flag) is not None:
                 raise InputError(f"--{flag} is for a scan that is sent; give --stream tcp://HOST:PORT too")
         simulate_scan(settings, picture_of(settings), parsed.out)
@@ -33,7 +36,7 @@ def run(parsed: argparse.Namespace) -> int:
     from plugstream.scans.send import check_sending, send_scan
 
     timeout = 30.0 if parsed.timeout is None else parsed.timeout
-    check_sending(parsed.stream, rate=parsed.rate, timeout=timeout)
+    check_sending(parsed.stream, rate=parsed.rate, timeout=timeout, key=parsed.key)
     scan = simulate_scan(settings, picture_of(settings), parsed.out)
     safe = 0
 
@@ -43,7 +46,7 @@ def run(parsed: argparse.Namespace) -> int:
 
     say(f"sending {scan.n_views} views to {parsed.stream}")
     try:
-        again = send_scan(scan, parsed.stream, rate=parsed.rate, timeout=timeout, progress=progress)
+        again = send_scan(scan, parsed.stream, key=parsed.key, rate=parsed.rate, timeout=timeout, progress=progress)
     except KeyboardInterrupt:
         say(f"interrupted; {safe} views are acknowledged, and sending the same scan again goes on after them")
         return 130

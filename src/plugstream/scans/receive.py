@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import ipaddress
-import os
+import logging
 import re
 import time
+import traceback
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
-
-import numpy as np
-import torch
+from typing import Any, NamedTuple
 
 from plugstream.errors import InputError
-from plugstream.scans.geometry import Setup
-from plugstream.scans.layout import SOURCES
-from plugstream.scans.scan import check_finite
-from plugstream.scans.store import open_scan
+from plugstream.scans.door import Door, is_crowded
+from plugstream.scans.journal import Journal
+from plugstream.scans.keys import Gate, ServerKeys
+from plugstream.scans.limits import Limits
 from plugstream.scans.stream import MOST_BYTES, Message, RefusedError, reply, zmq_module
-from plugstream.scans.writer import ScanWriter, difference
 
 __all__ = ["Receiver", "check_address"]
 
@@ -28,64 +25,106 @@ _BATCH = 64  # messages that share a commit, at most
 _PARTS = 5  # one more than any message has
 _PATIENCE = 0.2  # seconds until the same view is asked for again
 _GRACE = 5.0  # seconds of silence after the end until a sender that did not say goodbye is taken for gone
+_HANDSHAKE = 3000  # milliseconds in which a connection must turn out to speak ZeroMQ, and to have a key
+_log = logging.getLogger("plugstream")
+
+
+class _Peer(NamedTuple):
+    """Who sent a message: ZeroMQ's name of the connection, its descriptor, and with keys the sender's public one."""
+
+    route: bytes
+    handle: int
+    key: str
 
 
 class Receiver:
-    """Takes the views of one scan from a socket into a `ScanWriter`, in order, each once, whatever else arrives.
+    """Takes the views of one scan from a socket onto the disk, in order, each once, whatever else arrives.
 
     A view is acknowledged when it is committed, and messages that come together share a commit. One that is early,
     truncated, oversized, mistyped, damaged or unreadable is counted and not used, and the view that is wanted is asked
-    for again; a repeated one is acknowledged again. Only the sender that began the scan last is listened to. Nothing is
-    unpickled, and nothing is allocated because a message claims a size.
+    for again; a repeated one is acknowledged again if it is what is on the disk, and is a conflict otherwise. Nothing
+    is unpickled, nothing is allocated because a message claims a size, and no message ends the receiver.
 
-    Holds for senders that speak `plugstream.scans.stream`; it trusts whoever knows the scan's identifier, so it
-    listens on this machine alone unless told otherwise.
+    A scan belongs to whoever began it: it is continued, also by a later Receiver, for whoever knows the token that came
+    with its first message, and with keys has the same key. Nobody else is told its name. Without `keys` anybody who
+    reaches the address may begin one, so it listens on this machine alone; `remote` needs keys.
 
     Arguments: out, a new scan, or one that an earlier Receiver did not finish; listen, an address such as
-    tcp://127.0.0.1:5577, with port * for a free one; remote, to allow addresses that other machines reach.
+    tcp://127.0.0.1:5577, with port * for a free one; remote, to allow addresses that other machines reach; keys, a
+    folder that `plugstream keys` made: only its clients may then send; limits, how much is taken.
     """
 
-    def __init__(self, out: str | Path, listen: str, *, remote: bool = False) -> None:
+    def __init__(
+        self,
+        out: str | Path,
+        listen: str,
+        *,
+        remote: bool = False,
+        keys: str | Path | None = None,
+        limits: Limits | None = None,
+    ) -> None:
         zmq = self._zmq = zmq_module()
         check_address(listen, remote=remote)
-        self.out = Path(out)
+        if remote and keys is None:
+            raise InputError(
+                "--remote lets other machines in, so it needs keys to tell who they are; make them with 'plugstream "
+                "keys FOLDER', and give --keys FOLDER"
+            )
+        known = None if keys is None else ServerKeys.load(keys)
+        self.out, limits = Path(out), limits or Limits()
         self.counts: Counter[str] = Counter()
-        self.scan: str | None = None
-        self._writer: ScanWriter | None = None
-        self._source: str | None = None
-        self._owner: bytes | None = None
+        self._owner: _Peer | None = None
+        self._heard: _Peer | None = None
+        self._greeted = self._dismissed = False
         self._asked = (-1, 0.0)
-        self._heard: bytes | None = None
-        self._finished = False
-        self._dismissed = False
-        if self.out.exists():
-            self._writer = self._go_on()
-        elif not self.out.parent.is_dir():
-            raise InputError(f"the folder {self.out.parent} does not exist; make it first")
-        elif not os.access(self.out.parent, os.W_OK):
-            raise InputError(f"nothing can be written to the folder {self.out.parent}; choose another")
+        self._told: set[str] = set()
+        self._journal = Journal(self.out, limits, self.counts)
         self._context = zmq.Context()
         self._socket = self._context.socket(zmq.ROUTER)
+        self._gate: Gate | None = None
+        self._door: Door | None = None
+        try:
+            self._listen(listen, known, limits)
+        except BaseException:
+            self.close()
+            raise
+
+    def _listen(self, address: str, keys: ServerKeys | None, limits: Limits) -> None:
+        zmq = self._zmq
         options = {zmq.MAXMSGSIZE: MOST_BYTES, zmq.RCVHWM: 2 * _BATCH, zmq.SNDHWM: 1000, zmq.LINGER: 500}
-        options |= {zmq.HEARTBEAT_IVL: 2000, zmq.HEARTBEAT_TIMEOUT: 6000, zmq.IPV6: "[" in listen}
+        options |= {zmq.HEARTBEAT_IVL: 2000, zmq.HEARTBEAT_TIMEOUT: 6000, zmq.IPV6: "[" in address}
+        options |= {zmq.HANDSHAKE_IVL: _HANDSHAKE, zmq.BACKLOG: 128}
+        if keys is not None:
+            self._gate = Gate(self._context, keys)
+            options |= {zmq.CURVE_SERVER: 1}
+            self._socket.setsockopt_string(zmq.CURVE_SECRETKEY, keys.secret)
         for option, value in options.items():
             self._socket.setsockopt(option, value)
+        self._door = Door(zmq, self._socket, limits.connections, self.counts)
         try:
-            self._socket.bind(listen)
+            self._socket.bind(address)
         except zmq.ZMQError as error:
-            self.close()
-            raise InputError(f"cannot listen on {listen}: {error.strerror}") from error
+            raise InputError(f"cannot listen on {address}: {error.strerror}") from error
         self.address = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
+        self._door.bound(self.address)
+        self._poller = zmq.Poller()
+        for socket in (self._socket, self._door.monitor, *([] if self._gate is None else [self._gate.socket])):
+            self._poller.register(socket, zmq.POLLIN)
+
+    @property
+    def scan(self) -> str | None:
+        """The identifier of the scan, None before it is begun."""
+        return self._journal.scan
 
     @property
     def committed(self) -> int:
         """Views that are safe on the disk."""
-        return 0 if self._writer is None else self._writer.committed
+        return self._journal.committed
 
     @property
     def finished(self) -> bool:
         """Whether the end of the scan was received."""
-        return self._finished
+        return self._journal.finished
 
     def run(self, *, timeout: float | None = None, progress: Callable[[int], None] | None = None) -> None:
         """Receive until the end of the scan, and until the sender knows of it.
@@ -99,13 +138,13 @@ class Receiver:
         if timeout is not None and not timeout > 0:
             raise InputError(f"the timeout must be a number of seconds > 0, not {timeout}")
         last = time.monotonic()
-        while not self._finished:
-            if not self._socket.poll(100):
+        while not self.finished:
+            if not self._wait(100):
                 if timeout is not None and time.monotonic() - last > timeout:
                     there = f"{self.committed} views are in {self.out}, and the same command goes on after them"
                     raise InputError(
                         f"nothing was received for {timeout:g} s; "
-                        + (f"no scan was begun at {self.address}" if self._writer is None else there)
+                        + (there if self._journal.begun else f"no scan was begun at {self.address}")
                     )
                 continue
             last = time.monotonic()
@@ -115,14 +154,17 @@ class Receiver:
                 progress(self.committed)
         until = time.monotonic() + _GRACE
         while not self._dismissed and (left := until - time.monotonic()) > 0:
-            if self._socket.poll(int(1000 * left)) and self._take_batch():
+            if self._wait(int(1000 * left)) and self._take_batch():
                 until = time.monotonic() + _GRACE
 
     def close(self) -> None:
         """Close the socket and the scan; views that were committed stay, and a later Receiver goes on after them."""
-        if self._writer is not None:
-            self._writer.close()
+        self._journal.close()
+        if self._door is not None:
+            self._door.close()
         self._socket.close()
+        if self._gate is not None:
+            self._gate.close()
         self._context.term()
 
     def __enter__(self) -> Receiver:
@@ -131,127 +173,131 @@ class Receiver:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def _wait(self, milliseconds: int) -> bool:
+        """Whether a message came within that time; meanwhile connections are let in and shut out."""
+        assert self._door is not None
+        ready = dict(self._poller.poll(milliseconds))
+        if self._gate is not None:
+            self._gate.answer()
+        self._door.look()
+        return self._socket in ready
+
     def _take_batch(self) -> bool:
         """Take what has arrived, commit it, and say so to the sender; False if there was nothing to say."""
-        for _ in range(_BATCH):
-            peer, frames = self._receive()
-            self._take(peer, frames)
-            if not self._socket.poll(0):
-                break
-        if self._writer is not None and not self._finished:
-            self._writer.commit()
+        try:
+            for _ in range(_BATCH):
+                self._take(*self._receive())
+                if not self._socket.poll(0):
+                    break
+            self._journal.commit()
+        except InputError as error:
+            if not is_crowded(error):
+                raise
+            self._make_room(error)
+            self._heard = None  # nothing new is safe; the sender will ask
+            return True
         heard, self._heard = self._heard, None
         if heard is not None:
-            self._send(heard, "ack", self.committed + self._finished)
+            more = self._journal.state() if self._greeted else {}
+            self._greeted = False
+            self._send(heard, "ack", self._journal.safe, **more)
         return heard is not None
 
-    def _receive(self) -> tuple[bytes, list[bytes]]:
+    def _receive(self) -> tuple[_Peer, list[bytes]]:
         """A message of at most so many parts; the rest of a longer one is dropped."""
-        peer: bytes = self._socket.recv()
+        first = self._socket.recv(copy=False)
         frames: list[bytes] = []
         while self._socket.getsockopt(self._zmq.RCVMORE):
             frame = self._socket.recv()
             if len(frames) < _PARTS:
                 frames.append(frame)
-        return peer, frames
+        handle, key = self._property(first, self._zmq.SRCFD), self._property(first, "User-Id")
+        return _Peer(first.bytes, -1 if handle is None else handle, key or ""), frames
 
-    def _take(self, peer: bytes, frames: list[bytes]) -> None:
+    def _property(self, frame: Any, what: Any) -> Any:
+        """What ZeroMQ knows of a message; None where it is of a protocol so old that it knows nothing."""
+        try:
+            return frame.get(what)
+        except self._zmq.ZMQError:
+            return None
+
+    def _take(self, peer: _Peer, frames: list[bytes]) -> None:
         try:
             message = Message.parse(frames)
             if message.kind == "begin":
                 self._begin(peer, message)
             elif message.kind not in ("view", "end", "bye"):
                 raise RefusedError("mistyped", f"there is no message of type {message.kind[:20]!r}")
-            elif peer != self._owner or message.scan != self.scan:
+            elif peer != self._owner or not self._journal.is_of(message, peer.key):
                 raise RefusedError("unannounced", "the scan was not begun by this sender")
             elif message.kind == "bye":
-                if not self._finished:
+                if not self.finished:
                     raise RefusedError("early", "the sender leaves before the end of the scan")
                 self._dismissed = True
             else:
-                self._in_turn(message)
+                self._journal.take(message)
                 self._heard = peer
         except RefusedError as refused:
-            self.counts[refused.kind] += 1
-            self._ask_again(peer, refused)
+            self._answer(peer, refused)
+        except InputError:  # what a message has wrong is a RefusedError, so this is of the disk
+            raise
+        except Exception as error:
+            self._report(error)
+            self._journal.reopen()  # half of a view may have been added
+            self._answer(peer, RefusedError("failed", "the receiver failed at this message, and its log says why"))
 
-    def _begin(self, peer: bytes, message: Message) -> None:
-        setup, source, provenance = message.setup()
-        if self._writer is None:
-            if not re.fullmatch(r"[A-Za-z0-9_.-]{1,64}", message.scan):
-                raise RefusedError("mistyped", "a scan is named by 1 to 64 letters, digits, dots and dashes")
-            if self.out.exists():  # somebody made it while we listened
-                self._writer = self._go_on()
-            else:
-                origin = {"made_by": "plugstream acquire", "stream": message.scan, "instrument": provenance}
-                self._writer = ScanWriter(self.out, setup, provenance=origin, views_per_shard=_per_shard(setup))
-                self.scan = message.scan
-        different = difference(setup, self._writer.setup)
-        if message.scan != self.scan or source != (self._source or source) or different:
-            self.counts["foreign"] += 1
-            what = f"{self.out.name} is of scan {self.scan}, which was begun with other {different or 'views'}"
-            self._send(peer, "refuse", 0, what)
-            return
-        self._owner, self._source, self._heard = peer, source, peer
+    def _begin(self, peer: _Peer, message: Message) -> None:
+        assert self._door is not None
+        self._journal.begin(message, peer.key)
+        self._owner = self._heard = peer
+        self._greeted = True
+        self._door.owner = peer.handle
 
-    def _in_turn(self, message: Message) -> None:
-        assert self._writer is not None
-        wanted = self._writer.appended + 1
-        if message.sequence < wanted or self._finished:
-            self.counts["repeated"] += 1
-        elif message.kind == "end" and message.field("views", int) != message.sequence - 1:
-            raise RefusedError("mistyped", "views and sequence do not agree: sequence is views + 1")
-        elif message.sequence > wanted:
-            raise RefusedError("early", f"sequence {message.sequence} came before {wanted}")
-        elif message.kind == "end":
-            if self._writer.appended == 0:
-                raise RefusedError("mistyped", "a scan without views cannot end")
-            self._writer.finish()
-            self._finished = True
-        else:
-            self._append(message)
-
-    def _append(self, message: Message) -> None:
-        assert self._writer is not None
-        assert self._source is not None
-        data, source, mask = message.rows(len(self._writer.setup.receivers))
-        data = data.copy()  # torch wants an array that it could write to
-        views: dict[str, Any] = {self._source: source, "mask": mask}
-        try:  # here, so that what the writer itself refuses is an error of the disk
-            self._writer.setup.geometry(**views)
-            check_finite(torch.from_numpy(data), mask, message.sequence - 1)
-        except InputError as error:
-            raise RefusedError("mistyped", str(error)) from error
-        self._writer.append(data, **views)
-        self.counts["accepted"] += 1
-
-    def _ask_again(self, peer: bytes, refused: RefusedError) -> None:
-        if peer != self._owner or self._writer is None:
+    def _answer(self, peer: _Peer, refused: RefusedError) -> None:
+        """Say why a message was not used; whoever does not know the scan is told nothing of it."""
+        self.counts[refused.kind] += 1
+        if refused.kind in ("foreign", "quota"):
+            self._send(peer, "refuse", 0, str(refused))
+        elif peer != self._owner:
             self._send(peer, "nak", 0, str(refused))
-            return
-        wanted, now = self._writer.appended + 1, time.monotonic()
-        # All that follows a lost message is early; asking once for the lost one is enough.
-        if refused.kind == "early" and self._asked[0] == wanted and now - self._asked[1] < _PATIENCE:
-            return
-        self._asked = (wanted, now)
-        self._send(peer, "nak", wanted, str(refused))
+        elif refused.kind == "conflicting":
+            self._send(peer, "conflict", self._journal.safe, str(refused))
+        else:
+            wanted, now = self._journal.wanted, time.monotonic()
+            # All that follows a lost message is early; asking once for the lost one is enough.
+            if refused.kind in ("early", "waiting") and self._asked[0] == wanted and now - self._asked[1] < _PATIENCE:
+                return
+            self._asked = (wanted, now)
+            self._send(peer, "nak", wanted, str(refused))
 
-    def _send(self, peer: bytes, kind: str, sequence: int, reason: str = "") -> None:
+    def _send(self, peer: _Peer, kind: str, sequence: int, reason: str = "", **more: Any) -> None:
         # A ROUTER drops what is for a sender that is gone or does not listen; it will ask.
-        self._socket.send_multipart([peer, reply(kind, self.scan, sequence, reason)], self._zmq.NOBLOCK)
+        self._socket.send_multipart([peer.route, reply(kind, sequence, reason, **more)], self._zmq.NOBLOCK)
 
-    def _go_on(self) -> ScanWriter:
-        """Continue a scan that exists: it must be one of ours, and not finished."""
-        scan = open_scan(self.out)
-        if "stream" not in scan.provenance:
-            raise InputError(f"{self.out} was not made by 'plugstream acquire'; choose another name")
-        if scan.complete:
-            raise InputError(f"the scan {self.out} is finished; choose another name")
-        writer = ScanWriter(self.out)
-        self.scan = str(scan.provenance["stream"])
-        if scan.n_views:
-            self._source = next(name for name in SOURCES if getattr(scan.geometry, name) is not None)
-        return writer
+    def _report(self, error: Exception) -> None:
+        """Say once where we failed, so that an error of ours is not hidden behind a stranger's message."""
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        where = f"{Path(last.filename).name}:{last.lineno}"
+        if where not in self._told:
+            self._told.add(where)
+            _log.error(
+                "a message was not used, because plugstream failed at %s: %.200r; please report it", where, error
+            )
+
+    def _make_room(self, error: InputError) -> None:
+        """No file can be opened: shut everybody out but the owner, and go on after the last commit."""
+        assert self._door is not None
+        for _ in range(20):
+            self._door.make_room()
+            try:
+                self._journal.reopen()
+                self._door.restore()
+            except InputError as again:
+                if not is_crowded(again):
+                    raise
+            else:
+                return
+        raise error
 
 
 def check_address(address: str, *, remote: bool) -> None:
@@ -268,8 +314,3 @@ def check_address(address: str, *, remote: bool) -> None:
         raise InputError(
             f"{host} may be reached from other machines, which anybody could send from; allow it by --remote"
         )
-
-
-def _per_shard(setup: Setup) -> int:
-    # Each commit writes the last shard again, so it is smaller than where a scan is written at once.
-    return int(np.clip((1 << 20) // (8 * len(setup.receivers)), 1, 64))

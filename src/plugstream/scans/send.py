@@ -1,27 +1,239 @@
-"""Play the instrument: send the views of a scan over ZeroMQ until every one is acknowledged."""
+"""Send a scan over ZeroMQ while it is measured, until every view is acknowledged by who receives it."""
 
 from __future__ import annotations
 
-import json
+import hashlib
 import re
+import secrets
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Any
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
 
-import numpy as np
-import torch
+from numpy.typing import ArrayLike, NDArray
 
 from plugstream.errors import InputError
+from plugstream.scans.geometry import BornGeometry, Setup
+from plugstream.scans.keys import ClientKeys
+from plugstream.scans.link import BehindError, Link
 from plugstream.scans.receive import check_address
-from plugstream.scans.scan import Scan, fingerprint
-from plugstream.scans.stream import begin, bye, end, view, zmq_module
+from plugstream.scans.scan import Scan, fingerprint, hashes
+from plugstream.scans.stream import STREAMED, Name, begin, bye, checksum_of, end, view, zmq_module
+from plugstream.scans.sums import read_sums, view_of
+from plugstream.scans.writer import check_views
 
-__all__ = ["check_sending", "send_scan"]
+__all__ = ["ScanSender", "check_sending", "send_scan"]
 
-_RETRY = 0.5  # seconds without an answer until the receiver is asked where it is
-_UNDER_WAY = 0.1  # seconds in which it may ask for the same message because of others that were under way
-_GOODBYE = 500  # milliseconds for the last message to leave
+_PUMP = 0.05  # seconds between two looks at the answers while the instrument measures
+
+
+class ScanSender:
+    """Send a scan as it is measured to `plugstream acquire`: append views, and say when there will be no more.
+
+    As a `ScanWriter`, but over the network. `append` returns once a view is on its way; a thread sends it again until
+    the receiver says that it is on its disk: when messages are lost, the connection breaks, or the receiver is stopped
+    and started again. `flush` waits until all views are safe, and so does leaving a `with` block
+    without an error. What goes wrong is raised by the next call.
+
+        with ScanSender("tcp://127.0.0.1:5577", Setup(receivers, wavelength, grid)) as sender:
+            for data, transmitter in instrument:
+                sender.append(data[None], transmitters=transmitter[None])
+            sender.finish()
+
+    A scan is known by its name, and belongs to whoever knows its token. Both are random if not given; a program that
+    keeps `sender.name` and `sender.token` can go on with the scan after it was itself restarted, with the view
+    `sender.committed`.
+
+    Arguments:
+        address: where `plugstream acquire` listens, such as tcp://127.0.0.1:5577.
+        setup: receivers, wavelength, background and grid; of a `BornGeometry` all but its views is taken.
+        provenance: where the data comes from, anything that JSON can write, up to 64 kB.
+        name: 1 to 64 letters, digits, dots and dashes. token: a secret of 16 to 128 characters.
+        key: a NAME.key file that `plugstream keys` made, for a receiver that has keys.
+        window: views that may be under way without an acknowledgement.
+        most_bytes: of views that are kept in memory until they are acknowledged; beyond that `append` waits.
+        timeout: seconds without anything new being acknowledged after which it gives up.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        setup: Setup | BornGeometry,
+        *,
+        provenance: Mapping[str, Any] | None = None,
+        name: str | None = None,
+        token: str | None = None,
+        key: str | Path | None = None,
+        window: int = 32,
+        most_bytes: int = 64 << 20,
+        timeout: float = 30.0,
+    ) -> None:
+        keys = check_sending(address, rate=None, timeout=timeout, key=key)
+        if window < 1:
+            raise InputError(f"the window must be at least 1, not {window}")
+        self.setup = Setup.of(setup) if isinstance(setup, BornGeometry) else setup
+        self._name = Name(name or secrets.token_hex(8), token or secrets.token_hex(16))
+        self._source: str | None = None
+        self._most = max(window, most_bytes // (9 * len(self.setup.receivers) + 300))
+        self._error: InputError | None = None
+        self._finished = self._closed = False
+        self._lock = threading.RLock()
+        self._news = threading.Event()
+        first = begin(self._name, self.setup, provenance or {})
+        self._link = Link(address, first, window=window, timeout=timeout, keys=keys)
+        self._thread: threading.Thread | None = None
+        try:
+            while not self._link.greeted:
+                self._pump(_PUMP)
+            self._ended = self._link.complete
+            self._appended = self._link.safe - self._ended
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def name(self) -> str:
+        """What the scan is known by."""
+        return self._name.scan
+
+    @property
+    def token(self) -> str:
+        """The secret by which the receiver knows this sender again."""
+        return self._name.token
+
+    @property
+    def committed(self) -> int:
+        """Views that are safe on the receiver's disk."""
+        return min(self._link.safe, self._appended)
+
+    @property
+    def appended(self) -> int:
+        """Views, with those that are not acknowledged yet."""
+        return self._appended
+
+    @property
+    def sent_again(self) -> int:
+        """Messages that had to be sent more than once."""
+        return self._link.again
+
+    def append(
+        self,
+        data: ArrayLike,
+        transmitters: ArrayLike | None = None,
+        *,
+        plane_waves: ArrayLike | None = None,
+        mask: ArrayLike | None = None,
+    ) -> None:
+        """Add views after those that were sent; waits where too many are not acknowledged.
+
+        Arguments: data (B, receivers), finite but where mask is False; one of transmitters (B, 2) and plane_waves
+        (B, 2), the same one for all of the scan; mask (B, receivers), False where a receiver did not record. A bad view
+        is refused with nothing sent.
+        """
+        self._check_open()
+        sources = {"transmitters": transmitters, "plane_waves": plane_waves}
+        columns = check_views(self.setup, data, sources, mask, self._appended)
+        source = list(columns)[1]
+        if self._source not in (None, source):
+            raise InputError(f"the scan {self.name} has {self._source}, so {source} cannot be added to it")
+        self._source = source
+        for index in range(len(columns["data"])):
+            while self._link.waiting >= self._most:
+                self._pump(_PUMP)
+            self._push({name: values[index] for name, values in columns.items()})
+        self._pump(0.0)
+        self._start_thread()
+
+    def flush(self) -> None:
+        """Wait until every view is safe on the receiver's disk."""
+        while self._link.waiting:
+            self._pump(_PUMP)
+
+    def finish(self) -> None:
+        """Wait until every view is safe, and tell the receiver that there will be no more."""
+        if self._finished:
+            return
+        if self._appended == 0:
+            raise InputError(f"the scan {self.name} has no views, so it cannot be finished")
+        self._push_end()
+        self.flush()
+        with self._lock:
+            self._link.leave(bye(self._name, self._appended))
+        self._finished = True
+        self.close()
+
+    def close(self) -> None:
+        """Stop sending; views that were not acknowledged may be lost."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            self._news.set()
+            self._link.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if kind is None and not self._closed:
+                self.flush()
+        finally:
+            self.close()
+
+    def _check_open(self) -> None:
+        if self._ended:
+            raise InputError(f"the scan {self.name} is finished; no view can be added")
+        if self._error is not None:
+            raise self._error
+        if self._closed:
+            raise InputError(f"the sender of {self.name} is closed; make another to go on")
+
+    def _push(self, columns: Mapping[str, NDArray[Any]]) -> None:
+        """Have a view sent, which is known to be one."""
+        with self._lock:
+            self._link.push(view(self._name, self._appended, columns), checksum_of(columns))
+            self._appended += 1
+
+    def _push_end(self) -> None:
+        with self._lock:
+            if not self._ended:
+                self._link.push(end(self._name, self._appended))
+                self._ended = True
+
+    def _pump(self, wait: float) -> None:
+        """Send and listen; what is wrong once stays so."""
+        with self._lock:
+            if self._error is not None:
+                raise self._error
+            if self._closed:
+                raise InputError(f"the sender of {self.name} is closed; make another to go on")
+            try:
+                self._link.pump(wait)
+            except InputError as error:
+                self._error = error
+                raise
+
+    def _start_thread(self) -> None:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._keep_going, name=f"plugstream {self.name}", daemon=True)
+            self._thread.start()
+        self._news.set()
+
+    def _keep_going(self) -> None:
+        """Send again and listen while the program does something else."""
+        with suppress(InputError):  # which the next call raises
+            while not self._closed:
+                self._news.wait(None if self._link.waiting == 0 else _PUMP)
+                self._news.clear()
+                while self._link.waiting and not self._closed:
+                    self._pump(0.0)
+                    time.sleep(_PUMP)
 
 
 def send_scan(
@@ -29,52 +241,92 @@ def send_scan(
     address: str,
     *,
     name: str | None = None,
+    token: str | None = None,
+    key: str | Path | None = None,
     rate: float | None = None,
     window: int = 32,
     timeout: float = 30.0,
     progress: Callable[[int], None] | None = None,
 ) -> int:
-    """Send a scan to `plugstream acquire`, and return how many messages had to be sent again.
+    """Send a scan to `plugstream acquire` by a `ScanSender`, and return how many messages had to be sent again.
 
     View v is sent no sooner than v / rate seconds after the first, and no more than `window` views are under way
-    without an acknowledgement. What is asked for is sent again from there on (go-back-N). Without an answer for half a
-    second, because messages or answers were lost, the connection broke, or the receiver was restarted, the receiver is
-    told the scan anew and says where to go on; so it is by a sender that was restarted.
+    without an acknowledgement. A scan that was sent in part goes on where it was, also after this program was
+    restarted: what the receiver has is compared with the scan by checksums.
 
     Holds for scans with transmitters or plane waves. Returns when the end of the scan is acknowledged; gives up with
     one line when nothing new is acknowledged for `timeout` seconds.
 
-    Arguments: scan; address such as tcp://127.0.0.1:5577; name, the scan's identifier, its fingerprint
-    if not given, so that the same scan sent again goes on and another is refused; rate in views a
-    second, as fast as they are taken if not given; window; timeout; progress, called with the number of views
-    acknowledged.
+    Arguments: scan; address such as tcp://127.0.0.1:5577; name, the scan's identifier, its fingerprint if not given, so
+    that the same scan sent again goes on and another is refused; token, the secret that makes it ours, a hash of the
+    scan's contents if not given; key, a file that `plugstream keys` made; rate in views a second, as fast as they are
+    taken if not given; window; timeout; progress, called with the number of views acknowledged.
     """
-    check_sending(address, rate=rate, timeout=timeout)
-    if window < 1:
-        raise InputError(f"the window must be at least 1, not {window}")
-    zmq = zmq_module()
-    messages = _Messages(scan, name or fingerprint(scan))
-    context = zmq.Context()
-    socket = context.socket(zmq.DEALER)
-    options = {zmq.IMMEDIATE: 1, zmq.LINGER: 0, zmq.SNDHWM: window + 2, zmq.MAXMSGSIZE: 1 << 16, zmq.RECONNECT_IVL: 50}
-    options |= {zmq.HEARTBEAT_IVL: 2000, zmq.HEARTBEAT_TIMEOUT: 6000, zmq.IPV6: "[" in address}
-    try:
-        for option, value in options.items():
-            socket.setsockopt(option, value)
+    check_sending(address, rate=rate, timeout=timeout, key=key)
+    if all(getattr(scan.geometry, source) is None for source in STREAMED):
+        raise InputError("only scans with transmitters or plane waves can be streamed, not those with fields")
+    token = token or _token(scan)
+    again = 0
+    while True:
+        sender = ScanSender(
+            address,
+            scan.geometry,
+            provenance=scan.provenance,
+            name=name or fingerprint(scan),
+            token=token,
+            key=key,
+            window=window,
+            most_bytes=0,
+            timeout=timeout,
+        )
         try:
-            socket.connect(address)
-        except zmq.ZMQError as error:
-            raise InputError(f"cannot connect to {address}: {error.strerror}") from error
-        again = _Sender(zmq, socket, messages, address, rate, window, timeout).run(progress)
-        socket.setsockopt(zmq.LINGER, _GOODBYE)
-        return again
-    finally:
-        socket.close()
-        context.term()
+            with sender:
+                _send_rest(scan, sender, rate, progress)
+            return again + sender.sent_again
+        except BehindError:  # the receiver was given another folder, and all of the scan is here
+            again += sender.sent_again
 
 
-def check_sending(address: str, *, rate: float | None, timeout: float) -> None:
-    """Refuse what `send_scan` would refuse whatever the scan is, before there is one."""
+def _send_rest(scan: Scan, sender: ScanSender, rate: float | None, progress: Callable[[int], None] | None) -> None:
+    """Send the views that the receiver does not have, and the end."""
+    link, first, told = sender._link, sender.committed, -1
+
+    def pump(wait: float) -> None:
+        nonlocal told
+        sender._pump(wait)
+        if progress is not None and sender.committed > told:
+            told = sender.committed
+            progress(told)
+
+    if first > scan.n_views or (link.complete and first != scan.n_views):
+        raise InputError(f"{link.address} has {first} views of scan {sender.name}, more than are sent")
+    if first and read_sums(scan, first).total(first) != link.total is not None:
+        raise InputError(f"{link.address} has other views of scan {sender.name}; send this one under another name")
+    start = time.monotonic()
+    for number in range(first, scan.n_views):
+        while rate is not None and (left := start + (number - first) / rate - time.monotonic()) > 0:
+            pump(min(left, _PUMP))
+        columns = view_of(scan, number)
+        while link.waiting >= sender._most:
+            pump(_PUMP)
+        sender._push(columns)
+        pump(0.0)
+    sender._push_end()
+    while link.waiting:
+        pump(_PUMP)
+    sender.finish()
+
+
+def _token(scan: Scan) -> str:
+    """A secret that whoever has all of the scan can make again."""
+    content = repr((scan.n_views, hashes(scan, scan.n_views)))
+    return hashlib.sha256(f"plugstream token of {content}".encode()).hexdigest()[:32]
+
+
+def check_sending(
+    address: str, *, rate: float | None, timeout: float, key: str | Path | None = None
+) -> ClientKeys | None:
+    """Refuse what `send_scan` would refuse whatever the scan is, before there is one; returns the keys."""
     zmq_module()
     check_address(address, remote=True)
     if re.search(r":(\*|0+)$", address):
@@ -83,132 +335,4 @@ def check_sending(address: str, *, rate: float | None, timeout: float) -> None:
         raise InputError(f"the rate must be a number of views a second > 0, not {rate}")
     if not timeout > 0:
         raise InputError(f"the timeout must be a number of seconds > 0, not {timeout}")
-
-
-class _Messages:
-    """The messages of a scan by their sequence, made when they are needed."""
-
-    def __init__(self, scan: Scan, name: str) -> None:
-        self.scan, self.name, self.last = scan, name, scan.n_views + 1
-        self._begin = begin(name, scan.geometry, scan.provenance)
-
-    def __getitem__(self, sequence: int) -> list[bytes]:
-        if sequence == 0:
-            return self._begin
-        if sequence == self.last:
-            return end(self.name, self.scan.n_views)
-        number, geometry = sequence - 1, self.scan.geometry
-        sources = geometry.plane_waves if geometry.transmitters is None else geometry.transmitters
-        assert sources is not None
-        mask = None if geometry.mask is None else geometry.mask[number]
-        return view(self.name, number, self.scan.read(torch.tensor([number])).numpy()[0], sources[number], mask)
-
-    def goodbye(self) -> list[bytes]:
-        return bye(self.name, self.scan.n_views)
-
-
-class _Sender:
-    """Go-back-N: what is acknowledged, what is sent next, and when to try again."""
-
-    def __init__(
-        self, zmq: Any, socket: Any, messages: _Messages, address: str, rate: float | None, window: int, timeout: float
-    ) -> None:
-        self.zmq, self.socket, self.messages, self.address = zmq, socket, messages, address
-        self.rate, self.window, self.timeout = rate, window, timeout
-        self.acked = -1  # the last sequence that was acknowledged, -1 until the receiver says where it is
-        self.safe = -1  # the same, as it last was
-        self.next = 0  # the sequence to send next
-        self.beyond = 0  # the first sequence that was never sent
-        self.again = 0  # messages that were sent again
-        self.start: tuple[float, int] | None = None  # when which sequence was due first
-        self.asked = (-1, 0.0)  # which sequence was asked for again, and when
-        self.reason = ""
-
-    def run(self, progress: Callable[[int], None] | None) -> int:
-        """Send until the end is acknowledged, and return how many messages were sent again."""
-        news = tried = time.monotonic()
-        while self.acked < self.messages.last:
-            now = time.monotonic()
-            if self.next == self.acked + 1 and not self._may_send(now):
-                news = tried = now  # all is acknowledged, and the instrument has no more yet
-            if now - news > self.timeout:
-                raise InputError(self._give_up())
-            if now - tried > _RETRY:
-                self.acked, self.next, tried = -1, 0, now
-            if self._send_what_is_due(now):
-                tried = now
-            if not self.socket.poll(self._wait(now)):
-                continue
-            acked, safe = self.acked, self.safe
-            while self.socket.poll(0):
-                self._listen()
-            if self.acked > acked:
-                tried = time.monotonic()
-            if self.safe != safe:
-                news = time.monotonic()
-                if progress is not None:
-                    progress(min(self.safe, self.messages.last - 1))
-        with suppress(self.zmq.Again):  # should it not arrive, the receiver ends by itself
-            self.socket.send_multipart(self.messages.goodbye(), self.zmq.NOBLOCK)
-        return self.again
-
-    def _may_send(self, now: float) -> bool:
-        if self.next == 0:
-            return True
-        under_way = self.next - self.acked > self.window
-        return self.acked >= 0 and self.next <= self.messages.last and not under_way and now >= self._due()
-
-    def _due(self) -> float:
-        """When the next message may be sent; the end has no time of its own."""
-        if self.rate is None or self.start is None or self.next == self.messages.last:
-            return 0.0
-        return self.start[0] + (self.next - self.start[1]) / self.rate
-
-    def _send_what_is_due(self, now: float) -> bool:
-        before = self.next
-        while self._may_send(now):
-            try:
-                self.socket.send_multipart(self.messages[self.next], self.zmq.NOBLOCK)
-            except self.zmq.Again:  # not connected, or the receiver is behind
-                break
-            self.again += self.next < self.beyond
-            self.next += 1
-            self.beyond = max(self.beyond, self.next)
-        return self.next > before
-
-    def _wait(self, now: float) -> int:
-        """Milliseconds to listen: until the next view is due, and never long."""
-        return int(np.clip(1000 * (self._due() - now), 5, 100))
-
-    def _listen(self) -> None:
-        try:
-            answer = json.loads(self.socket.recv_multipart()[-1])
-            kind, sequence, reason = answer["type"], answer["sequence"], " ".join(str(answer.get("reason", "")).split())
-        except (ValueError, KeyError, TypeError, RecursionError):
-            return  # not an answer of ours
-        if type(sequence) is not int:
-            return
-        if kind == "refuse":
-            raise InputError(f"{self.address} refuses the scan: {reason}")
-        if kind == "ack" and sequence > self.messages.last:
-            raise InputError(f"{self.address} has {sequence} views of scan {self.messages.name}, more than are sent")
-        if kind == "ack" and self.acked < sequence <= self.messages.last:
-            self.start = self.start or (time.monotonic(), sequence + 1)
-            self.acked, self.next = sequence, max(self.next, sequence + 1)
-            if sequence != self.safe:
-                self.safe, self.reason = sequence, ""
-        elif kind == "nak" and 0 <= sequence <= self.next:
-            now, self.reason = time.monotonic(), reason
-            if self.asked[0] != sequence or now - self.asked[1] > _UNDER_WAY:
-                self.asked = (sequence, now)
-                self.next = sequence
-                self.acked = min(self.acked, sequence - 1)  # 0 is wanted where the receiver does not know this sender
-
-    def _give_up(self) -> str:
-        if self.start is None and not self.reason:
-            return f"nobody answered at {self.address} for {self.timeout:g} s; start 'plugstream acquire' there first"
-        why = f" ({self.reason})" if self.reason else ""
-        return (
-            f"{self.address} acknowledged nothing new for {self.timeout:g} s{why}; start 'plugstream acquire' there "
-            "with the same scan, and this command again: it goes on after the last view that is safe"
-        )
+    return None if key is None else ClientKeys.load(key)

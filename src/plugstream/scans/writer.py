@@ -25,7 +25,7 @@ from plugstream.scans.places import LocalFiles
 from plugstream.scans.scan import Scan, check_finite, check_truth
 from plugstream.scans.store import open_scan, read_attributes
 
-__all__ = ["ScanWriter", "difference", "save_scan", "whole_scan"]
+__all__ = ["ScanWriter", "check_views", "difference", "save_scan", "whole_scan"]
 
 # A shard is what a commit writes again while it fills, so it is small; and yet a scan is not a million files.
 _SHARD_BYTES = 4 << 20
@@ -107,25 +107,14 @@ class ScanWriter:
         """
         if self._complete:
             raise InputError(f"the scan {self.path} is finished; no view can be added")
-        given = {"transmitters": transmitters, "plane_waves": plane_waves, "fields": fields}
-        present = {name: np.asarray(value) for name, value in given.items() if value is not None}
-        geometry = self.setup.geometry(**present, mask=None if mask is None else np.asarray(mask))
-        rows = np.asarray(data)
-        want = (geometry.n_views, geometry.n_receivers)
-        if rows.shape != want:
-            raise InputError(
-                f"data has shape {rows.shape}, but with these positions it must be (B, receivers) = {want}"
-            )
-        with np.errstate(over="ignore"):  # what complex64 cannot hold becomes infinite, and is refused
-            rows = np.ascontiguousarray(rows, dtype=np.complex64)
-        check_finite(torch.from_numpy(rows), geometry.mask, self.appended)
-        (source,) = present
+        sources = {"transmitters": transmitters, "plane_waves": plane_waves, "fields": fields}
+        columns = check_views(self.setup, data, sources, mask, self.appended)
+        source, want = list(columns)[1], columns["data"].shape
         before = [name for name in SOURCES if name in self._columns]
         if before not in ([], [source]):
             raise InputError(f"the scan {self.path} has {before[0]}, so {source} cannot be added to it")
-        columns = {"data": rows, source: getattr(geometry, source)}
-        if geometry.mask is not None or "mask" in self._columns:
-            columns["mask"] = np.ones(want, dtype=bool) if geometry.mask is None else geometry.mask
+        if "mask" in self._columns:
+            columns.setdefault("mask", np.ones(want, dtype=bool))
         with self._guarded():
             if "mask" in columns and "mask" not in self._columns and self.appended:
                 self._add_column("mask").append(np.ones((self.appended, want[1]), dtype=bool))
@@ -273,6 +262,27 @@ class ScanWriter:
             layout = row_layout(name, row, self._views_per_shard)
             self._columns[name] = _Column((where or self.path) / name, layout)
         return self._columns[name]
+
+
+def check_views(
+    setup: Setup, data: ArrayLike, sources: Mapping[str, ArrayLike | None], mask: ArrayLike | None, first: int
+) -> dict[str, NDArray[Any]]:
+    """The columns of views as a scan has them, data first, its source second; views that no scan can have are refused.
+
+    Arguments: as of `ScanWriter.append`, with the sources by name; first, the number of the first of these views.
+    """
+    present = {name: np.asarray(value) for name, value in sources.items() if value is not None}
+    geometry = setup.geometry(**present, mask=None if mask is None else np.asarray(mask))
+    rows = np.asarray(data)
+    want = (geometry.n_views, geometry.n_receivers)
+    if rows.shape != want:
+        raise InputError(f"data has shape {rows.shape}, but with these positions it must be (B, receivers) = {want}")
+    with np.errstate(over="ignore"):  # what complex64 cannot hold becomes infinite, and is refused
+        rows = np.ascontiguousarray(rows, dtype=np.complex64)
+    check_finite(torch.from_numpy(rows), geometry.mask, first)
+    (source,) = present
+    columns = {"data": rows, source: getattr(geometry, source)}
+    return columns if geometry.mask is None else {**columns, "mask": geometry.mask[:]}
 
 
 class _Column:
