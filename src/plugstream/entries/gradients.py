@@ -1,0 +1,43 @@
+"""The gradients of proximal gradient methods by name: the mean over a batch, or with its variance reduced."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pydantic import Field
+
+from plugstream.registry import Options, register
+
+if TYPE_CHECKING:
+    from plugstream.algorithms import Estimator
+
+__all__ = ["RefreshOptions"]
+
+
+class RefreshOptions(Options):
+    """Of loopless SVRG."""
+
+    refresh: float | None = Field(
+        None, gt=0, le=1, description="probability of a full pass in a step; batch / views if not given"
+    )
+
+
+@register("gradient", "plain", "the mean over the batch", grows=True)
+def build_plain(options: Options, seed: int) -> Estimator:
+    from plugstream.algorithms import Plain
+
+    return Plain()
+
+
+@register("gradient", "saga", "corrected by what is remembered of every view")
+def build_saga(options: Options, seed: int) -> Estimator:
+    from plugstream.algorithms import SAGA
+
+    return SAGA()
+
+
+@register("gradient", "svrg", "corrected by a full pass now and then", options=RefreshOptions)
+def build_svrg(options: RefreshOptions, seed: int) -> Estimator:
+    from plugstream.algorithms import SVRG
+
+    return SVRG(options.refresh, seed)

@@ -1,0 +1,61 @@
+"""The losses by name: how a prediction is compared with the data."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pydantic import Field
+
+from plugstream.registry import Options, register
+
+if TYPE_CHECKING:
+    from plugstream.losses import Loss
+
+__all__ = ["AmplitudeOptions", "HuberOptions", "PoissonOptions"]
+
+
+class HuberOptions(Options):
+    """Of the Huber loss."""
+
+    delta: float = Field(1.0, gt=0, description="misfit beyond which a datum counts less, in the data's unit")
+
+
+class PoissonOptions(Options):
+    """Of the Poisson loss."""
+
+    background_counts: float = Field(0.0, ge=0, description="counts that are expected without the object")
+    floor: float = Field(1.0, gt=0, description="counts below which the logarithm is continued by its parabola")
+
+
+class AmplitudeOptions(Options):
+    """Of the amplitude loss."""
+
+    roots: bool = Field(False, description="the data is the root of intensities", json_schema_extra={"switch": True})
+
+
+@register("loss", "gaussian", "least squares: independent Gaussian noise of one strength")
+def build_gaussian(options: Options) -> Loss:
+    from plugstream.losses import Gaussian
+
+    return Gaussian()
+
+
+@register("loss", "huber", "Gaussian noise with outliers", options=HuberOptions)
+def build_huber(options: HuberOptions) -> Loss:
+    from plugstream.losses import Huber
+
+    return Huber(options.delta)
+
+
+@register("loss", "poisson", "counts", options=PoissonOptions)
+def build_poisson(options: PoissonOptions) -> Loss:
+    from plugstream.losses import Poisson
+
+    return Poisson(options.background_counts, options.floor)
+
+
+@register("loss", "amplitude", "intensities of waves, by their roots", options=AmplitudeOptions)
+def build_amplitude(options: AmplitudeOptions) -> Loss:
+    from plugstream.losses import Amplitude
+
+    return Amplitude(options.roots)

@@ -1,0 +1,69 @@
+"""The samplers by name: which views each step uses."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pydantic import Field
+
+from plugstream.registry import Options, register
+
+if TYPE_CHECKING:
+    from plugstream.fidelity import Fidelity
+    from plugstream.sampling import Sampler
+
+__all__ = ["BatchOptions", "DrawOptions"]
+
+
+class BatchOptions(Options):
+    """Of samplers that take a few views a step, by a rule."""
+
+    batch: int = Field(10, ge=1, description="views in a step")
+
+
+class DrawOptions(BatchOptions):
+    """Of samplers that draw views at random."""
+
+    seed: int = Field(0, ge=0, lt=2**128, description="seed of the draws")
+
+
+@register("sampler", "uniform", "independent views, with replacement: the paper's", options=DrawOptions, grows=True)
+def build_uniform(options: DrawOptions, fidelity: Fidelity) -> Sampler:
+    from plugstream.sampling import Uniform
+
+    return Uniform(options.batch, options.seed)
+
+
+@register("sampler", "epochs", "every view once before any comes again, shuffled", options=DrawOptions, grows=True)
+def build_epochs(options: DrawOptions, fidelity: Fidelity) -> Sampler:
+    from plugstream.sampling import Epochs
+
+    return Epochs(options.batch, options.seed)
+
+
+@register("sampler", "shifted", "evenly spaced views, moved on by one a step", options=BatchOptions, grows=True)
+def build_shifted(options: BatchOptions, fidelity: Fidelity) -> Sampler:
+    from plugstream.sampling import Shifted
+
+    return Shifted(options.batch)
+
+
+@register("sampler", "importance", "views drawn by their Lipschitz constants, weighted to match", options=DrawOptions)
+def build_importance(options: DrawOptions, fidelity: Fidelity) -> Sampler:
+    from plugstream.sampling import Importance
+
+    return Importance(options.batch, fidelity.lipschitz_views, options.seed)  # type: ignore[attr-defined]
+
+
+@register("sampler", "fixed", "the same evenly spaced views in every step", options=BatchOptions)
+def build_fixed(options: BatchOptions, fidelity: Fidelity) -> Sampler:
+    from plugstream.sampling import Fixed, evenly_spaced
+
+    return Fixed(tuple(evenly_spaced(options.batch, fidelity.n_views).tolist()))
+
+
+@register("sampler", "all", "every view in every step: the batch algorithms", grows=True)
+def build_all(options: Options, fidelity: Fidelity) -> Sampler:
+    from plugstream.sampling import All
+
+    return All()
