@@ -177,7 +177,7 @@ def test_ctrl_c_saves_the_best_so_far(scan, tmp_path):
         (["simulate", "{tmp}/s.zarr", "--radius", "0.1"], "cuts the image, whose corners are at"),
         (["simulate", "{tmp}/s.zarr", "--size", "2"], "simulate.size = 2 cannot be used"),
         (["info", "{tmp}"], "is not a scan"),
-        (["imagine"], "invalid choice: 'imagine'"),
+        (["imagine"], "there is no command 'imagine'"),
         ([], "required: COMMAND"),
     ],
 )

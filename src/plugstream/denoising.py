@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -9,11 +11,34 @@ from numpy.typing import NDArray
 from plugstream.denoisers.base import Denoiser
 from plugstream.errors import InputError
 
-__all__ = ["OPPONENT", "denoise_picture"]
+__all__ = ["OPPONENT", "check_sigma", "denoise_picture"]
 
 # Brightness, red against blue, green against both. Orthonormal, so white noise keeps its strength in every channel,
 # and uncorrelated for natural pictures, so that denoising one channel at a time loses little.
 OPPONENT = np.array([[1, 1, 1], [1, 0, -1], [1, -2, 1]]) / np.sqrt([[3], [2], [6]])
+
+
+def check_sigma(sigma: float, pixels: NDArray[np.float64], stored: np.dtype[Any], text: str) -> str | None:
+    """Refuse a noise level on another scale than an 8 or 16-bit picture's, before any work, and doubt any other's.
+
+    Whole numbers are read as values from 0 to 1, where no noise has a standard deviation above 1: who writes 25 means
+    25/255. Floating point values are as they are; where sigma is more than all of them span, that is returned in words.
+
+    Arguments: sigma; pixels, as read; stored, the type in the file; text, sigma as it was written.
+    """
+    if np.issubdtype(stored, np.integer):
+        if sigma <= 1:
+            return None
+        most = np.iinfo(stored).max
+        meant = f"did you mean {text}/{most}" if sigma <= most else f"write it as a fraction such as 25/{most}"
+        raise InputError(
+            f"sigma {text} is too large: values of {8 * stored.itemsize}-bit pictures are taken as 0 to 1; {meant}? "
+            "--large-sigma uses it as it is"
+        )
+    finite = pixels[np.isfinite(pixels)]
+    if not finite.size or not sigma > float(np.ptp(finite)) > 0:
+        return None
+    return f"sigma {text} is more than all values of the picture span, from {finite.min():.4g} to {finite.max():.4g}"
 
 
 def denoise_picture(

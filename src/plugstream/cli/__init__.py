@@ -35,7 +35,7 @@ _COMMANDS = {
     "import": "make a scan from an Institut Fresnel, HDF5 or NPZ file",
     "acquire": "receive a scan from an instrument, view by view",
     "keys": "make keys, so that acquire lets in a known instrument and nobody else",
-    "info": "describe a scan",
+    "info": "describe a scan, or the folder of a run",
     "verify": "read every byte of a scan, and name the views that are damaged",
     "denoise": "remove noise from a picture: PNG, TIFF or NPY, grey or colour",
     "denoisers": "list the denoisers, with what is known of each",
@@ -71,6 +71,10 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--version", action="version", version=f"plugstream {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, parser_class=_Parser)
     wanted = next((word for word in arguments if not word.startswith("-")), None)
+    if wanted is not None and wanted not in _COMMANDS:
+        near = difflib.get_close_matches(wanted, _COMMANDS, n=1, cutoff=0.5)
+        hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(_COMMANDS)}"
+        raise InputError(f"there is no command {wanted!r}; {hint}")
     for name, text in _COMMANDS.items():
         command = commands.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".")
         if name == wanted:  # describing settings needs pydantic, so only for the command that is used

@@ -17,7 +17,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What the command has besides settings."""
     parser.add_argument("picture", type=Path, help="the noisy picture")
     parser.add_argument("out", type=Path, help="the picture to make, of the same bits: .png, .tif or .npy")
-    parser.add_argument("--sigma", required=True, help="the noise's standard deviation, such as 15/255 or 0.06")
+    parser.add_argument(
+        "--sigma",
+        required=True,
+        help="the noise's standard deviation, such as 15/255 or 0.06; 8 and 16-bit pictures have values from 0 to 1",
+    )
+    parser.add_argument("--large-sigma", action="store_true", help="use a sigma above 1 for an 8 or 16-bit picture")
 
 
 def run(parsed: argparse.Namespace) -> int:
@@ -27,7 +32,7 @@ def run(parsed: argparse.Namespace) -> int:
     settings, sigma = settings_of(parsed, _DENOISE), parse_value(parsed.sigma)
     if not isinstance(sigma, int | float) or not 0 <= sigma < float("inf"):
         raise InputError(f"sigma must be a number >= 0 such as 15/255, not {parsed.sigma}")
-    from plugstream.denoising import denoise_picture
+    from plugstream.denoising import check_sigma, denoise_picture
     from plugstream.recipes import make_denoiser, prepare_device
     from plugstream.runs.images import check_writable, read_picture, write_picture
 
@@ -35,6 +40,9 @@ def run(parsed: argparse.Namespace) -> int:
     denoiser = make_denoiser(settings.denoiser)
     pixels, stored = read_picture(parsed.picture)
     check_writable(parsed.out, pixels.ndim, stored)
+    doubt = None if parsed.large_sigma else check_sigma(float(sigma), pixels, stored, parsed.sigma)
+    if doubt is not None:
+        say(f"warning: {doubt}; is it on their scale?")
     write_picture(parsed.out, denoise_picture(pixels, denoiser, float(sigma), device=device, dtype=dtype), stored)
     say(f"wrote {parsed.out}")
     return 0

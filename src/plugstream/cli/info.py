@@ -1,8 +1,9 @@
-"""Describe a scan, or a file that can be imported."""
+"""Describe a scan, the folder of a run, or a file that can be imported."""
 
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 from typing import Any
 
 from plugstream.cli.common import scan_place
@@ -15,12 +16,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "scan",
         type=scan_place,
-        help="a scan: a Zarr folder, a zip file of one, or an fsspec address; or a file to import",
+        help="a scan: a Zarr folder, a zip file of one, or an fsspec address; the folder of a run; or a file to import",
     )
 
 
 def run(parsed: argparse.Namespace) -> int:
-    """Describe a scan, or a file that can be imported."""
+    """Describe a scan, the folder of a run, or a file that can be imported."""
+    if isinstance(parsed.scan, Path) and any((parsed.scan / name).is_file() for name in ("run.json", "events.jsonl")):
+        from plugstream.runs.describe import describe_run
+
+        _show(describe_run(parsed.scan))
+        return 0
     import math
 
     import numpy as np
@@ -60,9 +66,13 @@ def run(parsed: argparse.Namespace) -> int:
         "truth": "known" if scan.truth is not None else "not known",
         "provenance": ", ".join(_plain(f"{key} {value}") for key, value in scan.provenance.items()) or "unknown",
     }
-    for name, text in rows.items():
-        print(f"{name:<12}{text}")
+    _show(rows)
     return 0
+
+
+def _show(rows: dict[str, str]) -> None:
+    for name, text in rows.items():
+        print(f"{name:<12}{_plain(text)}")
 
 
 def _plain(text: str, most: int = 300) -> str:

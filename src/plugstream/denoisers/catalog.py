@@ -32,7 +32,7 @@ _SKIMAGE = {"licence": "BSD-3-Clause", "needs": "skimage", "cpu": "NumPy", "cuda
 @dataclass(frozen=True)
 class Options:
     """What a person can say of a denoiser besides its name. Options that a denoiser has no use for are refused, but
-    for the bounds, which hold for all, and those that only tune (profile, white, tol, max_iterations).
+    for the bounds, which hold for all.
 
     Arguments:
         low, high: bounds of the image; denoisers that cannot keep them are given an image clipped to them.
@@ -76,7 +76,7 @@ class Entry:
             D = prox_{sigma^2 r}; "range", the spread of values that are averaged; or "unused".
         noise: sigma for noise of standard deviation s and values from 0 to 1, as a function of s.
         needs: the module that it needs installed. files: the weights that come with it, as a pattern.
-        takes: the options besides bounds and tuning that it has a use for.
+        takes: the options besides bounds that it has a use for.
         bounded: it keeps the bounds itself.
     """
 
@@ -176,10 +176,9 @@ def make(name: str, options: Options | None = None, *, damping: float | None = N
 
 
 def _check_options(name: str, entry: Entry, options: Options) -> None:
-    always = {"low", "high", "profile", "white", "tol", "max_iterations"}
     for option in fields(Options):
-        given = getattr(options, option.name)
-        if option.name in always | entry.takes or given is option.default or given == option.default:
+        value = getattr(options, option.name)
+        if option.name in {"low", "high"} | entry.takes or value is option.default or value == option.default:
             continue
         users = [other.name for other in CATALOG.values() if option.name in other.takes]
         raise InputError(f"{name} has no use for {option.name}; leave it out, or choose {' or '.join(users)}")
@@ -275,9 +274,10 @@ _PROX = "the exact prox of a convex function, up to tol"
 def _entries() -> Iterator[Entry]:
     fast: dict[str, Any] = {"cpu": "native", "cuda": "Triton"}
     tv: dict[str, Any] = {"sigma": "weight", "averaged": 0.5, "why": _PROX, "bounded": True, **fast}
+    tv["takes"] = frozenset({"tol", "max_iterations"})
     yield Entry("tv", "piecewise constant images", _tv, noise=_total_variation(0.8), **tv)
     yield Entry("tv-anisotropic", "piecewise constant, upright edges", _tv, noise=_total_variation(0.64), **tv)
-    yield Entry("bm3d", "self-similar images", _bm3d, **fast)
+    yield Entry("bm3d", "self-similar images", _bm3d, takes=frozenset({"profile"}), **fast)
     yield Entry(
         "nlm",
         "self-similar images",
@@ -286,7 +286,7 @@ def _entries() -> Iterator[Entry]:
         takes=frozenset({"guide"}),
         **fast,
     )
-    weights = frozenset({"weights"})
+    weights = frozenset({"weights", "white"})
     yield Entry("tnrd", "photographs, trained", _tnrd, files="tnrd/weights/*.safetensors", takes=weights, **fast)
     yield Entry(
         "ridge",
@@ -295,7 +295,7 @@ def _entries() -> Iterator[Entry]:
         averaged=0.5,
         why="the prox of a convex sum of ridge functions, by construction, up to tol",
         files="weights/ridge.safetensors",
-        takes=weights,
+        takes=weights | {"tol", "max_iterations"},
     )
     prox: dict[str, Any] = {"averaged": 0.5, "why": "a prox in closed form"}
     yield Entry("soft", "sparse images", _simple, sigma="weight", noise=math.sqrt, **prox)

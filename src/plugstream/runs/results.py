@@ -100,7 +100,8 @@ def _history(history: dict[str, Series]) -> str:
     return file.getvalue()
 
 
-def _title(settings: Settings, result: Result[State], past: Past) -> str:
+def title_of(settings: Settings, left_out: str = "") -> str:
+    """What a run does: algorithm, denoiser, and how many views a step, with what is left out of them."""
     s, a = settings.sampler, settings.algorithm
     if a.name in ("admm", "hqs"):
         name = f"PnP-{a.name.upper()}"
@@ -110,6 +111,11 @@ def _title(settings: Settings, result: Result[State], past: Past) -> str:
         name = f"PnP-{'SGD' if a.gradient == 'plain' else a.gradient.upper()}"
         name += "" if a.momentum == "none" else ", accelerated"
     views = "all views" if s.name == "all" else f"{s.batch} views a step ({s.name})"
+    return f"{name}, {Path(settings.denoiser.name).name}, {views}{left_out}"
+
+
+def _title(settings: Settings, result: Result[State], past: Past) -> str:
+    left_out = ""
     if past.records and (damaged := past.records[-1].damaged):
-        views += f", {len(damaged)} damaged of {past.records[-1].views} left out"
-    return f"{name}, {Path(settings.denoiser.name).name}, {views}: {result.state.k} steps in {result.time:.1f} s"
+        left_out = f", {len(damaged)} damaged of {past.records[-1].views} left out"
+    return f"{title_of(settings, left_out)}: {result.state.k} steps in {result.time:.1f} s"
