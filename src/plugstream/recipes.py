@@ -14,6 +14,7 @@ from plugstream.denoisers.catalog import Options, make
 from plugstream.errors import InputError
 from plugstream.fidelity import LeastSquares
 from plugstream.models.born import BornModel, choose_method
+from plugstream.progress import report
 from plugstream.sampling import All, Epochs, Fixed, Importance, Sampler, Shifted, Uniform, evenly_spaced
 from plugstream.scans.geometry import BornGeometry, Grid
 from plugstream.schedules import Geometric, OverL, at, parse_step
@@ -72,6 +73,7 @@ def make_geometry(settings: Settings) -> BornGeometry:
 
 def make_model(geometry: BornGeometry, compute: ComputeSettings) -> BornModel:
     """The forward model on the device asked for."""
+    report(f"building the model of {geometry.n_views} views")
     device, dtype = prepare_device(compute)
     return BornModel(geometry, method=compute.method, eps=compute.eps, device=device, dtype=dtype)
 

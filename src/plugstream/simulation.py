@@ -13,6 +13,7 @@ from plugstream.arrays import Array, as_tensor
 from plugstream.errors import InputError
 from plugstream.models.base import check_shape
 from plugstream.models.born import BornModel
+from plugstream.progress import report
 from plugstream.scans.scan import MemoryScan
 
 __all__ = ["add_noise", "simulate"]
@@ -35,6 +36,7 @@ def simulate(
         raise InputError(f"simulate takes one image (H, W), not a stack of shape {tuple(image.shape)}")
     if not bool(torch.isfinite(image).all()):
         raise InputError("the image holds NaN or infinity")
+    report(f"simulating {model.n_views} views")
     clean = model.forward(image.to(device=model.device, dtype=model.dtype)).cpu()
     mask = None if model.geometry.mask is None else torch.from_numpy(model.geometry.mask[:])
     data = add_noise(clean, snr, seed=seed, mask=mask)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
@@ -22,6 +23,7 @@ from plugstream.errors import InputError
 from plugstream.fidelity import Fidelity
 from plugstream.linalg import inner, norm
 from plugstream.monitors import Distance, Measure, Monitor
+from plugstream.progress import Listener, listening, report
 from plugstream.sampling import a_few
 
 if TYPE_CHECKING:
@@ -171,6 +173,7 @@ def solve(
     distance_limit: float | None = None,
     divergence: float | None = 1e4,
     callbacks: Iterable[Callable[[Progress[S]], bool | None]] = (),
+    progress: Listener | None = None,
 ) -> Result[S]:
     """Run an algorithm, measure now and then, and stop for a stated reason.
 
@@ -189,7 +192,38 @@ def solve(
             where that is larger, as it is where the denoiser's first images are next to nothing.
         callbacks: called with a `Progress` before the first step, after each, and once more if something is measured at
             the end; one that returns True ends the run.
+        progress: called now and then with what is being done, how much of it and of how much, also while L is estimated
+            before the first step (`plugstream.progress`); silent if not given.
     """
+    with listening(progress):
+        return _solve(
+            algorithm,
+            image,
+            iterations,
+            state,
+            resume,
+            monitors,
+            every,
+            time_limit,
+            distance_limit,
+            divergence,
+            callbacks,
+        )
+
+
+def _solve(
+    algorithm: Algorithm[S],
+    image: Array | None,
+    iterations: int,
+    state: S | None,
+    resume: Snapshot[S] | None,
+    monitors: Sequence[Monitor],
+    every: int,
+    time_limit: float | None,
+    distance_limit: float | None,
+    divergence: float | None,
+    callbacks: Iterable[Callable[[Progress[S]], bool | None]],
+) -> Result[S]:
     if iterations < 0 or every < 1:
         raise InputError(f"iterations must be >= 0 and every >= 1, not {iterations} and {every}")
     if sum(given is not None for given in (image, state, resume)) > 1:
@@ -208,7 +242,9 @@ def solve(
     reason = Stop.ITERATIONS
     try:
         run.tell(run.measure())
+        end = run.state.k + iterations if iterations < sys.maxsize else 0
         for _ in range(iterations):
+            report("steps", run.state.k, end)
             run.step()
             size = run.size()
             if not math.isfinite(size) or run.grew(size, divergence):

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, get_args
 
 from plugstream import __version__
 from plugstream.cli.common import TRUST_HELP
+from plugstream.cli.heartbeat import keep_informed
 from plugstream.errors import InputError
 
 if TYPE_CHECKING:
@@ -45,12 +46,17 @@ _COMMANDS = {
     "certify": "say what is proved of a denoiser, and measure the rest",
 }
 
+# What these write in a file or pipe is theirs alone: one does little, the other waits for an instrument.
+_OWN_OUTPUT = ("acquire", "denoisers", "info")
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return its exit status: 0 done, 1 diverged, 2 a mistake in the input, 130 interrupted."""
     try:
         parsed = _parse(list(sys.argv[1:] if arguments is None else arguments))
-        return int(_module(parsed.command).run(parsed))
+        plain = arguments is None and parsed.command not in _OWN_OUTPUT  # a call may have its output read by a program
+        with keep_informed(f"{parsed.command}: loading the libraries", plain=plain):
+            return int(_module(parsed.command).run(parsed))
     except InputError as error:
         print(f"plugstream: {error}", file=sys.stderr)
         return 2

@@ -16,6 +16,7 @@ from plugstream.algorithms import State
 from plugstream.bounds import on_bounds
 from plugstream.files import sync_folder
 from plugstream.image_space import ImageSpace
+from plugstream.progress import report
 from plugstream.runs.events import measurements
 from plugstream.runs.folder import write_text
 from plugstream.runs.images import save_image
@@ -46,12 +47,14 @@ def write_results(
 
     Arguments: notes, on what a person should know of the image, which stand in the report.
     """
+    report("writing the results")
     space = ImageSpace.of(scan)
     save_image(result.image, folder / "result", space)
     save_image(backprojection, folder / "backprojection", space)
     if scan.truth is not None:
         save_image(torch.from_numpy(scan.truth), folder / "truth", space)
     write_text(folder / "history.csv", _history(result.history))
+    report("drawing the report")
     draw_report(
         folder / "report.png",
         space=space,

@@ -25,6 +25,7 @@ from plugstream.errors import DamagedError, InputError, PlugstreamWarning
 from plugstream.fidelity import LeastSquares
 from plugstream.models.born import BornModel
 from plugstream.monitors import PSNR, SNR, SSIM, Cost, Distance, Monitor
+from plugstream.progress import report
 from plugstream.quality import WINDOW
 from plugstream.recipes import check, make_algorithm, make_model
 from plugstream.runs.checkpoints import Checkpoints, Saved
@@ -221,6 +222,7 @@ class _Session:
             return
         low, text = d.least, "the image is kept below its upper bound alone"
         if low is not None:
+            report("asking the data for the bounds of the image")
             preference = prefer_bounds(fidelity)
             low, text = preference.low, preference.reason
         self.log.add("note", text=text)
@@ -305,6 +307,7 @@ class _Session:
         some = None if population is None else a_few(fidelity.available, _BACKPROJECTED)
         if some is not None:
             log.add("note", text=f"the back-projection is of {len(some)} views")
+        report("forming the back-projection")
         return result, fidelity.backprojection(some)
 
     def _measured_views(self, fidelity: LeastSquares) -> torch.Tensor | None:

@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from plugstream.errors import DamagedError, InputError
+from plugstream.progress import report
 from plugstream.scans.chunks import ChunkReader, Layout
 from plugstream.scans.geometry import BornGeometry, Rows
 from plugstream.scans.layout import FORMAT, SOURCES, VERSION, Commit, checksum, setup_of
@@ -135,6 +136,7 @@ class StoredScan:
 
     def load(self) -> MemoryScan:
         """The whole scan in memory, checked for NaN and infinity."""
+        report(f"reading {self.nbytes / 1e6:.3g} MB of the scan")
         mask, fields = (None if rows is None else rows[:] for rows in (self.geometry.mask, self.geometry.fields))
         geometry = replace(self.geometry, mask=mask, fields=fields)
         data = self.read()
@@ -152,6 +154,7 @@ class StoredScan:
         bad = {view: what for view, what in self._spoiled.items() if view >= first}
         mask = self.geometry.mask
         for views in self.blocks(first):
+            report("reading every view", int(views[0]), self.n_views)
             numbers = np.setdiff1d(views.numpy(), list(self._spoiled))
             for rows in self._on_disk():
                 numbers, _ = _what_can_be_read(rows.__getitem__, numbers, bad)

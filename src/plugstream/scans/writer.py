@@ -18,6 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from plugstream.errors import InputError
 from plugstream.files import lock_folder, sync_folder, write_whole
+from plugstream.progress import report
 from plugstream.scans.chunks import ChunkReader, Layout, encode_shard
 from plugstream.scans.geometry import BornGeometry, Setup
 from plugstream.scans.layout import FILL, SOURCES, Commit, describe, row_layout
@@ -358,6 +359,7 @@ def save_scan(scan: Scan, path: str | Path) -> None:
         ScanWriter(partial, geometry, provenance=scan.provenance, truth=truth, views_per_shard=per_shard) as writer,
     ):
         for start in range(0, geometry.n_views, per_shard):
+            report("writing the scan", start, geometry.n_views)
             views = torch.arange(start, min(start + per_shard, geometry.n_views))
             some = geometry.with_views(views.numpy())
             data = scan.read(views).numpy()  # first, since masks and fields on a disk are read with it
