@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import secrets
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -17,20 +18,67 @@ def write_whole(path: Path, parts: Iterable[bytes | memoryview]) -> None:
     """Write a file so that whoever looks, whenever, finds the old one or the new one, also after a power cut.
 
     It is written beside its place, flushed to the disk and renamed. The rename outlasts a power cut once
-    `sync_folder` was called for its folder; the caller does that once for many files.
+    `sync_folder` was called for its folder; the caller does that once for many files. Beside its place is a new file of
+    a name that nobody can know before, never one that is there, so that a link which somebody planted is not followed.
+    What a process that was killed had begun to write to the same place is removed.
     """
-    temporary = path.with_name(f".{path.name}.new")
+    handle, temporary = _open_beside(path)
     try:
-        with temporary.open("wb") as file:
+        with os.fdopen(handle, "wb") as file:
             for part in parts:
                 file.write(part)
             file.flush()
             os.fsync(file.fileno())
-        temporary.replace(path)
+            temporary.replace(path)  # before it is closed and unlocked, and could be taken for a leftover
     except BaseException:
         with contextlib.suppress(OSError):  # what went wrong first is what is told
             temporary.unlink(missing_ok=True)
         raise
+
+
+def _open_beside(path: Path) -> tuple[int, Path]:
+    """A new file beside `path`, locked for as long as it is open, and its name: .NAME.16-digits.new."""
+    _remove_left(path)
+    while True:
+        temporary = path.with_name(f"{_beside(path)}{secrets.token_hex(8)}.new")
+        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:  # somebody takes it for a leftover at this instant, and removes it
+            os.close(handle)
+            continue
+        except OSError:  # a file system without locks: nobody removes anything there
+            return handle, temporary
+        if os.fstat(handle).st_nlink:
+            return handle, temporary
+        os.close(handle)
+
+
+def _remove_left(path: Path) -> None:
+    """Remove what writers of `path` left that are no more: their files are not locked by anybody."""
+    begin = _beside(path)
+    try:
+        names = [name for name in os.listdir(path.parent) if name.startswith(begin) and name.endswith(".new")]
+    except OSError:
+        return  # which is told when it is written to
+    for name in names:
+        if len(name) != len(begin) + 20:  # of another file, whose name begins alike
+            continue
+        with contextlib.suppress(OSError):
+            handle = os.open(path.with_name(name), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                path.with_name(name).unlink()
+            finally:
+                os.close(handle)
+
+
+def _beside(path: Path) -> str:
+    """How the names of files beside `path` begin; a name that is as long as a file system takes is cut."""
+    name = f".{path.name}."
+    while len(os.fsencode(name)) > 255 - 20:
+        name = f"{name[:-2]}."
+    return name
 
 
 def sync_folder(folder: Path) -> None:
@@ -48,7 +96,7 @@ def lock_folder(folder: Path, what: str) -> int:
     When the process ends, however it ends, the system unlocks it. `what` names the folder in messages: "the scan x".
     """
     try:
-        handle = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        handle = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
     except OSError as error:
         raise InputError(f"cannot write to {what}: {error.strerror}") from error
     try:
