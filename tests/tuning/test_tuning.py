@@ -176,6 +176,7 @@ def test_tune_over_step_and_momentum_is_no_worse_and_goes_on_from_its_journal(sm
     assert (tmp_path / "c.jsonl").read_text().splitlines(keepends=True) == whole
 
 
+@pytest.mark.filterwarnings("ignore:sigma .* that was tried")  # of the range of one value, which only scores it
 @pytest.mark.parametrize("by", ["held-out", "discrepancy"])
 def test_tune_without_a_truth_comes_near_the_best(small_scan, tmp_path, by):
     import dataclasses

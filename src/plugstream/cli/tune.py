@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import argparse
 import shlex
+import warnings
 from pathlib import Path
 
 from plugstream.cli.common import say, scan_place, settings_of, trust_flag
-from plugstream.errors import InputError
+from plugstream.errors import InputError, PlugstreamWarning
 
 SECTIONS: tuple[str, ...] = ("algorithm", "sampler", "denoiser", "compute")
 
@@ -23,6 +24,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--sigma-low", type=float, default=5e-4, help="least sigma (0.0005)")
     parser.add_argument("--sigma-high", type=float, default=0.1, help="largest sigma (0.1)")
     parser.add_argument("--evaluations", type=int, default=12, help="reconstructions to find sigma with (12)")
+    parser.add_argument(
+        "--widenings", type=int, default=4, help="how often to go beyond that range where the best is at its end (4)"
+    )
     parser.add_argument("--held", type=float, default=0.1, help="part of the views to judge by (0.1)")
     parser.add_argument(
         "--noise", type=float, metavar="DB", help="input SNR of the data, for the discrepancy principle"
@@ -53,19 +57,26 @@ def run(parsed: argparse.Namespace) -> int:
         evaluations=parsed.evaluations,
         held=parsed.held,
         noise=parsed.noise,
+        widenings=parsed.widenings,
     )
     journal = parsed.out.with_suffix(".jsonl")
     say(f"searching {', '.join(plan.over)} by {plan.by}; {journal} keeps what was tried")
     try:
-        best, score = tune_scan(scan, settings, plan, journal, say)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always", PlugstreamWarning)
+            best, score = tune_scan(scan, settings, plan, journal, say)
     except KeyboardInterrupt:
         say(f"stopped; the same command goes on from {journal}")
         return 130
     where, saved = (shlex.quote(str(path)) for path in (parsed.scan, parsed.out))
     command = f"plugstream reconstruct {where} --settings {saved}{trust_flag(best)}"
+    remarks = list(dict.fromkeys(str(warning.message) for warning in caught))
     header = f"plugstream {__version__} tune, by {plan.by}: {score:.3f} dB\nuse with: {command}"
+    header = "\n".join([header, *(f"warning: {remark}" for remark in remarks)])
     write_whole(parsed.out, [to_toml(best, header).encode()])
     a = best.algorithm
     say(f"sigma {a.sigma:.5g}, step {a.step_size}, momentum {a.momentum}: {score:.2f} dB by {plan.by}")
+    for remark in remarks:
+        say(f"warning: {remark}")
     say(f"wrote {parsed.out}; use it with: {command}")
     return 0

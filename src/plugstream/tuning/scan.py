@@ -23,8 +23,8 @@ from plugstream.scans.scan import Scan, fingerprint
 from plugstream.settings import Settings, resolve, with_low
 from plugstream.solver import solve
 from plugstream.tuning.journal import Journal
-from plugstream.tuning.scores import discrepancy_score, held_out_score, split_views
-from plugstream.tuning.search import golden_section, successive_halving
+from plugstream.tuning.scores import held_out_score, residual_excess, split_views
+from plugstream.tuning.search import golden_section, largest_crossing, successive_halving
 
 __all__ = ["Plan", "tune_scan"]
 
@@ -51,6 +51,7 @@ class Plan:
     evaluations: int = 12
     held: float = 0.1
     noise: float | None = None
+    widenings: int = 4
 
     def __post_init__(self) -> None:
         if self.by not in ("snr", "held-out", "discrepancy"):
@@ -63,6 +64,8 @@ class Plan:
             raise InputError(f"sigma is searched from low to high, 0 < low < high, not from {self.low} to {self.high}")
         if self.evaluations < 5:
             raise InputError(f"at least 5 evaluations are needed, not {self.evaluations}")
+        if self.widenings < 0:
+            raise InputError(f"the range of sigma can be widened 0 times or more, not {self.widenings}")
 
 
 def tune_scan(
@@ -70,10 +73,14 @@ def tune_scan(
 ) -> tuple[Settings, float]:
     """The settings with which a scan is reconstructed best, and their score (dB; larger is better).
 
-    With only sigma to find: a grid of five and golden section. With step or momentum besides: successive halving over
-    their combinations with four values of sigma, then golden section of sigma for the winner. Each evaluation is a
-    reconstruction of `settings.algorithm.iterations` steps (fewer in the first rounds of halving), whose score at
-    the last step counts, and is written to the journal; a search that was stopped goes on from there.
+    With only sigma to find: a grid of five and golden section or, by discrepancy, bisection of where the residual last
+    passes the noise's energy. With step or momentum besides: successive halving over their combinations with four
+    values of sigma, then the search of sigma for the winner. Each evaluation is a reconstruction of
+    `settings.algorithm.iterations` steps (fewer in the first rounds of halving), whose score at the last step counts,
+    and is written to the journal; a search that was stopped goes on from there.
+
+    Where the best sigma is at an end of the range, that is widened, and said. A result that is still at the end of what
+    was tried, or for which the residual never passes the noise's energy, is said, warned of and noted in the journal.
 
     Arguments: settings say everything that is not searched; the sigma they may hold only serves their check.
     """
@@ -91,6 +98,8 @@ def tune_scan(
         "scan": fingerprint(scan),
         "views": scan.n_views,
         "plan": [plan.by, list(plan.over), plan.low, plan.high, plan.held, plan.noise],
+        # A score of zero is best here; files of before held its distance from zero.
+        **({"scores": "dB above the noise"} if plan.by == "discrepancy" else {}),
         "settings": _with(settings, sigma=1.0).model_dump(exclude={"simulate", "monitor", "run", "scan"}),
     }
     book = Journal(journal, about)
@@ -105,7 +114,8 @@ def tune_scan(
         value = book.ask({**chosen, "iterations": iterations}, lambda: judge(chosen, iterations))
         if len(book) > fresh:
             named = ", ".join(f"{k} {v:.5g}" if isinstance(v, float) else f"{k} {v}" for k, v in chosen.items())
-            say(f"{count}: {named}, {iterations} steps: {value:.3f} dB")
+            unit = "dB above the noise" if plan.by == "discrepancy" else "dB"
+            say(f"{count}: {named}, {iterations} steps: {value:.3f} {unit}")
         return value
 
     steps = settings.algorithm.iterations
@@ -116,21 +126,90 @@ def tune_scan(
             for other in _others(settings, plan.over)
             for sigma in np.geomspace(plan.low, plan.high, _SIGMAS + 2)[1:-1]
         ]
-        best = successive_halving(score, tried, budget=steps, least=max(1, min(steps, 5)))[0][1]
+
+        def order(chosen: dict[str, Any], iterations: int) -> float:
+            value = score(chosen, iterations)
+            return -abs(value) if plan.by == "discrepancy" else value
+
+        best = successive_halving(order, tried, budget=steps, least=max(1, min(steps, 5)))[0][1]
         winner = {key: value for key, value in best.items() if key != "sigma"}
+    find = _by_discrepancy if plan.by == "discrepancy" else _by_score
+    sigma, best_score, remark = find(plan, lambda sigma: score({**winner, "sigma": sigma}, steps), say)
+    if not math.isfinite(best_score):
+        raise InputError("no setting that was tried gave an image; choose another range of sigma, or a shorter step")
+    if remark:
+        book.conclude({**winner, "sigma": sigma, "iterations": steps}, remark)
+        warnings.warn(remark, PlugstreamWarning, stacklevel=2)
+    return _with(settings, **winner, sigma=sigma), best_score
+
+
+def _by_score(
+    plan: Plan, score: Callable[[float], float], say: Callable[[str], None]
+) -> tuple[float, float, str | None]:
+    """The sigma of the largest score, that score, and what is to be said of it."""
+    asked = _Range(plan, say)
     found = golden_section(
-        lambda sigma: score({**winner, "sigma": float(sigma[0])}, steps),
+        lambda sigma: score(asked.note(float(sigma[0]))),
         plan.low,
         plan.high,
         evaluations=plan.evaluations,
+        widenings=plan.widenings,
     )
-    if not np.isfinite(found.score[0]):
-        raise InputError("no setting that was tried gave an image; choose another range of sigma, or a shorter step")
-    return _with(settings, **winner, sigma=float(found.value[0])), float(found.score[0])
+    sigma, best = float(found.value[0]), float(found.score[0])
+    remark = None
+    if found.edge[0]:
+        last, beyond, flag = ("least", "smaller", "low") if found.edge[0] < 0 else ("largest", "larger", "high")
+        remark = (
+            f"sigma {sigma:.5g} is the {last} that was tried, so the best may be {beyond}: give a {beyond} "
+            f"--sigma-{flag}, unless the score hardly depends on sigma there"
+        )
+    return sigma, best, remark
+
+
+def _by_discrepancy(
+    plan: Plan, excess: Callable[[float], float], say: Callable[[str], None]
+) -> tuple[float, float, str | None]:
+    """The sigma at which the residual is the noise's energy, minus the distance from it, and what is to be said."""
+    asked = _Range(plan, say)
+
+    def above(sigma: float) -> float:
+        value = excess(asked.note(sigma))
+        return value if math.isfinite(value) else math.inf  # a run that failed fits nothing
+
+    found = largest_crossing(above, plan.low, plan.high, evaluations=plan.evaluations, widenings=plan.widenings)
+    remark = None
+    if found.edge > 0:
+        remark = (
+            f"even sigma {found.value:.5g}, the largest that was tried, leaves {-found.excess:.2g} dB less than the "
+            f"noise of {plan.noise:g} dB: there is less noise in the data than that, or give a larger --sigma-high"
+        )
+    elif found.edge < 0:
+        remark = (
+            f"no sigma that was tried fits the data to its noise of {plan.noise:g} dB; {found.value:.5g} comes nearest "
+            f"and leaves {found.excess:.2g} dB more: there is more noise than that, or give more --iterations or "
+            "a larger --batch"
+        )
+    return found.value, -abs(found.excess), remark
+
+
+class _Range:
+    """Says when a search goes beyond the range that it began with."""
+
+    def __init__(self, plan: Plan, say: Callable[[str], None]) -> None:
+        self.low, self.high, self.say = plan.low, plan.high, say
+
+    def note(self, sigma: float) -> float:
+        if sigma > self.high * (1 + 1e-9):
+            self.say(f"the best sigma is at {self.high:.5g}, the upper end; trying up to {sigma:.5g}")
+            self.high = sigma
+        elif sigma < self.low * (1 - 1e-9):
+            self.say(f"the best sigma is at {self.low:.5g}, the lower end; trying down to {sigma:.5g}")
+            self.low = sigma
+        return sigma
 
 
 class _Judge:
-    """Reconstructs with given settings, and scores the image."""
+    """Reconstructs with given settings, and scores the image; by discrepancy with a sign, and zero is best."""
 
     def __init__(self, scan: Scan, settings: Settings, plan: Plan) -> None:
         self.settings, self.plan = settings, plan
@@ -170,7 +249,7 @@ class _Judge:
         if self.plan.by == "held-out":
             return float(held_out_score(self.whole, result.image, self.held))
         assert self.plan.noise is not None
-        return float(discrepancy_score(self.whole, result.image, self.plan.noise))
+        return float(residual_excess(self.whole, result.image, self.plan.noise))
 
 
 def _others(settings: Settings, over: Sequence[str]) -> list[dict[str, Any]]:

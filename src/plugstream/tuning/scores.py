@@ -8,7 +8,7 @@ from torch import Tensor
 from plugstream.errors import InputError
 from plugstream.fidelity import LeastSquares
 
-__all__ = ["discrepancy_score", "held_out_score", "split_views"]
+__all__ = ["discrepancy_score", "held_out_score", "residual_excess", "split_views"]
 
 
 def split_views(available: int | Tensor, fraction: float = 0.1) -> tuple[Tensor, Tensor]:
@@ -35,12 +35,25 @@ def held_out_score(fidelity: LeastSquares, image: Tensor, views: Tensor) -> Tens
     return -10 * torch.log10(wrong / energy)
 
 
-def discrepancy_score(fidelity: LeastSquares, image: Tensor, snr: float) -> Tensor:
-    """Whether the data is fitted as well as its noise allows, and not better: (..., H, W) to (...), at most zero.
+def residual_excess(fidelity: LeastSquares, image: Tensor, snr: float) -> Tensor:
+    """How much more is left of the data than its noise, in dB: (..., H, W) to (...); below zero, noise is fitted too.
 
-    -|10 log10 (||Hx - y||^2 / ||e||^2)|, where ||e||^2 = ||y||^2 10^(-snr/10): zero where the discrepancy principle
-    holds, for noise at a known input SNR of `snr` dB, white and over all data.
+    10 log10 (||Hx - y||^2 / ||e||^2) for noise e at an input SNR of `snr` = 20 log10 (||y - e|| / ||e||) dB, white and
+    over all data. The noise is part of the data: ||y||^2 = ||y - e||^2 + ||e||^2 in the mean, so ||e||^2 =
+    ||y||^2 / (1 + 10^(snr/10)). Zero is the discrepancy principle, and what the true image has, up to the chance
+    correlation of noise and data. An image that is fitted absorbs some of the noise besides, so the best one is a
+    little below zero, and zero smooths a little more than is best.
     Reference: Morozov, Soviet Math. Dokl. 7, 1966.
     """
     ratio = fidelity.value(image) / fidelity.value(torch.zeros_like(image))
-    return -(10 * torch.log10(ratio) + snr).abs()
+    return 10 * torch.log10(ratio * (1 + 10 ** (snr / 10)))
+
+
+def discrepancy_score(fidelity: LeastSquares, image: Tensor, snr: float) -> Tensor:
+    """Whether the data is fitted as well as its noise allows, and not better: (..., H, W) to (...), at most zero.
+
+    -|residual_excess|. It has a peak wherever the residual passes the noise's energy, which it may do twice: at small
+    sigma the noise of small batches adds to the residual of an image that fits too well. So to find sigma look for the
+    sign change of `residual_excess`, with `largest_crossing`, not for the maximum of this.
+    """
+    return -residual_excess(fidelity, image, snr).abs()
