@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import secrets
+import stat
 from collections.abc import Iterable
 from pathlib import Path
 
 from plugstream.errors import InputError
 
-__all__ = ["lock_folder", "sync_folder", "write_whole"]
+__all__ = ["NOT_PLAIN", "NOT_PLAIN_ERRORS", "lock_folder", "open_plain", "sync_folder", "write_whole"]
+
+NOT_PLAIN = "it is a link, a folder, a pipe or a device instead of a plain file"
+NOT_PLAIN_ERRORS = (errno.ELOOP, errno.ENXIO)  # of a link that is not followed, and of a socket
 
 
 def write_whole(path: Path, parts: Iterable[bytes | memoryview]) -> None:
@@ -79,6 +84,23 @@ def _beside(path: Path) -> str:
     while len(os.fsencode(name)) > 255 - 20:
         name = f"{name[:-2]}."
     return name
+
+
+def open_plain(path: str | Path, flags: int = os.O_RDONLY) -> int:
+    """Open a file that must be a plain one, and return its handle; OSError otherwise, without waiting.
+
+    A symbolic link could lead anywhere, a pipe would wait for ever, and a device may never end.
+    """
+    try:
+        handle = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
+    except OSError as error:
+        if error.errno in NOT_PLAIN_ERRORS:
+            raise OSError(error.errno, NOT_PLAIN, os.fspath(path)) from error
+        raise
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise OSError(errno.EINVAL, NOT_PLAIN, os.fspath(path))
+    return handle
 
 
 def sync_folder(folder: Path) -> None:

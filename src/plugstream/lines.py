@@ -14,7 +14,6 @@ import hashlib
 import json
 import os
 import re
-import stat
 from collections.abc import Iterator, Mapping
 from io import BufferedReader, FileIO
 from itertools import count
@@ -22,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from plugstream.errors import InputError
+from plugstream.files import open_plain
 
 __all__ = ["LineWriter", "read_lines"]
 
@@ -142,14 +142,8 @@ def _is_cut(line: bytes) -> bool:
 
 def _open(path: Path, flags: int) -> FileIO:
     """The file, which must be a plain one: a link in its place could lead anywhere, and a pipe would wait."""
-    handle = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
-    try:
-        if not stat.S_ISREG(os.fstat(handle).st_mode):
-            raise OSError(0, "it is no plain file")
-        return FileIO(handle, "r" if flags & os.O_ACCMODE == os.O_RDONLY else "a+")
-    except BaseException:
-        os.close(handle)
-        raise
+    handle = open_plain(path, flags)
+    return FileIO(handle, "r" if flags & os.O_ACCMODE == os.O_RDONLY else "a+")
 
 
 def _checksum(body: bytes, before: str) -> str:

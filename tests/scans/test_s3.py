@@ -79,7 +79,7 @@ def test_a_scan_in_a_bucket_is_read_and_reconstructed(bucket, made, tmp_path, ca
     assert main(["reconstruct", str(tmp_path / "scan.zarr"), "--out", str(tmp_path / "near"), *words]) == 0
     assert np.array_equal(np.load(tmp_path / "far" / "result.npy"), np.load(tmp_path / "near" / "result.npy"))
     assert json.loads((tmp_path / "far" / "run.json").read_text())["scan"] == where
-    assert main(["resume", str(tmp_path / "far"), "--iterations", "6"]) == 0
+    assert main(["resume", str(tmp_path / "far"), "--iterations", "6", "--trust"]) == 0
 
 
 def test_damage_in_a_bucket_is_named(bucket, made, tmp_path):

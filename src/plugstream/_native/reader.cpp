@@ -92,24 +92,25 @@ uint8_t* scratch(size_t count) {
 
 class File {
 public:
+    // Of a scan that may come from anybody: no link is followed, and a pipe is not waited for.
     File(const char* path, bool direct) : direct_(direct) {
-        if (direct) handle_ = ::open(path, O_RDONLY | O_CLOEXEC | O_DIRECT);
+        constexpr int flags = O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK;
+        if (direct) handle_ = ::open(path, flags | O_DIRECT);
         if (handle_ < 0) {  // also for a file system that cannot do it
             direct_ = false;
-            handle_ = ::open(path, O_RDONLY | O_CLOEXEC);
+            handle_ = ::open(path, flags);
         }
         error = handle_ < 0 ? errno : 0;
+        struct stat found;
+        if (error == 0 && ::fstat(handle_, &found) != 0) error = errno;
+        if (error == 0 && !S_ISREG(found.st_mode)) error = not_plain;
+        size = error == 0 ? found.st_size : 0;
     }
     ~File() {
         if (handle_ >= 0) ::close(handle_);
     }
     File(const File&) = delete;
     File& operator=(const File&) = delete;
-
-    int64_t size() const {
-        struct stat found;
-        return ::fstat(handle_, &found) == 0 ? found.st_size : 0;
-    }
 
     // Fills memory with whole blocks from `first` on; returns how many bytes of `wanted` there were, or an error below 0.
     int64_t read(uint8_t* memory, int64_t first, int64_t wanted) {
@@ -131,7 +132,8 @@ public:
         return done;
     }
 
-    int error;
+    int error;  // the system's number, or a fate below zero
+    int64_t size;
 
 private:
     int handle_ = -1;
@@ -154,14 +156,17 @@ void read(const Chunk* chunks, size_t count, size_t bytes, bool direct, int* fat
             if (std::strcmp(run.path, chunks[end].path) != 0 ||
                 chunks[end].offset != run.offset + static_cast<int64_t>((end - begin) * stride))
                 break;
-        const int64_t offset = run.offset < 0 && !file->error ? file->size() + run.offset : run.offset;
-        if (offset < 0) {
+        const int64_t offset = run.offset < 0 && !file->error ? file->size + run.offset : run.offset;
+        const size_t whole = (end - begin) * stride;
+        // A large chunk is looked for in a file that could hold it only: what it is said to have costs no memory.
+        const bool beyond = whole > most_together && static_cast<int64_t>(whole) > file->size - offset;
+        if (file->error || offset < 0 || beyond) {
             std::fill(fates + begin, fates + end, file->error ? file->error : cut_short);
             continue;
         }
-        const int64_t before = offset % aligned, wanted = before + static_cast<int64_t>((end - begin) * stride);
+        const int64_t before = offset % aligned, wanted = before + static_cast<int64_t>(whole);
         uint8_t* memory = scratch((wanted + aligned - 1) / aligned * aligned);
-        const int64_t got = file->error ? -file->error : file->read(memory, offset - before, wanted);
+        const int64_t got = file->read(memory, offset - before, wanted);
         for (size_t n = begin; n < end; ++n) {
             const uint8_t* from = memory + before + (n - begin) * stride;
             uint32_t said;

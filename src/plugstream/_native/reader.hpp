@@ -14,7 +14,7 @@ struct Chunk {
 };
 
 // What became of a chunk; anything above zero is the system's error number.
-enum Fate : int { good = 0, cut_short = -1, wrong_sum = -2 };
+enum Fate : int { good = 0, cut_short = -1, wrong_sum = -2, not_plain = -3 };
 
 // Whether the machine has the instruction that the checksums are made with.
 bool available();

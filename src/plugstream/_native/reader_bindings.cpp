@@ -37,7 +37,7 @@ void bind(nb::module_& m) {
     m.def("read_chunks", &read_chunks, "paths"_a, "offsets"_a.noconvert(), "rows"_a.noconvert(), "out"_a.noconvert(),
           "fates"_a.noconvert(), nb::kw_only(), "direct"_a,
           "Read a chunk from each path and offset, from the end if below zero, into its row of out, and check it "
-          "against the crc32c behind it: its fate is 0, -1 if it is cut short, -2 if its checksum is wrong, or the system's error number.");
+          "against the crc32c behind it: its fate is 0, -1 if it is cut short, -2 if its checksum is wrong, -3 if it is in no plain file, or the system's error number.");
 }
 
 }  // namespace plugstream::reader

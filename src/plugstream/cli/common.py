@@ -49,11 +49,11 @@ def settings_of(parsed: argparse.Namespace, presets: Sequence[tuple[str, str, An
     return resolve(parsed.settings, assignments, trust=parsed.trust)
 
 
-def trust_flag(settings: Settings) -> str:
-    """What a command needs that reads these settings back from a file: --trust, or nothing."""
+def trust_flag(settings: Settings, source: str | Path | None = None) -> str:
+    """What a command needs that reads these settings, and where its scan lies, from a file: --trust, or nothing."""
     from plugstream.consent import TRUST, needs_trust
 
-    return f" {TRUST}" if needs_trust(settings) else ""
+    return f" {TRUST}" if needs_trust(settings) or isinstance(source, str) else ""
 
 
 def picture_of(settings: Settings) -> Tensor:
@@ -100,7 +100,7 @@ def reconstruct_scan(
     report = f"report.{settings.run.report_formats[0]}"
     say(f"results are in {folder}: {report} shows them, settings.toml repeats them")
     if result.reason is Stop.INTERRUPTED:
-        say(f"go on with: plugstream resume {shlex.quote(str(folder))}{trust_flag(settings)}")
+        say(f"go on with: plugstream resume {shlex.quote(str(folder))}{trust_flag(settings, source)}")
     return 130 if result.reason is Stop.INTERRUPTED else int(result.reason.failed)
 
 

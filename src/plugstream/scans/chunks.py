@@ -9,6 +9,7 @@ well; this reads them straight into place, tells missing from damaged, and names
 from __future__ import annotations
 
 import json
+import math
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plugstream.errors import DamagedError, InputError
+from plugstream.scans.bounds import parse_json
 from plugstream.scans.places import CHUNK_FAULTS, CRC, Files, Piece, crc32c
 
 __all__ = ["ChunkReader", "Layout", "encode_shard", "first_of"]
@@ -26,6 +28,10 @@ __all__ = ["ChunkReader", "Layout", "encode_shard", "first_of"]
 _ABSENT = 2**64 - 1
 _REMEMBERED = 4_000_000  # chunks whose places in their shards are remembered, 16 bytes each
 _FARTHEST = 2**62  # no file is as long
+_MOST_CHUNK, _MOST_VIEW = 1 << 28, 1 << 31  # bytes of a chunk of several views, and of one
+_MOST_CHUNKS = 1 << 16  # of a shard, whose index is read whole
+_TYPES = ("bool", *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)), "float32", "float64")
+_TYPES += ("complex64", "complex128")
 _AT_ONCE = 1 << 16  # views, for each of which there are a few Python objects while they are read
 _BYTES = {"name": "bytes", "configuration": {"endian": "little"}}
 _CRC32C = {"name": "crc32c"}
@@ -49,7 +55,7 @@ class Layout:
 
     @cached_property
     def chunk_bytes(self) -> int:
-        return self.chunk * self.dtype.itemsize * int(np.prod(self.row, dtype=np.int64))
+        return self.chunk * self.dtype.itemsize * math.prod(self.row)
 
     @cached_property
     def index_bytes(self) -> int:
@@ -85,14 +91,16 @@ class Layout:
     @classmethod
     def parse(cls, text: bytes) -> tuple[Layout, int]:
         """The layout that zarr.json tells, and the number of views; an array stored in another way is refused."""
-        content = json.loads(text)
-        views, *row = (int(n) for n in content["shape"])
-        shard, *whole = (int(n) for n in content["chunk_grid"]["configuration"]["chunk_shape"])
+        content = parse_json(text, "zarr.json")
+        views, *row = map(_size, content["shape"])
+        shard, *whole = map(_size, content["chunk_grid"]["configuration"]["chunk_shape"])
+        if content["data_type"] not in _TYPES:
+            raise InputError(f"numbers of the type {str(content['data_type'])[:40]!r} are not known")
         dtype, codecs = np.dtype(content["data_type"]), content["codecs"]
         chunk, sharded = shard, codecs[0]["name"] == "sharding_indexed"
         if sharded:
             configuration = codecs[0]["configuration"]
-            chunk, *inner = (int(n) for n in configuration["chunk_shape"])
+            chunk, *inner = map(_size, configuration["chunk_shape"])
             whole = inner if whole == row else whole
             codecs = configuration["codecs"] if len(codecs) == 1 else []
             known = {"chunk_shape", "codecs", "index_codecs", "index_location"}
@@ -114,7 +122,18 @@ class Layout:
             raise InputError(f"chunks of {[chunk, *whole]} in shards of {shard} views do not hold whole views of {row}")
         if content.get("storage_transformers"):
             raise InputError("storage transformers are not supported")
-        return cls(dtype, tuple(row), chunk, shard, sharded), views
+        layout = cls(dtype, tuple(row), chunk, shard, sharded)
+        if layout.chunk_bytes > (_MOST_CHUNK if chunk > 1 else _MOST_VIEW) or shard // chunk > _MOST_CHUNKS:
+            size = f"{layout.chunk_bytes / 1e9:.3g} GB"
+            raise InputError(f"chunks of {size}, {shard // chunk} of them a shard, are larger than any of a scan")
+        return layout, views
+
+
+def _size(value: Any) -> int:
+    """A whole number that can be the size of an axis."""
+    if type(value) is not int or not 0 <= value < _FARTHEST:
+        raise InputError(f"an axis has the size {str(value)[:40]}")
+    return value
 
 
 def _plain(codecs: list[Any]) -> list[dict[str, Any]]:

@@ -13,6 +13,8 @@ from plugstream.errors import InputError
 __all__ = ["BornGeometry", "Grid", "Rows", "Setup", "ring"]
 
 Points = NDArray[np.float64]
+# A model of this many takes tens of gigabytes; more is a mistake, or somebody's who wants this process to run out.
+_MOST_PIXELS = 1 << 28
 
 
 class Rows(Protocol):
@@ -52,6 +54,11 @@ class Grid:
     def __post_init__(self) -> None:
         if len(self.shape) != 2 or min(self.shape) < 1 or any(size % 1 for size in self.shape):
             raise InputError(f"a grid needs two whole sizes of at least 1, not {self.shape}")
+        if self.shape[0] * self.shape[1] > _MOST_PIXELS:
+            height, width = self.shape
+            raise InputError(
+                f"a grid of {height:.6g} x {width:.6g} pixels is larger than any image here, 16384 x 16384"
+            )
         if not (np.isfinite(self.pixel) and self.pixel > 0):
             raise InputError(f"a grid needs a pixel width > 0, not {self.pixel}")
         if not np.isfinite(self.center).all():

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from plugstream.errors import InputError
+from plugstream.scans.bounds import parse_json
 from plugstream.scans.chunks import Layout
 from plugstream.scans.geometry import Grid, Points, Setup
 from plugstream.scans.places import crc32c
@@ -61,7 +62,7 @@ class Commit:
     @classmethod
     def parse(cls, text: bytes, version: int) -> Commit:
         """Read commit.json; from version 3 on it carries a checksum of its other members."""
-        content = json.loads(text)
+        content = parse_json(text, "commit.json")
         if not isinstance(content, dict):
             raise InputError("commit.json is not a JSON object")
         said = content.pop("crc32c", None)

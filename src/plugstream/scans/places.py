@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Sequence
+from io import FileIO
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import IO, Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from plugstream import _native
 from plugstream.errors import InputError
+from plugstream.files import NOT_PLAIN, NOT_PLAIN_ERRORS, open_plain
+from plugstream.scans.bounds import MOST_JSON, check_json_size
 
 __all__ = ["CHUNK_FAULTS", "CRC", "Files", "LocalFiles", "Piece", "ZarrFiles", "ZipFiles", "crc32c"]
 
 CRC = 4  # bytes of a checksum
+_BLOCK = 1 << 20
+_UNPACKED = 64 << 20  # of a compressed file of a zip, up to which it is kept unpacked
+_MOST_RATIO = 200  # to which a zip may shrink a scan beyond that; measurements hardly shrink at all
 _TOGETHER = 4 << 20  # pieces that lie one after another are read at once, up to so many bytes
-_FATES = {0: "", -1: "its chunk is cut short", -2: "its chunk fails its checksum"}
+_FATES = {0: "", -1: "its chunk is cut short", -2: "its chunk fails its checksum", -3: NOT_PLAIN}
 CHUNK_FAULTS = (_FATES[-1], _FATES[-2])  # what is wrong with the bytes, and not with the file
 
 
@@ -35,7 +43,10 @@ class Files(Protocol):
     """The files of a scan, wherever they lie, by names such as "data/c/3/0"; threads may share them."""
 
     def load(self, name: str) -> bytes:
-        """All of a file; FileNotFoundError if it is not there."""
+        """All of a file of attributes; FileNotFoundError if it is not there, InputError if it is too long to be one."""
+
+    def size(self, name: str) -> int:
+        """Bytes of a file, 0 if it is not there."""
 
     def read(self, pieces: Sequence[Piece], out: NDArray[np.uint8]) -> list[str]:
         """Fill rows of `out` (rows, bytes), each with a piece, and say of each piece what is wrong, "" if nothing.
@@ -45,7 +56,7 @@ class Files(Protocol):
 
 
 class LocalFiles:
-    """Files of a folder.
+    """Files of a folder. Only plain files and folders within it count: links, pipes and devices are refused.
 
     `direct` reads past the system's page cache, where the native reader serves and the file system can do it. A scan
     larger than memory gains nothing from that cache, since a view that is drawn at random is hardly ever in it, and
@@ -55,34 +66,75 @@ class LocalFiles:
     def __init__(self, folder: Path, *, direct: bool = False) -> None:
         self.folder, self.direct = folder, direct
         self._root = os.fspath(folder)
+        self._folders: set[str] = {""}  # that are known to be folders, and no links
         self._native = getattr(_native.load(), "read_chunks", None)
 
     def load(self, name: str) -> bytes:
-        return (self.folder / name).read_bytes()
+        with self._open(name) as file:
+            check_json_size(name, os.fstat(file.fileno()).st_size)
+            return _read_up_to(file, MOST_JSON)
+
+    def size(self, name: str) -> int:
+        try:
+            self._check_folders(name)
+            found = os.lstat(f"{self._root}/{name}")
+        except OSError:
+            return 0
+        return found.st_size if stat.S_ISREG(found.st_mode) else 0
+
+    def check_plain(self, name: str) -> None:
+        """Refuse a folder with anything but plain files and folders in it, before another program reads it."""
+        self._check_folders(f"{name}/")
+        for folder, names, files in os.walk(f"{self._root}/{name}"):
+            for entry in (*names, *files):
+                mode = os.lstat(f"{folder}/{entry}").st_mode
+                if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+                    raise OSError(errno.EINVAL, NOT_PLAIN, f"{folder}/{entry}")
 
     def read(self, pieces: Sequence[Piece], out: NDArray[np.uint8]) -> list[str]:
         if self._native is None:
             return _read(pieces, out, self._part)
-        paths = {name: os.fsencode(f"{self._root}/{name}") for name in {piece.name for piece in pieces}}
+        paths, unreachable = {}, {}
+        for name in {piece.name for piece in pieces}:
+            try:
+                self._check_folders(name)
+                paths[name] = os.fsencode(f"{self._root}/{name}")
+            except OSError as error:
+                unreachable[name] = _failure(name, error)
+        if unreachable:
+            rest = iter(self.read([piece for piece in pieces if piece.name in paths], out))
+            return [next(rest) if piece.name in paths else unreachable[piece.name] for piece in pieces]
         fates = np.empty(len(pieces), dtype=np.int32)
         offsets = np.array([piece.offset for piece in pieces], dtype=np.int64)
         rows = np.array([piece.row for piece in pieces], dtype=np.int64)
         self._native([paths[piece.name] for piece in pieces], offsets, rows, out, fates, direct=self.direct)
         said = [_FATES.get(fate, "") for fate in fates.tolist()]
         for number in np.flatnonzero(fates > 0).tolist():
-            error = OSError(int(fates[number]), os.strerror(fates[number]))
-            said[number] = _failure(pieces[number].name, error)
+            code = int(fates[number])
+            what = OSError(code, NOT_PLAIN if code in NOT_PLAIN_ERRORS else os.strerror(code))
+            said[number] = _failure(pieces[number].name, what)
         return said
 
     def _part(self, name: str, offset: int, count: int) -> bytes:
-        with open(f"{self._root}/{name}", "rb", buffering=0) as file:
+        with self._open(name) as file:
             if offset < 0 and (offset := offset + file.seek(0, os.SEEK_END)) < 0:
                 return b""
             file.seek(offset)
-            content = b""
-            while len(content) < count and (more := file.read(count - len(content))):  # at most 2 GB at a time
-                content += more
-            return content
+            return _read_up_to(file, count)
+
+    def _open(self, name: str) -> FileIO:
+        self._check_folders(name)
+        return FileIO(open_plain(f"{self._root}/{name}"))
+
+    def _check_folders(self, name: str) -> None:
+        """Refuse a file that lies behind a link to a folder; each folder is looked at once."""
+        folder = name.rpartition("/")[0]
+        if folder in self._folders:
+            return
+        self._check_folders(folder)
+        if not stat.S_ISDIR(os.lstat(f"{self._root}/{folder}").st_mode):
+            raise OSError(errno.ENOTDIR, "it is a link instead of a folder", folder)
+        self._folders.add(folder)
 
 
 class ZipFiles:
@@ -100,6 +152,12 @@ class ZipFiles:
             raise InputError(f"{path} is not a scan: neither a folder nor a zip file ({error})") from error
         if any(m.flag_bits & 1 or m.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED) for m in members):
             raise InputError(f"{path} is encrypted, or compressed by another method than deflate; zip it anew")
+        unpacked, packed = sum(member.file_size for member in members), path.stat().st_size
+        if unpacked > _UNPACKED + _MOST_RATIO * packed:
+            raise InputError(
+                f"{path} has {packed / 1e6:.3g} MB and unpacks to {unpacked / 1e9:.3g} GB, as no measurements do; if "
+                "you know better, unpack it and use the folder"
+            )
         names = {member.filename: member for member in members}
         # Zipping the folder puts its name in front of everything.
         tops = {name.split("/")[0] for name in names if name.count("/") == 1 and name.endswith("/zarr.json")}
@@ -108,7 +166,13 @@ class ZipFiles:
         self._unpacked: tuple[str, bytes] = ("", b"")
 
     def load(self, name: str) -> bytes:
-        return self._part(name, 0, self._member(name).file_size)
+        size = self._member(name).file_size
+        check_json_size(name, size)
+        return self._part(name, 0, size)
+
+    def size(self, name: str) -> int:
+        member = self._members.get(self.prefix + name)
+        return 0 if member is None else member.file_size
 
     def read(self, pieces: Sequence[Piece], out: NDArray[np.uint8]) -> list[str]:
         return _read(pieces, out, self._part)
@@ -134,10 +198,12 @@ class ZipFiles:
             if member.compress_type == zipfile.ZIP_STORED:
                 file.seek(offset, os.SEEK_CUR)
                 return file.read(max(0, min(count, member.file_size - offset)))
-            packed = file.read(member.compress_size)
-        content = zlib.decompressobj(-zlib.MAX_WBITS).decompress(packed, member.file_size)
-        self._unpacked = (name, content)
-        return content[offset : offset + count]
+            whole = member.file_size <= _UNPACKED  # or else only what is asked for, however long that takes
+            first, end = (0, member.file_size) if whole else (offset, min(offset + count, member.file_size))
+            content = _inflate(file, member.compress_size, first, end)
+        if whole:
+            self._unpacked = (name, content)
+        return content[offset - first : offset - first + count]
 
 
 class ZarrFiles:
@@ -147,7 +213,19 @@ class ZarrFiles:
         self.store = store
 
     def load(self, name: str) -> bytes:
-        return self._get(name, None)
+        from zarr.abc.store import RangeByteRequest
+
+        content = self._get(name, RangeByteRequest(0, MOST_JSON + 1))
+        check_json_size(name, len(content))
+        return content
+
+    def size(self, name: str) -> int:
+        from zarr.core.sync import sync
+
+        try:
+            return int(sync(self.store.getsize(name)))
+        except Exception:  # whatever a distant store raises for a file that is not there
+            return 0
 
     def read(self, pieces: Sequence[Piece], out: NDArray[np.uint8]) -> list[str]:
         return _read(pieces, out, self._part)
@@ -165,6 +243,32 @@ class ZarrFiles:
         if found is None:
             raise FileNotFoundError(2, "No such file", name)
         return bytes(found.to_bytes())
+
+
+def _read_up_to(file: FileIO, count: int) -> bytes:
+    """The next bytes of a file, or what there is of them; the system gives at most 2 GB at a time."""
+    content = b""
+    while len(content) < count and (more := file.read(count - len(content))):
+        content += more
+    return content
+
+
+def _inflate(file: IO[bytes], packed: int, first: int, last: int) -> bytes:
+    """Bytes `first` to `last` of what the next `packed` bytes of a file unpack to, with little more in memory."""
+    stream, done, parts = zlib.decompressobj(-zlib.MAX_WBITS), 0, []
+    waiting = b""
+    while done < last and not stream.eof:
+        if not waiting:
+            waiting = file.read(min(packed, _BLOCK))
+            packed -= len(waiting)
+            if not waiting:
+                break
+        some = stream.decompress(waiting, min(_BLOCK, last - done))
+        waiting = stream.unconsumed_tail
+        if done + len(some) > first:
+            parts.append(some[max(0, first - done) :])
+        done += len(some)
+    return b"".join(parts)
 
 
 def crc32c(content: bytes | NDArray[np.uint8]) -> bytes:

@@ -13,8 +13,7 @@ Readers never look past `views` of the commit record. docs/scan-format.md has th
 
 from __future__ import annotations
 
-import json
-import os
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -27,6 +26,7 @@ from torch import Tensor
 
 from plugstream.errors import DamagedError, InputError
 from plugstream.progress import report
+from plugstream.scans.bounds import machine_memory, parse_json
 from plugstream.scans.chunks import ChunkReader, Layout
 from plugstream.scans.geometry import BornGeometry, Rows
 from plugstream.scans.layout import FORMAT, SOURCES, VERSION, Commit, checksum, setup_of
@@ -41,8 +41,11 @@ _BLOCK_BYTES = 32 << 20
 # Masks and fields of all views are kept in memory up to this many bytes, and otherwise read with the data.
 _ROWS_IN_MEMORY = 64 << 20
 _NOT_FINITE = "it holds NaN or infinity"
+# What an array claims to have is believed up to this many bytes, and beyond as far as its files bear it out.
+_BELIEVED = 64 << 20
 # A folder with more than this part of the machine's memory is read past the page cache, which could not hold it.
 _CACHED_PART = 0.5
+_memory = machine_memory
 
 
 def open_scan(path: str | Path, *, direct: bool | None = None) -> StoredScan:
@@ -81,6 +84,7 @@ class StoredScan:
         self.id = str(attributes.get("id", ""))
         self.provenance: Mapping[str, Any] = dict(attributes.get("provenance", {}))
         self._files = files
+        self._believed: dict[str, int] = {}
         self._commit = Commit.parse(files.load("commit.json"), self.version)
         self.setup = setup_of(attributes, self._array("receivers"))
         self.truth: NDArray[np.float32] | None = self._array("truth") if self._has("truth") else None
@@ -176,9 +180,10 @@ class StoredScan:
 
     def _extend(self, views: int) -> None:
         """Read positions of the new views, and masks and fields if they are small; data is left where it is."""
-        _, length = self._layout("data")
+        layout, length = self._layout("data")
         if length < views:
             raise InputError(f"commit.json speaks of {views} views, but there are {length}")
+        self._check_claim("data", layout, views, in_memory=False)
         names = [name for name in (*SOURCES, "mask") if self._has(name)]
         rows: dict[str, Rows] = {}
         for name in names:
@@ -187,9 +192,11 @@ class StoredScan:
                 continue
             layout, length = self._layout(name)
             there, before = min(views, length), self._rows.get(name)
+            large = name in ("mask", "fields") and there * layout.chunk_bytes // layout.chunk > _ROWS_IN_MEMORY
+            self._check_claim(name, layout, there, in_memory=not large)
             if isinstance(before, StoredRows):
                 rows[name] = before.grown(there)
-            elif name in ("mask", "fields") and there * layout.chunk_bytes // layout.chunk > _ROWS_IN_MEMORY:
+            elif large:
                 rows[name] = StoredRows(ChunkReader(self._files, name, layout), self.path, there)
             else:
                 kept = np.empty((0, *layout.row), dtype=layout.dtype) if before is None else before[:]
@@ -200,6 +207,28 @@ class StoredScan:
         self._rows, self._geometry, self.n_views = rows, geometry, views
         if isinstance(self._files, LocalFiles):
             self._files.direct = self.nbytes > _CACHED_PART * _memory() if self._direct is None else self._direct
+
+    def _check_claim(self, name: str, layout: Layout, rows: int, *, in_memory: bool) -> None:
+        """Refuse an array that claims far more than its files could hold, or than this machine could.
+
+        Files are looked at, a few of each array, once it claims so much that memory could be short, and again when it
+        has doubled. Many of them may be missing: that is damage, which is told view by view.
+        """
+        claimed, memory = rows * layout.chunk_bytes // layout.chunk, machine_memory()
+        if rows > memory // 64 or (in_memory and claimed > memory // 2):
+            raise InputError(
+                f"{name} claims {rows} rows of {claimed / 1e9:.3g} GB in all, more than fits this machine's memory"
+            )
+        if max(claimed, 8 * rows) <= _BELIEVED or rows <= 2 * self._believed.get(name, 0):
+            return
+        shards = -(-rows // layout.shard)
+        some = np.unique(np.linspace(0, shards - 1, 17).astype(np.int64)).tolist()
+        there = sum(self._files.size(f"{name}/{layout.file(shard)}") for shard in some) / len(some) * shards
+        if 8 * there + _BELIEVED < claimed:
+            raise InputError(
+                f"{name} claims {rows} rows, {claimed / 1e9:.3g} GB, but its files have about {there / 1e6:.3g} MB"
+            )
+        self._believed[name] = rows
 
     def _on_disk(self) -> list[StoredRows]:
         return [rows for rows in self._rows.values() if isinstance(rows, StoredRows)]
@@ -245,13 +274,23 @@ class StoredScan:
         """A whole array, of the versions before 3 by Zarr, which cut them up in ways of its own."""
         if self.version >= 3:
             layout, length = self._layout(name)
+            self._check_claim(name, layout, length, in_memory=True)
             try:
                 return ChunkReader(self._files, name, layout).read(np.arange(length))
             except DamagedError as error:
                 raise InputError(f"{name} cannot be read: {next(iter(error.views.values()))}") from error
+        return self._array_by_zarr(name)
+
+    def _array_by_zarr(self, name: str) -> NDArray[Any]:
         import zarr
 
         files = self._files
+        content = parse_json(files.load(f"{name}/zarr.json"), f"{name}/zarr.json")
+        if not {codec["name"] for codec in content["codecs"]} <= {
+            "bytes",
+            "crc32c",
+        }:  # one that unpacks could unpack to anything
+            raise InputError(f"chunks of {name} must be bytes with crc32c and nothing else")
         if isinstance(files, ZipFiles):
             store: Any = zarr.storage.ZipStore(files.path, mode="r")
             array: Any = zarr.open_array(store, path=files.prefix + name, mode="r")
@@ -259,7 +298,11 @@ class StoredScan:
             array = zarr.open_array(files.store, path=name, mode="r")
         else:
             assert isinstance(files, LocalFiles)
+            files.check_plain(name)
             array = zarr.open_array(files.folder / name, mode="r")
+        claimed = max(array.nbytes, array.nchunks * math.prod(array.chunks) * array.dtype.itemsize)
+        if claimed > machine_memory() // 4:
+            raise InputError(f"{name} claims {claimed / 1e9:.3g} GB, more than fits this machine's memory")
         if array.nchunks_initialized != array.nchunks:
             raise InputError(f"a chunk of {name} is missing")
         return np.asarray(array[...])
@@ -268,7 +311,7 @@ class StoredScan:
 def read_attributes(where: str | Path, files: Files) -> dict[str, Any]:
     """The attributes of a scan's group, checked to be of a version that is known."""
     try:
-        content = json.loads(files.load("zarr.json"))
+        content = parse_json(files.load("zarr.json"), "zarr.json")
         attributes = content["attributes"]
         if content["zarr_format"] != 3 or content["node_type"] != "group" or not isinstance(attributes, dict):
             raise InputError("it is not a group of Zarr v3")
@@ -281,8 +324,9 @@ def read_attributes(where: str | Path, files: Files) -> dict[str, Any]:
     version = attributes.get("version")
     if type(version) is not int or not 1 <= version <= VERSION:
         newer = "; use a newer plugstream" if type(version) is int and version > VERSION else ""
+        number = repr(version)[:40]
         raise InputError(
-            f"{where} is a scan of version {version!r}, and this plugstream reads versions 1 to {VERSION}{newer}"
+            f"{where} is a scan of version {number}, and this plugstream reads versions 1 to {VERSION}{newer}"
         )
     said = attributes.pop("crc32c", None)
     if said is not None and said != checksum(attributes):
@@ -310,11 +354,6 @@ def _what_can_be_read(
         return good, read(good)
 
 
-def _memory() -> int:
-    """Bytes of memory that the machine has."""
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-
-
 def _files(path: str | Path) -> tuple[str, Files]:
     """Where a scan lies, for messages, and its files."""
     if isinstance(path, str) and "://" in path:
@@ -322,6 +361,8 @@ def _files(path: str | Path) -> tuple[str, Files]:
     folder = Path(path)
     if not folder.exists():
         raise InputError(f"there is no scan at {folder}")
+    if not folder.is_dir() and not folder.is_file():
+        raise InputError(f"{folder} is not a scan: neither a folder nor a zip file, but a pipe or a device")
     return str(folder), LocalFiles(folder) if folder.is_dir() else ZipFiles(folder)
 
 

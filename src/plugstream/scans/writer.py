@@ -235,7 +235,7 @@ class ScanWriter:
                 )
             self.setup, self._commit = scan.setup, Commit(scan.n_views, complete=False)
             self._fixed = ("receivers",) if scan.truth is None else ("receivers", "truth")
-            layout, _ = Layout.parse((self.path / "data" / "zarr.json").read_bytes())
+            layout, _ = Layout.parse(LocalFiles(self.path).load("data/zarr.json"))
             if views_per_shard not in (None, layout.shard):
                 raise InputError(f"the scan {self.path} has {layout.shard} views a shard, not {views_per_shard}")
             self._views_per_shard = layout.shard
@@ -246,7 +246,7 @@ class ScanWriter:
                     shutil.rmtree(self.path / name)
                     continue
                 column = self._add_column(name)
-                if Layout.parse((self.path / name / "zarr.json").read_bytes())[0] != column.layout:
+                if Layout.parse(LocalFiles(self.path).load(f"{name}/zarr.json"))[0] != column.layout:
                     raise InputError(
                         f"{name} of the scan {self.path} lies in other chunks than plugstream writes, so no view is "
                         "added; copy it with save_scan and go on with the copy"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from plugstream.errors import InputError
+from plugstream.scans.bounds import machine_memory
 from plugstream.scans.importers.arrays import Source, import_arrays, open_error
 
 __all__ = ["import_npz", "open_npz"]
@@ -61,6 +63,13 @@ class _Npz:
         if name in self._members and name not in self._read:
             try:
                 with self.archive.open(self._members[name]) as file:
+                    shape, dtype = _header(file)
+                size, there = math.prod(shape) * dtype.itemsize, self.archive.getinfo(self._members[name]).file_size
+                if not dtype.hasobject and size > min(there, machine_memory() // 2):
+                    raise InputError(
+                        f"it claims {size / 1e9:.3g} GB, more than its file has or than fits this machine's memory"
+                    )
+                with self.archive.open(self._members[name]) as file:
                     self._read[name] = np.lib.format.read_array(file, allow_pickle=False)
             except Exception as error:
                 text = str(error).splitlines()[0] if str(error) else type(error).__name__
@@ -76,14 +85,15 @@ class _Npz:
         for name, member in self._members.items():
             try:
                 with self.archive.open(member) as file:
-                    yield name, *_header(file)
+                    shape, dtype = _header(file)
+                yield name, shape, str(dtype)
             except Exception as error:
                 yield name, (), f"cannot be read: {error}".splitlines()[0]
 
 
-def _header(file: Any) -> tuple[tuple[int, ...], str]:
+def _header(file: Any) -> tuple[tuple[int, ...], np.dtype[Any]]:
     """Shape and type of an array, without reading it."""
     version = np.lib.format.read_magic(file)
     read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
     shape, _, dtype = read(file)
-    return shape, str(dtype)
+    return shape, dtype
