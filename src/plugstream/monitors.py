@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
+import numpy as np
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from plugstream.algorithms.base import Algorithm, State
@@ -37,18 +39,27 @@ class Distance:
 
     T is the map that the algorithm iterates (`Algorithm.residual`), P = D_sigma(I - gamma grad d) for all but
     half-quadratic splitting, with gamma and sigma of the iteration to come. `relative_distance` is divided by the first
-    value, at x^0 (the paper's Table 1 is not); a run that continues an earlier one gives that run's first value as
-    `reference`. Where all the data would take too long, `views` is a function that says on which views to measure
-    instead, None for all: the distance is then to a fixed point of the problem with those views alone, and does not go
-    to zero with the steps.
+    value, at x^0 (the paper's Table 1 is not), or where that is zero by the largest so far, so that it is 1 until the
+    distance falls and never 0/0. A run that continues an earlier one gives that run's first and largest values as
+    `reference` and `largest`, or has them taken from what was measured (`after`). Where all the data would take too
+    long, `views` is a function that says on which views to measure instead, None for all: the distance is then to a
+    fixed point of the problem with those views alone, and does not go to zero with the steps.
     """
 
     every: int | None = None
     reference: Tensor | float | None = None
     views: Callable[[], Tensor | None] | None = None
+    largest: Tensor | float | None = None
+
+    def after(self, distances: Sequence[ArrayLike]) -> Distance:
+        """The same monitor for a run that goes on, of which these distances were measured."""
+        if self.reference is not None or not len(distances):
+            return self
+        values = torch.from_numpy(np.stack([np.asarray(value) for value in distances]))
+        return replace(self, reference=values[0], largest=values.amax(0))
 
     def begin(self, algorithm: Algorithm[Any], state: State) -> Measure:
-        first = self.reference
+        first, largest = self.reference, self.largest
         if not callable(getattr(algorithm, "residual", None)):
             raise InputError(
                 f"{type(algorithm).__name__} has no residual(state, views), the squared distance ||x - T(x)||^2 of the "
@@ -56,10 +67,14 @@ class Distance:
             )
 
         def measure(state: Any) -> dict[str, Tensor]:
-            nonlocal first
+            nonlocal first, largest
             value = algorithm.residual(state, None if self.views is None else self.views())
-            first = value if first is None else first
-            return {"distance": value, "relative_distance": value / first}
+            first = value if first is None else torch.as_tensor(first, dtype=value.dtype, device=value.device)
+            largest = value if largest is None else torch.as_tensor(largest, dtype=value.dtype, device=value.device)
+            largest = torch.maximum(largest, value)
+            scale = torch.where(first > 0, first, largest)
+            relative = torch.where(scale == 0, torch.ones_like(value), value / scale)
+            return {"distance": value, "relative_distance": relative}
 
         return measure
 

@@ -25,6 +25,7 @@ from plugstream.linalg import inner, norm
 from plugstream.monitors import Distance, Measure, Monitor
 from plugstream.progress import Listener, listening, report
 from plugstream.sampling import a_few
+from plugstream.verdict import Verdict, judge, remedies
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -112,7 +113,7 @@ class Result(Generic[S]):
     `image` is the last iterate. Where a run was interrupted or diverged it is the best one measured: by SNR if the
     truth is known, otherwise by the distance to a fixed point; `image_step` tells which. `state` is the last good
     state, and `solve(algorithm, state=result.state, ...)` goes on from it as if there had been no stop.
-    `plot()` draws it.
+    `verdict` says whether the image can be trusted, and `plot()` draws it.
     """
 
     image: Tensor
@@ -122,6 +123,7 @@ class Result(Generic[S]):
     history: dict[str, Series]
     time: float
     wall: float
+    verdict: Verdict
 
     def __repr__(self) -> str:
         shape = " x ".join(map(str, self.image.shape))
@@ -129,6 +131,7 @@ class Result(Generic[S]):
             f"image {shape} {str(self.image.dtype).removeprefix('torch.')}",
             f"{self.state.k} steps in {self.time:.3g} s",
             f"stopped since {self.reason.value}",
+            self.verdict.name,
             *(f"{name} {float(np.mean(series.value[-1])):.4g}" for name, series in self.history.items()),
         ]
         return f"Result({', '.join(parts)})"
@@ -185,7 +188,7 @@ def solve(
         image: where to start, (..., *image_shape); zero if not given. state: go on from this instead.
         iterations: how many steps to take (more, if `state` or `resume` is given).
         resume: go on with this run, its clock, history and best image; what comes is what would have come, to the bit
-            where the algorithm is deterministic. Monitors must be the same; a `Distance` needs its `reference`.
+            where the algorithm is deterministic. Monitors must be the same.
         time_limit: seconds of wall time. distance_limit: stop once ||x - P(x)||^2 relative to its start is below this.
         divergence: stop when ||x|| exceeds this many times the run's scale; None: never. The scale is the size of the
             first image that is not zero, or the length of the best step from zero down the gradient (`data_scale`)
@@ -230,6 +233,9 @@ def _solve(
         raise InputError("give an image to start from, a state to go on from or a run to resume, not several of them")
     if distance_limit is not None and not any(isinstance(m, Distance) for m in monitors):
         monitors = [*monitors, Distance()]
+    if resume is not None:
+        distances = [value for _, _, value in resume.rows.get("distance", [])]
+        monitors = [m.after(distances) if isinstance(m, Distance) else m for m in monitors]
     if resume is not None and len(resume.measured_at) != len(monitors):
         raise InputError(f"the run was measured by {len(resume.measured_at)} monitors, not by {len(monitors)}")
     if resume is not None:
@@ -263,8 +269,11 @@ def _solve(
                 break
     except KeyboardInterrupt:
         reason = Stop.INTERRUPTED
-    if not reason.failed and (measured := run.measure(last=True)):
-        run.tell(measured)
+    if not reason.failed:
+        # Who goes on from here would not have measured here, so what is measured at the end is not in the snapshot.
+        before = run.snapshot(run.state)
+        if measured := run.measure(last=True):
+            run.tell(measured, before)
     return run.result(reason)
 
 
@@ -351,9 +360,10 @@ class _Run(Generic[S]):
             self.best = (score, self.state)
         self.good = self.state
 
-    def tell(self, measured: dict[str, Tensor]) -> bool:
+    def tell(self, measured: dict[str, Tensor], snapshot: Snapshot[S] | None = None) -> bool:
         """Call the callbacks, all of them, and say whether one asks to stop."""
-        progress = Progress(self.state, self.time, self.wall, measured, partial(self.snapshot, self.state))
+        take = partial(self.snapshot, self.state) if snapshot is None else lambda: snapshot
+        progress = Progress(self.state, self.time, self.wall, measured, take)
         return any([callback(progress) for callback in self.callbacks])  # noqa: C419 - every one must be told
 
     def snapshot(self, state: S) -> Snapshot[S]:
@@ -381,7 +391,24 @@ class _Run(Generic[S]):
             )
             for name, rows in self._rows.items()
         }
-        return Result(chosen.image, chosen.k, self.state, reason, history, self.time, self.wall)
+        return Result(
+            chosen.image, chosen.k, self.state, reason, history, self.time, self.wall, self._verdict(reason, history)
+        )
+
+    def _verdict(self, reason: Stop, history: dict[str, Series]) -> Verdict:
+        distance, relative = history.get("distance"), history.get("relative_distance")
+        failure = reason.value if reason.failed else None
+        if distance is None or relative is None:
+            return judge([], [], [], failure=failure)
+        partial = any(isinstance(m, Distance) and m.views is not None and m.views() is not None for m in self.monitors)
+        return judge(
+            distance.step,
+            distance.value,
+            relative.value,
+            failure=failure,
+            advice=remedies(self.algorithm),
+            partial=partial,
+        )
 
 
 @torch.no_grad()

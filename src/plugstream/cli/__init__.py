@@ -51,7 +51,10 @@ _OWN_OUTPUT = ("acquire", "denoisers", "info")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command and return its exit status: 0 done, 1 diverged, 2 a mistake in the input, 130 interrupted."""
+    """Run a command and return its exit status.
+
+    0 done, 1 diverged, 2 a mistake in the input, 3 stuck at its start, 130 interrupted.
+    """
     try:
         parsed = _parse(list(sys.argv[1:] if arguments is None else arguments))
         plain = arguments is None and parsed.command not in _OWN_OUTPUT  # a call may have its output read by a program

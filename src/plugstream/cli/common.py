@@ -91,6 +91,7 @@ def reconstruct_scan(
     from plugstream.runs.run import reconstruct
     from plugstream.runs.terminal import Terminal
     from plugstream.solver import Stop
+    from plugstream.verdict import Outcome
 
     settings = absolute(settings)
     result = reconstruct(scan, settings, folder, command=command, source=source, go_on=go_on, terminal=Terminal())
@@ -101,7 +102,8 @@ def reconstruct_scan(
     say(f"results are in {folder}: {report} shows them, settings.toml repeats them")
     if result.reason is Stop.INTERRUPTED:
         say(f"go on with: plugstream resume {shlex.quote(str(folder))}{trust_flag(settings, source)}")
-    return 130 if result.reason is Stop.INTERRUPTED else int(result.reason.failed)
+        return 130
+    return {Outcome.DIVERGED: 1, Outcome.STUCK: 3}.get(result.verdict.outcome, 0)
 
 
 def say(text: str) -> None:

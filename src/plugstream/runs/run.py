@@ -139,7 +139,7 @@ def reconstruct(
             for text in notes:
                 log.add("note", text=text)
             try:
-                write_results(folder, scan, settings, result, backprojection, notes)
+                write_results(folder, scan, settings, result, backprojection, [str(result.verdict), *notes])
             except OSError as error:
                 raise InputError(
                     f"cannot write the results to {folder}: {error.strerror or error}; mend that, and "
@@ -153,6 +153,9 @@ def reconstruct(
                 wall=result.wall,
                 reason=result.reason.value,
                 failed=result.reason.failed,
+                verdict=result.verdict.name,
+                trusted=result.verdict.trusted,
+                explanation=result.verdict.text,
             )
         except Exception as error:  # of the data, of the disk, of memory, or a mistake of ours: nothing is lost by it
             told = _in_one_line(error, folder, source)
@@ -290,7 +293,7 @@ class _Session:
                 state=state if snapshot is None else None,
                 resume=snapshot,
                 iterations=iterations if over is None else 0,
-                monitors=_monitors(settings, self.scan, snapshot, partial(self._measured_views, fidelity)),
+                monitors=_monitors(settings, self.scan, partial(self._measured_views, fidelity)),
                 every=settings.monitor.every,
                 time_limit=settings.algorithm.time_limit,
                 distance_limit=settings.algorithm.distance_limit,
@@ -412,15 +415,10 @@ def _check_truth(settings: Settings, scan: Scan) -> None:
         raise InputError(f"--ssim needs an image of at least {WINDOW} x {WINDOW} pixels; leave it out")
 
 
-def _monitors(
-    settings: Settings, scan: Scan, snapshot: Snapshot[State] | None, views: Callable[[], torch.Tensor | None]
-) -> list[Monitor]:
+def _monitors(settings: Settings, scan: Scan, views: Callable[[], torch.Tensor | None]) -> list[Monitor]:
     monitors: list[Monitor] = []
     if settings.monitor.distance or settings.monitor.watch_theory or settings.algorithm.distance_limit is not None:
-        first = None
-        if snapshot is not None and "distance" in snapshot.rows:
-            first = torch.as_tensor(snapshot.rows["distance"][0][2]).to(snapshot.state.image)
-        monitors.append(Distance(reference=first, views=views))
+        monitors.append(Distance(views=views))
     if scan.truth is not None:
         monitors.append(SNR(torch.from_numpy(scan.truth)))
         monitors += [PSNR(scan.truth)] if settings.monitor.psnr else []

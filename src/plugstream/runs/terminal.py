@@ -66,6 +66,8 @@ class Terminal:
                 f"stopped after {event['step']} steps and {event['time']:.1f} s "
                 f"({event['wall']:.1f} s with measuring): {event['reason']}"
             )
+            if "verdict" in event:
+                self._line(f"verdict: {event['verdict']}: {event['explanation']}")
 
     def tick(self, step: int, seconds: float) -> None:
         """Called at every step; on a terminal it redraws the line at most ten times a second."""

@@ -1,0 +1,331 @@
+"""A run says whether its result can be trusted: from the library, by its history, and at the command line."""
+
+from __future__ import annotations
+
+import math
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from plugstream import (
+    SAGA,
+    TV,
+    Box,
+    Distance,
+    Fixed,
+    FunctionModel,
+    Identity,
+    LeastSquares,
+    MatrixModel,
+    Outcome,
+    ProximalGradient,
+    SoftThreshold,
+    Stop,
+    Uniform,
+    solve,
+)
+from plugstream.cli import main
+from plugstream.errors import PlugstreamWarning
+from plugstream.runs.events import read_events
+from plugstream.schedules import Geometric
+from plugstream.verdict import Verdict, judge
+
+F64 = torch.float64
+
+
+@pytest.fixture(scope="module")
+def problem() -> LeastSquares:
+    """Twelve noisy views of a blocky image of 12 x 12, more unknowns than a batch of two has rows."""
+    rng = np.random.default_rng(5)
+    truth = np.zeros((12, 12))
+    truth[2:6, 3:9], truth[7:10, 5:7] = 1.0, 0.5
+    matrices = rng.standard_normal((12, 20, 144))
+    data = matrices @ truth.ravel() + 0.5 * rng.standard_normal((12, 20))
+    return LeastSquares(MatrixModel(list(matrices), (12, 12)), torch.from_numpy(data))
+
+
+def outcome(algorithm, iterations, start=None, **options) -> Verdict:
+    return solve(algorithm, start, iterations=iterations, monitors=[Distance()], **options).verdict
+
+
+# Runs that are constructed to come out in each way.
+
+
+@pytest.mark.parametrize("momentum", ["none", "nesterov"])
+def test_a_full_batch_run_converges(problem, momentum):
+    algorithm = ProximalGradient(problem, TV(tol=1e-5), lam=1.0, momentum=momentum)
+    verdict = outcome(algorithm, 1500, every=50)
+    assert verdict.outcome is Outcome.CONVERGED
+    assert verdict.trusted
+
+
+@pytest.mark.parametrize("iterations", [4, 10, 30])
+def test_a_run_that_ends_too_soon_is_still_falling(problem, iterations):
+    verdict = outcome(ProximalGradient(problem, TV(tol=1e-5), lam=1.0), iterations, every=2)
+    assert verdict.outcome is Outcome.FALLING
+    assert not verdict.trusted
+    assert "more iterations" in verdict.text
+
+
+def test_a_very_short_step_is_still_falling_and_not_diverged(problem):
+    verdict = outcome(ProximalGradient(problem, TV(tol=1e-5), lam=1.0, step_size="1e-4/L"), 60, every=5)
+    assert verdict.outcome is Outcome.FALLING
+
+
+@pytest.mark.parametrize("momentum", ["none", "bounded", "nesterov"])
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_small_batches_hover(problem, momentum, seed):
+    algorithm = ProximalGradient(problem, TV(), lam=1.0, sampler=Uniform(2, seed), momentum=momentum)
+    verdict = outcome(algorithm, 400)
+    assert verdict.outcome is Outcome.HOVERING
+    assert not verdict.trusted
+    assert "noise floor of the batches" in verdict.text
+    assert "larger batch" in verdict.text
+    assert "SAGA" in verdict.text
+    assert ("bounded" in verdict.text) == (momentum == "nesterov")  # what is done already is not advised
+
+
+def test_advice_depends_on_what_is_done(problem):
+    saga = ProximalGradient(problem, TV(tol=1e-2), lam=1.0, sampler=Uniform(2), gradient=SAGA(), step_size="1/3L")
+    assert "SAGA" not in outcome(saga, 600).text
+    fixed = outcome(ProximalGradient(problem, TV(), lam=1.0, sampler=Fixed((0, 1))), 1500, every=50)
+    assert fixed.outcome is Outcome.HOVERING
+    assert "all views" in fixed.text
+    assert "noise" not in fixed.text
+
+
+def test_a_step_of_3_over_l_diverges(problem):
+    algorithm = ProximalGradient(problem, Identity(), sigma=0.0, step_size=3.0 / problem.lipschitz)
+    with pytest.warns(PlugstreamWarning, match="beyond 2 / L"):
+        result = solve(algorithm, iterations=1000, monitors=[Distance()])
+    assert result.reason is Stop.DIVERGED
+    assert result.verdict.outcome is Outcome.DIVERGED
+    assert result.verdict.text == Stop.DIVERGED.value
+
+
+def test_a_run_that_a_box_keeps_from_growing_has_diverged_too(problem):
+    """It swings from side to side for ever, no farther than the box, and ended with "all iterations were done"."""
+    algorithm = ProximalGradient(problem, Box(-1.0, 1.0), sigma=0.0, step_size=8.0 / problem.lipschitz)
+    with pytest.warns(PlugstreamWarning, match="beyond 2 / L"):
+        result = solve(algorithm, iterations=200, monitors=[Distance()])
+    assert result.reason is Stop.ITERATIONS
+    assert result.verdict.outcome is Outcome.DIVERGED
+    assert "shorter step" in result.verdict.text
+
+
+def phase_lost() -> FunctionModel:
+    a = torch.from_numpy(np.random.default_rng(1).standard_normal((8, 30, 64)))
+    return FunctionModel(
+        lambda x, views: torch.einsum("bmn,...n->...bm", a[views], x.flatten(-2)).abs(),
+        n_views=8,
+        image_shape=(8, 8),
+        data_shape=(30,),
+        dtype=F64,
+    )
+
+
+def test_a_start_without_a_gradient_is_stuck_and_not_converged():
+    model = phase_lost()
+    fidelity = LeastSquares(model, model.forward(torch.rand(8, 8, dtype=F64)))
+    algorithm = ProximalGradient(fidelity, TV(low=0.0), sigma=0.01, step_size=0.01)
+    result = solve(algorithm, iterations=50, monitors=[Distance()], distance_limit=1e-3)
+    assert result.verdict.outcome is Outcome.STUCK
+    assert result.reason is Stop.ITERATIONS  # its distance of 0 is no distance that fell
+    relative = result.history["relative_distance"].value
+    assert np.array_equal(relative, np.ones_like(relative))  # 0/0 was NaN
+    elsewhere = solve(algorithm, torch.full((8, 8), 0.5, dtype=F64), iterations=200, monitors=[Distance()])
+    assert elsewhere.verdict.outcome is not Outcome.STUCK
+
+
+def test_a_bound_that_holds_everything_is_stuck():
+    model = MatrixModel([np.eye(9)], (3, 3))
+    fidelity = LeastSquares(model, -torch.ones(1, 9, dtype=F64))
+    assert outcome(ProximalGradient(fidelity, Box(low=0.0), sigma=0.0), 30).outcome is Outcome.STUCK
+
+
+def test_a_run_that_leaves_a_start_of_distance_zero_is_not_stuck():
+    """sigma falls from where it gives zero: the distance is 0, rises, and falls; it is then relative to its largest."""
+    model = MatrixModel([np.diag(np.linspace(0.5, 1.0, 9))], (3, 3))
+    fidelity = LeastSquares(model, torch.linspace(-1, 1, 9, dtype=F64)[None])
+    algorithm = ProximalGradient(fidelity, SoftThreshold(), sigma=Geometric(10.0, 1e-2, 40))
+    result = solve(algorithm, iterations=400, monitors=[Distance()], every=4)
+    relative, distance = (result.history[name].value for name in ("relative_distance", "distance"))
+    assert distance[0] == 0
+    assert np.isfinite(relative).all()
+    assert relative.max() == 1
+    assert relative[-1] == pytest.approx(distance[-1] / distance.max())
+    assert result.verdict.outcome is Outcome.CONVERGED
+
+
+def test_nothing_is_known_without_a_distance(problem):
+    result = solve(ProximalGradient(problem, Identity(), sigma=0.0), iterations=5)
+    assert result.verdict.outcome is Outcome.NOT_MEASURED
+    assert not result.verdict.trusted
+
+
+def test_of_several_images_the_worst_counts():
+    model = MatrixModel([np.eye(4)], (2, 2))
+    data = torch.stack([-torch.ones(1, 4, dtype=F64), torch.ones(1, 4, dtype=F64)])
+    algorithm = ProximalGradient(LeastSquares(model, data), Box(low=0.0), sigma=0.0)
+    verdict = outcome(algorithm, 20, torch.zeros(2, 2, 2, dtype=F64), every=2)
+    assert verdict.outcome is Outcome.STUCK
+    assert verdict.text.startswith("image 0 of 2")
+
+
+def test_a_run_that_goes_on_comes_to_the_same_verdict(problem):
+    """Wherever it was stopped, also between two measurements, where one more is taken at the end."""
+    algorithm = ProximalGradient(problem, TV(), lam=1.0, sampler=Uniform(2))
+    whole = solve(algorithm, iterations=120, monitors=[Distance()])
+    for k in (0, 7, 60, 119):
+        snapshots = []
+        solve(algorithm, iterations=k, monitors=[Distance()], callbacks=[lambda p, s=snapshots: s.append(p.snapshot())])
+        rest = solve(algorithm, resume=snapshots[-1], iterations=120 - k, monitors=[Distance()])
+        assert rest.verdict == whole.verdict
+        assert np.array_equal(rest.history["relative_distance"].value, whole.history["relative_distance"].value)
+
+
+def test_the_largest_distance_is_known_to_a_run_that_goes_on():
+    model = MatrixModel([np.eye(9)], (3, 3))
+    fidelity = LeastSquares(model, torch.linspace(-1, 1, 9, dtype=F64)[None])
+    algorithm = ProximalGradient(fidelity, SoftThreshold(), sigma=Geometric(10.0, 1e-2, 40), step_size=0.5)
+    whole = solve(algorithm, iterations=100, monitors=[Distance()], every=1)
+    snapshots = []
+    solve(
+        algorithm, iterations=50, monitors=[Distance()], every=1, callbacks=[lambda p: snapshots.append(p.snapshot())]
+    )
+    rest = solve(algorithm, resume=snapshots[-1], iterations=50, monitors=[Distance()], every=1)
+    assert np.array_equal(rest.history["relative_distance"].value, whole.history["relative_distance"].value)
+    assert rest.verdict == whole.verdict
+
+
+# The rules, on histories that are written out.
+
+
+def verdict_of(values, every: int = 10) -> Outcome:
+    values = np.asarray(values, dtype=float)
+    return judge(every * np.arange(len(values)), values, values / values[0]).outcome
+
+
+@pytest.mark.parametrize("end", [3e-2, 0.3, 1.2, 50.0])
+def test_a_run_that_ends_far_from_a_fixed_point_never_looks_good(end):
+    rng = np.random.default_rng(0)
+    for shape in (np.geomspace(1, end, 12), np.r_[1.0, np.full(11, end)], np.r_[1.0, end * rng.lognormal(0, 0.3, 11)]):
+        assert verdict_of(shape) not in (Outcome.CONVERGED, Outcome.NOT_MEASURED)
+    if end > 1:
+        assert verdict_of(np.r_[1.0, np.full(11, end)]) is Outcome.DIVERGED
+        assert verdict_of(np.geomspace(1, end, 12)) is Outcome.DIVERGED
+
+
+def test_noise_about_a_level_is_told_from_a_fall():
+    """Of a hundred histories each, with a scatter of a factor of two about a level or about a fall by half."""
+    hovering = falling = 0
+    for seed in range(100):
+        noise = np.random.default_rng(seed).lognormal(0, 0.35, 40)
+        hovering += verdict_of(np.r_[1.0, 1e-3 * noise]) is Outcome.HOVERING
+        falling += verdict_of(np.r_[1.0, np.geomspace(1e-2, 1e-5, 40) * noise]) is Outcome.FALLING
+    assert hovering >= 90
+    assert falling >= 95
+
+
+def test_a_fall_that_levels_off_hovers():
+    assert verdict_of(0.1 + np.r_[1.0, np.geomspace(0.3, 1e-4, 40)]) is Outcome.HOVERING
+
+
+@pytest.mark.parametrize("power", [1, 2])
+def test_slow_convergence_is_a_fall(power):
+    assert verdict_of(1 / np.arange(1, 60) ** power) is Outcome.FALLING
+
+
+def test_measurements_that_say_nothing():
+    assert judge([0], [1.0], [1.0]).outcome is Outcome.NOT_MEASURED
+    assert judge([0, 10, 20], [1.0, 1.1, 1.2], [1.0, 1.1, 1.2]).outcome is Outcome.NOT_MEASURED
+    assert judge([0, 10], [1.0, 0.5], [1.0, 0.5]).outcome is Outcome.FALLING
+    assert judge([0, 10], [1.0, math.nan], [1.0, math.nan]).outcome is Outcome.NOT_MEASURED
+    assert judge([0, 10], [0.0, 0.0], [1.0, 1.0]).outcome is Outcome.STUCK
+    assert judge([0, 10], [1.0, 0.0], [1.0, 0.0]).outcome is Outcome.CONVERGED
+    assert "some of the views" in judge(range(20), [1e-3] * 20, [1e-3] * 20, partial=True).text
+
+
+# At the command line.
+
+RUN = ["--sigma", "0.02", "--batch", "4", "--threads", "1", "--report-format", "svg"]
+
+
+def stop_of(folder: Path) -> dict:
+    return [event for event in read_events(folder / "events.jsonl") if event["event"] == "stop"][-1]
+
+
+def words_of(folder: Path) -> str:
+    """What the report says, which matplotlib writes beside the outlines of its letters."""
+    lines = re.findall(r"<!-- (.*?) -->", (folder / "report.svg").read_text(), flags=re.DOTALL)
+    return " ".join(lines)
+
+
+def test_the_terminal_the_report_and_the_log_tell_the_verdict(scan, tmp_path, capsys):
+    out = tmp_path / "run"
+    assert main(["reconstruct", str(scan), "--out", str(out), *RUN, "--iterations", "6", "--every", "1"]) == 0
+    assert "verdict: still falling: its distance" in capsys.readouterr().err
+    assert stop_of(out)["verdict"] == "still falling"
+    assert stop_of(out)["trusted"] is False
+    assert "still falling: its distance" in words_of(out)
+    assert main(["resume", str(out), "--iterations", "12"]) == 0
+    longer = tmp_path / "longer"
+    assert main(["reconstruct", str(scan), "--out", str(longer), *RUN, "--iterations", "12", "--every", "1"]) == 0
+    same = ("verdict", "trusted", "explanation", "step")
+    assert [stop_of(out)[name] for name in same] == [stop_of(longer)[name] for name in same]
+
+
+def test_a_diverged_run_says_so_everywhere_and_has_status_1(scan, tmp_path, capsys):
+    out = tmp_path / "run"
+    words = [
+        "reconstruct",
+        str(scan),
+        "--out",
+        str(out),
+        *RUN,
+        "--iterations",
+        "60",
+        "--step-size",
+        "40/L",
+        "--low",
+        "none",
+    ]
+    assert main(words) == 1
+    assert "verdict: diverged" in capsys.readouterr().err
+    assert stop_of(out)["verdict"] == "diverged"
+    assert "diverged: the image grew without bound" in words_of(out)
+
+
+@pytest.mark.parametrize("sampler", ["all", "uniform"])
+def test_a_stuck_run_says_so_everywhere_and_has_status_3(scan, tmp_path, capsys, sampler):
+    """An upper bound below every value that the data asks for; a batch's noise may move it a little."""
+    out = tmp_path / "run"
+    words = ["reconstruct", str(scan), "--out", str(out), *RUN, "--iterations", "12", "--every", "2"]
+    words += ["--sampler", sampler]
+    assert main([*words, "--high", "0", "--low", "none"]) == 3
+    assert "verdict: stuck at its start" in capsys.readouterr().err
+    assert stop_of(out)["verdict"] == "stuck at its start"
+    assert stop_of(out)["trusted"] is False
+    assert "stuck at its start" in words_of(out)
+    assert "of the image sits on its upper bound 0" in words_of(out)
+    assert main(["resume", str(out)]) == 3
+
+
+def test_a_run_without_a_distance_says_that_nothing_is_known(scan, tmp_path, capsys):
+    out = tmp_path / "run"
+    words = ["reconstruct", str(scan), "--out", str(out), *RUN, "--iterations", "3", "--set", "monitor.distance=false"]
+    assert main(words) == 0
+    assert "verdict: not measured" in capsys.readouterr().err
+
+
+def test_the_guide_starts_its_nonlinear_example_where_it_moves():
+    guide = (Path(__file__).parents[2] / "docs" / "guide.md").read_text()
+    block = guide[guide.index("    import torch, plugstream as ps\n    a = torch.randn(8, 30, 64)") :]
+    code = block[: block.index("\n\n")]
+    names: dict = {}
+    exec("\n".join(line[4:] for line in code.splitlines()), names)
+    assert names["result"].verdict.outcome in (Outcome.FALLING, Outcome.CONVERGED, Outcome.HOVERING)
+    assert names["result"].history["distance"].value[0] > 0
