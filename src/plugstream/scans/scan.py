@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from plugstream.arrays import Array, as_tensor
 from plugstream.errors import InputError
 from plugstream.scans.geometry import BornGeometry, Grid, Rows
 
@@ -38,18 +39,38 @@ class Scan(Protocol):
         """The measurements of these views, (B, receivers) complex64, on the CPU; all for None."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, init=False)
 class MemoryScan:
-    """A scan held in memory: data (views, receivers), its geometry, and the true image (H, W) if it was simulated."""
+    """A scan held in memory: data (views, receivers), its geometry, and the true image (H, W) if it was simulated.
+
+    Data and truth may be tensors or NumPy arrays of real or complex numbers. They are held as a complex64 tensor on the
+    CPU, one of complex128 as it is, and as an array of float32.
+    """
 
     data: Tensor
     geometry: BornGeometry
     truth: NDArray[np.float32] | None = None
     provenance: Mapping[str, Any] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:
-        check_agreement(tuple(self.data.shape), self.geometry, self.truth)
-        check_finite(self.data, self.geometry.mask)
+    def __init__(
+        self,
+        data: Array,
+        geometry: BornGeometry,
+        truth: Array | None = None,
+        provenance: Mapping[str, Any] | None = None,
+    ) -> None:
+        if isinstance(truth, Tensor):
+            truth = truth.detach().cpu().numpy()
+        held = as_tensor("the scan's data", data).detach().cpu()
+        check_agreement(tuple(held.shape), geometry, truth)
+        if not (isinstance(data, Tensor) and data.dtype == torch.complex128):
+            held = held.to(torch.complex64)
+        check_finite(held, geometry.mask)
+        set_once = object.__setattr__  # as the __init__ of a frozen dataclass does
+        set_once(self, "data", held)
+        set_once(self, "geometry", geometry)
+        set_once(self, "truth", None if truth is None else np.asarray(truth, dtype=np.float32))
+        set_once(self, "provenance", {} if provenance is None else provenance)
 
     @property
     def n_views(self) -> int:
