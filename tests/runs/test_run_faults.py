@@ -420,10 +420,9 @@ def test_a_read_only_folder_is_one_line(whole, tmp_path):
         pytest.skip("there is no unshare")
     if done.returncode in (1, 77) and "plugstream" not in done.stderr:
         pytest.skip("no file system can be mounted read-only here")
-    assert (done.returncode, done.stderr) == (
-        2,
-        f"plugstream: cannot write to the run {folder}: Read-only file system\n",
-    )
+    # On a slow machine there are lines before it that say what is being loaded and read.
+    errors = [line for line in done.stderr.splitlines() if not line.endswith(" s")]
+    assert (done.returncode, errors) == (2, [f"plugstream: cannot write to the run {folder}: Read-only file system"])
     assert content(folder) == before
 
 
