@@ -26,6 +26,7 @@ __all__ = [
     "Epochs",
     "Fixed",
     "Importance",
+    "OnceEach",
     "Sampler",
     "Shifted",
     "Uniform",
@@ -177,6 +178,26 @@ class Importance:
         index = np.minimum(np.searchsorted(edges, uniform * edges[-1], side="right"), n - 1)
         weights = torch.from_numpy(edges[-1] / (self.batch * n * p[index]))
         return Batch(_pick(available, index), weights)
+
+
+@dataclass(frozen=True, eq=False)
+class OnceEach:
+    """Draws what another sampler draws, and every view once where there are fewer than a batch.
+
+    Of a scan that is still running, or that ended early, there may be fewer. A batch of ten from three views would have
+    each several times, by chance more or less often; the mean over the three is what it stands for, at less cost.
+
+    Arguments: sampler; batch, how many views it draws.
+    """
+
+    sampler: Sampler
+    batch: int
+
+    def draw(self, step: int, available: Available) -> Batch:
+        n = _count(available)
+        if n >= self.batch:
+            return self.sampler.draw(step, available)
+        return Batch(torch.arange(n) if isinstance(available, int) else available)
 
 
 @dataclass(frozen=True, eq=False)

@@ -19,7 +19,7 @@ from plugstream.runs.watch import Theory
 
 __all__ = ["draw_report"]
 
-_INK, _BLUE, _ORANGE = "#222222", "#1f5fa8", "#c2571a"
+_INK, _BLUE, _ORANGE, _GREY = "#222222", "#1f5fa8", "#c2571a", "#777777"
 
 
 def draw_report(
@@ -32,13 +32,15 @@ def draw_report(
     truth: NDArray[Any] | None,
     measured: Sequence[Event],
     theory: Theory | None = None,
+    arrivals: Sequence[tuple[int, int]] = (),
     formats: Sequence[str] = ("png",),
 ) -> None:
     """Draw the images side by side on one grey scale, labelled with their SNR, above the convergence curves.
 
     Axes are in the unit of the space, and y points as it says. The report is written as `path` with each of the
     formats for its ending: png, pdf, svg. Of complex images the magnitude is drawn, and the SNR is of the complex ones.
-    Where the theory was watched, what was measured is drawn beside the bound of Proposition 5.
+    Where the theory was watched, what was measured is drawn beside the bound of Proposition 5. Where views came while
+    the run went on, `arrivals` has the step from which on there were how many, and the curves are marked there.
     """
     from matplotlib.figure import Figure
 
@@ -67,10 +69,10 @@ def draw_report(
     images, curves = np.asarray(figure.subfigures(2, 1, height_ratios=[height, 2.9])).tolist()
     draw_images(images, panels, space)
     if theory is None or not theory.t:
-        _draw_curves(curves, measured)
+        _draw_curves(curves, measured, arrivals)
     else:
         left, right = np.asarray(curves.subfigures(1, 2, width_ratios=[1.5, 1.0])).tolist()
-        _draw_curves(left, measured)
+        _draw_curves(left, measured, arrivals)
         _draw_theory(right, theory)
     for kind in formats:
         file = io.BytesIO()
@@ -78,7 +80,7 @@ def draw_report(
         write_whole(path.with_suffix(f".{kind}"), [file.getvalue()])
 
 
-def _draw_curves(figure: Any, measured: Sequence[Event]) -> None:
+def _draw_curves(figure: Any, measured: Sequence[Event], arrivals: Sequence[tuple[int, int]] = ()) -> None:
     names = [("relative_distance", "||x - P(x)||² relative to x⁰", True), ("snr", "SNR (dB)", False)]
     if not any("snr" in event["values"] for event in measured):
         names[1] = (
@@ -100,6 +102,26 @@ def _draw_curves(figure: Any, measured: Sequence[Event]) -> None:
         axes.grid(True, alpha=0.25)
         axes.spines[["top", "right"]].set_visible(False)
         axes.tick_params(labelsize=8)
+        if len(arrivals) > 1:
+            _mark_arrivals(axes, arrivals, max(step for step, _ in points))
+
+
+def _mark_arrivals(axes: Any, arrivals: Sequence[tuple[int, int]], last: int) -> None:
+    """A tick at each step from which on there were more views, and how many there were, on an axis of their own."""
+    steps, views = (list(values) for values in zip(*arrivals, strict=True))
+    axes.plot(
+        steps[1:], [0.02] * (len(steps) - 1), "|", color=_GREY, markersize=7, transform=axes.get_xaxis_transform()
+    )
+    other = axes.twinx()
+    other.step([*steps, max(last, steps[-1])], [*views, views[-1]], where="post", color=_GREY, linewidth=0.9, alpha=0.7)
+    other.set_ylim(0, 1.05 * max(views))
+    other.set_ylabel("views that have come", fontsize=8, color=_GREY)
+    other.tick_params(labelsize=7, colors=_GREY)
+    other.yaxis.get_major_locator().set_params(integer=True)
+    other.spines[["top", "left", "bottom"]].set_visible(False)
+    other.spines["right"].set_color(_GREY)
+    other.set_zorder(axes.get_zorder() - 1)  # behind the curve
+    axes.patch.set_visible(False)
 
 
 def _draw_theory(figure: Any, theory: Theory) -> None:

@@ -55,16 +55,18 @@ def write_results(
         save_image(torch.from_numpy(scan.truth), folder / "truth", space)
     write_text(folder / "history.csv", _history(result.history))
     report("drawing the report")
+    past = read_past(folder / "events.jsonl")
     draw_report(
         folder / "report.png",
         space=space,
         formats=settings.run.report_formats,
-        title="\n".join([_title(settings, result, read_past(folder / "events.jsonl")), *_wrapped(notes)]),
+        title="\n".join([_title(settings, result, past), *_wrapped(notes)]),
         result=_single(result.image),
         backprojection=_single(backprojection),
         truth=scan.truth,
         measured=measurements(folder / "events.jsonl"),
         theory=theory_of(folder / "events.jsonl"),
+        arrivals=past.arrivals(),
     )
     sync_folder(folder)
 

@@ -35,9 +35,9 @@ from plugstream.runs.identity import files_read, identity, settings_identity
 from plugstream.runs.results import bound_notes, write_results
 from plugstream.runs.signals import Requests
 from plugstream.runs.terminal import Terminal
-from plugstream.runs.views import Past, Population, goes_by_lipschitz, read_past
+from plugstream.runs.views import Past, Population, goes_by_lipschitz, read_past, wait_for_batch
 from plugstream.runs.watch import Variance, Watch
-from plugstream.sampling import Announced, a_few
+from plugstream.sampling import Announced, OnceEach, a_few
 from plugstream.scans.scan import Scan
 from plugstream.scans.store import StoredScan
 from plugstream.settings import Settings, to_toml, with_low
@@ -97,6 +97,8 @@ def reconstruct(
     with lock(folder):
         events = folder / "events.jsonl"
         past = read_past(events) if go_on else Past()
+        if isinstance(scan, StoredScan) and settings.scan.follow and not past.records:
+            wait_for_batch(scan, settings, partial(_say, terminal))
         views = past.records[0].views if past.records else scan.n_views
         if past.records and (had := past.records[-1].views) > scan.n_views:
             raise InputError(f"the run had {had} views, but the scan {source} has {scan.n_views}")
@@ -239,7 +241,8 @@ class _Session:
             log.add("note", text=fidelity.model.describe())
         made = make_algorithm(settings, fidelity)
         if population is not None:
-            sampler = Announced(made.sampler, population.source.expect, settings.scan.ahead)
+            drawn = made.sampler if settings.sampler.name == "all" else OnceEach(made.sampler, settings.sampler.batch)
+            sampler = Announced(drawn, population.source.expect, settings.scan.ahead)
             made = replace(made, sampler=sampler)
         watch = self.watch = Watch.over(made, settings, log) if settings.monitor.watch_theory else None
         if watch is not None:
@@ -378,6 +381,12 @@ def _in_one_line(error: Exception, folder: Path, source: str | Path) -> InputErr
     if isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in str(error):
         return InputError(f"there is not enough memory; free some, or use a smaller batch, and go on with '{again}'")
     return None
+
+
+def _say(terminal: Terminal | None, text: str) -> None:
+    """A line for a person, before there is a log."""
+    if terminal is not None:
+        terminal({"event": "note", "text": text})
 
 
 def _over(snapshot: Snapshot[State], settings: Settings) -> Stop | None:

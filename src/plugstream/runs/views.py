@@ -30,7 +30,7 @@ from plugstream.scans.prefetch import Prefetched
 from plugstream.scans.store import StoredScan, open_scan
 from plugstream.settings import Settings
 
-__all__ = ["Past", "Population", "Record", "goes_by_lipschitz", "open_live", "read_past"]
+__all__ = ["Past", "Population", "Record", "goes_by_lipschitz", "open_live", "read_past", "wait_for_batch"]
 
 # The commit record of a live scan is looked at no more often than this, in seconds.
 _LOOK = 0.05
@@ -67,6 +67,16 @@ class Past:
     def knows(self, check: str) -> bool:
         """Whether the log was once as `EventLog.check` says, so that nothing that was there then is missing."""
         return int(check, 16) in self.checks
+
+    def arrivals(self) -> list[tuple[int, int]]:
+        """From which steps on there were more views than before, and how many."""
+        counts = {record.step: record.views for record in self.records}  # the last where a step has several
+        steps = list(counts)
+        return [
+            (k, counts[k])
+            for before, k in zip([None, *steps], steps, strict=False)
+            if before is None or counts[k] > counts[before]
+        ]
 
 
 def read_past(path: Path) -> Past:
@@ -123,7 +133,14 @@ class Population:
         if past.records:
             self._use(first)
         else:
-            self._use(replace(first, damaged=self._damaged(0)))
+            damaged = self._damaged(0)
+            there, least = first.views - len(damaged), _least(settings)
+            if self.follow and there < least:  # for which it has been waited as long as was asked for
+                first = replace(first, ended=True)
+                log.add(
+                    "note", text=f"there are {there} views, fewer than a batch of {least}: a step uses each of them"
+                )
+            self._use(replace(first, damaged=damaged))
             bound = None
             if self.bounded:
                 bound = self._bound(range(first.views)) if self.follow else self.fidelity.lipschitz_max
@@ -231,20 +248,40 @@ def open_live(place: str | Path, settings: Settings, say: Callable[[str], None])
                 raise InputError(f"no scan was made at {place} for {patience:g} s; start what writes it")
     scan = open_scan(place)
     check(settings, scan.setup.geometry(plane_waves=np.array([[1.0, 0.0]])))
-    _wait_for_views(scan, 1 if settings.sampler.name == "all" else settings.sampler.batch, say, patience)
+    _wait_for_views(scan, _least(settings), say, patience)
     return scan
+
+
+def wait_for_batch(scan: StoredScan, settings: Settings, say: Callable[[str], None]) -> None:
+    """Wait until a batch of views can be drawn from a scan that is followed, damaged ones left out.
+
+    It goes on with fewer where the scan is finished, or gets no view for the settings' patience.
+    """
+    least, patience, told = _least(settings), settings.scan.patience, False
+    while not scan.complete and (patience is None or time.monotonic() - scan.changed <= patience):
+        there = scan.n_views - (len(scan.damaged()) if settings.scan.skip_damaged and scan.n_views else 0)
+        if there >= least:
+            return
+        if not told:
+            say(f"waiting for {least - there} more views of {scan.path}, to have a batch of {least}; Ctrl-C ends this")
+            told = True
+        _wait_for_views(scan, scan.n_views + 1, lambda _: None, patience)
+
+
+def _least(settings: Settings) -> int:
+    """How many views a run that follows a scan begins with."""
+    return 1 if settings.sampler.name == "all" else settings.sampler.batch
 
 
 def _wait_for_views(scan: StoredScan, least: int, say: Callable[[str], None], patience: float | None) -> None:
     """Wait until a live scan has this many views, is finished with fewer, or gets none for so many seconds."""
     if scan.n_views < least and not scan.complete:
         say(f"waiting for the first {least} views of {scan.path}; Ctrl-C ends this")
-    news = time.monotonic()
     while scan.n_views < least and not scan.complete:
         time.sleep(_LOOK)
         if _refresh(scan, "mend that, and start again"):
-            news = time.monotonic()
-        elif patience is not None and time.monotonic() - news > patience:
+            continue
+        if patience is not None and time.monotonic() - scan.changed > patience:
             if scan.n_views == 0:
                 raise InputError(f"no view came to {scan.path} for {patience:g} s; start what writes it")
             return

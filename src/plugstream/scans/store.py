@@ -14,6 +14,7 @@ Readers never look past `views` of the commit record. docs/scan-format.md has th
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -98,6 +99,7 @@ class StoredScan:
         self._spoiled: dict[int, str] = {}
         self.n_views = 0
         self.complete = False
+        self.changed = time.monotonic()  # when it was opened, or a refresh last found something new
         self.refresh()
 
     @property
@@ -121,6 +123,8 @@ class StoredScan:
         if commit.views > self.n_views:
             self._extend(commit.views)
         self.complete = commit.complete
+        if news:
+            self.changed = time.monotonic()
         return news
 
     def read(self, views: Tensor | None = None) -> Tensor:
