@@ -4,11 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from plugstream.text import one_line
+
 __all__ = ["DamagedError", "InputError", "PlugstreamWarning"]
 
 
 class InputError(ValueError):
-    """Input that cannot be used, found before any work starts; its message is one line."""
+    """Input that cannot be used, found before any work starts.
+
+    Its message is one line whatever it quotes: control characters are escaped, and values of thousands of characters
+    shortened.
+    """
+
+    def __init__(self, message: str) -> None:
+        super().__init__(one_line(message))
 
 
 class DamagedError(InputError):

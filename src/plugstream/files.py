@@ -8,15 +8,42 @@ import fcntl
 import os
 import secrets
 import stat
-from collections.abc import Iterable
+import uuid
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from plugstream.errors import InputError
 
-__all__ = ["NOT_PLAIN", "NOT_PLAIN_ERRORS", "lock_folder", "open_plain", "sync_folder", "write_whole"]
+__all__ = [
+    "NOT_PLAIN",
+    "NOT_PLAIN_ERRORS",
+    "hidden_place",
+    "lock_folder",
+    "name_target",
+    "open_plain",
+    "sync_folder",
+    "write_whole",
+]
 
 NOT_PLAIN = "it is a link, a folder, a pipe or a device instead of a plain file"
 NOT_PLAIN_ERRORS = (errno.ELOOP, errno.ENXIO)  # of a link that is not followed, and of a socket
+
+
+def hidden_place(target: Path) -> Path:
+    """A new name beside `target` to make something under that is to be whole before it has its own name."""
+    stem = os.fsdecode(os.fsencode(target.name)[:100])  # a name may have 255 bytes
+    return target.with_name(f".{stem}.{uuid.uuid4().hex}.partial")
+
+
+@contextlib.contextmanager
+def name_target(hidden: Path, target: Path) -> Iterator[None]:
+    """Let errors speak of the target, which somebody asked for, and not of the place where it is being made."""
+    try:
+        yield
+    except InputError as error:
+        if type(error) is not InputError or str(hidden) not in str(error):
+            raise
+        raise InputError(str(error).replace(str(hidden), str(target))) from error.__cause__
 
 
 def write_whole(path: Path, parts: Iterable[bytes | memoryview]) -> None:

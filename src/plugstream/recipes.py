@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from plugstream.algorithms import ADMM, SAGA, SVRG, Estimator, Plain, ProximalGradient
+from plugstream.capacity import check_memory
 from plugstream.denoisers import Denoiser
 from plugstream.denoisers.catalog import Options, make
 from plugstream.errors import InputError
@@ -17,6 +19,7 @@ from plugstream.models.born import BornModel, choose_method
 from plugstream.progress import report
 from plugstream.sampling import All, Epochs, Fixed, Importance, Sampler, Shifted, Uniform, evenly_spaced
 from plugstream.scans.geometry import BornGeometry, Grid
+from plugstream.scans.plausible import check_plausible
 from plugstream.schedules import Geometric, OverL, at, parse_step
 from plugstream.settings import AlgorithmSettings, ComputeSettings, DenoiserSettings, SamplerSettings, Settings
 
@@ -30,6 +33,10 @@ __all__ = [
     "make_sampler",
     "prepare_device",
 ]
+
+
+# What simulating takes at its peak for each measured value (the data and its noise in double precision) and position.
+_BYTES_A_VALUE, _BYTES_A_POINT = 80, 100
 
 
 def prepare_device(compute: ComputeSettings) -> tuple[torch.device, torch.dtype]:
@@ -52,15 +59,21 @@ def prepare_device(compute: ComputeSettings) -> tuple[torch.device, torch.dtype]
 
 
 def make_geometry(settings: Settings) -> BornGeometry:
-    """The simulated experiment: transmitters and receivers on one circle."""
+    """The simulated experiment: transmitters and receivers on one circle; what could not fit into memory is refused."""
     s = settings.simulate
+    values = s.views * s.receivers
+    check_memory(
+        _BYTES_A_VALUE * values + _BYTES_A_POINT * (s.views + s.receivers),
+        f"a scan of {s.views:,} views of {s.receivers:,} receivers",
+        "use fewer --views or --receivers",
+    )
     if s.radius <= s.width / math.sqrt(2):
         raise InputError(
             f"a circle of radius {s.radius} m cuts the image, whose corners are at {s.width / math.sqrt(2):.4g} m; "
             "use a larger radius or a smaller width"
         )
     grid = Grid((s.size, s.size), s.width / s.size)
-    return BornGeometry.rings(
+    geometry = BornGeometry.rings(
         grid,
         s.wavelength,
         views=s.views,
@@ -69,13 +82,26 @@ def make_geometry(settings: Settings) -> BornGeometry:
         arc=s.arc,
         background=s.background,
     )
+    check_plausible(geometry)
+    return geometry
 
 
 def make_model(geometry: BornGeometry, compute: ComputeSettings) -> BornModel:
     """The forward model on the device asked for."""
     report(f"building the model of {geometry.n_views} views")
     device, dtype = prepare_device(compute)
+    _check_model(geometry, compute)
     return BornModel(geometry, method=compute.method, eps=compute.eps, device=device, dtype=dtype)
+
+
+def _check_model(geometry: BornGeometry, compute: ComputeSettings) -> None:
+    """Refuse a model that could not be built, or would not fit into memory."""
+    device, dtype = prepare_device(compute)
+    choice = choose_method(geometry, method=compute.method, eps=compute.eps, device=device, dtype=dtype)
+    if device.type == "cpu":
+        name = "dense" if choice.expansion is None else "fast"
+        advice = "use a smaller image" + (", or --method fast" if compute.method == "dense" else "")
+        check_memory(choice.held, f"the {name} model", advice)
 
 
 def make_denoiser(settings: DenoiserSettings) -> Denoiser:
@@ -135,8 +161,10 @@ def check_settings(settings: Settings) -> None:
 def check(settings: Settings, geometry: BornGeometry) -> None:
     """Refuse everything that can be known to fail, before the model is built and before anything is written."""
     check_settings(settings)
-    device, dtype = prepare_device(settings.compute)
-    choose_method(geometry, method=settings.compute.method, eps=settings.compute.eps, device=device, dtype=dtype)
+    check_plausible(geometry)
+    if isinstance(geometry.mask, np.ndarray) and not geometry.mask.any():
+        raise InputError("every receiver of every view is masked, so there is nothing to reconstruct from")
+    _check_model(geometry, settings.compute)
     denoiser, shape = make_denoiser(settings.denoiser), geometry.grid.shape
     if settings.denoiser.guide is not None and (guide := _load_guide(settings.denoiser.guide)).shape != shape:
         raise InputError(f"the guide is {guide.shape[0]} x {guide.shape[1]}, but the image {shape[0]} x {shape[1]}")
@@ -158,10 +186,11 @@ def _check_algorithm(settings: AlgorithmSettings) -> None:
         raise InputError("both sigma and lam are given; leave one out")
     if settings.sigma_end is not None and not settings.sigma:
         raise InputError("sigma_end needs a sigma > 0 to start from")
-    if isinstance(settings.step_size, str):
-        parse_step(settings.step_size)
-    if isinstance(settings.step_size_end, str):
-        parse_step(settings.step_size_end)
+    for name, step in (("step_size", settings.step_size), ("step_size_end", settings.step_size_end)):
+        if isinstance(step, str):
+            parse_step(step)
+        elif step is not None and not step > 0:
+            raise InputError(f"{name} must be more than 0, not {step:g}; write a number, or a multiple of 1/L: 0.5/L")
     if settings.step_size_end is not None and isinstance(settings.step_size, str) != isinstance(
         settings.step_size_end, str
     ):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -67,4 +68,6 @@ def parse_step(text: str) -> OverL:
         multiple = float(match["a"] or 1) / float(match["b"] or 1)
     except (ValueError, ZeroDivisionError):
         raise InputError(f"cannot read the step {text!r}; write a number, or a multiple of 1/L such as 0.5/L") from None
+    if not 0 < multiple < math.inf:
+        raise InputError(f"a step must be more than 0 and finite, not {text!r}; write a multiple of 1/L such as 0.5/L")
     return OverL(multiple)

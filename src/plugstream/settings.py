@@ -11,7 +11,7 @@ import json
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 from pydantic.fields import FieldInfo
@@ -37,6 +37,15 @@ _SWITCH: dict[str, Any] = {"switch": True}
 """A setting that is off unless its flag is there; the flag takes no value."""
 
 
+# Nothing that is measured or computed here comes near these; beyond them squares and products leave the range of single
+# precision, and counters that of 64 bits.
+_LARGE = 1e15
+_SMALL = 1e-15
+_COUNT = 10**12
+_SEEDS = 2**63 - 1
+_THREADS = 1024
+
+
 class _Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
@@ -46,16 +55,16 @@ class SimulateSettings(_Section):
 
     picture: str = Field("camera", description="a picture file, or the name of a scikit-image picture")
     size: int = Field(256, ge=8, le=8192, description="pixels a side")
-    width: float = Field(0.18, gt=0, description="width of the image")
-    contrast: float = Field(1.0, gt=0, description="permittivity contrast that white stands for")
-    wavelength: float = Field(6 * 0.18 / 256, gt=0, description="wavelength in vacuum")
-    background: float = Field(1.0, gt=0, description="relative permittivity around the object")
-    views: int = Field(60, ge=1, description="number of transmitters")
-    receivers: int = Field(360, ge=1, description="number of receivers")
-    radius: float = Field(1.6, gt=0, description="radius of the circle of transmitters and receivers")
+    width: float = Field(0.18, ge=_SMALL, le=_LARGE, description="width of the image")
+    contrast: float = Field(1.0, ge=_SMALL, le=_LARGE, description="permittivity contrast that white stands for")
+    wavelength: float = Field(6 * 0.18 / 256, ge=_SMALL, le=_LARGE, description="wavelength in vacuum")
+    background: float = Field(1.0, ge=_SMALL, le=_LARGE, description="relative permittivity around the object")
+    views: int = Field(60, ge=1, le=_COUNT, description="number of transmitters")
+    receivers: int = Field(360, ge=1, le=_COUNT, description="number of receivers")
+    radius: float = Field(1.6, ge=_SMALL, le=_LARGE, description="radius of the circle of transmitters and receivers")
     arc: float = Field(360.0, gt=0, le=360, description="degrees that they cover")
-    snr: float = Field(40.0, description="input SNR in dB", json_schema_extra=_flag("input-snr"))
-    seed: int = Field(0, ge=0, description="seed of the noise", json_schema_extra=_flag("noise-seed"))
+    snr: float = Field(40.0, ge=-200, le=400, description="input SNR in dB", json_schema_extra=_flag("input-snr"))
+    seed: int = Field(0, ge=0, le=_SEEDS, description="seed of the noise", json_schema_extra=_flag("noise-seed"))
 
 
 class AlgorithmSettings(_Section):
@@ -86,13 +95,16 @@ class AlgorithmSettings(_Section):
     refresh: float | None = Field(
         None, gt=0, le=1, description="probability of a full pass in a step of svrg; batch / views if not given"
     )
-    sigma: float | None = Field(None, ge=0, description="the denoiser's noise level, in the image's units")
-    sigma_end: float | None = Field(None, gt=0, description="let sigma go to this value geometrically")
+    sigma: float | None = Field(None, ge=0, le=_LARGE, description="the denoiser's noise level, in the image's units")
+    sigma_end: float | None = Field(None, ge=_SMALL, le=_LARGE, description="let sigma go to this value geometrically")
     sigma_steps: int | None = Field(
-        None, ge=1, description="steps in which sigma and the step reach their ends; all iterations if not given"
+        None,
+        ge=1,
+        le=_COUNT,
+        description="steps in which sigma and the step reach their ends; all iterations if not given",
     )
-    lam: float | None = Field(None, ge=0, description="instead of sigma: sigma = sqrt(step_size * lam)")
-    iterations: int = Field(100, ge=1, description="number of steps")
+    lam: float | None = Field(None, ge=0, le=_LARGE, description="instead of sigma: sigma = sqrt(step_size * lam)")
+    iterations: int = Field(100, ge=1, le=_COUNT, description="number of steps")
     time_limit: float | None = Field(None, gt=0, description="stop after this many seconds")
     distance_limit: float | None = Field(None, gt=0, description="stop at this relative distance to a fixed point")
 
@@ -103,8 +115,8 @@ class SamplerSettings(_Section):
     name: Literal["all", "fixed", "uniform", "epochs", "shifted", "importance"] = Field(
         "uniform", description="how views are drawn", json_schema_extra=_flag("sampler")
     )
-    batch: int = Field(10, ge=1, description="views in a step")
-    seed: int = Field(0, ge=0, description="seed of the draws")
+    batch: int = Field(10, ge=1, le=_COUNT, description="views in a step")
+    seed: int = Field(0, ge=0, le=_SEEDS, description="seed of the draws")
 
 
 class DenoiserSettings(_Section):
@@ -115,17 +127,17 @@ class DenoiserSettings(_Section):
         description=f"which denoiser, as 'plugstream denoisers' lists them: {', '.join(CATALOG)}",
         json_schema_extra=_flag("denoiser"),
     )
-    low: float | Literal["auto"] | None = Field(
+    low: Annotated[float, Field(ge=-_LARGE, le=_LARGE)] | Literal["auto"] | None = Field(
         "auto",
         description="least value of the image; 'none' for no limit, and 'auto' for 0 unless the data asks for negative "
         "values",
     )
-    high: float | None = Field(None, description="largest value of the image")
+    high: float | None = Field(None, ge=-_LARGE, le=_LARGE, description="largest value of the image")
     profile: Literal["normal", "fast"] = Field("normal", description="parameters of BM3D")
     weights: str | None = Field(
         None, description="file of trained weights, for tnrd (or a folder), ridge and networks; ours if not given"
     )
-    white: float = Field(1.0, gt=0, description="the image's value for white, for trained models")
+    white: float = Field(1.0, ge=_SMALL, le=_LARGE, description="the image's value for white, for trained models")
     tol: float | None = Field(
         None, ge=0, description="guaranteed relative error of tv and ridge; their own if not given"
     )
@@ -160,7 +172,7 @@ class DenoiserSettings(_Section):
 class MonitorSettings(_Section):
     """What is measured while it runs; the time for it is not counted as the algorithm's."""
 
-    every: int = Field(10, ge=1, description="steps between two measurements")
+    every: int = Field(10, ge=1, le=_COUNT, description="steps between two measurements")
     distance: bool = Field(True, description="measure the distance to a fixed point")
     cost: bool = Field(False, description="measure the data misfit and, for a known prox, the cost")
     psnr: bool = Field(
@@ -191,7 +203,7 @@ class ComputeSettings(_Section):
 
     device: str = Field("cpu", description="cpu, cuda or cuda:N")
     dtype: Literal["float32", "float64"] = Field("float32", description="precision")
-    threads: int | None = Field(None, ge=1, description="CPU threads; torch's choice if not given")
+    threads: int | None = Field(None, ge=1, le=_THREADS, description="CPU threads; torch's choice if not given")
     method: Literal["auto", "dense", "fast"] = Field(
         "auto", description="the Born model by its Green's matrix, through plane waves, or whichever is cheaper"
     )
@@ -289,9 +301,11 @@ def parse_value(text: str) -> Any:
             return float(above) / float(below)
     except (ValueError, ZeroDivisionError):
         pass  # a step such as 1/L, or nonsense that is told where it is used
+    if not text.isprintable():  # more than one line of TOML, of which only the first would count
+        return text
     try:
         return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):  # not TOML, a number of thousands of digits, lists thousands deep
         return text
 
 
@@ -312,7 +326,7 @@ def resolve(
             content = tomllib.loads(file.read_text(encoding="utf-8"))
         except OSError as error:
             raise InputError(f"cannot read the settings {file}: {error.strerror}") from error
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        except (ValueError, RecursionError) as error:  # also a number of thousands of digits, lists thousands deep
             raise InputError(f"{file} is not TOML: {error}") from error
         for section, table in content.items():
             _check_name(section)

@@ -12,6 +12,7 @@ import torch
 
 from plugstream import InputError, ScanWriter, open_scan
 from plugstream.cli import main
+from plugstream.scans.geometry import ring
 from plugstream.scans.importers import import_hdf5, import_npz
 
 
@@ -156,9 +157,9 @@ def test_far_field_is_what_the_file_says(arrays, tmp_path, far):
         assert open_scan(tmp_path / f"{name}.zarr").geometry.far_field is far
 
 
-def test_lengths_may_have_units_of_their_own(arrays, tmp_path):
+def test_lengths_may_have_units_of_their_own(tmp_path):
     """As in NeXus; a unit that is given is meant for all of them."""
-    kept = {name: arrays[name] for name in ("receivers", "transmitters")} | {"data": np.ones((6, 5), np.complex64)}
+    kept = {"receivers": ring(5, 200.0), "transmitters": ring(6, 250.0), "data": np.ones((6, 5), np.complex64)}
     write(tmp_path / "f.h5", {**kept, "wavelength": 500.0})
     with h5py.File(tmp_path / "f.h5", "a") as file:
         file["receivers"].attrs["units"] = "cm"
@@ -167,9 +168,9 @@ def test_lengths_may_have_units_of_their_own(arrays, tmp_path):
     import_hdf5(tmp_path / "f.h5", tmp_path / "a.zarr", values)
     geometry = open_scan(tmp_path / "a.zarr").geometry
     assert (geometry.wavelength, geometry.grid.pixel) == (0.5, 0.1)
-    assert np.array_equal(geometry.receivers, 0.01 * arrays["receivers"])
-    assert np.array_equal(geometry.transmitters, arrays["transmitters"])
-    import_hdf5(tmp_path / "f.h5", tmp_path / "b.zarr", values, unit="um")
+    assert np.array_equal(geometry.receivers, 0.01 * kept["receivers"])
+    assert np.array_equal(geometry.transmitters, kept["transmitters"])
+    import_hdf5(tmp_path / "f.h5", tmp_path / "b.zarr", {"size": 8, "pixel": 20.0}, unit="um")
     assert open_scan(tmp_path / "b.zarr").geometry.wavelength == pytest.approx(5e-4)
     with h5py.File(tmp_path / "f.h5", "a") as file:
         file["receivers"].attrs["units"] = "furlong"
@@ -250,8 +251,8 @@ def test_hdf5_is_streamed(tmp_path):
         data = file.create_dataset("data", (views, receivers), dtype="c8")
         for start in range(0, views, 500):
             data[start : start + 500] = np.arange(start, start + 500)[:, None] * np.ones(receivers, np.complex64)
-        file["receivers"] = np.random.default_rng(0).standard_normal((receivers, 2))
-        file["transmitters"] = np.random.default_rng(1).standard_normal((views, 2))
+        file["receivers"] = ring(receivers, 2.0)
+        file["transmitters"] = ring(views, 2.0)
     tracemalloc.start()
     try:
         import_hdf5(tmp_path / "big.h5", tmp_path / "big.zarr", VALUES)

@@ -100,7 +100,13 @@ class PlugAndPlay:
         assert not isinstance(step, str)
         if isinstance(step, OverL):
             found = None if self.fidelity.has_lipschitz else getattr(state, "lipschitz", None)
-            gamma = at(step.multiple, k) / (self.fidelity.lipschitz_max if found is None else found)
+            largest = self.fidelity.lipschitz_max if found is None else float(found)
+            if not 0 < largest < math.inf:
+                raise InputError(
+                    f"L is {largest:g}, so there is no step 1/L: the data does not depend on the image, or is "
+                    "beyond what can be computed; see whether everything is masked, and the units of all lengths"
+                )
+            gamma = at(step.multiple, k) / largest
         else:
             gamma = at(step, k)
         if not (math.isfinite(gamma) and gamma > 0):

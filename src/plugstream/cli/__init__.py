@@ -11,8 +11,11 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import os
+import signal
 import sys
-from collections.abc import Sequence
+import warnings
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from keyword import iskeyword
 from pathlib import Path
@@ -20,8 +23,11 @@ from typing import TYPE_CHECKING, Any, NoReturn, get_args
 
 from plugstream import __version__
 from plugstream.cli.common import TRUST_HELP
+from plugstream.cli.faults import check_room_to_start, explain
 from plugstream.cli.heartbeat import keep_informed
-from plugstream.errors import InputError
+from plugstream.cli.streams import give_up, open_standard_streams, steady_streams
+from plugstream.errors import InputError, PlugstreamWarning
+from plugstream.text import one_line
 
 if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
@@ -53,22 +59,68 @@ _OWN_OUTPUT = ("acquire", "denoisers", "info")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return its exit status.
 
-    0 done, 1 diverged, 2 a mistake in the input, 3 stuck at its start, 130 interrupted.
+    0 done, 1 diverged, 2 a mistake in the input or a machine that could not do it, 3 stuck at its start, 70 a bug of
+    ours, 130 interrupted.
+    Whatever goes wrong is one line on standard error; PLUGSTREAM_DEBUG=1 shows the traceback of a bug.
     """
-    try:
-        parsed = _parse(list(sys.argv[1:] if arguments is None else arguments))
-        plain = arguments is None and parsed.command not in _OWN_OUTPUT  # a call may have its output read by a program
-        with keep_informed(f"{parsed.command}: loading the libraries", plain=plain):
-            return int(_module(parsed.command).run(parsed))
-    except InputError as error:
-        print(f"plugstream: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print("plugstream: interrupted before there was a result", file=sys.stderr)
-        return 130
-    except BrokenPipeError:  # the reader of our output went away, as `head` does
-        sys.stderr.close()
-        return 0
+    if arguments is None:  # a process of its own, rather than a call
+        open_standard_streams()
+        _end_by_exception()
+    with steady_streams(), warnings.catch_warnings():
+        warnings.simplefilter("always", PlugstreamWarning)
+        warnings.showwarning = _once(_show_warning)
+        try:
+            parsed = _parse(list(sys.argv[1:] if arguments is None else arguments))
+            if arguments is None:
+                check_room_to_start()
+            plain = arguments is None and parsed.command not in _OWN_OUTPUT  # a call may have its output read
+            with keep_informed(f"{parsed.command}: loading the libraries", plain=plain):
+                status = int(_module(parsed.command).run(parsed))
+            sys.stdout.flush()
+        except KeyboardInterrupt:
+            print("plugstream: interrupted before there was a result", file=sys.stderr)
+            return 130
+        except BrokenPipeError:  # the reader of our output went away, as `head` does
+            give_up(sys.stdout)
+            return 0
+        except Exception as error:
+            text, status = explain(error)
+            print(f"plugstream: {one_line(text)}", file=sys.stderr)
+            try:
+                sys.stdout.flush()
+            except OSError:
+                give_up(sys.stdout)
+        sys.stderr.flush()
+        return status
+
+
+def _end_by_exception() -> None:
+    """Let SIGTERM and SIGHUP end the process as an error would, so that nothing half-made is left behind."""
+
+    def end(number: int, frame: object) -> NoReturn:
+        raise SystemExit(128 + number)
+
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is signal.SIG_DFL:
+            signal.signal(number, end)
+
+
+def _once(show: Callable[..., None]) -> Callable[..., None]:
+    """Show each warning the first time that it is given."""
+    seen: set[str] = set()
+
+    def show_new(message: Warning | str, *rest: Any, **more: Any) -> None:
+        if str(message) not in seen:
+            seen.add(str(message))
+            show(message, *rest, **more)
+
+    return show_new
+
+
+def _show_warning(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
+    """A warning as one line; those of other packages are for whoever works on this one."""
+    if issubclass(category, PlugstreamWarning) or os.environ.get("PLUGSTREAM_DEBUG"):
+        print(f"warning: {one_line(str(message))}", file=sys.stderr)
 
 
 def _parse(arguments: list[str]) -> argparse.Namespace:
@@ -90,8 +142,30 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
             module = _module(name)
             module.add_arguments(command)
             _add_settings(command, module.SECTIONS)
+    _check_words(arguments)
     parsed: argparse.Namespace = parser.parse_args(arguments)
+    for value in vars(parsed).values():
+        if isinstance(value, Path):
+            _check_path(value)
     return parsed
+
+
+def _check_words(arguments: list[str]) -> None:
+    """Refuse what argparse takes for something else, or no file can be named."""
+    for word in arguments:
+        if word == "--":
+            return
+        if word.startswith("--") and word.endswith("=--"):  # argparse would take it for no value at all
+            raise InputError(f"argument {word.removesuffix('=--')}: '--' is not a value")
+        if "\0" in word:
+            raise InputError(f"the argument {word!r} holds a null character, which nothing can be named by")
+
+
+def _check_path(path: Path) -> None:
+    """Refuse a path that no file system takes, before it is looked for."""
+    most, longest = 4095, 255  # bytes, of Linux and nearly all of its file systems
+    if len(os.fsencode(path)) > most or any(len(os.fsencode(part)) > longest for part in path.parts):
+        raise InputError(f"the path {path} is too long: a name may have {longest} bytes, and a path {most}")
 
 
 def _module(command: str) -> Any:

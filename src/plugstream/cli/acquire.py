@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import argparse
 import re
-import shlex
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from plugstream.cli.common import say
+from plugstream.text import shell_join
 
 if TYPE_CHECKING:
     from plugstream.scans.receive import Receiver
@@ -72,7 +72,7 @@ def run(parsed: argparse.Namespace) -> int:
                 for flag in ("keys", "max_views", "max_bytes", "keep_free", "max_connections"):
                     if (value := getattr(parsed, flag)) is not None:
                         again += ["--" + flag.replace("_", "-"), str(value)]
-                say(f"interrupted; go on with: {shlex.join(again)}")
+                say(f"interrupted; go on with: {shell_join(again)}")
                 return 130
         say(_summary(receiver, parsed.out))
     return 0

@@ -55,7 +55,7 @@ def run(parsed: argparse.Namespace) -> int:
     from plugstream.certificates import certify
     from plugstream.certificates.drawing import draw_certificate
     from plugstream.recipes import prepare_device
-    from plugstream.runs.folder import free_folder, make_folder
+    from plugstream.runs.folder import free_folder, whole_folder
 
     device, dtype = prepare_device(settings.compute)
     denoiser = _denoiser(settings, parsed.size)
@@ -63,13 +63,15 @@ def run(parsed: argparse.Namespace) -> int:
         raise InputError(f"{settings.denoiser.name} needs at least {denoiser.min_size} pixels a side; use --size")
     pictures = _pictures(parsed.images, parsed.size)
     images = {name: picture.to(device=device, dtype=dtype) for name, picture in pictures.items()}
-    folder = make_folder(parsed.out or free_folder(f"certificate-{settings.denoiser.name}"))
-    found = certify(denoiser, float(sigma), images, products=parsed.products, seed=parsed.seed, tell=say)
-    found = replace(found, denoiser=_title(settings))
-    (folder / "certificate.json").write_text(json.dumps(found.as_json(), indent=1, allow_nan=False) + "\n")
-    (folder / "certificate.txt").write_text(found.text() + "\n")
-    np.savez_compressed(folder / "witnesses.npz", **found.witnesses())  # type: ignore[arg-type]
-    draw_certificate(found, folder / "certificate.png")
+    folder = parsed.out or free_folder(f"certificate-{Path(settings.denoiser.name).name}")
+    with whole_folder(folder) as partial:
+        found = certify(denoiser, float(sigma), images, products=parsed.products, seed=parsed.seed, tell=say)
+        found = replace(found, denoiser=_title(settings))
+        text = json.dumps(found.as_json(), indent=1, allow_nan=False)
+        (partial / "certificate.json").write_text(f"{text}\n", encoding="utf-8")
+        (partial / "certificate.txt").write_text(f"{found.text()}\n", encoding="utf-8")
+        np.savez_compressed(partial / "witnesses.npz", **found.witnesses())  # type: ignore[arg-type]
+        draw_certificate(found, partial / "certificate.png")
     print(found.text())
     say(f"wrote certificate.json, .txt, .png and witnesses.npz to {folder}")
     return 0

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from plugstream.errors import InputError
+from plugstream.text import printable, shell_quote
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 __all__ = [
     "RECONSTRUCTION",
     "TRUST_HELP",
-    "picture_of",
     "reconstruct_scan",
     "say",
     "scan_place",
@@ -56,30 +55,35 @@ def trust_flag(settings: Settings, source: str | Path | None = None) -> str:
     return f" {TRUST}" if needs_trust(settings) or isinstance(source, str) else ""
 
 
-def picture_of(settings: Settings) -> Tensor:
+def _picture(settings: Settings) -> Tensor:
     """The picture to simulate a scan of, as a contrast."""
     from plugstream.runs.images import load_picture
 
     return settings.simulate.contrast * load_picture(settings.simulate.picture, settings.simulate.size)
 
 
-def simulate_scan(settings: Settings, image: Tensor, path: Path | None) -> Scan:
-    """Simulate a scan, and write it if there is a path."""
+def simulate_scan(settings: Settings, path: Path | None, *, name: Path | None = None) -> Scan:
+    """Simulate a scan, and write it if there is a path; `name` is what the path is called in messages."""
+    from plugstream.capacity import check_disk
     from plugstream.recipes import make_geometry, make_model
     from plugstream.runs.images import picture_y_axis
     from plugstream.scans import save_scan
+    from plugstream.scans.plausible import warn_if_implausible
     from plugstream.simulation import simulate
 
     s = settings.simulate
     if path is not None and path.exists():
         raise InputError(f"{path} exists already; remove it or choose another name")
+    if path is not None:
+        check_disk(path, 8 * s.views * s.receivers, f"a scan of {s.views:,} views of {s.receivers:,} receivers")
     geometry = make_geometry(settings)
+    warn_if_implausible(geometry)
+    model, image = make_model(geometry, settings.compute), _picture(settings)
     say(f"simulating {s.views} views of {s.receivers} receivers of {s.picture}, {s.size} x {s.size}, at {s.snr:g} dB")
-    model = make_model(geometry, settings.compute)
     scan = simulate(model, image, snr=s.snr, seed=s.seed, y_axis=picture_y_axis(s.picture))
     if path is not None:
         save_scan(scan, path)
-        say(f"wrote {path}")
+        say(f"wrote {name or path}")
     return scan
 
 
@@ -101,11 +105,11 @@ def reconstruct_scan(
     report = f"report.{settings.run.report_formats[0]}"
     say(f"results are in {folder}: {report} shows them, settings.toml repeats them")
     if result.reason is Stop.INTERRUPTED:
-        say(f"go on with: plugstream resume {shlex.quote(str(folder))}{trust_flag(settings, source)}")
+        say(f"go on with: plugstream resume {shell_quote(folder)}{trust_flag(settings, source)}")
         return 130
     return {Outcome.DIVERGED: 1, Outcome.STUCK: 3}.get(result.verdict.outcome, 0)
 
 
 def say(text: str) -> None:
-    """A line for the person at the terminal."""
-    print(text, file=sys.stderr, flush=True)
+    """A line for the person at the terminal, whatever the names in it hold."""
+    print(printable(text), file=sys.stderr, flush=True)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import shlex
 from pathlib import Path
 
-from plugstream.cli.common import RECONSTRUCTION, picture_of, reconstruct_scan, settings_of, simulate_scan, trust_flag
+from plugstream.cli.common import RECONSTRUCTION, reconstruct_scan, settings_of, simulate_scan, trust_flag
+from plugstream.text import shell_quote
 
 # What the demo changes of the defaults; TV at this strength suits a photograph with values from 0 to 1.
 _DEMO = (("algorithm", "sigma", 0.016), ("sampler", "name", "shifted"))
@@ -22,11 +22,20 @@ def run(parsed: argparse.Namespace) -> int:
     """Simulate a scan of a picture and reconstruct it online."""
     settings = settings_of(parsed, _DEMO)
     from plugstream.recipes import check, make_geometry
-    from plugstream.runs.folder import free_folder, make_folder
+    from plugstream.runs.folder import free_folder, remove_unbegun, whole_folder
+    from plugstream.runs.identity import absolute
+    from plugstream.runs.run import write_down
 
+    settings = absolute(settings)
     check(settings, make_geometry(settings))
-    picture = picture_of(settings)
-    folder = make_folder(parsed.out or free_folder("plugstream-demo"))
-    scan = simulate_scan(settings, picture, folder / "scan.zarr")
-    again = f"plugstream demo --settings {shlex.quote(str(folder / 'settings.toml'))}{trust_flag(settings)}"
-    return reconstruct_scan(scan, settings, folder, again, folder / "scan.zarr")
+    folder = parsed.out or free_folder("plugstream-demo")
+    place = folder / "scan.zarr"
+    again = f"plugstream demo --settings {shell_quote(folder / 'settings.toml')}{trust_flag(settings)}"
+    with whole_folder(folder) as partial:
+        scan = simulate_scan(settings, partial / place.name, name=place)
+        write_down(partial, settings, again, Path(place.name))
+    try:
+        return reconstruct_scan(scan, settings, folder, again, place)
+    except Exception:
+        remove_unbegun(folder, place.name)
+        raise

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from plugstream.cli.common import RECONSTRUCTION, reconstruct_scan, say, scan_place, settings_of, trust_flag
 from plugstream.errors import DamagedError, InputError
+from plugstream.text import shell_quote
 
 if TYPE_CHECKING:
     from plugstream.scans import Scan, StoredScan
@@ -27,7 +27,7 @@ def run(parsed: argparse.Namespace) -> int:
     """Form the image of a scan, a few views at a time."""
     settings = settings_of(parsed)
     from plugstream.recipes import check
-    from plugstream.runs.folder import free_folder, make_folder, remove_unbegun
+    from plugstream.runs.folder import free_folder
     from plugstream.runs.views import open_live
     from plugstream.scans.store import open_scan
 
@@ -39,14 +39,10 @@ def run(parsed: argparse.Namespace) -> int:
     check(settings, stored.geometry)
     scan = prepare(stored, settings)
     stem = Path(str(parsed.scan)).resolve().stem
-    folder = make_folder(parsed.out or free_folder(f"{stem}-run"))
-    where, saved = (shlex.quote(str(path)) for path in (parsed.scan, folder / "settings.toml"))
+    folder = parsed.out or free_folder(f"{stem}-run")
+    where, saved = (shell_quote(path) for path in (parsed.scan, folder / "settings.toml"))
     command = f"plugstream reconstruct {where} --settings {saved}{trust_flag(settings)}"
-    try:
-        return reconstruct_scan(scan, settings, folder, command, parsed.scan)
-    except InputError:
-        remove_unbegun(folder)
-        raise
+    return reconstruct_scan(scan, settings, folder, command, parsed.scan)
 
 
 def prepare(stored: StoredScan, settings: Settings) -> Scan:

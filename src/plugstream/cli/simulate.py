@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from plugstream.cli.common import picture_of, say, settings_of, simulate_scan
+from plugstream.cli.common import say, settings_of, simulate_scan
 from plugstream.errors import InputError
 
 SECTIONS: tuple[str, ...] = ("simulate", "compute")
@@ -31,13 +31,13 @@ def run(parsed: argparse.Namespace) -> int:
         for flag in ("rate", "timeout", "key"):
             if getattr(parsed, flag) is not None:
                 raise InputError(f"--{flag} is for a scan that is sent; give --stream tcp://HOST:PORT too")
-        simulate_scan(settings, picture_of(settings), parsed.out)
+        simulate_scan(settings, parsed.out)
         return 0
     from plugstream.scans.send import check_sending, send_scan
 
     timeout = 30.0 if parsed.timeout is None else parsed.timeout
     check_sending(parsed.stream, rate=parsed.rate, timeout=timeout, key=parsed.key)
-    scan = simulate_scan(settings, picture_of(settings), parsed.out)
+    scan = simulate_scan(settings, parsed.out)
     safe = 0
 
     def progress(views: int) -> None:

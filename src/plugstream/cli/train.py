@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import shlex
 import shutil
 import sys
 import time
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from plugstream.cli.common import say
 from plugstream.errors import InputError
+from plugstream.text import shell_join
 
 if TYPE_CHECKING:
     from plugstream.training.patches import Patches
@@ -89,7 +89,7 @@ def _train(parsed: argparse.Namespace, patches: Patches, checkpoint: Path) -> No
     common = {"batch": parsed.batch, "rate": parsed.rate, "device": parsed.device}
     card = {
         "data": f"{len(patches.pictures)} pictures of {parsed.images.resolve().name}",
-        "command": shlex.join(["plugstream", *sys.argv[1:]]),
+        "command": shell_join(["plugstream", *sys.argv[1:]]),
         "seed": parsed.seed,
         "plugstream": __version__,
     }

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import shlex
 import warnings
 from pathlib import Path
 
 from plugstream.cli.common import say, scan_place, settings_of, trust_flag
 from plugstream.errors import InputError, PlugstreamWarning
+from plugstream.text import shell_quote
 
 SECTIONS: tuple[str, ...] = ("algorithm", "sampler", "denoiser", "compute")
 
@@ -68,7 +68,7 @@ def run(parsed: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         say(f"stopped; the same command goes on from {journal}")
         return 130
-    where, saved = (shlex.quote(str(path)) for path in (parsed.scan, parsed.out))
+    where, saved = (shell_quote(path) for path in (parsed.scan, parsed.out))
     command = f"plugstream reconstruct {where} --settings {saved}{trust_flag(best)}"
     remarks = list(dict.fromkeys(str(warning.message) for warning in caught))
     header = f"plugstream {__version__} tune, by {plan.by}: {score:.3f} dB\nuse with: {command}"

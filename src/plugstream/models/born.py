@@ -247,11 +247,12 @@ def _range(index: Tensor | None, start: int, stop: int) -> Tensor:
 
 @dataclass(frozen=True)
 class Choice:
-    """The method, as the expansion of the fast one or None for the dense one, its accuracy, and why."""
+    """The method, as the expansion of the fast one or None for the dense one, its accuracy, why, and bytes it needs."""
 
     expansion: Expansion | None
     eps: float
     reason: str
+    held: int
 
 
 @dataclass(frozen=True)
@@ -294,35 +295,37 @@ def choose_method(
     if not _EPS_LEAST[dtype] <= eps <= _EPS_MOST:
         name = str(dtype).removeprefix("torch.")
         raise InputError(f"eps must be from {_EPS_LEAST[dtype]:g} to {_EPS_MOST:g} in {name}, not {eps:g}")
+    views, receivers = geometry.n_views, geometry.n_receivers
+    pixels, wide = geometry.grid.shape[0] * geometry.grid.shape[1], 1 if dtype == torch.float32 else 2
+    fields_kept = fits(FIELD_BYTES, pixels * views, device, dtype)
+    dense_bytes = 8 * wide * pixels * (receivers + (views if fields_kept else 0))
     if method == "dense":
-        return Choice(None, eps, "asked for")
+        return Choice(None, eps, "asked for", dense_bytes)
     single = dtype == torch.float32
     try:
         expansion = plan_expansion(geometry, eps, single=single)
     except InputError as error:
         if method == "fast":
             raise
-        return Choice(None, eps, str(error).replace("; use method='dense'", "").split(", a larger eps")[0])
+        why = str(error).replace("; use method='dense'", "").split(", a larger eps")[0]
+        return Choice(None, eps, why, dense_bytes)
+    machine, waves = _CPU if device.type == "cpu" else _CUDA, expansion.directions.count
+    points, table_kept = waves**2 // 4, fits(TABLE_BYTES, waves * views, device, dtype)
+    fast_bytes = table_bytes(geometry.grid.shape, points, expansion.nufft_eps, dtype)
+    fast_bytes += 8 * wide * waves * (receivers + (views if table_kept else 0))
+    fast_least = 16 * wide * waves * (waves + receivers)  # products of waves, whichever form the transform has
     if method == "fast":
-        return Choice(expansion, eps, "asked for")
-    machine, wide = _CPU if device.type == "cpu" else _CUDA, 1 if single else 2
-    views, receivers, waves = geometry.n_views, geometry.n_receivers, expansion.directions.count
-    pixels, points = geometry.grid.shape[0] * geometry.grid.shape[1], waves**2 // 4
+        return Choice(expansion, eps, "asked for", fast_least)
     kernel = choose_kernel(expansion.nufft_eps, pixels, points)
-    kept = fits(FIELD_BYTES, pixels * views, device, dtype)
-    dense_bytes = 8 * wide * pixels * (receivers + (views if kept else 0))
     dense = machine.dense + wide * machine.flop * 8 * pixels * receivers * views + machine.byte * dense_bytes
-    dense += 0.0 if kept else _FIELD * pixels * views
+    dense += 0.0 if fields_kept else _FIELD * pixels * views
     few, many = sorted((views, receivers))
     products = machine.flop * (4 * few * waves**2 + 8 * few * many * waves)
     transform = machine.tap * points * kernel.width**2 + machine.cell * pixels * kernel.oversampling**2
     fast = machine.fast + wide * (products + transform)
-    kept = fits(TABLE_BYTES, waves * views, device, dtype)
-    fast += 0.0 if kept else _COEFFICIENT * waves * views
-    fast_bytes = table_bytes(geometry.grid.shape, points, expansion.nufft_eps, dtype)
-    fast_bytes += 8 * wide * waves * (receivers + (views if kept else 0))
+    fast += 0.0 if table_kept else _COEFFICIENT * waves * views
     reason = (
         f"all views are expected to take {1e3 * fast:.3g} ms and {fast_bytes / 1e6:.3g} MB with the fast method, "
         f"{1e3 * dense:.3g} ms and {dense_bytes / 1e6:.3g} MB with the dense one"
     )
-    return Choice(expansion if fast < dense else None, eps, reason)
+    return Choice(expansion, eps, reason, fast_least) if fast < dense else Choice(None, eps, reason, dense_bytes)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import time
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from plugstream.runs.folder import is_locked
 from plugstream.runs.results import title_of
 from plugstream.runs.run import open_run
 from plugstream.settings import Settings, resolve
+from plugstream.text import shell_quote
 
 __all__ = ["describe_run", "is_run"]
 
@@ -63,7 +63,7 @@ def describe_run(folder: Path) -> dict[str, str]:
         "report": ", ".join(sorted(path.name for path in folder.glob("report.*"))) or "none yet",
     }
     if not running:
-        again = f"plugstream resume {shlex.quote(str(folder))}"
+        again = f"plugstream resume {shell_quote(folder)}"
         done = ended is not None and not ended["failed"] and step >= asked
         rows["go on with"] = f"{again} --iterations {2 * max(asked, step)}" if done else again
     rows["repeat with"] = kept.command

@@ -3,32 +3,69 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from plugstream.errors import InputError
-from plugstream.files import lock_folder, sync_folder, write_whole
+from plugstream.files import hidden_place, lock_folder, name_target, sync_folder, write_whole
+from plugstream.runs.events import read_events
 
-__all__ = ["free_folder", "is_locked", "lock", "make_folder", "remove_unbegun", "write_text"]
+__all__ = ["free_folder", "is_locked", "lock", "remove_unbegun", "whole_folder", "write_text"]
 
 
-def make_folder(path: Path) -> Path:
-    """Make a new folder for a run; one that exists is refused, so that no result is overwritten."""
+@contextmanager
+def whole_folder(path: Path) -> Iterator[Path]:
+    """A place to fill a new folder in, which becomes `path` when the block is left without an error.
+
+    One that exists is refused, so that no result is overwritten. Whatever happens at whatever instant, there is no
+    folder of that name that holds only a part; what a process left that was killed is removed by the next one.
+    """
+    _refuse_existing(path)
+    _remove_abandoned(path)
+    partial = hidden_place(path)
     try:
-        path.mkdir(parents=False)
-    except FileExistsError:
-        raise InputError(f"the output {path} exists already; choose another with --out, or remove it") from None
+        partial.mkdir()
+        with lock(partial, path), name_target(partial, path):
+            yield partial
+            _refuse_existing(path)
+            (partial / ".lock").unlink()
+            partial.rename(path)
+        sync_folder(path.parent)
     except OSError as error:
-        raise InputError(f"cannot make the output folder {path}: {error.strerror}") from error
-    return path
+        raise InputError(f"cannot make the output folder {path}: {error.strerror or error}") from error
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
 
 
-def remove_unbegun(folder: Path) -> None:
-    """Remove the folder of a run that could not even begin, say on a full disk: it has no run.json to go on by."""
-    if {path.name for path in folder.iterdir()} <= {".lock", "settings.toml"}:
-        shutil.rmtree(folder, ignore_errors=True)
+def _refuse_existing(path: Path) -> None:
+    if os.path.lexists(path):
+        raise InputError(f"the output {path} exists already; choose another with --out, or remove it")
+
+
+def _remove_abandoned(path: Path) -> None:
+    """Remove what processes that were killed had begun to make under this name; those that live hold a lock."""
+    pattern = re.compile(re.escape(hidden_place(path).name[:-40]) + r"[0-9a-f]{32}\.partial")
+    with suppress(OSError):
+        for old in path.parent.iterdir():
+            if pattern.fullmatch(old.name) and (old / ".lock").exists():
+                with suppress(InputError), lock(old):
+                    shutil.rmtree(old, ignore_errors=True)
+
+
+def remove_unbegun(folder: Path, *own: str) -> None:
+    """Remove the folder of a run that failed before its first step, if it holds nothing but what the run put there.
+
+    Arguments: own, names beside those that every run has.
+    """
+    known = {".lock", "settings.toml", "run.json", "events.jsonl", *own}
+    with suppress(OSError, InputError):
+        events = folder / "events.jsonl"
+        steps = events.exists() and any(event.get("step", 0) > 0 for event in read_events(events))
+        if not steps and {path.name for path in folder.iterdir()} <= known:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def free_folder(stem: str) -> Path:
@@ -40,9 +77,9 @@ def free_folder(stem: str) -> Path:
 
 
 @contextmanager
-def lock(folder: Path) -> Iterator[None]:
+def lock(folder: Path, name: Path | None = None) -> Iterator[None]:
     """Nobody else writes to this run meanwhile; when the process ends, however it ends, the system unlocks it."""
-    handle = lock_folder(folder, f"the run {folder}")
+    handle = lock_folder(folder, f"the run {name or folder}")
     try:
         yield
     finally:

@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import platform
-import shlex
 import sys
 import time
 import warnings
@@ -30,7 +29,7 @@ from plugstream.quality import WINDOW
 from plugstream.recipes import check, make_algorithm, make_model
 from plugstream.runs.checkpoints import Checkpoints, Saved
 from plugstream.runs.events import EventLog, Listener
-from plugstream.runs.folder import lock, write_text
+from plugstream.runs.folder import lock, remove_unbegun, whole_folder, write_text
 from plugstream.runs.identity import files_read, identity, settings_identity
 from plugstream.runs.results import bound_notes, write_results
 from plugstream.runs.signals import Requests
@@ -38,12 +37,14 @@ from plugstream.runs.terminal import Terminal
 from plugstream.runs.views import Past, Population, goes_by_lipschitz, read_past, wait_for_batch
 from plugstream.runs.watch import Variance, Watch
 from plugstream.sampling import Announced, OnceEach, a_few
+from plugstream.scans.plausible import warn_if_implausible
 from plugstream.scans.scan import Scan
-from plugstream.scans.store import StoredScan
+from plugstream.scans.store import StoredScan, open_scan
 from plugstream.settings import Settings, to_toml, with_low
 from plugstream.solver import Progress, Result, Snapshot, Stop, solve
+from plugstream.text import shell_quote
 
-__all__ = ["Kept", "open_run", "reconstruct"]
+__all__ = ["Kept", "open_run", "reconstruct", "write_down"]
 
 # The report shows a back-projection of this many views at most: of a large scan all of them would take minutes.
 _BACKPROJECTED = 1000
@@ -81,7 +82,10 @@ def reconstruct(
     go_on: bool = False,
     terminal: Terminal | None = None,
 ) -> Result[State]:
-    """Reconstruct a scan as the settings say, into an existing folder that nobody else writes to.
+    """Reconstruct a scan as the settings say, into a new folder, or an existing one that nobody else writes to.
+
+    A new folder appears with what `plugstream resume` needs already in it, and is gone again where the run fails before
+    its first step.
 
     Leaves settings.toml (which repeats the run), run.json, events.jsonl, checkpoints, history.csv, result, truth and
     backprojection as PNG, TIFF and NPY, and report.png (or what `run.report` says).
@@ -94,6 +98,43 @@ def reconstruct(
     """
     check(settings, scan.geometry)
     _check_truth(settings, scan)
+    if go_on or folder.exists():
+        return _reconstruct(scan, settings, folder, command, source, go_on, terminal)
+    with whole_folder(folder) as partial:
+        write_down(partial, settings, command, _place(source, folder))
+    try:
+        return _reconstruct(scan, settings, folder, command, source, go_on, terminal)
+    except Exception:
+        remove_unbegun(folder)
+        raise
+
+
+def write_down(folder: Path, settings: Settings, command: str, source: str | Path) -> None:
+    """Write settings.toml and run.json, which `plugstream resume` goes by.
+
+    Arguments: command, how to repeat the run; source, where the scan lies, if it is in the folder as seen from there.
+    """
+    write_text(folder / "settings.toml", to_toml(settings, f"plugstream {__version__}\nrepeat with: {command}"))
+    write_text(folder / "run.json", json.dumps({"scan": str(source), "command": command}, indent=1) + "\n")
+
+
+def _place(source: str | Path, folder: Path) -> str | Path:
+    """Where a scan lies, as run.json says it: in the run's own folder relative to it, so that both can be moved."""
+    if isinstance(source, str):
+        return source
+    where, here = source.resolve(), folder.resolve()
+    return where.relative_to(here) if where.is_relative_to(here) else where
+
+
+def _reconstruct(
+    scan: Scan,
+    settings: Settings,
+    folder: Path,
+    command: str,
+    source: str | Path,
+    go_on: bool,
+    terminal: Terminal | None,
+) -> Result[State]:
     with lock(folder):
         events = folder / "events.jsonl"
         past = read_past(events) if go_on else Past()
@@ -115,17 +156,12 @@ def reconstruct(
                 "from a copy, or start a new run"
             )
         # Whatever is refused has been refused by now, and nothing has been written.
-        where, here = source, folder.resolve()
-        if isinstance(where, Path):
-            where = where.resolve()
-            where = where.relative_to(here) if where.is_relative_to(here) else where  # so that it can be moved
+        place = _place(source, folder)
 
         def write_settings(settings: Settings) -> None:
-            header = f"plugstream {__version__}\nrepeat with: {command}"
-            write_text(folder / "settings.toml", to_toml(settings, header))
+            write_down(folder, settings, command, place)
 
         write_settings(settings)
-        write_text(folder / "run.json", json.dumps({"scan": str(where), "command": command}, indent=1) + "\n")
         listeners: tuple[Listener, ...] = () if terminal is None else (terminal,)
         log = EventLog(events, listeners)
         caught: list[warnings.WarningMessage]
@@ -134,6 +170,7 @@ def reconstruct(
             with warnings.catch_warnings(record=True) as caught:
                 warnings.simplefilter("always", PlugstreamWarning)
                 session.caught = caught
+                warn_if_implausible(scan.geometry)
                 result, backprojection = session.run()
             _tell(log, caught)
             settings = session.settings
@@ -145,7 +182,7 @@ def reconstruct(
             except OSError as error:
                 raise InputError(
                     f"cannot write the results to {folder}: {error.strerror or error}; mend that, and "
-                    f"'plugstream resume {shlex.quote(str(folder))}' writes them"
+                    f"'plugstream resume {shell_quote(folder)}' writes them"
                 ) from error
             log.add(
                 "stop",
@@ -160,7 +197,8 @@ def reconstruct(
                 explanation=result.verdict.text,
             )
         except Exception as error:  # of the data, of the disk, of memory, or a mistake of ours: nothing is lost by it
-            told = _in_one_line(error, folder, source)
+            begun = go_on or (session.last is not None and session.last.state.k > 0)
+            told = _in_one_line(error, folder, source, begun=begun)
             session.keep(str(error if isinstance(error, InputError) else told or repr(error)))
             if told is None:
                 raise
@@ -368,18 +406,42 @@ class _Session:
         self.saved_at = progress.state.k
 
 
-def _in_one_line(error: Exception, folder: Path, source: str | Path) -> InputError | None:
-    """What ended a run, with what to do; None for what is not a person's to repair."""
-    again = f"plugstream resume {shlex.quote(str(folder))}"
+def _in_one_line(error: Exception, folder: Path, source: str | Path, *, begun: bool) -> InputError | None:
+    """What ended a run, with what to do; None for what is not a person's to repair.
+
+    A run that has not `begun` has nothing to go on from.
+    """
+    resume = f"plugstream resume {shell_quote(folder)}"
+    again = f"go on with '{resume}'" if begun else "start it again"
+    if not (folder / "run.json").exists():
+        return InputError(
+            f"the folder {folder} was removed or moved while the run went on; where it is now, 'plugstream resume' "
+            "goes on from its last checkpoint, and otherwise start the run again"
+        )
+    if isinstance(error, DamagedError | OSError) and (gone := _why_unreadable(source)) is not None:
+        moved = f" (with --scan PLACE if it was moved: '{resume} --scan PLACE')" if begun else ""
+        return InputError(f"the scan {source} cannot be read any more: {gone}; bring it back, and {again}{moved}")
     if isinstance(error, DamagedError):
-        return InputError(f"{error}; to go on without it: {again} --skip-damaged")
+        without = f"{resume} --skip-damaged" if begun else "use --skip-damaged"
+        return InputError(f"{error}; to go on without it: {without}")
     if isinstance(error, InputError):
         return error
-    if isinstance(error, OSError):  # of a scan that went away, say
-        return InputError(f"{error.filename or source}: {error.strerror or error}; mend that, and go on with '{again}'")
+    if isinstance(error, OSError):
+        return InputError(f"{error.filename or source}: {error.strerror or error}; fix that, and {again}")
     # torch raises RuntimeError for the CPU's memory, and a kind of it for a GPU's.
     if isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in str(error):
-        return InputError(f"there is not enough memory; free some, or use a smaller batch, and go on with '{again}'")
+        return InputError(f"there is not enough memory; free some, or use a smaller batch, and {again}")
+    return None
+
+
+def _why_unreadable(source: str | Path) -> str | None:
+    """Why a scan that was open cannot be opened any more: it was moved, its disk or network is gone; None if it can."""
+    try:
+        open_scan(source)
+    except InputError as error:
+        return str(error)
+    except Exception as error:  # whatever a distant store raises
+        return repr(error)
     return None
 
 

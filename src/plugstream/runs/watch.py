@@ -84,7 +84,7 @@ class Variance:
             views = torch.arange(available) if isinstance(available, int) else available
             if len(views) < 2:
                 return {"nu2": torch.zeros(())}
-            generator = torch.Generator().manual_seed(1_000_003 * self.seed + state.k)
+            generator = torch.Generator().manual_seed((1_000_003 * self.seed + state.k) % 2**63)
             chosen = views[torch.randperm(len(views), generator=generator)[:_VIEWS]]
             return {"nu2": gradient_variance(state.image, algorithm.fidelity, chosen)}
 

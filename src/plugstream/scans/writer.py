@@ -17,12 +17,13 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 
 from plugstream.errors import InputError
-from plugstream.files import lock_folder, sync_folder, write_whole
+from plugstream.files import hidden_place, lock_folder, name_target, sync_folder, write_whole
 from plugstream.progress import report
 from plugstream.scans.chunks import ChunkReader, Layout, encode_shard
 from plugstream.scans.geometry import BornGeometry, Setup
 from plugstream.scans.layout import FILL, SOURCES, Commit, describe, row_layout
 from plugstream.scans.places import LocalFiles
+from plugstream.scans.plausible import check_plausible, check_transmitters, warn_if_implausible, warn_of_transmitters
 from plugstream.scans.scan import Scan, check_finite, check_truth
 from plugstream.scans.store import open_scan, read_attributes
 
@@ -111,6 +112,8 @@ class ScanWriter:
         sources = {"transmitters": transmitters, "plane_waves": plane_waves, "fields": fields}
         columns = check_views(self.setup, data, sources, mask, self.appended)
         source, want = list(columns)[1], columns["data"].shape
+        if source == "transmitters" and self.appended == 0:
+            warn_of_transmitters(columns[source], self.setup)
         before = [name for name in SOURCES if name in self._columns]
         if before not in ([], [source]):
             raise InputError(f"the scan {self.path} has {before[0]}, so {source} cannot be added to it")
@@ -188,6 +191,8 @@ class ScanWriter:
     ) -> None:
         if not self.path.parent.is_dir():
             raise InputError(f"the folder {self.path.parent} does not exist; make it first")
+        check_plausible(setup)
+        warn_if_implausible(setup)
         if truth is not None:
             check_truth(truth, setup.grid)
         scan_id = uuid.uuid4().hex
@@ -197,7 +202,7 @@ class ScanWriter:
             text = json.dumps(group, indent=1, allow_nan=False, ensure_ascii=False).encode()
         except (TypeError, ValueError) as error:
             raise InputError(f"the provenance cannot be written as JSON: {error}") from error
-        partial = self.path.with_name(f".{self.path.name}.{scan_id}.partial")
+        partial = hidden_place(self.path)
         try:
             partial.mkdir()
             self._lock = lock_folder(partial, f"the scan {self.path}")
@@ -274,6 +279,8 @@ def check_views(
     """
     present = {name: np.asarray(value) for name, value in sources.items() if value is not None}
     geometry = setup.geometry(**present, mask=None if mask is None else np.asarray(mask))
+    if geometry.transmitters is not None:
+        check_transmitters(geometry.transmitters, setup)
     rows = np.asarray(data)
     want = (geometry.n_views, geometry.n_receivers)
     if rows.shape != want:
@@ -375,9 +382,10 @@ def whole_scan(target: Path) -> Iterator[Path]:
     Otherwise nothing half-written is left behind, and a disk that failed is told in one line that names the target.
     What a process leaves that was killed is never taken for ours, though a later process may have its number.
     """
-    partial = target.with_name(f".{target.name}.{uuid.uuid4().hex}.partial")
+    partial = hidden_place(target)
     try:
-        yield partial
+        with name_target(partial, target):
+            yield partial
         partial.rename(target)
     except (OSError, _UnwrittenError) as error:
         cause = error.__cause__ if isinstance(error, _UnwrittenError) else error

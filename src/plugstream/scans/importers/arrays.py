@@ -116,7 +116,7 @@ def read_mapping(words: list[str], file: Path | None = None) -> dict[str, Any]:
             mapping = tomllib.loads(file.read_text(encoding="utf-8"))
         except OSError as error:
             raise InputError(f"cannot read the mapping {file}: {error.strerror}") from error
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        except (ValueError, RecursionError) as error:  # also a number of thousands of digits, lists thousands deep
             raise InputError(f"{file} is not TOML: {error}") from error
     for word in words:
         name, equals, value = word.partition("=")

@@ -1,0 +1,134 @@
+"""What went wrong, for a person: one line and an exit status for every exception that can leave a command.
+
+A mistake in the input is an `InputError`, and speaks for itself. What the machine could not give (memory, open files, a
+disk) is told with what to do about it. Anything else is a mistake of ours: the line says so and where the traceback is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import sys
+import tempfile
+import traceback
+from pathlib import Path
+from typing import Any
+
+from plugstream.errors import InputError
+from plugstream.text import one_line
+
+__all__ = ["BUG", "MISTAKE", "check_room_to_start", "explain"]
+
+MISTAKE = 2
+BUG = 70  # EX_SOFTWARE of sysexits.h
+
+# Address space that Python, torch and what a small run needs were measured to take: 0.74 GB with one thread.
+_LEAST_MEMORY = 1_200_000_000
+_LEAST_FILES = 32
+_MEMORY_WORDS = (
+    "can't allocate memory",
+    "cannot allocate memory",
+    "not enough memory",
+    "out of memory",
+    "bad_alloc",
+    "failed to map segment",
+    "unable to allocate",
+    "can't start new thread",
+    "resource temporarily unavailable",
+)
+_FILES = (errno.EMFILE, errno.ENFILE)
+
+
+def explain(error: BaseException) -> tuple[str, int]:
+    """The one line for an exception that ended a command, and the command's exit status."""
+    text = _shortage(error)
+    if isinstance(error, InputError) and (text is None or "memory" in str(error)):
+        return str(error), MISTAKE
+    if text is not None:  # also where it was taken for damage of what was being read
+        return text, MISTAKE
+    if isinstance(error, OSError):
+        return _disk(error), MISTAKE
+    if isinstance(error, ImportError):
+        return f"a package cannot be loaded: {error}; install plugstream anew, with what it needs", MISTAKE
+    return _bug(error), BUG
+
+
+def check_room_to_start() -> None:
+    """Refuse limits under which not even the libraries can be loaded; they would end with an abort of their own."""
+    try:
+        import resource
+    except ImportError:  # not on this system
+        return
+    for kind, least, what, advice in (
+        (resource.RLIMIT_AS, _LEAST_MEMORY, "virtual memory of a process", "ulimit -v unlimited"),
+        (resource.RLIMIT_DATA, _LEAST_MEMORY // 2, "data of a process", "ulimit -d unlimited"),
+        (resource.RLIMIT_NOFILE, _LEAST_FILES, "open files of a process", "ulimit -n 1024"),
+    ):
+        limit = resource.getrlimit(kind)[0]
+        if limit != resource.RLIM_INFINITY and limit < least:
+            raise InputError(
+                f"the limit on the {what} is {limit:,}, and plugstream needs at least {least:,}; raise it with "
+                f"'{advice}'"
+            )
+
+
+def _shortage(error: BaseException) -> str | None:
+    """What the machine has too little of, or None where that is not what is wrong."""
+    chain: list[BaseException] = []
+    link: BaseException | None = error
+    while link is not None and link not in chain:
+        chain.append(link)
+        link = link.__cause__
+    if any(getattr(e, "errno", None) in _FILES or "Too many open files" in str(e) for e in chain):
+        return "too many files are open; raise the limit with 'ulimit -n 1024', or use fewer --readers"
+    for e in chain:
+        kind = isinstance(e, MemoryError) or getattr(e, "errno", None) == errno.ENOMEM
+        words = str(e).lower()
+        said = isinstance(e, RuntimeError | ImportError | OSError) and any(word in words for word in _MEMORY_WORDS)
+        if kind or said:
+            what = "GPU memory" if "cuda" in words else "memory, or threads"
+            return (
+                f"there is not enough {what} for this ({_words(e)}); use a smaller --size, --batch, --in-memory or "
+                "--threads, or raise the limit ('ulimit -v' shows it)"
+            )
+    return None
+
+
+def _disk(error: OSError) -> str:
+    """An error of the disk or the network that nobody closer to it told of."""
+    where = "" if error.filename is None else f"{os.fsdecode(error.filename)!s}: "
+    advice = {
+        errno.ENOSPC: "make room on the disk",
+        errno.EDQUOT: "make room within your quota",
+        errno.EROFS: "choose a place that can be written to",
+        errno.EACCES: "choose another place, or change its permissions",
+        errno.EPERM: "choose another place, or change its permissions",
+        errno.ENAMETOOLONG: "choose a shorter name",
+        errno.ENOENT: "see whether it was moved or removed",
+    }.get(error.errno or 0)
+    return f"{where}{error.strerror or _words(error)}" + (f"; {advice}, and try again" if advice else "")
+
+
+def _bug(error: BaseException) -> str:
+    """The line for what should not happen, with the traceback in a file, or shown if PLUGSTREAM_DEBUG is set."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if "plugstream" in Path(frame.filename).parts] or list(frames)
+    where = f" at {Path(own[-1].filename).name}:{own[-1].lineno}" if own else ""
+    what = f"this is a bug of plugstream: {_words(error)}{where}"
+    if os.environ.get("PLUGSTREAM_DEBUG"):
+        traceback.print_exception(error, file=sys.stderr)
+        return what
+    with contextlib.suppress(OSError):
+        handle, path = tempfile.mkstemp(prefix="plugstream-bug-", suffix=".txt")
+        with open(handle, "w", encoding="utf-8", errors="backslashreplace") as file:
+            file.write(f"{sys.version}\nplugstream {' '.join(sys.argv[1:])}\n\n")
+            traceback.print_exception(error, file=file)
+        return f"{what}; please report it with {path}, which tells more"
+    return f"{what}; PLUGSTREAM_DEBUG=1 shows more"
+
+
+def _words(error: Any) -> str:
+    """An exception's kind and the first line of its text."""
+    text = one_line(str(error).strip().split("\n")[0])
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__

@@ -1,0 +1,136 @@
+"""Does an experiment make physical sense? A unit that was forgotten shows in numbers that no instrument has.
+
+Ratios of lengths tell, since lengths themselves do not: an image may be of a cell or of a tunnel. What cannot be (an
+antenna inside the image, a pixel of many wavelengths) is refused; what hardly is (an image finer than a hundredth of a
+wavelength) is told as a warning. Lengths are compared with the wavelength in the medium, lambda / sqrt(background).
+
+| ratio | usual | warning | refused |
+| --- | --- | --- | --- |
+| pixels a wavelength | 4 to 100 | below 2, above 300 | below 0.5 |
+| diagonal of the image, in wavelengths | 0.5 to 100 | below 1/4 | below 1/30 |
+| distance of antennas, in diagonals of the image | 0.6 to 50 | above 500 | inside the image; above 1e9 wavelengths |
+| background permittivity | 1 to 100 | | below 1e-3, above 1e4 |
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+
+import numpy as np
+from numpy.typing import NDArray
+
+from plugstream.errors import InputError, PlugstreamWarning
+from plugstream.scans.geometry import BornGeometry, Grid, Points, Setup
+
+__all__ = ["check_plausible", "check_transmitters", "warn_if_implausible", "warn_of_transmitters"]
+
+_FEW_PIXELS, _TOO_FEW_PIXELS, _MANY_PIXELS = 2.0, 0.5, 300.0
+_SMALL_IMAGE, _TOO_SMALL_IMAGE = 1 / 4, 1 / 30
+_FAR, _TOO_FAR = 500.0, 1e9  # in diagonals; in wavelengths, where double precision keeps six digits of a phase
+_PERMITTIVITY = (1e-3, 1e4)
+_UNITS = "are all lengths in one unit? Scans are in metres, and 'plugstream import' takes --unit mm"
+
+
+def check_plausible(setup: Setup | BornGeometry) -> None:
+    """Refuse an experiment that cannot be, by its wavelength, pixels, receivers and, of a geometry, transmitters."""
+    low, high = _PERMITTIVITY
+    if not low <= setup.background <= high:
+        raise InputError(
+            f"the background's relative permittivity is {setup.background:g}, and must be from {low:g} to {high:g}"
+        )
+    wavelength, pixel = _wavelength(setup), setup.grid.pixel
+    if pixel > wavelength / _TOO_FEW_PIXELS:
+        raise InputError(
+            f"a pixel of {pixel:.4g} m is {pixel / wavelength:.4g} wavelengths of {wavelength:.4g} m wide, and an "
+            f"image needs two pixels a wavelength at least; {_UNITS}"
+        )
+    if (across := _diagonal(setup.grid) / wavelength) < _TOO_SMALL_IMAGE:
+        raise InputError(
+            f"the image is {across:.2g} wavelengths of {wavelength:.4g} m across, with {wavelength / pixel:,.0f} "
+            f"pixels a wavelength, so that nothing in it can be told apart; {_UNITS}"
+        )
+    if not setup.far_field:
+        _check_places("receiver", setup.receivers, setup)
+    if isinstance(setup, BornGeometry) and setup.transmitters is not None:
+        check_transmitters(setup.transmitters, setup)
+
+
+def check_transmitters(points: Points, setup: Setup | BornGeometry) -> None:
+    """Refuse transmitters (count, 2) that cannot be where they are."""
+    _check_places("transmitter", points, setup)
+
+
+def warn_if_implausible(setup: Setup | BornGeometry) -> None:
+    """Warn of what is unusual about an experiment; most have nothing."""
+    wavelength, pixel, across = _wavelength(setup), setup.grid.pixel, _diagonal(setup.grid)
+    if wavelength / pixel < _FEW_PIXELS:
+        _warn(
+            f"there are {wavelength / pixel:.2g} pixels a wavelength of {wavelength:.4g} m, and the field needs two at "
+            "least, better four; use smaller pixels"
+        )
+    if across < _SMALL_IMAGE * wavelength or wavelength / pixel > _MANY_PIXELS:
+        _warn(
+            f"the image is {across / wavelength:.2g} wavelengths of {wavelength:.4g} m across, with "
+            f"{wavelength / pixel:,.0f} pixels a wavelength, far finer than the data can tell"
+        )
+    if not setup.far_field:
+        _warn_of_places("receiver", setup.receivers, setup)
+    if isinstance(setup, BornGeometry) and setup.transmitters is not None:
+        warn_of_transmitters(setup.transmitters, setup)
+
+
+def warn_of_transmitters(points: Points, setup: Setup | BornGeometry) -> None:
+    """Warn where transmitters (count, 2) are unusually far away."""
+    _warn_of_places("transmitter", points, setup)
+
+
+def _check_places(name: str, points: Points, setup: Setup | BornGeometry) -> None:
+    grid, wavelength = setup.grid, _wavelength(setup)
+    if len(inside := _inside(points, grid)):
+        x, y = points[inside[0]]
+        height, width = (n * grid.pixel for n in grid.shape)
+        raise InputError(
+            f"{name} {inside[0]} at ({x:.4g}, {y:.4g}) m is inside the image, which is {width:.4g} x {height:.4g} m; "
+            f"{_UNITS}"
+        )
+    if (farthest := _farthest(points, grid)) > _TOO_FAR * wavelength:
+        raise InputError(
+            f"a {name} is {farthest:.4g} m away, {farthest / wavelength:.2g} wavelengths, beyond what a phase can be "
+            f"computed for; {_UNITS}"
+        )
+
+
+def _warn_of_places(name: str, points: Points, setup: Setup | BornGeometry) -> None:
+    across = _diagonal(setup.grid)
+    if (farthest := _farthest(points, setup.grid)) > _FAR * across:
+        _warn(
+            f"a {name} is {farthest:.4g} m away, {farthest / across:,.0f} times the image's diagonal of {across:.4g} m"
+        )
+
+
+def _warn(text: str) -> None:
+    warnings.warn(f"{text}; {_UNITS}", PlugstreamWarning, stacklevel=4)
+
+
+def _wavelength(setup: Setup | BornGeometry) -> float:
+    """In the medium."""
+    return setup.wavelength / math.sqrt(setup.background)
+
+
+def _diagonal(grid: Grid) -> float:
+    return math.hypot(*grid.shape) * grid.pixel
+
+
+def _inside(points: Points, grid: Grid) -> NDArray[np.intp]:
+    """Which points are within the pixels, edges and all."""
+    (height, width), (x, y) = grid.shape, grid.center
+    column = (points[:, 0] - x) / grid.pixel + width // 2
+    row = (points[:, 1] - y) / grid.pixel + height // 2
+    within = (column > -0.5) & (column < width - 0.5) & (row > -0.5) & (row < height - 0.5)
+    return np.flatnonzero(within)
+
+
+def _farthest(points: Points, grid: Grid) -> float:
+    """From the image's centre."""
+    return float(np.hypot(*(points - np.asarray(grid.center)).T).max())

@@ -1,0 +1,59 @@
+"""Text for a terminal, a log or a shell that holds what others named: paths, values, what a file says of itself."""
+
+from __future__ import annotations
+
+import re
+import shlex
+
+__all__ = ["one_line", "printable", "shell_join", "shell_quote"]
+
+# A word of more characters than this is shown by its two ends, and so is a message.
+_WORD, _MESSAGE = 400, 2000
+_LONG = re.compile(rf"\S{{{_WORD + 1},}}")
+
+
+def printable(text: str) -> str:
+    """The text with everything that a terminal would obey, or could not show, written as an escape.
+
+    Line ends and control characters become "\\n" and "\\x1b", and a byte of a file's name that is not UTF-8 (which
+    Python keeps as a lone surrogate) becomes "\\xff". Letters of any script stay as they are.
+    """
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else _escape(c) for c in text)
+
+
+def one_line(text: str) -> str:
+    """A message as one line of moderate length: `printable`, and words of thousands of characters by their two ends."""
+    line = _LONG.sub(lambda word: _ends(word[0], _WORD), printable(text))
+    return line if len(line) <= _MESSAGE else _ends(line, _MESSAGE)
+
+
+def shell_quote(word: object) -> str:
+    """A word as one types it into a shell; control characters and bytes that are not UTF-8 as bash's $'\\x1b'."""
+    text = str(word)
+    if text.isprintable():
+        return shlex.quote(text)
+    return "$'" + "".join(c if c.isprintable() and c not in "\\'" else _escape(c) for c in text) + "'"
+
+
+def shell_join(words: list[str]) -> str:
+    """A command as one types it into a shell."""
+    return " ".join(map(shell_quote, words))
+
+
+def _escape(character: str) -> str:
+    code = ord(character)
+    if 0xDC80 <= code <= 0xDCFF:  # how Python keeps a byte of a name that is not UTF-8
+        return f"\\x{code - 0xDC00:02x}"
+    if character in "\\'":
+        return f"\\{character}"
+    short = {"\n": "\\n", "\t": "\\t", "\r": "\\r"}.get(character)
+    if short is not None:
+        return short
+    return f"\\x{code:02x}" if code < 0x80 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
+def _ends(text: str, most: int) -> str:
+    """The beginning and the end of a text that is too long, and how long it is."""
+    return f"{text[: most * 2 // 3]}...({len(text)} characters)...{text[len(text) - most // 4 :]}"
