@@ -6,7 +6,7 @@ wavelength) is told as a warning. Lengths are compared with the wavelength in th
 
 | ratio | usual | warning | refused |
 | --- | --- | --- | --- |
-| pixels a wavelength | 4 to 100 | below 2, above 300 | below 0.5 |
+| pixels a wavelength | 4 to 100 | below 2, above 300 | below 0.1 |
 | diagonal of the image, in wavelengths | 0.5 to 100 | below 1/4 | below 1/30 |
 | distance of antennas, in diagonals of the image | 0.6 to 50 | above 500 | inside the image; above 1e9 wavelengths |
 | background permittivity | 1 to 100 | | below 1e-3, above 1e4 |
@@ -25,7 +25,7 @@ from plugstream.scans.geometry import BornGeometry, Grid, Points, Setup
 
 __all__ = ["check_plausible", "check_transmitters", "warn_if_implausible", "warn_of_transmitters"]
 
-_FEW_PIXELS, _TOO_FEW_PIXELS, _MANY_PIXELS = 2.0, 0.5, 300.0
+_FEW_PIXELS, _TOO_FEW_PIXELS, _MANY_PIXELS = 2.0, 0.1, 300.0
 _SMALL_IMAGE, _TOO_SMALL_IMAGE = 1 / 4, 1 / 30
 _FAR, _TOO_FAR = 500.0, 1e9  # in diagonals; in wavelengths, where double precision keeps six digits of a phase
 _PERMITTIVITY = (1e-3, 1e4)
