@@ -30,9 +30,12 @@ def picture(*shape: int, seed: int = 0, white: float = 255.0) -> Tensor:
     return white * (clean + 0.05 * noise)
 
 
-def written_out(model: ReactionDiffusion, image: np.ndarray) -> np.ndarray:
-    """The authors' procedure on one image: pad by 8, correlate with symmetric ends, step, crop, pad again."""
-    mu = np.arange(-310, 311, 10)
+def written_out(model: ReactionDiffusion, image: np.ndarray, stretch: float = 1.0) -> np.ndarray:
+    """The authors' procedure on one image: pad by 8, correlate with symmetric ends, step, crop, pad again.
+
+    Their bumps stand at `stretch` times -310, -300 .. 310, and are as much wider.
+    """
+    mu, precision = stretch * np.arange(-310, 311, 10), 0.01 / stretch**2
     pad, crop = (lambda v: np.pad(v, 8, mode="symmetric")), (lambda v: v[8:-8, 8:-8])
     noisy = u = pad(image)
     for c, log_p, w in zip(model.coefficients.numpy(), model.log_reaction.numpy(), model.weights.numpy(), strict=True):
@@ -43,7 +46,7 @@ def written_out(model: ReactionDiffusion, image: np.ndarray) -> np.ndarray:
             kernel = scipy.fft.idctn(spectrum, norm="ortho")
             kernel /= np.linalg.norm(kernel)
             response = scipy.ndimage.correlate(u, kernel, mode="reflect")
-            driven = (weights * np.exp(-0.5 * 0.01 * (response[..., None] - mu) ** 2)).sum(-1)
+            driven = (weights * np.exp(-0.5 * precision * (response[..., None] - mu) ** 2)).sum(-1)
             force += scipy.ndimage.correlate(driven, np.rot90(kernel, 2), mode="reflect")
         u = pad(crop(u - force))
     return crop(u)

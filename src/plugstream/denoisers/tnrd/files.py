@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from plugstream.denoisers.tnrd.influence import BUMPS
+from plugstream.denoisers.tnrd.influence import BUMPS, CENTRES, PRECISION
 from plugstream.denoisers.tnrd.model import ReactionDiffusion
 from plugstream.errors import InputError
 from plugstream.tensors import load_tensors, save_tensors
@@ -118,7 +118,7 @@ def _load_mat(file: Path, sigma: float | None) -> ReactionDiffusion:
     filters = next((m for m in (n * n - 1 for n in (3, 5, 7, 9, 11)) if m * m + 1 + BUMPS * m == len(cof)), None)
     if filters is None:
         raise InputError(f"its 'cof' has {len(cof)} rows, which no filter size accounts for (5329 for 7 x 7)")
-    _check_bumps(content)
+    scale = _bump_scale(content)
     if sigma is None:
         found = re.search(r"sigma=(\d+(?:\.\d+)?)(?=\D*$)", file.stem)
         if found is None:
@@ -127,7 +127,7 @@ def _load_mat(file: Path, sigma: float | None) -> ReactionDiffusion:
     columns = torch.from_numpy(np.ascontiguousarray(cof.T, dtype=np.float64))
     coefficients, log_reaction, weights = columns.split([filters * filters, 1, BUMPS * filters], dim=1)
     coefficients, weights = coefficients.reshape(-1, filters, filters), weights.reshape(-1, filters, BUMPS)
-    model = ReactionDiffusion(coefficients, log_reaction[:, 0], weights, sigma)
+    model = ReactionDiffusion(coefficients, log_reaction[:, 0], scale * weights, sigma, scale)
     _check_plausible(coefficients, log_reaction, weights)
     return model
 
@@ -182,15 +182,27 @@ def _check_plausible(coefficients: Tensor, log_reaction: Tensor, weights: Tensor
             raise InputError(f"its {name} are not all between {low:g} and {high:g}, so it is damaged or no model")
 
 
-def _check_bumps(content: Mapping[str, Any]) -> None:
-    """Refuse a model whose bumps stand elsewhere than ours; a file that does not say is taken at its word."""
+def _bump_scale(content: Mapping[str, Any]) -> float:
+    """c, where the file's bumps are ours stretched by 1/c: at -310/c, -300/c .. 310/c, with the precision 0.01 c^2.
+
+    Then phi(x) = phi_ours(c x). With v = c u a stage is v - [p (v - c f) + sum_i rot180(k_i) * c phi_ours(k_i * v)],
+    our own on c f with c times the weights. The authors' model for noise of 50 has c = 0.8. A file that does not say
+    has our bumps.
+    """
     try:
         means, precision = (np.ravel(content["MFS"][name][0, 0]) for name in ("means", "precision"))
     except (KeyError, ValueError, IndexError):
-        return
-    expected = np.linspace(-310, 310, BUMPS)
-    if means.shape != expected.shape or not np.allclose(means, expected) or not np.allclose(precision, 0.01):
-        raise InputError("its bumps are not the 63 at -310, -300 .. 310 of precision 0.01")
+        return 1.0
+    ours = np.array(CENTRES)
+    numbers = means.dtype.kind in "fiu" and precision.dtype.kind in "fiu"
+    if numbers and means.shape == ours.shape and precision.shape == (1,) and 0 < means[-1] < np.inf:
+        scale = float(ours[-1] / means[-1])
+        if np.allclose(scale * means, ours, atol=1e-6) and np.isclose(precision[0], PRECISION * scale**2, rtol=1e-6):
+            return scale
+    raise InputError(
+        f"its bumps are not {BUMPS}, evenly spaced about zero, whose precision is the inverse square of their distance "
+        "(-310, -300 .. 310 and 0.01, or all of that stretched)"
+    )
 
 
 _READERS = {".safetensors": _load_safetensors, ".mat": _load_mat}

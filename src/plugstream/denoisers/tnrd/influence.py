@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-__all__ = ["BUMPS", "REACH", "cubics", "influence", "polynomials"]
+__all__ = ["BUMPS", "CENTRES", "PRECISION", "REACH", "cubics", "influence", "polynomials"]
 
 BUMPS = 63
 SPACING = 10.0
@@ -20,7 +20,7 @@ REACH = 380.0
 """Beyond this the bumps are below 1e-10 of their height, and the tables end."""
 
 
-_CENTRES = [SPACING * (j - BUMPS // 2) for j in range(BUMPS)]
+CENTRES = [SPACING * (j - BUMPS // 2) for j in range(BUMPS)]
 
 
 def influence(responses: Tensor, weights: Tensor) -> Tensor:
@@ -52,7 +52,7 @@ class _Bumps(torch.autograd.Function):
         out = torch.zeros_like(x)
         for image, filters in _pieces(x):
             piece, total, w = x[image, filters], out[image, filters], weights[filters, :, None, None]
-            for j, centre in enumerate(_CENTRES):
+            for j, centre in enumerate(CENTRES):
                 total.addcmul_(_bump(piece, centre), w[:, j])
         return out
 
@@ -63,7 +63,7 @@ class _Bumps(torch.autograd.Function):
         grad_x, grad_weights = torch.zeros_like(x), torch.zeros_like(weights)
         for image, filters in _pieces(x):
             piece, given, w = x[image, filters], grad[image, filters], weights[filters, :, None, None]
-            for j, centre in enumerate(_CENTRES):
+            for j, centre in enumerate(CENTRES):
                 share = _bump(piece, centre).mul_(given)
                 grad_weights[filters, j] += share.sum((-2, -1))
                 grad_x[image, filters].addcmul_(share.mul_(centre - piece), w[:, j], value=PRECISION)
@@ -125,6 +125,6 @@ def _nodes(degree: int, step: float) -> tuple[Any, Any, Any, Any]:
     solve = np.linalg.inv(np.vander(nodes, increasing=True))
     cells = round(2 * REACH / step)
     at = (-REACH + step * (np.arange(cells)[:, None] + 0.5 + nodes)).reshape(-1)
-    away = at - np.array(_CENTRES)[:, None]
+    away = at - np.array(CENTRES)[:, None]
     bumps = np.exp(-PRECISION / 2 * away**2)
     return nodes, solve, bumps, -PRECISION * away * bumps
