@@ -5,15 +5,19 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from plugstream.errors import InputError
-from plugstream.files import hidden_place, lock_folder, name_target, sync_folder, write_whole
+from plugstream.files import NOT_PLAIN, hidden_place, lock_folder, name_target, sync_folder, write_whole
 from plugstream.runs.events import read_events
 
-__all__ = ["free_folder", "is_locked", "lock", "remove_unbegun", "whole_folder", "write_text"]
+__all__ = ["check_plain", "free_folder", "is_locked", "lock", "remove_unbegun", "whole_folder", "write_text"]
+
+# Of settings.toml and run.json, which are a few kilobytes.
+_MOST_BYTES = 16 << 20
 
 
 @contextmanager
@@ -53,6 +57,23 @@ def _remove_abandoned(path: Path) -> None:
             if pattern.fullmatch(old.name) and (old / ".lock").exists():
                 with suppress(InputError), lock(old):
                     shutil.rmtree(old, ignore_errors=True)
+
+
+def check_plain(folder: Path) -> None:
+    """Refuse the folder of a run that holds links, pipes or devices where a run has files: it may come from anybody.
+
+    A link would have files elsewhere written to or removed, and a pipe would be waited for.
+    """
+    for name in ("run.json", "settings.toml", "events.jsonl", "checkpoints"):
+        try:
+            found = os.lstat(folder / name)
+        except OSError:
+            continue  # which is told where it is needed
+        if not (stat.S_ISDIR if name == "checkpoints" else stat.S_ISREG)(found.st_mode):
+            what = "is a link instead of a folder" if name == "checkpoints" else f"cannot be used: {NOT_PLAIN}"
+            raise InputError(f"{folder / name} {what}; put what it should be in its place")
+        if name.endswith((".json", ".toml")) and found.st_size > _MOST_BYTES:
+            raise InputError(f"{folder / name} has {found.st_size / 1e6:.0f} MB, so it is none that a run has")
 
 
 def remove_unbegun(folder: Path, *own: str) -> None:

@@ -125,6 +125,8 @@ def read_picture(path: Path) -> tuple[NDArray[np.float64], np.dtype[Any]]:
     8 and 16-bit values become [0, 1]; floats stay as they are.
     """
     kind = path.suffix.lower()
+    if path.exists() and not path.is_file():  # a pipe would be waited for, and settings of others may name one
+        raise InputError(f"{path} is a folder, a pipe or a device, and no picture")
     try:
         if kind == ".npy":
             pixels = np.asarray(np.load(path, allow_pickle=False))

@@ -29,7 +29,7 @@ from plugstream.quality import WINDOW
 from plugstream.recipes import check, make_algorithm, make_model
 from plugstream.runs.checkpoints import Checkpoints, Saved
 from plugstream.runs.events import EventLog, Listener
-from plugstream.runs.folder import lock, remove_unbegun, whole_folder, write_text
+from plugstream.runs.folder import check_plain, lock, remove_unbegun, whole_folder, write_text
 from plugstream.runs.identity import files_read, identity, settings_identity
 from plugstream.runs.results import bound_notes, write_results
 from plugstream.runs.signals import Requests
@@ -62,6 +62,7 @@ class Kept:
 
 def open_run(folder: Path) -> Kept:
     """Read what is needed to go on with the run in a folder."""
+    check_plain(folder)
     try:
         content = json.loads((folder / "run.json").read_text(encoding="utf-8"))
         where = content["scan"]
