@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from plugstream.linalg import inner, norm, per_image
+from plugstream.linalg import inner, norm, per_image, product_unit
 
 __all__ = ["largest_eigenvalue_bounds"]
 
@@ -65,17 +65,20 @@ def largest_eigenvalue_bounds(
     v = v / per_image(norm(v, ndim), ndim)
     before, beta = torch.zeros_like(v), torch.zeros_like(norm(v, ndim))
     bounds = torch.zeros(count, dtype=torch.float64)
-    active = torch.arange(count)
+    active, units = torch.arange(count), torch.ones_like(beta)
     table = _Table()
     for k in range(1, max_iterations + 1):
-        w = apply(v, active) - per_image(beta, ndim) * before
+        w = apply(v, active)
+        if k == 1:  # of each operator by itself, since they may be of very different sizes
+            units = torch.tensor([product_unit(one) for one in w], dtype=beta.dtype, device=beta.device)
+        w = w / per_image(units, ndim) - per_image(beta, ndim) * before
         alpha = inner(v, w, ndim)
         w = w - per_image(alpha, ndim) * v
         beta = norm(w, ndim)
         table.append(alpha, beta)
         ended = table.betas[-1] <= rounding * table.scale()  # nothing is left but rounding: the Krylov space is whole
         if k % _BETWEEN == 0 or k >= size or k == max_iterations or bool(ended.any()):
-            top, values = table.bounds(log_inverse)
+            top, values = (found * units.cpu().double() for found in table.bounds(log_inverse))
             values = torch.where(ended | (k >= size), top, values) * (1 + rounding)
             bounds[active] = values
             largest = max(largest, float(top.max()))
@@ -86,7 +89,7 @@ def largest_eigenvalue_bounds(
                 break
             if not bool(left.all()):
                 there = left.to(v.device)
-                v, w, beta, active = v[there], w[there], beta[there], active[left]
+                v, w, beta, units, active = v[there], w[there], beta[there], units[there], active[left]
                 table.keep(left)
         before, v = v, w / per_image(beta, ndim)
     return bounds, largest

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from plugstream.errors import PlugstreamWarning
+from plugstream.errors import InputError, PlugstreamWarning
 
 __all__ = [
     "Solution",
@@ -21,6 +21,7 @@ __all__ = [
     "largest_ritz_value",
     "norm",
     "per_image",
+    "product_unit",
     "squared_norm",
 ]
 
@@ -149,8 +150,12 @@ def largest_eigenvalue(
     alphas: list[Tensor] = []
     betas: list[Tensor] = []
     size = math.prod(like.shape[like.ndim - ndim :]) * (2 if like.is_complex() else 1)
+    unit = 1.0
     for k in range(1, max_iterations + 1):
-        w = apply(v) - per_image(beta, ndim) * before
+        w = apply(v)
+        if k == 1:
+            unit = product_unit(w)
+        w = (w if unit == 1 else w / unit) - per_image(beta, ndim) * before
         alpha = inner(v, w, ndim)
         w = w - per_image(alpha, ndim) * v
         beta = norm(w, ndim)
@@ -158,7 +163,7 @@ def largest_eigenvalue(
         betas.append(beta.cpu().double())
         theta, residual = _top_of_tridiagonal(torch.stack(alphas, -1), torch.stack(betas, -1))
         if k == size or (k >= _LEAST and bool((residual <= 0.1 * tol * theta).all())):
-            return theta * (1 + tol)
+            return theta * (1 + tol) * unit
         # Where the Krylov space ends (beta = 0) the recurrence goes on with zeros, which add no eigenvalue above theta.
         left = beta > torch.finfo(like.dtype).tiny
         scale = per_image(torch.where(left, beta, 1.0), ndim)
@@ -168,7 +173,21 @@ def largest_eigenvalue(
         PlugstreamWarning,
         stacklevel=2,
     )
-    return theta * (1 + tol)
+    return theta * (1 + tol) * unit
+
+
+def product_unit(product: Tensor) -> float:
+    """What to divide an operator's products by, so that their squares are numbers; 1 unless they are very far from it.
+
+    Squares of 1e-20 are zero in single precision, and of 1e20 infinite, and L would be anything. A product that holds
+    NaN or infinity is refused.
+    """
+    largest = float(product.abs().max())
+    if not math.isfinite(largest):
+        raise InputError(
+            "the model's products hold NaN or infinity, so that L is not known; scale the model, or check it"
+        )
+    return 1.0 if largest == 0 or 1e-12 < largest < 1e12 else 2.0 ** round(math.log2(largest))
 
 
 def largest_ritz_value(
@@ -183,8 +202,12 @@ def largest_ritz_value(
     basis = [v / norm(v, ndim)]
     size = like.numel() * (2 if like.is_complex() else 1)
     entries = torch.zeros(min(products, size), min(products, size), dtype=torch.float64)
+    unit = 1.0
     for k in range(len(entries)):
         w = apply(basis[k])
+        if k == 0:
+            unit = product_unit(w)
+        w = w if unit == 1 else w / unit
         for j, other in enumerate(basis):
             entries[j, k] = entries[k, j] = inner(other, w, ndim).item()
         for _ in range(2):  # twice, so that the basis is orthonormal to rounding, and the value from below
@@ -194,7 +217,7 @@ def largest_ritz_value(
         if k + 1 == len(entries) or not length > 100 * torch.finfo(like.dtype).eps * float(entries.abs().max()):
             break
         basis.append(w / length)
-    return float(torch.linalg.eigvalsh(entries[: k + 1, : k + 1])[-1])
+    return float(torch.linalg.eigvalsh(entries[: k + 1, : k + 1])[-1]) * unit
 
 
 def _top_of_tridiagonal(alphas: Tensor, betas: Tensor) -> tuple[Tensor, Tensor]:

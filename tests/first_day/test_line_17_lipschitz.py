@@ -15,6 +15,7 @@ from plugstream import (
     ADMM,
     FunctionModel,
     Identity,
+    InputError,
     LeastSquares,
     MatrixModel,
     PlugstreamWarning,
@@ -108,6 +109,37 @@ def test_bounds_of_small_and_degenerate_operators(size: int, dtype: torch.dtype)
     assert float(bounds.max()) <= 1.2 * float(eigenvalues.max()) * (1 + 1e-4)
     assert largest <= float(eigenvalues.max()) * (1 + 1e-5)
     assert largest_eigenvalue_bounds(apply, torch.empty(1, size, dtype=dtype), ndim=1)[0].tolist() == [0.0]
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1e-12, 1e12, 1e15])
+def test_models_in_units_far_from_one(scale: float) -> None:
+    """Squares of products of 1e-24 vanish in single precision; L does not."""
+    gains = 1 + torch.rand(4, 8, 8, generator=torch.Generator().manual_seed(0))
+
+    def scaled(image: Tensor, views: Tensor) -> Tensor:
+        return scale**0.5 * image[..., None, :, :] * gains[views]
+
+    model = FunctionModel(scaled, n_views=4, image_shape=(8, 8), data_shape=(8, 8), linear=True)
+    fidelity = LeastSquares(model, torch.ones(4, 8, 8))
+    largest = scale * float(gains.square().max())
+    assert 1 <= fidelity.lipschitz_max / largest <= 1.2001
+    assert fidelity.lipschitz_views.max() / largest == pytest.approx(1.01, rel=1e-3)
+    assert 0.7 < fidelity.lipschitz_at_least(torch.tensor([0])) / scale <= float(gains[0].square().max()) * 1.0001
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, 1e38])
+def test_a_model_that_gives_no_numbers_is_refused_in_one_line(value: float) -> None:
+    model = FunctionModel(
+        lambda image, views: value * image[..., None, :, :].expand(*image.shape[:-2], len(views), 8, 8),
+        n_views=4,
+        image_shape=(8, 8),
+        data_shape=(8, 8),
+        linear=True,
+    )
+    fidelity = LeastSquares(model, torch.ones(4, 8, 8))
+    for ask in ("lipschitz_max", "lipschitz_views", "lipschitz"):
+        with pytest.raises(InputError, match="products hold NaN or infinity"):
+            getattr(fidelity, ask)
 
 
 def test_bounds_hold_from_many_starts() -> None:
