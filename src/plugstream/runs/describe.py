@@ -42,12 +42,13 @@ def describe_run(folder: Path) -> dict[str, str]:
     planned = f" of {asked}" if not settings.scan.follow else ""
     rows = {
         "run": f"{folder} ({_state(running, ended, events)})",
-        "steps": f"{step}{planned}" + (f", in {ended['time']:.1f} s of {ended['wall']:.1f} s" if ended else ""),
+        "steps": f"{step}{planned}"
+        + (f", in {ended['time']:.1f} s ({ended['wall']:.1f} s with measuring)" if ended else ""),
     }
     if ended is not None:
         rows["ended"] = f"{ended['reason']}; the image is that of step {ended['image_step']}"
         if ended.get("verdict"):
-            rows["verdict"] = str(ended["verdict"])
+            rows["verdict"] = ": ".join(str(ended[key]) for key in ("verdict", "explanation") if ended.get(key))
     values: dict[str, float | None] = next(
         (event["values"] for event in reversed(events) if event["event"] == "measured"), {}
     )
@@ -95,4 +96,5 @@ def _strength(settings: Settings) -> str:
     a, bounds = settings.algorithm, settings.denoiser
     number = f"sigma {a.sigma:g}" if a.sigma is not None else f"lam {a.lam}"
     falling = f" to {a.sigma_end:g}" if a.sigma_end is not None else ""
-    return f"{number}{falling}, step {a.step_size}, values from {bounds.low} to {bounds.high}"
+    ends = [f"{name} {value}" for name, value in (("low", bounds.low), ("high", bounds.high)) if value is not None]
+    return ", ".join([f"{number}{falling}", f"step {a.step_size}", *(ends or ["no bounds"])])
