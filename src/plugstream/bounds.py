@@ -65,7 +65,9 @@ def prefer_bounds(fidelity: LeastSquares) -> Preference:
     views, data = _readable(fidelity)
     fit = _Fit(model, views, data) if len(views) else None
     if fit is None or not fit.possible:
-        return Preference(0.0, f"{_KEPT}: there is too little data to ask whether it wants negative values")
+        return Preference(
+            0.0, f"{_KEPT}: there is too little data, or nothing but zeros, to ask whether it wants negative values"
+        )
     bounded, free = _Left(), _Left()
     for one, other in zip(fit.left(0.0, math.inf), fit.left(-math.inf, math.inf), strict=True):
         bounded, free = bounded.best(one), free.best(other)
@@ -74,8 +76,8 @@ def prefer_bounds(fidelity: LeastSquares) -> Preference:
     empty = bounded.fitted >= _ALL and free.fitted < _FITTED
     empty |= bounded.held >= _ALL and free.held < _HELD
     told = (
-        f"non-negative images leave {bounded.held:.2g} of the data unexplained and free ones {free.held:.2g}, as "
-        f"{len(views)} views tell"
+        f"non-negative images leave {bounded.held:.2g} of the data unexplained and free ones {free.held:.2g} "
+        f"(asked of {len(views)} view{'s' * (len(views) > 1)})"
     )
     if not empty and (bounded.held <= _FACTOR * free.held + _LEAST or free.held >= _EXPLAINED):
         return Preference(0.0, f"{_KEPT}: {told}")

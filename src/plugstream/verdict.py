@@ -163,7 +163,7 @@ def _judge_one(
         return Verdict(
             Outcome.DIVERGED,
             f"its distance to a fixed point is {r[-1]:.2g} of its start after {int(steps[-1])} steps and does not "
-            "fall; use a shorter step (at most 1/L) or a milder denoiser",
+            "fall; use a shorter step (at most 1/L) or a milder denoiser, or lift a bound that holds it",
         )
     text = f"its distance to a fixed point stays about {level:.1e} of its start"
     best = int(np.argmin(r))
