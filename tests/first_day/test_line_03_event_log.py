@@ -157,3 +157,29 @@ def test_a_link_in_place_of_the_log_is_not_written_through(tmp_path):
         EventLog(tmp_path / "events.jsonl").add("note", text="x")
     assert other.read_text() == ""
     assert read_past(tmp_path / "none.jsonl").last_step == -1
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        {"kind": "views", "step": 3, "views": [1, 2], "damaged": [], "lipschitz": None, "ended": True},
+        {"kind": "views", "step": 3, "views": 12, "damaged": "x", "lipschitz": None, "ended": True},
+        {"kind": "views", "step": 3, "views": 12, "damaged": [-1], "lipschitz": None, "ended": True},
+        {"kind": "views", "step": 3, "views": 12, "damaged": [], "lipschitz": "large", "ended": True},
+        {"kind": "views", "step": True, "views": 12, "damaged": [], "lipschitz": 1.0, "ended": 1},
+        {"kind": "views", "step": 3},
+        {"kind": "measured", "step": 1e300, "values": {}},
+        {"kind": "measured", "step": 1, "values": {"snr": [1]}},
+        {"kind": "resume", "step": None},
+        {"kind": ["views"]},
+    ],
+)
+def test_an_event_of_the_wrong_kind_is_refused_though_its_checksum_is_right(run, tmp_path, capsys, event):
+    folder = shutil.copytree(run, tmp_path / "run")
+    log = EventLog(folder / "events.jsonl")
+    log.add(**event)
+    log.close()
+    assert main(["resume", str(folder), "--iterations", "20"]) == 2
+    (said,) = capsys.readouterr().err.strip().splitlines()
+    assert "of the event log" in said
+    assert "it is no event" in said

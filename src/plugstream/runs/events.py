@@ -19,14 +19,49 @@ _WHAT = "the event log"
 Event = dict[str, Any]
 Listener = Callable[[Event], None]
 
-# What events that are read back must tell.
-_NEEDED: dict[str, set[str]] = {
-    "views": {"step", "views", "damaged", "lipschitz", "ended"},
-    "measured": {"step", "values"},
-    "resume": {"step"},
-    "contradiction": {"step", "views", "part", "factor", "theta"},
-    "watched": {"step", "steps", "theta"},
-    "theory": {"theta", "gamma", "nu", "batch", "distance", "unmet"},
+
+def _whole(value: Any) -> bool:
+    return type(value) is int and 0 <= value < 2**62
+
+
+def _wholes(value: Any) -> bool:
+    return isinstance(value, list) and all(map(_whole, value))
+
+
+def _number(value: Any) -> bool:
+    return value is None or type(value) in (int, float)
+
+
+def _numbers(value: Any) -> bool:
+    return isinstance(value, dict) and all(map(_number, value.values()))
+
+
+def _flag(value: Any) -> bool:
+    return type(value) is bool
+
+
+def _text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+# What events that are read back must tell, and of which kind it must be; a checksum can be right and the event not.
+_NEEDED: dict[str, dict[str, Callable[[Any], bool]]] = {
+    "views": {"step": _whole, "views": _whole, "damaged": _wholes, "lipschitz": _number, "ended": _flag},
+    "measured": {"step": _whole, "values": _numbers},
+    "resume": {"step": _whole},
+    "stop": {"step": _whole, "time": _number, "wall": _number, "reason": _text, "failed": _flag},
+    "contradiction": {
+        "step": _whole,
+        "views": lambda value: value is None or _wholes(value),
+        "part": _text,
+        "factor": _number,
+        "theta": _number,
+    },
+    "watched": {"step": _whole, "steps": _whole, "theta": _number},
+    "theory": {
+        **dict.fromkeys(("theta", "gamma", "nu", "batch", "distance"), _number),
+        "unmet": lambda value: isinstance(value, list) and all(map(_text, value)),
+    },
 }
 
 
@@ -82,7 +117,9 @@ def read_events(path: Path) -> Iterator[Event]:
 def checked_events(path: Path) -> Iterator[tuple[Event, str]]:
     """The events of a log, and what `EventLog.check` was after each."""
     for number, event, check in read_lines(path, _WHAT):
-        if not isinstance(event.get("event"), str) or not _NEEDED.get(event["event"], set()) <= event.keys():
+        kind = event.get("event")
+        needed = {"event": _text, **(_NEEDED.get(kind, {}) if isinstance(kind, str) else {})}
+        if not all(name in event and right(event[name]) for name, right in needed.items()):
             raise InputError(
                 f"line {number} of {_WHAT} {path} cannot be read: it is no event; bring the file back from a copy, or "
                 "start anew"
