@@ -25,32 +25,54 @@ Complex = NDArray[np.complex128]
 
 
 @dataclass(frozen=True)
-class _Setup:
-    """One of the two experiments: sources and receivers evenly spaced on rings about the origin, from the x axis on."""
+class _Series:
+    """One of the two experiments: antennas on rings about the origin, numbered from the x axis on.
+
+    A view is recorded by the receivers from 60 to 300 degrees from its source. The files do not tell the radii.
+    """
 
     year: int
-    sources: int
-    receivers: int
-    recorded: int  # receivers a view, those from 60 to 300 degrees from the source
+    receivers: int  # of the whole ring
     source_radius: float
     receiver_radius: float
     citation: str
 
+    @property
+    def recorded(self) -> int:
+        """Receivers a view."""
+        return self.receivers * 2 // 3 + 1
 
-_SETUPS = (
-    _Setup(
-        2001, 36, 72, 49, 0.72, 0.76, "Belkebir and Saillard, Inverse Problems 17, 2001, doi 10.1088/0266-5611/17/6/301"
-    ),
-    _Setup(
+
+_SERIES = (
+    _Series(2001, 72, 0.72, 0.76, "Belkebir and Saillard, Inverse Problems 17, 2001, doi 10.1088/0266-5611/17/6/301"),
+    _Series(
         2005,
-        8,
         360,
-        241,
         1.67,
         1.67,
         "Geffrin, Sabouroux and Eyraud, Inverse Problems 21, 2005, doi 10.1088/0266-5611/21/6/S09",
     ),
 )
+
+
+@dataclass(frozen=True)
+class _Setup:
+    """What a file says of its antennas: which series it is of, its views, and where the source of each stands.
+
+    places: in steps of the receivers' ring from the x axis on, (views,). expected: how many views go once around.
+    """
+
+    series: _Series
+    views: NDArray[np.int64]
+    places: NDArray[np.float64]
+    expected: int
+
+    def sources(self) -> Points:
+        angle = 2 * np.pi * self.places / self.series.receivers
+        return self.series.source_radius * np.stack([np.cos(angle), np.sin(angle)], axis=1)
+
+    def receivers(self) -> Points:
+        return ring(self.series.receivers, self.series.receiver_radius)
 
 
 def import_fresnel(path: str | Path, frequency: float, *, size: int = 64, width: float = 0.2) -> MemoryScan:
@@ -60,9 +82,10 @@ def import_fresnel(path: str | Path, frequency: float, *, size: int = 64, width:
     complex number that makes the measured incident field opposite to the source that of our line source (`calibrate`).
     Receivers are the whole ring; the mask says which of them recorded a view.
 
-    Holds for the TM files (scalar in 2D) of 2001 with 36 sources and of 2005 with 8. The horns of the experiment
-    beam forwards; the mismatch of the calibrated incident field with the line source's, which is in the provenance,
-    is warned of above 0.4 within 30 degrees of the direct line, and so are measurements that are missing.
+    Holds for the TM files (scalar in 2D) of 2001 and 2005, whose targets were lit from 36, from 8 or from 18 places.
+    Where the sources stand is read from which receivers recorded each view. The horns of the experiment beam forwards;
+    the mismatch of the calibrated incident field with the line source's, which is in the provenance, is warned of above
+    0.4 within 30 degrees of the direct line, and so are measurements that are missing.
 
     Arguments: path of the file; frequency in GHz, one of the file's; size and width (metres) of the image to form.
 
@@ -76,14 +99,15 @@ def import_fresnel(path: str | Path, frequency: float, *, size: int = 64, width:
     chosen = rows[np.isclose(rows[:, 2], frequency, rtol=0, atol=1e-6)]
     if len(chosen) == 0:
         raise InputError(f"{path} has no {frequency:g} GHz; it has {', '.join(f'{f:g}' for f in known)} GHz")
-    view, receiver = chosen[:, 0].astype(int) - 1, chosen[:, 1].astype(int) - 1
-    mask = np.zeros((setup.sources, setup.receivers), dtype=bool)
+    view, receiver = np.searchsorted(setup.views, chosen[:, 0]), chosen[:, 1].astype(int) - 1
+    mask = np.zeros((len(setup.views), setup.series.receivers), dtype=bool)
     mask[view, receiver] = True
     if mask.sum() != len(chosen):
         raise InputError(f"{path} gives a receiver of a view twice at {frequency:g} GHz; take the repeated lines out")
-    if len(chosen) < setup.sources * setup.recorded:
+    whole = setup.expected * setup.series.recorded
+    if len(chosen) < whole:
         warnings.warn(
-            f"{path.name} has {len(chosen)} of the {setup.sources * setup.recorded} measurements at {frequency:g} GHz, "
+            f"{path.name} has {len(chosen)} of the {whole} measurements at {frequency:g} GHz, "
             "and what is missing is masked: it may have been cut short",
             PlugstreamWarning,
             stacklevel=2,
@@ -92,7 +116,7 @@ def import_fresnel(path: str | Path, frequency: float, *, size: int = 64, width:
     total[view, receiver] = chosen[:, 3] - 1j * chosen[:, 4]
     incident[view, receiver] = chosen[:, 5] - 1j * chosen[:, 6]
     wavelength = LIGHT / (frequency * 1e9)
-    sources, receivers = ring(setup.sources, setup.source_radius), ring(setup.receivers, setup.receiver_radius)
+    sources, receivers = setup.sources(), setup.receivers()
     try:
         factor, near, everywhere = calibrate(incident, mask, sources, receivers, 2 * np.pi / wavelength)
     except InputError as error:
@@ -118,7 +142,7 @@ def import_fresnel(path: str | Path, frequency: float, *, size: int = 64, width:
         "frequency_ghz": float(frequency),
         "calibration": [factor.real, factor.imag],
         "incident_mismatch": {"within_30_degrees": round(near, 4), "all_angles": round(everywhere, 4)},
-        "citation": setup.citation,
+        "citation": setup.series.citation,
         "terms": "Institut Fresnel; free for scientific use, not to be relicensed",
     }
     return MemoryScan(torch.from_numpy(scattered), geometry, provenance=provenance)
@@ -182,14 +206,35 @@ def _read(path: Path) -> tuple[NDArray[np.float64], _Setup]:
     if not rows:
         raise InputError(f"{path} holds no measurements")
     table = np.array(rows)
-    views, last = len(np.unique(table[:, 0])), table[:, 1].max()
-    for setup in _SETUPS:
-        if views == setup.sources == table[:, 0].max() and last <= setup.receivers:
-            return table, setup
-    raise InputError(
-        f"{path} has {views} views and receivers up to {last:g}, but the known experiments have 36 and 72 (2001) or "
-        "8 and 360 (2005)"
-    )
+    return table, _setup(path, table)
+
+
+def _setup(path: Path, table: NDArray[np.float64]) -> _Setup:
+    """Where the antennas stand, as the file's views and receivers tell.
+
+    A view that was recorded whole has its source opposite to the middle of its receivers. Sources are evenly spaced
+    from the x axis on; by how much, neighbouring views that are whole tell, or else the number of views.
+    """
+    views, last = np.unique(table[:, 0]).astype(int), int(table[:, 1].max())
+    what = f"{path} has {len(views)} views and receivers up to {last}"
+    series = next((s for s in _SERIES if last <= s.receivers), None)
+    if series is None or len(views) < 2:
+        raise InputError(f"{what}, but the known experiments have rings of 72 (2001) or 360 (2005) and several views")
+    size = series.receivers
+    seen = np.unique(table[:, :2].astype(int), axis=0)
+    opposite = {}
+    for view in views:
+        which = seen[seen[:, 0] == view, 1] - 1
+        first = which[(which - 1) % size != np.roll(which, 1)]  # where the arc begins
+        if len(which) == series.recorded and len(first) == 1:
+            opposite[int(view)] = (first[0] + (series.recorded - 1) / 2 + size / 2) % size
+    steps = [(opposite[v + 1] - opposite[v]) % size for v in opposite if v + 1 in opposite]
+    step = steps[0] if steps else size / views[-1]
+    places = (step * (views - 1)) % size
+    agree = all(np.isclose(place, opposite.get(int(view), place)) for view, place in zip(views, places, strict=True))
+    if not agree or step <= 0 or (not opposite and len(views) < views[-1]):
+        raise InputError(f"{what}, which do not stand opposite to sources that are evenly spaced from the x axis on")
+    return _Setup(series, views, places, max(len(views), round(size / step)))
 
 
 def _row(path: Path, number: int, words: list[str]) -> list[float]:
@@ -209,7 +254,7 @@ def describe_fresnel(path: Path) -> list[str]:
     """What an Institut Fresnel file holds, for a person."""
     rows, setup = _read(path)
     return [
-        f"Institut Fresnel, {setup.year}: {setup.citation}",
-        f"{setup.sources} views, {len(np.unique(rows[:, 1]))} receivers, {len(rows)} measurements",
+        f"Institut Fresnel, {setup.series.year}: {setup.series.citation}",
+        f"{len(setup.views)} views, {len(np.unique(rows[:, 1]))} receivers, {len(rows)} measurements",
         f"{', '.join(f'{f:g}' for f in np.unique(rows[:, 2]))} GHz",
     ]
