@@ -14,6 +14,7 @@ import difflib
 import os
 import signal
 import sys
+import time
 import warnings
 from collections.abc import Callable, Sequence
 from importlib import import_module
@@ -52,6 +53,7 @@ _COMMANDS = {
     "certify": "say what is proved of a denoiser, and measure the rest",
 }
 
+_STARTED = time.monotonic()
 # What these write in a file or pipe is theirs alone: one does little, the other waits for an instrument.
 _OWN_OUTPUT = ("acquire", "denoisers", "info")
 
@@ -74,7 +76,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if arguments is None:
                 check_room_to_start()
             plain = arguments is None and parsed.command not in _OWN_OUTPUT  # a call may have its output read
-            with keep_informed(f"{parsed.command}: loading the libraries", plain=plain):
+            since = _STARTED if arguments is None else None
+            with keep_informed(f"{parsed.command}: loading the libraries", plain=plain, since=since):
                 status = int(_module(parsed.command).run(parsed))
             sys.stdout.flush()
         except KeyboardInterrupt:

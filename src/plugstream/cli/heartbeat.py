@@ -26,11 +26,11 @@ _LINES, _LONGEST = 15, 60.0
 
 
 @contextlib.contextmanager
-def keep_informed(what: str, *, plain: bool = True) -> Iterator[None]:
+def keep_informed(what: str, *, plain: bool = True, since: float | None = None) -> Iterator[None]:
     """Keep a person informed while this lasts.
 
     Arguments: what, the work until the first report; plain, False for commands whose output in a file or pipe is to be
-    their own alone.
+    their own alone; since when it has been silent, on the monotonic clock, now if not given.
     """
     stream = sys.stderr
     live = bool(stream.isatty()) and os.environ.get("TERM", "dumb") != "dumb"
@@ -38,7 +38,7 @@ def keep_informed(what: str, *, plain: bool = True) -> Iterator[None]:
         yield
         return
     before = sys.stdout, sys.stderr
-    beat = _Heartbeat(stream, live, what)
+    beat = _Heartbeat(stream, live, what, time.monotonic() if since is None else since)
     sys.stderr = _Noticed(stream, beat)
     if live and sys.stdout.isatty():
         sys.stdout = _Noticed(sys.stdout, beat)
@@ -57,12 +57,12 @@ def keep_informed(what: str, *, plain: bool = True) -> Iterator[None]:
 class _Heartbeat:
     """What is being done, since when, and when something was last written."""
 
-    def __init__(self, stream: Any, live: bool, what: str) -> None:
+    def __init__(self, stream: Any, live: bool, what: str, since: float) -> None:
         self.stream, self.live = stream, live
         self.stop = threading.Event()
         self.lock = threading.RLock()
         self.open = False  # whether a line of ours stands on the terminal
-        self._said = self._shown = self._begun = time.monotonic()
+        self._shown = self._begun = since
         self._what, self._done, self._total = what, 0, 0
         self._lines = 0
 
@@ -75,7 +75,7 @@ class _Heartbeat:
     def notice(self) -> None:
         """Something else is about to be written."""
         self.clear()
-        self._said = self._shown = time.monotonic()
+        self._shown = time.monotonic()
 
     def clear(self) -> None:
         if self.open:
