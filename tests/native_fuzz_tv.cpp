@@ -12,27 +12,31 @@ namespace {
 template <class T>
 bool try_precision(fuzz::Random& random) {
     const bool long_rows = random() % 8 == 0, isotropic = random() % 2 == 0, cold = random() % 3 == 0;
-    const long images = random.between(1, 4), height = random.between(1, 90);
-    const long width = long_rows ? random.between(1000, 3000) : random.between(1, 130);
-    const long plane = height * width, count = random.between(0, 6);
+    const bool volume = random() % 2 == 0, coupled = random() % 2 == 0;
+    const long images = random.between(1, 4), components = coupled ? random.between(2, 5) : 1, axes = volume ? 3 : 2;
+    const long depth = volume ? random.between(1, 12) : 1, height = random.between(1, volume ? 30 : 90);
+    const long width = long_rows ? random.between(500, 1500) : random.between(1, volume ? 60 : 130);
+    const long pixels = components * depth * height * width, count = random.between(0, 6);
     const int threads = random.between(2, 6);
-    std::vector<T> z = random.numbers<T>(images * plane, 1), strength(images), rate(images), momentum(count);
-    const std::vector<T> warm = random.numbers<T>(2 * images * plane, 1);
+    const tv::Shape shape{images, components, axes, depth, height, width};
+    std::vector<T> z = random.numbers<T>(images * pixels, 1), strength(images), rate(images), momentum(count);
+    const std::vector<T> low(images * components, T(-0.5)), high(images * components, T(1.5));
+    const std::vector<T> warm = random.numbers<T>(axes * images * pixels, 1);
     if (random() % 6 == 0) z[random() % z.size()] = std::numeric_limits<T>::quiet_NaN();
     for (long n = 0; n < images; ++n) {
         strength[n] = random.one_of({T(0.01), T(0.3), T(5)});
-        rate[n] = 1 / (8 * strength[n]);
+        rate[n] = 1 / (4 * T(axes) * strength[n]);
     }
     for (T& value : momentum) value = T(random.between(0, 9)) / 10;
     const auto active = std::make_unique<bool[]>(images);
     for (long n = 0; n < images; ++n) active[n] = random() % 4 != 0;
     auto solve = [&](int threads, Level level, std::vector<T>& out) {
-        std::vector<T> p(2 * images * plane), s(p), x(z.size());
+        std::vector<T> p(axes * images * pixels), s(p), x(z.size());
         std::vector<double> energy(images), gap(images);
-        tv::start(tv::Start<T>{images, height, width, z.data(), cold ? nullptr : warm.data(), p.data(), s.data(),
-                               energy.data(), isotropic}, level);
-        tv::advance(tv::Batch<T>{images, height, width, count, z.data(), strength.data(), rate.data(), momentum.data(),
-                                 active.get(), p.data(), s.data(), x.data(), gap.data(), T(-0.5), T(1.5), isotropic},
+        tv::start(tv::Start<T>{shape, z.data(), cold ? nullptr : warm.data(), p.data(), s.data(), energy.data(),
+                               isotropic}, level);
+        tv::advance(tv::Batch<T>{shape, count, z.data(), strength.data(), rate.data(), momentum.data(), active.get(),
+                                 low.data(), high.data(), p.data(), s.data(), x.data(), gap.data(), isotropic},
                     threads, level);
         for (const auto& part : {p, s, x}) out.insert(out.end(), part.begin(), part.end());
         out.insert(out.end(), gap.begin(), gap.end());

@@ -31,21 +31,35 @@ def kernels() -> ModuleType:
     module = _native.load()
     if module is None:
         pytest.skip("the native extension was not built")
+    if not tv_native.takes_volumes():
+        pytest.skip("the native extension was built from older sources; build it again")
     return module
 
 
 def advance(module: ModuleType, z: Tensor, *, count: int = 13, **settings: Any) -> dict[str, np.ndarray[Any, Any]]:
-    """A call of the kernel itself, from a start that is not zero."""
-    n, height, width = z.shape
-    p = images(n, 2, height, width, seed=9, dtype=z.dtype).clamp(-0.5, 0.5).numpy()
-    p[:, 0, -1, :] = p[:, 1, :, -1] = 0
+    """A call of the kernel itself, from a start that is not zero.
+
+    z is (N, H, W), or (N, K, D, H, W) for volumes with components; an image of two axes has a depth of 1.
+    """
+    z = z if z.ndim == 5 else z[:, None, None]
+    n, components = z.shape[:2]
+    axes = 2 if z.shape[2] == 1 else 3
+    p = images(n, components, axes, *z.shape[2:], seed=9, dtype=z.dtype).clamp(-0.5, 0.5).numpy()
+    for axis in range(axes):
+        end = [slice(None)] * 6
+        end[2], end[6 - axes + axis] = axis, -1
+        p[tuple(end)] = 0
     out = {"p": p, "s": p.copy(), "x": np.zeros_like(z.numpy()), "gap": np.zeros(n)}
     strength = np.linspace(0.05, 0.5, n, dtype=p.dtype)
     momentum = np.linspace(0, 0.9, count, dtype=p.dtype)
-    active = np.ones(n, dtype=bool)
-    given = {"low": -0.5, "high": 1.5, "isotropic": True, "threads": 1} | settings
-    rate = (1 / (8 * strength)).astype(p.dtype)
-    module.tv_advance(z.numpy(), strength, rate, momentum, active, *out.values(), **given)
+    active, low, high = (
+        np.ones(n, bool),
+        np.full((n, components), -0.5, p.dtype),
+        np.full((n, components), 1.5, p.dtype),
+    )
+    given = {"isotropic": True, "threads": 1} | settings
+    rate = (1 / (4 * axes * strength)).astype(p.dtype)
+    module.tv_advance(z.numpy(), strength, rate, momentum, active, low, high, *out.values(), **given)
     return out
 
 
@@ -98,7 +112,8 @@ def test_the_gap_of_the_kernel_is_that_of_the_formula(kernels: ModuleType) -> No
         z = images(3, 37, 45, dtype=torch.float64)
         out = advance(kernels, z, isotropic=isotropic)
         strength = torch.linspace(0.05, 0.5, 3, dtype=torch.float64)[:, None, None]
-        expected = TV(isotropic=isotropic, low=-0.5, high=1.5).gap(z, strength, torch.from_numpy(out["p"]))
+        dual = torch.from_numpy(out["p"])[:, 0, :, 0]
+        expected = TV(isotropic=isotropic, low=-0.5, high=1.5).gap(z, strength, dual)
         np.testing.assert_allclose(out["gap"], expected.numpy(), rtol=1e-12)
 
 
@@ -125,6 +140,46 @@ def test_the_same_bits_on_every_instruction_set(kernels: ModuleType, isotropic: 
         assert same(expected, advance(kernels, z, isotropic=isotropic, level=level))
 
 
+# Volumes, components of images, and both: many planes, few, and fewer than threads; rows short and long.
+COUPLED = [
+    (1, 1, 40, 30, 50),
+    (3, 1, 9, 40, 33),
+    (1, 2, 1, 130, 70),
+    (2, 3, 1, 40, 33),
+    (1, 4, 12, 20, 30),
+    (1, 2, 3, 9, 999),
+]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("isotropic", [True, False])
+@pytest.mark.parametrize("shape", COUPLED)
+def test_volumes_and_components_have_the_same_bits_for_any_threads_and_level(
+    kernels: ModuleType, shape: tuple[int, ...], isotropic: bool, dtype: torch.dtype
+) -> None:
+    z = images(*shape, dtype=dtype)
+    one = advance(kernels, z, isotropic=isotropic, level="baseline")
+    for level in LEVELS:
+        assert same(one, advance(kernels, z, isotropic=isotropic, level=level))
+    for threads in (2, 3, 8):
+        assert same(one, advance(kernels, z, isotropic=isotropic, threads=threads))
+
+
+@pytest.mark.parametrize("isotropic", [True, False])
+@pytest.mark.parametrize("shape", COUPLED)
+def test_the_gap_of_volumes_and_components_is_that_of_the_formula(
+    kernels: ModuleType, shape: tuple[int, ...], isotropic: bool
+) -> None:
+    z = images(*shape, dtype=torch.float64)
+    out = advance(kernels, z, isotropic=isotropic)
+    strength = torch.linspace(0.05, 0.5, shape[0], dtype=torch.float64)[:, None, None, None, None]
+    dual, ndim = torch.from_numpy(out["p"]), 2 if shape[2] == 1 else 3
+    if ndim == 2:
+        z, dual, strength = z[:, :, 0], dual[:, :, :, 0], strength[..., 0]
+    tv = TV(isotropic=isotropic, low=-0.5, high=1.5, ndim=ndim, channels=True)
+    np.testing.assert_allclose(out["gap"], tv.gap(z, strength, dual).numpy(), rtol=1e-12, atol=1e-12)
+
+
 @pytest.mark.usefixtures("kernels", "one_thread")
 def test_denoise_has_the_same_bits_for_any_number_of_torch_threads() -> None:
     z, results = images(2, 100, 120), []
@@ -138,23 +193,25 @@ def test_denoise_has_the_same_bits_for_any_number_of_torch_threads() -> None:
 
 def test_images_at_rest_are_not_touched(kernels: ModuleType) -> None:
     z = images(3, 40, 50).numpy()
-    p, s, x = np.full((3, 2, 40, 50), 7, z.dtype), np.full((3, 2, 40, 50), 8, z.dtype), np.full_like(z, 9)
+    z, dual = z[:, None, None], (3, 1, 2, 1, 40, 50)
+    p, s, x = np.full(dual, 7, z.dtype), np.full(dual, 8, z.dtype), np.full_like(z, 9)
     gap, ones = np.full(3, 10.0), np.ones(3, z.dtype)
-    active = np.array([False, True, False])
-    box = {"low": -np.inf, "high": np.inf, "isotropic": True}
-    kernels.tv_advance(z, ones, ones / 8, np.zeros(4, z.dtype), active, p, s, x, gap, threads=2, **box)
+    active, low = np.array([False, True, False]), np.full((3, 1), -np.inf, z.dtype)
+    momentum, how = np.zeros(4, z.dtype), {"isotropic": True, "threads": 2}
+    kernels.tv_advance(z, ones, ones / 8, momentum, active, low, -low, p, s, x, gap, **how)
     for array, mark in ((p, 7), (s, 8), (x, 9), (gap, 10)):
         assert np.all(array[[0, 2]] == mark)
         assert not np.any(array[1] == mark)
 
 
 def test_arrays_that_do_not_fit_are_refused(kernels: ModuleType) -> None:
-    z = images(2, 8, 9).numpy()
-    dual, ones, active, gap = np.zeros((2, 2, 8, 9), z.dtype), np.ones(2, z.dtype), np.ones(2, bool), np.zeros(2)
-    options = {"low": 0.0, "high": 1.0, "isotropic": True, "threads": 1}
-    good = [z, ones, ones, ones, active, dual, dual.copy(), z.copy(), gap]
+    z = images(2, 1, 1, 8, 9).numpy()
+    dual, ones, active, gap = np.zeros((2, 1, 2, 1, 8, 9), z.dtype), np.ones(2, z.dtype), np.ones(2, bool), np.zeros(2)
+    options, bound = {"isotropic": True, "threads": 1}, ones[:, None].copy()
+    good = [z, ones, ones, ones, active, bound, bound, dual, dual.copy(), z.copy(), gap]
     kernels.tv_advance(*good, **options)
-    wrong = {0: z[:, ::2], 1: ones[:1], 4: active[:1], 5: dual[:, :1].copy(), 6: dual.astype(np.float64), 8: gap[:1]}
+    wrong = {0: z[..., ::2], 1: ones[:1], 4: active[:1], 5: bound[:1], 6: bound[:, :0].copy(), 7: dual[:, :, :1].copy()}
+    wrong |= {8: dual.astype(np.float64), 9: z[:, :, :, :7].copy(), 10: gap[:1]}
     for position, array in wrong.items():
         with pytest.raises((TypeError, ValueError)):
             kernels.tv_advance(*good[:position], array, *good[position + 1 :], **options)

@@ -5,16 +5,24 @@
 
 namespace plugstream::tv {
 
-// Contiguous arrays: z, x (images, height, width); p, s (images, 2, height, width); strength, rate, active, gap
-// (images); momentum (count), one for each iteration. p and s are updated in place; x and gap are written for the active images.
+// An image has `components` that share their edges, each of (depth, height, width) pixels. With two axes the depth is 1
+// and differences are taken down and across; with three, along the depth first.
+struct Shape {
+    long images, components, axes, depth, height, width;
+};
+
+// Contiguous arrays: z, x (images, components, depth, height, width); p, s (images, components, axes, depth, height,
+// width); low, high (images, components); strength, rate, active, gap (images); momentum (count), one for each iteration.
+// p and s are updated in place; x and gap are written for the active images.
 template <class T>
 struct Batch {
-    long images, height, width, count;
+    Shape shape;
+    long count;
     const T *z, *strength, *rate, *momentum;
     const bool* active;
+    const T *low, *high;
     T *p, *s, *x;
     double* gap;
-    T low, high;
     bool isotropic;
 };
 
@@ -22,7 +30,7 @@ struct Batch {
 // dual nearest to warm, or to zero where there is none or z is zero.
 template <class T>
 struct Start {
-    long images, height, width;
+    Shape shape;
     const T *z, *warm;
     T *p, *s;
     double* energy;

@@ -5,21 +5,37 @@
 
 namespace plugstream::tv {
 
-// A row of x carries one value more than its width, a copy of the last, so that the difference across the border is
-// zero without a special case. Dual rows must be zero where a difference would cross the border.
+// How the arrays of a row lie. A row of x has `components` parts of width + 1 values each, one after the other; the last
+// value is a copy of the one before, so that the difference across the border is zero without a special case. A dual has
+// components x axes rows, `field` values apart. Axes are, from the slowest: outer, middle (with three axes only), across.
+// A dual must be zero where a difference would cross the border. `scratch` has 2 x width values.
+template <class T>
+struct Layout {
+    long components, axes, width, field;
+    bool isotropic;
+    T* scratch;
+};
+
+// Rows of x: this one, and the next along the middle and the outer axis (this one again at the end of an axis).
+template <class T>
+struct Near {
+    const T *x, *middle, *outer;
+};
+
 template <class T>
 struct Rows {
-    // x = clip(z - strength D^T s) for one row; `above` is the row of s_down before this one.
-    void (*primal)(const T* z, const T* above, const T* s_down, const T* s_across, T strength, T low, T high,
-                   long width, T* x);
-    // p+ = project(s + rate D x), s+ = p+ + momentum (p+ - p), both in place; `below` is the next row of x.
-    void (*dual)(const T* x, const T* below, T rate, T momentum, bool isotropic, long width, T* p_down, T* p_across,
-                 T* s_down, T* s_across);
+    // x = clip(z - strength D^T s) for one component of a row. outer_before and middle_before are the rows of those duals
+    // before this one; middle and middle_before are null with two axes.
+    void (*primal)(const T* z, const T* outer_before, const T* outer, const T* middle_before, const T* middle,
+                   const T* across, T strength, T low, T high, long width, T* x);
+    // p+ = project(s + rate D x), s+ = p+ + momentum (p+ - p), both in place.
+    void (*dual)(const Layout<T>& layout, const Near<T>& near, T rate, T momentum, T* p, T* s);
     // The sum over one row of |Dx| - <Dx, p>, every term at least zero.
-    double (*gap)(const T* x, const T* below, const T* p_down, const T* p_across, bool isotropic, long width);
-    // The nearest dual that the gap is meant for: zero across the border, and of length at most 1.
-    void (*feasible)(const T* down, const T* across, bool last, bool isotropic, long width, T* p_down, T* p_across);
-    // The sum of squares of one row.
+    double (*gap)(const Layout<T>& layout, const Near<T>& near, const T* p);
+    // The nearest dual that the gap is meant for: zero across the border, and of length at most 1. last_outer and
+    // last_middle: whether the row is the last along that axis.
+    void (*feasible)(const Layout<T>& layout, const T* warm, bool last_outer, bool last_middle, T* p);
+    // The sum of squares of one component of a row.
     double (*energy)(const T* z, long width);
 };
 

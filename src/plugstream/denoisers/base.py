@@ -208,20 +208,27 @@ def compose_averaged(first: float | None, second: float | None) -> float | None:
     return (first + second - 2 * first * second) / (1 - first * second)
 
 
-def centre(z: Tensor) -> tuple[Tensor, Tensor]:
-    """Images without their mean, (N, H, W), and the mean of each, (N, 1, 1), as a number of their precision.
+def centre(z: Tensor, ndim: int = 2) -> tuple[Tensor, Tensor]:
+    """Images without their mean, (..., *spatial), and the mean of each, (..., 1, 1), as a number of their precision.
 
     For denoisers that commute with adding a constant: what varies is then not lost in the digits of what does not.
     The mean is measured from the first pixel, so that a constant image becomes exactly zero in every precision.
+
+    Arguments: ndim, how many axes an image has, all of which the mean is over.
     """
+    ones = (..., *[None] * ndim)
     if z.numel() == 0:
-        return z, z.new_zeros(len(z), 1, 1)
-    first, pixels = z[:, :1, :1].double(), z[0].numel()
-    mean = (first + total(z.double() - first)[:, None, None] / pixels).to(z.dtype)
+        return z, z.new_zeros(z.shape[: z.ndim - ndim])[ones]
+    first = (z[..., :1, :1] if ndim == 2 else z[..., :1, :1, :1]).double()
+    pixels = math.prod(z.shape[z.ndim - ndim :])
+    mean = (first + total(z.double() - first, ndim)[ones] / pixels).to(z.dtype)
     return z - mean, mean
 
 
-def total(terms: Tensor) -> Tensor:
-    """The sum over the pixels of each image, (..., H, W) to (...): in float64, and by rows first, since the order in
-    which torch adds over several axes depends on how many images there are."""
-    return terms.sum(-1, dtype=torch.float64).sum(-1)
+def total(terms: Tensor, ndim: int = 2) -> Tensor:
+    """The sum over the pixels of each image, (..., *spatial) to (...): in float64, and by rows first, since the order
+    in which torch adds over several axes depends on how many images there are."""
+    out = terms.sum(-1, dtype=torch.float64)
+    for _ in range(ndim - 1):
+        out = out.sum(-1)
+    return out

@@ -8,6 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from plugstream.arrays import accept_arrays
 from plugstream.denoisers.base import Denoiser, Sigma
 from plugstream.denoisers.wrap import as_denoiser
 from plugstream.errors import InputError
@@ -90,6 +91,7 @@ class RealImaginary(_Parts):
         """(..., *image) to (..., 2, *image)."""
         return torch.stack([image.real, image.imag], -self.axes - 1)
 
+    @accept_arrays
     def _value(self, image: Tensor) -> Tensor:
         """r(a) + r(b): (..., *image) to (...)."""
         inner = self.denoiser.value  # type: ignore[attr-defined]

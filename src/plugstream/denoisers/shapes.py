@@ -8,6 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from plugstream.arrays import accept_arrays
 from plugstream.denoisers.base import Denoiser, Sigma, Wrapper
 from plugstream.denoisers.parts import MagnitudePhase, RealImaginary
 from plugstream.denoisers.wrap import as_denoiser
@@ -79,6 +80,7 @@ class Slices(Denoiser):
         after = torch.cat(known, lead).movedim(lead, self.axis - 3) if len(known) == len(warms) else None
         return clean.movedim(lead, self.axis - 3), after
 
+    @accept_arrays
     def _value(self, image: Tensor) -> Tensor:
         """The sum of r over slices: (..., D, H, W) to (...)."""
         value: Tensor = self.denoiser.value(self._slices(image)).sum(-1)  # type: ignore[attr-defined]
@@ -184,6 +186,7 @@ class Channels(Denoiser):
     def denoise(self, image: Tensor, sigma: Sigma, warm: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
         return self.denoiser.denoise(image, _spread(sigma, image.shape[-self.axes]), warm)
 
+    @accept_arrays
     def _value(self, image: Tensor) -> Tensor:
         """The sum of r over channels: (..., C, H, W) to (...)."""
         value: Tensor = self.denoiser.value(image).sum(-1)  # type: ignore[attr-defined]

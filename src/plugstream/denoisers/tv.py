@@ -6,25 +6,32 @@ import math
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from plugstream.denoisers import tv_native, tv_triton
-from plugstream.denoisers.base import Denoiser, Sigma, centre, check_bounds, per_image, total
+from plugstream.denoisers import tv_field, tv_native, tv_native_2d, tv_triton
+from plugstream.denoisers.base import AnyShape, Sigma, centre, check_bounds, per_image, refuse_complex_box, total
+from plugstream.denoisers.tv_field import differences, differences_adjoint
 from plugstream.errors import InputError, PlugstreamWarning
 
 __all__ = ["TV", "differences", "differences_adjoint"]
 
 
 @dataclass(frozen=True)
-class TV(Denoiser):
+class TV(AnyShape):
     r"""The prior of piecewise constant images: the exact prox of total variation, with values kept in a box.
 
     D(z, sigma) = argmin over x in [low, high]^n of 1/2 ||x - z||^2 + sigma^2 w TV(x), where TV(x) sums over pixels
-    |Dx| (isotropic: the Euclidean length of the two forward differences; anisotropic: the sum of their sizes), and
-    differences across the border are zero. The dual has one vector p of length at most 1 for each pixel and gives
-    x = clip(z - sigma^2 w D^T p); accelerated projected gradient ascent on it takes steps of 1 / (8 sigma^2 w).
+    |Dx| (isotropic: the Euclidean length of the forward differences along all axes; anisotropic: the sum of their
+    sizes), and differences across the border are zero. The dual has one vector p of length at most 1 for each pixel and
+    gives x = clip(z - sigma^2 w D^T p); accelerated projected gradient ascent on it takes steps of
+    1 / (4 ndim sigma^2 w), as ||D||^2 <= 4 ndim.
+
+    Images have two axes or, with ndim = 3, are volumes. Components of a pixel share their edges: for a complex image
+    |Dx| is sqrt(sum over axes |D_a x|^2), and with `channels` the length is over channels and axes together (vectorial
+    TV). The anisotropic TV sums over axes the length over components. Complex images have no box.
 
     The duality gap, sigma^2 w sum(|Dx| - <Dx, p>), bounds the error: ||x - x*||^2 <= gap, as the cost of x lies above
     the optimum by half of the left side or more, and the dual's value below it. An image is done when the bound is
@@ -35,16 +42,18 @@ class TV(Denoiser):
     float64.
 
     TV does not see a constant: D(z + c) = D(z) + c, with the box moved along. The iteration is on z - mean(z), so this
-    holds in floating point too, and large values with little contrast lose no digit.
+    holds in floating point too, and large values with little contrast lose no digit. Each channel has its own mean.
 
     Arguments:
         weight: w. isotropic: which TV. low, high: the box (low = 0 for a non-negative image; None for
             no bound).
         tol, max_iterations: when to stop. check: iterations between two looks at the gap.
-    `denoise` takes and returns the dual, (..., 2, H, W), as its warm start.
+        ndim: 2 for images (..., H, W), 3 for volumes (..., D, H, W). channels: whether C stands before these.
+    `denoise` takes and returns the dual, (..., ndim, *spatial) or (..., C, ndim, *spatial), of the image's dtype, as
+    its warm start.
 
     References: Beck and Teboulle, IEEE Trans. Image Process. 18(11), 2009; for the momentum, Chambolle and Dossal,
-    J. Optim. Theory Appl. 166(3), 2015.
+    J. Optim. Theory Appl. 166(3), 2015; for channels, Bresson and Chan, Inverse Probl. Imaging 2(4), 2008.
     """
 
     weight: float = 1.0
@@ -59,6 +68,7 @@ class TV(Denoiser):
     proximal = True
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not self.weight >= 0:
             raise InputError(f"the weight of TV must be >= 0, not {self.weight}")
         for name, value in zip(("low", "high"), check_bounds(self.low, self.high), strict=True):
@@ -69,53 +79,95 @@ class TV(Denoiser):
     def denoise(self, image: Tensor, sigma: Sigma, warm: Tensor | None = None) -> tuple[Tensor, Tensor]:
         return self._solve(image, sigma, warm)
 
+    def describe(self) -> str:
+        name = "TV" if self.isotropic else "anisotropic TV"
+        return f"{name}{' in 3D' if self.ndim == 3 else ''}{', channels sharing edges' if self.channels else ''}"
+
     def value(self, image: Tensor) -> Tensor:
-        """r(x) = w TV(x), infinite outside the box: (..., H, W) to (...)."""
-        outside = ((image < self.low) | (image > self.high)).flatten(-2).any(-1)
-        return torch.where(outside, torch.inf, self.weight * self._length(differences(image)).sum((-2, -1)))
+        """r(x) = w TV(x), infinite outside the box: (..., *image) to (...)."""
+        parts = self._parts(image)
+        size = self._length(differences(parts.tensor, self.ndim), parts.coupled)
+        value = self.weight * size.sum(tuple(range(-self.ndim, 0)))
+        if image.is_complex():
+            return value
+        outside = ((image < self.low) | (image > self.high)).flatten(-self.axes).any(-1)
+        return torch.where(outside, torch.inf, value)
 
     def gap(self, image: Tensor, strength: Tensor | float, dual: Tensor) -> Tensor:
-        """The duality gap of each image at this dual, (..., 2, H, W) to (...), in float64; it is never negative.
+        """The duality gap of each image at this dual, (..., *dual) to (...), in float64; it is never negative.
 
-        A strength for each image has the shape (..., 1, 1).
+        A strength for each image has the shape (..., 1, 1), with as many ones as an image has axes.
         """
-        return self._gap_at(clip(image - strength * differences_adjoint(dual), self.low, self.high), strength, dual)
+        z, p = self._parts(image), self._parts(dual, field=True)
+        if isinstance(strength, Tensor) and z.coupled and not self.channels:
+            strength = strength.unsqueeze(-1)
+        x = clip(z.tensor - strength * differences_adjoint(p.tensor, self.ndim), self.low, self.high)
+        return self._gap_at(x, strength, p.tensor, z.coupled)
 
-    def _gap_at(self, x: Tensor, strength: Tensor | float, dual: Tensor) -> Tensor:
+    def _gap_at(self, x: Tensor, strength: Tensor | float, dual: Tensor, coupled: bool = False) -> Tensor:
         """The gap at a dual whose x is formed already."""
-        gradient = differences(x)
-        terms = self._length(gradient) - (gradient * dual).sum(-3)
-        return (strength * total(terms.clamp_min(0))[..., None, None])[..., 0, 0]
+        gradient = differences(x, self.ndim)
+        terms = self._length(gradient, coupled) - tv_field.inner_products(gradient, dual, self.ndim, coupled)
+        if isinstance(strength, Tensor):
+            strength = strength.flatten(-self.ndim - coupled)[..., 0]
+        return strength * total(terms.clamp_min(0), self.ndim)
+
+    def _parts(self, image: Tensor, *, field: bool = False) -> Parts:
+        """An image, or a field, as real components before the spatial axes: as it is where there is only one."""
+        if image.is_complex():
+            refuse_complex_box(self.low, self.high)
+            at = image.ndim - self.ndim - field - self.channels
+            both = torch.view_as_real(image.resolve_conj()).movedim(-1, at)
+            return Parts(both.flatten(at, at + 1) if self.channels else both, True)
+        return Parts(image, self.channels)
+
+    def _whole(self, parts: Tensor, image: Tensor, shape: tuple[int, ...]) -> Tensor:
+        """What `_parts` took apart, in the shape (N, ...) of the solver, put together in this shape."""
+        if not image.is_complex():
+            return parts.reshape(shape)
+        real, imaginary = parts.unflatten(1, (2, parts.shape[1] // 2)).unbind(1)
+        return torch.complex(real, imaginary).reshape(shape)
 
     def _solve(
         self, image: Tensor, sigma: Sigma, warm: Tensor | None, *, native: bool | None = None
     ) -> tuple[Tensor, Tensor]:
         """`denoise`, by the native kernel or by the torch form; None takes the first where it can serve."""
-        height, width = image.shape[-2:]
-        shape = (*image.shape[:-2], 2, height, width)
-        if warm is not None and warm.shape != shape:
-            raise InputError(f"the warm start has shape {tuple(warm.shape)}, but must be {shape}")
-        z = image.reshape(-1, height, width).contiguous()
+        if image.ndim < self.axes:
+            raise InputError(f"{self.describe()} needs at least {self.axes} axes, not the shape {tuple(image.shape)}")
+        lead, spatial = image.shape[: image.ndim - self.axes], image.shape[image.ndim - self.ndim :]
+        shape = (*image.shape[: image.ndim - self.ndim], self.ndim, *spatial)
+        if warm is not None and (warm.shape != shape or (warm.is_complex() and not image.is_complex())):
+            raise InputError(f"the warm start has shape {tuple(warm.shape)}, but must be {shape}, {image.dtype}")
+        parts, coupled = self._parts(image)
+        count = math.prod(lead)
+        form = (count, parts.shape[len(lead)]) if coupled else (count,)
+        z = parts.reshape(*form, *spatial).contiguous()
         if warm is not None:
-            warm = warm.to(z).reshape(-1, 2, height, width).contiguous()
-        strength = torch.as_tensor(self.weight * per_image(sigma, image) ** 2, dtype=z.dtype, device=z.device)
-        whole = Problem(z, strength.expand(*image.shape[:-2], 1, 1).reshape(-1, 1, 1), self.low, self.high)
+            start_at = self._parts(warm.to(image), field=True).tensor
+            warm = start_at.reshape(*form, self.ndim, *spatial).contiguous()
+        ones = [1] * (z.ndim - 1)
+        strength = self.weight * per_image(sigma, image, self.axes) ** 2
+        strength = torch.as_tensor(strength, dtype=z.dtype, device=z.device)
+        strength = strength.expand(*lead, *[1] * self.axes).reshape(-1, *ones)
+        whole = Problem(z, strength, self.low, self.high, self.ndim, coupled)
         if native is None:
-            native = tv_native.serves(z, strength, warm)
-        problem = whole.centred(*(tv_native.centre if native else centre)(z))
+            plain = self.ndim == 2 and not coupled
+            native = tv_native.serves(z, strength, warm) and (plain or tv_native.takes_volumes())
+        problem = whole.centred(*(tv_native.centre if native else centre)(z, self.ndim))
         start, advance = _start, _advance
         if native:
-            start, advance = tv_native.start, tv_native.advance
-        elif tv_triton.serves(z):
+            kernel = tv_native if tv_native.takes_volumes() else tv_native_2d
+            start, advance = kernel.start, kernel.advance
+        elif tv_triton.serves(z, self.ndim):
             advance = tv_triton.advance
 
-        state, energy = start(self, problem.z, warm)
+        state, energy = start(self, problem, warm)
         goal = self.tol**2 * energy
         active = torch.ones_like(goal, dtype=torch.bool)
         for momentum in self._schedule():
             state = advance(self, problem, state, momentum, active)
             if self.tol > 0:
-                active = active & (state.gap > goal)  # false for a NaN too, which no iteration would mend
+                active = active & (state.gap > goal)  # false for a NaN too, which no iteration would cure
                 if not bool(active.any()):
                     break
         else:
@@ -128,7 +180,7 @@ class TV(Denoiser):
                 )
         # x of the image itself, not of the one without its mean: it is then exactly in the box, and z where sigma = 0.
         state = advance(self, whole, state, [], torch.ones_like(active))
-        return state.x.reshape(image.shape), state.p.reshape(shape)
+        return self._whole(state.x, image, tuple(image.shape)), self._whole(state.p, image, shape)
 
     def _schedule(self) -> Iterator[list[float]]:
         """The momentum of each iteration, in groups with a look at the gap after each.
@@ -151,22 +203,21 @@ class TV(Denoiser):
                 momentum.append((before - 1) / t)
             yield momentum
 
-    def _length(self, field: Tensor) -> Tensor:
-        down, across = field.unbind(-3)
-        return (down * down + across * across).sqrt() if self.isotropic else down.abs() + across.abs()
+    def _length(self, field: Tensor, coupled: bool = False) -> Tensor:
+        return tv_field.lengths(field, self.ndim, self.isotropic, coupled)
 
-    def _project(self, field: Tensor) -> Tensor:
-        if self.isotropic:
-            down, across = field.unbind(-3)
-            return field * (down * down + across * across).clamp_min(1).rsqrt().unsqueeze(-3)
-        return field.clamp(-1, 1)
+    def _project(self, field: Tensor, coupled: bool = False) -> Tensor:
+        return tv_field.project(field, self.ndim, self.isotropic, coupled)
 
-    def _feasible(self, dual: Tensor) -> Tensor:
-        """The nearest dual that the gap is meant for, in new memory: a start may come from anywhere."""
-        dual = dual.clone()
-        dual[..., 0, -1, :] = 0
-        dual[..., 1, :, -1] = 0
-        return self._project(dual)
+    def _feasible(self, dual: Tensor, coupled: bool = False) -> Tensor:
+        return tv_field.feasible(dual, self.ndim, self.isotropic, coupled)
+
+
+class Parts(NamedTuple):
+    """An image as real numbers, and whether it has coupled components, before its spatial axes."""
+
+    tensor: Tensor
+    coupled: bool
 
 
 Bound = Tensor | float
@@ -174,22 +225,25 @@ Bound = Tensor | float
 
 @dataclass(frozen=True)
 class Problem:
-    """What stays the same while iterating: the images z, (N, H, W), and sigma^2 w of each, (N, 1, 1).
+    """What stays the same while iterating: the images z, (N, *spatial), and sigma^2 w of each, (N, 1, ...).
 
-    low, high: the box, for all images or one for each, (N, 1, 1).
+    low, high: the box, for all images or one for each, (N, 1, ...). ndim: how many spatial axes there are.
+    coupled: whether components that share their edges stand before these, (N, K, *spatial).
     """
 
     z: Tensor
     strength: Tensor
     low: Bound = -math.inf
     high: Bound = math.inf
+    ndim: int = 2
+    coupled: bool = False
 
     def primal(self, dual: Tensor) -> Tensor:
-        """x = clip(z - sigma^2 w D^T p) at a dual p: (N, 2, H, W) to (N, H, W)."""
-        return clip(self.z - self.strength * differences_adjoint(dual), self.low, self.high)
+        """x = clip(z - sigma^2 w D^T p) at a dual p, (N, [K,] ndim, *spatial)."""
+        return clip(self.z - self.strength * differences_adjoint(dual, self.ndim), self.low, self.high)
 
     def centred(self, z: Tensor, mean: Tensor) -> Problem:
-        """The problem for images without their mean, z and (N, 1, 1), whose solution is that of this one less the mean.
+        """The problem for images without their mean, z and (N, [K,] 1, ...): its solution is this one's less the mean.
 
         The box moves along. A bound that is infinite stays a number, so that one of all images is known as such.
         """
@@ -199,18 +253,24 @@ class Problem:
                 return bound
             return (bound - mean.double()).to(z.dtype)
 
-        return Problem(z, self.strength, moved(self.low), moved(self.high))
+        return Problem(z, self.strength, moved(self.low), moved(self.high), self.ndim, self.coupled)
 
     @property
     def rate(self) -> Tensor:
-        """The step 1 / (8 sigma^2 w), (N, 1, 1). Where that is infinite the dual does not matter, and rests."""
-        rate = 1 / (8 * self.strength)
+        """The step 1 / (4 ndim sigma^2 w), (N, 1, ...). Where it is infinite the dual does not matter, and rests."""
+        rate = 1 / (4 * self.ndim * self.strength)
         return torch.where(rate.isfinite(), rate, 0.0)
+
+    @property
+    def dual_shape(self) -> tuple[int, ...]:
+        """(N, [K,] ndim, *spatial)."""
+        at = self.z.ndim - self.ndim
+        return (*self.z.shape[:at], self.ndim, *self.z.shape[at:])
 
 
 @dataclass(frozen=True)
 class State:
-    """The dual point p and the extrapolated one s, (N, 2, H, W); x at p, (N, H, W), and its duality gap, (N,)."""
+    """The dual point p and the extrapolated one s, (N, [K,] ndim, *spatial); x at p, as z, and its gap, (N,)."""
 
     p: Tensor
     s: Tensor
@@ -218,16 +278,18 @@ class State:
     gap: Tensor
 
 
-def _start(tv: TV, z: Tensor, warm: Tensor | None) -> tuple[State, Tensor]:
+def _start(tv: TV, problem: Problem, warm: Tensor | None) -> tuple[State, Tensor]:
     """The state before the first iteration, whose x and gap are still to be formed, and ||z||^2 of each image, (N,).
 
     z is without its mean. An image of zeros starts from a dual of zeros, its answer: iterating would not reach a
     relative error of it.
     """
-    energy = total(z.double().square())
-    p = z.new_zeros((len(z), 2, *z.shape[-2:]))
+    z = problem.z
+    energy = total(z.double().square(), problem.ndim)
+    energy = energy.sum(-1) if problem.coupled else energy
+    p = z.new_zeros(problem.dual_shape)
     if warm is not None:
-        p = torch.where(energy[:, None, None, None] == 0, p, tv._feasible(warm))
+        p = torch.where(energy.reshape(-1, *[1] * (p.ndim - 1)) == 0, p, tv._feasible(warm, problem.coupled))
     return State(p, p, z, torch.full_like(energy, torch.inf)), energy
 
 
@@ -236,14 +298,15 @@ def _advance(tv: TV, problem: Problem, state: State, momentum: list[float], acti
 
     p+ = project(s + rate D x(s)),  s+ = p+ + momentum (p+ - p),  x(s) = clip(z - sigma^2 w D^T s).
     """
-    rate = problem.rate.unsqueeze(-3)
+    ndim, coupled = problem.ndim, problem.coupled
+    rate = problem.rate.unsqueeze(-1)
     p, s = state.p, state.s
     for beta in momentum:
         before = p
-        p = tv._project(s + rate * differences(problem.primal(s)))
+        p = tv._project(s + rate * differences(problem.primal(s), ndim), coupled)
         s = p + beta * (p - before)
     x = problem.primal(p)
-    gap = tv._gap_at(x, problem.strength, p)
+    gap = tv._gap_at(x, problem.strength, p, coupled)
 
     def keep(new: Tensor, old: Tensor) -> Tensor:
         return torch.where(active.reshape(-1, *[1] * (new.ndim - 1)), new, old)
@@ -252,25 +315,6 @@ def _advance(tv: TV, problem: Problem, state: State, momentum: list[float], acti
 
 
 def clip(x: Tensor, low: Bound, high: Bound) -> Tensor:
-    """x between low and high, each a number or one for each image, (N, 1, 1)."""
+    """x between low and high, each a number or one for each image, (N, 1, ...)."""
     x = x.clamp_min(low) if isinstance(low, Tensor) or low > -math.inf else x
     return x.clamp_max(high) if isinstance(high, Tensor) or high < math.inf else x
-
-
-def differences(image: Tensor) -> Tensor:
-    """Forward differences down and across, zero at the last row and column: (..., H, W) to (..., 2, H, W)."""
-    out = image.new_zeros((*image.shape[:-2], 2, *image.shape[-2:]))
-    torch.sub(image[..., 1:, :], image[..., :-1, :], out=out[..., 0, :-1, :])
-    torch.sub(image[..., :, 1:], image[..., :, :-1], out=out[..., 1, :, :-1])
-    return out
-
-
-def differences_adjoint(field: Tensor) -> Tensor:
-    """The adjoint of `differences` (minus the divergence): (..., 2, H, W) to (..., H, W)."""
-    down, across = field[..., 0, :, :], field[..., 1, :, :]
-    out = torch.zeros_like(down)
-    out[..., :-1, :] -= down[..., :-1, :]
-    out[..., 1:, :] += down[..., :-1, :]
-    out[..., :, :-1] -= across[..., :, :-1]
-    out[..., :, 1:] += across[..., :, :-1]
-    return out

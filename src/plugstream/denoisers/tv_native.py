@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+import math
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from plugstream import _native
@@ -14,7 +15,12 @@ from plugstream import _native
 if TYPE_CHECKING:
     from plugstream.denoisers.tv import TV, Problem, State
 
-__all__ = ["advance", "centre", "serves", "start"]
+__all__ = ["advance", "centre", "serves", "start", "takes_volumes"]
+
+
+def takes_volumes() -> bool:
+    """Whether the kernel that is there takes volumes and components; one that was built long ago does not."""
+    return hasattr(_native.load(), "tv_takes_volumes")
 
 
 def serves(*tensors: Tensor | None) -> bool:
@@ -30,25 +36,34 @@ def serves(*tensors: Tensor | None) -> bool:
     )
 
 
-def centre(z: Tensor) -> tuple[Tensor, Tensor]:
+def centre(z: Tensor, ndim: int = 2) -> tuple[Tensor, Tensor]:
     """What `base.centre` does, without waking torch's threads either."""
     images = z.detach().numpy()
+    ones = (..., *[None] * ndim)
     if images.size == 0:
-        return z, z.new_zeros(len(z), 1, 1)
-    first = images[:, :1, :1].astype(np.float64)
-    total = (images - first).sum(-1).sum(-1)  # by rows first, so that the sum of one image is the same in every batch
-    mean = (first + total[:, None, None] / images[0].size).astype(images.dtype)
+        return z, z.new_zeros(z.shape[: z.ndim - ndim])[ones]
+    first = (images[..., :1, :1] if ndim == 2 else images[..., :1, :1, :1]).astype(np.float64)
+    # By rows first, so that the sum of one image is the same in every batch; volumes plane by plane, for less memory.
+    if ndim == 2:
+        total = (images - first).sum(-1).sum(-1)
+    else:
+        planes = np.moveaxis(images, -3, 0)
+        total = np.stack([(plane - first[..., 0, :, :]).sum(-1).sum(-1) for plane in planes], -1).sum(-1)
+    mean = (first + total[ones] / math.prod(images.shape[images.ndim - ndim :])).astype(images.dtype)
     return torch.from_numpy(images - mean), torch.from_numpy(mean)
 
 
-def start(tv: TV, z: Tensor, warm: Tensor | None) -> tuple[State, Tensor]:
+def start(tv: TV, problem: Problem, warm: Tensor | None) -> tuple[State, Tensor]:
     """What `tv._start` does, without waking torch's threads, which would stand in the way of ours for a while."""
     from plugstream.denoisers.tv import State
 
-    p = torch.empty((len(z), 2, *z.shape[-2:]), dtype=z.dtype)
+    z = problem.z
+    p = torch.empty(problem.dual_shape, dtype=z.dtype)
     s, energy = torch.empty_like(p), torch.empty(len(z), dtype=torch.float64)
-    given = None if warm is None else warm.detach().numpy()
-    _native.kernels().tv_start(z.detach().numpy(), given, p.numpy(), s.numpy(), energy.numpy(), isotropic=tv.isotropic)
+    given = None if warm is None else _field(warm, problem)
+    _native.kernels().tv_start(
+        _image(z, problem), given, _field(p, problem), _field(s, problem), energy.numpy(), isotropic=tv.isotropic
+    )
     return State(p, s, torch.empty_like(z), torch.full_like(energy, torch.inf)), energy
 
 
@@ -58,36 +73,43 @@ def advance(tv: TV, problem: Problem, state: State, momentum: list[float], activ
     The number of threads is torch's, and changes no bit of the result.
     """
     gap = state.gap.clone()
-    for low, high, those in _boxes(problem, active):
-        _native.kernels().tv_advance(
-            problem.z.detach().numpy(),
-            problem.strength.detach().flatten().contiguous().numpy(),
-            problem.rate.detach().flatten().numpy(),
-            torch.tensor(momentum, dtype=problem.z.dtype).numpy(),
-            those.numpy(),
-            state.p.numpy(),
-            state.s.numpy(),
-            state.x.numpy(),
-            gap.numpy(),
-            low=low,
-            high=high,
-            isotropic=tv.isotropic,
-            threads=torch.get_num_threads(),
-        )
+    _native.kernels().tv_advance(
+        _image(problem.z, problem),
+        problem.strength.detach().flatten().contiguous().numpy(),
+        problem.rate.detach().flatten().numpy(),
+        torch.tensor(momentum, dtype=problem.z.dtype).numpy(),
+        active.numpy(),
+        _bound(problem.low, problem),
+        _bound(problem.high, problem),
+        _field(state.p, problem),
+        _field(state.s, problem),
+        _image(state.x, problem),
+        gap.numpy(),
+        isotropic=tv.isotropic,
+        threads=torch.get_num_threads(),
+    )
     return type(state)(state.p, state.s, state.x, gap)
 
 
-def _boxes(problem: Problem, active: Tensor) -> Iterator[tuple[float, float, Tensor]]:
-    """Each box of the active images, and which of them have it, (N,): the kernel takes one box at a time."""
-    low, high = problem.low, problem.high
-    if not isinstance(low, Tensor) and not isinstance(high, Tensor):
-        yield low, high, active
-        return
-    boxes = [torch.as_tensor(bound).expand(len(active), 1, 1).flatten().tolist() for bound in (low, high)]
-    together: dict[tuple[float, float], list[int]] = {}
-    for index in active.nonzero().flatten().tolist():
-        together.setdefault((boxes[0][index], boxes[1][index]), []).append(index)
-    for box, members in together.items():
-        those = torch.zeros_like(active)
-        those[members] = True
-        yield *box, those
+def _image(tensor: Tensor, problem: Problem) -> NDArray[Any]:
+    """Images as the kernel takes them, (N, K, D, H, W), without a copy; those of two axes are volumes of one plane."""
+    components = tensor.shape[1] if problem.coupled else 1
+    spatial = tensor.shape[tensor.ndim - problem.ndim :]
+    return tensor.detach().numpy().reshape(len(tensor), components, *[1] * (3 - problem.ndim), *spatial)
+
+
+def _field(tensor: Tensor, problem: Problem) -> NDArray[Any]:
+    """Duals as the kernel takes them, (N, K, ndim, D, H, W), without a copy."""
+    components = tensor.shape[1] if problem.coupled else 1
+    spatial = tensor.shape[tensor.ndim - problem.ndim :]
+    shape = (len(tensor), components, problem.ndim, *[1] * (3 - problem.ndim), *spatial)
+    return tensor.detach().numpy().reshape(shape)
+
+
+def _bound(bound: Tensor | float, problem: Problem) -> NDArray[Any]:
+    """A bound of the box for each image and component, (N, K)."""
+    shape = (len(problem.z), problem.z.shape[1] if problem.coupled else 1)
+    dtype = torch.empty((), dtype=problem.z.dtype).numpy().dtype
+    if not isinstance(bound, Tensor):
+        return np.full(shape, bound, dtype)
+    return np.broadcast_to(bound.numpy().reshape(len(bound), -1), shape).astype(dtype)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import torch
@@ -17,9 +19,10 @@ __all__ = ["advance", "serves"]
 _BLOCK = 512  # pixels of one program
 
 
-def serves(image: Tensor) -> bool:
-    """Whether the kernel takes these images: float32 on CUDA, where Triton is installed."""
-    return image.is_cuda and image.dtype == torch.float32 and _triton.available()
+def serves(image: Tensor, ndim: int = 2) -> bool:
+    """Whether the kernel takes these images: float32 on CUDA, where Triton is installed, of less than 2^31 pixels."""
+    small = math.prod(image.shape[-ndim:]) < 2**31
+    return image.is_cuda and image.dtype == torch.float32 and small and _triton.available()
 
 
 def advance(tv: TV, problem: Problem, state: State, momentum: list[float], active: Tensor) -> State:
@@ -28,27 +31,54 @@ def advance(tv: TV, problem: Problem, state: State, momentum: list[float], activ
     Images that are done rest, as the kernel writes back what it read for them. Nothing is read by the host.
     """
     from plugstream.denoisers.tv import State
-    from plugstream.denoisers.tv_triton_kernel import iterate
 
-    z = problem.z
     p, s, other = state.p.clone(), state.s.clone(), torch.empty_like(state.s)
-    rate, strength = problem.rate.flatten().contiguous(), problem.strength.flatten().contiguous()
-    low, high = (_each(bound, z) for bound in (problem.low, problem.high))
-    height, width = z.shape[-2:]
-    grid = (-(-height * width // _BLOCK), len(z))
+    launch = _launch(tv, problem, active)
     for beta in momentum:
-        iterate[grid](
-            z, s, p, other, strength, rate, active, beta, low, high, height, width,
-            ISOTROPIC=tv.isotropic, BLOCK=_BLOCK, enable_fp_fusion=False,
-        )  # fmt: skip
+        launch(s, p, other, beta)
         s, other = other, s
     x = problem.primal(p)
-    gap = tv._gap_at(x, problem.strength, p)
-    return State(p, s, torch.where(active[:, None, None], x, state.x), torch.where(active, gap, state.gap))
+    gap = tv._gap_at(x, problem.strength, p, problem.coupled)
+    at = active.reshape(-1, *[1] * (x.ndim - 1))
+    return State(p, s, torch.where(at, x, state.x), torch.where(active, gap, state.gap))
 
 
-def _each(bound: Tensor | float, z: Tensor) -> Tensor:
-    """A bound as one number for each image, (N,), filled in on the device."""
+def _launch(tv: TV, problem: Problem, active: Tensor) -> Callable[[Tensor, Tensor, Tensor, float], None]:
+    """One iteration from s and p to p, in place, and another s, by the kernel that is for these images."""
+    from plugstream.denoisers import tv_triton_kernel as kernels
+
+    z = problem.z
+    rate, strength = problem.rate.flatten().contiguous(), problem.strength.flatten().contiguous()
+    low, high = (_each(bound, problem) for bound in (problem.low, problem.high))
+    height, width = z.shape[-2:]
+    if problem.ndim == 2 and not problem.coupled:
+        grid = (-(-height * width // _BLOCK), len(z))
+
+        def plain(s: Tensor, p: Tensor, out: Tensor, beta: float) -> None:
+            kernels.iterate[grid](
+                z, s, p, out, strength, rate, active, beta, low, high, height, width,
+                ISOTROPIC=tv.isotropic, BLOCK=_BLOCK, enable_fp_fusion=False,
+            )  # fmt: skip
+
+        return plain
+    components = z.shape[1] if problem.coupled else 1
+    depth = z.shape[-3] if problem.ndim == 3 else 1
+    parts = 1 << (components - 1).bit_length()
+    block = max(32, _BLOCK // parts)
+    blocks = (-(-depth * height * width // block), len(z))
+
+    def coupled(s: Tensor, p: Tensor, out: Tensor, beta: float) -> None:
+        kernels.iterate_coupled[blocks](
+            z, s, p, out, strength, rate, active, beta, low, high, components, depth, height, width,
+            AXES=problem.ndim, ISOTROPIC=tv.isotropic, PARTS=parts, BLOCK=block, enable_fp_fusion=False,
+        )  # fmt: skip
+
+    return coupled
+
+
+def _each(bound: Tensor | float, problem: Problem) -> Tensor:
+    """A bound as one number for each image and component, filled in on the device."""
     if isinstance(bound, Tensor):
         return bound.flatten().contiguous()
-    return torch.full((len(z),), bound, dtype=z.dtype, device=z.device)
+    count = len(problem.z) * (problem.z.shape[1] if problem.coupled else 1)
+    return torch.full((count,), bound, dtype=problem.z.dtype, device=problem.z.device)

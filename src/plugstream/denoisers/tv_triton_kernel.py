@@ -5,7 +5,7 @@
 import triton
 import triton.language as tl
 
-__all__ = ["iterate"]
+__all__ = ["iterate", "iterate_coupled"]
 
 
 @triton.jit
@@ -57,3 +57,90 @@ def iterate(
     tl.store(p + plane + at, tl.where(active, across, p_across), mask=inside)
     tl.store(new_s + at, tl.where(active, s_down, old_down), mask=inside)
     tl.store(new_s + plane + at, tl.where(active, s_across, old_across), mask=inside)
+
+
+@triton.jit
+def primal_coupled(
+    z, s, strength, low, high, i, j, k, depth, height, width, part, inside, AXES: tl.constexpr
+):  # fmt: skip
+    # The same for a block of components and pixels, (K, BLOCK); `part` is the number of each component.
+    plane = height * width
+    pixels = tl.full((), depth, tl.int64) * plane
+    at = i * plane + j * width + k
+    dual = s + part * AXES * pixels + at
+    adjoint = tl.zeros_like(inside.to(tl.float32))
+    if AXES == 3:
+        here = tl.load(dual, mask=inside & (i < depth - 1), other=0.0)
+        adjoint = (adjoint - here) + tl.load(dual - plane, mask=inside & (i > 0), other=0.0)
+        dual += pixels
+    down = tl.load(dual, mask=inside & (j < height - 1), other=0.0)
+    adjoint = (adjoint - down) + tl.load(dual - width, mask=inside & (j > 0), other=0.0)
+    dual += pixels
+    across = tl.load(dual, mask=inside & (k < width - 1), other=0.0)
+    adjoint = (adjoint - across) + tl.load(dual - 1, mask=inside & (k > 0), other=0.0)
+    x = tl.load(z + part * pixels + at, mask=inside, other=0.0) - strength * adjoint
+    return tl.minimum(tl.maximum(x, low), high)
+
+
+@triton.jit
+def shrinking(squares):
+    return 1.0 / tl.sqrt(tl.maximum(squares, 1.0))
+
+
+@triton.jit
+def move(p, s, new_s, at, value, old, momentum, active, inside):
+    # p+ and s+ of one axis, or what was there for an image at rest.
+    before = tl.load(p + at, mask=inside, other=0.0)
+    tl.store(new_s + at, tl.where(active, value + momentum * (value - before), old), mask=inside)
+    tl.store(p + at, tl.where(active, value, before), mask=inside)
+
+
+@triton.jit
+def iterate_coupled(
+    z, s, p, new_s, strengths, rates, actives, momentum, lows, highs, components, depth, height, width,
+    AXES: tl.constexpr, ISOTROPIC: tl.constexpr, PARTS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    # Volumes, and images whose components share their edges: PARTS is a power of two of at least `components`.
+    image = tl.program_id(1).to(tl.int64)
+    plane = height * width
+    pixels = tl.full((), depth, tl.int64) * plane
+    z += image * components * pixels
+    s += image * components * AXES * pixels
+    p += image * components * AXES * pixels
+    new_s += image * components * AXES * pixels
+    strength, rate = tl.load(strengths + image), tl.load(rates + image)
+    active = tl.load(actives + image)
+    part = tl.arange(0, PARTS)[:, None].to(tl.int64)
+    there = part < components
+    low = tl.load(lows + image * components + part, mask=there, other=0.0)
+    high = tl.load(highs + image * components + part, mask=there, other=0.0)
+    pixel = (tl.program_id(0) * BLOCK + tl.arange(0, BLOCK))[None, :]
+    inside = there & (pixel < pixels)
+    i, j, k = pixel // plane, pixel % plane // width, pixel % width
+    behind_in, below_in, right_in = inside & (i < depth - 1), inside & (j < height - 1), inside & (k < width - 1)
+    here = primal_coupled(z, s, strength, low, high, i, j, k, depth, height, width, part, inside, AXES)
+    below = primal_coupled(z, s, strength, low, high, i, j + 1, k, depth, height, width, part, below_in, AXES)
+    right = primal_coupled(z, s, strength, low, high, i, j, k + 1, depth, height, width, part, right_in, AXES)
+    down_at = (part * AXES + AXES - 2) * pixels + pixel
+    across_at = down_at + pixels
+    old_down, old_across = tl.load(s + down_at, mask=inside, other=0.0), tl.load(s + across_at, mask=inside, other=0.0)
+    down = old_down + rate * tl.where(below_in, below - here, 0.0)
+    across = old_across + rate * tl.where(right_in, right - here, 0.0)
+    down_squares, across_squares = tl.sum(down * down, axis=0), tl.sum(across * across, axis=0)
+    squares = down_squares + across_squares
+    if AXES == 3:
+        behind = primal_coupled(z, s, strength, low, high, i + 1, j, k, depth, height, width, part, behind_in, AXES)
+        deep_at = part * AXES * pixels + pixel
+        old_deep = tl.load(s + deep_at, mask=inside, other=0.0)
+        deep = old_deep + rate * tl.where(behind_in, behind - here, 0.0)
+        deep_squares = tl.sum(deep * deep, axis=0)
+        squares = deep_squares + squares
+        if ISOTROPIC:
+            deep_squares = squares
+        deep = deep * shrinking(deep_squares)[None, :]
+        move(p, s, new_s, deep_at, deep, old_deep, momentum, active, inside)
+    if ISOTROPIC:
+        down_squares, across_squares = squares, squares
+    down, across = down * shrinking(down_squares)[None, :], across * shrinking(across_squares)[None, :]
+    move(p, s, new_s, down_at, down, old_down, momentum, active, inside)
+    move(p, s, new_s, across_at, across, old_across, momentum, active, inside)
