@@ -112,6 +112,8 @@ def plot_result(result: Result[Any], space: ImageSpace, truth: NDArray[Any] | No
 
     image = result.image.detach().cpu().numpy()
     space.check_shape(image.shape)
+    if truth is not None:
+        space.check_shape(truth.shape)
     panels = _panels(image, truth, label_of(space))
     curves = [name for name in _CURVES if name in result.history and len(result.history[name].step) > 1][:2]
     width, height = figure_size(panels)

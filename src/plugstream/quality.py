@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -81,6 +82,6 @@ def _alike(image: Array, truth: Array, ndim: int) -> tuple[Tensor, Tensor]:
 
 
 def _checked(peak: float) -> float:
-    if not peak > 0:
-        raise InputError(f"the peak must be a number > 0, not {peak}")
+    if not isinstance(peak, int | float | np.number) or not peak > 0:
+        raise InputError(f"the peak must be a number > 0, not {peak!r}")
     return float(peak)

@@ -152,9 +152,9 @@ class Result(Generic[S]):
         if scan is not None:
             space = Space.of(scan) if space is None else space
             truth = scan.truth if truth is None else truth
-        known = truth.detach().cpu().numpy() if isinstance(truth, Tensor) else truth
+        known = None if truth is None else as_tensor("the truth", truth).detach().cpu().numpy()
         plain = Space(tuple(self.image.shape[-2:]), upwards=False)
-        return plot_result(self, plain if space is None else space, None if known is None else np.asarray(known))
+        return plot_result(self, plain if space is None else space, known)
 
     def _repr_png_(self) -> bytes:
         """What a notebook shows."""

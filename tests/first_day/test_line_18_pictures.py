@@ -191,6 +191,24 @@ def test_a_result_is_one_short_line(solved):
         assert part in text
 
 
+def test_what_is_not_of_the_images_shape_is_refused(solved, tmp_path):
+    for call in (
+        lambda: solved[1].plot(truth=np.ones((7, 7))),
+        lambda: solved[1].plot(space=ImageSpace((3, 3))),
+        lambda: ps.save_image(np.ones((3, 4)), tmp_path / "a", ImageSpace((3, 3))),
+    ):
+        with pytest.raises(ps.InputError, match="must be alike"):
+            call()
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_image_of_nan_is_written_without_a_word(tmp_path):
+    image = np.array([[np.nan, 1.0], [2.0, -np.inf]])
+    assert ps.save_image(image, tmp_path / "a") == (0.0, 2.0)
+    with Image.open(tmp_path / "a.png") as picture:
+        assert np.asarray(picture).tolist() == [[0, 128], [255, 0]]
+
+
 def test_a_result_draws_itself(solved, tmp_path):
     scan, result = solved
     figure = result.plot(scan)

@@ -116,6 +116,30 @@ def test_denoisers_take_arrays(denoiser):
         assert torch.as_tensor(denoiser.value(z)).equal(torch.as_tensor(denoiser.value(torch.from_numpy(z))))
 
 
+@pytest.mark.parametrize(
+    ("image", "sigma", "words"),
+    [
+        (np.float64(3), 0.1, "needs 2 axes"),
+        (np.ones(5), 0.1, "needs 2 axes"),
+        (np.ones((0, 4)), 0.1, "none of them empty"),
+        (np.ones((4, 4)) * 1j, 0.1, "takes real images"),
+        (np.ones((4, 4)), "0.1", "sigma must be a number"),
+        (np.ones((4, 4)), None, "sigma must be a number"),
+        (np.ones((3, 4, 4)), [0.1, 0.2], "one for each image"),
+    ],
+)
+def test_what_a_denoiser_cannot_take_is_refused(image, sigma, words):
+    with pytest.raises(ps.InputError, match=words):
+        ps.TV()(image, sigma)
+
+
+def test_scans_are_read_by_arrays_and_lists_of_views(scan):
+    stored = ps.open_scan(scan)
+    for views in (np.array([0, 5]), [0, 5]):
+        assert stored.read(views).equal(stored.read(torch.tensor([0, 5])))
+        assert stored.load().read(views).equal(stored.read(views))
+
+
 def test_several_images_and_noise_levels_as_arrays():
     z, sigma = RNG.random((3, 12, 12)).astype(np.float32), np.array([0.1, 0.2, 0.3])
     assert ps.TV()(z, sigma).equal(ps.TV()(torch.from_numpy(z), torch.from_numpy(sigma)))

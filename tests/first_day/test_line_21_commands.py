@@ -35,7 +35,7 @@ def answer(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
         ("inf", "info"),
         ("simulat", "simulate"),
         ("denoisse", "denoise"),
-        ("Demo", "demo"),
+        ("DEMO", "demo"),
     ],
 )
 def test_a_misspelt_command_is_answered_with_the_right_one(wrong, right, capsys):

@@ -61,6 +61,7 @@ def test_psnr_of_complex_images_and_volumes():
         (lambda: ps.ssim(np.ones((20, 20)) * 1j, np.ones((20, 20))), "real images"),
         (lambda: ps.psnr(np.ones((20, 20)), np.ones((20, 21))), "alike"),
         (lambda: ps.psnr(np.ones((20, 20)), np.ones((20, 20)), peak=0.0), "peak must be"),
+        (lambda: ps.psnr(np.ones((20, 20)), np.ones((20, 20)), peak="one"), "peak must be"),
     ],
 )
 def test_what_cannot_be_compared_is_refused(call, words):

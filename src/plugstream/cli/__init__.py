@@ -136,7 +136,7 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, parser_class=_Parser)
     wanted = next((word for word in arguments if not word.startswith("-")), None)
     if wanted is not None and wanted not in _COMMANDS:
-        near = difflib.get_close_matches(wanted, _COMMANDS, n=1, cutoff=0.5)
+        near = difflib.get_close_matches(wanted.lower(), _COMMANDS, n=1, cutoff=0.5)
         hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(_COMMANDS)}"
         raise InputError(f"there is no command {wanted!r}; {hint}")
     for name, text in _COMMANDS.items():

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -65,9 +67,16 @@ class Denoiser(ABC):
         super().__init_subclass__(**keywords)
         accept_arrays_in(cls, ("denoise", "value"))
 
-    def __call__(self, image: Array, sigma: Sigma) -> Tensor:
+    def __call__(self, image: Array, sigma: Sigma | Array | Sequence[float]) -> Tensor:
         """(..., *image) to (..., *image): (..., H, W), with D before H for volumes and C before these for channels."""
-        return self.denoise(as_tensor("the image", image), sigma)[0]
+        x = as_tensor("the image", image)
+        if x.ndim < self.axes or 0 in x.shape[x.ndim - self.axes :]:
+            raise InputError(f"the image has shape {tuple(x.shape)}, but needs {self.axes} axes, none of them empty")
+        if not self.takes_complex:
+            require_real(x, self.describe())
+        several = isinstance(sigma, np.ndarray | list | tuple)
+        level: Any = as_tensor("sigma", sigma) if several else sigma
+        return self.denoise(x, level)[0]
 
     @abstractmethod
     def denoise(self, image: Tensor, sigma: Sigma, warm: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
@@ -155,8 +164,8 @@ class Wrapper(Denoiser):
 def per_image(sigma: Sigma, image: Tensor, ndim: int = 2) -> Tensor | float:
     """sigma in a form that multiplies images of `ndim` axes: a number as it is, a tensor with `ndim` axes added."""
     if not isinstance(sigma, Tensor):
-        if not sigma >= 0:
-            raise InputError(f"sigma must be a number >= 0, not {sigma}")
+        if not isinstance(sigma, int | float | np.number) or not sigma >= 0:
+            raise InputError(f"sigma must be a number >= 0, not {sigma!r}")
         return float(sigma)
     leading = tuple(image.shape[: image.ndim - ndim])
     if tuple(sigma.shape) not in ((), leading):

@@ -83,7 +83,8 @@ def save_image(image: Array, stem: str | Path, space: ImageSpace | None = None) 
     order = -1 if space.upwards else 1
     files = {".npy": _encode(".npy", values)}
     for name, pixels, (low, high) in _pictures(values):
-        grey = np.rint(255 * np.clip((pixels - low) / max(high - low, 1e-30), 0, 1)).astype(np.uint8)
+        shares = np.clip((pixels - low) / max(high - low, 1e-30), 0, 1)
+        grey = np.rint(255 * np.nan_to_num(shares)).astype(np.uint8)
         files[f"{name}.tif"] = _encode(".tif", pixels[::order], tiff_tags(space))
         files[f"{name}.png"] = _encode(".png", grey[::order], png_tags(space, (low, high)))
     for end, content in files.items():
@@ -100,7 +101,8 @@ def _pictures(values: NDArray[Any]) -> list[tuple[str, NDArray[np.float32], tupl
 
 
 def _range(pixels: NDArray[np.float32]) -> tuple[float, float]:
-    return min(0.0, float(pixels.min())), float(pixels.max())
+    values = pixels[np.isfinite(pixels)]
+    return (min(0.0, float(values.min())), float(values.max())) if values.size else (0.0, 1.0)
 
 
 def _encode(kind: str, pixels: NDArray[Any], tags: dict[str, Any] | None = None) -> bytes:

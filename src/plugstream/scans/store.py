@@ -129,7 +129,7 @@ class StoredScan:
 
     def read(self, views: Tensor | None = None) -> Tensor:
         """The measurements of these views, (B, receivers) complex64, on the CPU, all for None, each chunk checked."""
-        wanted = np.arange(self.n_views) if views is None else views.cpu().numpy()
+        wanted = np.arange(self.n_views) if views is None else torch.as_tensor(views).cpu().numpy()
         if len(wanted) and not (wanted.min() >= 0 and wanted.max() < self.n_views):
             raise InputError(f"the scan has views 0 to {self.n_views - 1}, not {wanted.min()} to {wanted.max()}")
         if self._spoiled and (bad := {v: self._spoiled[v] for v in wanted.tolist() if v in self._spoiled}):
