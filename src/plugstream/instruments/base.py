@@ -5,13 +5,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from plugstream.errors import InputError
 from plugstream.registry import Options
+from plugstream.rows import Rows
 
 if TYPE_CHECKING:
     import torch
@@ -23,15 +24,6 @@ __all__ = ["Attribute", "Column", "Columns", "Data", "FixedArray", "Instrument",
 
 Size = str | int
 """A size of an array: a number, or the name of an axis whose size the instrument knows."""
-
-
-class Rows(Protocol):
-    """An array with a row for each view, in memory or on a disk: what is asked for by its index is then in memory."""
-
-    @property
-    def shape(self) -> tuple[int, ...]: ...
-    def __len__(self) -> int: ...
-    def __getitem__(self, index: Any, /) -> Any: ...
 
 
 Columns = Mapping[str, Rows]

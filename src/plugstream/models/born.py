@@ -22,9 +22,9 @@ from plugstream.models.born_dense import (
 )
 from plugstream.models.born_expansion import Expansion, plan_expansion, source_distance
 from plugstream.models.born_fast import TABLE_BYTES, FastBorn
+from plugstream.models.born_geometry import BornGeometry
 from plugstream.models.nufft_grid import choose_kernel, table_bytes
 from plugstream.progress import report
-from plugstream.scans.geometry import BornGeometry
 
 __all__ = ["BornModel", "choose_method", "green_matrix", "incident_fields"]
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from plugstream.errors import DamagedError, InputError
 from plugstream.linalg import largest_eigenvalue
-from plugstream.scans.geometry import BornGeometry
+from plugstream.models.born_geometry import BornGeometry
 
 __all__ = ["FIELD_BYTES", "DenseBorn", "fits", "green_matrix", "incident_fields", "peak_intensities"]
 

@@ -19,7 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plugstream.errors import InputError
-from plugstream.scans.geometry import BornGeometry, Grid
+from plugstream.grid import Grid
+from plugstream.models.born_geometry import BornGeometry
 
 __all__ = [
     "Coefficients",

@@ -11,12 +11,13 @@ import torch
 from torch import Tensor
 
 from plugstream._graphs import Graphed
+from plugstream.grid import Points
 from plugstream.linalg import largest_eigenvalue
 from plugstream.models import nufft_triton
 from plugstream.models.born_dense import fits, weigh
 from plugstream.models.born_expansion import Coefficients, Expansion
+from plugstream.models.born_geometry import BornGeometry
 from plugstream.models.nufft import Nufft, make_nufft
-from plugstream.scans.geometry import BornGeometry, Points
 
 __all__ = ["TABLE_BYTES", "FastBorn", "expand", "fold"]
 

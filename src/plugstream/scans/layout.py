@@ -83,7 +83,6 @@ def checksum(content: Mapping[str, Any]) -> str:
 
 def describe(setup: Setup, provenance: Mapping[str, Any], scan_id: str) -> dict[str, Any]:
     """The attributes of a scan's group: everything that is needed to understand its arrays."""
-    grid = setup.grid
     field = "far-field amplitude A, u ~ A exp(i k r) / sqrt(r)," if setup.far_field else "scattered field"
     attributes = {
         "format": FORMAT,
@@ -93,11 +92,7 @@ def describe(setup: Setup, provenance: Mapping[str, Any], scan_id: str) -> dict[
         "far_field": setup.far_field,
         "wavelength": float(setup.wavelength),
         "background_permittivity": float(setup.background),
-        "grid": {
-            "shape": [int(size) for size in grid.shape],
-            "pixel": float(grid.pixel),
-            "center": [float(x) for x in grid.center],
-        },
+        "grid": setup.grid.to_json(),
         "units": {
             "length": "m",
             "data": f"{field} where the incident one is (i/4) H0^(1)(k |r - t|) for the transmitter t, exp(i k s . r) "
@@ -134,18 +129,7 @@ def setup_of(attributes: Mapping[str, Any], receivers: Points) -> Setup:
     if type(far) is not bool:
         raise InputError(f"far_field must be true or false, not {far!r}")
     (wavelength,), (background,) = (_numbers(attributes, name) for name in ("wavelength", "background_permittivity"))
-    return Setup(receivers, wavelength, _grid(attributes), background, far)
-
-
-def _grid(attributes: Mapping[str, Any]) -> Grid:
-    """The pixel grid that the attributes tell."""
-    grid = attributes.get("grid")
-    if not isinstance(grid, dict):
-        raise InputError(f"grid must have shape, pixel and center, not be {grid!r}")
-    (height, width), (pixel,), (x, y) = (_numbers(grid, *what) for what in (("shape", 2), ("pixel",), ("center", 2)))
-    if not (height.is_integer() and width.is_integer()):
-        raise InputError(f"shape must be whole numbers, not {grid['shape']!r}")
-    return Grid((int(height), int(width)), pixel, (x, y))
+    return Setup(receivers, wavelength, Grid.from_json(attributes.get("grid")), background, far)
 
 
 def _numbers(content: Mapping[str, Any], name: str, count: int = 1) -> list[float]:

@@ -1,0 +1,142 @@
+"""Two-dimensional diffraction tomography in the first Born approximation: the paper's instrument."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from plugstream.grid import Grid, Points
+from plugstream.image_space import ImageSpace
+from plugstream.instruments.base import Attribute, Column, Columns, Data, FixedArray, Instrument
+from plugstream.models.born_geometry import BornGeometry
+from plugstream.registry import Options, register
+
+if TYPE_CHECKING:
+    import torch
+
+    from plugstream.models.base import Model
+
+__all__ = ["Born2D", "BornOptions"]
+
+
+class BornOptions(Options):
+    """What a person can say of the Born model."""
+
+    method: Literal["auto", "dense", "fast"] = Field(
+        "auto", description="by its Green's matrix, through plane waves, or whichever is cheaper"
+    )
+    eps: float | None = Field(
+        None, ge=1e-12, le=1e-3, description="accuracy of the fast method; 1e-5, or 1e-9 in float64, if not given"
+    )
+
+
+@register("instrument", "born-2d", "2D diffraction tomography, first Born approximation", options=BornOptions)
+@dataclass(frozen=True, eq=False)
+class Born2D(Instrument):
+    """What is known of a scattering experiment before its first view: all of a `BornGeometry` but the illuminations.
+
+    Arguments: receivers (receivers, 2), positions in metres, or directions with `far_field`; wavelength in vacuum;
+    grid of pixels; background, a relative permittivity.
+    """
+
+    receivers: Points
+    wavelength: float
+    grid: Grid
+    background: float = 1.0
+    far_field: bool = False
+
+    name: ClassVar[str] = "born-2d"
+    help: ClassVar[str] = "2D diffraction tomography, first Born approximation"
+    data: ClassVar[Data] = Data(
+        ("complex64",),
+        ("receiver",),
+        meaning="scattered field where the incident one is (i/4) H0^(1)(k |r - t|) for the transmitter t, "
+        "exp(i k s . r) for the plane wave s, or what fields says; k = 2 pi sqrt(background) / wavelength. With "
+        "far_field the amplitude A, u ~ A exp(i k r) / sqrt(r)",
+    )
+    columns: ClassVar[tuple[Column, ...]] = (
+        Column("transmitters", "float64", (2,), "m", "x and y of a line source", choice="illumination"),
+        Column("plane_waves", "float64", (2,), "", "direction of a plane wave", choice="illumination"),
+        Column("fields", "complex64", ("y", "x"), "", "incident field on the grid", choice="illumination"),
+        Column(
+            "mask",
+            "bool",
+            ("receiver",),
+            "",
+            "False where a receiver did not record",
+            optional=True,
+            default=True,
+            covers=True,
+        ),
+    )
+    arrays: ClassVar[tuple[FixedArray, ...]] = (
+        FixedArray("receivers", "float64", ("receiver", 2), "m", "x and y of each, or directions with far_field"),
+    )
+    attributes: ClassVar[tuple[Attribute, ...]] = (
+        Attribute("wavelength", float, "m", "in vacuum"),
+        Attribute("background", float, "", "relative permittivity around the object", default=1.0),
+        Attribute("grid", Grid, "m", "the image's pixels"),
+        Attribute("far_field", bool, "", "receivers are directions", default=False),
+    )
+    conventions: ClassVar[dict[str, str]] = {
+        "time": "exp(-i w t), outgoing waves are H0^(1)",
+        "positions": "x, y",
+        "pixels": "row i, column j at x = xc + (j - W // 2) pixel, y = yc + (i - H // 2) pixel",
+    }
+    model_options: ClassVar[type[Options]] = BornOptions
+
+    def __post_init__(self) -> None:
+        checked = self.geometry(plane_waves=np.array([[1.0, 0.0]]))
+        object.__setattr__(self, "receivers", checked.receivers)
+
+    @property
+    def image(self) -> ImageSpace:
+        """Permittivity contrast on the grid."""
+        grid = self.grid
+        spacing = (grid.pixel, grid.pixel)
+        return ImageSpace(grid.shape, spacing=spacing, origin=grid.origin, quantity="permittivity contrast")
+
+    def geometry(self, **views: Any) -> BornGeometry:
+        """The geometry with these views: transmitters, plane_waves or fields, and mask."""
+        return BornGeometry(
+            receivers=self.receivers,
+            wavelength=self.wavelength,
+            grid=self.grid,
+            background=self.background,
+            far_field=self.far_field,
+            **views,
+        )
+
+    @classmethod
+    def of(cls, geometry: BornGeometry) -> Born2D:
+        """The instrument that a geometry's views were taken with."""
+        g = geometry
+        return cls(g.receivers, g.wavelength, g.grid, g.background, g.far_field)
+
+    def check_views(self, columns: Columns) -> dict[str, NDArray[Any]]:
+        """The columns with plane waves at unit length; illuminations that cannot be are refused."""
+        geometry = self.geometry(**columns)
+        return {name: getattr(geometry, name) for name in columns}
+
+    def build_model(
+        self,
+        columns: Columns,
+        n_views: int,
+        options: Any = None,
+        *,
+        device: torch.device,
+        dtype: torch.dtype,
+        previous: Model | None = None,
+    ) -> Model:
+        """The Born model of these views."""
+        from plugstream.models.born import BornModel
+
+        geometry = self.geometry(**columns)
+        if isinstance(previous, BornModel):
+            return previous.grown(geometry)
+        chosen = options or BornOptions()
+        return BornModel(geometry, method=chosen.method, eps=chosen.eps, device=device, dtype=dtype)

@@ -1,0 +1,116 @@
+"""The rooms of the house: a lower one never imports a higher one, and no two files import each other."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import plugstream
+
+HOME = Path(plugstream.__file__).parent
+
+# From low to high; rooms of one row know nothing of each other. A file is in the room whose name it begins with, the
+# longest one.
+ROOMS: list[list[str]] = [
+    ["text", "progress"],
+    ["errors"],
+    ["bounded_json", "rows", "arrays", "files", "_native", "_graphs"],
+    ["capacity", "lines", "tensors", "linalg", "image_space", "grid", "registry", "schedules"],
+    ["eigenvalue_bounds", "drawing", "quality", "runs.images", "runs.tags"],
+    ["models", "denoisers", "sampling", "losses"],
+    ["model_fidelity"],
+    ["fidelity"],
+    ["loss_fidelity", "smooth_fidelity", "theory", "bounds"],
+    ["algorithms"],
+    ["monitors", "verdict"],
+    ["solver"],
+    ["instruments"],
+    ["scans"],
+    ["simulation", "denoising"],
+    ["certificates"],
+    ["entries"],
+    ["consent"],
+    ["settings"],
+    ["scans.importers"],
+    ["recipes"],
+    ["runs"],
+    ["tuning", "training"],
+    ["experiments"],
+    ["cli"],
+]
+
+
+def _modules() -> dict[str, Path]:
+    found = {}
+    for path in HOME.rglob("*.py"):
+        parts = path.relative_to(HOME).with_suffix("").parts
+        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+def _imports(path: Path, modules: dict[str, Path]) -> Iterator[tuple[str, bool]]:
+    """What a file imports of ours, and whether at its top, where a cycle would break it."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    typing = {
+        id(node)
+        for block in ast.walk(tree)
+        if isinstance(block, ast.If) and ast.unparse(block.test) == "TYPE_CHECKING"
+        for node in ast.walk(block)
+    }
+    top = {id(node) for statement in tree.body for node in [statement]}
+    for node in ast.walk(tree):
+        if id(node) in typing or not isinstance(node, ast.ImportFrom | ast.Import):
+            continue
+        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else [node.module or ""]
+        for name in names:
+            if name != "plugstream" and not name.startswith("plugstream."):
+                continue
+            base = name.removeprefix("plugstream").removeprefix(".")
+            inner = [] if isinstance(node, ast.Import) else [f"{base}.{alias.name}".lstrip(".") for alias in node.names]
+            for target in [one for one in inner if one in modules] or [base]:
+                yield target, id(node) in top
+
+
+def _room(module: str) -> int | None:
+    place = [
+        (len(name), row)
+        for row, names in enumerate(ROOMS)
+        for name in names
+        if module == name or module.startswith(f"{name}.")
+    ]
+    return max(place)[1] if place else None
+
+
+def test_every_file_has_a_room() -> None:
+    assert [name for name in _modules() if name not in ("", "__main__") and _room(name) is None] == []
+
+
+def test_no_room_imports_a_higher_one() -> None:
+    modules = _modules()
+    wrong = []
+    for name, path in modules.items():
+        for target, _ in _imports(path, modules):
+            here, there = _room(name), _room(target)
+            if name in ("", "__main__") or target == "" or here is None or there is None:
+                continue
+            if there > here or (there == here and name.split(".")[0] != target.split(".")[0]):
+                wrong.append(f"{name} imports {target}")
+    assert wrong == []
+
+
+def test_no_two_files_import_each_other() -> None:
+    """Over imports at the top of files, which is where a cycle breaks."""
+    modules = _modules()
+    edges = {name: {t for t, top in _imports(path, modules) if top and t != name} for name, path in modules.items()}
+    done: set[str] = set()
+
+    def visit(name: str, path: tuple[str, ...]) -> None:
+        assert name not in path, " -> ".join([*path[path.index(name) :], name])
+        if name not in done:
+            for target in sorted(edges.get(name, ())):
+                visit(target, (*path, name))
+            done.add(name)
+
+    for name in sorted(modules):
+        visit(name, ())
