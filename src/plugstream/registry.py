@@ -2,6 +2,8 @@
 
 An entry is declared where it lives, in a file that imports nothing slow at its top:
 
+    from plugstream.registry import Field, Options, register
+
     class MedianOptions(Options):
         size: int = Field(3, ge=1, description="pixels a side of the window")
 
@@ -27,13 +29,24 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
-from typing import Any, TypeVar
-
-from pydantic import BaseModel, ConfigDict
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from plugstream.errors import InputError
 
-__all__ = ["KINDS", "Entry", "Kind", "Options", "entries", "find", "pattern_of", "register"]
+if TYPE_CHECKING or importlib.util.find_spec("pydantic") is not None:
+    from pydantic import BaseModel, ConfigDict, Field
+else:  # the library does without the command line's packages: options then have their defaults, and are not checked
+
+    class BaseModel:
+        def __init__(self, **values: Any) -> None:
+            self.__dict__.update(values)
+
+    def Field(default: Any = None, **_: Any) -> Any:
+        return default
+
+    ConfigDict = dict
+
+__all__ = ["KINDS", "Entry", "Field", "Kind", "Options", "entries", "find", "pattern_of", "register"]
 
 
 class Options(BaseModel):

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pydantic import Field
-
-from plugstream.registry import Options, register
+from plugstream.registry import Field, Options, register
 
 if TYPE_CHECKING:
     from plugstream.fidelity import Fidelity

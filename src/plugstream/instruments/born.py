@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field
 
 from plugstream.grid import Grid, Points
 from plugstream.image_space import ImageSpace
 from plugstream.instruments.base import Attribute, Column, Columns, Data, FixedArray, Instrument
 from plugstream.models.born_geometry import BornGeometry
-from plugstream.registry import Options, register
+from plugstream.registry import Field, Options, register
 
 if TYPE_CHECKING:
     import torch
