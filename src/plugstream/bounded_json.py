@@ -25,11 +25,13 @@ def load_json(text: bytes, *, most_bytes: int, most_depth: int = 16, most_digits
     """
     if len(text) > most_bytes:
         raise ValueError(f"it has {len(text)} bytes, and {most_bytes} are allowed")
-    bare = _STRING.sub(b'""', text)
-    if bare.count(b"[") + bare.count(b"{") > most_depth and _depth(bare) > most_depth:
-        raise ValueError(f"it is more than {most_depth} lists deep")
-    if re.search(rb"[0-9]{%d}" % (most_digits + 1), bare):
-        raise ValueError(f"it has a number of more than {most_digits} digits")
+    many, long = text.count(b"[") + text.count(b"{") > most_depth, re.compile(rb"[0-9]{%d}" % (most_digits + 1))
+    if many or long.search(text):  # perhaps only within strings
+        bare = _STRING.sub(b'""', text)
+        if _depth(bare) > most_depth:
+            raise ValueError(f"it is more than {most_depth} lists deep")
+        if long.search(bare):
+            raise ValueError(f"it has a number of more than {most_digits} digits")
     try:
         return json.loads(text.decode("utf-8"), parse_constant=_refuse_constant)
     except (ValueError, RecursionError):

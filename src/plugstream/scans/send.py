@@ -20,7 +20,7 @@ from plugstream.scans.geometry import BornGeometry, Setup
 from plugstream.scans.keys import ClientKeys
 from plugstream.scans.link import BehindError, Link
 from plugstream.scans.receive import check_address
-from plugstream.scans.scan import Scan, fingerprint, hashes
+from plugstream.scans.scan import Scan, hashes
 from plugstream.scans.stream import STREAMED, Name, begin, bye, checksum_of, end, view, zmq_module
 from plugstream.scans.sums import read_sums, view_of
 from plugstream.scans.writer import check_views
@@ -265,14 +265,16 @@ def send_scan(
     check_sending(address, rate=rate, timeout=timeout, key=key)
     if all(getattr(scan.geometry, source) is None for source in STREAMED):
         raise InputError("only scans with transmitters or plane waves can be streamed, not those with fields")
-    token = token or _token(scan)
+    content = repr((scan.n_views, hashes(scan, scan.n_views))).encode()  # whoever has all of the scan makes these again
+    name = name or hashlib.sha256(content).hexdigest()[:16]
+    token = token or hashlib.sha256(b"plugstream token of " + content).hexdigest()[:32]
     again = 0
     while True:
         sender = ScanSender(
             address,
             scan.geometry,
             provenance=scan.provenance,
-            name=name or fingerprint(scan),
+            name=name,
             token=token,
             key=key,
             window=window,
@@ -310,17 +312,12 @@ def _send_rest(scan: Scan, sender: ScanSender, rate: float | None, progress: Cal
         while link.waiting >= sender._most:
             pump(_PUMP)
         sender._push(columns)
-        pump(0.0)
+        if rate is not None:
+            pump(0.0)
     sender._push_end()
     while link.waiting:
         pump(_PUMP)
     sender.finish()
-
-
-def _token(scan: Scan) -> str:
-    """A secret that whoever has all of the scan can make again."""
-    content = repr((scan.n_views, hashes(scan, scan.n_views)))
-    return hashlib.sha256(f"plugstream token of {content}".encode()).hexdigest()[:32]
 
 
 def check_sending(

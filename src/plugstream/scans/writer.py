@@ -110,7 +110,10 @@ class ScanWriter:
         if self._complete:
             raise InputError(f"the scan {self.path} is finished; no view can be added")
         sources = {"transmitters": transmitters, "plane_waves": plane_waves, "fields": fields}
-        columns = check_views(self.setup, data, sources, mask, self.appended)
+        self.append_checked(check_views(self.setup, data, sources, mask, self.appended))
+
+    def append_checked(self, columns: dict[str, NDArray[Any]]) -> None:
+        """As `append`, of columns that `check_views` has returned: data first, its source second."""
         source, want = list(columns)[1], columns["data"].shape
         if source == "transmitters" and self.appended == 0:
             warn_of_transmitters(columns[source], self.setup)
