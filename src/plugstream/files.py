@@ -21,6 +21,7 @@ __all__ = [
     "lock_folder",
     "name_target",
     "open_plain",
+    "read_small",
     "sync_folder",
     "write_whole",
 ]
@@ -44,6 +45,15 @@ def name_target(hidden: Path, target: Path) -> Iterator[None]:
         if type(error) is not InputError or str(hidden) not in str(error):
             raise
         raise InputError(str(error).replace(str(hidden), str(target))) from error.__cause__
+
+
+def read_small(path: Path, most: int = 1 << 20) -> str:
+    """The text of a file that a person wrote; one of more bytes, such as a device without end, is an OSError."""
+    with path.open("rb") as file:
+        content = file.read(most + 1)
+    if len(content) > most:
+        raise OSError(f"it has more than {most:,} bytes")
+    return content.decode()
 
 
 def write_whole(path: Path, parts: Iterable[bytes | memoryview]) -> None:

@@ -25,6 +25,7 @@ from plugstream.settings import AlgorithmSettings, ComputeSettings, DenoiserSett
 
 __all__ = [
     "check",
+    "check_precision",
     "check_settings",
     "make_algorithm",
     "make_denoiser",
@@ -35,6 +36,7 @@ __all__ = [
 ]
 
 
+_SINGLE = (1e-17, 1e17)  # a square of these, times what is summed, is within the range of single precision
 # What simulating takes at its peak for each measured value (the data and its noise in double precision) and position.
 _BYTES_A_VALUE, _BYTES_A_POINT = 80, 100
 
@@ -56,6 +58,18 @@ def prepare_device(compute: ComputeSettings) -> tuple[torch.device, torch.dtype]
         if device.index is not None and device.index >= count:
             raise InputError(f"there is no GPU {device.index}: torch sees {count}, numbered from 0")
     return device, {"float32": torch.float32, "float64": torch.float64}[compute.dtype]
+
+
+def check_precision(compute: ComputeSettings, **values: float | None) -> None:
+    """Refuse numbers whose squares leave the range of single precision where that is asked for."""
+    if compute.dtype == "float64":
+        return
+    for name, value in values.items():
+        if value is not None and value != 0 and not _SINGLE[0] <= abs(value) <= _SINGLE[1]:
+            raise InputError(
+                f"{name} = {value:g} is beyond what float32 can compute with, {_SINGLE[0]:g} to {_SINGLE[1]:g}; use "
+                "--dtype float64, or scale the data"
+            )
 
 
 def make_geometry(settings: Settings) -> BornGeometry:
@@ -142,9 +156,12 @@ def make_sampler(settings: SamplerSettings, fidelity: LeastSquares) -> Sampler:
 
 def check_settings(settings: Settings) -> None:
     """Refuse what can be known to fail whatever the scan is, before there is one."""
-    _check_algorithm(settings.algorithm)
+    a, d = settings.algorithm, settings.denoiser
+    _check_algorithm(a)
     prepare_device(settings.compute)
-    make_denoiser(settings.denoiser)
+    low = d.low if isinstance(d.low, float) else None
+    check_precision(settings.compute, sigma=a.sigma, sigma_end=a.sigma_end, lam=a.lam, low=low, high=d.high)
+    make_denoiser(d)
     if settings.scan.follow:
         if settings.sampler.name in ("fixed", "importance"):
             raise InputError(

@@ -19,6 +19,7 @@ from pydantic.fields import FieldInfo
 from plugstream.consent import consented
 from plugstream.denoisers.catalog import CATALOG, check_name
 from plugstream.errors import InputError
+from plugstream.files import read_small
 
 __all__ = ["Settings", "leaves", "parse_assignment", "resolve", "to_toml", "with_low"]
 
@@ -37,10 +38,10 @@ _SWITCH: dict[str, Any] = {"switch": True}
 """A setting that is off unless its flag is there; the flag takes no value."""
 
 
-# Nothing that is measured or computed here comes near these; beyond them squares and products leave the range of single
+# Nothing that is measured or computed here comes near these; beyond them squares and products leave the range of double
 # precision, and counters that of 64 bits.
-_LARGE = 1e15
-_SMALL = 1e-15
+_LARGE, _SMALL = 1e100, 1e-100  # of images and what they are compared with
+_LONG, _SHORT = 1e15, 1e-15  # of lengths, in metres
 _COUNT = 10**12
 _SEEDS = 2**63 - 1
 _THREADS = 1024
@@ -55,13 +56,13 @@ class SimulateSettings(_Section):
 
     picture: str = Field("camera", description="a picture file, or the name of a scikit-image picture")
     size: int = Field(256, ge=8, le=8192, description="pixels a side")
-    width: float = Field(0.18, ge=_SMALL, le=_LARGE, description="width of the image")
+    width: float = Field(0.18, ge=_SHORT, le=_LONG, description="width of the image")
     contrast: float = Field(1.0, ge=_SMALL, le=_LARGE, description="permittivity contrast that white stands for")
-    wavelength: float = Field(6 * 0.18 / 256, ge=_SMALL, le=_LARGE, description="wavelength in vacuum")
-    background: float = Field(1.0, ge=_SMALL, le=_LARGE, description="relative permittivity around the object")
+    wavelength: float = Field(6 * 0.18 / 256, ge=_SHORT, le=_LONG, description="wavelength in vacuum")
+    background: float = Field(1.0, ge=_SHORT, le=_LONG, description="relative permittivity around the object")
     views: int = Field(60, ge=1, le=_COUNT, description="number of transmitters")
     receivers: int = Field(360, ge=1, le=_COUNT, description="number of receivers")
-    radius: float = Field(1.6, ge=_SMALL, le=_LARGE, description="radius of the circle of transmitters and receivers")
+    radius: float = Field(1.6, ge=_SHORT, le=_LONG, description="radius of the circle of transmitters and receivers")
     arc: float = Field(360.0, gt=0, le=360, description="degrees that they cover")
     snr: float = Field(40.0, ge=-200, le=400, description="input SNR in dB", json_schema_extra=_flag("input-snr"))
     seed: int = Field(0, ge=0, le=_SEEDS, description="seed of the noise", json_schema_extra=_flag("noise-seed"))
@@ -293,6 +294,22 @@ def parse_assignment(text: str) -> tuple[str, str, Any]:
     return section, key, parse_value(value.strip())
 
 
+def parse_setting(section: str, key: str, text: str) -> Any:
+    """A setting from the command line; one that is a text, such as a file's name, stays as it was typed."""
+    kind = next((info.annotation for _, k, info in leaves([section]) if k == key), None)
+    if kind is str or set(get_args(kind)) == {str, type(None)}:
+        return text
+    return parse_value(text)
+
+
+def parse_sigma(text: str, *, zero: bool) -> float:
+    """A noise level that is no setting, such as 15/255; `zero` says whether it may be 0."""
+    value = parse_value(text)
+    if type(value) not in (int, float) or not (0 <= value <= _LARGE) or not (zero or value > 0):
+        raise InputError(f"sigma must be a number {'>= 0' if zero else '> 0'} such as 15/255, not {text}")
+    return float(value)
+
+
 def parse_value(text: str) -> Any:
     """A value from the command line: TOML where it can be, a fraction such as 15/255, and else it is text."""
     above, slash, below = text.partition("/")
@@ -323,9 +340,9 @@ def resolve(
     values: dict[str, dict[str, Any]] = {}
     if file is not None:
         try:
-            content = tomllib.loads(file.read_text(encoding="utf-8"))
+            content = tomllib.loads(read_small(file))
         except OSError as error:
-            raise InputError(f"cannot read the settings {file}: {error.strerror}") from error
+            raise InputError(f"cannot read the settings {file}: {error.strerror or error}") from error
         except (ValueError, RecursionError) as error:  # also a number of thousands of digits, lists thousands deep
             raise InputError(f"{file} is not TOML: {error}") from error
         for section, table in content.items():
@@ -343,6 +360,11 @@ def resolve(
             _check_name(section, key)
             if value == "none" and _may_be_none(section, key):
                 table[key] = None
+            if isinstance(value, str) and not _is_unicode(value):
+                raise InputError(
+                    f"setting {section}.{key} = {value!r} holds bytes that are not UTF-8, which cannot be written "
+                    "down; rename the file"
+                )
     try:
         settings = Settings.model_validate(values)
         if settings.scan.follow and "momentum" not in values.get("algorithm", {}):
@@ -355,6 +377,14 @@ def resolve(
         text = first["msg"].removeprefix("Value error, ")
         reason = text[:1].lower() + text[1:]
         raise InputError(f"setting {where} = {first['input']!r} cannot be used: {reason}") from None
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _may_be_none(section: str, key: str) -> bool:

@@ -48,7 +48,9 @@ class Stop(Enum):
     TIME = "the time limit was reached"
     DISTANCE = "the distance to a fixed point fell below its limit"
     DIVERGED = "the image grew without bound; use a smaller step (at most 1/L) or a milder denoiser"
-    NOT_FINITE = "the image became NaN or infinite; use a smaller step (at most 1/L) or check the denoiser"
+    NOT_FINITE = (
+        "the image became NaN or infinite; use a smaller step (at most 1/L), check the denoiser, or use float64"
+    )
     INTERRUPTED = "it was interrupted"
     CALLBACK = "a callback asked for it"
 

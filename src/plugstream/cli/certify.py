@@ -43,11 +43,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(parsed: argparse.Namespace) -> int:
     """Certify a denoiser."""
-    from plugstream.settings import parse_value
+    from plugstream.settings import parse_sigma
 
-    settings, sigma = settings_of(parsed, _PRESETS), parse_value(parsed.sigma)
-    if not isinstance(sigma, int | float) or not 0 < sigma < float("inf"):
-        raise InputError(f"sigma must be a number > 0 such as 15/255, not {parsed.sigma}")
+    settings, sigma = settings_of(parsed, _PRESETS), parse_sigma(parsed.sigma, zero=False)
     if parsed.products < 3 or parsed.size < 8 or parsed.seed < 0:
         raise InputError("--products must be at least 3, --size at least 8 and --seed at least 0")
     import numpy as np

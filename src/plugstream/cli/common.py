@@ -39,9 +39,10 @@ def scan_place(text: str) -> str | Path:
 
 def settings_of(parsed: argparse.Namespace, presets: Sequence[tuple[str, str, Any]] = ()) -> Settings:
     """The settings that the arguments say; `presets` are what the command changes of the defaults."""
-    from plugstream.settings import parse_assignment, parse_value, resolve
+    from plugstream.settings import parse_assignment, parse_setting, resolve
 
-    flags = [(*name.split("."), parse_value(value)) for name, value in vars(parsed).items() if "." in name]
+    named = [(*name.split(".", 1), value) for name, value in vars(parsed).items() if "." in name]
+    flags = [(section, key, parse_setting(section, key, value)) for section, key, value in named]
     assignments = [*flags, *(parse_assignment(text) for text in parsed.set)]
     if parsed.settings is None:  # a file says everything, so that it repeats the run it came from
         assignments = [*presets, *assignments]

@@ -6,7 +6,6 @@ import argparse
 from pathlib import Path
 
 from plugstream.cli.common import say, settings_of
-from plugstream.errors import InputError
 
 # A picture may hold any values, so nothing is clipped unless asked for.
 _DENOISE = (("denoiser", "name", "bm3d"), ("denoiser", "low", None))
@@ -27,22 +26,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(parsed: argparse.Namespace) -> int:
     """Remove noise from a picture."""
-    from plugstream.settings import parse_value
+    from plugstream.settings import parse_sigma
 
-    settings, sigma = settings_of(parsed, _DENOISE), parse_value(parsed.sigma)
-    if not isinstance(sigma, int | float) or not 0 <= sigma < float("inf"):
-        raise InputError(f"sigma must be a number >= 0 such as 15/255, not {parsed.sigma}")
+    settings, sigma = settings_of(parsed, _DENOISE), parse_sigma(parsed.sigma, zero=True)
     from plugstream.denoising import check_sigma, denoise_picture
-    from plugstream.recipes import make_denoiser, prepare_device
+    from plugstream.recipes import check_precision, make_denoiser, prepare_device
     from plugstream.runs.images import check_writable, read_picture, write_picture
 
     device, dtype = prepare_device(settings.compute)
     denoiser = make_denoiser(settings.denoiser)
     pixels, stored = read_picture(parsed.picture)
     check_writable(parsed.out, pixels.ndim, stored)
-    doubt = None if parsed.large_sigma else check_sigma(float(sigma), pixels, stored, parsed.sigma)
+    doubt = None if parsed.large_sigma else check_sigma(sigma, pixels, stored, parsed.sigma)
     if doubt is not None:
         say(f"warning: {doubt}; is it on their scale?")
-    write_picture(parsed.out, denoise_picture(pixels, denoiser, float(sigma), device=device, dtype=dtype), stored)
+    check_precision(settings.compute, sigma=sigma)
+    write_picture(parsed.out, denoise_picture(pixels, denoiser, sigma, device=device, dtype=dtype), stored)
     say(f"wrote {parsed.out}")
     return 0

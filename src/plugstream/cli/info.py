@@ -33,12 +33,12 @@ def run(parsed: argparse.Namespace) -> int:
     import torch
 
     from plugstream.models.born import choose_method
-    from plugstream.scans.importers import describe_file
+    from plugstream.scans.importers import describe_file, import_outlook
     from plugstream.scans.store import open_scan
 
     lines = describe_file(parsed.scan)
     if lines is not None:
-        print("\n".join([f"{parsed.scan}, a file that 'plugstream import' reads", *map(_plain, lines)]))
+        print("\n".join([f"{parsed.scan}: {import_outlook(parsed.scan)}", *map(_plain, lines)]))
         return 0
     scan = open_scan(parsed.scan)
     if scan.n_views == 0:

@@ -119,7 +119,8 @@ def checked_events(path: Path) -> Iterator[tuple[Event, str]]:
     for number, event, check in read_lines(path, _WHAT):
         kind = event.get("event")
         needed = {"event": _text, **(_NEEDED.get(kind, {}) if isinstance(kind, str) else {})}
-        if not all(name in event and right(event[name]) for name, right in needed.items()):
+        told = all(name in event and right(event[name]) for name, right in needed.items())
+        if not (told and _whole(event.get("step", 0))):
             raise InputError(
                 f"line {number} of {_WHAT} {path} cannot be read: it is no event; bring the file back from a copy, or "
                 "start anew"

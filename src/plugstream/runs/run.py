@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import platform
 import sys
@@ -44,10 +45,12 @@ from plugstream.settings import Settings, to_toml, with_low
 from plugstream.solver import Progress, Result, Snapshot, Stop, solve
 from plugstream.text import shell_quote
 
-__all__ = ["Kept", "open_run", "reconstruct", "write_down"]
+__all__ = ["Kept", "is_refusal", "open_run", "reconstruct", "write_down"]
 
 # The report shows a back-projection of this many views at most: of a large scan all of them would take minutes.
 _BACKPROJECTED = 1000
+# Views of a scan that is not in memory that are looked at for the range of its values, and what sums of them may add.
+_RANGED, _ROOM = 8, 100.0
 # Distance and cost of a scan that is not in memory are measured on at most so many views, and about so many bytes.
 _MEASURED, _MEASURED_BYTES = 1000, 32 << 20
 
@@ -65,12 +68,14 @@ def open_run(folder: Path) -> Kept:
     check_plain(folder)
     try:
         content = json.loads((folder / "run.json").read_text(encoding="utf-8"))
+        if not isinstance(content, dict) or not all(isinstance(content.get(name), str) for name in ("scan", "command")):
+            raise ValueError("it must tell scan and command, which are texts")
         where = content["scan"]
         return Kept(where if "://" in where else (folder / where).resolve(), content["command"])
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         raise InputError(f"{folder} is not the folder of a run that had begun: it has no run.json") from None
-    except (OSError, KeyError, TypeError, ValueError) as error:
-        raise InputError(f"run.json of {folder} cannot be read: {error}") from error
+    except (OSError, ValueError, RecursionError) as error:
+        raise InputError(f"run.json of {folder} cannot be read: {error}; bring it back, or start a new run") from error
 
 
 def reconstruct(
@@ -85,8 +90,8 @@ def reconstruct(
 ) -> Result[State]:
     """Reconstruct a scan as the settings say, into a new folder, or an existing one that nobody else writes to.
 
-    A new folder appears with what `plugstream resume` needs already in it, and is gone again where the run fails before
-    its first step.
+    A new folder appears with what `plugstream resume` needs already in it, and is gone again where what was asked for
+    turns out before the first step to be impossible.
 
     Leaves settings.toml (which repeats the run), run.json, events.jsonl, checkpoints, history.csv, result, truth and
     backprojection as PNG, TIFF and NPY, and report.png (or what `run.report` says).
@@ -104,9 +109,10 @@ def reconstruct(
     with whole_folder(folder) as partial:
         write_down(partial, settings, command, _place(source, folder))
     try:
-        return _reconstruct(scan, settings, folder, command, source, go_on, terminal)
-    except Exception:
-        remove_unbegun(folder)
+        return _reconstruct(scan, settings, folder, command, source, go_on, terminal, fresh=True)
+    except InputError as error:
+        if is_refusal(error):
+            remove_unbegun(folder)
         raise
 
 
@@ -135,6 +141,7 @@ def _reconstruct(
     source: str | Path,
     go_on: bool,
     terminal: Terminal | None,
+    fresh: bool = False,
 ) -> Result[State]:
     with lock(folder):
         events = folder / "events.jsonl"
@@ -198,10 +205,11 @@ def _reconstruct(
                 explanation=result.verdict.text,
             )
         except Exception as error:  # of the data, of the disk, of memory, or a mistake of ours: nothing is lost by it
-            begun = go_on or (session.last is not None and session.last.state.k > 0)
-            told = _in_one_line(error, folder, source, begun=begun)
+            if fresh and (session.last is None or session.last.state.k == 0) and is_refusal(error):
+                raise  # nothing could ever go on with it
+            told = _in_one_line(error, folder, source)
             session.keep(str(error if isinstance(error, InputError) else told or repr(error)))
-            if told is None:
+            if told is None or told is error:
                 raise
             raise told from error
         finally:
@@ -259,6 +267,33 @@ class _Session:
             if self.population is not None:
                 self.population.close()
 
+    def _check_range(self, fidelity: LeastSquares) -> None:
+        """Refuse data whose squares, or those of the image that it makes, leave the range of the precision.
+
+        The image is about as large as ||y_i|| / ||H_i||. Of a scan that is not in memory a few views are looked at.
+        """
+        available, most = fidelity.available, fidelity.n_views if self.population is None else _RANGED
+        some = a_few(available, most)
+        if some is None:
+            some = torch.arange(available) if isinstance(available, int) else available
+        rows = self.scan.read(some)
+        rows = (
+            fidelity.model.restrict(rows.to(fidelity.device), some) if isinstance(fidelity.model, BornModel) else rows
+        )
+        size = float(rows.abs().max()) * math.sqrt(rows.shape[-1])
+        sizes = [size]
+        if goes_by_lipschitz(self.settings) and 0 < fidelity.lipschitz_max < math.inf:
+            sizes.append(size / math.sqrt(fidelity.lipschitz_max))
+        limits = torch.finfo(fidelity.dtype)
+        if size > 0 and not all(math.sqrt(limits.tiny) < value < math.sqrt(limits.max) / _ROOM for value in sizes):
+            name = str(fidelity.dtype).removeprefix("torch.")
+            wider = "use --dtype float64, or scale the data" if name == "float32" else "scale the data"
+            raise InputError(
+                f"the data has values of {float(rows.abs().max()):.2g}, and the image would be of about "
+                f"{sizes[-1]:.2g}: their squares are outside the range of {name}, {limits.tiny:.0e} to "
+                f"{limits.max:.0e}; {wider}"
+            )
+
     def _settle_bounds(self, fidelity: LeastSquares) -> None:
         """Ask the data for the lower bound if nobody gave it, once: what it said stays in the settings of the run."""
         d = self.settings.denoiser
@@ -289,6 +324,8 @@ class _Session:
             if self.saved is not None:
                 watch.restore()
         algorithm: Algorithm[State] = made  # type: ignore[assignment]
+        if self.saved is None:
+            self._check_range(fidelity)
         state = algorithm.init()
         gamma, sigma = algorithm.parameters(1)
         # A step that is a number needs no L, which may take longer than the run.
@@ -407,24 +444,26 @@ class _Session:
         self.saved_at = progress.state.k
 
 
-def _in_one_line(error: Exception, folder: Path, source: str | Path, *, begun: bool) -> InputError | None:
-    """What ended a run, with what to do; None for what is not a person's to repair.
+def is_refusal(error: Exception) -> bool:
+    """Whether an error says that what was asked for is wrong, and not that the disk, the memory or the data failed."""
+    failures = (DamagedError, OSError, MemoryError, RuntimeError)
+    return isinstance(error, InputError) and not any(isinstance(e, failures) for e in (error, error.__cause__))
 
-    A run that has not `begun` has nothing to go on from.
-    """
+
+def _in_one_line(error: Exception, folder: Path, source: str | Path) -> InputError | None:
+    """What ended a run, with what to do; None for what is not a person's to repair."""
     resume = f"plugstream resume {shell_quote(folder)}"
-    again = f"go on with '{resume}'" if begun else "start it again"
+    again = f"go on with '{resume}'"
     if not (folder / "run.json").exists():
         return InputError(
             f"the folder {folder} was removed or moved while the run went on; where it is now, 'plugstream resume' "
             "goes on from its last checkpoint, and otherwise start the run again"
         )
     if isinstance(error, DamagedError | OSError) and (gone := _why_unreadable(source)) is not None:
-        moved = f" (with --scan PLACE if it was moved: '{resume} --scan PLACE')" if begun else ""
-        return InputError(f"the scan {source} cannot be read any more: {gone}; bring it back, and {again}{moved}")
+        moved = f"or if it was moved with '{resume} --scan PLACE'"
+        return InputError(f"the scan {source} cannot be read any more: {gone}; bring it back, and {again}, {moved}")
     if isinstance(error, DamagedError):
-        without = f"{resume} --skip-damaged" if begun else "use --skip-damaged"
-        return InputError(f"{error}; to go on without it: {without}")
+        return InputError(f"{error}; to go on without it: {resume} --skip-damaged")
     if isinstance(error, InputError):
         return error
     if isinstance(error, OSError):

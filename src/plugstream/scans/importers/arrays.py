@@ -8,6 +8,7 @@ background, center and far_field may be left out.
 from __future__ import annotations
 
 import difflib
+import re
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -18,12 +19,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plugstream.errors import InputError
+from plugstream.files import read_small
 from plugstream.scans.geometry import Grid, Setup
 from plugstream.scans.layout import SOURCES
+from plugstream.scans.plausible import check_plausible
 from plugstream.scans.scan import check_truth
 from plugstream.scans.writer import ScanWriter, whole_scan
+from plugstream.text import shell_quote
 
-__all__ = ["ARRAYS", "UNITS", "VALUES", "Source", "describe_file", "import_arrays", "read_mapping"]
+__all__ = ["ARRAYS", "UNITS", "VALUES", "Source", "describe_file", "import_arrays", "import_outlook", "read_mapping"]
 
 ARRAYS = ("data", "data_real", "data_imag", "receivers", *SOURCES, "mask", "truth")
 VALUES = ("wavelength", "background", "size", "pixel", "width", "center", "far_field")
@@ -113,9 +117,9 @@ def read_mapping(words: list[str], file: Path | None = None) -> dict[str, Any]:
     mapping: dict[str, Any] = {}
     if file is not None:
         try:
-            mapping = tomllib.loads(file.read_text(encoding="utf-8"))
+            mapping = tomllib.loads(read_small(file))
         except OSError as error:
-            raise InputError(f"cannot read the mapping {file}: {error.strerror}") from error
+            raise InputError(f"cannot read the mapping {file}: {error.strerror or error}") from error
         except (ValueError, RecursionError) as error:  # also a number of thousands of digits, lists thousands deep
             raise InputError(f"{file} is not TOML: {error}") from error
     for word in words:
@@ -148,6 +152,41 @@ def describe_file(path: str | Path) -> list[str] | None:
         return None
     with opener(path) as source:
         return [f"{name}  {shape} {what}" for name, shape, what in source.names()]
+
+
+def import_outlook(path: str | Path) -> str:
+    """What 'plugstream import' can do with a file that `describe_file` knows, in words: all, nothing, or what it needs.
+
+    Arguments: path, as of `describe_file`.
+    """
+    from plugstream.scans.importers import hdf5, npz
+
+    path = Path(path)
+    if path.suffix.lower() in (".exp", ".txt"):
+        return f"'plugstream import fresnel {shell_quote(path)} --frequency GHZ' makes a scan of it"
+    kind = "npz" if path.suffix.lower() == ".npz" else "hdf5"
+    opener: Any = npz.open_npz if kind == "npz" else hdf5.open_hdf5
+    with opener(path) as source:
+        try:
+            check_plausible(_plan(_Lookup(source, {}, None)).setup)
+        except InputError as error:
+            if not any(_may_be_data([(shape, what) for _, shape, what in source.names()])):
+                return (
+                    "'plugstream import' cannot make a scan of it: no array of it can be a scattered field, which is "
+                    "complex, or a real and an imaginary part, of (views, receivers)"
+                )
+            return f"'plugstream import {kind}' makes a scan of it if --map says where in it everything is: {error}"
+    return f"'plugstream import {kind} {shell_quote(path)}' makes a scan of it"
+
+
+def _may_be_data(arrays: list[tuple[tuple[int, ...], str]]) -> Iterator[bool]:
+    """For each array whether it might be the data: complex, records of two, a last axis of two, or one of a pair."""
+    real = [shape for shape, what in arrays if len(shape) == 2 and re.match(r"u?int|float", what)]
+    for shape, what in arrays:
+        numbers = re.match(r"u?int|float", what) is not None
+        yield len(shape) == 2 and ("complex" in what or what.startswith(("[", "{")))
+        yield len(shape) == 3 and shape[-1] == 2 and numbers
+        yield len(shape) == 2 and min(shape) > 2 and numbers and real.count(shape) > 1
 
 
 def open_error(path: Path, error: Exception, kind: str) -> InputError:

@@ -1,0 +1,180 @@
+"""Advice that helps: what is told to do is what can be done."""
+
+from __future__ import annotations
+
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+
+from plugstream import MemoryScan, open_scan
+from plugstream.cli import main
+from plugstream.scans import save_scan
+from plugstream.scans.geometry import ring
+from small_run import SMALL
+
+RUN = ["--sigma", "0.02", "--batch", "4", "--threads", "1", "--checkpoint", "0"]
+
+
+def start(*words: object) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "plugstream", *map(str, words)],
+        stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+def wait_for(path: Path) -> None:
+    deadline = time.monotonic() + 60
+    while not path.exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_a_scan_that_is_moved_while_it_is_streamed_is_told_as_moved(scan, tmp_path):
+    shutil.copytree(scan, tmp_path / "here.zarr")
+    run = tmp_path / "run"
+    words = ["reconstruct", tmp_path / "here.zarr", *RUN, "--in-memory", "0", "--iterations", "100000000", "--out", run]
+    process = start(*words)
+    try:
+        wait_for(run / "checkpoints")
+        (tmp_path / "here.zarr").rename(tmp_path / "there.zarr")
+        _, said = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    last = said.splitlines()[-1]
+    assert process.returncode == 2
+    assert "--skip-damaged" not in said
+    assert "cannot be read any more: there is no scan at" in last
+    assert f"resume {run} --scan PLACE" in last
+    done = max(int(path.name[5:13]) for path in (run / "checkpoints").glob("step-*"))
+    again = ["resume", str(run), "--scan", str(tmp_path / "there.zarr"), "--iterations", str(done + 3)]
+    assert main(again) == 0
+
+
+def test_a_damaged_view_is_still_told_with_skip_damaged(scan, tmp_path, capsys):
+    shutil.copytree(scan, tmp_path / "s.zarr")
+    (shard,) = (path for path in (tmp_path / "s.zarr" / "data" / "c").rglob("*") if path.is_file())
+    content = bytearray(shard.read_bytes())
+    content[100] ^= 1
+    shard.write_bytes(content)
+    words = ["reconstruct", str(tmp_path / "s.zarr"), *RUN, "--in-memory", "0", "--iterations", "60"]
+    assert main([*words, "--out", str(tmp_path / "r")]) == 2
+    assert "--skip-damaged" in capsys.readouterr().err.splitlines()[-1]
+    assert main([*words, "--skip-damaged", "--out", str(tmp_path / "q")]) == 0
+
+
+@pytest.mark.parametrize("scale", [1e30, 1e18, 1e-30])
+@pytest.mark.parametrize("streamed", [False, True])
+def test_data_beyond_the_range_of_float32_is_told_as_that(scan, tmp_path, capsys, scale, streamed):
+    whole = open_scan(scan).load()
+    data = whole.data * (scale / whole.data.abs().max())
+    save_scan(MemoryScan(data, whole.geometry), tmp_path / "s.zarr")
+    words = ["reconstruct", str(tmp_path / "s.zarr"), *RUN, "--iterations", "3", "--out", str(tmp_path / "r")]
+    words += ["--in-memory", "0"] * streamed
+    assert main(words) == 2
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert "range of float32" in last
+    assert "--dtype float64" in last
+    assert "smaller step" not in last
+    assert not (tmp_path / "r").exists()
+    assert main([*words, "--dtype", "float64", "--sigma", str(0.02 * scale)]) == 0  # as it says
+
+
+def test_values_at_masked_receivers_do_not_count(scan, tmp_path):
+    whole = open_scan(scan).load()
+    mask = np.ones(tuple(whole.data.shape), dtype=bool)
+    mask[:, 3] = False
+    data = whole.data.clone()
+    data[:, 3] = 1e30
+    save_scan(MemoryScan(data, replace(whole.geometry, mask=mask)), tmp_path / "s.zarr")
+    words = ["reconstruct", str(tmp_path / "s.zarr"), *RUN, "--iterations", "3", "--out", str(tmp_path / "r")]
+    assert main(words) == 0
+
+
+def test_everything_masked_is_told_as_that(scan, tmp_path, capsys):
+    whole = open_scan(scan).load()
+    mask = np.zeros(tuple(whole.data.shape), dtype=bool)
+    save_scan(MemoryScan(whole.data, replace(whole.geometry, mask=mask)), tmp_path / "s.zarr")
+    assert main(["reconstruct", str(tmp_path / "s.zarr"), *RUN, "--out", str(tmp_path / "r")]) == 2
+    said = capsys.readouterr().err
+    assert "every receiver of every view is masked" in said
+    assert said.count("\n") == 1
+    assert not (tmp_path / "r").exists()
+
+
+@pytest.mark.parametrize("limit", [0, 300, 5000])
+@pytest.mark.parametrize("command", ["simulate", "demo"])
+def test_a_full_disk_is_told_of_the_scan_that_was_asked_for(tmp_path, command, limit):
+    """A limit on the size of files stands for the disk: the first file, the description, the data do not fit."""
+    place = tmp_path / "s.zarr"
+    words = [command, *SMALL, *([] if command == "simulate" else ["--batch", "4", "--out"]), str(place)]
+    words = [*words, "--receivers", "2000"]
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:  # a process of its own, for its limit; torch is loaded already
+        status = 99
+        try:
+            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+            sys.stderr = os.fdopen(write, "w")
+            resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+            status = main(words)
+            sys.stderr.flush()
+        finally:
+            os._exit(status)
+    os.close(write)
+    with os.fdopen(read) as pipe:
+        said = pipe.read()
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 2, said
+    last = said.splitlines()[-1]
+    assert str(place) in last
+    assert "File too large" in last
+    assert ".partial" not in said
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_info_promises_no_import_of_a_file_that_has_no_field(tmp_path, capsys):
+    """As of X-ray projections in the layout of Data Exchange."""
+    with h5py.File(tmp_path / "tooth.h5", "w") as file:
+        file["exchange/data"] = np.zeros((18, 2, 64), dtype=np.float32)
+        file["exchange/data_white"] = np.zeros((10, 2, 64), dtype=np.float32)
+        file["exchange/theta"] = np.zeros(18)
+    assert main(["info", str(tmp_path / "tooth.h5")]) == 0
+    first, *rest = capsys.readouterr().out.splitlines()
+    assert "cannot make a scan of it" in first
+    assert "/exchange/data  (18, 2, 64) float32" in rest
+
+
+def test_info_of_the_real_tooth(shared_data, tmp_path, capsys):
+    file = shared_data / "ct" / "tooth.h5"
+    if not file.exists():
+        pytest.skip(f"there is no {file}")
+    assert main(["info", str(file)]) == 0
+    assert "cannot make a scan of it" in capsys.readouterr().out.splitlines()[0]
+    assert main(["import", "hdf5", str(file), str(tmp_path / "s.zarr"), "--map", "data=/exchange/data"]) == 2
+
+
+def test_info_says_what_import_will_do(tmp_path, capsys, monkeypatch):
+    """The command that it names works; where something is missing it is what import would say."""
+    monkeypatch.chdir(tmp_path)
+    arrays = {"receivers": ring(5, 0.5), "transmitters": ring(4, 0.5), "data": np.ones((4, 5), dtype=np.complex64)}
+    np.savez("a.npz", **arrays, wavelength=0.03, size=16, width=0.1)
+    np.savez("b.npz", **arrays)
+    assert main(["info", "a.npz"]) == 0
+    first = capsys.readouterr().out.splitlines()[0]
+    assert first == "a.npz: 'plugstream import npz a.npz' makes a scan of it"
+    assert main(first.split("'")[1].split()[1:]) == 0
+    assert main(["info", "b.npz"]) == 0
+    first = capsys.readouterr().out.splitlines()[0]
+    assert "if --map says where in it everything is: the image's grid is not given" in first
