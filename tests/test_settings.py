@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 from hypothesis import example, given, strategies as st
 
+from plugstream.cli import main
 from plugstream.errors import InputError
-from plugstream.settings import Settings, leaves, parse_assignment, resolve, to_toml
+from plugstream.settings import Settings, leaves, parse_assignment, parse_setting, resolve, to_toml
+from small_run import SMALL
 
 
 def test_later_ones_win(tmp_path):
@@ -120,3 +122,24 @@ def test_every_setting_is_described_and_flags_are_unique():
         extra = info.json_schema_extra or {}
         flags.append(extra.get("flag", key))
     assert len(flags) == len(set(flags))
+
+
+def test_flags_are_read_as_their_field_wants_them():
+    """A file may be called 10/20 and a picture 2024; numbers, fractions and switches are still read as such."""
+    assert parse_setting("denoiser", "weights", "10/20") == "10/20"
+    assert parse_setting("simulate", "picture", "2024") == "2024"
+    assert parse_setting("algorithm", "sigma", "15/255") == 15 / 255
+    assert parse_setting("algorithm", "step_size", "1/L") == "1/L"
+    assert parse_setting("algorithm", "step_size", "0.5") == 0.5
+    assert parse_setting("scan", "follow", "true") is True
+    settings = resolve(None, [("denoiser", "weights", parse_setting("denoiser", "weights", "none"))])
+    assert settings.denoiser.weights is None
+    assert parse_assignment("simulate.picture=2024") == ("simulate", "picture", "2024")
+
+
+def test_a_picture_may_be_named_by_a_number(tmp_path, monkeypatch, capsys):
+    from PIL import Image
+
+    monkeypatch.chdir(tmp_path)
+    Image.new("L", (24, 24), 90).save(tmp_path / "2024", format="PNG")
+    assert main(["simulate", "s.zarr", "--picture", "2024", *SMALL]) == 0
