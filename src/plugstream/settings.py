@@ -291,7 +291,10 @@ def parse_assignment(text: str) -> tuple[str, str, Any]:
     section, dot, key = path.strip().partition(".")
     if not equals or not dot:
         raise InputError(f"cannot read the setting {text!r}; write section.key=value, such as sampler.batch=10")
-    return section, key, parse_value(value.strip())
+    read = parse_value(value.strip())  # with quotes, as TOML has text, or without
+    if not isinstance(read, str) and section in Settings.model_fields:
+        read = parse_setting(section, key, value.strip())
+    return section, key, read
 
 
 def parse_setting(section: str, key: str, text: str) -> Any:
