@@ -317,7 +317,7 @@ ALL = "data receivers transmitters mask truth"
         ("data receivers mask", {"fields": np.ones((6, 8, 8))}, [], "and the field is complex; store complex numbers"),
         (ALL, {}, ["--unit", "ft"], "there is no unit 'ft'; choose one of m"),
         (ALL, {}, ["--mapping", "none.toml"], "cannot read the mapping none.toml"),
-        (ALL, {}, ["--frequency", "3"], "--frequency is for fresnel files"),
+        (ALL, {}, ["--frequency", "3"], "the wavelength and the frequency are both given; give one of them"),
     ],
 )
 def test_every_mistake_is_one_line(arrays, tmp_path, capsys, kind, keep, change, words, message):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import warnings
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("kind", choices=("fresnel", "hdf5", "npz"), help="what the file is")
     parser.add_argument("file", type=Path, help="the file to read")
     parser.add_argument("out", type=Path, nargs="?", help="the scan to make, by custom ending in .zarr")
-    parser.add_argument("--frequency", type=float, metavar="GHZ", help="of fresnel: which frequency to take")
+    parser.add_argument(
+        "--frequency", type=float, metavar="GHZ", help="which of the file's frequencies to take, in GHz"
+    )
     parser.add_argument("--size", type=int, help="pixels a side of the image to form (64 for fresnel)")
     parser.add_argument("--width", type=float, help="width of the image (0.2 for fresnel)")
     parser.add_argument("--wavelength", type=float, help="wavelength in vacuum, where the file does not tell")
@@ -40,16 +43,23 @@ def run(parsed: argparse.Namespace) -> int:
     """Make a scan from the file of another program or instrument."""
     if parsed.kind == "fresnel":
         return _fresnel(parsed)
-    if parsed.frequency is not None:
-        raise InputError("--frequency is for fresnel files; give --wavelength")
     from plugstream.scans.importers import import_hdf5, import_npz
     from plugstream.scans.importers.arrays import read_mapping
+    from plugstream.scans.store import open_scan
 
     mapping = read_mapping(parsed.map, parsed.mapping)
     mapping |= {name: value for name in _FLAGS if (value := getattr(parsed, name)) is not None}
-    out = parsed.out or Path(f"{parsed.file.stem}.zarr")
-    options: dict[str, Any] = {"unit": parsed.unit, "conjugate": parsed.conjugate}
-    views = (import_hdf5 if parsed.kind == "hdf5" else import_npz)(parsed.file, out, mapping, **options)
+    chosen = "" if parsed.frequency is None else f"-{parsed.frequency:g}GHz"
+    out = parsed.out or Path(f"{parsed.file.stem}{chosen}.zarr")
+    options: dict[str, Any] = {"unit": parsed.unit, "conjugate": parsed.conjugate, "frequency": parsed.frequency}
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", PlugstreamWarning)
+        views = (import_hdf5 if parsed.kind == "hdf5" else import_npz)(parsed.file, out, mapping, **options)
+    for warning in caught:
+        say(f"warning: {warning.message}")
+    provenance = open_scan(out).provenance
+    if "incident_mismatch" in provenance:
+        say(f"calibrated by the incident field: {_mismatch(provenance['incident_mismatch'])}")
     say(f"wrote {out}: {views} views")
     return 0
 
@@ -82,3 +92,9 @@ def _fresnel(parsed: argparse.Namespace) -> int:
     )
     say(f"wrote {out}: {scan.n_views} views; cite {scan.provenance['citation']}")
     return 0
+
+
+def _mismatch(off: Mapping[str, float | None]) -> str:
+    near = off["within_30_degrees"]
+    direct = "" if near is None else f"by {near:.2f} of the modelled one within 30 degrees of the direct line, "
+    return f"it is off {direct}by {off['all_angles']:.2f} over all receivers"

@@ -12,14 +12,11 @@ from numpy.typing import NDArray
 
 from plugstream.errors import InputError, PlugstreamWarning
 from plugstream.scans.geometry import BornGeometry, Grid, Points, ring
+from plugstream.scans.importers.calibration import MISMATCH_LIMIT, NEAR
+from plugstream.scans.importers.frequencies import LIGHT
 from plugstream.scans.scan import MemoryScan
 
 __all__ = ["calibrate", "import_fresnel"]
-
-LIGHT = 299_792_458.0  # metres a second
-# Above this the horns are far from the line source that they are modelled as.
-MISMATCH_LIMIT = 0.4
-NEAR = 30.0  # degrees about the direct line, within which that is judged
 
 Complex = NDArray[np.complex128]
 

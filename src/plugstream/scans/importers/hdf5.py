@@ -15,7 +15,13 @@ __all__ = ["import_hdf5", "is_hdf5", "open_hdf5"]
 
 
 def import_hdf5(
-    path: str | Path, out: str | Path, mapping: Mapping[str, Any], *, unit: str | None = None, conjugate: bool = False
+    path: str | Path,
+    out: str | Path,
+    mapping: Mapping[str, Any],
+    *,
+    unit: str | None = None,
+    conjugate: bool = False,
+    frequency: float | None = None,
 ) -> int:
     """Write a scan from an HDF5 file of any layout, some views at a time, and return the number of views.
 
@@ -24,10 +30,10 @@ def import_hdf5(
 
     Arguments: path of the file; out, the scan to make; mapping from our names to paths such as /entry/data, or
     /entry@name for an attribute, or for values to numbers; unit of all lengths, by default that of their own attribute
-    `units`, or m; conjugate for exp(+i w t).
+    `units`, or m; conjugate for exp(+i w t); frequency in GHz, which of the file's to take.
     """
     with open_hdf5(Path(path)) as source:
-        return import_arrays(source, out, mapping, unit=unit, conjugate=conjugate)
+        return import_arrays(source, out, mapping, unit=unit, conjugate=conjugate, frequency=frequency)
 
 
 def is_hdf5(path: Path) -> bool:

@@ -25,16 +25,18 @@ def import_npz(
     *,
     unit: str | None = None,
     conjugate: bool = False,
+    frequency: float | None = None,
 ) -> int:
     """Write a scan from an NPZ file, and return the number of views.
 
     Holds for files whose arrays fit memory, since an NPZ is read array by array. Nothing is unpickled.
 
     Arguments: path of the file; out, the scan to make; mapping from our names to the file's where they differ, or for
-    values to numbers; unit of all lengths; conjugate for exp(+i w t). See `import_arrays`.
+    values to numbers; unit of all lengths; conjugate for exp(+i w t); frequency in GHz, which of the file's to take.
+    See `import_arrays`.
     """
     with open_npz(Path(path)) as source:
-        return import_arrays(source, out, mapping or {}, unit=unit, conjugate=conjugate)
+        return import_arrays(source, out, mapping or {}, unit=unit, conjugate=conjugate, frequency=frequency)
 
 
 @contextmanager
