@@ -91,22 +91,25 @@ def on_gpu() -> None:
     """Time of one dual iteration on a GPU, fused against the torch form, on random images; needs no scikit-image."""
     fused = tv_triton.serves
 
-    def run(z: Tensor, count: int) -> Callable[[], object]:
+    def run(z: Tensor, count: int, ndim: int = 2) -> Callable[[], object]:
         def call() -> None:
-            TV(tol=0, max_iterations=count)(z, 0.2)
+            TV(tol=0, max_iterations=count, ndim=ndim)(z, 0.2)
             torch.cuda.synchronize()
 
         return call
 
     print(f"time per dual iteration, float32, {torch.cuda.get_device_name()}")
-    for shape in ((256, 256), (8, 256, 256), (512, 512)):
-        z = torch.rand(shape, device="cuda")
+    kinds = [((256, 256), 2), ((8, 256, 256), 2), ((512, 512), 2), ((64, 64, 64), 3), ((128, 128, 128), 3)]
+    for shape, ndim in [*kinds, ((256, 256), 0)]:
+        # The last is a complex image.
+        z = torch.rand(shape, device="cuda", dtype=torch.float32 if ndim else torch.complex64)
+        what, ndim = f"{'' if ndim else 'complex '}{shape}", ndim or 2
         times = []
         for takes in (fused, lambda z, ndim=2: False):
             tv_triton.serves = takes  # which form runs
-            times.append((median_ms(run(z, 110)) - median_ms(run(z, 10))) / 100)
+            times.append((median_ms(run(z, 110, ndim)) - median_ms(run(z, 10, ndim))) / 100)
         tv_triton.serves = fused
-        print(f"{shape!s:>16} fused {times[0]:.4f} ms, torch {times[1]:.4f} ms, {times[1] / times[0]:.1f}x")
+        print(f"{what:>18} fused {times[0]:.4f} ms, torch {times[1]:.4f} ms, {times[1] / times[0]:.1f}x")
 
 
 def to_accuracy() -> None:

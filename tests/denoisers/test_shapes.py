@@ -153,7 +153,8 @@ def test_leading_axes_and_one_sigma_for_each_volume():
     with pytest.raises(InputError, match="sigma has shape"):
         SliceMean(EXACT)(z, torch.ones(3))
     assert SliceMean(EXACT)(noise(0, 4, 4, 4), 1.0).shape == (0, 4, 4, 4)
-    assert Slices(EXACT)(noise(0, 4, 4), 1.0).shape == (0, 4, 4)
+    with pytest.raises(InputError, match="none of them empty"):
+        Slices(EXACT).denoise(noise(0, 4, 4), 1.0)
 
 
 @pytest.mark.parametrize("inner", [TV(tol=1e-6, max_iterations=50_000), ConvexRidge(tol=1e-5)])
@@ -324,14 +325,21 @@ def test_mistakes_are_said_in_one_line():
         (lambda: Slices(Slices(BM3D(), 0), 0), "is for volumes"),
         (lambda: SliceMean(Slices(BM3D(), 0)), "is for volumes"),
         (lambda: Channels(Channels(BM3D())), "takes channels already"),
-        (lambda: Slices(BM3D())(noise(8, 8), 0.1), "a volume has 3 axes"),
+        (lambda: Slices(BM3D())(noise(8, 8), 0.1), "needs 3 axes, D x H x W, none of them empty"),
+        (lambda: SliceMean(BM3D())(noise(8, 8), 0.1), "needs 3 axes"),
+        (lambda: Channels(BM3D())(noise(8, 8), 0.1), "needs 3 axes, channels x H x W"),
+        (lambda: RealImaginary(BM3D())(noise(8, dtype=torch.complex64), 0.1), "needs 2 axes, H x W"),
+        (lambda: Slices(TV()).denoise(noise(8, 8, 8), 0.1, noise(5)), "the warm start has shape"),
+        (lambda: SliceMean(TV()).denoise(noise(8, 8, 8), 0.1, noise(2, 8, 8, 8)), "the warm start has shape"),
+        (lambda: adapt(BM3D(), VOLUME, volume=True), "volume must be"),
         (lambda: SoftThreshold(ndim=4), "2 or 3 spatial axes"),
         (lambda: BM3D()(noise(8, 8, dtype=torch.complex64), 0.1), "takes real images"),
         (lambda: TNRD()(noise(8, 8, dtype=torch.complex64), 0.1), "takes real images"),
         (lambda: NLM()(noise(8, 8, dtype=torch.complex64), 0.1), "takes real images"),
         (lambda: ConvexRidge()(noise(8, 8, dtype=torch.complex64), 0.1), "takes real images"),
         (lambda: Box(0.0)(noise(8, 8, dtype=torch.complex64), 0.1), "cannot be kept"),
-        (lambda: Clipped(Identity())(noise(8, 8, dtype=torch.complex64), 0.1), "cannot be kept"),
+        (lambda: Clipped(Identity())(noise(8, 8, dtype=torch.complex64), 0.1), "takes real images"),
+        (lambda: Clipped(Identity()).denoise(noise(8, 8, dtype=torch.complex64), 0.1), "cannot be kept"),
     ]
     for call, words in cases:
         with pytest.raises(InputError, match=words) as told:

@@ -315,6 +315,14 @@ def test_simple_cases(kind):
     assert tv.value(clean).shape == (2,)
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_is_solved_in_single(dtype):
+    z = noise(5, 6, 7).to(dtype)
+    x, dual = TV(ndim=3).denoise(z, 0.5)  # without a warning that the tolerance was not reached
+    assert x.dtype == dual.dtype == dtype
+    assert torch.equal(x, TV(ndim=3)(z.float(), 0.5).to(dtype))
+
+
 def test_conjugate_views_are_taken_as_they_are():
     z = noise(6, 7, dtype=C128)
     torch.testing.assert_close(TV()(z.conj(), 0.4), TV()(z, 0.4).conj(), atol=1e-12, rtol=0)
@@ -333,7 +341,10 @@ def test_adapt_takes_the_form_of_its_own():
 def test_mistakes_are_said_in_one_line():
     cases = [
         (lambda: TV(ndim=1), "2 or 3 spatial axes"),
-        (lambda: TV(ndim=3)(noise(5, 5), 0.1), "needs at least 3 axes"),
+        (lambda: TV(ndim=3)(noise(5, 5), 0.1), "needs 3 axes, D x H x W"),
+        (lambda: TV(ndim=3).denoise(torch.zeros(2, 0, 6, 3), 0.1), "none of them empty"),
+        (lambda: TV(channels=True).denoise(torch.zeros(0, 6, 3), 0.1), "none of them empty"),
+        (lambda: TV(ndim=3)(torch.ones(3, 3, 3, dtype=torch.int64), 0.1), "floating point or complex"),
         (lambda: TV(low=0.0)(noise(5, 5, dtype=C128), 0.1), "complex values have no order"),
         (lambda: TV(high=1.0).value(noise(5, 5, dtype=C128)), "complex values have no order"),
         (lambda: adapt(TV(low=0.0), (5, 5), complex=True), "complex values have no order"),

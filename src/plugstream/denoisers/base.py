@@ -25,6 +25,7 @@ __all__ = [
     "compose_averaged",
     "per_image",
     "refuse_complex_box",
+    "require_axes",
     "require_real",
     "total",
 ]
@@ -70,8 +71,7 @@ class Denoiser(ABC):
     def __call__(self, image: Array, sigma: Sigma | Array | Sequence[float]) -> Tensor:
         """(..., *image) to (..., *image): (..., H, W), with D before H for volumes and C before these for channels."""
         x = as_tensor("the image", image)
-        if x.ndim < self.axes or 0 in x.shape[x.ndim - self.axes :]:
-            raise InputError(f"the image has shape {tuple(x.shape)}, but needs {self.axes} axes, none of them empty")
+        require_axes(x, self)
         if not self.takes_complex:
             require_real(x, self.describe())
         several = isinstance(sigma, np.ndarray | list | tuple)
@@ -178,6 +178,17 @@ def require_real(image: Tensor, name: str) -> None:
     """An error where the image is complex and the denoiser of this name is for real ones."""
     if image.is_complex():
         raise InputError(f"{name} takes real images; for complex ones use RealImaginary or MagnitudePhase around it")
+
+
+def require_axes(image: Tensor, denoiser: Denoiser) -> None:
+    """An error where a tensor has fewer axes than one image of this denoiser, or an image without pixels."""
+    axes = denoiser.axes
+    if image.ndim < axes or 0 in image.shape[image.ndim - axes :]:
+        kind = " x ".join([*(["channels"] if denoiser.channels else []), *"DHW"[-denoiser.ndim :]])
+        raise InputError(
+            f"the image has shape {tuple(image.shape)}, but {denoiser.describe()} needs {axes} axes, {kind}, none of "
+            "them empty"
+        )
 
 
 def refuse_complex_box(low: float, high: float) -> None:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from plugstream.arrays import accept_arrays
-from plugstream.denoisers.base import Denoiser, Sigma
+from plugstream.denoisers.base import Denoiser, Sigma, require_axes
 from plugstream.denoisers.wrap import as_denoiser
 from plugstream.errors import InputError
 
@@ -76,6 +76,7 @@ class RealImaginary(_Parts):
         return f"{self.denoiser.describe()}, on real and imaginary part{turned}"
 
     def denoise(self, image: Tensor, sigma: Sigma, warm: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+        require_axes(image, self)
         if not image.is_complex():
             return self.denoiser.denoise(image, sigma, warm)
         turn = None
@@ -131,6 +132,7 @@ class MagnitudePhase(_Parts):
         return f"{self.denoiser.describe()}, on magnitude and {self.phase}"
 
     def denoise(self, image: Tensor, sigma: Sigma, warm: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+        require_axes(image, self)
         if not image.is_complex():
             return self.denoiser.denoise(image, sigma, warm)
         last = self._last_axes()

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from plugstream.arrays import accept_arrays
-from plugstream.denoisers.base import Denoiser, Sigma, Wrapper
+from plugstream.denoisers.base import Denoiser, Sigma, Wrapper, require_axes
 from plugstream.denoisers.parts import MagnitudePhase, RealImaginary
 from plugstream.denoisers.wrap import as_denoiser
 from plugstream.errors import InputError
@@ -60,6 +60,7 @@ class Slices(Denoiser):
     def denoise(self, image: Tensor, sigma: Sigma, warm: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
         lead = image.ndim - self.axes
         stack = self._slices(image)
+        _require_warm(warm, image, lead)
         count = stack.shape[lead]
         level = _spread(sigma, count)
         starts = None if warm is None else warm.movedim(self.axis - 3, lead)
@@ -73,8 +74,6 @@ class Slices(Denoiser):
             )
             outs.append(out)
             warms.append(_plain(after, out, self.denoiser.axes))
-        if not outs:
-            return image.clone(), None
         clean = outs[0] if len(outs) == 1 else torch.cat(outs, lead)
         known = [start for start in warms if start is not None]
         after = torch.cat(known, lead).movedim(lead, self.axis - 3) if len(known) == len(warms) else None
@@ -88,16 +87,15 @@ class Slices(Denoiser):
 
     def _slices(self, volume: Tensor) -> Tensor:
         """The slices as leading axis: (..., D, H, W) to (..., N, *slice); a channel axis stays before the last two."""
-        if volume.ndim < self.axes:
-            raise InputError(f"a volume has {self.axes} axes, but the image has shape {tuple(volume.shape)}")
+        require_axes(volume, self)
         return volume.movedim(self.axis - 3, -self.axes)
 
     def _portions(self, stack: Tensor, lead: int) -> list[slice]:
         """Which slices go through the denoiser together."""
         count = stack.shape[lead]
-        each = max(1, stack.numel() // max(1, count))
+        each = max(1, stack.numel() // count)
         size = count if self.stacked else max(1, _PIXELS // each)
-        return [slice(first, first + size) for first in range(0, count, size)] if count else []
+        return [slice(first, first + size) for first in range(0, count, size)]
 
 
 class SliceMean(Denoiser):
@@ -139,7 +137,10 @@ class SliceMean(Denoiser):
         return f"the mean of {self.denoiser.describe()} on the slices along the three axes"
 
     def denoise(self, image: Tensor, sigma: Sigma, warm: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+        require_axes(image, self)
         lead = image.ndim - self.axes
+        if warm is not None and (warm.ndim <= lead or warm.shape[lead] != len(self.views)):
+            raise InputError(f"the warm start has shape {tuple(warm.shape)}, but is one of each direction")
         total, warms = None, []
         for number, view in enumerate(self.views):
             out, after = view.denoise(image, sigma, None if warm is None else warm.select(lead, number))
@@ -184,6 +185,7 @@ class Channels(Denoiser):
         return f"{self.denoiser.describe()}, channel by channel"
 
     def denoise(self, image: Tensor, sigma: Sigma, warm: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+        require_axes(image, self)
         return self.denoiser.denoise(image, _spread(sigma, image.shape[-self.axes]), warm)
 
     @accept_arrays
@@ -220,7 +222,7 @@ def adapt(
     spatial = shape[1:] if channels else shape
     if len(spatial) not in (2, 3) or any(length < 1 for length in shape):
         raise InputError(f"an image has two or three axes, and channels before them if any, not the shape {shape}")
-    if volume not in (None, "mean", 0, 1, 2):
+    if volume not in (None, "mean", 0, 1, 2) or isinstance(volume, bool):
         raise InputError(f"volume must be mean or an axis, 0, 1 or 2, not {volume!r}")
     if parts not in (None, "real-imaginary", "magnitude-phase"):
         raise InputError(f"parts must be real-imaginary or magnitude-phase, not {parts!r}")
@@ -294,6 +296,14 @@ def _large_enough(denoiser: Denoiser, spatial: tuple[int, ...]) -> bool:
 def _require_plane(denoiser: Denoiser, name: str) -> None:
     if denoiser.ndim != 2:
         raise InputError(f"{name} needs a denoiser of images with two axes, but {denoiser.describe()} is for volumes")
+
+
+def _require_warm(warm: Tensor | None, image: Tensor, lead: int) -> None:
+    if warm is not None and (warm.shape[:lead] != image.shape[:lead] or warm.shape[-3:] != image.shape[-3:]):
+        raise InputError(
+            f"the warm start has shape {tuple(warm.shape)}, but must begin with {tuple(image.shape[:lead])} and end "
+            f"with {tuple(image.shape[-3:])}"
+        )
 
 
 def _spread(sigma: Sigma, count: int) -> Sigma:

@@ -12,11 +12,23 @@ import torch
 from torch import Tensor
 
 from plugstream.denoisers import tv_field, tv_native, tv_native_2d, tv_triton
-from plugstream.denoisers.base import AnyShape, Sigma, centre, check_bounds, per_image, refuse_complex_box, total
+from plugstream.denoisers.base import (
+    AnyShape,
+    Sigma,
+    centre,
+    check_bounds,
+    per_image,
+    refuse_complex_box,
+    require_axes,
+    total,
+)
 from plugstream.denoisers.tv_field import differences, differences_adjoint
 from plugstream.errors import InputError, PlugstreamWarning
 
 __all__ = ["TV", "differences", "differences_adjoint"]
+
+# Half precision cannot hold the duality gap to any useful tolerance, so that the iteration is in single.
+_WIDER = {torch.float16: torch.float32, torch.bfloat16: torch.float32, torch.complex32: torch.complex64}
 
 
 @dataclass(frozen=True)
@@ -132,12 +144,17 @@ class TV(AnyShape):
         self, image: Tensor, sigma: Sigma, warm: Tensor | None, *, native: bool | None = None
     ) -> tuple[Tensor, Tensor]:
         """`denoise`, by the native kernel or by the torch form; None takes the first where it can serve."""
-        if image.ndim < self.axes:
-            raise InputError(f"{self.describe()} needs at least {self.axes} axes, not the shape {tuple(image.shape)}")
+        require_axes(image, self)
+        if not (image.is_floating_point() or image.is_complex()):
+            raise InputError(f"TV needs an image of floating point or complex numbers, not {image.dtype}")
         lead, spatial = image.shape[: image.ndim - self.axes], image.shape[image.ndim - self.ndim :]
         shape = (*image.shape[: image.ndim - self.ndim], self.ndim, *spatial)
         if warm is not None and (warm.shape != shape or (warm.is_complex() and not image.is_complex())):
             raise InputError(f"the warm start has shape {tuple(warm.shape)}, but must be {shape}, {image.dtype}")
+        if image.dtype in _WIDER:
+            wide = _WIDER[image.dtype]
+            x, dual = self._solve(image.to(wide), sigma, None if warm is None else warm.to(wide), native=native)
+            return x.to(image.dtype), dual.to(image.dtype)
         parts, coupled = self._parts(image)
         count = math.prod(lead)
         form = (count, parts.shape[len(lead)]) if coupled else (count,)
