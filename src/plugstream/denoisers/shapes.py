@@ -123,14 +123,16 @@ class SliceMean(Denoiser):
         denoiser = as_denoiser(denoiser)
         _require_plane(denoiser, "SliceMean")
         self.denoiser = denoiser
-        self.views = (Slices(denoiser, 0), Slices(denoiser, 1), Slices(denoiser, 2))
+        self.directions = (Slices(denoiser, 0), Slices(denoiser, 1), Slices(denoiser, 2))
         self.channels, self.takes_complex, self.stacked = denoiser.channels, denoiser.takes_complex, denoiser.stacked
         self.min_size = denoiser.min_size
         self.averaged, self.proximal = denoiser.averaged, denoiser.proximal
 
     @property
     def min_shape(self) -> tuple[int, ...]:
-        d, h, w = (max(lengths) for lengths in zip(*(view.min_shape for view in self.views), strict=True))
+        d, h, w = (
+            max(lengths) for lengths in zip(*(direction.min_shape for direction in self.directions), strict=True)
+        )
         return d, h, w
 
     def describe(self) -> str:
@@ -139,16 +141,16 @@ class SliceMean(Denoiser):
     def denoise(self, image: Tensor, sigma: Sigma, warm: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
         require_axes(image, self)
         lead = image.ndim - self.axes
-        if warm is not None and (warm.ndim <= lead or warm.shape[lead] != len(self.views)):
+        if warm is not None and (warm.ndim <= lead or warm.shape[lead] != len(self.directions)):
             raise InputError(f"the warm start has shape {tuple(warm.shape)}, but is one of each direction")
         total, warms = None, []
-        for number, view in enumerate(self.views):
-            out, after = view.denoise(image, sigma, None if warm is None else warm.select(lead, number))
+        for number, direction in enumerate(self.directions):
+            out, after = direction.denoise(image, sigma, None if warm is None else warm.select(lead, number))
             total = out if total is None else total + out
             warms.append(after)
         assert total is not None
         known = [start for start in warms if start is not None]
-        return total / len(self.views), torch.stack(known, lead) if len(known) == len(warms) else None
+        return total / len(self.directions), torch.stack(known, lead) if len(known) == len(warms) else None
 
 
 class Channels(Denoiser):
@@ -276,7 +278,7 @@ def _adapt(
             return whole
         if volume is not None:
             return Slices(inner, volume)
-        along = [view for view in whole.views if _large_enough(view, spatial)]
+        along = [direction for direction in whole.directions if _large_enough(direction, spatial)]
         return along[0] if along else whole  # of which `adapt` says that it is too small
     kind = f"{'volumes' if denoiser.ndim == 3 else 'images'} {'with' if denoiser.channels else 'without'} channels"
     raise InputError(f"{denoiser.describe()} is for {kind}, and there is no adapter to images of shape {spatial}")
