@@ -37,7 +37,7 @@ _HOME = {
         "SoftThreshold",
         "adapt",
     ],
-    "plugstream.errors": ["DamagedError", "InputError", "PlugstreamWarning"],
+    "plugstream.errors": ["DamagedError", "InputError", "PlugstreamWarning", "StorageError"],
     "plugstream.fidelity": ["Fidelity", "LeastSquares"],
     "plugstream.image_space": ["ImageSpace"],
     "plugstream.models": ["BornModel", "FunctionModel", "MatrixModel", "Model", "ModelBase"],
@@ -108,6 +108,7 @@ if TYPE_CHECKING:  # the same names for type checkers and editors; a test keeps 
         DamagedError as DamagedError,
         InputError as InputError,
         PlugstreamWarning as PlugstreamWarning,
+        StorageError as StorageError,
     )
     from plugstream.fidelity import Fidelity as Fidelity, LeastSquares as LeastSquares
     from plugstream.image_space import ImageSpace as ImageSpace

@@ -1,4 +1,9 @@
-"""The errors and warnings a person can cause, each one line that says what was wrong and what to do."""
+"""The errors and warnings a person meets, each one line that says what was wrong and what to do.
+
+There are three kinds: what was asked is wrong (`InputError`), the disk or the network failed (`StorageError`), and data
+is damaged (`DamagedError`). The last two are kinds of the first, so that who wants every one-line error catches that;
+`is_refusal` tells whether it was the request that was wrong.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +11,11 @@ from collections.abc import Mapping
 
 from plugstream.text import one_line
 
-__all__ = ["DamagedError", "InputError", "PlugstreamWarning"]
+__all__ = ["DamagedError", "InputError", "PlugstreamWarning", "StorageError", "is_refusal"]
 
 
 class InputError(ValueError):
-    """Input that cannot be used, found before any work starts.
+    """What was asked is wrong, which is found before any work starts.
 
     Its message is one line whatever it quotes: control characters are escaped, and values of thousands of characters
     shortened.
@@ -20,14 +25,30 @@ class InputError(ValueError):
         super().__init__(one_line(message))
 
 
-class DamagedError(InputError):
-    """Views of a scan that cannot be read: `views` has what is wrong with each."""
+class StorageError(InputError):
+    """The disk or the network failed: the same request may succeed once that is repaired."""
 
-    def __init__(self, where: str, views: Mapping[int, str]) -> None:
-        first = min(views)
-        super().__init__(f"view {first} of {where} cannot be read: {views[first]}")
-        self.views = dict(views)
+
+class DamagedError(InputError):
+    """Data is not as it was written.
+
+    Arguments: where, the scan or array it is in; views, what is wrong with each view that cannot be read. Of what is no
+    scan there are no views, and the first argument is the whole message.
+    """
+
+    def __init__(self, where: str, views: Mapping[int, str] | None = None) -> None:
+        if views:
+            first = min(views)
+            where = f"view {first} of {where} cannot be read: {views[first]}"
+        super().__init__(where)
+        self.views = dict(views or {})
 
 
 class PlugstreamWarning(UserWarning):
     """Something that will probably not do what was meant, though it can be done."""
+
+
+def is_refusal(error: BaseException) -> bool:
+    """Whether an error says that what was asked is wrong, and not that the disk, the memory or the data failed."""
+    failures = (StorageError, DamagedError, OSError, MemoryError, RuntimeError)
+    return isinstance(error, InputError) and not any(isinstance(e, failures) for e in (error, error.__cause__))

@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from plugstream.errors import InputError
+from plugstream.errors import InputError, StorageError
 
 __all__ = [
     "NOT_PLAIN",
@@ -42,9 +42,9 @@ def name_target(hidden: Path, target: Path) -> Iterator[None]:
     try:
         yield
     except InputError as error:
-        if type(error) is not InputError or str(hidden) not in str(error):
+        if type(error) not in (InputError, StorageError) or str(hidden) not in str(error):
             raise
-        raise InputError(str(error).replace(str(hidden), str(target))) from error.__cause__
+        raise type(error)(str(error).replace(str(hidden), str(target))) from error.__cause__
 
 
 def read_small(path: Path, most: int = 1 << 20) -> str:
@@ -157,7 +157,7 @@ def lock_folder(folder: Path, what: str) -> int:
     try:
         handle = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
     except OSError as error:
-        raise InputError(f"cannot write to {what}: {error.strerror}") from error
+        raise StorageError(f"cannot write to {what}: {error.strerror}") from error
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:

@@ -20,7 +20,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from plugstream.errors import InputError
+from plugstream.errors import DamagedError, StorageError
 from plugstream.files import open_plain
 
 __all__ = ["LineWriter", "read_lines"]
@@ -47,7 +47,7 @@ class LineWriter:
         try:
             self._file = _open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT)
         except OSError as error:
-            raise InputError(f"cannot write {what} {path}: {error.strerror}") from error
+            raise StorageError(f"cannot write {what} {path}: {error.strerror}") from error
         try:
             self._end = 0
             for _, _, check, end in _parse(self._file, what, path):
@@ -56,7 +56,7 @@ class LineWriter:
                 self._file.truncate(self._end)
         except OSError as error:
             self._file.close()
-            raise InputError(f"cannot write {what} {path}: {error.strerror}") from error
+            raise StorageError(f"cannot write {what} {path}: {error.strerror}") from error
         except BaseException:
             self._file.close()
             raise
@@ -95,7 +95,7 @@ def read_lines(path: Path, what: str) -> Iterator[tuple[int, dict[str, Any], str
     try:
         file = _open(path, os.O_RDONLY)
     except OSError as error:
-        raise InputError(f"cannot read {what} {path}: {error.strerror}") from error
+        raise StorageError(f"cannot read {what} {path}: {error.strerror}") from error
     with file:
         for number, content, check, _ in _parse(file, what, path):
             yield number, content, check
@@ -113,7 +113,7 @@ def _parse(file: FileIO, what: str, path: Path) -> Iterator[tuple[int, dict[str,
                 return
             content = _unsealed(line, check)
             if content is None:
-                raise InputError(
+                raise DamagedError(
                     f"line {number} of {what} {path} cannot be read: it fails its checksum, or a line before it is "
                     "missing; bring the file back from a copy, or start anew"
                 )

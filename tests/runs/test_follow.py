@@ -248,7 +248,7 @@ def test_waiting_for_views_has_an_end_too(scan, tmp_path):
     assert open_live(live, patient, said.append).n_views == 2  # fewer than a batch, and no more are coming
     shutil.rmtree(live)
     ScanWriter(live, source.geometry).close()
-    with pytest.raises(InputError, match=r"cannot be followed: .*No such file.*; mend that, and start again"):
+    with pytest.raises(InputError, match=r"cannot be followed: .*No such file.*; fix that, and start again"):
         open_live(live, resolve(None, changes), lambda _: shutil.rmtree(live))
 
 
@@ -268,7 +268,7 @@ def test_a_scan_that_is_spoilt_while_it_is_followed_ends_the_run_in_one_line(sca
     thread.join()
     said = capsys.readouterr().err.splitlines()[-1]
     assert "cannot be followed: JSONDecodeError" in said
-    assert said.endswith(f"mend that, and go on with 'plugstream resume {out}'")
+    assert said.endswith(f"fix that, and go on with 'plugstream resume {out}'")
 
 
 def test_what_cannot_be_followed_is_refused(scan, tmp_path, capsys):

@@ -266,7 +266,7 @@ def test_a_disk_that_is_full_when_the_first_mask_comes(tmp_path, monkeypatch):
         writer.append(view(number), position(number))
     with monkeypatch.context() as patched:
         patched.setattr("plugstream.scans.writer.write_whole", full_disk)
-        with pytest.raises(InputError, match=r"No space left on device; mend that, and open it again .* its 4 views"):
+        with pytest.raises(InputError, match=r"No space left on device; fix that, and open it again .* its 4 views"):
             writer.append(view(4), position(4), mask=mask)
     with pytest.raises(InputError, match="is closed"):
         writer.append(view(4), position(4), mask=mask)

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from plugstream.cli.common import RECONSTRUCTION, reconstruct_scan, settings_of, simulate_scan, trust_flag
-from plugstream.errors import InputError
+from plugstream.errors import InputError, is_refusal
 from plugstream.text import shell_quote
 
 # What the demo changes of the defaults; TV at this strength suits a photograph with values from 0 to 1.
@@ -25,7 +25,7 @@ def run(parsed: argparse.Namespace) -> int:
     from plugstream.recipes import check, make_geometry
     from plugstream.runs.folder import free_folder, remove_unbegun, whole_folder
     from plugstream.runs.identity import absolute
-    from plugstream.runs.run import is_refusal, write_down
+    from plugstream.runs.run import write_down
 
     settings = absolute(settings)
     check(settings, make_geometry(settings))

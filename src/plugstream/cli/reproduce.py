@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 from plugstream.cli.common import say
-from plugstream.errors import InputError
+from plugstream.errors import InputError, StorageError
 
 SECTIONS: tuple[str, ...] = ()
 
@@ -67,7 +67,7 @@ def run(parsed: argparse.Namespace) -> int:
         say("stopped; the same command goes on from the last cell")
         return 130
     except OSError as error:
-        raise InputError(f"cannot write to {parsed.out}: {error.strerror or error}") from error
+        raise StorageError(f"cannot write to {parsed.out}: {error.strerror or error}") from error
     return 0
 
 

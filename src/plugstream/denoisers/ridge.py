@@ -14,7 +14,7 @@ from torch import Tensor
 
 from plugstream.denoisers.base import Denoiser, Sigma, per_image, require_real
 from plugstream.denoisers.ridge_prior import Ridges, prox
-from plugstream.errors import InputError, PlugstreamWarning
+from plugstream.errors import InputError, PlugstreamWarning, StorageError
 from plugstream.tensors import load_tensors, save_tensors
 
 __all__ = ["ConvexRidge", "load_ridge", "save_ridge"]
@@ -111,7 +111,7 @@ def save_ridge(path: str | Path, ridges: Ridges, card: Mapping[str, Any]) -> Non
     try:
         save_tensors(Path(path), ridges.state_dict(), {"format": _FORMAT, "card": json.dumps(dict(card))})
     except OSError as error:
-        raise InputError(f"cannot write the ridge weights {path}: {error.strerror}") from error
+        raise StorageError(f"cannot write the ridge weights {path}: {error.strerror}") from error
 
 
 def load_ridge(path: str | Path) -> tuple[Ridges, dict[str, Any]]:

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from plugstream.errors import InputError
+from plugstream.errors import DamagedError, InputError, StorageError
 from plugstream.files import sync_folder
 from plugstream.runs.identity import difference, tools
 from plugstream.solver import Snapshot
@@ -101,8 +101,8 @@ class Checkpoints:
             sync_folder(self.folder)
             self._remove_all_but_the_last(snapshot.state.k)
         except OSError as error:
-            raise InputError(
-                f"cannot write the checkpoint {path}: {error.strerror}; mend that and go on with 'plugstream resume', "
+            raise StorageError(
+                f"cannot write the checkpoint {path}: {error.strerror}; fix that and go on with 'plugstream resume', "
                 "which starts from the last one"
             ) from error
         return path
@@ -127,7 +127,7 @@ class Checkpoints:
                 notes = [f"{text}; going on from an older one" for text in damaged]
                 return replace(saved, notes=[*notes, *saved.notes])
         if damaged:
-            raise InputError(f"{damaged[0]}, and there is no older one; start a new run")
+            raise DamagedError(f"{damaged[0]}, and there is no older one; start a new run")
         return None
 
     def _remove_all_but_the_last(self, step: int) -> None:

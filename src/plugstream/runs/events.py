@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from plugstream.errors import InputError
+from plugstream.errors import DamagedError, StorageError
 from plugstream.lines import LineWriter, read_lines
 
 __all__ = ["Event", "EventLog", "Listener", "checked_events", "measurements", "read_events"]
@@ -102,9 +102,9 @@ class EventLog:
         with contextlib.suppress(OSError):  # what could not be written was told when it was added
             self._lines.close()
 
-    def _unwritten(self, error: OSError) -> InputError:
-        return InputError(
-            f"cannot write the event log {self.path}: {error.strerror}; mend that and go on with 'plugstream resume'"
+    def _unwritten(self, error: OSError) -> StorageError:
+        return StorageError(
+            f"cannot write the event log {self.path}: {error.strerror}; fix that and go on with 'plugstream resume'"
         )
 
 
@@ -121,7 +121,7 @@ def checked_events(path: Path) -> Iterator[tuple[Event, str]]:
         needed = {"event": _text, **(_NEEDED.get(kind, {}) if isinstance(kind, str) else {})}
         told = all(name in event and right(event[name]) for name, right in needed.items())
         if not (told and _whole(event.get("step", 0))):
-            raise InputError(
+            raise DamagedError(
                 f"line {number} of {_WHAT} {path} cannot be read: it is no event; bring the file back from a copy, or "
                 "start anew"
             )

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from plugstream.errors import InputError
+from plugstream.errors import InputError, StorageError
 from plugstream.files import NOT_PLAIN, hidden_place, lock_folder, name_target, sync_folder, write_whole
 from plugstream.runs.events import read_events
 
@@ -39,7 +39,7 @@ def whole_folder(path: Path) -> Iterator[Path]:
             partial.rename(path)
         sync_folder(path.parent)
     except OSError as error:
-        raise InputError(f"cannot make the output folder {path}: {error.strerror or error}") from error
+        raise StorageError(f"cannot make the output folder {path}: {error.strerror or error}") from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)
 
@@ -125,4 +125,4 @@ def write_text(path: Path, text: str) -> None:
         write_whole(path, [text.encode()])
         sync_folder(path.parent)
     except OSError as error:
-        raise InputError(f"cannot write {path}: {error.strerror}") from error
+        raise StorageError(f"cannot write {path}: {error.strerror}") from error

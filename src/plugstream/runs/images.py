@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from plugstream.arrays import Array, as_tensor
-from plugstream.errors import InputError
+from plugstream.errors import InputError, StorageError
 from plugstream.files import write_whole
 from plugstream.image_space import ImageSpace
 from plugstream.runs.tags import png_tags, points_up, tiff_tags
@@ -183,4 +183,4 @@ def write_picture(path: Path, pixels: NDArray[np.float64], stored: np.dtype[Any]
     try:
         write_whole(path, [_encode(kind, out)])
     except OSError as error:
-        raise InputError(f"cannot write {path}: {error.strerror or error}") from error
+        raise StorageError(f"cannot write {path}: {error.strerror or error}") from error

@@ -21,7 +21,7 @@ import torch
 from plugstream import __version__
 from plugstream.algorithms import ADMM, Algorithm, ProximalGradient, State
 from plugstream.bounds import prefer_bounds
-from plugstream.errors import DamagedError, InputError, PlugstreamWarning
+from plugstream.errors import DamagedError, InputError, PlugstreamWarning, StorageError, is_refusal
 from plugstream.fidelity import LeastSquares
 from plugstream.models.born import BornModel
 from plugstream.monitors import PSNR, SNR, SSIM, Cost, Distance, Monitor
@@ -45,7 +45,7 @@ from plugstream.settings import Settings, to_toml, with_low
 from plugstream.solver import Progress, Result, Snapshot, Stop, solve
 from plugstream.text import shell_quote
 
-__all__ = ["Kept", "is_refusal", "open_run", "reconstruct", "write_down"]
+__all__ = ["Kept", "open_run", "reconstruct", "write_down"]
 
 # The report shows a back-projection of this many views at most: of a large scan all of them would take minutes.
 _BACKPROJECTED = 1000
@@ -188,8 +188,8 @@ def _reconstruct(
             try:
                 write_results(folder, scan, settings, result, backprojection, [str(result.verdict), *notes])
             except OSError as error:
-                raise InputError(
-                    f"cannot write the results to {folder}: {error.strerror or error}; mend that, and "
+                raise StorageError(
+                    f"cannot write the results to {folder}: {error.strerror or error}; fix that, and "
                     f"'plugstream resume {shell_quote(folder)}' writes them"
                 ) from error
             log.add(
@@ -444,30 +444,24 @@ class _Session:
         self.saved_at = progress.state.k
 
 
-def is_refusal(error: Exception) -> bool:
-    """Whether an error says that what was asked for is wrong, and not that the disk, the memory or the data failed."""
-    failures = (DamagedError, OSError, MemoryError, RuntimeError)
-    return isinstance(error, InputError) and not any(isinstance(e, failures) for e in (error, error.__cause__))
-
-
 def _in_one_line(error: Exception, folder: Path, source: str | Path) -> InputError | None:
     """What ended a run, with what to do; None for what is not a person's to repair."""
     resume = f"plugstream resume {shell_quote(folder)}"
     again = f"go on with '{resume}'"
     if not (folder / "run.json").exists():
-        return InputError(
+        return StorageError(
             f"the folder {folder} was removed or moved while the run went on; where it is now, 'plugstream resume' "
             "goes on from its last checkpoint, and otherwise start the run again"
         )
     if isinstance(error, DamagedError | OSError) and (gone := _why_unreadable(source)) is not None:
         moved = f"or if it was moved with '{resume} --scan PLACE'"
-        return InputError(f"the scan {source} cannot be read any more: {gone}; bring it back, and {again}, {moved}")
-    if isinstance(error, DamagedError):
-        return InputError(f"{error}; to go on without it: {resume} --skip-damaged")
+        return StorageError(f"the scan {source} cannot be read any more: {gone}; bring it back, and {again}, {moved}")
+    if isinstance(error, DamagedError) and error.views:
+        return DamagedError(f"{error}; to go on without it: {resume} --skip-damaged")
     if isinstance(error, InputError):
         return error
     if isinstance(error, OSError):
-        return InputError(f"{error.filename or source}: {error.strerror or error}; fix that, and {again}")
+        return StorageError(f"{error.filename or source}: {error.strerror or error}; fix that, and {again}")
     # torch raises RuntimeError for the CPU's memory, and a kind of it for a GPU's.
     if isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in str(error):
         return InputError(f"there is not enough memory; free some, or use a smaller batch, and {again}")

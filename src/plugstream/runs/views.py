@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from plugstream.errors import InputError
+from plugstream.errors import DamagedError, InputError, StorageError
 from plugstream.fidelity import LeastSquares
 from plugstream.models.born import BornModel
 from plugstream.recipes import check, check_settings, make_model
@@ -169,7 +169,7 @@ class Population:
         if not self.follow or over or step <= self._known_until or now - self._looked < _LOOK:
             return
         self._looked = now
-        if _refresh(self.scan, f"mend that, and go on with 'plugstream resume {self.log.path.parent}'"):
+        if _refresh(self.scan, f"fix that, and go on with 'plugstream resume {self.log.path.parent}'"):
             self._news = now
         views, before = self.scan.n_views, self.record
         patience = self.settings.scan.patience
@@ -279,7 +279,7 @@ def _wait_for_views(scan: StoredScan, least: int, say: Callable[[str], None], pa
         say(f"waiting for the first {least} views of {scan.path}; Ctrl-C ends this")
     while scan.n_views < least and not scan.complete:
         time.sleep(_LOOK)
-        if _refresh(scan, "mend that, and start again"):
+        if _refresh(scan, "fix that, and start again"):
             continue
         if patience is not None and time.monotonic() - scan.changed > patience:
             if scan.n_views == 0:
@@ -293,4 +293,5 @@ def _refresh(scan: StoredScan, then: str) -> bool:
         return scan.refresh()
     except Exception as error:  # a file that is gone, JSON that is none, and all that a distant store may raise
         what = str(error) if isinstance(error, InputError | OSError) else repr(error)
-        raise InputError(f"the scan {scan.path} cannot be followed: {what}".splitlines()[0] + f"; {then}") from error
+        kind = DamagedError if isinstance(error, DamagedError) else StorageError
+        raise kind(f"the scan {scan.path} cannot be followed: {what}".splitlines()[0] + f"; {then}") from error

@@ -20,7 +20,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from plugstream.errors import InputError
+from plugstream.errors import InputError, StorageError
 from plugstream.files import sync_folder
 from plugstream.scans.stream import zmq_module
 
@@ -114,7 +114,7 @@ def make_keys(folder: str | Path, client: str = "instrument") -> list[Path]:
         for place in (folder, known.parent):
             sync_folder(place)
     except OSError as error:
-        raise InputError(f"cannot write keys to {folder}: {error.strerror or error}") from error
+        raise StorageError(f"cannot write keys to {folder}: {error.strerror or error}") from error
     return [server, secret, known] if new else [secret, known]
 
 

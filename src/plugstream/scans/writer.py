@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 
-from plugstream.errors import InputError
+from plugstream.errors import InputError, StorageError
 from plugstream.files import hidden_place, lock_folder, name_target, sync_folder, write_whole
 from plugstream.progress import report
 from plugstream.scans.chunks import ChunkReader, Layout, encode_shard
@@ -80,7 +80,7 @@ class ScanWriter:
             else:
                 self._create(setup, provenance or {}, truth, views_per_shard)
         except OSError as error:
-            raise InputError(f"cannot write the scan {self.path}: {error.strerror or error}") from error
+            raise StorageError(f"cannot write the scan {self.path}: {error.strerror or error}") from error
 
     @property
     def committed(self) -> int:
@@ -170,7 +170,7 @@ class ScanWriter:
         except OSError as error:
             self.close()
             raise _UnwrittenError(
-                f"cannot write the scan {self.path}: {error.strerror or error}; mend that, and open it again to go on "
+                f"cannot write the scan {self.path}: {error.strerror or error}; fix that, and open it again to go on "
                 f"after its {self.committed} views"
             ) from error
 
@@ -392,12 +392,12 @@ def whole_scan(target: Path) -> Iterator[Path]:
         partial.rename(target)
     except (OSError, _UnwrittenError) as error:
         cause = error.__cause__ if isinstance(error, _UnwrittenError) else error
-        raise InputError(f"cannot write the scan {target}: {getattr(cause, 'strerror', None) or cause}") from error
+        raise StorageError(f"cannot write the scan {target}: {getattr(cause, 'strerror', None) or cause}") from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)
 
 
-class _UnwrittenError(InputError):
+class _UnwrittenError(StorageError):
     """The disk did not take what was to be written."""
 
 

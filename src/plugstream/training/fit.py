@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from plugstream.errors import InputError
+from plugstream.errors import InputError, StorageError
 from plugstream.tensors import load_tensors, save_tensors
 
 __all__ = ["Training", "fit"]
@@ -60,7 +60,7 @@ class Training:
         try:
             save_tensors(path, tensors, about)
         except OSError as error:
-            raise InputError(f"cannot write the checkpoint {path}: {error.strerror}") from error
+            raise StorageError(f"cannot write the checkpoint {path}: {error.strerror}") from error
 
     @torch.no_grad()
     def load(self, path: Path) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from plugstream.errors import InputError
+from plugstream.errors import InputError, StorageError
 from plugstream.tuning.search import worst_if_nan
 
 __all__ = ["Journal"]
@@ -35,7 +35,7 @@ class Journal:
         try:
             text = path.read_bytes() if path.exists() else b""
         except OSError as error:
-            raise InputError(f"cannot read the journal {path}: {error.strerror}") from error
+            raise StorageError(f"cannot read the journal {path}: {error.strerror}") from error
         whole = text[: text.rfind(b"\n") + 1]
         try:
             first, *lines = [json.loads(line) for line in whole.splitlines()] or [None]
@@ -50,7 +50,7 @@ class Journal:
             try:
                 os.truncate(path, len(whole))  # a line that followed would be lost with what is left of this one
             except OSError as error:
-                raise InputError(f"cannot write the journal {path}: {error.strerror}") from error
+                raise StorageError(f"cannot write the journal {path}: {error.strerror}") from error
         if not whole:
             self._add({"about": about})
 
@@ -89,7 +89,7 @@ class Journal:
             finally:
                 os.close(handle)
         except OSError as error:
-            raise InputError(
+            raise StorageError(
                 f"cannot write the journal {self.path}: {error.strerror}; it keeps its {len(self)} evaluations, from "
                 "which the same command goes on"
             ) from error

@@ -14,7 +14,7 @@ from plugstream.denoisers.base import Denoiser, Sigma, per_image, require_real
 from plugstream.denoisers.tnrd import native, triton_form
 from plugstream.denoisers.tnrd.files import load_models, save_model
 from plugstream.denoisers.tnrd.model import ReactionDiffusion
-from plugstream.errors import InputError
+from plugstream.errors import InputError, StorageError
 
 __all__ = ["TNRD"]
 
@@ -88,7 +88,7 @@ class TNRD(Denoiser):
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise InputError(f"cannot make the folder {folder}: {error.strerror}") from error
+            raise StorageError(f"cannot make the folder {folder}: {error.strerror}") from error
         for model in self.models:
             save_model(model, folder / f"sigma={model.sigma:g}.safetensors")
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from plugstream.denoisers.tnrd.influence import BUMPS, CENTRES, PRECISION
 from plugstream.denoisers.tnrd.model import ReactionDiffusion
-from plugstream.errors import InputError
+from plugstream.errors import InputError, StorageError
 from plugstream.tensors import load_tensors, save_tensors
 
 __all__ = ["load_card", "load_models", "save_model"]
@@ -63,7 +63,7 @@ def save_model(model: ReactionDiffusion, path: str | Path, card: Mapping[str, An
     try:
         save_tensors(path, tensors, about)
     except OSError as error:
-        raise InputError(f"cannot write the TNRD model {path}: {error.strerror}") from error
+        raise StorageError(f"cannot write the TNRD model {path}: {error.strerror}") from error
 
 
 def load_card(path: str | Path) -> dict[str, Any]:
