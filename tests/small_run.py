@@ -20,3 +20,9 @@ def same_run(one: Path, other: Path) -> None:
 
 def content(folder: Path) -> dict[str, bytes]:
     return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
+
+
+def with_all_views(words: list[str]) -> list[str]:
+    """The words of a command with all views in every step, instead of a batch."""
+    kept = [word for before, word in zip(["", *words], words, strict=False) if "--batch" not in (before, word)]
+    return [*kept, "--sampler", "all"]

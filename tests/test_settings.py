@@ -143,3 +143,47 @@ def test_a_picture_may_be_named_by_a_number(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     Image.new("L", (24, 24), 90).save(tmp_path / "2024", format="PNG")
     assert main(["simulate", "s.zarr", "--picture", "2024", *SMALL]) == 0
+
+
+def test_a_section_has_the_options_of_its_entry_and_no_others():
+    assert not hasattr(resolve(None, [("sampler", "name", "all")]).sampler, "batch")
+    assert resolve(None, [("sampler", "name", "all"), ("sampler", "seed", 3)]).sampler.seed == 3
+    with pytest.raises(InputError, match=r"the sampler all has no use for batch; .* choose uniform or epochs"):
+        resolve(None, [("sampler", "batch", 4), ("sampler", "name", "all")])
+    with pytest.raises(ValueError, match="no use for batch"):
+        Settings(sampler={"name": "all", "batch": 4})
+
+
+def test_options_of_the_entry_in_a_file_are_left_out_where_another_is_typed(tmp_path):
+    file = tmp_path / "s.toml"
+    file.write_text('[sampler]\nname = "epochs"\nbatch = 5\nseed = 2\n')
+    assert resolve(file, [("sampler", "name", "all")]).sampler.model_dump() == {"name": "all", "seed": 2}
+    assert resolve(file, [("sampler", "name", "shifted")]).sampler.batch == 5
+    with pytest.raises(InputError, match="no use for batch"):
+        resolve(file, [("sampler", "name", "all"), ("sampler", "batch", 5)])
+    file.write_text('[sampler]\nname = "all"\nbatch = 5\n')
+    with pytest.raises(InputError, match="no use for batch"):
+        resolve(file)
+
+
+def test_presets_are_for_entries_that_have_them():
+    presets = [("sampler", "batch", 3)]
+    assert resolve(None, presets=presets).sampler.batch == 3
+    assert resolve(None, [("sampler", "name", "all")], presets=presets).sampler.name == "all"
+
+
+def test_flags_are_those_of_the_entry_that_is_chosen(capsys, tmp_path):
+    def shown(*words: str) -> str:
+        with pytest.raises(SystemExit):
+            main(["reconstruct", *words, "--help"])
+        return capsys.readouterr().out
+
+    file = tmp_path / "s.toml"
+    file.write_text('[sampler]\nname = "all"\n')
+    assert "--batch" in shown()
+    for words in (["--sampler", "all"], ["--sampler=all"], ["--set", "sampler.name=all"], ["--settings", str(file)]):
+        assert "--batch" not in shown(*words)
+        assert "--seed" in shown(*words)
+    assert "--batch" in shown("--settings", str(file), "--sampler", "epochs")
+    assert main(["reconstruct", "s.zarr", "--sigma", "1", "--sampler", "all", "--batch", "3"]) == 2
+    assert "the sampler all has no use for batch" in capsys.readouterr().err

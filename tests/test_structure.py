@@ -30,6 +30,7 @@ ROOMS: list[list[str]] = [
     ["simulation", "denoising"],
     ["certificates"],
     ["entries"],
+    ["choices"],
     ["consent"],
     ["settings"],
     ["scans.importers"],

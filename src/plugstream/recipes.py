@@ -17,7 +17,8 @@ from plugstream.errors import InputError
 from plugstream.fidelity import LeastSquares
 from plugstream.models.born import BornModel, choose_method
 from plugstream.progress import report
-from plugstream.sampling import All, Epochs, Fixed, Importance, Sampler, Shifted, Uniform, evenly_spaced
+from plugstream.registry import entries
+from plugstream.sampling import Sampler
 from plugstream.scans.geometry import BornGeometry, Grid
 from plugstream.scans.plausible import check_plausible
 from plugstream.schedules import Geometric, OverL, at, parse_step
@@ -142,16 +143,8 @@ def _load_guide(path: str) -> Tensor:
 
 def make_sampler(settings: SamplerSettings, fidelity: LeastSquares) -> Sampler:
     """The sampler."""
-    batch, views = settings.batch, fidelity.n_views
-    if settings.name == "all":
-        return All()
-    if settings.name == "fixed":
-        return Fixed(tuple(evenly_spaced(batch, views).tolist()))
-    if settings.name == "shifted":
-        return Shifted(batch)
-    if settings.name == "importance":
-        return Importance(batch, fidelity.lipschitz_views, settings.seed)
-    return Epochs(batch, settings.seed) if settings.name == "epochs" else Uniform(batch, settings.seed)
+    made: Sampler = settings.build(fidelity)
+    return made
 
 
 def check_settings(settings: Settings) -> None:
@@ -163,10 +156,11 @@ def check_settings(settings: Settings) -> None:
     check_precision(settings.compute, sigma=a.sigma, sigma_end=a.sigma_end, lam=a.lam, low=low, high=d.high)
     make_denoiser(d)
     if settings.scan.follow:
-        if settings.sampler.name in ("fixed", "importance"):
+        if not settings.sampler.entry.facts.get("grows", False):
+            others = [entry.name for entry in entries("sampler").values() if entry.facts.get("grows", False)]
             raise InputError(
-                f"the sampler {settings.sampler.name} cannot take views that are still to come; follow with uniform, "
-                "epochs, shifted or all"
+                f"the sampler {settings.sampler.name} cannot take views that are still to come; follow with "
+                f"{', '.join(others[:-1])} or {others[-1]}"
             )
         if settings.algorithm.name == "pgm" and settings.algorithm.gradient != "plain":
             raise InputError(
@@ -188,8 +182,8 @@ def check(settings: Settings, geometry: BornGeometry) -> None:
     if min(shape) < denoiser.min_size:
         name, least = settings.denoiser.name, denoiser.min_size
         raise InputError(f"the image is {shape[0]} x {shape[1]}, but {name} needs at least {least} pixels a side")
-    batch, views = settings.sampler.batch, geometry.n_views
-    if not settings.scan.follow and settings.sampler.name != "all" and batch > views:
+    batch, views = settings.sampler.views, geometry.n_views
+    if not settings.scan.follow and batch is not None and batch > views:
         raise InputError(f"a batch of {batch} views was asked for, but the scan has {views}; use a smaller --batch")
 
 

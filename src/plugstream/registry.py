@@ -122,6 +122,15 @@ class Entry:
         """The first module that it needs and that is not installed, None where all are."""
         return next((name for name in self.needs if importlib.util.find_spec(name) is None), None)
 
+    def make(self, name: str, options: Options, *parts: Any, **more: Any) -> Any:
+        """What `build` makes of the options and what its kind is built from.
+
+        Arguments: name, as it was asked for, which the entry of a pattern is handed as `name=`.
+        """
+        if ":" in self.name:
+            more["name"] = name
+        return self.build(options, *parts, **more)
+
     def check_installed(self) -> None:
         """Refuse an entry that cannot be built here for want of a package."""
         if (name := self.missing) is not None:

@@ -7,21 +7,23 @@ This module knows pydantic and nothing of torch, so that mistakes are found befo
 from __future__ import annotations
 
 import difflib
+import itertools
 import json
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, SerializeAsAny, ValidationError, field_validator
 from pydantic.fields import FieldInfo
 
+from plugstream.choices import Choice, every_field, fields_of, refuse_foreign, section_class, validator
 from plugstream.consent import consented
 from plugstream.denoisers.catalog import CATALOG, check_name
 from plugstream.errors import InputError
 from plugstream.files import read_small
 
-__all__ = ["Settings", "leaves", "parse_assignment", "resolve", "to_toml", "with_low"]
+__all__ = ["Settings", "all_leaves", "choice_of", "leaves", "parse_assignment", "resolve", "to_toml", "with_low"]
 
 
 def _flag(name: str) -> dict[str, Any]:
@@ -110,14 +112,18 @@ class AlgorithmSettings(_Section):
     distance_limit: float | None = Field(None, gt=0, description="stop at this relative distance to a fixed point")
 
 
-class SamplerSettings(_Section):
+class SamplerSettings(Choice):
     """Which views each step uses."""
 
-    name: Literal["all", "fixed", "uniform", "epochs", "shifted", "importance"] = Field(
-        "uniform", description="how views are drawn", json_schema_extra=_flag("sampler")
-    )
-    batch: int = Field(10, ge=1, le=_COUNT, description="views in a step")
-    seed: int = Field(0, ge=0, le=_SEEDS, description="seed of the draws")
+    kind = "sampler"
+    name: str = Field("uniform", description="how views are drawn", json_schema_extra=_flag("sampler"))
+    seed: int = Field(0, ge=0, le=_SEEDS, description="seed of what is drawn: views, and full passes of svrg")
+
+    @property
+    def views(self) -> int | None:
+        """How many views a step has, None for all or where the sampler says no number."""
+        batch: int | None = getattr(self, "batch", None)
+        return batch
 
 
 class DenoiserSettings(_Section):
@@ -267,7 +273,9 @@ class Settings(_Section):
 
     simulate: SimulateSettings = SimulateSettings()
     algorithm: AlgorithmSettings = AlgorithmSettings()
-    sampler: SamplerSettings = SamplerSettings()
+    sampler: Annotated[SerializeAsAny[SamplerSettings], validator(SamplerSettings)] = Field(
+        default_factory=SamplerSettings.of
+    )
     denoiser: DenoiserSettings = DenoiserSettings()
     monitor: MonitorSettings = MonitorSettings()
     compute: ComputeSettings = ComputeSettings()
@@ -275,17 +283,44 @@ class Settings(_Section):
     run: RunSettings = RunSettings()
 
 
-def leaves(sections: Iterable[str]) -> Iterator[tuple[str, str, FieldInfo]]:
-    """(section, key, field) of every setting in these sections."""
+def section_of(section: str) -> type[BaseModel]:
+    """The model of a section, of a choice what all its entries have in common."""
+    made = Settings.model_fields[section].annotation
+    assert isinstance(made, type)
+    assert issubclass(made, BaseModel)
+    return made
+
+
+def choice_of(section: str) -> type[Choice] | None:
+    """The model of a section that chooses an entry, None for others."""
+    made = section_of(section)
+    return made if issubclass(made, Choice) else None
+
+
+def leaves(sections: Iterable[str], names: Mapping[str, str] | None = None) -> Iterator[tuple[str, str, FieldInfo]]:
+    """(section, key, field) of every setting in these sections.
+
+    Arguments: names, of the entries that choice sections have; the default ones where they are not said.
+    """
     for section in sections:
-        kind = Settings.model_fields[section].annotation
-        assert isinstance(kind, type)
-        assert issubclass(kind, BaseModel)
-        for key, info in kind.model_fields.items():
+        kind, choice = section_of(section), choice_of(section)
+        fields: Mapping[str, FieldInfo] = kind.model_fields
+        if choice is not None:
+            fields = fields_of(choice, (names or {}).get(section, kind.model_fields["name"].default))
+        for key, info in fields.items():
             yield section, key, info
 
 
-def parse_assignment(text: str) -> tuple[str, str, Any]:
+def all_leaves(sections: Iterable[str]) -> Iterator[tuple[str, str, FieldInfo]]:
+    """(section, key, field) of every setting that any entry has in these sections."""
+    for section in sections:
+        choice = choice_of(section)
+        fields = section_of(section).model_fields.items() if choice is None else every_field(choice)
+        for key, info in fields:
+            yield section, key, info
+
+
+def parse_assignment(text: str, names: Mapping[str, str] | None = None) -> tuple[str, str, Any]:
     """Read `section.key=value`; the value is TOML where it can be, and else it is text."""
     path, equals, value = text.partition("=")
     section, dot, key = path.strip().partition(".")
@@ -293,16 +328,22 @@ def parse_assignment(text: str) -> tuple[str, str, Any]:
         raise InputError(f"cannot read the setting {text!r}; write section.key=value, such as sampler.batch=10")
     read = parse_value(value.strip())  # with quotes, as TOML has text, or without
     if not isinstance(read, str) and section in Settings.model_fields:
-        read = parse_setting(section, key, value.strip())
+        read = parse_setting(section, key, value.strip(), names)
     return section, key, read
 
 
-def parse_setting(section: str, key: str, text: str) -> Any:
+def parse_setting(section: str, key: str, text: str, names: Mapping[str, str] | None = None) -> Any:
     """A setting from the command line; one that is a text, such as a file's name, stays as it was typed."""
-    kind = next((info.annotation for _, k, info in leaves([section]) if k == key), None)
+    kind = _annotation(section, key, names)
     if kind is str or set(get_args(kind)) == {str, type(None)}:
         return text
     return parse_value(text)
+
+
+def _annotation(section: str, key: str, names: Mapping[str, str] | None) -> Any:
+    """The type of a setting: of the entry that is chosen, and else of the first that has it."""
+    fields = itertools.chain(leaves([section], names), all_leaves([section]))
+    return next((info.annotation for _, k, info in fields if k == key), None)
 
 
 def parse_sigma(text: str, *, zero: bool) -> float:
@@ -330,12 +371,20 @@ def parse_value(text: str) -> Any:
 
 
 def resolve(
-    file: Path | None = None, assignments: Iterable[tuple[str, str, Any]] = (), *, trust: bool = False
+    file: Path | None = None,
+    assignments: Iterable[tuple[str, str, Any]] = (),
+    *,
+    presets: Iterable[tuple[str, str, Any]] = (),
+    trust: bool = False,
 ) -> Settings:
     """Defaults, then the TOML file, then the assignments (section, key, value), checked as a whole.
 
     What the file asks to run or to unpickle is refused unless it is trusted (`plugstream.consent`); assignments are
     what a person typed, and need no more consent.
+
+    `presets` are defaults of a command, for where there is no file, which says everything. Of them, and of the file
+    where another entry was typed than it names, the options that the chosen entry does not have are left out; any
+    other option that it does not have is refused.
 
     The text "none" means nothing where a setting may be left out; TOML has no other word for it. A run that follows a
     scan takes many steps with few views, for which momentum is bounded unless another one is asked for.
@@ -354,14 +403,27 @@ def resolve(
                 raise InputError(f"{section!r} in {file} must be a section: write [{section}] and its keys below")
             values[section] = dict(table)
     from_file = {(section, key) for section, table in values.items() for key in table}
+    before = {section: table.get("name") for section, table in values.items()}
+    preset, typed = set(), set()
+    for section, key, value in presets if file is None else ():
+        values.setdefault(section, {})[key] = value
+        preset.add((section, key))
     for section, key, value in assignments:
         _check_name(section, key)
         values.setdefault(section, {})[key] = value
         from_file.discard((section, key))
+        preset.discard((section, key))
+        typed.add((section, key))
     for section, table in values.items():
-        for key, value in table.items():
+        for key in table:
             _check_name(section, key)
-            if value == "none" and _may_be_none(section, key):
+        if (choice := choice_of(section)) is not None:
+            default = choice.model_fields["name"].default
+            overruled = (section, "name") in typed and table["name"] != (before.get(section) or default)
+            free = preset | from_file if overruled else preset
+            _settle_choice(section, choice, table, {key for s, key in free if s == section})
+        for key, value in table.items():
+            if value == "none" and _may_be_none(section, key, table.get("name")):
                 table[key] = None
             if isinstance(value, str) and not _is_unicode(value):
                 raise InputError(
@@ -390,8 +452,24 @@ def _is_unicode(text: str) -> bool:
     return True
 
 
-def _may_be_none(section: str, key: str) -> bool:
-    return any(type(None) in get_args(info.annotation) for _, k, info in leaves([section]) if k == key)
+def _settle_choice(section: str, choice: type[Choice], table: dict[str, Any], free: set[str]) -> None:
+    """Refuse an entry that is not there and options that it does not have, but leave out those that nobody asked for.
+
+    Arguments: table, of the section, changed in place; free, its keys that are defaults or meant for another entry.
+    """
+    name = table.get("name", choice.model_fields["name"].default)
+    try:
+        mine = section_class(choice, name).model_fields
+    except InputError as error:
+        raise InputError(f"setting {section}.name = {name!r} cannot be used: {error}") from None
+    for key in free - set(mine):
+        del table[key]
+    refuse_foreign(choice, name, table)
+
+
+def _may_be_none(section: str, key: str, name: str | None) -> bool:
+    names = {} if name is None else {section: name}
+    return any(type(None) in get_args(info.annotation) for _, k, info in leaves([section], names) if k == key)
 
 
 def with_low(settings: Settings, low: float | None) -> Settings:
@@ -407,7 +485,8 @@ def to_toml(settings: Settings, header: str = "") -> str:
     lines = [f"# {line}" for line in header.splitlines()]
     for section, table in settings.model_dump(exclude={"denoiser": {"unpickle"}}).items():
         lines += ["", f"[{section}]"]
-        lines += [f"{key} = {_toml_value(value)}" for key, value in table.items()]
+        keys = [key for _, key, _ in leaves([section], {section: table.get("name", "")}) if key in table]
+        lines += [f"{key} = {_toml_value(table[key])}" for key in keys]
     return "\n".join(lines).lstrip("\n") + "\n"
 
 
@@ -422,7 +501,7 @@ def _toml_value(value: Any) -> str:
 
 def _check_name(section: str, key: str | None = None) -> None:
     """Refuse a name that is not a setting, with the nearest one that is."""
-    known = {f"{s}.{k}" for s, k, _ in leaves(Settings.model_fields)}
+    known = {f"{s}.{k}" for s, k, _ in all_leaves(Settings.model_fields)}
     given = section if key is None else f"{section}.{key}"
     if given in known or (key is None and section in Settings.model_fields):
         return

@@ -33,8 +33,8 @@ def scan():
 
 FALLING = ["--step", "100/L", "--step-end", "10/L", "--sigma-end", "0.01", "--sigma-steps", "5"]
 VARIANTS = {
-    "saga": ["--gradient", "saga", "--restart", "residual", "--step", "0.5/L"],
-    "svrg": ["--gradient", "svrg", "--refresh", "0.4", "--restart", "gradient"],
+    "saga": ["--batch", "3", "--gradient", "saga", "--restart", "residual", "--step", "0.5/L"],
+    "svrg": ["--batch", "3", "--gradient", "svrg", "--refresh", "0.4", "--restart", "gradient"],
     "hqs": ["--algorithm", "hqs", "--sampler", "all", *FALLING],
 }
 
@@ -43,7 +43,7 @@ VARIANTS = {
 def test_stopped_and_resumed_is_the_same_to_the_bit(scan, tmp_path, monkeypatch, name):
     monkeypatch.chdir(tmp_path)
     save_scan(scan, tmp_path / "scan.zarr")
-    common = ["reconstruct", "scan.zarr", "--sigma", "0.03", "--batch", "3", *VARIANTS[name]]
+    common = ["reconstruct", "scan.zarr", "--sigma", "0.03", *VARIANTS[name]]
     assert main([*common, "--iterations", "9", "--out", "whole"]) == 0
     assert main([*common, "--iterations", "4", "--out", "halves"]) == 0
     assert main(["resume", "halves", "--iterations", "9"]) == 0

@@ -32,6 +32,7 @@ from plugstream.errors import PlugstreamWarning
 from plugstream.runs.events import read_events
 from plugstream.schedules import Geometric
 from plugstream.verdict import Verdict, judge
+from small_run import with_all_views
 
 F64 = torch.float64
 
@@ -304,7 +305,7 @@ def test_a_stuck_run_says_so_everywhere_and_has_status_3(scan, tmp_path, capsys,
     """An upper bound below every value that the data asks for; a batch's noise may move it a little."""
     out = tmp_path / "run"
     words = ["reconstruct", str(scan), "--out", str(out), *RUN, "--iterations", "12", "--every", "2"]
-    words += ["--sampler", sampler]
+    words = with_all_views(words) if sampler == "all" else [*words, "--sampler", sampler]
     assert main([*words, "--high", "0", "--low", "none"]) == 3
     assert "verdict: stuck at its start" in capsys.readouterr().err
     assert stop_of(out)["verdict"] == "stuck at its start"

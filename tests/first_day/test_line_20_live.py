@@ -18,6 +18,7 @@ from plugstream.runs.report import _draw_curves
 from plugstream.runs.views import Past, Record, open_live, read_past, wait_for_batch
 from plugstream.sampling import Epochs, OnceEach, Shifted, Uniform
 from plugstream.settings import resolve
+from small_run import with_all_views
 from streaming import ANY, SMALL, TOKEN, acquiring, assert_same, make_scan, receiving
 
 
@@ -253,7 +254,7 @@ def test_a_scan_that_ends_early_is_used_whole_and_resumed_to_the_bit(scan, tmp_p
     again = tmp_path / "again"
     assert main([*words[:3], str(again), *words[4:]]) == 0
     assert np.array_equal(np.load(out / "result.npy"), np.load(again / "result.npy"))
-    assert main([*words[:3], str(tmp_path / "whole"), *words[4:], "--sampler", "all"]) == 0
+    assert main(with_all_views([*words[:3], str(tmp_path / "whole"), *words[4:]])) == 0
     curves = [[e["values"] for e in measurements(run / "events.jsonl")][:3] for run in (out, tmp_path / "whole")]
     for one, other in zip(*curves, strict=True):  # the same as all views in every step
         assert one == pytest.approx(other, rel=1e-3, abs=1e-9)

@@ -21,6 +21,7 @@ from plugstream.errors import DamagedError, InputError
 from plugstream.runs.events import measurements, read_events
 from plugstream.runs.views import Record, open_live, read_past
 from plugstream.settings import resolve
+from small_run import with_all_views
 
 PLAYER = Path(__file__).parents[1] / "play_scan.py"
 SMALL = ["--size", "24", "--views", "24", "--receivers", "30", "--radius", "0.4", "--wavelength", "0.03"]
@@ -121,7 +122,8 @@ def test_a_fast_scan_and_a_finished_one_are_followed(scan, tmp_path):
     assert reconstruct(live, tmp_path / "run", "--follow") == 0
     assert player.wait() == 0
     assert records(tmp_path / "run")[-1].views == 24
-    assert reconstruct(live, tmp_path / "again", "--follow", "--sampler", "all") == 0
+    words = ["reconstruct", str(live), "--out", str(tmp_path / "again"), *RUN, "--follow"]
+    assert main(with_all_views(words)) == 0
     (record,) = records(tmp_path / "again")
     assert (record.views, record.ended) == (24, True)
 

@@ -15,6 +15,7 @@ from plugstream.cli import main
 from plugstream.runs.events import measurements, read_events
 from plugstream.runs.watch import theory_of
 from plugstream.theory import bound
+from small_run import with_all_views
 
 BACKWARDS = """
 import torch
@@ -31,7 +32,7 @@ def run(scan, tmp_path):
     def reconstruct(name: str, *flags: str, watch: bool = True) -> tuple[int, Path]:
         words = ["reconstruct", str(scan), "--sigma", "0.05", "--momentum", "none", "--batch", "4", "--threads", "1"]
         words += ["--out", str(tmp_path / name), *flags, *(["--watch-theory"] if watch else [])]
-        return main(words), tmp_path / name
+        return main(with_all_views(words) if "all" in flags else words), tmp_path / name
 
     return reconstruct
 

@@ -3,6 +3,7 @@
 A command is a module of this package, imported when it is used, with
 
     SECTIONS: the sections of the settings that become flags,
+    PRESETS: what it changes of their defaults, if anything,
     add_arguments(parser): the arguments it has besides, and
     run(parsed) -> int: what it does, and its exit status.
 """
@@ -20,18 +21,15 @@ from collections.abc import Callable, Sequence
 from importlib import import_module
 from keyword import iskeyword
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, get_args
+from typing import Any, NoReturn
 
 from plugstream import __version__
-from plugstream.cli.common import TRUST_HELP
 from plugstream.cli.faults import check_room_to_start, explain
+from plugstream.cli.flags import add_settings
 from plugstream.cli.heartbeat import keep_informed
 from plugstream.cli.streams import give_up, open_standard_streams, steady_streams
 from plugstream.errors import InputError, PlugstreamWarning
 from plugstream.text import one_line
-
-if TYPE_CHECKING:
-    from pydantic.fields import FieldInfo
 
 __all__ = ["main"]
 
@@ -144,7 +142,7 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
         if name == wanted:  # describing settings needs pydantic, so only for the command that is used
             module = _module(name)
             module.add_arguments(command)
-            _add_settings(command, module.SECTIONS)
+            add_settings(command, module.SECTIONS, arguments, getattr(module, "PRESETS", ()))
     _check_words(arguments)
     parsed: argparse.Namespace = parser.parse_args(arguments)
     for value in vars(parsed).values():
@@ -173,42 +171,6 @@ def _check_path(path: Path) -> None:
 
 def _module(command: str) -> Any:
     return import_module(f"plugstream.cli.{command}" + "_" * iskeyword(command))  # `import` is no name for a module
-
-
-def _add_settings(parser: argparse.ArgumentParser, sections: Sequence[str]) -> None:
-    if not sections:
-        return
-    from plugstream.settings import leaves
-
-    parser.add_argument("--settings", type=Path, metavar="FILE.toml", help="read settings from this file")
-    parser.add_argument(
-        "--set", action="append", default=[], metavar="SECTION.KEY=VALUE", help="change one setting, by its full name"
-    )
-    if "denoiser" in sections:
-        parser.add_argument("--trust", action="store_true", help=TRUST_HELP)
-    else:  # nothing that a file could name is run
-        parser.set_defaults(trust=True)
-    groups = {section: parser.add_argument_group(f"[{section}]") for section in sections}
-    for section, key, info in leaves(sections):
-        extra = info.json_schema_extra if isinstance(info.json_schema_extra, dict) else {}
-        flag = str(extra.get("flag", key)).replace("_", "-")
-        short = [f"--{extra['short']}"] if "short" in extra else []
-        value: dict[str, Any] = {"action": "store_const", "const": "true"} if extra.get("switch") else {"metavar": "X"}
-        groups[section].add_argument(
-            f"--{flag}",
-            *short,
-            dest=f"{section}.{key}",
-            default=argparse.SUPPRESS,
-            help=_help(info).replace("%", "%%"),
-            **value,
-        )
-
-
-def _help(info: FieldInfo) -> str:
-    """What a setting is, what it may be where that is a choice, and its default."""
-    choices = [str(choice) for choice in get_args(info.annotation) if isinstance(choice, str)]
-    text = f"{info.description}: {', '.join(choices)}" if choices else f"{info.description}"
-    return text if info.default is None else f"{text} ({info.default})"
 
 
 class _Parser(argparse.ArgumentParser):

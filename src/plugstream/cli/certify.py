@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from plugstream.settings import Settings
 
 # The denoiser itself, without a projection before it; and TV as exactly as its constants need to be known.
-_PRESETS = (
+PRESETS = (
     ("denoiser", "low", None),
     ("denoiser", "tol", 1e-5),
     ("denoiser", "max_iterations", 20_000),
@@ -45,7 +45,7 @@ def run(parsed: argparse.Namespace) -> int:
     """Certify a denoiser."""
     from plugstream.settings import parse_sigma
 
-    settings, sigma = settings_of(parsed, _PRESETS), parse_sigma(parsed.sigma, zero=False)
+    settings, sigma = settings_of(parsed, PRESETS), parse_sigma(parsed.sigma, zero=False)
     if parsed.products < 3 or parsed.size < 8 or parsed.seed < 0:
         raise InputError("--products must be at least 3, --size at least 8 and --seed at least 0")
     import numpy as np

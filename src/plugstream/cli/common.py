@@ -42,11 +42,9 @@ def settings_of(parsed: argparse.Namespace, presets: Sequence[tuple[str, str, An
     from plugstream.settings import parse_assignment, parse_setting, resolve
 
     named = [(*name.split(".", 1), value) for name, value in vars(parsed).items() if "." in name]
-    flags = [(section, key, parse_setting(section, key, value)) for section, key, value in named]
-    assignments = [*flags, *(parse_assignment(text) for text in parsed.set)]
-    if parsed.settings is None:  # a file says everything, so that it repeats the run it came from
-        assignments = [*presets, *assignments]
-    return resolve(parsed.settings, assignments, trust=parsed.trust)
+    flags = [(section, key, parse_setting(section, key, value, parsed.names)) for section, key, value in named]
+    assignments = [*flags, *(parse_assignment(text, parsed.names) for text in parsed.set)]
+    return resolve(parsed.settings, assignments, presets=presets, trust=parsed.trust)
 
 
 def trust_flag(settings: Settings, source: str | Path | None = None) -> str:

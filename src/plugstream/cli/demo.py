@@ -10,7 +10,7 @@ from plugstream.errors import InputError, is_refusal
 from plugstream.text import shell_quote
 
 # What the demo changes of the defaults; TV at this strength suits a photograph with values from 0 to 1.
-_DEMO = (("algorithm", "sigma", 0.016), ("sampler", "name", "shifted"))
+PRESETS = (("algorithm", "sigma", 0.016), ("sampler", "name", "shifted"))
 SECTIONS: tuple[str, ...] = ("simulate", *RECONSTRUCTION)
 
 
@@ -21,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(parsed: argparse.Namespace) -> int:
     """Simulate a scan of a picture and reconstruct it online."""
-    settings = settings_of(parsed, _DEMO)
+    settings = settings_of(parsed, PRESETS)
     from plugstream.recipes import check, make_geometry
     from plugstream.runs.folder import free_folder, remove_unbegun, whole_folder
     from plugstream.runs.identity import absolute

@@ -8,7 +8,7 @@ from pathlib import Path
 from plugstream.cli.common import say, settings_of
 
 # A picture may hold any values, so nothing is clipped unless asked for.
-_DENOISE = (("denoiser", "name", "bm3d"), ("denoiser", "low", None))
+PRESETS = (("denoiser", "name", "bm3d"), ("denoiser", "low", None))
 SECTIONS: tuple[str, ...] = ("denoiser", "compute")
 
 
@@ -28,7 +28,7 @@ def run(parsed: argparse.Namespace) -> int:
     """Remove noise from a picture."""
     from plugstream.settings import parse_sigma
 
-    settings, sigma = settings_of(parsed, _DENOISE), parse_sigma(parsed.sigma, zero=True)
+    settings, sigma = settings_of(parsed, PRESETS), parse_sigma(parsed.sigma, zero=True)
     from plugstream.denoising import check_sigma, denoise_picture
     from plugstream.recipes import check_precision, make_denoiser, prepare_device
     from plugstream.runs.images import check_writable, read_picture, write_picture

@@ -16,13 +16,13 @@ __all__ = ["BatchOptions", "DrawOptions"]
 class BatchOptions(Options):
     """Of samplers that take a few views a step, by a rule."""
 
-    batch: int = Field(10, ge=1, description="views in a step")
+    batch: int = Field(10, ge=1, le=10**12, description="views in a step")
 
 
 class DrawOptions(BatchOptions):
     """Of samplers that draw views at random."""
 
-    seed: int = Field(0, ge=0, lt=2**128, description="seed of the draws")
+    seed: int = Field(0, ge=0, lt=2**63, description="seed of the draws")
 
 
 @register("sampler", "uniform", "independent views, with replacement: the paper's", options=DrawOptions, grows=True)

@@ -115,7 +115,7 @@ def title_of(settings: Settings, left_out: str = "") -> str:
     else:
         name = f"PnP-{'SGD' if a.gradient == 'plain' else a.gradient.upper()}"
         name += "" if a.momentum == "none" else ", accelerated"
-    views = "all views" if s.name == "all" else f"{s.batch} views a step ({s.name})"
+    views = "all views" if s.name == "all" else f"{s.views or 'some'} views a step ({Path(s.name).name})"
     return f"{name}, {Path(settings.denoiser.name).name}, {views}{left_out}"
 
 

@@ -315,7 +315,8 @@ class _Session:
             log.add("note", text=fidelity.model.describe())
         made = make_algorithm(settings, fidelity)
         if population is not None:
-            drawn = made.sampler if settings.sampler.name == "all" else OnceEach(made.sampler, settings.sampler.batch)
+            batch = settings.sampler.views
+            drawn = made.sampler if batch is None else OnceEach(made.sampler, batch)
             sampler = Announced(drawn, population.source.expect, settings.scan.ahead)
             made = replace(made, sampler=sampler)
         watch = self.watch = Watch.over(made, settings, log) if settings.monitor.watch_theory else None

@@ -270,7 +270,7 @@ def wait_for_batch(scan: StoredScan, settings: Settings, say: Callable[[str], No
 
 def _least(settings: Settings) -> int:
     """How many views a run that follows a scan begins with."""
-    return 1 if settings.sampler.name == "all" else settings.sampler.batch
+    return settings.sampler.views or 1
 
 
 def _wait_for_views(scan: StoredScan, least: int, say: Callable[[str], None], patience: float | None) -> None:

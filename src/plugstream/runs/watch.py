@@ -188,7 +188,7 @@ class Watch:
             theta=theta,
             proved=known is not None,
             gamma=self.algorithm.parameters(1)[0],
-            batch=None if self.settings.sampler.name == "all" else self.settings.sampler.batch,
+            batch=self.settings.sampler.views,
             nu=0.0 if self.settings.sampler.name == "all" else math.sqrt(max(0.0, float(nu2.max()))),
             distance=float(torch.linalg.vector_norm(result.state.image)),  # from x^0 = 0
             unmet=self._unmet(result),

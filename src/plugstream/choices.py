@@ -1,0 +1,118 @@
+"""Sections of the settings that choose an entry of the registry: common fields and the entry's own options, flat.
+
+    [sampler]
+    name = "uniform"   # the entry
+    seed = 0           # common to all samplers
+    batch = 10         # an option of this one
+
+`name` tells the sections of a kind apart, as in a discriminated union; its members are the entries of the registry,
+those of other packages among them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import cache
+from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, create_model
+from pydantic.fields import FieldInfo
+
+from plugstream.errors import InputError
+from plugstream.registry import Entry, Options, entries, find
+
+__all__ = ["Choice", "every_field", "fields_of", "is_marked", "pick", "refuse_foreign", "section_class"]
+
+
+class Choice(BaseModel):
+    """A section that chooses an entry: a subclass says of which kind, and what all its entries have in common."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+    kind: ClassVar[str]
+
+    name: str
+
+    @property
+    def entry(self) -> Entry:
+        """The entry that is chosen; a file's is that of the pattern."""
+        return find(self.kind, self.name)
+
+    @property
+    def options(self) -> Options:
+        """The entry's own options."""
+        return self.entry.options(**{key: getattr(self, key) for key in self.entry.options.model_fields})
+
+    def build(self, *parts: Any, **more: Any) -> Any:
+        """What the entry builds from its options and `parts`, which depend on the kind."""
+        self.entry.check_installed()
+        return self.entry.make(self.name, self.options, *parts, **more)
+
+    @classmethod
+    def of(cls, **values: Any) -> Self:
+        """A section with these values, of the entry that `name` says; the default one without."""
+        made: Self = pick(cls, values)
+        return made
+
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any: ...  # the options of the entry
+
+
+def pick(base: type[Choice], value: Any) -> Any:
+    """The section that a table of settings describes, checked by its entry; anything else as it is."""
+    if not isinstance(value, Mapping):
+        return value
+    name = value.get("name", base.model_fields["name"].default)
+    refuse_foreign(base, name, value)
+    return section_class(base, name).model_validate(value)
+
+
+def validator(base: type[Choice]) -> BeforeValidator:
+    """For the field of a model: tables become the section of the entry that they name."""
+    return BeforeValidator(lambda value: pick(base, value))
+
+
+def section_class(base: type[Choice], name: Any) -> type[Choice]:
+    """The model of a section with this entry: the common fields, and its options behind them."""
+    if not isinstance(name, str):
+        raise InputError(f"the name of a {base.kind} is text")
+    return _combine(base, find(base.kind, name).options)
+
+
+@cache
+def _combine(base: type[Choice], options: type[Options]) -> type[Choice]:
+    bases: Any = (base, options)
+    made: Any = create_model(base.__name__, __base__=bases, __module__=base.__module__)
+    return cast("type[Choice]", made)
+
+
+def fields_of(base: type[Choice], name: str) -> dict[str, FieldInfo]:
+    """The fields of a section with this entry, the common ones first."""
+    fields = section_class(base, name).model_fields
+    return {key: fields[key] for key in [*base.model_fields, *(key for key in fields if key not in base.model_fields)]}
+
+
+def every_field(base: type[Choice]) -> Iterator[tuple[str, FieldInfo]]:
+    """The fields that any entry of the kind has, each name once."""
+    seen = set()
+    for entry in entries(base.kind).values():
+        for key, info in fields_of(base, entry.name).items():
+            if key not in seen:
+                seen.add(key)
+                yield key, info
+
+
+def refuse_foreign(base: type[Choice], name: Any, keys: Mapping[str, Any]) -> None:
+    """Refuse an option that the chosen entry does not have, with those that have it."""
+    mine = section_class(base, name).model_fields
+    for key in keys:
+        owners = [entry.name for entry in entries(base.kind).values() if key in entry.options.model_fields]
+        if key not in mine and owners:
+            raise InputError(
+                f"the {base.kind} {name} has no use for {key}; leave it out, or choose {' or '.join(owners)}"
+            )
+
+
+def is_marked(info: FieldInfo, mark: str) -> bool:
+    """Whether a field is declared with json_schema_extra={mark: True}, such as "switch", "file" or "consent"."""
+    return isinstance(info.json_schema_extra, dict) and bool(info.json_schema_extra.get(mark))

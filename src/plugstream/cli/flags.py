@@ -1,0 +1,140 @@
+"""Flags from settings: each setting of a command's sections is one, those of the chosen entries are shown.
+
+Which entries are chosen is looked up in the arguments and in the file of settings before there is a parser, so that
+`plugstream reconstruct --denoiser nlm --help` shows nlm's options and no other's. The flags of other entries are taken
+too, but hidden, so that they can be refused with the entry that they belong to.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tomllib
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, get_args
+
+from plugstream.cli.common import TRUST_HELP
+from plugstream.errors import InputError
+
+if TYPE_CHECKING:
+    from pydantic.fields import FieldInfo
+
+__all__ = ["add_settings"]
+
+
+def add_settings(
+    parser: argparse.ArgumentParser,
+    sections: Sequence[str],
+    arguments: Sequence[str],
+    presets: Iterable[tuple[str, str, Any]] = (),
+) -> None:
+    """Give a command the flags of these sections, --settings and --set.
+
+    Arguments: arguments, of the command line, in which the chosen entries are looked up; presets, of the command.
+    """
+    if not sections:
+        return
+    from plugstream.settings import all_leaves, leaves
+
+    parser.add_argument("--settings", type=Path, metavar="FILE.toml", help="read settings from this file")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="SECTION.KEY=VALUE", help="change one setting, by its full name"
+    )
+    if "denoiser" in sections:
+        parser.add_argument("--trust", action="store_true", help=TRUST_HELP)
+    else:  # nothing that a file could name is run
+        parser.set_defaults(trust=True)
+    names = _chosen_names(sections, arguments, presets)
+    parser.set_defaults(names=names)
+    groups = {section: parser.add_argument_group(f"[{section}]") for section in sections}
+    shown = set()
+    for section, key, info in leaves(sections, names):
+        shown.add((section, key))
+        _add_flag(parser, groups[section], section, key, info)
+    for section, key, info in all_leaves(sections):
+        if (section, key) not in shown:
+            _add_flag(parser, groups[section], section, key, info, hidden=True)
+
+
+def _add_flag(
+    parser: argparse.ArgumentParser, group: Any, section: str, key: str, info: FieldInfo, *, hidden: bool = False
+) -> None:
+    extra = info.json_schema_extra if isinstance(info.json_schema_extra, dict) else {}
+    flag = str(extra.get("flag", key)).replace("_", "-")
+    flags = [f"--{flag}", *([f"--{extra['short']}"] if "short" in extra else [])]
+    if any(one in parser._option_string_actions for one in flags):  # an option that somebody else has, too
+        flags = [f"--{section}-{key}".replace("_", "-")]
+        if flags[0] in parser._option_string_actions:
+            return
+    value: dict[str, Any] = {"action": "store_const", "const": "true"} if extra.get("switch") else {"metavar": "X"}
+    text = argparse.SUPPRESS if hidden else _help(section, key, info).replace("%", "%%")
+    group.add_argument(*flags, dest=f"{section}.{key}", default=argparse.SUPPRESS, help=text, **value)
+
+
+def _help(section: str, key: str, info: FieldInfo) -> str:
+    """What a setting is, what it may be where that is a choice, and its default."""
+    from plugstream.registry import entries
+    from plugstream.settings import choice_of
+
+    choice = choice_of(section)
+    choices = [str(choice) for choice in get_args(info.annotation) if isinstance(choice, str)]
+    if choice is not None and key == "name":
+        choices = list(entries(choice.kind))
+    text = f"{info.description}: {', '.join(choices)}" if choices else f"{info.description}"
+    return text if info.default is None else f"{text} ({info.default})"
+
+
+def _chosen_names(
+    sections: Sequence[str], arguments: Sequence[str], presets: Iterable[tuple[str, str, Any]]
+) -> dict[str, str]:
+    """The entries that the arguments, the file they name or the command choose, by section.
+
+    What cannot be read or is not there is left to whoever reads it in earnest, and says what is wrong.
+    """
+    from plugstream.registry import find
+    from plugstream.settings import choice_of
+
+    content = _content(_values(arguments, "--settings"))
+    names = {}
+    for section in sections:
+        choice = choice_of(section)
+        if choice is None:
+            continue
+        extra = choice.model_fields["name"].json_schema_extra
+        flag = f"--{extra['flag']}" if isinstance(extra, dict) else f"--{section}"
+        table = content.get(section)
+        asked = [
+            *(value for s, key, value in presets if (s, key) == (section, "name")),
+            *([table["name"]] if isinstance(table, dict) and "name" in table else []),
+            *_values(arguments, flag),
+            *_assigned(_values(arguments, "--set"), f"{section}.name"),
+        ]
+        try:
+            names[section] = find(choice.kind, asked[-1]).name
+        except (IndexError, TypeError, InputError):
+            continue
+    return names
+
+
+def _values(arguments: Sequence[str], flag: str) -> list[str]:
+    """What stands behind a flag, wherever it does."""
+    pairs = zip(arguments, [*arguments[1:], ""], strict=True)
+    return [
+        after if word == flag else word.removeprefix(f"{flag}=")
+        for word, after in pairs
+        if word == flag or word.startswith(f"{flag}=")
+    ]
+
+
+def _assigned(assignments: Iterable[str], path: str) -> list[str]:
+    pairs = (text.partition("=") for text in assignments)
+    return [value.strip().strip("\"'") for name, _, value in pairs if name.strip() == path]
+
+
+def _content(files: Sequence[str]) -> dict[str, Any]:
+    from plugstream.files import read_small
+
+    try:
+        return tomllib.loads(read_small(Path(files[-1]))) if files else {}
+    except (OSError, ValueError, RecursionError):
+        return {}
