@@ -18,7 +18,7 @@ from torch import Tensor
 from averaged_pairs import excess, slack
 from native_build import needs_native
 from plugstream import TV, InputError, PlugstreamWarning, RealImaginary, Slices, adapt
-from plugstream.denoisers import describe, tv_native
+from plugstream.denoisers import describe
 from plugstream.denoisers.tv_field import differences, differences_adjoint
 
 F64, C128 = torch.float64, torch.complex128
@@ -189,7 +189,6 @@ shapes = st.tuples(st.integers(1, 2), st.integers(1, 3), st.integers(1, 9), st.i
 
 
 @needs_native
-@pytest.mark.skipif(not tv_native.takes_volumes(), reason="the native extension was built from older sources")
 @settings(max_examples=60)
 @given(
     shape=shapes,

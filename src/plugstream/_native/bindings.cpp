@@ -114,7 +114,6 @@ NB_MODULE(_kernels, m) {
     m.def("levels", &levels, "The instruction sets that this build and this machine have, best first.");
     bind_tv<float>(m);
     bind_tv<double>(m);
-    m.attr("tv_takes_volumes") = true;
     plugstream::bm3d::bind(m);
     plugstream::tnrd::bind(m);
     plugstream::nlm::bind(m);

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from plugstream.denoisers import tv_field, tv_native, tv_native_2d, tv_triton
+from plugstream.denoisers import tv_field, tv_native, tv_triton
 from plugstream.denoisers.base import (
     AnyShape,
     Sigma,
@@ -168,13 +168,11 @@ class TV(AnyShape):
         strength = strength.expand(*lead, *[1] * self.axes).reshape(-1, *ones)
         whole = Problem(z, strength, self.low, self.high, self.ndim, coupled)
         if native is None:
-            plain = self.ndim == 2 and not coupled
-            native = tv_native.serves(z, strength, warm) and (plain or tv_native.takes_volumes())
+            native = tv_native.serves(z, strength, warm)
         problem = whole.centred(*(tv_native.centre if native else centre)(z, self.ndim))
         start, advance = _start, _advance
         if native:
-            kernel = tv_native if tv_native.takes_volumes() else tv_native_2d
-            start, advance = kernel.start, kernel.advance
+            start, advance = tv_native.start, tv_native.advance
         elif tv_triton.serves(z, self.ndim):
             advance = tv_triton.advance
 

@@ -15,12 +15,7 @@ from plugstream import _native
 if TYPE_CHECKING:
     from plugstream.denoisers.tv import TV, Problem, State
 
-__all__ = ["advance", "centre", "serves", "start", "takes_volumes"]
-
-
-def takes_volumes() -> bool:
-    """Whether the kernel that is there takes volumes and components; one that was built long ago does not."""
-    return hasattr(_native.load(), "tv_takes_volumes")
+__all__ = ["advance", "centre", "serves", "start"]
 
 
 def serves(*tensors: Tensor | None) -> bool:
