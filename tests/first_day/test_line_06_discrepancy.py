@@ -10,7 +10,7 @@ import pytest
 import torch
 from hypothesis import given, strategies as st
 
-from plugstream import BornGeometry, BornModel, Grid, LeastSquares, simulate, solve
+from plugstream import BornGeometry, BornModel, Grid, InputError, LeastSquares, simulate, solve
 from plugstream.monitors import snr
 from plugstream.recipes import make_algorithm
 from plugstream.settings import resolve
@@ -124,3 +124,9 @@ def test_no_crossing_is_said_and_the_nearest_taken():
     assert failed.evaluations == 8
     down = largest_crossing(lambda s: math.log(s / 1e-5), 1e-3, 0.1, evaluations=20, widenings=8)
     assert down.value == pytest.approx(1e-5, rel=1e-3)
+
+
+@pytest.mark.parametrize("noise", [5000.0, -1000.0, 301.0])
+def test_noise_that_data_cannot_have_is_refused(noise):
+    with pytest.raises(InputError, match="none that data can have"):
+        Plan(by="discrepancy", noise=noise)

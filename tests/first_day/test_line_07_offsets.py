@@ -163,3 +163,14 @@ def test_the_ridge_prior_commutes_with_a_constant(dtype, offset):
     assert float((moved.double() - offset - plain.double()).norm()) <= 2e-4 * spread + 2 * rounding
     exact = ConvexRidge(tol=1e-9, max_iterations=5000)(z.double(), 0.1)
     assert float((moved.double() - offset - exact).norm()) <= 1e-4 * spread + 2 * rounding
+
+
+def test_nan_and_infinity_come_out_without_a_word_and_soon():
+    """Not after all iterations, which would not fix them, nor with a warning of NumPy's."""
+    z = picture(2, 24, 24, dtype=torch.float32)
+    z[0, 3, 3] = math.nan
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert bool(ConvexRidge(max_iterations=100_000)(z, 0.1)[0].isnan().any())
+        z[0, 3, 3] = math.inf
+        assert not bool(TV()(z, 0.3)[0].isfinite().all())

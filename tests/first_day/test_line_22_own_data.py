@@ -192,6 +192,11 @@ def without(name):
         (lambda a: a | {"incident": a["incident"][:, :5]}, {"frequency": 3}, "incident of"),
         (lambda a: a | {"incident": 0 * a["incident"]}, {"frequency": 3}, "nothing can be calibrated by it"),
         (lambda a: a | {"incident": np.nan * a["incident"]}, {"frequency": 3}, "view 0 holds NaN"),
+        (lambda a: a | {"incident": 1e300 * a["incident"]}, {"frequency": 3}, "too large to compute with"),
+        (lambda a: a | {"frequency": np.full(3, 3e9)}, {"frequency": 3}, "has 3 GHz more than once"),
+        (lambda a: a | {"frequency": np.full(500, "x")}, {"frequency": 3}, "frequency must be a number"),
+        (lambda a: a | {"frequency_axis": np.array(1.5)}, {"frequency": 3}, "frequency_axis must be one of"),
+        (lambda a: a | {"frequency": FREQUENCIES[:2]}, {"frequency": 3}, "an axis besides for each of the file's freq"),
         (lambda a: a | {"far_field": np.array(1)}, {"frequency": 3}, "not receivers in the far field"),
         (lambda a: a | {"receivers": np.repeat(SOURCES[:1], RECEIVERS, 0)}, {"frequency": 3}, "where a source does"),
     ],
@@ -213,8 +218,9 @@ def test_an_axis_that_cannot_be_told_is_asked_for(tmp_path):
     run = store(tmp_path / "f.npz", arrays)
     with pytest.raises(InputError, match="give --map frequency_axis=0 or 1"):
         run(tmp_path / "f.npz", tmp_path / "s.zarr", VALUES, frequency=2)
-    run(tmp_path / "f.npz", tmp_path / "s.zarr", VALUES | {"frequency_axis": 0}, frequency=2)
-    close(open_scan(tmp_path / "s.zarr").read().numpy(), measured()[1][0])
+    for name, axis in (("s.zarr", 0), ("t.zarr", -3)):
+        run(tmp_path / "f.npz", tmp_path / name, VALUES | {"frequency_axis": axis}, frequency=2)
+        close(open_scan(tmp_path / name).read().numpy(), measured()[1][0])
 
 
 def test_fields_on_the_grid_have_an_axis_too_but_no_calibration(tmp_path):

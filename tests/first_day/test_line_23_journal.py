@@ -192,6 +192,12 @@ def test_what_cannot_be_data_is_one_line(small_geometry, data, message):
     assert "\n" not in str(caught.value)
 
 
+def test_a_true_image_that_is_none_is_one_line(small_geometry):
+    for truth, message in (("x", "array of numbers"), (np.zeros((3, 3)), "but its grid is"), ([[1], []], "be read as")):
+        with pytest.raises(InputError, match=message):
+            MemoryScan(np.zeros((7, 9)), small_geometry, truth)
+
+
 def test_scaling_bm3d_is_exact_for_powers_of_two_only():
     """What its docstring says: to the bit for powers of two, and about a hundredth of the noise for others."""
     rows = torch.linspace(0, 1, 48)

@@ -301,7 +301,8 @@ def prox(
     for k in range(max_iterations):
         toward = z - potential.gradient(y)
         if tol > 0 and k % 5 == 0:
-            near = torch.linalg.vector_norm(y - toward, dim=(1, 2, 3)) <= goal
+            # Not greater, so that a NaN, which no iteration would fix, rests too.
+            near = ~(torch.linalg.vector_norm(y - toward, dim=(1, 2, 3)) > goal)
             out = torch.where((active & near)[:, None, None, None], y, out)
             active = active & ~near
             if not bool(active.any()):

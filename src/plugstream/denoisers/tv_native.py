@@ -45,7 +45,8 @@ def centre(z: Tensor, ndim: int = 2) -> tuple[Tensor, Tensor]:
         planes = np.moveaxis(images, -3, 0)
         total = np.stack([(plane - first[..., 0, :, :]).sum(-1).sum(-1) for plane in planes], -1).sum(-1)
     mean = (first + total[ones] / math.prod(images.shape[images.ndim - ndim :])).astype(images.dtype)
-    return torch.from_numpy(images - mean), torch.from_numpy(mean)
+    with np.errstate(invalid="ignore", over="ignore"):  # NaN and infinity come out as they went in
+        return torch.from_numpy(images - mean), torch.from_numpy(mean)
 
 
 def start(tv: TV, problem: Problem, warm: Tensor | None) -> tuple[State, Tensor]:

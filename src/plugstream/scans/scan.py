@@ -59,8 +59,8 @@ class MemoryScan:
         truth: Array | None = None,
         provenance: Mapping[str, Any] | None = None,
     ) -> None:
-        if isinstance(truth, Tensor):
-            truth = truth.detach().cpu().numpy()
+        if truth is not None:
+            truth = as_tensor("the scan's true image", truth).detach().cpu().numpy()
         held = as_tensor("the scan's data", data).detach().cpu()
         check_agreement(tuple(held.shape), geometry, truth)
         if not (isinstance(data, Tensor) and data.dtype == torch.complex128):

@@ -260,10 +260,12 @@ def _plan(look: Lookup, frequency: float | None) -> _Plan:
     lengths = [shape[0] if shape else None for shape in counts]
     want = (lengths[0] if lengths[0] is not None else lengths[1], lengths[2])
     axis = look.value("frequency_axis")
-    at = None if axis is None else int(one_number("frequency_axis", axis))
+    at = None if axis is None else one_number("frequency_axis", axis)
+    if at is not None and (at != int(at) or not -4 < at < 4):
+        raise InputError(f"frequency_axis must be one of the data's axes, such as 0, 1 or 2, not {at:g}")
 
     def at_band(name: str, shape: tuple[int | None, ...], *, pairs: bool) -> Any:
-        return take_band(path, name, look.array(name), band, shape, at, pairs)
+        return take_band(path, name, look.array(name), band, shape, None if at is None else int(at), pairs)
 
     data, total = _data(look, lambda name: at_band(name, want, pairs=name in ("data", "total")))
     views, receivers = data.shape
@@ -364,7 +366,8 @@ def _data(look: Lookup, find: Callable[[str], Any]) -> tuple[Complex, bool]:
         ((name, array),) = parts.items()
         data = read_complex(path, name, array)
     if len(data.shape) != 2 or 0 in data.shape:
-        raise InputError(f"data of {path} has shape {data.shape}, but must be (views, receivers)")
+        several = ", with an axis besides for each of the file's frequencies" if len(data.shape) > 2 else ""
+        raise InputError(f"data of {path} has shape {data.shape}, but must be (views, receivers){several}")
     return data, "total" in parts
 
 

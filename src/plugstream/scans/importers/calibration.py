@@ -66,13 +66,16 @@ class Calibrator:
         first = np.where(near, cosine, -np.inf).argmax(1)[:, None] == np.arange(near.shape[1])
         for row, where in zip(self.sums, (near & first, near, recorded), strict=True):
             u, measured = modelled[where], incident[where].astype(np.complex128)
-            row += (np.vdot(u, measured), np.vdot(u, u), np.vdot(measured, measured))
+            with np.errstate(over="ignore", invalid="ignore"):
+                row += (np.vdot(u, measured), np.vdot(u, u), np.vdot(measured, measured))
 
     def result(self) -> Calibration:
         """What all views together give."""
+        if not np.isfinite(self.sums).all():
+            raise InputError("the incident field is too large to compute with; give it in other units")
         some = self.sums[0] if self.sums[0, 1].real > 0 else self.sums[2]
         factor = complex(some[0] / some[1]) if some[1].real > 0 else 0j
-        if not (np.isfinite(factor) and abs(factor) > 0):
+        if not abs(factor) > 0:
             raise InputError("the incident field is zero where it was recorded, so nothing can be calibrated by it")
 
         def mismatch(sums: NDArray[np.complex128]) -> float:

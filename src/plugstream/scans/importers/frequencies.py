@@ -66,6 +66,8 @@ def choose_band(
         return Band(float(known[0]), 0, 1)
     index = int(np.abs(np.log(known / wanted)).argmin())
     if abs(known[index] / wanted - 1) <= _SAME:
+        if (known == known[index]).sum() > 1:
+            raise InputError(f"{path} has {LIGHT / known[index] / 1e9:.6g} GHz more than once, so it cannot be chosen")
         return Band(float(known[index]), index, len(known))
     if len(known) == 1 and wavelength is not None:
         return Band(wavelength, 0, 1)
@@ -118,7 +120,8 @@ def take_band(
         rest = (*axes[:k], *axes[k + 1 :])
         return axes[k] == band.count and all(b is None or a == b for a, b in zip(rest, want, strict=True))
 
-    found = [k for k in range(len(axes)) if fits(k)] if axis is None else [axis] * (axis < len(axes) and fits(axis))
+    asked = range(len(axes)) if axis is None else [axis % len(axes)] if -len(axes) <= axis < len(axes) else []
+    found = [k for k in asked if fits(k)]
     if not found:
         return array  # of another shape, which is said where shapes are checked
     if len(found) > 1:

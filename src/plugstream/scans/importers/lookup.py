@@ -122,7 +122,8 @@ def _numbers(name: str, value: Any) -> list[float]:
         if numbers.dtype.kind not in "fiub" or len(numbers) == 0 or not np.isfinite(numbers.astype(float)).all():
             raise ValueError
     except (TypeError, ValueError):
-        raise InputError(f"{name} must be a number, not {value!r}") from None
+        shown = " ".join(repr(value).split())
+        raise InputError(f"{name} must be a number, not {shown if len(shown) <= 80 else shown[:77] + '...'}") from None
     return [float(number) for number in numbers]
 
 
