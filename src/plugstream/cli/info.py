@@ -72,7 +72,7 @@ def run(parsed: argparse.Namespace) -> int:
 
 def _show(rows: dict[str, str]) -> None:
     for name, text in rows.items():
-        print(f"{name:<12}{_plain(text)}")
+        print(f"{name:<12}{_plain(text, most=1500)}")
 
 
 def _plain(text: str, most: int = 300) -> str:
