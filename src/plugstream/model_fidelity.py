@@ -209,7 +209,7 @@ class ModelFidelity:
     ) -> Iterator[tuple[Tensor | None, Tensor]]:
         """The views with their weights: at once if the data is in memory, otherwise block by block.
 
-        With `read`, a source that can read ahead is told of the next block while this one is worked on.
+        With `read`, a source that can read ahead begins with the next block while this one is worked on.
         """
         index = self._index(views)
         w = self._weights(index, weights)

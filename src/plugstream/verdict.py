@@ -42,7 +42,7 @@ class Outcome(Enum):
     NOT_MEASURED = "not measured"
 
 
-# What is told of several images is told of the one that came out worst.
+# The verdict on several images is the one on the worst of them.
 _WORST = (
     Outcome.DIVERGED,
     Outcome.STUCK,

@@ -25,7 +25,7 @@ F64, C128 = torch.float64, torch.complex128
 EXACT = {"tol": 2e-6, "max_iterations": 100_000, "check": 50}
 TOLERANCE = {torch.float32: 2e-5, F64: 1e-12, torch.complex64: 2e-5, C128: 1e-12}
 
-# What an image may be: its shape, what TV is told of it, and its type.
+# What an image may be: its shape, what TV has to know of it, and its type.
 KINDS = {
     "volume": ((4, 5, 6), {"ndim": 3}, F64),
     "complex": ((7, 8), {}, C128),

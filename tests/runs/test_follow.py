@@ -205,7 +205,7 @@ def test_a_scan_whose_writer_dies_is_used_as_far_as_it_came(scan, tmp_path):
     early = shutil.copytree(out / "checkpoints", tmp_path / "early")
     assert main(["resume", str(out)]) == 0  # the writer is still dead, and nothing is left to do
     assert records(out) == before
-    player = play(scan, live, 0.0)  # it is mended, and the run sees all of it
+    player = play(scan, live, 0.0)  # it is repaired, and the run sees all of it
     assert player.wait() == 0
     assert torch.equal(open_scan(live).read(), open_scan(scan).read())
     assert main(["resume", str(out)]) == 0
@@ -214,7 +214,7 @@ def test_a_scan_whose_writer_dies_is_used_as_far_as_it_came(scan, tmp_path):
     assert (last.views, last.ended) == (24, True)
     stops = [e["step"] for e in read_events(out / "events.jsonl") if e["event"] == "stop"]
     assert stops == [before[-1].step + 60, before[-1].step + 60, last.step + 60]
-    again = shutil.copytree(out, tmp_path / "again")  # and once more, from before the scan was mended
+    again = shutil.copytree(out, tmp_path / "again")  # and once more, from before the scan was repaired
     shutil.rmtree(again / "checkpoints")
     shutil.copytree(early, again / "checkpoints")
     assert main(["resume", str(again)]) == 0

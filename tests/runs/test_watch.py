@@ -86,9 +86,9 @@ def test_an_expansive_denoiser_is_named_with_views_and_step_and_the_damping_help
     assert "enlarged distances in 19 of 20 steps" in told
     damping = told.rsplit("--damping ", 1)[1].split(")")[0]
     assert 0.8 / 1.2 < float(damping) < 1 / 1.2
-    _, mended = run("better", *mine, "--damping", damping)
-    assert events(mended, "contradiction") == []
-    assert "the denoiser is not averaged by construction" in events(mended, "theory")[0]["unmet"]
+    _, damped = run("better", *mine, "--damping", damping)
+    assert events(damped, "contradiction") == []
+    assert "the denoiser is not averaged by construction" in events(damped, "theory")[0]["unmet"]
 
 
 def test_a_diverging_run_is_explained_and_no_damping_promised_where_none_helps(run, tmp_path):
@@ -96,7 +96,7 @@ def test_a_diverging_run_is_explained_and_no_damping_promised_where_none_helps(r
     mine = ["--denoiser", f"{tmp_path / 'mine.py'}:louder", "--low", "none", "--iterations", "400"]
     status, folder = run("louder", *mine, "--step", "0.01/L")
     assert status == 1
-    assert "no damping mends it" in notes(folder)
+    assert "no damping is enough" in notes(folder)
     assert "the run diverged" in events(folder, "theory")[0]["unmet"]
     assert json.loads((folder / "events.jsonl").read_text().splitlines()[-1])["failed"]
 

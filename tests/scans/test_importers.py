@@ -368,7 +368,7 @@ def full_disk(*_: object, **__: object) -> None:
 
 
 def test_what_a_killed_import_left_is_not_taken_for_ours(arrays, tmp_path, monkeypatch):
-    """The number of a process comes again, in a container at every start; and a full disk is told of the target."""
+    """The number of a process comes again, in a container at every start; and a full disk names the target."""
     file = write(tmp_path / "f.h5", arrays, VALUES)
 
     def commit_and_fail(writer: ScanWriter) -> None:

@@ -19,7 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What the command has besides settings."""
     parser.add_argument("kind", choices=("fresnel", "hdf5", "npz"), help="what the file is")
     parser.add_argument("file", type=Path, help="the file to read")
-    parser.add_argument("out", type=Path, nargs="?", help="the scan to make, by custom ending in .zarr")
+    parser.add_argument("out", type=Path, nargs="?", help="the scan to make, usually named something.zarr")
     parser.add_argument(
         "--frequency", type=float, metavar="GHZ", help="which of the file's frequencies to take, in GHz"
     )

@@ -13,7 +13,7 @@ SECTIONS: tuple[str, ...] = ("simulate", "compute")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What the command has besides settings."""
-    parser.add_argument("out", type=Path, nargs="?", help="the scan to make, by custom ending in .zarr")
+    parser.add_argument("out", type=Path, nargs="?", help="the scan to make, usually named something.zarr")
     parser.add_argument("--stream", metavar="ADDRESS", help="send it to 'plugstream acquire' at tcp://HOST:PORT")
     parser.add_argument("--rate", type=float, help="views a second to send; as fast as they are taken if not given")
     parser.add_argument("--timeout", type=float, metavar="S", help="give up after S seconds of silence (30)")
@@ -26,7 +26,7 @@ def run(parsed: argparse.Namespace) -> int:
     """Make a scan of a picture, with noise, and send it if that is asked for."""
     settings = settings_of(parsed)
     if parsed.out is None and parsed.stream is None:
-        raise InputError("give the scan to make, by custom ending in .zarr, or --stream tcp://HOST:PORT to send it")
+        raise InputError("give the scan to make, usually named something.zarr, or --stream tcp://HOST:PORT to send it")
     if parsed.stream is None:
         for flag in ("rate", "timeout", "key"):
             if getattr(parsed, flag) is not None:

@@ -221,7 +221,7 @@ class Watch:
         damping = damping_for(self.theta)
         if damping is None:
             return (
-                "no damping mends it; a weaker sigma or a denoiser that is averaged by construction might (tv, ridge)"
+                "no damping is enough; a weaker sigma or a denoiser that is averaged by construction might (tv, ridge)"
             )
         damping *= self.settings.denoiser.damping or 1.0
         return f"damped with theta = {damping:.2g} (--damping {damping:.2g}) it would agree with all steps seen"

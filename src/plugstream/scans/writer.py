@@ -355,7 +355,7 @@ class _Column:
 def save_scan(scan: Scan, path: str | Path) -> None:
     """Write a scan as a new folder; one that exists is refused, and nothing half-written is left behind.
 
-    Arguments: scan, in memory or itself stored (then copied block by block); path, by custom ending in .zarr.
+    Arguments: scan, in memory or itself stored (then copied block by block); path, usually named something.zarr.
     """
     target, geometry = Path(path), scan.geometry
     if target.exists():
