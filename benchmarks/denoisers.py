@@ -1,8 +1,8 @@
-"""Every denoiser of the catalog, and the peers that are installed: PSNR on BSD68 and time at 256 x 256, as one table.
+"""Every denoiser that has a name, and the peers that are installed: PSNR on BSD68 and time at 256 x 256, as one table.
 
     python benchmarks/denoisers.py [--images 10] [--device cuda] [--data carry/data/bsd68.npz] [--json table.json]
 
-The noise is white and the same for all; sigma is what the catalog says for that noise. PyPI's bm3d would take an hour
+The noise is white and the same for all; sigma is what its entry says for that noise. PyPI's bm3d would take an hour
 for all pictures, so only its time is measured unless --slow is given; --images takes some of the pictures, evenly. It
 needs the library alone, not what the command line needs.
 """
@@ -23,8 +23,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from plugstream.denoisers.catalog import CATALOG, Options, make
+from plugstream.denoisers.by_name import make
+from plugstream.denoisers.facts import facts_of, unavailable
 from plugstream.errors import InputError
+from plugstream.registry import entries
 
 LEVELS = (5, 15, 25, 50)
 SLOW = ("pypi-bm3d",)
@@ -54,19 +56,21 @@ def denoisers(weights: dict[str, str]) -> tuple[dict[str, Call], dict[str, str]]
     """What there is here, with the sigma for a noise level; and why the rest is absent."""
     here: dict[str, Call] = {"noisy": lambda z, noise: z}
     absent = {}
-    for name, entry in CATALOG.items():
-        if entry.sigma == "unused" or name == "soft" or "NAME" in name:
+    for name, entry in entries("denoiser").items():
+        facts = facts_of(entry)
+        if facts.sigma == "unused" or name == "soft" or "NAME" in name:
             continue  # not meant to remove white noise from photographs, or anyone's
-        missing = None if name in weights else entry.missing
+        missing = None if name in weights else unavailable(entry)
         if missing is not None:
             absent[name] = missing
             continue
         try:
-            denoiser = make(name, Options(weights=weights.get(name)))
+            options: dict[str, Any] = {"weights": weights[name]} if name in weights else {}
+            denoiser = make(name, **options)
         except InputError as error:
             absent[name] = str(error)
             continue
-        here[name] = lambda z, noise, d=denoiser, f=entry.noise: d(z, f(noise))  # type: ignore[misc]
+        here[name] = lambda z, noise, d=denoiser, f=facts.noise: d(z, f(noise))  # type: ignore[misc]
     triton_peer = _peer("bm3d_triton")
     if triton_peer is None or not torch.cuda.is_available():
         absent["bm3d-triton"] = "it is not installed" if triton_peer is None else "there is no GPU"
@@ -144,7 +148,8 @@ def main() -> None:
         found = {} if name in SLOW and not options.slow else quality(call, truths, device)
         spent_ms = None if name == "noisy" else milliseconds(call, device)
         rows[name] = {"psnr": found, "ms": spent_ms}
-        theta = CATALOG[name].averaged if name in CATALOG else None
+        known = entries("denoiser").get(name)
+        theta = None if known is None else facts_of(known).averaged
         numbers = "".join(f"{found[level]:>8.2f}" if found else f"{'-':>8}" for level in LEVELS)
         spent = "" if spent_ms is None else f"{spent_ms:.2f}"
         print(f"{name:<18}{numbers}{spent:>10}  {'' if theta is None else theta}", flush=True)

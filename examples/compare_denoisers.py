@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 import sys
+from typing import Any
 
 import torch
 from matplotlib.figure import Figure
@@ -16,7 +17,9 @@ from PIL import Image
 from torch import Tensor
 
 import plugstream as ps
-from plugstream.denoisers.catalog import CATALOG, Options, make
+from plugstream.denoisers.by_name import make
+from plugstream.denoisers.facts import facts_of, unavailable
+from plugstream.registry import find
 
 NOISE = 25 / 255
 NAMES = ("tv", "nlm", "ridge", "bm3d", "tnrd", "skimage-nlm", "skimage-wavelet", "skimage-bilateral")
@@ -27,15 +30,16 @@ def psnr(image: Tensor, truth: Tensor) -> float:
 
 
 def denoised(noisy: Tensor, weights: dict[str, str]) -> dict[str, Tensor]:
-    """What every denoiser that is here makes of it, with the sigma that the catalog says for this noise."""
+    """What every denoiser that is here makes of it, with the sigma that its entry says for this noise."""
     results = {"noisy": noisy}
     for name in NAMES:
-        entry = CATALOG[name]
-        if name in weights or entry.missing is None:
-            denoiser = make(name, Options(weights=weights.get(name)))
-            results[name] = denoiser(noisy, entry.noise(NOISE))
+        entry = find("denoiser", name)
+        if name in weights or unavailable(entry) is None:
+            options: dict[str, Any] = {"weights": weights[name]} if name in weights else {}
+            denoiser = make(name, **options)
+            results[name] = denoiser(noisy, facts_of(entry).noise(NOISE))
             if name == "nlm":  # averaged: the first result, no longer changing, as the guide, which has less noise
-                results["nlm, guided by that"] = make(name, Options(guide=results[name]))(noisy, NOISE / 2)
+                results["nlm, guided by that"] = ps.NLM(results[name])(noisy, NOISE / 2)
     return results
 
 

@@ -132,7 +132,8 @@ def test_flags_are_read_as_their_field_wants_them():
     assert parse_setting("algorithm", "step_size", "1/L") == "1/L"
     assert parse_setting("algorithm", "step_size", "0.5") == 0.5
     assert parse_setting("scan", "follow", "true") is True
-    settings = resolve(None, [("denoiser", "weights", parse_setting("denoiser", "weights", "none"))])
+    weights = parse_setting("denoiser", "weights", "none", {"denoiser": "tnrd"})
+    settings = resolve(None, [("denoiser", "name", "tnrd"), ("denoiser", "weights", weights)])
     assert settings.denoiser.weights is None
     assert parse_assignment("simulate.picture=2024") == ("simulate", "picture", "2024")
 
@@ -185,5 +186,8 @@ def test_flags_are_those_of_the_entry_that_is_chosen(capsys, tmp_path):
         assert "--batch" not in shown(*words)
         assert "--seed" in shown(*words)
     assert "--batch" in shown("--settings", str(file), "--sampler", "epochs")
+    text = shown("--denoiser", "nlm")
+    assert "--nlm-guide" in text
+    assert not any(flag in text for flag in ("--profile", "--tol", "--weights", "--channels"))
     assert main(["reconstruct", "s.zarr", "--sigma", "1", "--sampler", "all", "--batch", "3"]) == 2
     assert "the sampler all has no use for batch" in capsys.readouterr().err

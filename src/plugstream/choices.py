@@ -19,9 +19,9 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, create_model
 from pydantic.fields import FieldInfo
 
 from plugstream.errors import InputError
-from plugstream.registry import Entry, Options, entries, find
+from plugstream.registry import Entry, Options, entries, find, refuse_foreign
 
-__all__ = ["Choice", "every_field", "fields_of", "is_marked", "pick", "refuse_foreign", "section_class"]
+__all__ = ["Choice", "every_field", "fields_of", "is_marked", "marked_fields", "pick", "section_class", "validator"]
 
 
 class Choice(BaseModel):
@@ -63,8 +63,9 @@ def pick(base: type[Choice], value: Any) -> Any:
     if not isinstance(value, Mapping):
         return value
     name = value.get("name", base.model_fields["name"].default)
-    refuse_foreign(base, name, value)
-    return section_class(base, name).model_validate(value)
+    model = section_class(base, name)
+    refuse_foreign(base.kind, name, value, base.model_fields)
+    return model.model_validate(value)
 
 
 def validator(base: type[Choice]) -> BeforeValidator:
@@ -102,17 +103,11 @@ def every_field(base: type[Choice]) -> Iterator[tuple[str, FieldInfo]]:
                 yield key, info
 
 
-def refuse_foreign(base: type[Choice], name: Any, keys: Mapping[str, Any]) -> None:
-    """Refuse an option that the chosen entry does not have, with those that have it."""
-    mine = section_class(base, name).model_fields
-    for key in keys:
-        owners = [entry.name for entry in entries(base.kind).values() if key in entry.options.model_fields]
-        if key not in mine and owners:
-            raise InputError(
-                f"the {base.kind} {name} has no use for {key}; leave it out, or choose {' or '.join(owners)}"
-            )
-
-
 def is_marked(info: FieldInfo, mark: str) -> bool:
     """Whether a field is declared with json_schema_extra={mark: True}, such as "switch", "file" or "consent"."""
     return isinstance(info.json_schema_extra, dict) and bool(info.json_schema_extra.get(mark))
+
+
+def marked_fields(section: Choice, mark: str) -> list[str]:
+    """The fields of a section that are marked."""
+    return [key for key, info in type(section).model_fields.items() if is_marked(info, mark)]

@@ -13,10 +13,11 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from plugstream.choices import Choice
 from plugstream.errors import InputError
 
 if TYPE_CHECKING:
-    from plugstream.settings import DenoiserSettings, Settings
+    from plugstream.settings import Settings
 
 __all__ = ["TRUST", "check_address", "consented", "needs_trust"]
 
@@ -32,12 +33,12 @@ def consented(
     Arguments: settings, resolved; from_file, the (section, key) whose values are the file's and were not typed over;
     file, for messages; trust, whether the person typed --trust.
     """
-    d = settings.denoiser
-    unpickle = d.unpickle and ("denoiser", "unpickle") not in from_file
-    asked = []
-    if _runs_code(d) and ("denoiser", "name") in from_file:
-        path, _, name = d.name.rpartition(":")
-        asked.append(f"run {name} of {_shown(path)}")
+    d, asked = settings.denoiser, []
+    unpickle = getattr(d, "unpickle", False) and ("denoiser", "unpickle") not in from_file
+    for section, choice in _choices(settings):
+        if _runs_code(choice) and (section, "name") in from_file:
+            path, _, name = choice.name.rpartition(":")
+            asked.append(f"run {name} of {_shown(path)}")
     if _is_pickle(d) and not unpickle and {("denoiser", "weights"), ("denoiser", "unpickle")} & set(from_file):
         asked.append(f"unpickle {_shown(str(d.weights))}")
         unpickle = trust
@@ -46,12 +47,14 @@ def consented(
             f"{file} asks to {' and to '.join(asked)}, which can do anything that you can; if you trust whoever wrote "
             f"these, add {TRUST}"
         )
+    if unpickle == getattr(d, "unpickle", False):
+        return settings
     return settings.model_copy(update={"denoiser": d.model_copy(update={"unpickle": unpickle})})
 
 
 def needs_trust(settings: Settings) -> bool:
     """Whether these settings, read from a file, would be used with --trust only."""
-    return _runs_code(settings.denoiser) or _is_pickle(settings.denoiser)
+    return _is_pickle(settings.denoiser) or any(_runs_code(choice) for _, choice in _choices(settings))
 
 
 def check_address(address: str, file: Path, *, trust: bool) -> None:
@@ -63,14 +66,19 @@ def check_address(address: str, file: Path, *, trust: bool) -> None:
         )
 
 
-def _runs_code(denoiser: DenoiserSettings) -> bool:
-    return ".py:" in denoiser.name
+def _choices(settings: Settings) -> list[tuple[str, Choice]]:
+    """The sections that choose something by name, whatever its kind."""
+    return [(section, value) for section, value in settings if isinstance(value, Choice)]
 
 
-def _is_pickle(denoiser: DenoiserSettings) -> bool:
+def _runs_code(choice: Choice) -> bool:
+    return ".py:" in choice.name
+
+
+def _is_pickle(denoiser: Choice) -> bool:
     """Whether the weights of a network are in a file that is opened by unpickling."""
-    network = _runs_code(denoiser) or denoiser.name.startswith("deepinv:")
-    return network and denoiser.weights is not None and not denoiser.weights.endswith(".safetensors")
+    weights = getattr(denoiser, "weights", None)
+    return hasattr(denoiser, "unpickle") and weights is not None and not weights.endswith(".safetensors")
 
 
 def _shown(text: str) -> str:

@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from plugstream.algorithms import ADMM, SAGA, SVRG, Estimator, Plain, ProximalGradient
 from plugstream.capacity import check_memory
 from plugstream.denoisers import Denoiser
-from plugstream.denoisers.catalog import Options, make
+from plugstream.denoisers.base import Wrapper
+from plugstream.denoisers.by_name import make
 from plugstream.errors import InputError
 from plugstream.fidelity import LeastSquares
 from plugstream.models.born import BornModel, choose_method
@@ -121,24 +121,13 @@ def _check_model(geometry: BornGeometry, compute: ComputeSettings) -> None:
 
 def make_denoiser(settings: DenoiserSettings) -> Denoiser:
     """The denoiser, within its bounds, damped if asked for."""
-    options = Options(
+    return make(
+        settings.name,
         low=-math.inf if settings.least is None else settings.least,
         high=math.inf if settings.high is None else settings.high,
-        guide=None if settings.guide is None else _load_guide(settings.guide),
-        **{name: getattr(settings, name) for name in _PLAIN_OPTIONS},
+        damping=settings.damping,
+        **dict(settings.options),
     )
-    return make(settings.name, options, damping=settings.damping)
-
-
-_PLAIN_OPTIONS = (
-    "profile", "weights", "white", "tol", "max_iterations", "condition", "residual", "channels", "unpickle"
-)  # fmt: skip
-
-
-def _load_guide(path: str) -> Tensor:
-    from plugstream.runs.images import load_picture
-
-    return load_picture(path)
 
 
 def make_sampler(settings: SamplerSettings, fidelity: LeastSquares) -> Sampler:
@@ -177,7 +166,11 @@ def check(settings: Settings, geometry: BornGeometry) -> None:
         raise InputError("every receiver of every view is masked, so there is nothing to reconstruct from")
     _check_model(geometry, settings.compute)
     denoiser, shape = make_denoiser(settings.denoiser), geometry.grid.shape
-    if settings.denoiser.guide is not None and (guide := _load_guide(settings.denoiser.guide)).shape != shape:
+    inner = denoiser
+    while isinstance(inner, Wrapper):
+        inner = inner.denoiser
+    guide = getattr(inner, "guide", None)
+    if guide is not None and tuple(guide.shape) != tuple(shape):
         raise InputError(f"the guide is {guide.shape[0]} x {guide.shape[1]}, but the image {shape[0]} x {shape[1]}")
     if min(shape) < denoiser.min_size:
         name, least = settings.denoiser.name, denoiser.min_size

@@ -25,7 +25,7 @@ import importlib
 import importlib.util
 import pkgutil
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
@@ -46,7 +46,7 @@ else:  # the library does without the command line's packages: options then have
 
     ConfigDict = dict
 
-__all__ = ["KINDS", "Entry", "Field", "Kind", "Options", "entries", "find", "pattern_of", "register"]
+__all__ = ["KINDS", "Entry", "Field", "Kind", "Options", "entries", "find", "pattern_of", "refuse_foreign", "register"]
 
 
 class Options(BaseModel):
@@ -131,6 +131,22 @@ class Entry:
             more["name"] = name
         return self.build(options, *parts, **more)
 
+    @property
+    def option_names(self) -> tuple[str, ...]:
+        """The names of its options."""
+        names = getattr(self.options, "model_fields", None)
+        if names is None:  # without pydantic
+            return tuple(key for base in self.options.__mro__ for key in vars(base).get("__annotations__", {}))
+        return tuple(names)
+
+    def check(self, values: Mapping[str, Any]) -> Options:
+        """Its options with these values; what cannot be is refused in one line."""
+        try:
+            return self.options(**values)
+        except ValueError as error:
+            first = error.errors()[0] if hasattr(error, "errors") else {"loc": ("options",), "msg": str(error)}
+            raise InputError(f"{first['loc'][0]} of the {self.kind} {self.name}: {first['msg']}") from None
+
     def check_installed(self) -> None:
         """Refuse an entry that cannot be built here for want of a package."""
         if (name := self.missing) is not None:
@@ -193,6 +209,20 @@ def find(kind: str, name: str) -> Entry:
     near = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
     hint = f"did you mean {near[0]!r}? " if near else ""
     raise InputError(f"there is no {kind} {name!r}; {hint}there are {', '.join(known)}")
+
+
+def refuse_foreign(kind: str, name: str, keys: Iterable[str], common: Container[str] = ()) -> None:
+    """Refuse an option that the chosen entry does not have, with those that have it.
+
+    Arguments: common, what every entry of the kind has besides its own options.
+    """
+    mine = find(kind, name).option_names
+    for key in keys:
+        if key in mine or key in common:
+            continue
+        owners = [entry.name for entry in entries(kind).values() if key in entry.option_names]
+        advice = f"leave it out, or choose {' or '.join(owners)}" if owners else "no other has it either"
+        raise InputError(f"the {kind} {name} has no use for {key}; {advice}")
 
 
 def pattern_of(name: str) -> str:

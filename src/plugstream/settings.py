@@ -17,11 +17,11 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import BaseModel, ConfigDict, Field, SerializeAsAny, ValidationError, field_validator
 from pydantic.fields import FieldInfo
 
-from plugstream.choices import Choice, every_field, fields_of, refuse_foreign, section_class, validator
+from plugstream.choices import Choice, every_field, fields_of, is_marked, section_class, validator
 from plugstream.consent import consented
-from plugstream.denoisers.catalog import CATALOG, check_name
 from plugstream.errors import InputError
 from plugstream.files import read_small
+from plugstream.registry import refuse_foreign
 
 __all__ = ["Settings", "all_leaves", "choice_of", "leaves", "parse_assignment", "resolve", "to_toml", "with_low"]
 
@@ -126,12 +126,13 @@ class SamplerSettings(Choice):
         return batch
 
 
-class DenoiserSettings(_Section):
+class DenoiserSettings(Choice):
     """The prior."""
 
+    kind = "denoiser"
     name: str = Field(
         "tv",
-        description=f"which denoiser, as 'plugstream denoisers' lists them: {', '.join(CATALOG)}",
+        description="which denoiser, as 'plugstream denoisers' lists them",
         json_schema_extra=_flag("denoiser"),
     )
     low: Annotated[float, Field(ge=-_LARGE, le=_LARGE)] | Literal["auto"] | None = Field(
@@ -140,33 +141,7 @@ class DenoiserSettings(_Section):
         "values",
     )
     high: float | None = Field(None, ge=-_LARGE, le=_LARGE, description="largest value of the image")
-    profile: Literal["normal", "fast"] = Field("normal", description="parameters of BM3D")
-    weights: str | None = Field(
-        None, description="file of trained weights, for tnrd (or a folder), ridge and networks; ours if not given"
-    )
-    white: float = Field(1.0, ge=_SMALL, le=_LARGE, description="the image's value for white, for trained models")
-    tol: float | None = Field(
-        None, ge=0, description="guaranteed relative error of tv and ridge; their own if not given"
-    )
-    max_iterations: int | None = Field(None, ge=1, description="limit on the iterations of tv and ridge")
-    guide: str | None = Field(
-        None,
-        description="a fixed guide for nlm, which makes it averaged: a picture or .npy of the image's size",
-        json_schema_extra=_flag("nlm-guide"),
-    )
-    condition: Literal["none", "scalar", "map"] = Field(
-        "none", description="how the network FILE.py:NAME is told sigma"
-    )
-    residual: bool = Field(False, description="the network FILE.py:NAME gives the noise", json_schema_extra=_SWITCH)
-    channels: int = Field(1, description="1, or 3 for a network deepinv:NAME made for colour")
-    unpickle: bool = Field(
-        False,
-        description="open weights that are a pickle, which can run any code: only from authors you trust",
-        json_schema_extra=_SWITCH,
-    )
     damping: float | None = Field(None, gt=0, lt=1, description="theta of (1 - theta) I + theta D")
-
-    _known = field_validator("name")(check_name)
 
     @property
     def least(self) -> float | None:
@@ -276,7 +251,9 @@ class Settings(_Section):
     sampler: Annotated[SerializeAsAny[SamplerSettings], validator(SamplerSettings)] = Field(
         default_factory=SamplerSettings.of
     )
-    denoiser: DenoiserSettings = DenoiserSettings()
+    denoiser: Annotated[SerializeAsAny[DenoiserSettings], validator(DenoiserSettings)] = Field(
+        default_factory=DenoiserSettings.of
+    )
     monitor: MonitorSettings = MonitorSettings()
     compute: ComputeSettings = ComputeSettings()
     scan: ScanSettings = ScanSettings()
@@ -464,7 +441,7 @@ def _settle_choice(section: str, choice: type[Choice], table: dict[str, Any], fr
         raise InputError(f"setting {section}.name = {name!r} cannot be used: {error}") from None
     for key in free - set(mine):
         del table[key]
-    refuse_foreign(choice, name, table)
+    refuse_foreign(choice.kind, name, table, choice.model_fields)
 
 
 def _may_be_none(section: str, key: str, name: str | None) -> bool:
@@ -483,9 +460,10 @@ def to_toml(settings: Settings, header: str = "") -> str:
     Consent to unpickle is a person's, and not written.
     """
     lines = [f"# {line}" for line in header.splitlines()]
-    for section, table in settings.model_dump(exclude={"denoiser": {"unpickle"}}).items():
+    for section, table in settings.model_dump().items():
         lines += ["", f"[{section}]"]
-        keys = [key for _, key, _ in leaves([section], {section: table.get("name", "")}) if key in table]
+        names = {section: table.get("name", "")}
+        keys = [key for _, key, info in leaves([section], names) if not is_marked(info, "consent")]
         lines += [f"{key} = {_toml_value(table[key])}" for key in keys]
     return "\n".join(lines).lstrip("\n") + "\n"
 

@@ -82,7 +82,7 @@ def test_a_network_of_ones_own_is_differentiated(tmp_path):
         (["--sigma", "lots"], "sigma must be a number > 0"),
         (["--sigma", "0.1", "--images", "nowhere"], "no folder nowhere"),
         (["--sigma", "0.1", "--products", "1"], "--products"),
-        (["--sigma", "0.1", "--nlm-guide", "camera"], "only nlm"),
+        (["--sigma", "0.1", "--nlm-guide", "camera"], "choose nlm"),
         (["--sigma", "0.1", "--denoiser", "nonsense"], "no denoiser 'nonsense'"),
         ([], "--sigma"),
     ],

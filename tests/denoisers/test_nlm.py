@@ -203,4 +203,4 @@ def test_wrong_input_is_refused_in_one_line() -> None:
 
 
 def test_settings_make_it() -> None:
-    assert isinstance(make_denoiser(DenoiserSettings(name="nlm", low=None)), NLM)
+    assert isinstance(make_denoiser(DenoiserSettings.of(name="nlm", low=None)), NLM)

@@ -493,12 +493,12 @@ def test_wrong_input_is_refused_in_one_line() -> None:
 
 def test_settings_make_it(tmp_path: Path) -> None:
     TNRD(random_model()).save(tmp_path / "model.safetensors")
-    made = make_denoiser(DenoiserSettings(name="tnrd", weights=str(tmp_path / "model.safetensors"), white=2.0))
+    made = make_denoiser(DenoiserSettings.of(name="tnrd", weights=str(tmp_path / "model.safetensors"), white=2.0))
     assert isinstance(made, Clipped)
     assert isinstance(made.denoiser, TNRD)
     assert made.denoiser.white == 2
     assert made.min_size == 7
-    assert isinstance(make_denoiser(DenoiserSettings(name="tnrd", weights=str(tmp_path), low=None)), TNRD)
+    assert isinstance(make_denoiser(DenoiserSettings.of(name="tnrd", weights=str(tmp_path), low=None)), TNRD)
 
 
 def test_it_denoises_a_file(tmp_path: Path) -> None:

@@ -196,10 +196,10 @@ def test_simulate_runs_nothing_and_asks_for_nothing(tmp_path, net):
 
 
 def test_arguments_of_a_function_are_consent(tmp_path, net):
-    assert isinstance(make_denoiser(DenoiserSettings(name=net))(torch.ones(4, 4), 0.1), torch.Tensor)
+    assert isinstance(make_denoiser(DenoiserSettings.of(name=net))(torch.ones(4, 4), 0.1), torch.Tensor)
     assert ran(tmp_path)
     file = tmp_path / "s.toml"
-    file.write_text(to_toml(Settings(denoiser=DenoiserSettings(name=net))))
+    file.write_text(to_toml(Settings(denoiser=DenoiserSettings.of(name=net))))
     with pytest.raises(InputError, match="--trust"):
         resolve(file)
     assert resolve(file, trust=True).denoiser.name == net

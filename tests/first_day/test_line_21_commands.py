@@ -15,7 +15,9 @@ from PIL import Image
 
 import plugstream as ps
 from plugstream.cli import main
-from plugstream.denoisers.catalog import CATALOG, Options, make
+from plugstream.denoisers.by_name import make
+from plugstream.denoisers.facts import unavailable
+from plugstream.registry import entries
 from plugstream.runs.folder import is_locked
 from small_run import RUN
 
@@ -131,16 +133,16 @@ def test_info_of_a_run_whose_scan_went_away_and_whose_name_is_hostile(scan, tmp_
 )
 def test_an_option_that_a_denoiser_has_no_use_for_is_refused(name, options, users):
     with pytest.raises(ps.InputError, match=f"{name} has no use for {next(iter(options))}; .* choose {users}"):
-        make(name, Options(**options))
+        make(name, **options)
 
 
 def test_every_option_is_used_by_what_takes_it_and_defaults_are_never_refused():
-    for entry in CATALOG.values():
-        if entry.missing is None and ":" not in entry.name:
-            make(entry.name, Options(low=0.0, high=1.0))
-    make("tv", Options(tol=1e-4, max_iterations=5))
-    make("ridge", Options(tol=1e-3, max_iterations=5, white=2.0))
-    make("bm3d", Options(profile="fast"))
+    for entry in entries("denoiser").values():
+        if unavailable(entry) is None and ":" not in entry.name:
+            make(entry.name, low=0.0, high=1.0)
+    make("tv", tol=1e-4, max_iterations=5)
+    make("ridge", tol=1e-3, max_iterations=5, white=2.0)
+    make("bm3d", profile="fast")
 
 
 def test_the_command_refuses_it_too(scan, tmp_path, capsys):

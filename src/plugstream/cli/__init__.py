@@ -45,6 +45,11 @@ _COMMANDS = {
     "verify": "read every byte of a scan, and name the views that are damaged",
     "denoise": "remove noise from a picture: PNG, TIFF or NPY, grey or colour",
     "denoisers": "list the denoisers, with what is known of each",
+    "samplers": "list the samplers: which views a step uses",
+    "momenta": "list the momenta",
+    "gradients": "list the gradients: plain, or with less variance",
+    "losses": "list the losses: how predictions are compared with data",
+    "instruments": "list the instruments whose scans can be read",
     "train": "train a denoiser on a folder of pictures",
     "tune": "find the best sigma, step and momentum for a scan",
     "reproduce": "compute the paper's tables and figures anew, beside the printed values",
@@ -53,7 +58,8 @@ _COMMANDS = {
 
 _STARTED = time.monotonic()
 # What these write in a file or pipe is theirs alone: one does little, the other waits for an instrument.
-_OWN_OUTPUT = ("acquire", "denoisers", "info")
+_LISTS = ("denoisers", "samplers", "momenta", "gradients", "losses", "instruments")
+_OWN_OUTPUT = ("acquire", "info", *_LISTS)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -170,6 +176,8 @@ def _check_path(path: Path) -> None:
 
 
 def _module(command: str) -> Any:
+    if command in _LISTS:
+        command = "lists"
     return import_module(f"plugstream.cli.{command}" + "_" * iskeyword(command))  # `import` is no name for a module
 
 

@@ -95,18 +95,19 @@ def _denoiser(settings: Settings, size: int) -> Denoiser:
     from plugstream.runs.images import load_picture
 
     s = settings.denoiser
-    if s.guide is None:
+    if getattr(s, "guide", None) is None:
         return make_denoiser(s)
-    if s.name != "nlm" or s.least is not None or s.high is not None or s.damping is not None:
+    if s.least is not None or s.high is not None or s.damping is not None:
         raise InputError("only nlm by itself takes a guide; leave out low, high and damping")
     return NLM(load_picture(s.guide, size))
 
 
 def _title(settings: Settings) -> str:
     s = settings.denoiser
-    notes = [] if s.guide is None else [f"with {Path(s.guide).stem} as its guide"]
-    notes += [] if s.name != "bm3d" or s.profile == "normal" else [f"profile {s.profile}"]
-    notes += [] if s.weights is None else [f"weights {Path(s.weights).name}"]
+    guide, profile, weights = (getattr(s, name, None) for name in ("guide", "profile", "weights"))
+    notes = [] if guide is None else [f"with {Path(guide).stem} as its guide"]
+    notes += [] if profile in (None, "normal") else [f"profile {profile}"]
+    notes += [] if weights is None else [f"weights {Path(weights).name}"]
     notes += [] if s.least is None and s.high is None else [f"within [{s.least}, {s.high}]"]
     notes += [] if s.damping is None else [f"damped with theta {s.damping:g}"]
     return ", ".join([s.name, *notes])

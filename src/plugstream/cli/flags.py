@@ -34,13 +34,13 @@ def add_settings(
     """
     if not sections:
         return
-    from plugstream.settings import all_leaves, leaves
+    from plugstream.settings import all_leaves, choice_of, leaves
 
     parser.add_argument("--settings", type=Path, metavar="FILE.toml", help="read settings from this file")
     parser.add_argument(
         "--set", action="append", default=[], metavar="SECTION.KEY=VALUE", help="change one setting, by its full name"
     )
-    if "denoiser" in sections:
+    if any(choice_of(section) is not None for section in sections):
         parser.add_argument("--trust", action="store_true", help=TRUST_HELP)
     else:  # nothing that a file could name is run
         parser.set_defaults(trust=True)

@@ -1,6 +1,6 @@
 """Denoisers, the priors of plug-and-play reconstruction. All are pure maps D(z, sigma).
 
-The names are imported when first used, so that the catalog can be read without waiting for torch.
+The names are imported when first used, so that lists can be read without waiting for torch.
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from plugstream import __version__
+from plugstream.choices import Choice, marked_fields
 from plugstream.scans.scan import Scan, hashes
 from plugstream.settings import Settings
 
@@ -44,18 +45,22 @@ def tools() -> dict[str, Any]:
 
 def absolute(settings: Settings) -> Settings:
     """The settings with the paths of files in full, so that a run can be resumed and repeated from any folder."""
-    changes = {key: f"{path.resolve()}{rest}" for key, (path, rest) in _files(settings).items()}
-    return settings.model_copy(update={"denoiser": settings.denoiser.model_copy(update=changes)})
+    changes: dict[str, dict[str, str]] = {}
+    for name, (path, rest) in _files(settings).items():
+        section, _, key = name.partition(".")
+        changes.setdefault(section, {})[key] = f"{path.resolve()}{rest}"
+    sections = {section: getattr(settings, section).model_copy(update=keys) for section, keys in changes.items()}
+    return settings.model_copy(update=sections)
 
 
 def _settings(settings: Settings) -> Iterator[tuple[str, Any]]:
     """All but how long to run, how often to measure and how the scan is read; of a file its content, not its place."""
     a, m = settings.algorithm, settings.monitor
     free = {"algorithm.time_limit", "algorithm.distance_limit", "algorithm.iterations", "monitor.every"}
-    free |= {"denoiser.unpickle"}  # a person's consent, which changes no number
+    for section, choice in _choices(settings):
+        free |= {f"{section}.{key}" for key in marked_fields(choice, "consent")}  # a person's, which changes no number
     known: dict[str, Any] = {
-        f"denoiser.{key}": f"a file with the hash {_hash(path)[:16]}{rest}"
-        for key, (path, rest) in _files(settings).items()
+        name: f"a file with the hash {_hash(path)[:16]}{rest}" for name, (path, rest) in _files(settings).items()
     }
     if a.sigma_end is not None or a.step_size_end is not None:
         known["algorithm.sigma_steps"] = a.sigma_steps or a.iterations  # over which sigma or the step falls
@@ -66,22 +71,25 @@ def _settings(settings: Settings) -> Iterator[tuple[str, Any]]:
                 yield name, known.get(name, value)
 
 
+def _choices(settings: Settings) -> list[tuple[str, Choice]]:
+    return [(section, value) for section, value in settings if isinstance(value, Choice)]
+
+
 def _files(settings: Settings) -> dict[str, tuple[Path, str]]:
-    """The files that the denoiser reads, by the key that names them, with what stands behind the path."""
-    d = settings.denoiser
-    named = {"weights": (d.weights, ""), "guide": (d.guide, "")}
-    if ".py:" in d.name:  # else it is no path
-        path, _, what = d.name.rpartition(":")
-        named["name"] = (path, f":{what}")
+    """The files that what was chosen reads, by the setting that names them, with what stands behind the path."""
+    named: dict[str, tuple[str | None, str]] = {}
+    for section, choice in _choices(settings):
+        if ".py:" in choice.name:  # else it is no path
+            path, _, what = choice.name.rpartition(":")
+            named[f"{section}.name"] = (path, f":{what}")
+        named |= {f"{section}.{key}": (getattr(choice, key), "") for key in marked_fields(choice, "file")}
     # A guide may be the name of a picture of scikit-image.
-    return {key: (Path(text), rest) for key, (text, rest) in named.items() if text and Path(text).exists()}
+    return {name: (Path(text), rest) for name, (text, rest) in named.items() if text and Path(text).exists()}
 
 
 def files_read(settings: Settings) -> dict[str, dict[str, str]]:
-    """The files and folders that the denoiser reads, by the setting that names them: path and SHA-256, for the log."""
-    return {
-        f"denoiser.{key}": {"path": str(path), "sha256": _hash(path)} for key, (path, _) in _files(settings).items()
-    }
+    """Files and folders that what was chosen reads, by the setting that names them: path and SHA-256, for the log."""
+    return {name: {"path": str(path), "sha256": _hash(path)} for name, (path, _) in _files(settings).items()}
 
 
 def _hash(path: Path) -> str:

@@ -1,8 +1,7 @@
-"""The catalog, and that its denoisers are interchangeable: each is made by its name and put to the same tests."""
+"""The denoisers by name, and that they are interchangeable: each is made by its name and put to the same tests."""
 
 from __future__ import annotations
 
-import dataclasses
 import importlib.util
 import json
 import subprocess
@@ -17,11 +16,13 @@ from torch import Tensor
 
 from plugstream import BornGeometry, Denoiser, Grid, InputError, LeastSquares, simulate, solve
 from plugstream.cli import main
-from plugstream.denoisers import catalog
-from plugstream.denoisers.catalog import CATALOG, Options, check_name, find, make
+from plugstream.denoisers import facts
+from plugstream.denoisers.by_name import make
+from plugstream.denoisers.facts import facts_of, unavailable
 from plugstream.denoisers.ridge import Ridges, save_ridge
 from plugstream.denoisers.tnrd.files import save_model
 from plugstream.recipes import make_algorithm, make_denoiser, make_model
+from plugstream.registry import entries, find
 from plugstream.settings import ComputeSettings, DenoiserSettings, resolve
 from tnrd_models import random_model
 
@@ -35,7 +36,8 @@ class Net(nn.Module):
     def forward(self, x, sigma):
         return sigma[:, None, None, None] * self.conv(x).tanh()
 """
-# Every name of the catalog, a name for each of its two patterns, and forms that options make of them.
+# Every name, one for each of the two patterns, and forms that options make of them.
+CATALOG = entries("denoiser")
 NAMES = [
     *(name for name in CATALOG if "NAME" not in name and name != "pypi-bm3d"),
     pytest.param("pypi-bm3d", marks=pytest.mark.slow),  # seconds for the smallest picture
@@ -51,14 +53,15 @@ def settings(request: pytest.FixtureRequest, tmp_path: Path) -> DenoiserSettings
     """Settings of a denoiser by name; trained ones that come without weights get random ones."""
     name, _, how = request.param.partition(" ")
     more: dict[str, object] = {}
-    if find(name).missing is not None and CATALOG.get(name) is not None and CATALOG[name].files is not None:
+    entry = find("denoiser", name)
+    if unavailable(entry) is not None and facts_of(entry).files is not None:
         more["weights"] = str(tmp_path / "w.safetensors")
         if name == "tnrd":
             save_model(random_model(stages=1, sigma=25.0), tmp_path / "w.safetensors")
         else:
             save_ridge(tmp_path / "w.safetensors", Ridges.initial(), {})
-    elif find(name).missing is not None:
-        pytest.skip(str(find(name).missing))
+    elif unavailable(entry) is not None:
+        pytest.skip(str(unavailable(entry)))
     if name == "net.py:Net":
         (tmp_path / "net.py").write_text(NETWORK)
         generator = torch.Generator().manual_seed(0)
@@ -78,7 +81,7 @@ def settings(request: pytest.FixtureRequest, tmp_path: Path) -> DenoiserSettings
         more["guide"] = str(tmp_path / "guide.npy")
     elif how == "damped":
         more["damping"] = 0.4
-    return DenoiserSettings(name=name, **more)
+    return DenoiserSettings.of(name=name, **more)
 
 
 def pictures(*shape: int, seed: int = 0) -> Tensor:
@@ -128,7 +131,7 @@ def test_takes_a_sigma_for_each_image(settings: DenoiserSettings) -> None:
 
 def find_sigma_user(name: str, denoiser: Denoiser) -> Denoiser:
     """The denoiser, or for those that do not look at sigma another, so that the test has one rule."""
-    return make("soft") if find(name).sigma == "unused" else denoiser
+    return make("soft") if facts_of(find("denoiser", name)).sigma == "unused" else denoiser
 
 
 @everyone
@@ -147,46 +150,47 @@ def test_reconstructs(settings: DenoiserSettings) -> None:
 def test_the_bounds_hold_before_or_within_every_denoiser() -> None:
     z = pictures(20, 18)
     for name in ("tv", "box", "bm3d", "soft"):
-        assert float(make(name, Options(low=0.2, high=0.7))(z, 0.05).min()) >= 0.2 - 0.05**2 - 1e-2
+        assert float(make(name, low=0.2, high=0.7)(z, 0.05).min()) >= 0.2 - 0.05**2 - 1e-2
 
 
 def test_what_is_said_of_averagedness_is_what_they_say_themselves(tmp_path: Path) -> None:
     save_ridge(tmp_path / "w.safetensors", Ridges.initial(), {})
     for name, entry in CATALOG.items():
-        if "NAME" in name or (entry.missing is not None and name != "ridge"):
+        if "NAME" in name or (unavailable(entry) is not None and name != "ridge"):
             continue
-        options = Options(weights=str(tmp_path / "w.safetensors")) if name == "ridge" else Options()
-        assert make(name, options).averaged == entry.averaged, name
-    assert make("nlm", Options(guide=pictures(20, 18))).averaged == 0.5
+        options = {"weights": str(tmp_path / "w.safetensors")} if name == "ridge" else {}
+        assert make(name, **options).averaged == facts_of(entry).averaged, name
+    np.save(tmp_path / "guide.npy", pictures(20, 18).numpy())
+    assert make("nlm", guide=str(tmp_path / "guide.npy")).averaged == 0.5
 
 
 def test_weights_are_looked_for_where_they_are_installed() -> None:
     from plugstream.denoisers.ridge import _SHIPPED as RIDGE
     from plugstream.denoisers.tnrd.denoiser import _SHIPPED as FOLDER
 
-    here = Path(catalog.__file__).parent
-    assert (here / str(CATALOG["tnrd"].files)).parent == FOLDER
-    assert here / str(CATALOG["ridge"].files) == RIDGE
+    here = Path(facts.__file__).parent
+    assert (here / str(facts_of(CATALOG["tnrd"]).files)).parent == FOLDER
+    assert here / str(facts_of(CATALOG["ridge"]).files) == RIDGE
 
 
 def test_what_weights_were_trained_for_is_read_from_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(catalog, "_HERE", tmp_path)
-    assert CATALOG["tnrd"].missing is not None
-    assert CATALOG["tnrd"].trained_for is None
+    monkeypatch.setattr(facts, "_HERE", tmp_path)
+    assert unavailable(CATALOG["tnrd"]) is not None
+    assert facts_of(CATALOG["tnrd"]).trained_for is None
     (tmp_path / "tnrd" / "weights").mkdir(parents=True)
     (tmp_path / "weights").mkdir()
     for sigma in (5.0, 25.0):
         save_model(random_model(stages=1, sigma=sigma), tmp_path / "tnrd" / "weights" / f"sigma={sigma:g}.safetensors")
     save_ridge(tmp_path / "weights" / "ridge.safetensors", Ridges.initial(levels=(0.01, 0.1)), {})
-    assert CATALOG["tnrd"].missing is None
-    assert CATALOG["tnrd"].trained_for == pytest.approx((5 / 255, 25 / 255))
-    assert CATALOG["ridge"].trained_for == pytest.approx((0.01, 0.1))
+    assert unavailable(CATALOG["tnrd"]) is None
+    assert facts_of(CATALOG["tnrd"]).trained_for == pytest.approx((5 / 255, 25 / 255))
+    assert facts_of(CATALOG["ridge"]).trained_for == pytest.approx((0.01, 0.1))
 
 
 @pytest.mark.parametrize("name", ["median", "deepinv", "deepinv:", "net.py", ":Net", "net.py:", "net.py:3", "bmd3"])
 def test_a_wrong_name_is_answered_with_the_right_ones_in_one_line(name: str) -> None:
     with pytest.raises(InputError, match=r"there is no denoiser .* tv, .* FILE\.py:NAME") as caught:
-        check_name(name)
+        find("denoiser", name)
     assert "\n" not in str(caught.value)
     with pytest.raises(InputError, match="there is no denoiser") as caught:
         resolve(None, [("denoiser", "name", name)])
@@ -199,7 +203,7 @@ def test_a_wrong_name_is_answered_with_the_right_ones_in_one_line(name: str) -> 
     ("name", "options", "message"),
     [
         ("bm3d", {"weights": "w"}, "bm3d has no use for weights; leave it out, or choose tnrd or ridge or deepinv"),
-        ("tv", {"guide": torch.zeros(9, 9)}, "tv has no use for guide; leave it out, or choose nlm"),
+        ("tv", {"guide": "g.npy"}, "tv has no use for guide; leave it out, or choose nlm"),
         ("nlm", {"unpickle": True}, "no use for unpickle"),
         ("tnrd", {"condition": "map"}, "no use for condition"),
         ("tv", {"low": 1.0, "high": 0.0}, "must be below"),
@@ -209,7 +213,7 @@ def test_a_wrong_name_is_answered_with_the_right_ones_in_one_line(name: str) -> 
 )
 def test_options_that_cannot_be_used_are_refused(name: str, options: dict[str, object], message: str) -> None:
     with pytest.raises(InputError, match=message) as caught:
-        make(name, dataclasses.replace(Options(), **options))
+        make(name, **options)
     assert "\n" not in str(caught.value)
 
 
@@ -231,9 +235,9 @@ def test_the_command_lists_them(capsys: pytest.CaptureFixture[str]) -> None:
     text = capsys.readouterr().out
     for name, entry in CATALOG.items():
         (line,) = [line for line in text.splitlines() if line.startswith(f"{name} ")]
-        assert entry.licence in line
-        assert entry.prior in line
-        assert (" yes " in line) == (entry.missing is None)
+        assert facts_of(entry).licence in line
+        assert entry.help in line
+        assert (" yes " in line) == (unavailable(entry) is None)
     assert main(["denoisers", "--json"]) == 0
     listed = {entry["name"]: entry for entry in json.loads(capsys.readouterr().out)}
     assert list(listed) == list(CATALOG)
@@ -242,7 +246,7 @@ def test_the_command_lists_them(capsys: pytest.CaptureFixture[str]) -> None:
     assert (listed["bm3d"]["forms_here"]["cuda"] is None) == (not torch.cuda.is_available())
 
 
-def test_reading_the_catalog_imports_no_torch() -> None:
+def test_reading_settings_imports_no_torch() -> None:
     code = "import sys; from plugstream.settings import resolve; resolve(); print('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"
 
