@@ -40,6 +40,8 @@ _HOME = {
     "plugstream.errors": ["DamagedError", "InputError", "PlugstreamWarning", "StorageError"],
     "plugstream.fidelity": ["Fidelity", "LeastSquares"],
     "plugstream.image_space": ["ImageSpace"],
+    "plugstream.loss_fidelity": ["LossFidelity"],
+    "plugstream.losses": ["Amplitude", "Gaussian", "Huber", "Loss", "Poisson"],
     "plugstream.models": ["BornModel", "FunctionModel", "MatrixModel", "Model", "ModelBase"],
     "plugstream.monitors": ["PSNR", "SNR", "SSIM", "Cost", "Distance", "snr"],
     "plugstream.quality": ["psnr", "ssim"],
@@ -112,6 +114,14 @@ if TYPE_CHECKING:  # the same names for type checkers and editors; a test keeps 
     )
     from plugstream.fidelity import Fidelity as Fidelity, LeastSquares as LeastSquares
     from plugstream.image_space import ImageSpace as ImageSpace
+    from plugstream.loss_fidelity import LossFidelity as LossFidelity
+    from plugstream.losses import (
+        Amplitude as Amplitude,
+        Gaussian as Gaussian,
+        Huber as Huber,
+        Loss as Loss,
+        Poisson as Poisson,
+    )
     from plugstream.models import (
         BornModel as BornModel,
         FunctionModel as FunctionModel,
