@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from plugstream.errors import InputError
-from plugstream.fidelity import LeastSquares
 from plugstream.linalg import largest_eigenvalue
+from plugstream.model_fidelity import ModelFidelity
 from plugstream.models.base import Model
 from plugstream.sampling import a_few
 
@@ -44,7 +44,7 @@ class Preference:
 
 
 @torch.no_grad()
-def prefer_bounds(fidelity: LeastSquares) -> Preference:
+def prefer_bounds(fidelity: ModelFidelity) -> Preference:
     r"""Does the data ask for negative values?
 
     Fits two images to three quarters of the data of a few views, by a few steps of FISTA on 1/2 ||H x - y||^2 from
@@ -100,7 +100,7 @@ def on_bounds(image: Tensor, low: float | None, high: float | None) -> list[tupl
     return [(name, bound, float(((image - bound).abs() <= margin).double().mean())) for name, bound in bounds]
 
 
-def _readable(fidelity: LeastSquares) -> tuple[Tensor, Tensor]:
+def _readable(fidelity: ModelFidelity) -> tuple[Tensor, Tensor]:
     """A few views that can be read, and their data."""
     available = fidelity.available
     some = a_few(available, _VIEWS)

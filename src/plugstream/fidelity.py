@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from plugstream.arrays import Array
-from plugstream.linalg import conjugate_gradient, largest_eigenvalue, largest_ritz_value, per_image, squared_norm
+from plugstream.linalg import conjugate_gradient, largest_eigenvalue, largest_ritz_value
 from plugstream.model_fidelity import Measurements, ModelFidelity
 from plugstream.models.base import Model, Views
 from plugstream.progress import Listener, listening, report
@@ -251,21 +251,3 @@ class LeastSquares(ModelFidelity):
         normal = self.model.normal(index, self._weights(index, weights))
         like = torch.empty(self.image_shape, device=self.device, dtype=self.dtype)
         return largest_ritz_value(normal, like, products, ndim=len(self.image_shape))
-
-    def backprojection(self, views: Views = None) -> Tensor:
-        """The simplest image of the data: the gradient at zero, scaled so that it fits the data best.
-
-        x = a g with g = sum_i Re(H_i^H y_i) and a = ||g||^2 / sum_i ||H_i g||^2, one step of steepest descent; the sums
-        are over `views`, all if not given.
-        """
-        self._needs_linear("back-projection")
-        sums = (self.model.adjoint(self.data(some), some) for some, _ in self._parts(views, None))
-        g = functools.reduce(Tensor.add_, sums)
-        energy = torch.zeros((), device=self.device, dtype=self.dtype.to_real())
-        for some, _ in self._parts(views, None, read=False):
-            # In one sum over views and data, whose rounding is what it was.
-            squares = self.model.forward(g, some).abs().square()
-            energy = energy + squares.flatten(g.ndim - len(self.image_shape)).sum(-1)
-        ndim = len(self.image_shape)
-        scale = squared_norm(g, ndim) / energy.clamp_min(torch.finfo(self.dtype).tiny)
-        return per_image(scale, ndim) * g

@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 
 from plugstream.errors import InputError
-from plugstream.fidelity import Fidelity, LeastSquares
+from plugstream.fidelity import LeastSquares
 from plugstream.losses import Gaussian, Loss
 from plugstream.model_fidelity import Measurements, ModelFidelity
 from plugstream.models.base import Model, Views
 
-__all__ = ["LossFidelity", "make_fidelity"]
+__all__ = ["DataFidelity", "LossFidelity", "make_fidelity"]
 
 
 class LossFidelity(ModelFidelity):
@@ -150,6 +150,10 @@ class LossFidelity(ModelFidelity):
         return terms if inside == 0 else terms.flatten(terms.ndim - inside).sum(-1)
 
 
+DataFidelity = LeastSquares | LossFidelity
+"""How far an image is from measurements, by any loss."""
+
+
 class _Unread:
     """Data of which only the number of views is asked: least squares for the norms of a model."""
 
@@ -162,7 +166,7 @@ class _Unread:
 
 def make_fidelity(
     model: Model, data: Tensor | Measurements, loss: Loss | None = None, *, available: Tensor | None = None
-) -> Fidelity:
+) -> DataFidelity:
     """The fidelity of a model, data and loss: least squares, which is faster and has a prox, where it is that."""
     if loss is None or (isinstance(loss, Gaussian) and loss.plain):
         return LeastSquares(model, data, available=available)

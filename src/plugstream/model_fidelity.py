@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import warnings
 from collections.abc import Callable, Iterator
@@ -13,7 +14,7 @@ from torch import Tensor
 
 from plugstream.arrays import Array, accept_arrays_in, as_tensor
 from plugstream.errors import DamagedError, InputError, PlugstreamWarning
-from plugstream.linalg import largest_eigenvalue
+from plugstream.linalg import largest_eigenvalue, per_image, squared_norm
 from plugstream.models.base import Model, Views, as_views, check_shape
 from plugstream.sampling import a_few
 
@@ -178,6 +179,24 @@ class ModelFidelity:
         if index is None:
             return self._data
         return self._data.index_select(-1 - len(self.model.data_shape), index.to(self.device))
+
+    def backprojection(self, views: Views = None) -> Tensor:
+        """The simplest image of the data: the gradient at zero, scaled so that it fits the data best.
+
+        x = a g with g = sum_i Re(H_i^H y_i) and a = ||g||^2 / sum_i ||H_i g||^2, one step of steepest descent; the sums
+        are over `views`, all if not given.
+        """
+        self._needs_linear("back-projection")
+        sums = (self.model.adjoint(self.data(some), some) for some, _ in self._parts(views, None))
+        g = functools.reduce(Tensor.add_, sums)
+        energy = torch.zeros((), device=self.device, dtype=self.dtype.to_real())
+        for some, _ in self._parts(views, None, read=False):
+            # In one sum over views and data, whose rounding is what it was.
+            squares = self.model.forward(g, some).abs().square()
+            energy = energy + squares.flatten(g.ndim - len(self.image_shape)).sum(-1)
+        ndim = len(self.image_shape)
+        scale = squared_norm(g, ndim) / energy.clamp_min(torch.finfo(self.dtype).tiny)
+        return per_image(scale, ndim) * g
 
     @property
     def _stored_dtype(self) -> torch.dtype:

@@ -7,14 +7,18 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
+from plugstream import loss_fidelity
 from plugstream.algorithms import ADMM, SAGA, SVRG, Estimator, Plain, ProximalGradient
 from plugstream.capacity import check_memory
 from plugstream.denoisers import Denoiser
 from plugstream.denoisers.base import Wrapper
 from plugstream.denoisers.by_name import make
 from plugstream.errors import InputError
-from plugstream.fidelity import LeastSquares
+from plugstream.loss_fidelity import DataFidelity
+from plugstream.model_fidelity import Measurements
+from plugstream.models.base import Model
 from plugstream.models.born import BornModel, choose_method
 from plugstream.progress import report
 from plugstream.registry import entries
@@ -30,6 +34,7 @@ __all__ = [
     "check_settings",
     "make_algorithm",
     "make_denoiser",
+    "make_fidelity",
     "make_geometry",
     "make_model",
     "make_sampler",
@@ -130,7 +135,14 @@ def make_denoiser(settings: DenoiserSettings) -> Denoiser:
     )
 
 
-def make_sampler(settings: SamplerSettings, fidelity: LeastSquares) -> Sampler:
+def make_fidelity(
+    settings: Settings, model: Model, data: Tensor | Measurements, *, available: Tensor | None = None
+) -> DataFidelity:
+    """How far an image is from the data, by the loss that was asked for; least squares where it is that."""
+    return loss_fidelity.make_fidelity(model, data, settings.loss.build(), available=available)
+
+
+def make_sampler(settings: SamplerSettings, fidelity: DataFidelity) -> Sampler:
     """The sampler."""
     made: Sampler = settings.build(fidelity)
     return made
@@ -144,6 +156,13 @@ def check_settings(settings: Settings) -> None:
     low = d.low if isinstance(d.low, float) else None
     check_precision(settings.compute, sigma=a.sigma, sigma_end=a.sigma_end, lam=a.lam, low=low, high=d.high)
     make_denoiser(d)
+    if settings.loss.name != "gaussian":
+        if a.name in ("admm", "hqs"):
+            raise InputError(
+                f"{a.name} needs the prox of the loss, which only gaussian has; use --algorithm pgm, or --loss gaussian"
+            )
+        if settings.scan.follow:
+            raise InputError(f"a scan is followed with the loss gaussian only, not with {settings.loss.name}")
     if settings.scan.follow:
         if not settings.sampler.entry.facts.get("grows", False):
             others = [entry.name for entry in entries("sampler").values() if entry.facts.get("grows", False)]
@@ -206,7 +225,7 @@ def _check_algorithm(settings: AlgorithmSettings) -> None:
         raise InputError("refresh is for the gradient svrg; leave it out, or use --gradient svrg")
 
 
-def make_algorithm(settings: Settings, fidelity: LeastSquares) -> ProximalGradient | ADMM:
+def make_algorithm(settings: Settings, fidelity: DataFidelity) -> ProximalGradient | ADMM:
     """The algorithm with its step, noise level and sampler."""
     a = settings.algorithm
     _check_algorithm(a)

@@ -151,6 +151,15 @@ class DenoiserSettings(Choice):
         return None if self.high is not None and self.high <= 0 else 0.0
 
 
+class LossSettings(Choice):
+    """How predictions are compared with the data."""
+
+    kind = "loss"
+    name: str = Field(
+        "gaussian", description="how predictions are compared with the data", json_schema_extra=_flag("loss")
+    )
+
+
 class MonitorSettings(_Section):
     """What is measured while it runs; the time for it is not counted as the algorithm's."""
 
@@ -254,6 +263,7 @@ class Settings(_Section):
     denoiser: Annotated[SerializeAsAny[DenoiserSettings], validator(DenoiserSettings)] = Field(
         default_factory=DenoiserSettings.of
     )
+    loss: Annotated[SerializeAsAny[LossSettings], validator(LossSettings)] = Field(default_factory=LossSettings.of)
     monitor: MonitorSettings = MonitorSettings()
     compute: ComputeSettings = ComputeSettings()
     scan: ScanSettings = ScanSettings()

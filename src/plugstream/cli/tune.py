@@ -10,7 +10,7 @@ from plugstream.cli.common import say, scan_place, settings_of, trust_flag
 from plugstream.errors import InputError, PlugstreamWarning
 from plugstream.text import shell_quote
 
-SECTIONS: tuple[str, ...] = ("algorithm", "sampler", "denoiser", "compute")
+SECTIONS: tuple[str, ...] = ("algorithm", "sampler", "denoiser", "loss", "compute")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

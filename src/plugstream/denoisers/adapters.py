@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from plugstream.denoisers.base import Denoiser, Sigma, per_image, require_real
 from plugstream.denoisers.wrap import FromModule, as_denoiser
 from plugstream.errors import InputError
+from plugstream.own_code import load_from_file
 from plugstream.tensors import load_tensors
 
 __all__ = [
@@ -211,13 +212,9 @@ def from_file(
         where: "path/to/module.py:Name". weights: its state, .safetensors, or .pt and .pth with `unpickle`.
         condition, residual, averaged: as for `FromModule`.
     """
-    path, colon, name = where.rpartition(":")
+    path, _, name = where.rpartition(":")
     file = Path(path)
-    if not colon or not name.isidentifier():
-        raise InputError(f"cannot read {where!r}; write file.py:Name, the file and the name of the network in it")
-    if not file.is_file():
-        raise InputError(f"there is no file {file} to read {name} from")
-    made = _named(file, name)
+    made = _named(where)
     if isinstance(made, Denoiser):
         if weights is not None:
             raise InputError(f"{name} of {file} is a denoiser already and takes no weights")
@@ -229,25 +226,15 @@ def from_file(
     raise InputError(f"{name} of {file} is {type(made).__name__}, not an nn.Module or a Denoiser")
 
 
-def _named(file: Path, name: str) -> Any:
-    spec = importlib.util.spec_from_file_location(f"plugstream_user_{file.stem}", file)
-    if spec is None or spec.loader is None:
-        raise InputError(f"{file} is not a Python file")
-    module = importlib.util.module_from_spec(spec)
-    try:
-        spec.loader.exec_module(module)
-    except Exception as error:
-        raise InputError(f"{file} cannot be run: {type(error).__name__}: {error}".splitlines()[0]) from error
-    if not hasattr(module, name):
-        raise InputError(f"{file} has no {name}")
-    found = getattr(module, name)
+def _named(where: str) -> Any:
+    found = load_from_file(where)
     if isinstance(found, nn.Module | Denoiser) or not callable(found):
         return found
     try:
         return found()
     except Exception as error:
         raise InputError(
-            f"{name} of {file} cannot be made without arguments: {type(error).__name__}: {error}".splitlines()[0]
+            f"{where} cannot be made without arguments: {type(error).__name__}: {error}".splitlines()[0]
         ) from error
 
 

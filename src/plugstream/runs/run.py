@@ -22,12 +22,12 @@ from plugstream import __version__
 from plugstream.algorithms import ADMM, Algorithm, ProximalGradient, State
 from plugstream.bounds import prefer_bounds
 from plugstream.errors import DamagedError, InputError, PlugstreamWarning, StorageError, is_refusal
-from plugstream.fidelity import LeastSquares
+from plugstream.loss_fidelity import DataFidelity
 from plugstream.models.born import BornModel
 from plugstream.monitors import PSNR, SNR, SSIM, Cost, Distance, Monitor
 from plugstream.progress import report
 from plugstream.quality import WINDOW
-from plugstream.recipes import check, make_algorithm, make_model
+from plugstream.recipes import check, make_algorithm, make_fidelity, make_model
 from plugstream.runs.checkpoints import Checkpoints, Saved
 from plugstream.runs.events import EventLog, Listener
 from plugstream.runs.folder import check_plain, lock, remove_unbegun, whole_folder, write_text
@@ -267,7 +267,7 @@ class _Session:
             if self.population is not None:
                 self.population.close()
 
-    def _check_range(self, fidelity: LeastSquares) -> None:
+    def _check_range(self, fidelity: DataFidelity) -> None:
         """Refuse data whose squares, or those of the image that it makes, leave the range of the precision.
 
         The image is about as large as ||y_i|| / ||H_i||. Of a scan that is not in memory a few views are looked at.
@@ -294,7 +294,7 @@ class _Session:
                 f"{limits.max:.0e}; {wider}"
             )
 
-    def _settle_bounds(self, fidelity: LeastSquares) -> None:
+    def _settle_bounds(self, fidelity: DataFidelity) -> None:
         """Ask the data for the lower bound if nobody gave it, once: what it said stays in the settings of the run."""
         d = self.settings.denoiser
         if d.low != "auto":
@@ -309,7 +309,7 @@ class _Session:
         self.checkpoints.about |= settings_identity(self.settings)
         self.write_settings(self.settings)
 
-    def _iterate(self, fidelity: LeastSquares) -> tuple[Result[State], torch.Tensor]:
+    def _iterate(self, fidelity: DataFidelity) -> tuple[Result[State], torch.Tensor]:
         settings, log, population = self.settings, self.log, self.population
         if isinstance(fidelity.model, BornModel):
             log.add("note", text=fidelity.model.describe())
@@ -393,7 +393,7 @@ class _Session:
         report("forming the back-projection")
         return result, fidelity.backprojection(some)
 
-    def _measured_views(self, fidelity: LeastSquares) -> torch.Tensor | None:
+    def _measured_views(self, fidelity: DataFidelity) -> torch.Tensor | None:
         """The views that distance and cost are measured on now, None for all, which is what the theory speaks of."""
         monitor, population = self.settings.monitor, self.population
         most = monitor.measured_views
@@ -497,13 +497,13 @@ def _over(snapshot: Snapshot[State], settings: Settings) -> Stop | None:
     return Stop.TIME if a.time_limit is not None and snapshot.wall >= a.time_limit else None
 
 
-def _in_memory(scan: Scan, settings: Settings, log: EventLog, past: Past) -> LeastSquares:
+def _in_memory(scan: Scan, settings: Settings, log: EventLog, past: Past) -> DataFidelity:
     views = scan.n_views
     if past.records:  # there may be more by now, if it was still being measured when the run began
         views = past.records[-1].views
     index = torch.arange(views)
     geometry = scan.geometry if views == scan.n_views else scan.geometry.with_views(index.numpy())
-    fidelity = LeastSquares(make_model(geometry, settings.compute), scan.read(index))
+    fidelity = make_fidelity(settings, make_model(geometry, settings.compute), scan.read(index))
     if goes_by_lipschitz(settings):
         log.add("note", text="estimating the Lipschitz constant L of every view")
     if not past.records:

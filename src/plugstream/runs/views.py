@@ -20,9 +20,8 @@ import torch
 from torch import Tensor
 
 from plugstream.errors import DamagedError, InputError, StorageError
-from plugstream.fidelity import LeastSquares
 from plugstream.models.born import BornModel
-from plugstream.recipes import check, check_settings, make_model
+from plugstream.recipes import check, check_settings, make_fidelity, make_model
 from plugstream.runs.events import EventLog, checked_events
 from plugstream.scans.chunks import first_of
 from plugstream.scans.geometry import BornGeometry
@@ -129,7 +128,7 @@ class Population:
             pin=settings.compute.device.startswith("cuda"),
         )
         self.record = first
-        self.fidelity = LeastSquares(self.model, self.source)
+        self.fidelity = make_fidelity(settings, self.model, self.source)
         if past.records:
             self._use(first)
         else:

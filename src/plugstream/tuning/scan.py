@@ -18,7 +18,7 @@ from plugstream.bounds import prefer_bounds
 from plugstream.errors import InputError, PlugstreamWarning
 from plugstream.fidelity import LeastSquares
 from plugstream.monitors import snr
-from plugstream.recipes import check, make_algorithm, make_model
+from plugstream.recipes import check, make_algorithm, make_fidelity, make_model
 from plugstream.scans.scan import Scan, fingerprint
 from plugstream.settings import Settings, resolve, with_low
 from plugstream.solver import solve
@@ -221,12 +221,12 @@ class _Judge:
         data = scan.read()
         self.whole = LeastSquares(model, data)
         self.truth = None if scan.truth is None else torch.from_numpy(scan.truth).to(model.device)
-        self.fidelity, self.held = self.whole, torch.arange(0)
+        self.fidelity, self.held = make_fidelity(settings, model, data), torch.arange(0)
         if plan.by == "held-out":
             kept, self.held = split_views(scan.n_views, plan.held)
             if settings.sampler.name == "fixed":
                 raise InputError("the sampler fixed may need views that are held out; use another, or --by discrepancy")
-            self.fidelity = LeastSquares(model, data, available=kept)
+            self.fidelity = make_fidelity(settings, model, data, available=kept)
 
     def settle_bounds(self, say: Callable[[str], None]) -> Settings:
         """The settings with the lower bound that all of the data asks for, by which every image is judged."""

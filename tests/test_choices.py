@@ -1,0 +1,158 @@
+"""Things chosen by name reach a run: losses, code of one's own for every kind, and packages of others."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from plugstream.cli import main
+
+RUN = ["--sigma", "0.02", "--threads", "1", "--iterations", "4"]
+OWN = """
+from pathlib import Path
+from plugstream.losses import Huber
+from plugstream.sampling import Shifted
+
+Path(__file__).with_name("ran").touch()
+
+def sampler(fidelity):
+    return Shifted(fidelity.n_views // 3)
+
+def loss():
+    return Huber(0.5)
+
+def broken(*parts):
+    raise RuntimeError("no")
+
+number = 3
+"""
+
+
+def reconstruct(scan: Path, out: Path, *words: str) -> np.ndarray:
+    assert main(["reconstruct", str(scan), "--out", str(out), *RUN, *words]) == 0
+    image: np.ndarray = np.load(out / "result.npy")
+    return image
+
+
+def test_a_loss_is_chosen_and_resumed_to_the_bit(scan, tmp_path):
+    plain = reconstruct(scan, tmp_path / "plain", "--batch", "4")
+    assert np.array_equal(plain, reconstruct(scan, tmp_path / "gaussian", "--batch", "4", "--loss", "gaussian"))
+    huber = ["--batch", "4", "--loss", "huber", "--delta", "1e-3"]
+    whole = reconstruct(scan, tmp_path / "huber", *huber)
+    assert np.isfinite(whole).all()
+    assert not np.array_equal(plain, whole)
+    reconstruct(scan, tmp_path / "halves", *huber, "--iterations", "2")
+    assert main(["resume", str(tmp_path / "halves"), "--iterations", "4"]) == 0
+    assert np.array_equal(np.load(tmp_path / "halves" / "result.npy"), whole)
+    # All misfits are within such a delta, where the Huber loss is least squares.
+    wide = reconstruct(scan, tmp_path / "wide", "--batch", "4", "--loss", "huber", "--delta", "1e6")
+    np.testing.assert_allclose(wide, plain, atol=1e-4 * np.abs(plain).max())
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--delta", "1"], "the loss gaussian has no use for delta; leave it out, or choose huber"),
+        (["--loss", "hubber"], "did you mean 'huber'?"),
+        (["--loss", "huber", "--algorithm", "admm"], "use --algorithm pgm"),
+        (["--loss", "huber", "--follow"], "followed with the loss gaussian only"),
+        (["--loss", "poisson"], ""),
+    ],
+)
+def test_losses_that_cannot_be_are_refused_in_one_line(scan, tmp_path, capsys, words, message):
+    assert main(["reconstruct", str(scan), "--out", str(tmp_path / "run"), *RUN, *words]) == 2
+    lines = capsys.readouterr().err.strip().splitlines()
+    assert message in lines[-1]
+    assert not (tmp_path / "run").exists()
+
+
+def test_code_of_ones_own_is_used_with_the_same_consent_for_every_kind(scan, tmp_path, capsys):
+    own = tmp_path / "own.py"
+    own.write_text(OWN)
+    drawn = reconstruct(scan, tmp_path / "a", "--sampler", f"{own}:sampler", "--loss", f"{own}:loss")
+    shifted = ["--sampler", "shifted", "--batch", "4", "--loss", "huber", "--delta", "0.5"]
+    assert np.array_equal(drawn, reconstruct(scan, tmp_path / "b", *shifted))
+    for kind in ("sampler", "loss"):
+        (tmp_path / "ran").unlink(missing_ok=True)
+        file = tmp_path / f"{kind}.toml"
+        file.write_text(f'[{kind}]\nname = "{own}:{kind}"\n')
+        words = ["reconstruct", str(scan), "--out", str(tmp_path / f"theirs-{kind}"), *RUN, "--settings", str(file)]
+        capsys.readouterr()
+        assert main(words) == 2
+        line = capsys.readouterr().err
+        assert f"run {kind} of" in line
+        assert "--trust" in line
+        assert not (tmp_path / "ran").exists()
+        assert main([*words, "--trust"]) == 0
+        assert (tmp_path / "ran").exists()
+    assert main(["resume", str(tmp_path / "a"), "--iterations", "6"]) == 2
+    assert main(["resume", str(tmp_path / "a"), "--iterations", "6", "--trust"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [("nothing", "has no nothing"), ("broken", "RuntimeError: no"), ("number", "no function or class")],
+)
+def test_code_of_ones_own_that_does_not_work_is_one_line(scan, tmp_path, capsys, name, message):
+    own = tmp_path / "own.py"
+    own.write_text(OWN)
+    assert main(["reconstruct", str(scan), "--out", str(tmp_path / "run"), *RUN, "--loss", f"{own}:{name}"]) == 2
+    assert message in capsys.readouterr().err.strip().splitlines()[-1]
+
+
+MEDIAN = """
+from plugstream.registry import Field, Options, register
+
+
+class MedianOptions(Options):
+    size: int = Field(3, ge=1, description="pixels a side of the window")
+
+
+@register("denoiser", "median", "the median of a window", options=MedianOptions, licence="MIT", sigma="unused")
+def build(options):
+    import torch
+    from plugstream import FromFunction
+
+    def median(z, sigma):
+        half = options.size // 2
+        rows = [torch.roll(z, (i, j), (-2, -1)) for i in range(-half, half + 1) for j in range(-half, half + 1)]
+        return torch.stack(rows).median(0).values
+
+    return FromFunction(median)
+"""
+
+
+def test_a_package_of_others_adds_a_denoiser(scan, tmp_path):
+    """As pip leaves it: a module and its metadata with entry points in a folder on the path."""
+    site = tmp_path / "site"
+    about = site / "medians-1.0.dist-info"
+    about.mkdir(parents=True)
+    (site / "medians.py").write_text(MEDIAN)
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: medians\nVersion: 1.0\n")
+    points = "[plugstream.denoisers]\nmedian = medians\nabsent = not_there_at_all\n"
+    (about / "entry_points.txt").write_text(points)
+    environment = {**os.environ, "PYTHONPATH": f"{site}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
+
+    def plugstream(*words: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "plugstream", *words]
+        return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+
+    (line,) = [line for line in plugstream("denoisers").stdout.splitlines() if line.startswith("median ")]
+    assert "--size" in line
+    assert "MIT" in line
+    assert "--size" in plugstream("reconstruct", "--denoiser", "median", "--help").stdout
+    words = ["reconstruct", str(scan), "--out", str(tmp_path / "run"), *RUN]
+    done = plugstream(*words, "--denoiser", "median", "--size", "5")
+    assert done.returncode == 0, done.stderr
+    text = (tmp_path / "run" / "settings.toml").read_text()
+    assert 'name = "median"' in text
+    assert "size = 5" in text
+    assert plugstream("resume", str(tmp_path / "run"), "--iterations", "6").returncode == 0
+    broken = plugstream(*words[:2], "--sigma", "1", "--denoiser", "absent")
+    assert broken.returncode == 2
+    assert "'absent' of an installed package cannot be loaded: ModuleNotFoundError" in broken.stderr
