@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 
 from plugstream.cli import main
+from plugstream.registry import KINDS, entries
 
 RUN = ["--sigma", "0.02", "--threads", "1", "--iterations", "4"]
 OWN = """
@@ -156,3 +158,19 @@ def test_a_package_of_others_adds_a_denoiser(scan, tmp_path):
     broken = plugstream(*words[:2], "--sigma", "1", "--denoiser", "absent")
     assert broken.returncode == 2
     assert "'absent' of an installed package cannot be loaded: ModuleNotFoundError" in broken.stderr
+
+
+@pytest.mark.parametrize("plural", ["denoisers", "samplers", "momenta", "gradients", "losses", "instruments"])
+def test_every_kind_is_listed_and_the_documents_have_its_table(plural, capsys):
+    (kind,) = [kind for kind in KINDS.values() if kind.plural == plural]
+    names = list(entries(kind.name))
+    assert main([plural]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines[1 : 1 + len(names)]] == names
+    assert main([plural, "--json"]) == 0
+    listed = json.loads(capsys.readouterr().out)
+    assert [entry["name"] for entry in listed] == names
+    assert main([plural, "--markdown"]) == 0
+    table = capsys.readouterr().out
+    documents = Path(__file__).parents[1] / "docs" / "entries.md"
+    assert table in documents.read_text(encoding="utf-8"), f"plugstream {plural} --markdown belongs into {documents}"

@@ -185,12 +185,12 @@ def register(
 
 
 def entries(kind: str) -> dict[str, Entry]:
-    """All entries of a kind by name: ours in the order of their files, then those of other packages.
+    """All entries of a kind by name: ours in the order of their files, those of other packages, then patterns.
 
     A package whose entry point cannot be loaded is left out here, and named by `find` where its entry is asked for.
     """
     _load(kind)
-    return dict(_registered[kind])
+    return dict(sorted(_registered[kind].items(), key=lambda item: ":" in item[0]))
 
 
 def find(kind: str, name: str) -> Entry:

@@ -22,6 +22,7 @@ _SIGMA = {
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What the command has besides settings."""
     parser.add_argument("--json", action="store_true", help="all that is known of each, as JSON")
+    parser.add_argument("--markdown", action="store_true", help="names and options as a table for documents")
 
 
 def run(parsed: argparse.Namespace) -> int:
@@ -30,7 +31,8 @@ def run(parsed: argparse.Namespace) -> int:
 
     kind = next(kind for kind in KINDS.values() if kind.plural == parsed.command)
     found = [_described(entry) for entry in entries(kind.name).values()]
-    print(json.dumps(found, indent=1) if parsed.json else _text(kind.name, found))
+    text = _markdown(found) if parsed.markdown else _text(kind.name, found)
+    print(json.dumps(found, indent=1) if parsed.json else text)
     return 0
 
 
@@ -70,6 +72,15 @@ def _text(kind: str, found: list[dict[str, Any]]) -> str:
             "Each is also there damped, (1 - theta) I + theta D: --damping THETA. GPU: '-' where torch sees none."
         ]
     return "\n".join(lines)
+
+
+def _markdown(found: list[dict[str, Any]]) -> str:
+    """The table of a kind for docs/entries.md, which does not depend on what is installed."""
+    rows = ["| name | what it is | options |", "| --- | --- | --- |"]
+    for entry in found:
+        options = "; ".join(f"`{option['flag']}`: {option['about']}" for option in entry["options"].values())
+        rows.append(f"| `{entry['name']}` | {entry['help']} | {options} |")
+    return "\n".join(rows)
 
 
 def _here(entry: dict[str, Any]) -> str:

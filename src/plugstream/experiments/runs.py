@@ -14,13 +14,17 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from plugstream.algorithms import ADMM, SAGA, SVRG, Algorithm, Estimator, Plain, ProximalGradient
-from plugstream.denoisers import BM3D, TNRD, TV, Clipped, ConvexRidge, Denoiser
+from plugstream.algorithms import ADMM, Algorithm, ProximalGradient
+from plugstream.denoisers import Denoiser
+from plugstream.denoisers.by_name import make
 from plugstream.errors import PlugstreamWarning
 from plugstream.experiments.setup import PerImage, Problem
+from plugstream.fidelity import Fidelity
 from plugstream.monitors import SNR, Distance, Monitor
-from plugstream.sampling import All, Epochs, Fixed, Sampler, Shifted, Uniform, evenly_spaced
+from plugstream.registry import find
+from plugstream.sampling import Sampler
 from plugstream.schedules import Geometric, OverL
+from plugstream.settings import SamplerSettings
 from plugstream.solver import Result, solve
 from plugstream.tuning import golden_section
 
@@ -79,26 +83,20 @@ def make_denoiser(name: str, weights: Path | None = None) -> Denoiser:
 
     "tnrd" is that of `weights`, ours without; "tnrd-ours" and "ridge" are the trained ones that ship with plugstream.
     """
-    if name == "tv":
-        return TV(low=0.0, tol=0.0, max_iterations=20)
-    if name == "tnrd":
-        return Clipped(TNRD() if weights is None else TNRD.load(weights), 0.0)
-    if name == "tnrd-ours":
-        return Clipped(TNRD(), 0.0)
-    if name == "ridge":
-        return Clipped(ConvexRidge(tol=1e-3), 0.0)
-    return Clipped(BM3D(), 0.0)
+    options: dict[str, Any] = _OPTIONS.get(name, {})
+    if name == "tnrd" and weights is not None:
+        options = {"weights": str(weights)}
+    return make(name.removesuffix("-ours"), low=0.0, **options)
 
 
-def make_sampler(spec: Spec, n_views: int) -> Sampler:
+_OPTIONS: dict[str, dict[str, Any]] = {"tv": {"tol": 0.0, "max_iterations": 20}, "ridge": {"tol": 1e-3}}
+
+
+def make_sampler(spec: Spec, fidelity: Fidelity) -> Sampler:
     """The sampler of a run."""
-    if spec.views is None or spec.sampler == "all":
-        return All()
-    if spec.sampler == "fixed":
-        return Fixed(tuple(evenly_spaced(spec.views, n_views).tolist()))
-    if spec.sampler == "shifted":
-        return Shifted(spec.views)
-    return Epochs(spec.views) if spec.sampler == "epochs" else Uniform(spec.views)
+    name = "all" if spec.views is None else spec.sampler
+    made: Sampler = SamplerSettings.of(name=name, **({} if name == "all" else {"batch": spec.views})).build(fidelity)
+    return made
 
 
 def make_algorithm(
@@ -110,17 +108,17 @@ def make_algorithm(
     common: dict[str, Any] = {
         "sigma": 1.0 if spec.sigma_end is None else Geometric(1.0, spec.sigma_end, falling),
         "step_size": OverL(spec.step if spec.step_end is None else Geometric(spec.step, spec.step_end, falling)),
-        "sampler": make_sampler(spec, problem.fidelity.n_views),
+        "sampler": make_sampler(spec, problem.fidelity),
     }
     denoiser = PerImage(make_denoiser(spec.denoiser, weights), levels)
     if spec.method in ("admm", "hqs"):
         return ADMM(problem.fidelity, denoiser, dual=spec.method == "admm", **common)
-    gradients: dict[str, Estimator] = {"plain": Plain(), "saga": SAGA(), "svrg": SVRG()}
+    estimator = find("gradient", spec.gradient)
     return ProximalGradient(
         problem.fidelity,
         denoiser,
         momentum=spec.momentum,
-        gradient=gradients[spec.gradient],
+        gradient=estimator.build(estimator.options(), 0),
         restart=spec.restart,
         **common,
     )
