@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from plugstream.runs.events import measurements
+from plugstream.runs.replay import replay
 
 SMALL = ["--size", "24", "--views", "12", "--receivers", "30", "--radius", "0.4", "--wavelength", "0.03"]
 RUN = ["--sigma", "0.02", "--batch", "4", "--threads", "1", "--iterations", "150", "--checkpoint", "0"]
@@ -14,8 +14,8 @@ RUN = ["--sigma", "0.02", "--batch", "4", "--threads", "1", "--iterations", "150
 
 def same_run(one: Path, other: Path) -> None:
     assert np.array_equal(np.load(one / "result.npy"), np.load(other / "result.npy"))
-    a, b = measurements(one / "events.jsonl"), measurements(other / "events.jsonl")
-    assert [(e["step"], e["values"]) for e in a] == [(e["step"], e["values"]) for e in b]
+    a, b = replay(one / "events.jsonl").measured, replay(other / "events.jsonl").measured
+    assert [(e.step, e.values) for e in a] == [(e.step, e.values) for e in b]
 
 
 def content(folder: Path) -> dict[str, bytes]:

@@ -17,7 +17,7 @@ import torch
 from PIL import Image
 
 from plugstream.cli import main
-from plugstream.runs.events import EventLog, read_events
+from plugstream.runs.events import EventLog, Note, read_events
 from small_run import SMALL
 
 
@@ -54,13 +54,13 @@ def test_the_demo_leaves_everything_it_promises(demo):
 def test_the_events_tell_the_run(demo):
     folder, said = demo
     events = list(read_events(folder / "events.jsonl"))
-    kinds = [event["event"] for event in events]
+    kinds = [event.kind for event in events]
     assert kinds[0] == "start"
     assert kinds[-1] == "stop"
-    measured = [event for event in events if event["event"] == "measured"]
-    assert [event["step"] for event in measured] == [0, 10, 20, 25]
-    assert measured[0]["values"]["relative_distance"] == 1.0
-    last = measured[-1]["values"]["snr"]
+    measured = [event for event in events if event.kind == "measured"]
+    assert [event.step for event in measured] == [0, 10, 20, 25]
+    assert measured[0].values["relative_distance"] == 1.0
+    last = measured[-1].values["snr"]
     truth, result = np.load(folder / "truth.npy"), np.load(folder / "result.npy")
     assert last == pytest.approx(20 * np.log10(np.linalg.norm(truth) / np.linalg.norm(truth - result)), abs=1e-3)
     assert f"SNR {last:.2f} dB at step 25" in said
@@ -115,8 +115,8 @@ def test_settings_from_a_file(scan, tmp_path):
     file.write_text('[algorithm]\nlam = 1e-3\niterations = 3\n[sampler]\nname = "epochs"\nbatch = 3\n')
     assert main(["reconstruct", str(scan), "--settings", str(file), "--batch", "2", "--out", str(tmp_path / "r")]) == 0
     start = next(read_events(tmp_path / "r" / "events.jsonl"))
-    assert start["settings"]["sampler"] == {"name": "epochs", "batch": 2, "seed": 0}
-    assert start["iterations"] == 3
+    assert start.settings["sampler"] == {"name": "epochs", "batch": 2, "seed": 0}
+    assert start.iterations == 3
 
 
 def test_info_describes_a_scan(scan, capsys):
@@ -134,7 +134,7 @@ def test_a_diverging_run_says_so_and_keeps_the_best(scan, tmp_path, capsys):
     assert "beyond 2 / L" in said
     assert "grew without bound; use a smaller step" in said
     assert np.isfinite(np.load(tmp_path / "r" / "result.npy")).all()
-    assert list(read_events(tmp_path / "r" / "events.jsonl"))[-1]["failed"] is True
+    assert list(read_events(tmp_path / "r" / "events.jsonl"))[-1].failed is True
 
 
 def test_ctrl_c_saves_the_best_so_far(scan, tmp_path):
@@ -238,11 +238,11 @@ def test_pictures_of_many_kinds(tmp_path):
 def test_a_cut_last_line_of_the_log_is_left_out(tmp_path):
     path = tmp_path / "events.jsonl"
     log = EventLog(path)
-    log.add("start")
+    log.add(Note("hello"))
     log.close()
     with path.open("a") as file:
         file.write('{"event": "meas')
-    assert [event["event"] for event in read_events(path)] == ["start"]
+    assert [event.kind for event in read_events(path)] == ["note"]
 
 
 def test_a_reader_that_goes_away_is_no_error(scan):

@@ -226,6 +226,7 @@ class RunSettings(_Section):
     """How a run is kept on disk."""
 
     checkpoint: float = Field(30.0, ge=0, description="seconds between two checkpoints; 0 for one after every step")
+    preview: float = Field(5.0, ge=0, description="seconds between two previews of the image at least; 0 for none")
     report: str = Field(
         "png",
         description="formats of the report: png, pdf and svg, several with commas",

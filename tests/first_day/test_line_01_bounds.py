@@ -126,7 +126,7 @@ def test_negative_contrast_is_reconstructed_by_default(scans, tmp_path, capsys):
     out = tmp_path / "auto"
     assert main(["reconstruct", str(scans / "negative.zarr"), "--out", str(out), *RUN]) == 0
     assert "the image may be negative" in capsys.readouterr().err
-    assert any("may be negative" in e.get("text", "") for e in read_events(out / "events.jsonl"))
+    assert any("may be negative" in getattr(e, "text", "") for e in read_events(out / "events.jsonl"))
     assert low_of(out) == "none"
     truth, image = np.load(out / "truth.npy"), np.load(out / "result.npy")
     assert 20 * np.log10(np.linalg.norm(truth) / np.linalg.norm(truth - image)) > 10
@@ -215,7 +215,7 @@ def test_an_image_on_its_bound_is_told_of(scans, tmp_path, capsys):
     said = capsys.readouterr().err
     assert f"{part:.3g} % of the image sits on its lower bound 0" in said
     assert "--low none" in said
-    assert any("sits on its lower bound" in e.get("text", "") for e in read_events(out / "events.jsonl"))
+    assert any("sits on its lower bound" in getattr(e, "text", "") for e in read_events(out / "events.jsonl"))
 
 
 def test_the_part_on_a_bound():

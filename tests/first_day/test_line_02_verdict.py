@@ -29,7 +29,8 @@ from plugstream import (
 )
 from plugstream.cli import main
 from plugstream.errors import PlugstreamWarning
-from plugstream.runs.events import read_events
+from plugstream.runs import events
+from plugstream.runs.replay import replay
 from plugstream.schedules import Geometric
 from plugstream.verdict import Verdict, judge
 from small_run import with_all_views
@@ -255,8 +256,10 @@ def test_measurements_that_say_nothing():
 RUN = ["--sigma", "0.02", "--batch", "4", "--threads", "1", "--report-format", "svg"]
 
 
-def stop_of(folder: Path) -> dict:
-    return [event for event in read_events(folder / "events.jsonl") if event["event"] == "stop"][-1]
+def stop_of(folder: Path) -> events.Stop:
+    stop = replay(folder / "events.jsonl").stop
+    assert stop is not None
+    return stop
 
 
 def words_of(folder: Path) -> str:
@@ -269,14 +272,14 @@ def test_the_terminal_the_report_and_the_log_tell_the_verdict(scan, tmp_path, ca
     out = tmp_path / "run"
     assert main(["reconstruct", str(scan), "--out", str(out), *RUN, "--iterations", "6", "--every", "1"]) == 0
     assert "verdict: still falling: its distance" in capsys.readouterr().err
-    assert stop_of(out)["verdict"] == "still falling"
-    assert stop_of(out)["trusted"] is False
+    assert stop_of(out).verdict == "still falling"
+    assert stop_of(out).trusted is False
     assert "still falling: its distance" in words_of(out)
     assert main(["resume", str(out), "--iterations", "12"]) == 0
     longer = tmp_path / "longer"
     assert main(["reconstruct", str(scan), "--out", str(longer), *RUN, "--iterations", "12", "--every", "1"]) == 0
     same = ("verdict", "trusted", "explanation", "step")
-    assert [stop_of(out)[name] for name in same] == [stop_of(longer)[name] for name in same]
+    assert [getattr(stop_of(out), name) for name in same] == [getattr(stop_of(longer), name) for name in same]
 
 
 def test_a_diverged_run_says_so_everywhere_and_has_status_1(scan, tmp_path, capsys):
@@ -296,7 +299,7 @@ def test_a_diverged_run_says_so_everywhere_and_has_status_1(scan, tmp_path, caps
     ]
     assert main(words) == 1
     assert "verdict: diverged" in capsys.readouterr().err
-    assert stop_of(out)["verdict"] == "diverged"
+    assert stop_of(out).verdict == "diverged"
     assert "diverged: the image grew without bound" in words_of(out)
 
 
@@ -308,8 +311,8 @@ def test_a_stuck_run_says_so_everywhere_and_has_status_3(scan, tmp_path, capsys,
     words = with_all_views(words) if sampler == "all" else [*words, "--sampler", sampler]
     assert main([*words, "--high", "0", "--low", "none"]) == 3
     assert "verdict: stuck at its start" in capsys.readouterr().err
-    assert stop_of(out)["verdict"] == "stuck at its start"
-    assert stop_of(out)["trusted"] is False
+    assert stop_of(out).verdict == "stuck at its start"
+    assert stop_of(out).trusted is False
     assert "stuck at its start" in words_of(out)
     assert "of the image sits on its upper bound 0" in words_of(out)
     assert main(["resume", str(out)]) == 3

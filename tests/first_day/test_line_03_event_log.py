@@ -12,8 +12,9 @@ import pytest
 
 from plugstream.cli import main
 from plugstream.errors import InputError
-from plugstream.runs.events import EventLog, read_events
-from plugstream.runs.views import read_past
+from plugstream.lines import LineWriter
+from plugstream.runs.events import EventLog, Note, read_events
+from plugstream.runs.replay import replay
 from small_run import content
 
 RUN = ["--sigma", "0.02", "--batch", "4", "--threads", "1", "--iterations", "12", "--checkpoint", "0"]
@@ -115,7 +116,7 @@ def test_a_line_cut_anywhere_is_dropped_and_the_run_goes_on_to_the_same_bits(run
 
 def test_a_write_that_fails_leaves_whole_lines(tmp_path, monkeypatch):
     log = EventLog(tmp_path / "events.jsonl")
-    log.add("note", text="one")
+    log.add(Note("one"))
 
     class Full:
         def __init__(self, file):
@@ -133,20 +134,20 @@ def test_a_write_that_fails_leaves_whole_lines(tmp_path, monkeypatch):
     file = log._lines._file
     log._lines._file = Full(file)
     with pytest.raises(InputError, match="No space left"):
-        log.add("note", text="two")
+        log.add(Note("two"))
     log._lines._file = file
-    log.add("note", text="three")
+    log.add(Note("three"))
     log.close()
-    assert [event["text"] for event in read_events(tmp_path / "events.jsonl")] == ["one", "three"]
+    assert [event.text for event in read_events(tmp_path / "events.jsonl")] == ["one", "three"]
 
 
 def test_text_that_looks_like_the_end_of_a_line_is_text(tmp_path):
     text = 'x, "check": "0123456789abcdef"}\n{"event": "views"}\n'
     log = EventLog(tmp_path / "events.jsonl")
-    log.add("note", text=text)
-    log.add("note", text="b")
+    log.add(Note(text))
+    log.add(Note("b"))
     log.close()
-    assert [event["text"] for event in read_events(tmp_path / "events.jsonl")] == [text, "b"]
+    assert [event.text for event in read_events(tmp_path / "events.jsonl")] == [text, "b"]
 
 
 def test_a_link_in_place_of_the_log_is_not_written_through(tmp_path):
@@ -154,9 +155,9 @@ def test_a_link_in_place_of_the_log_is_not_written_through(tmp_path):
     other.write_text("")
     (tmp_path / "events.jsonl").symlink_to(other)
     with pytest.raises(InputError, match="event log"):
-        EventLog(tmp_path / "events.jsonl").add("note", text="x")
+        EventLog(tmp_path / "events.jsonl").add(Note("x"))
     assert other.read_text() == ""
-    assert read_past(tmp_path / "none.jsonl").last_step == -1
+    assert replay(tmp_path / "none.jsonl").last_step == -1
 
 
 @pytest.mark.parametrize(
@@ -176,9 +177,9 @@ def test_a_link_in_place_of_the_log_is_not_written_through(tmp_path):
 )
 def test_an_event_of_the_wrong_kind_is_refused_though_its_checksum_is_right(run, tmp_path, capsys, event):
     folder = shutil.copytree(run, tmp_path / "run")
-    log = EventLog(folder / "events.jsonl")
-    log.add(**event)
-    log.close()
+    lines = LineWriter(folder / "events.jsonl", "the event log")
+    lines.add({"event": event["kind"], "at": 1.0, **{name: value for name, value in event.items() if name != "kind"}})
+    lines.close()
     assert main(["resume", str(folder), "--iterations", "20"]) == 2
     (said,) = capsys.readouterr().err.strip().splitlines()
     assert "of the event log" in said

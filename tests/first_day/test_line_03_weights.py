@@ -209,4 +209,4 @@ def test_the_log_of_a_run_tells_the_hash_of_the_weights(scan, tmp_path):
     assert main([*words, "--iterations", "1", "--out", str(tmp_path / "run")]) == 0
     start = next(read_events(tmp_path / "run" / "events.jsonl"))
     digest = hashlib.sha256(file.read_bytes()).hexdigest()
-    assert start["files"] == {"denoiser.weights": {"path": str(file), "sha256": digest}}
+    assert start.files == {"denoiser.weights": {"path": str(file), "sha256": digest}}

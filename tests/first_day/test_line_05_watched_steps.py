@@ -18,5 +18,5 @@ def test_as_many_steps_as_were_taken(tmp_path: Path, every: int) -> None:
     words = ["reconstruct", str(scan), "--out", str(out), "--sigma", "0.05", "--batch", "4", "--threads", "1"]
     assert main([*words, "--iterations", "10", "--every", str(every), "--watch-theory", "--momentum", "none"]) == 0
     events = list(read_events(out / "events.jsonl"))
-    assert [event["steps"] for event in events if event["event"] == "watched"][-1] == 10
-    assert any("none of 10 steps" in event["text"] for event in events if event["event"] == "note")
+    assert [event.steps for event in events if event.kind == "watched"][-1] == 10
+    assert any("none of 10 steps" in event.text for event in events if event.kind == "note")

@@ -19,7 +19,8 @@ from plugstream.denoisers.tv import TV
 from plugstream.errors import InputError
 from plugstream.monitors import SNR
 from plugstream.runs.checkpoints import Checkpoints
-from plugstream.runs.events import measurements, read_events
+from plugstream.runs.events import read_events
+from plugstream.runs.replay import replay
 from plugstream.scans.chunks import ChunkReader, Layout, encode_shard
 from plugstream.scans.places import LocalFiles
 from small_run import same_run
@@ -79,8 +80,8 @@ def test_nan_in_a_streamed_scan_keeps_every_step_before_it(scan, whole, tmp_path
     assert "--skip-damaged" in said
     assert last_checkpoint(tmp_path / "run") == steps
     stop = list(read_events(tmp_path / "run" / "events.jsonl"))[-1]
-    assert (stop["event"], stop["step"], stop["failed"]) == ("stop", steps, True)
-    assert "NaN" in stop["reason"]
+    assert (stop.kind, stop.step, stop.failed) == ("stop", steps, True)
+    assert "NaN" in stop.reason
     # Without the view it goes on from there, and leaves it out.
     assert main(["resume", str(tmp_path / "run"), "--skip-damaged"]) == 0
     said = capsys.readouterr().err
@@ -150,10 +151,10 @@ def test_any_error_after_some_steps_keeps_them(scan, whole, tmp_path, monkeypatc
     assert said in last
     assert last_checkpoint(tmp_path / "run") == steps
     stop = list(read_events(tmp_path / "run" / "events.jsonl"))[-1]
-    assert (stop["event"], stop["step"], stop["failed"]) == ("stop", steps, True)
+    assert (stop.kind, stop.step, stop.failed) == ("stop", steps, True)
     assert main(["resume", str(tmp_path / "run")]) == 0
     same_run(tmp_path / "run", whole)
-    assert [e["step"] for e in measurements(tmp_path / "run" / "events.jsonl")] == [0, 5, 10, 15, 20, 25, 30]
+    assert [e.step for e in replay(tmp_path / "run" / "events.jsonl").measured] == [0, 5, 10, 15, 20, 25, 30]
 
 
 def test_a_mistake_of_ours_keeps_the_steps_too(scan, tmp_path, monkeypatch):

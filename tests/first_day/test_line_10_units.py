@@ -185,5 +185,5 @@ def test_reconstruct_tells_what_is_odd_in_its_log(tmp_path, capsys):
     run = ["reconstruct", str(tmp_path / "s.zarr"), "--sigma", "0.02", "--batch", "2", "--iterations", "2"]
     assert main([*run, "--out", str(tmp_path / "r")]) in (0, 1, 3)
     assert capsys.readouterr().err.count("400 pixels a wavelength") == 1
-    notes = [e["text"] for e in read_events(tmp_path / "r" / "events.jsonl") if e["event"] == "note"]
+    notes = [e.text for e in read_events(tmp_path / "r" / "events.jsonl") if e.kind == "note"]
     assert any("warning" in text and "400 pixels a wavelength" in text for text in notes)

@@ -231,8 +231,8 @@ def test_a_run_with_a_number_computes_no_l(
     said = capsys.readouterr().err
     assert "L = " not in said
     assert "Lipschitz" not in said
-    records = [e for e in read_events(tmp_path / "number" / "events.jsonl") if e["event"] == "views"]
-    assert [record["lipschitz"] for record in records] == [None]
+    records = [e for e in read_events(tmp_path / "number" / "events.jsonl") if e.kind == "views"]
+    assert [record.lipschitz for record in records] == [None]
     images = [np.load(tmp_path / name / "result.npy") for name in ("by", "number")]
     assert np.allclose(*images, rtol=1e-3, atol=1e-5)
     assert main(["resume", str(tmp_path / "number"), "--iterations", "8"]) == 0

@@ -13,9 +13,10 @@ import torch
 import plugstream as ps
 from plugstream import InputError, Receiver, ScanSender, ScanWriter, Setup, open_scan
 from plugstream.cli import main
-from plugstream.runs.events import measurements, read_events
+from plugstream.runs.events import Measured, Views, read_events
+from plugstream.runs.replay import History, replay
 from plugstream.runs.report import _draw_curves
-from plugstream.runs.views import Past, Record, open_live, read_past, wait_for_batch
+from plugstream.runs.views import open_live, wait_for_batch
 from plugstream.sampling import Epochs, OnceEach, Shifted, Uniform
 from plugstream.settings import resolve
 from small_run import with_all_views
@@ -247,15 +248,15 @@ def test_a_scan_that_ends_early_is_used_whole_and_resumed_to_the_bit(scan, tmp_p
     words = ["reconstruct", str(live), "--out", str(out), *RUN, "--batch", "10", "--follow", "--patience", "0.3"]
     assert main(words) == 0
     assert "there are 3 views, fewer than a batch of 10: a step uses each of them" in capsys.readouterr().err
-    (record,) = read_past(out / "events.jsonl").records
+    (record,) = replay(out / "events.jsonl").views
     assert (record.step, record.views, record.ended) == (0, 3, True)
-    stops = [event["step"] for event in read_events(out / "events.jsonl") if event["event"] == "stop"]
+    stops = [event.step for event in read_events(out / "events.jsonl") if event.kind == "stop"]
     assert stops == [30]  # a number of steps that does not depend on the clock
     again = tmp_path / "again"
     assert main([*words[:3], str(again), *words[4:]]) == 0
     assert np.array_equal(np.load(out / "result.npy"), np.load(again / "result.npy"))
     assert main(with_all_views([*words[:3], str(tmp_path / "whole"), *words[4:]])) == 0
-    curves = [[e["values"] for e in measurements(run / "events.jsonl")][:3] for run in (out, tmp_path / "whole")]
+    curves = [[e.values for e in replay(run / "events.jsonl").measured][:3] for run in (out, tmp_path / "whole")]
     for one, other in zip(*curves, strict=True):  # the same as all views in every step
         assert one == pytest.approx(other, rel=1e-3, abs=1e-9)
     early = shutil.copytree(out / "checkpoints", tmp_path / "early")
@@ -263,7 +264,7 @@ def test_a_scan_that_ends_early_is_used_whole_and_resumed_to_the_bit(scan, tmp_p
         grow(source, writer, 3, 40)
         writer.finish()
     assert main(["resume", str(out)]) == 0
-    records = read_past(out / "events.jsonl").records
+    records = replay(out / "events.jsonl").views
     assert [record.views for record in records] == [3, 40]
     shutil.rmtree(again)
     shutil.copytree(out, again)
@@ -271,7 +272,7 @@ def test_a_scan_that_ends_early_is_used_whole_and_resumed_to_the_bit(scan, tmp_p
     shutil.copytree(early, again / "checkpoints")
     assert main(["resume", str(again)]) == 0
     assert np.array_equal(np.load(out / "result.npy"), np.load(again / "result.npy"))
-    assert read_past(again / "events.jsonl").records == records
+    assert replay(again / "events.jsonl").views == records
 
 
 # The report
@@ -279,7 +280,7 @@ def test_a_scan_that_ends_early_is_used_whole_and_resumed_to_the_bit(scan, tmp_p
 
 def test_arrivals_are_the_steps_from_which_on_there_were_more_views():
     def past(*records):
-        return Past([Record(step, views, (), None, ended) for step, views, ended in records])
+        return History(views=[Views(step, views, (), None, ended) for step, views, ended in records])
 
     assert past().arrivals() == []
     assert past((0, 5, False), (7, 8, False), (7, 9, False), (12, 9, True)).arrivals() == [(0, 5), (7, 9)]
@@ -288,7 +289,7 @@ def test_arrivals_are_the_steps_from_which_on_there_were_more_views():
 def test_arrivals_are_marked_in_the_curves():
     from matplotlib.figure import Figure
 
-    measured = [{"step": 10 * k, "values": {"relative_distance": 0.5**k, "snr": 2.0 * k}} for k in range(6)]
+    measured = [Measured(10 * k, 0.0, {"relative_distance": 0.5**k, "snr": 2.0 * k}) for k in range(6)]
     arrivals = [(0, 4), (12, 9), (33, 20)]
     figure = Figure()
     _draw_curves(figure, measured, arrivals)
@@ -326,6 +327,6 @@ def test_the_report_of_a_followed_run_is_drawn(scan, tmp_path):
         words = ["reconstruct", str(live), "--out", str(out), *RUN, "--batch", "4", "--follow", "--patience", "60"]
         assert main(words) == 0
         thread.join(30)
-    arrivals = read_past(out / "events.jsonl").arrivals()
+    arrivals = replay(out / "events.jsonl").arrivals()
     assert [views for _, views in arrivals] == [6, 40]
     assert (out / "report.png").stat().st_size > 10_000

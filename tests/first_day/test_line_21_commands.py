@@ -96,7 +96,7 @@ def test_info_of_a_run_that_was_killed_says_so_and_how_to_go_on(scan, tmp_path, 
         process.wait(timeout=20)
     assert not is_locked(out)
     rows = shown(out, capsys)
-    assert "broken off" in rows["run"]
+    assert "died at step" in rows["run"]
     assert rows["go on with"] == f"plugstream resume {out}"
     assert rows["images"] == "none yet"
 

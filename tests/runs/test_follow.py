@@ -18,8 +18,9 @@ import torch
 from plugstream import TV, BornModel, LeastSquares, ProximalGradient, ScanWriter, Uniform, open_scan, snr
 from plugstream.cli import main
 from plugstream.errors import DamagedError, InputError
-from plugstream.runs.events import measurements, read_events
-from plugstream.runs.views import Record, open_live, read_past
+from plugstream.runs.events import Views, read_events
+from plugstream.runs.replay import replay
+from plugstream.runs.views import open_live
 from plugstream.settings import resolve
 from small_run import with_all_views
 
@@ -47,18 +48,18 @@ def reconstruct(scan: Path, folder: Path, *more: str) -> int:
     return main(["reconstruct", str(scan), "--out", str(folder), *RUN, *more])
 
 
-def records(folder: Path) -> list[Record]:
-    return read_past(folder / "events.jsonl").records
+def records(folder: Path) -> list[Views]:
+    return replay(folder / "events.jsonl").views
 
 
 def same_run(one: Path, other: Path) -> None:
     assert np.array_equal(np.load(one / "result.npy"), np.load(other / "result.npy"))
-    a, b = measurements(one / "events.jsonl"), measurements(other / "events.jsonl")
-    assert [(e["step"], e["values"]) for e in a] == [(e["step"], e["values"]) for e in b]
+    a, b = replay(one / "events.jsonl").measured, replay(other / "events.jsonl").measured
+    assert [(e.step, e.values) for e in a] == [(e.step, e.values) for e in b]
 
 
 def last_snr(folder: Path) -> float:
-    return float(measurements(folder / "events.jsonl")[-1]["values"]["snr"])
+    return float(replay(folder / "events.jsonl").measured[-1].values["snr"])
 
 
 def test_data_on_disk_gives_what_data_in_memory_gives(scan, tmp_path):
@@ -109,10 +110,10 @@ def test_a_slow_scan_is_followed_to_its_end(scan, tmp_path, capsys):
     assert len(set(counts)) > 5  # and used others as they came
     assert (found[-1].views, found[-1].ended) == (24, True)
     assert all(a.lipschitz <= b.lipschitz for a, b in itertools.pairwise(found))
-    (stop,) = (e for e in read_events(out / "events.jsonl") if e["event"] == "stop")
-    assert stop["step"] == found[-1].step + 60  # as many iterations after the end as were asked for
+    (stop,) = (e for e in read_events(out / "events.jsonl") if e.kind == "stop")
+    assert stop.step == found[-1].step + 60  # as many iterations after the end as were asked for
     assert "and no more to come" in capsys.readouterr().err
-    assert reconstruct(scan, tmp_path / "whole", *plain, "--iterations", str(stop["step"])) == 0
+    assert reconstruct(scan, tmp_path / "whole", *plain, "--iterations", str(stop.step)) == 0
     assert last_snr(out) > last_snr(tmp_path / "whole") - 1
 
 
@@ -212,7 +213,7 @@ def test_a_scan_whose_writer_dies_is_used_as_far_as_it_came(scan, tmp_path):
     *earlier, last = records(out)
     assert earlier == before
     assert (last.views, last.ended) == (24, True)
-    stops = [e["step"] for e in read_events(out / "events.jsonl") if e["event"] == "stop"]
+    stops = [e.step for e in read_events(out / "events.jsonl") if e.kind == "stop"]
     assert stops == [before[-1].step + 60, before[-1].step + 60, last.step + 60]
     again = shutil.copytree(out, tmp_path / "again")  # and once more, from before the scan was repaired
     shutil.rmtree(again / "checkpoints")

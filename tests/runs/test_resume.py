@@ -130,7 +130,7 @@ def test_a_run_that_reached_its_distance_is_over(scan, tmp_path, capsys):
     text = (folder / "settings.toml").read_text()
     (folder / "settings.toml").write_text(text.replace("distance_limit = 0.0001", "distance_limit = 1e-05"))
     assert main(["resume", str(folder)]) == 0
-    steps = [event["step"] for event in read_events(folder / "events.jsonl") if event["event"] == "stop"]
+    steps = [event.step for event in read_events(folder / "events.jsonl") if event.kind == "stop"]
     assert steps[0] == steps[1] < steps[2]
 
 
@@ -178,8 +178,8 @@ def test_a_signal_in_the_middle_of_a_step_waits_for_its_end(scan, tmp_path, name
     assert "go on with: plugstream resume" in done.stderr
     (path,) = (tmp_path / "run" / "checkpoints").iterdir()
     assert path.name == "step-00000007.safetensors"  # one call is for the distance at step 0
-    (stop,) = (event for event in read_events(tmp_path / "run" / "events.jsonl") if event["event"] == "stop")
-    assert stop["reason"] == "it was interrupted"
+    (stop,) = (event for event in read_events(tmp_path / "run" / "events.jsonl") if event.kind == "stop")
+    assert stop.reason == "it was interrupted"
 
 
 def test_a_run_is_resumed_in_memory_to_the_bit(regression):

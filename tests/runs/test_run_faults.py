@@ -25,8 +25,9 @@ from plugstream.algorithms import GradientState
 from plugstream.cli import main
 from plugstream.errors import InputError
 from plugstream.runs.checkpoints import Checkpoints
-from plugstream.runs.events import EventLog, measurements, read_events
+from plugstream.runs.events import EventLog, Measured, Note, Resume, read_events
 from plugstream.runs.identity import difference, identity
+from plugstream.runs.replay import replay
 from plugstream.runs.terminal import Terminal
 from plugstream.scans import MemoryScan
 from plugstream.settings import Settings
@@ -437,16 +438,16 @@ def test_folders_that_are_no_runs_are_refused(tmp_path, capsys):
 def test_an_event_log_goes_on_after_a_cut_line(tmp_path):
     path = tmp_path / "e.jsonl"
     log = EventLog(path)
-    log.add("measured", step=1, values={})
-    log.add("measured", step=2, values={})
+    log.add(Measured(1, 0.0, {}))
+    log.add(Measured(2, 0.0, {}))
     log.close()
     path.write_bytes(path.read_bytes()[:-5])
     log = EventLog(path)
-    log.add("resume", step=0)
-    log.add("measured", step=1, values={})
+    log.add(Resume(0))
+    log.add(Measured(1, 0.0, {}))
     log.close()
-    assert [e["event"] for e in read_events(path)] == ["measured", "resume", "measured"]
-    assert [e["step"] for e in measurements(path)] == [1]
+    assert [e.kind for e in read_events(path)] == ["measured", "resume", "measured"]
+    assert [e.step for e in replay(path).measured] == [1]
 
 
 class Gone(io.StringIO):
@@ -456,5 +457,5 @@ class Gone(io.StringIO):
 
 def test_a_terminal_that_goes_away_does_not_end_the_run(capsys):
     terminal = Terminal(Gone())
-    terminal({"event": "note", "text": "hello"})
+    terminal(Note("hello"))
     terminal.tick(3, 1.0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +13,8 @@ import torch
 
 from plugstream import Uniform
 from plugstream.cli import main
-from plugstream.runs.events import measurements, read_events
+from plugstream.runs.events import read_events
+from plugstream.runs.replay import replay
 from plugstream.runs.watch import theory_of
 from plugstream.theory import bound
 from small_run import with_all_views
@@ -37,28 +39,28 @@ def run(scan, tmp_path):
     return reconstruct
 
 
-def events(folder: Path, kind: str) -> list[dict]:
-    return [event for event in read_events(folder / "events.jsonl") if event["event"] == kind]
+def events(folder: Path, kind: str) -> list[Any]:
+    return [event for event in read_events(folder / "events.jsonl") if event.kind == kind]
 
 
 def notes(folder: Path) -> str:
-    return "\n".join(event["text"] for event in events(folder, "note"))
+    return "\n".join(event.text for event in events(folder, "note"))
 
 
 def test_a_run_within_the_theory_stays_below_its_bound(run):
     status, folder = run("tv", "--iterations", "30", "--every", "1")
     assert status == 0
     assert "none of 30 steps contradicted nonexpansiveness" in notes(folder)
-    theory = theory_of(folder / "events.jsonl")
+    theory = theory_of(replay(folder / "events.jsonl"))
     assert theory.unmet == []
     assert theory.t == list(range(1, 31))
-    distances = [event["values"]["distance"] for event in measurements(folder / "events.jsonl")]
+    distances = [event.values["distance"] for event in replay(folder / "events.jsonl").measured]
     assert np.allclose(theory.average, np.cumsum(distances[:-1]) / np.arange(1, 31))
     assert all(mean < limit for mean, limit in zip(theory.average, theory.bounds, strict=True))
     (told,) = events(folder, "theory")
     length = float(np.linalg.norm(np.load(folder / "result.npy")))
-    nu = math.sqrt(max(event["values"]["nu2"] for event in measurements(folder / "events.jsonl")))
-    wanted = bound(0.5, length, 30, gamma=told["gamma"], nu=nu, batch=4)
+    nu = math.sqrt(max(event.values["nu2"] for event in replay(folder / "events.jsonl").measured))
+    wanted = bound(0.5, length, 30, gamma=told.gamma, nu=nu, batch=4)
     assert theory.bounds[-1] == pytest.approx(wanted, rel=1e-4)
 
 
@@ -66,7 +68,7 @@ def test_watching_does_not_change_a_bit(run):
     _, watched = run("a", "--iterations", "12", "--denoiser", "bm3d")
     _, plain = run("b", "--iterations", "12", "--denoiser", "bm3d", watch=False)
     assert np.array_equal(np.load(watched / "result.npy"), np.load(plain / "result.npy"))
-    assert theory_of(plain / "events.jsonl") is None
+    assert theory_of(replay(plain / "events.jsonl")) is None
 
 
 def test_an_expansive_denoiser_is_named_with_views_and_step_and_the_damping_helps(run, tmp_path, capsys):
@@ -74,13 +76,13 @@ def test_an_expansive_denoiser_is_named_with_views_and_step_and_the_damping_help
     mine = ["--denoiser", f"{tmp_path / 'mine.py'}:backwards", "--low", "none", "--iterations", "20"]
     _, folder = run("worse", *mine)
     found = events(folder, "contradiction")
-    assert found[0]["step"] == 2
-    assert {event["part"] for event in found} == {"denoiser"}
-    assert all(event["factor"] == pytest.approx(1.4, rel=1e-3) for event in found)
-    assert all(event["theta"] == pytest.approx(1.2, rel=1e-3) for event in found)
+    assert found[0].step == 2
+    assert {event.part for event in found} == {"denoiser"}
+    assert all(event.factor == pytest.approx(1.4, rel=1e-3) for event in found)
+    assert all(event.theta == pytest.approx(1.2, rel=1e-3) for event in found)
     for event in found:
-        assert event["views"] == Uniform(4, 0).draw(event["step"] - 1, 12).views.tolist()
-    views = ", ".join(map(str, found[0]["views"]))
+        assert event.views == tuple(Uniform(4, 0).draw(event.step - 1, 12).views.tolist())
+    views = ", ".join(map(str, found[0].views))
     assert f"warning: step 2 (views {views}) contradicts nonexpansiveness: the denoiser" in capsys.readouterr().err
     told = notes(folder)
     assert "enlarged distances in 19 of 20 steps" in told
@@ -88,7 +90,7 @@ def test_an_expansive_denoiser_is_named_with_views_and_step_and_the_damping_help
     assert 0.8 / 1.2 < float(damping) < 1 / 1.2
     _, damped = run("better", *mine, "--damping", damping)
     assert events(damped, "contradiction") == []
-    assert "the denoiser is not averaged by construction" in events(damped, "theory")[0]["unmet"]
+    assert "the denoiser is not averaged by construction" in events(damped, "theory")[0].unmet
 
 
 def test_a_diverging_run_is_explained_and_no_damping_promised_where_none_helps(run, tmp_path):
@@ -97,7 +99,7 @@ def test_a_diverging_run_is_explained_and_no_damping_promised_where_none_helps(r
     status, folder = run("louder", *mine, "--step", "0.01/L")
     assert status == 1
     assert "no damping is enough" in notes(folder)
-    assert "the run diverged" in events(folder, "theory")[0]["unmet"]
+    assert "the run diverged" in events(folder, "theory")[0].unmet
     assert json.loads((folder / "events.jsonl").read_text().splitlines()[-1])["failed"]
 
 
@@ -105,22 +107,22 @@ def test_a_step_too_long_is_told_from_a_bad_denoiser(run):
     _, folder = run("long", "--step", "3/L", "--iterations", "12", "--every", "2")
     found = events(folder, "contradiction")
     assert found
-    assert {event["part"] for event in found} == {"gradient"}
+    assert {event.part for event in found} == {"gradient"}
     assert "use a shorter step" in notes(folder)
-    assert "the step is beyond 1/L" in theory_of(folder / "events.jsonl").unmet
+    assert "the step is beyond 1/L" in theory_of(replay(folder / "events.jsonl")).unmet
 
 
 def test_conditions_that_do_not_hold_are_named(run):
     _, folder = run("m", "--momentum", "nesterov", "--sampler", "epochs", "--iterations", "6")
-    assert theory_of(folder / "events.jsonl").unmet == ["momentum", "the sampler is epochs"]
+    assert theory_of(replay(folder / "events.jsonl")).unmet == ["momentum", "the sampler is epochs"]
     _, folder = run("admm", "--algorithm", "admm", "--sampler", "all", "--iterations", "4")
-    assert theory_of(folder / "events.jsonl").unmet == ["the algorithm is admm"]
+    assert theory_of(replay(folder / "events.jsonl")).unmet == ["the algorithm is admm"]
 
 
 def test_a_resumed_run_tells_the_whole(run):
     _, folder = run("r", "--iterations", "10", "--every", "1")
     assert main(["resume", str(folder), "--iterations", "16"]) == 0
-    theory = theory_of(folder / "events.jsonl")
+    theory = theory_of(replay(folder / "events.jsonl"))
     assert theory.t == list(range(1, 17))
     assert torch.isfinite(torch.tensor(theory.bounds)).all()
 
@@ -137,7 +139,7 @@ def test_what_was_seen_before_a_stop_counts(run, tmp_path):
     assert not [text for text in later if "warning" in text]  # the factor is no larger than what was told
     # The pair of steps 6 and 7 is missing, since what the denoiser was given in step 6 is not kept.
     assert f"enlarged distances in {12 - 1 - 1} of 12 steps" in later[-1]
-    assert events(whole, "theory")[0]["theta"] == pytest.approx(events(folder, "theory")[-1]["theta"], rel=1e-4)
+    assert events(whole, "theory")[0].theta == pytest.approx(events(folder, "theory")[-1].theta, rel=1e-4)
     assert np.array_equal(np.load(whole / "result.npy"), np.load(folder / "result.npy"))
 
 
@@ -145,4 +147,4 @@ def test_the_largest_theta_of_a_stopped_run_is_of_all_its_steps(run):
     _, folder = run("bm3d", "--denoiser", "bm3d", "--iterations", "8")
     assert main(["resume", str(folder), "--iterations", "9"]) == 0
     first, last = events(folder, "theory")
-    assert last["theta"] == first["theta"] > 0  # one step more, and no pair with it
+    assert last.theta == first.theta > 0  # one step more, and no pair with it

@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from plugstream.runs.events import Event, read_events
-from plugstream.runs.folder import is_locked
+from plugstream.runs.liveness import is_running
+from plugstream.runs.replay import History, replay
 from plugstream.runs.results import title_of
 from plugstream.runs.run import open_run
 from plugstream.settings import Settings, resolve
@@ -32,26 +32,20 @@ def describe_run(folder: Path) -> dict[str, str]:
     """How far a run is, how it ended, what it was asked to do, and how to go on with it: names and texts, in order."""
     kept = open_run(folder)
     settings = resolve(folder / "settings.toml", trust=True)  # nothing that it names is run
-    log = folder / "events.jsonl"
-    events = list(read_events(log)) if log.exists() else []
-    stop = next((event for event in reversed(events) if event["event"] in ("stop", "start")), None)
-    ended = stop if stop is not None and stop["event"] == "stop" else None
-    running = is_locked(folder)
-    step = max((event.get("step", 0) for event in events[_last_start(events) :]), default=0)
+    history = replay(folder / "events.jsonl")
+    ended, step, beat = history.stop, history.step, history.heartbeat
+    running = is_running(folder, history)
     asked = settings.algorithm.iterations
     planned = f" of {asked}" if not settings.scan.follow else ""
-    rows = {
-        "run": f"{folder} ({_state(running, ended, events)})",
-        "steps": f"{step}{planned}"
-        + (f", in {ended['time']:.1f} s ({ended['wall']:.1f} s with measuring)" if ended else ""),
-    }
+    rows = {"run": f"{folder} ({_state(running, history)})", "steps": f"{step}{planned}"}
     if ended is not None:
-        rows["ended"] = f"{ended['reason']}; the image is that of step {ended['image_step']}"
-        if ended.get("verdict"):
-            rows["verdict"] = ": ".join(str(ended[key]) for key in ("verdict", "explanation") if ended.get(key))
-    values: dict[str, float | None] = next(
-        (event["values"] for event in reversed(events) if event["event"] == "measured"), {}
-    )
+        rows["steps"] += f", in {ended.time:.1f} s ({ended.wall:.1f} s with measuring)"
+        rows["ended"] = f"{ended.reason}; the image is that of step {ended.image_step}"
+        if ended.verdict:
+            rows["verdict"] = ": ".join(text for text in (ended.verdict, ended.explanation) if text)
+    elif beat is not None and beat.rate is not None:
+        rows["steps"] += f", {beat.rate:.3g} a second"
+    values = history.measured[-1].values if history.measured else {}
     shown = [form.format(values[name]) for name, form in _QUANTITIES.items() if values.get(name) is not None]
     if shown:
         rows["measured"] = ", ".join(shown)
@@ -63,26 +57,29 @@ def describe_run(folder: Path) -> dict[str, str]:
         "images": ", ".join(sorted(path.name for path in folder.glob("result*"))) or "none yet",
         "report": ", ".join(sorted(path.name for path in folder.glob("report.*"))) or "none yet",
     }
+    if history.preview is not None:
+        rows["preview"] = f"{history.preview.file}, of step {history.preview.step}"
     if not running:
         again = f"plugstream resume {shell_quote(folder)}"
-        done = ended is not None and not ended["failed"] and step >= asked
+        done = ended is not None and not ended.failed and step >= asked
         rows["go on with"] = f"{again} --iterations {2 * max(asked, step)}" if done else again
     rows["repeat with"] = kept.command
     return rows
 
 
-def _last_start(events: list[Event]) -> int:
-    """Where the last part of the log begins: a resumed run repeats what came after its checkpoint."""
-    return next((number for number in range(len(events) - 1, -1, -1) if events[number]["event"] == "start"), 0)
-
-
-def _state(running: bool, ended: Event | None, events: list[Event]) -> str:
+def _state(running: bool | None, history: History) -> str:
+    stop = history.stop
     if running:
         return "running"
-    if ended is None:
-        when = f"; its last sign of life was {_ago(time.time() - events[-1]['at'])} ago" if events else ""
-        return f"broken off before its end{when}"
-    return "failed" if ended["failed"] else "interrupted" if ended["reason"].endswith("interrupted") else "finished"
+    if stop is not None:
+        return "failed" if stop.failed else "interrupted" if stop.reason.endswith("interrupted") else "finished"
+    if history.start is None or history.last_at is None:
+        return "not begun"
+    sign = f"its last sign of life was {_ago(time.time() - history.last_at)} ago"
+    if running is None:
+        machine = history.start.machine.split(" ")[0]
+        return f"begun on another machine or before a reboot, {machine}, and not ended; {sign}"
+    return f"died at step {history.step}, {sign}"
 
 
 def _ago(seconds: float) -> str:

@@ -1,93 +1,261 @@
-"""The event log: one JSON object a line, with a checksum, from which the terminal and the report are made."""
+"""The event log of a run: typed events, one a line with a checksum, from which everything shown of it is made.
+
+The first line says what the file is, and of which version; every other is an event: its kind, `at`, seconds since the
+epoch, and what belongs to its kind, as the classes below declare.
+
+    {"format": "plugstream-events", "version": 1, "check": "..."}
+    {"event": "views", "at": 1763.2, "step": 120, "views": 37, "damaged": [], "lipschitz": 3.9e-05, "ended": false, ...}
+
+`plugstream.runs.replay` makes the history of a run from it.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import math
 import time
-from collections.abc import Callable, Iterator
+import types
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Union, get_args, get_origin, get_type_hints
 
-from plugstream.errors import DamagedError, StorageError
+from plugstream.errors import DamagedError, InputError, StorageError
 from plugstream.lines import LineWriter, read_lines
 
-__all__ = ["Event", "EventLog", "Listener", "checked_events", "measurements", "read_events"]
+__all__ = [
+    "VERSION",
+    "Contradiction",
+    "Event",
+    "EventLog",
+    "Heartbeat",
+    "Listener",
+    "Measured",
+    "Note",
+    "Preview",
+    "Resume",
+    "Start",
+    "Stop",
+    "TheoryTerms",
+    "Views",
+    "Watched",
+    "checked_events",
+    "read_events",
+]
 
+VERSION = 1
+_FORMAT = "plugstream-events"
 _WHAT = "the event log"
 
-Event = dict[str, Any]
+
+@dataclass(frozen=True)
+class Event:
+    """Something that happened in a run. `at` is when it was written, in seconds since the epoch.
+
+    An event equals what is read back of it: sequences are tuples, and numbers that JSON cannot write (NaN, infinity)
+    are None.
+    """
+
+    kind: ClassVar[str]
+    at: float = field(default=0.0, kw_only=True, compare=False)
+
+    def __post_init__(self) -> None:
+        for entry in fields(self):
+            object.__setattr__(self, entry.name, _plain(getattr(self, entry.name)))
+
+    def content(self) -> dict[str, Any]:
+        """What JSON writes of it."""
+        names = [entry.name for entry in fields(self) if entry.name != "at"]
+        return {"event": self.kind, "at": self.at, **{name: getattr(self, name) for name in names}}
+
+
 Listener = Callable[[Event], None]
 
 
-def _whole(value: Any) -> bool:
-    return type(value) is int and 0 <= value < 2**62
+@dataclass(frozen=True)
+class Start(Event):
+    """A process begins with a run, or goes on with it.
+
+    Arguments: iterations, how many steps are asked for; settings, by section; files, that the denoiser reads, each with
+    its path and SHA-256; versions; pid, started and machine, by which `plugstream.runs.liveness` knows the process.
+    """
+
+    kind = "start"
+    iterations: int
+    settings: dict[str, Any]
+    files: dict[str, Any]
+    plugstream: str
+    torch: str
+    python: str
+    pid: int
+    started: int
+    machine: str
 
 
-def _wholes(value: Any) -> bool:
-    return isinstance(value, list) and all(map(_whole, value))
+@dataclass(frozen=True)
+class Note(Event):
+    """A line for a person."""
+
+    kind = "note"
+    text: str
 
 
-def _number(value: Any) -> bool:
-    return value is None or type(value) in (int, float)
+@dataclass(frozen=True)
+class Views(Event):
+    """From this step on: the first `views` views but damaged ones, a bound of their L_i, and whether that is all."""
+
+    kind = "views"
+    step: int
+    views: int
+    damaged: tuple[int, ...]
+    lipschitz: float | None
+    ended: bool
 
 
-def _numbers(value: Any) -> bool:
-    return isinstance(value, dict) and all(map(_number, value.values()))
+@dataclass(frozen=True)
+class Measured(Event):
+    """What the monitors said at a step, after so many seconds of steps."""
+
+    kind = "measured"
+    step: int
+    time: float
+    values: dict[str, float | None]
 
 
-def _flag(value: Any) -> bool:
-    return type(value) is bool
+@dataclass(frozen=True)
+class Resume(Event):
+    """The run goes on from its checkpoint of this step, 0 for its start: what came after is repeated."""
+
+    kind = "resume"
+    step: int
 
 
-def _text(value: Any) -> bool:
-    return isinstance(value, str)
+@dataclass(frozen=True)
+class Stop(Event):
+    """The end of a run that was not killed: why, after which step, of which step its image is, and what to think of it.
+
+    `time` is seconds of steps, `wall` with measuring. There is no verdict where an error ended it.
+    """
+
+    kind = "stop"
+    step: int
+    image_step: int
+    time: float
+    wall: float
+    reason: str
+    failed: bool
+    verdict: str | None = None
+    trusted: bool | None = None
+    explanation: str | None = None
 
 
-# What events that are read back must tell, and of which kind it must be; a checksum can be right and the event not.
-_NEEDED: dict[str, dict[str, Callable[[Any], bool]]] = {
-    "views": {"step": _whole, "views": _whole, "damaged": _wholes, "lipschitz": _number, "ended": _flag},
-    "measured": {"step": _whole, "values": _numbers},
-    "resume": {"step": _whole},
-    "stop": {"step": _whole, "time": _number, "wall": _number, "reason": _text, "failed": _flag},
-    "contradiction": {
-        "step": _whole,
-        "views": lambda value: value is None or _wholes(value),
-        "part": _text,
-        "factor": _number,
-        "theta": _number,
-    },
-    "watched": {"step": _whole, "steps": _whole, "theta": _number},
-    "theory": {
-        **dict.fromkeys(("theta", "gamma", "nu", "batch", "distance"), _number),
-        "unmet": lambda value: isinstance(value, list) and all(map(_text, value)),
-    },
+@dataclass(frozen=True)
+class Contradiction(Event):
+    """A step whose denoiser or gradient step enlarged a distance by `factor`; its views, None for all."""
+
+    kind = "contradiction"
+    step: int
+    views: tuple[int, ...] | None
+    part: str
+    factor: float | None
+    theta: float | None
+
+
+@dataclass(frozen=True)
+class Watched(Event):
+    """Before a checkpoint, how many steps were compared and the largest theta of them, so that a resume goes on."""
+
+    kind = "watched"
+    step: int
+    steps: int
+    theta: float | None
+
+
+@dataclass(frozen=True)
+class TheoryTerms(Event):
+    """At the end, what the bound of Proposition 5 needs, and its conditions that do not hold."""
+
+    kind = "theory"
+    step: int
+    theta: float | None
+    proved: bool
+    gamma: float | None
+    batch: int | None
+    nu: float | None
+    distance: float | None
+    unmet: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Heartbeat(Event):
+    """A sign of life every few seconds.
+
+    Arguments: step; planned, how many there will be, None where a scan is followed; seconds since the process began to
+    iterate; rate, steps a second since the heartbeat before; the process, as in `Start`.
+    """
+
+    kind = "heartbeat"
+    step: int
+    planned: int | None
+    seconds: float
+    rate: float | None
+    pid: int
+    started: int
+    machine: str
+
+
+@dataclass(frozen=True)
+class Preview(Event):
+    """A small picture of the image was written: the file's name, and what each of its panels shows.
+
+    A panel has the tensor's `name`, `quantity`, `unit`, `range` and `axes`, as `plugstream.runs.preview` says.
+    """
+
+    kind = "preview"
+    step: int
+    file: str
+    panels: tuple[dict[str, Any], ...]
+
+
+_KINDS: dict[str, type[Event]] = {
+    kind.kind: kind
+    for kind in (
+        Start,
+        Note,
+        Views,
+        Measured,
+        Resume,
+        Stop,
+        Contradiction,
+        Watched,
+        TheoryTerms,
+        Heartbeat,
+        Preview,
+    )
 }
+_TYPES = {name: {k: v for k, v in get_type_hints(kind).items() if k != "kind"} for name, kind in _KINDS.items()}
+_MOST = 2**62  # of whole numbers
 
 
 class EventLog:
-    """Appends events to a file, each flushed as it happens, and passes them on to listeners.
-
-    An event has `event`, its kind, `at`, seconds since the epoch, and what belongs to its kind. Numbers that JSON
-    cannot write (NaN, infinity) become null.
-    """
+    """Appends events to a file, each in it when `add` returns, and passes them on to listeners."""
 
     def __init__(self, path: Path, listeners: tuple[Listener, ...] = ()) -> None:
         self._lines = LineWriter(path, _WHAT)
         self.path = path
         self._listeners = listeners
+        if not self.check:
+            self._write({"format": _FORMAT, "version": VERSION})
 
     @property
     def check(self) -> str:
         """What tells the log as it is now from every other."""
         return self._lines.check
 
-    def add(self, kind: str, **content: Any) -> None:
-        event = {"event": kind, "at": round(time.time(), 3), **_plain(content)}
-        try:
-            self._lines.add(event)
-        except OSError as error:
-            raise self._unwritten(error) from error
+    def add(self, event: Event) -> None:
+        """Write an event, with the time that it is now."""
+        event = replace(event, at=round(time.time(), 3))
+        self._write(event.content())
         for listener in self._listeners:
             listener(event)
 
@@ -101,6 +269,12 @@ class EventLog:
     def close(self) -> None:
         with contextlib.suppress(OSError):  # what could not be written was told when it was added
             self._lines.close()
+
+    def _write(self, content: Mapping[str, Any]) -> None:
+        try:
+            self._lines.add(content)
+        except OSError as error:
+            raise self._unwritten(error) from error
 
     def _unwritten(self, error: OSError) -> StorageError:
         return StorageError(
@@ -116,34 +290,64 @@ def read_events(path: Path) -> Iterator[Event]:
 
 def checked_events(path: Path) -> Iterator[tuple[Event, str]]:
     """The events of a log, and what `EventLog.check` was after each."""
-    for number, event, check in read_lines(path, _WHAT):
-        kind = event.get("event")
-        needed = {"event": _text, **(_NEEDED.get(kind, {}) if isinstance(kind, str) else {})}
-        told = all(name in event and right(event[name]) for name, right in needed.items())
-        if not (told and _whole(event.get("step", 0))):
+    for number, content, check in read_lines(path, _WHAT):
+        if number == 1:
+            _check_header(content, path)
+            continue
+        event = _event(content)
+        if event is None:
             raise DamagedError(
-                f"line {number} of {_WHAT} {path} cannot be read: it is no event; bring the file back from a copy, or "
-                "start anew"
+                f"line {number} of {_WHAT} {path} cannot be read: it is no event of version {VERSION}; bring the file "
+                "back from a copy, or start anew"
             )
         yield event, check
 
 
-def measurements(path: Path) -> list[Event]:
-    """The events of kind "measured" that count: where a run was resumed, what came after its checkpoint is repeated."""
-    out: list[Event] = []
-    for event in read_events(path):
-        if event["event"] == "resume":
-            out = [earlier for earlier in out if earlier["step"] <= event["step"]]
-        elif event["event"] == "measured":
-            out.append(event)
-    return out
+def _check_header(content: Mapping[str, Any], path: Path) -> None:
+    if content == {"format": _FORMAT, "version": VERSION}:
+        return
+    version = content.get("version") if content.get("format") == _FORMAT else None
+    what = "tells no version" if version is None else f"is of version {version}"
+    raise InputError(
+        f"line 1 of {_WHAT} {path} {what}, and this plugstream reads version {VERSION}; use the one that wrote it, or "
+        "start anew"
+    )
+
+
+def _event(content: dict[str, Any]) -> Event | None:
+    """The event that a line tells, None where it is none; a checksum can be right and the event not."""
+    kind = content.pop("event", None)
+    declared = _TYPES.get(kind) if isinstance(kind, str) else None
+    if declared is None or set(content) != set(declared):
+        return None
+    if not all(_fits(content[name], wanted) for name, wanted in declared.items()):
+        return None
+    return _KINDS[kind](**content)
+
+
+def _fits(value: Any, wanted: Any) -> bool:
+    """Whether a value of JSON is of the type that an event declares; whole numbers count or number something."""
+    origin, inner = get_origin(wanted), get_args(wanted)
+    if origin in (Union, types.UnionType):
+        return any(_fits(value, one) for one in inner)
+    if wanted is Any:
+        return True
+    if wanted is int:
+        return type(value) is int and 0 <= value < _MOST
+    if wanted is float:
+        return type(value) in (int, float)
+    if origin is tuple:
+        return isinstance(value, list) and all(_fits(item, inner[0]) for item in value)
+    if origin is dict:
+        return isinstance(value, dict) and all(_fits(item, inner[1]) for item in value.values())
+    return type(value) is wanted
 
 
 def _plain(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
+        return tuple(_plain(item) for item in value)
     if hasattr(value, "tolist"):
         return _plain(value.tolist())
     if isinstance(value, float) and not math.isfinite(value):

@@ -84,7 +84,7 @@ def remove_unbegun(folder: Path, *own: str) -> None:
     known = {".lock", "settings.toml", "run.json", "events.jsonl", *own}
     with suppress(OSError, InputError):
         events = folder / "events.jsonl"
-        steps = events.exists() and any(event.get("step", 0) > 0 for event in read_events(events))
+        steps = events.exists() and any(getattr(event, "step", 0) > 0 for event in read_events(events))
         if not steps and {path.name for path in folder.iterdir()} <= known:
             shutil.rmtree(folder, ignore_errors=True)
 

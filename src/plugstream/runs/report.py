@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from plugstream.drawing import Panel, Shades, draw_images, figure_size, label_of
 from plugstream.files import write_whole
 from plugstream.image_space import ImageSpace
-from plugstream.runs.events import Event
+from plugstream.runs.events import Measured
 from plugstream.runs.watch import Theory
 
 __all__ = ["draw_report"]
@@ -30,7 +30,7 @@ def draw_report(
     result: NDArray[Any],
     backprojection: NDArray[Any] | None,
     truth: NDArray[Any] | None,
-    measured: Sequence[Event],
+    measured: Sequence[Measured],
     theory: Theory | None = None,
     arrivals: Sequence[tuple[int, int]] = (),
     formats: Sequence[str] = ("png",),
@@ -80,19 +80,18 @@ def draw_report(
         write_whole(path.with_suffix(f".{kind}"), [file.getvalue()])
 
 
-def _draw_curves(figure: Any, measured: Sequence[Event], arrivals: Sequence[tuple[int, int]] = ()) -> None:
+def _draw_curves(figure: Any, measured: Sequence[Measured], arrivals: Sequence[tuple[int, int]] = ()) -> None:
     names = [("relative_distance", "||x - P(x)||² relative to x⁰", True), ("snr", "SNR (dB)", False)]
-    if not any("snr" in event["values"] for event in measured):
-        names[1] = (
-            ("cost", "cost", True) if any("cost" in e["values"] for e in measured) else ("fidelity", "d(x)", True)
-        )
-    names = [entry for entry in names if any(entry[0] in event["values"] for event in measured)]
+    if not any("snr" in event.values for event in measured):
+        names[1] = ("cost", "cost", True) if any("cost" in e.values for e in measured) else ("fidelity", "d(x)", True)
+    names = [entry for entry in names if any(entry[0] in event.values for event in measured)]
     if not names:
         return
     for axes, (name, title, log), color in zip(
         np.atleast_1d(figure.subplots(1, len(names))), names, (_BLUE, _ORANGE), strict=False
     ):
-        points = [(e["step"], e["values"][name]) for e in measured if e["values"].get(name) is not None]
+        values = [(e.step, e.values.get(name)) for e in measured]
+        points = [(step, value) for step, value in values if value is not None]
         # Both curves start at x^0, whose SNR is 0 dB and whose relative distance is 1 by definition.
         axes.plot(*zip(*points, strict=True), color=color, marker="o", markersize=3, linewidth=1.4)
         if log and all(value > 0 for _, value in points):

@@ -17,11 +17,10 @@ from plugstream.bounds import on_bounds
 from plugstream.files import sync_folder
 from plugstream.image_space import ImageSpace
 from plugstream.progress import report
-from plugstream.runs.events import measurements
 from plugstream.runs.folder import write_text
 from plugstream.runs.images import save_image
+from plugstream.runs.replay import History, replay
 from plugstream.runs.report import draw_report
-from plugstream.runs.views import Past, read_past
 from plugstream.runs.watch import theory_of
 from plugstream.scans.scan import Scan
 from plugstream.settings import DenoiserSettings, Settings
@@ -55,18 +54,18 @@ def write_results(
         save_image(torch.from_numpy(scan.truth), folder / "truth", space)
     write_text(folder / "history.csv", _history(result.history))
     report("drawing the report")
-    past = read_past(folder / "events.jsonl")
+    history = replay(folder / "events.jsonl")
     draw_report(
         folder / "report.png",
         space=space,
         formats=settings.run.report_formats,
-        title="\n".join([_title(settings, result, past), *_wrapped(notes)]),
+        title="\n".join([_title(settings, result, history), *_wrapped(notes)]),
         result=_single(result.image),
         backprojection=_single(backprojection),
         truth=scan.truth,
-        measured=measurements(folder / "events.jsonl"),
-        theory=theory_of(folder / "events.jsonl"),
-        arrivals=past.arrivals(),
+        measured=history.measured,
+        theory=theory_of(history),
+        arrivals=history.arrivals(),
     )
     sync_folder(folder)
 
@@ -119,8 +118,8 @@ def title_of(settings: Settings, left_out: str = "") -> str:
     return f"{name}, {Path(settings.denoiser.name).name}, {views}{left_out}"
 
 
-def _title(settings: Settings, result: Result[State], past: Past) -> str:
+def _title(settings: Settings, result: Result[State], history: History) -> str:
     left_out = ""
-    if past.records and (damaged := past.records[-1].damaged):
-        left_out = f", {len(damaged)} damaged of {past.records[-1].views} left out"
+    if history.views and (damaged := history.views[-1].damaged):
+        left_out = f", {len(damaged)} damaged of {history.views[-1].views} left out"
     return f"{title_of(settings, left_out)}: {result.state.k} steps in {result.time:.1f} s"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-import os
 import platform
 import sys
 import time
@@ -22,6 +21,7 @@ from plugstream import __version__
 from plugstream.algorithms import ADMM, Algorithm, ProximalGradient, State
 from plugstream.bounds import prefer_bounds
 from plugstream.errors import DamagedError, InputError, PlugstreamWarning, StorageError, is_refusal
+from plugstream.image_space import ImageSpace
 from plugstream.loss_fidelity import DataFidelity
 from plugstream.models.born import BornModel
 from plugstream.monitors import PSNR, SNR, SSIM, Cost, Distance, Monitor
@@ -29,13 +29,16 @@ from plugstream.progress import report
 from plugstream.quality import WINDOW
 from plugstream.recipes import check, make_algorithm, make_fidelity, make_model
 from plugstream.runs.checkpoints import Checkpoints, Saved
-from plugstream.runs.events import EventLog, Listener
+from plugstream.runs.events import EventLog, Listener, Measured, Note, Resume, Start, Stop as StopEvent, Views
 from plugstream.runs.folder import check_plain, lock, remove_unbegun, whole_folder, write_text
 from plugstream.runs.identity import files_read, identity, settings_identity
+from plugstream.runs.liveness import Heartbeats, this_process
+from plugstream.runs.preview import Previews
+from plugstream.runs.replay import History, replay
 from plugstream.runs.results import bound_notes, write_results
 from plugstream.runs.signals import Requests
 from plugstream.runs.terminal import Terminal
-from plugstream.runs.views import Past, Population, goes_by_lipschitz, read_past, wait_for_batch
+from plugstream.runs.views import Population, goes_by_lipschitz, wait_for_batch
 from plugstream.runs.watch import Variance, Watch
 from plugstream.sampling import Announced, OnceEach, a_few
 from plugstream.scans.plausible import warn_if_implausible
@@ -145,15 +148,15 @@ def _reconstruct(
 ) -> Result[State]:
     with lock(folder):
         events = folder / "events.jsonl"
-        past = read_past(events) if go_on else Past()
-        if isinstance(scan, StoredScan) and settings.scan.follow and not past.records:
+        past = replay(events) if go_on else History()
+        if isinstance(scan, StoredScan) and settings.scan.follow and not past.views:
             wait_for_batch(scan, settings, partial(_say, terminal))
-        views = past.records[0].views if past.records else scan.n_views
-        if past.records and (had := past.records[-1].views) > scan.n_views:
+        views = past.views[0].views if past.views else scan.n_views
+        if past.views and (had := past.views[-1].views) > scan.n_views:
             raise InputError(f"the run had {had} views, but the scan {source} has {scan.n_views}")
         checkpoints = Checkpoints(folder / "checkpoints", identity(scan, settings, views))
         saved = checkpoints.load() if go_on else None
-        if saved is not None and not past.records:
+        if saved is not None and not past.views:
             raise InputError(
                 f"{events} does not tell which views the run used, so it cannot go on from {saved.path}; bring that "
                 "file back, or start a new run"
@@ -184,7 +187,7 @@ def _reconstruct(
             settings = session.settings
             notes = bound_notes(result.image, settings.denoiser)
             for text in notes:
-                log.add("note", text=text)
+                log.add(Note(text))
             try:
                 write_results(folder, scan, settings, result, backprojection, [str(result.verdict), *notes])
             except OSError as error:
@@ -193,16 +196,17 @@ def _reconstruct(
                     f"'plugstream resume {shell_quote(folder)}' writes them"
                 ) from error
             log.add(
-                "stop",
-                step=result.state.k,
-                image_step=result.image_step,
-                time=result.time,
-                wall=result.wall,
-                reason=result.reason.value,
-                failed=result.reason.failed,
-                verdict=result.verdict.name,
-                trusted=result.verdict.trusted,
-                explanation=result.verdict.text,
+                StopEvent(
+                    step=result.state.k,
+                    image_step=result.image_step,
+                    time=result.time,
+                    wall=result.wall,
+                    reason=result.reason.value,
+                    failed=result.reason.failed,
+                    verdict=result.verdict.name,
+                    trusted=result.verdict.trusted,
+                    explanation=result.verdict.text,
+                )
             )
         except Exception as error:  # of the data, of the disk, of memory, or a mistake of ours: nothing is lost by it
             if fresh and (session.last is None or session.last.state.k == 0) and is_refusal(error):
@@ -226,7 +230,7 @@ class _Session:
     log: EventLog
     checkpoints: Checkpoints
     go_on: bool
-    past: Past
+    past: History
     saved: Saved | None
     terminal: Terminal | None
     write_settings: Callable[[Settings], None]
@@ -240,20 +244,24 @@ class _Session:
     def run(self) -> tuple[Result[State], torch.Tensor]:
         """The result and the first back-projection."""
         settings, log, past = self.settings, self.log, self.past
+        me = this_process()
         log.add(
-            "start",
-            iterations=settings.algorithm.iterations,
-            settings=settings.model_dump(),
-            files=files_read(settings),
-            plugstream=__version__,
-            torch=torch.__version__,
-            python=platform.python_version(),
-            pid=os.getpid(),
+            Start(
+                iterations=settings.algorithm.iterations,
+                settings=settings.model_dump(),
+                files=files_read(settings),
+                plugstream=__version__,
+                torch=torch.__version__,
+                python=platform.python_version(),
+                pid=me.pid,
+                started=me.started,
+                machine=me.machine,
+            )
         )
-        log.add("note", text=f"building the model of {self.scan.n_views} views on {settings.compute.device}")
+        log.add(Note(f"building the model of {self.scan.n_views} views on {settings.compute.device}"))
         if isinstance(self.scan, StoredScan):
             if settings.scan.skip_damaged:
-                log.add("note", text="reading every view, to leave out those that are damaged")
+                log.add(Note("reading every view, to leave out those that are damaged"))
             self.population = Population(self.scan, settings, log, past)
             fidelity = self.population.fidelity
         else:
@@ -304,7 +312,7 @@ class _Session:
             report("asking the data for the bounds of the image")
             preference = prefer_bounds(fidelity)
             low, text = preference.low, preference.reason
-        self.log.add("note", text=text)
+        self.log.add(Note(text))
         self.settings = with_low(self.settings, low)
         self.checkpoints.about |= settings_identity(self.settings)
         self.write_settings(self.settings)
@@ -312,7 +320,7 @@ class _Session:
     def _iterate(self, fidelity: DataFidelity) -> tuple[Result[State], torch.Tensor]:
         settings, log, population = self.settings, self.log, self.population
         if isinstance(fidelity.model, BornModel):
-            log.add("note", text=fidelity.model.describe())
+            log.add(Note(fidelity.model.describe()))
         made = make_algorithm(settings, fidelity)
         if population is not None:
             batch = settings.sampler.views
@@ -323,7 +331,7 @@ class _Session:
         if watch is not None:
             made = watch.algorithm
             if self.saved is not None:
-                watch.restore()
+                watch.restore(replay(log.path))
         algorithm: Algorithm[State] = made  # type: ignore[assignment]
         if self.saved is None:
             self._check_range(fidelity)
@@ -331,27 +339,31 @@ class _Session:
         gamma, sigma = algorithm.parameters(1)
         # A step that is a number needs no L, which may take longer than the run.
         bound = f"L = {fidelity.lipschitz_max:.4g}, " if goes_by_lipschitz(settings) else ""
-        log.add("note", text=f"{bound}step {gamma:.6g}, sigma {sigma:.4g}")
+        log.add(Note(f"{bound}step {gamma:.6g}, sigma {sigma:.4g}"))
         _tell(log, self.caught)
         if (some := self._measured_views(fidelity)) is not None and settings.monitor.distance:
             few = f"on {len(some)} evenly spaced views of {self.scan.n_views}"
-            log.add("note", text=f"the distance is measured {few}; --measured-views says on how many")
+            log.add(Note(f"the distance is measured {few}; --measured-views says on how many"))
         snapshot = None if self.saved is None else self._snapshot(self.saved, made, state)
         live = population is not None and settings.scan.follow
         saved = time.monotonic()
+        heartbeats = Heartbeats(log, None if live else settings.algorithm.iterations)
+        previews = Previews(log.path.parent, ImageSpace.of(self.scan), log, settings.run.preview)
 
         def follow(progress: Progress[State]) -> bool:
             nonlocal saved
             k = progress.state.k
             stepped, self.last, self.logged = self.last is None or self.last.state.k < k, progress, False
             if progress.measured:
-                values = {name: float(value) for name, value in progress.measured.items()}
-                log.add("measured", step=k, time=round(progress.time, 4), values=values)
+                values: dict[str, float | None] = {name: float(v) for name, v in progress.measured.items()}
+                log.add(Measured(k, round(progress.time, 4), values))
             self.logged = True
             if watch is not None:
                 watch.look(progress.state, measured=bool(progress.measured))
             if self.terminal is not None:
                 self.terminal.tick(k, progress.time)
+            heartbeats.after_step(k)
+            previews.after_step(k, progress.state.image)
             if k > 0 and time.monotonic() - saved >= settings.run.checkpoint:
                 self._save(progress)
                 saved = time.monotonic()
@@ -389,7 +401,7 @@ class _Session:
             watch.end(result)
         some = None if population is None else a_few(fidelity.available, _BACKPROJECTED)
         if some is not None:
-            log.add("note", text=f"the back-projection is of {len(some)} views")
+            log.add(Note(f"the back-projection is of {len(some)} views"))
         report("forming the back-projection")
         return result, fidelity.backprojection(some)
 
@@ -406,9 +418,9 @@ class _Session:
         """Say where the run goes on from, and have the views that it had there."""
         step = 0 if self.saved is None else self.saved.step
         for text in [] if self.saved is None else self.saved.notes:
-            self.log.add("note", text=f"warning: {text}")
-        self.log.add("resume", step=step)
-        self.log.add("note", text=f"going on from step {step}")
+            self.log.add(Note(f"warning: {text}"))
+        self.log.add(Resume(step))
+        self.log.add(Note(f"going on from step {step}"))
         if self.population is not None:
             self.population.begin_at(step)
 
@@ -429,12 +441,12 @@ class _Session:
         """
         last, before = self.last, 0 if self.saved is None else self.saved.step
         step = before if last is None else last.state.k
-        seconds = {"time": 0.0, "wall": 0.0} if last is None else {"time": last.time, "wall": last.wall}
+        seconds = (0.0, 0.0) if last is None else (last.time, last.wall)
         with contextlib.suppress(InputError, MemoryError):  # what went wrong first is what is told
             if last is not None and self.logged and step > max(before, self.saved_at):
                 self._save(last)
         with contextlib.suppress(InputError, MemoryError):
-            self.log.add("stop", step=step, image_step=step, **seconds, reason=reason, failed=True)
+            self.log.add(StopEvent(step, step, *seconds, reason=reason, failed=True))
 
     def _save(self, progress: Progress[State]) -> None:
         """Write a checkpoint, and before it the log of what led there."""
@@ -483,7 +495,7 @@ def _why_unreadable(source: str | Path) -> str | None:
 def _say(terminal: Terminal | None, text: str) -> None:
     """A line for a person, before there is a log."""
     if terminal is not None:
-        terminal({"event": "note", "text": text})
+        terminal(Note(text))
 
 
 def _over(snapshot: Snapshot[State], settings: Settings) -> Stop | None:
@@ -497,17 +509,17 @@ def _over(snapshot: Snapshot[State], settings: Settings) -> Stop | None:
     return Stop.TIME if a.time_limit is not None and snapshot.wall >= a.time_limit else None
 
 
-def _in_memory(scan: Scan, settings: Settings, log: EventLog, past: Past) -> DataFidelity:
+def _in_memory(scan: Scan, settings: Settings, log: EventLog, past: History) -> DataFidelity:
     views = scan.n_views
-    if past.records:  # there may be more by now, if it was still being measured when the run began
-        views = past.records[-1].views
+    if past.views:  # there may be more by now, if it was still being measured when the run began
+        views = past.views[-1].views
     index = torch.arange(views)
     geometry = scan.geometry if views == scan.n_views else scan.geometry.with_views(index.numpy())
     fidelity = make_fidelity(settings, make_model(geometry, settings.compute), scan.read(index))
     if goes_by_lipschitz(settings):
-        log.add("note", text="estimating the Lipschitz constant L of every view")
-    if not past.records:
-        log.add("views", step=0, views=views, damaged=[], lipschitz=None, ended=True)
+        log.add(Note("estimating the Lipschitz constant L of every view"))
+    if not past.views:
+        log.add(Views(step=0, views=views, damaged=(), lipschitz=None, ended=True))
         log.sync()
     return fidelity
 
@@ -539,5 +551,5 @@ def _monitors(settings: Settings, scan: Scan, views: Callable[[], torch.Tensor |
 def _tell(log: EventLog, caught: list[warnings.WarningMessage]) -> None:
     """Pass warnings on as events, once each."""
     for text in dict.fromkeys(str(w.message) for w in caught):
-        log.add("note", text=f"warning: {text}")
+        log.add(Note(f"warning: {text}"))
     caught.clear()

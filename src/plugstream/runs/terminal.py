@@ -9,7 +9,7 @@ import time
 from collections import deque
 from typing import TextIO
 
-from plugstream.runs.events import Event
+from plugstream.runs.events import Event, Measured, Note, Start, Stop, Views
 
 __all__ = ["Terminal"]
 
@@ -41,33 +41,33 @@ class Terminal:
         self._open = False
 
     def __call__(self, event: Event) -> None:
-        kind = event["event"]
-        if kind == "note":
-            self._line(event["text"])
-        elif kind == "start":
-            self._follow = event["settings"]["scan"]["follow"]
-            self._total = 0 if self._follow else event["iterations"]
-            self._after = event["iterations"]
-            self._clock = _Clock(event["settings"]["algorithm"]["time_limit"])
-        elif kind == "views" and self._follow:
-            now = time.monotonic()
-            self._views = event["views"]
-            if event["ended"] or now - self._counted > 1:
-                self._counted = now
-                more = ", and no more to come" if event["ended"] else ""
-                self._line(f"step {event['step']}: {event['views']} views{more}")
-            self._total = event["step"] + self._after if event["ended"] else 0
-        elif kind == "measured":
-            self._last = event["values"]
-            if not self._live:
-                self._line("   ".join(long for long, _ in self._parts(event["step"], event["time"])))
-        elif kind == "stop":
-            self._line(
-                f"stopped after {event['step']} steps and {event['time']:.1f} s "
-                f"({event['wall']:.1f} s with measuring): {event['reason']}"
-            )
-            if "verdict" in event:
-                self._line(f"verdict: {event['verdict']}: {event['explanation']}")
+        match event:
+            case Note():
+                self._line(event.text)
+            case Start():
+                self._follow = event.settings["scan"]["follow"]
+                self._total = 0 if self._follow else event.iterations
+                self._after = event.iterations
+                self._clock = _Clock(event.settings["algorithm"]["time_limit"])
+            case Views() if self._follow:
+                now = time.monotonic()
+                self._views = event.views
+                if event.ended or now - self._counted > 1:
+                    self._counted = now
+                    more = ", and no more to come" if event.ended else ""
+                    self._line(f"step {event.step}: {event.views} views{more}")
+                self._total = event.step + self._after if event.ended else 0
+            case Measured():
+                self._last = event.values
+                if not self._live:
+                    self._line("   ".join(long for long, _ in self._parts(event.step, event.time)))
+            case Stop():
+                self._line(
+                    f"stopped after {event.step} steps and {event.time:.1f} s "
+                    f"({event.wall:.1f} s with measuring): {event.reason}"
+                )
+                if event.verdict is not None:
+                    self._line(f"verdict: {event.verdict}: {event.explanation}")
 
     def tick(self, step: int, seconds: float) -> None:
         """Called at every step; on a terminal it redraws the line at most ten times a second."""

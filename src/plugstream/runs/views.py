@@ -1,18 +1,15 @@
 """Which views each step of a run may draw: all of a scan, those that have been measured, those that are not damaged.
 
 The sampler is a pure function of (seed, step, available views), so that a run which writes down when its views changed
-can be repeated to the bit. An event "views" says from which step on there were how many, which of them were damaged,
-and the bound L that the step goes by:
-
-    {"event": "views", "step": 120, "views": 37, "damaged": [], "lipschitz": 3.9e-05, "ended": false}
+can be repeated to the bit: an event `Views` says from which step on there were how many, which of them were damaged,
+and the bound L that the step goes by.
 """
 
 from __future__ import annotations
 
 import time
-from array import array
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -22,76 +19,28 @@ from torch import Tensor
 from plugstream.errors import DamagedError, InputError, StorageError
 from plugstream.models.born import BornModel
 from plugstream.recipes import check, check_settings, make_fidelity, make_model
-from plugstream.runs.events import EventLog, checked_events
+from plugstream.runs.events import EventLog, Note, Views
+from plugstream.runs.replay import History
 from plugstream.scans.chunks import first_of
 from plugstream.scans.geometry import BornGeometry
 from plugstream.scans.prefetch import Prefetched
 from plugstream.scans.store import StoredScan, open_scan
 from plugstream.settings import Settings
 
-__all__ = ["Past", "Population", "Record", "goes_by_lipschitz", "open_live", "read_past", "wait_for_batch"]
+__all__ = ["Population", "goes_by_lipschitz", "open_live", "wait_for_batch"]
 
 # The commit record of a live scan is looked at no more often than this, in seconds.
 _LOOK = 0.05
 
 
-@dataclass(frozen=True)
-class Record:
-    """From this step on: the first `views` views but damaged ones, a bound of their L_i, and whether that is all."""
-
-    step: int
-    views: int
-    damaged: tuple[int, ...]
-    lipschitz: float | None
-    ended: bool
-
-    def available(self) -> Tensor | None:
-        """The views to draw from, or None for all of the first `views`."""
-        if not self.damaged:
-            return None
-        left = np.setdiff1d(np.arange(self.views), self.damaged)
-        if len(left) == 0:
-            raise InputError(f"all {self.views} views of the scan are damaged")
-        return torch.from_numpy(left)
-
-
-@dataclass
-class Past:
-    """What the event log of a run tells: its records, the last step that it knows of, and its lines' checksums."""
-
-    records: list[Record] = field(default_factory=list)
-    last_step: int = -1
-    checks: array[int] = field(default_factory=lambda: array("Q"))  # eight bytes a line; a log may have a million
-
-    def knows(self, check: str) -> bool:
-        """Whether the log was once as `EventLog.check` says, so that nothing that was there then is missing."""
-        return int(check, 16) in self.checks
-
-    def arrivals(self) -> list[tuple[int, int]]:
-        """From which steps on there were more views than before, and how many."""
-        counts = {record.step: record.views for record in self.records}  # the last where a step has several
-        steps = list(counts)
-        return [
-            (k, counts[k])
-            for before, k in zip([None, *steps], steps, strict=False)
-            if before is None or counts[k] > counts[before]
-        ]
-
-
-def read_past(path: Path) -> Past:
-    """The records of an event log that count; one with an earlier step than those before it takes their place."""
-    past = Past()
-    if not path.exists():
-        return past
-    for event, digits in checked_events(path):
-        past.checks.append(int(digits, 16))
-        if event["event"] == "views":
-            record = Record(event["step"], event["views"], tuple(event["damaged"]), event["lipschitz"], event["ended"])
-            if past.records and record.step < past.records[-1].step:
-                past.last_step = record.step
-            past.records = [earlier for earlier in past.records if earlier.step <= record.step] + [record]
-        past.last_step = max(past.last_step, event.get("step", -1))
-    return past
+def _available(record: Views) -> Tensor | None:
+    """The views to draw from, or None for all of the first `views`."""
+    if not record.damaged:
+        return None
+    left = np.setdiff1d(np.arange(record.views), record.damaged)
+    if len(left) == 0:
+        raise InputError(f"all {record.views} views of the scan are damaged")
+    return torch.from_numpy(left)
 
 
 def goes_by_lipschitz(settings: Settings) -> bool:
@@ -112,13 +61,13 @@ class Population:
     Arguments: scan; settings; log to write records to; past, from the log of a run that goes on.
     """
 
-    def __init__(self, scan: StoredScan, settings: Settings, log: EventLog, past: Past) -> None:
+    def __init__(self, scan: StoredScan, settings: Settings, log: EventLog, past: History) -> None:
         self.scan, self.settings, self.log = scan, settings, log
         self.follow, self.bounded = settings.scan.follow, goes_by_lipschitz(settings)
         self.ended_at: int | None = None
         self._looked = self._news = time.monotonic()
         self._known_until = past.last_step
-        first = past.records[0] if past.records else Record(0, scan.n_views, (), None, scan.complete)
+        first = past.views[0] if past.views else Views(0, scan.n_views, (), None, scan.complete)
         self._check_there(first)
         self.model: BornModel = make_model(self._geometry(first.views), settings.compute)
         self.source = Prefetched(
@@ -129,22 +78,20 @@ class Population:
         )
         self.record = first
         self.fidelity = make_fidelity(settings, self.model, self.source)
-        if past.records:
+        if past.views:
             self._use(first)
         else:
             damaged = self._damaged(0)
             there, least = first.views - len(damaged), _least(settings)
             if self.follow and there < least:  # for which it has been waited as long as was asked for
                 first = replace(first, ended=True)
-                log.add(
-                    "note", text=f"there are {there} views, fewer than a batch of {least}: a step uses each of them"
-                )
+                log.add(Note(f"there are {there} views, fewer than a batch of {least}: a step uses each of them"))
             self._use(replace(first, damaged=damaged))
             bound = None
             if self.bounded:
                 bound = self._bound(range(first.views)) if self.follow else self.fidelity.lipschitz_max
             self._change(replace(self.record, lipschitz=bound), left_out=self.record.damaged)
-        self._replay = past.records[1:]
+        self._replay = past.views[1:]
 
     def begin_at(self, step: int) -> None:
         """Be as the run was when it had taken this many steps, before it looked for views there."""
@@ -178,7 +125,7 @@ class Population:
             lipschitz = before.lipschitz
             if views > before.views and self.bounded:
                 lipschitz = max(lipschitz or 0.0, self._bound(range(before.views, views)))
-            self._change(Record(step, views, before.damaged + found, lipschitz, ended), left_out=found)
+            self._change(Views(step, views, before.damaged + found, lipschitz, ended), left_out=found)
 
     def done(self, step: int) -> bool:
         """Whether the run has taken as many steps after the end of the scan as was asked for."""
@@ -190,26 +137,26 @@ class Population:
         """Stop reading ahead."""
         self.source.close()
 
-    def _use(self, record: Record) -> None:
+    def _use(self, record: Views) -> None:
         self._check_there(record)
         if record.views > self.model.n_views:
             self.model = self.model.grown(self._geometry(record.views))
-        self.fidelity.grow(self.model, record.available(), lipschitz_max=record.lipschitz)
+        self.fidelity.grow(self.model, _available(record), lipschitz_max=record.lipschitz)
         if not record.ended:
             self.ended_at = None
         elif self.ended_at is None or record.views > self.record.views:
             self.ended_at = record.step
         self.record = record
 
-    def _change(self, record: Record, left_out: tuple[int, ...]) -> None:
+    def _change(self, record: Views, left_out: tuple[int, ...]) -> None:
         """Go over to other views, and write it down before a step is taken with them."""
         self._use(record)
         if left_out:
-            self.log.add("note", text=f"warning: {len(left_out)} damaged views are left out: {first_of(left_out)}")
-        self.log.add("views", **asdict(record))
+            self.log.add(Note(f"warning: {len(left_out)} damaged views are left out: {first_of(left_out)}"))
+        self.log.add(record)
         self.log.sync()
 
-    def _check_there(self, record: Record) -> None:
+    def _check_there(self, record: Views) -> None:
         if record.views > self.scan.n_views:
             raise InputError(f"the run had {record.views} views, but the scan {self.scan.path} has {self.scan.n_views}")
 

@@ -1,16 +1,8 @@
 """Watch the theory while a run goes on: does each step do what it asks for, and what does Proposition 5 promise?
 
-Three events tell of it. Where a step contradicts nonexpansiveness,
-
-    {"event": "contradiction", "step": 12, "views": [3, 41], "part": "denoiser", "factor": 1.04, "theta": 1.3}
-
-before a checkpoint, so that a run which goes on from it tells of all its steps,
-
-    {"event": "watched", "step": 40, "steps": 40, "theta": 0.4}
-
-and at the end what the bound needs, with the conditions of the proposition that do not hold,
-
-    {"event": "theory", "theta": 0.5, "proved": true, "gamma": 41, "batch": 9, "nu": 0.3, "distance": 85, "unmet": []}
+Three events tell of it: `Contradiction` where a step contradicts nonexpansiveness, `Watched` before a checkpoint, so
+that a run which goes on from it tells of all its steps, and at the end `TheoryTerms`, what the bound needs, with the
+conditions of the proposition that do not hold.
 """
 
 from __future__ import annotations
@@ -18,7 +10,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -30,7 +21,8 @@ from plugstream.certificates.pairs import error_of
 from plugstream.denoisers.base import Denoiser, Sigma, Wrapper
 from plugstream.errors import InputError
 from plugstream.monitors import Measure
-from plugstream.runs.events import Event, EventLog, read_events
+from plugstream.runs.events import Contradiction, EventLog, Note, TheoryTerms, Watched
+from plugstream.runs.replay import History
 from plugstream.sampling import Announced
 from plugstream.settings import Settings
 from plugstream.solver import Result
@@ -116,26 +108,20 @@ class Watch:
 
     def remember(self, step: int) -> None:
         """Write down what `restore` needs."""
-        self.log.add("watched", step=step, steps=self.steps, theta=self.theta)
+        self.log.add(Watched(step, self.steps, self.theta))
 
-    def restore(self) -> None:
+    def restore(self, history: History) -> None:
         """Be as the run was when it was saved at the step that its log says it goes on from.
 
         The denoiser's last input is not known any more, so the pair of the steps before and after is not looked at.
         """
-        found: list[Event] = []
-        for event in read_events(self.log.path):
-            if event["event"] == "resume":
-                found = [earlier for earlier in found if earlier["step"] <= event["step"]]
-            elif event["event"] in ("contradiction", "watched"):
-                found.append(event)
-        for event in found:
-            theta = math.inf if event["theta"] is None else event["theta"]
-            if event["event"] == "watched":
-                self.steps, self.theta = event["steps"], theta
-            else:
-                factor = math.inf if event["factor"] is None else event["factor"]
-                self._count(event["part"], factor, f"step {event['step']} ({_words(event['views'])})")
+        if history.watched:
+            last = history.watched[-1]
+            self.steps, self.theta = last.steps, math.inf if last.theta is None else last.theta
+        for event in history.contradictions:
+            factor = math.inf if event.factor is None else event.factor
+            views = None if event.views is None else list(event.views)
+            self._count(event.part, factor, f"step {event.step} ({_words(views)})")
 
     def look(self, state: State, *, measured: bool) -> None:
         """After a step, when its views are still those that are available: compare it with the one before.
@@ -176,34 +162,35 @@ class Watch:
                     f"theory: {name} enlarged distances in {self.count[part]} of {self.steps} steps, most at {where}, "
                 )
                 text += f"by a factor of {factor:.4g}, so it is not nonexpansive"
-                self.log.add("note", text=f"{text}; {self._advice(part)}")
+                self.log.add(Note(f"{text}; {self._advice(part)}"))
         if not self.worst:
-            self.log.add("note", text=f"theory: none of {self.steps} steps contradicted nonexpansiveness")
+            self.log.add(Note(f"theory: none of {self.steps} steps contradicted nonexpansiveness"))
         known = self.recorder.averaged
         theta = known if known is not None else self.theta
         nu2 = result.history["nu2"].value if "nu2" in result.history else torch.zeros(1).numpy()
         self.log.add(
-            "theory",
-            step=result.state.k,
-            theta=theta,
-            proved=known is not None,
-            gamma=self.algorithm.parameters(1)[0],
-            batch=self.settings.sampler.views,
-            nu=0.0 if self.settings.sampler.name == "all" else math.sqrt(max(0.0, float(nu2.max()))),
-            distance=float(torch.linalg.vector_norm(result.state.image)),  # from x^0 = 0
-            unmet=self._unmet(result),
+            TheoryTerms(
+                step=result.state.k,
+                theta=theta,
+                proved=known is not None,
+                gamma=self.algorithm.parameters(1)[0],
+                batch=self.settings.sampler.views,
+                nu=0.0 if self.settings.sampler.name == "all" else math.sqrt(max(0.0, float(nu2.max()))),
+                distance=float(torch.linalg.vector_norm(result.state.image)),  # from x^0 = 0
+                unmet=tuple(self._unmet(result)),
+            )
         )
 
     def _contradicted(self, part: str, k: int, pair: Pair) -> None:
         views = self._views(k)
         factor, theta = pair.lipschitz, pair.theta
         where = f"step {k} ({_words(views)})"
-        self.log.add("contradiction", step=k, views=views, part=part, factor=factor, theta=theta)
+        self.log.add(Contradiction(k, None if views is None else tuple(views), part, factor, theta))
         if self._count(part, factor, where):
             of = "its inputs of this step and the last" if part == "denoiser" else "the last two images"
             name = "the denoiser" if part == "denoiser" else "the gradient step on its views"
             text = f"warning: {where} contradicts nonexpansiveness: {name} took {of} apart, by a factor of {factor:.4g}"
-            self.log.add("note", text=f"{text}; {self._advice(part)}")
+            self.log.add(Note(f"{text}; {self._advice(part)}"))
 
     def _count(self, part: str, factor: float, where: str) -> bool:
         """Count a contradiction, and say whether it is worth telling."""
@@ -285,40 +272,28 @@ class Theory:
     contradictions: list[int]
 
 
-def theory_of(path: Path) -> Theory | None:
-    """What the event log of a run tells of the theory, None where it was not watched."""
-    measured: list[tuple[int, float]] = []
-    contradictions: list[int] = []
-    found: Event | None = None
-    for event in read_events(path):
-        kind = event["event"]
-        if kind == "resume":
-            measured = [entry for entry in measured if entry[0] <= event["step"]]
-            contradictions = [step for step in contradictions if step <= event["step"]]
-        elif kind == "measured" and event["values"].get("distance") is not None:
-            measured.append((event["step"], event["values"]["distance"]))
-        elif kind == "contradiction":
-            contradictions.append(event["step"])
-        elif kind == "theory":
-            found = event
-    if found is None:
+def theory_of(history: History) -> Theory | None:
+    """What a run tells of the theory, None where it was not watched."""
+    if history.terms is None:
         return None
+    values = [(event.step, event.values.get("distance")) for event in history.measured]
+    measured = [(step, value) for step, value in values if value is not None]
     ts, averages, total = [], [], 0.0
     for (step, value), (after, _) in pairwise(measured):
         total += value * (after - step)
         if after > step:
             ts.append(after)
             averages.append(total / after)
-    return Theory(ts, averages, _bounds(found, ts), found["unmet"], contradictions)
+    contradictions = [event.step for event in history.contradictions]
+    return Theory(ts, averages, _bounds(history.terms, ts), list(history.terms.unmet), contradictions)
 
 
-def _bounds(found: Event, ts: list[int]) -> list[float] | None:
+def _bounds(terms: TheoryTerms, ts: list[int]) -> list[float] | None:
     """Proposition 5's bound at each t; None where there is no theta below 1 to put into it."""
-    theta = found["theta"]
-    if theta is None or not theta < 1:
+    theta, gamma, nu, distance = terms.theta, terms.gamma, terms.nu, terms.distance
+    if theta is None or gamma is None or nu is None or distance is None or not theta < 1:
         return None
-    values = {"gamma": found["gamma"], "nu": found["nu"], "batch": found["batch"] or 1}
     try:
-        return [bound(max(theta, 1e-6), found["distance"], t, **values) for t in ts]
+        return [bound(max(theta, 1e-6), distance, t, gamma=gamma, nu=nu, batch=terms.batch or 1) for t in ts]
     except InputError:
         return None

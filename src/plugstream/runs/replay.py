@@ -1,0 +1,125 @@
+"""What the event log of a run comes to: the one place that knows which events count after a run was resumed."""
+
+from __future__ import annotations
+
+from array import array
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from plugstream.runs.events import (
+    Contradiction,
+    Event,
+    Heartbeat,
+    Measured,
+    Preview,
+    Resume,
+    Start,
+    Stop,
+    TheoryTerms,
+    Views,
+    Watched,
+    checked_events,
+)
+
+__all__ = ["History", "replay"]
+
+
+@dataclass
+class History:
+    """A run as its log tells it, each step once.
+
+    A run that is resumed repeats what came after its checkpoint, so what the log tells of those steps does not count.
+    Views are the exception: a resumed run uses the same ones at the same steps, also beyond the checkpoint, until it
+    writes down others for an earlier step.
+
+    Attributes:
+        start: how the last process began. stop: how it ended, None where it did not say so: it runs, or was killed.
+        heartbeat, preview: its last ones, None where there is none.
+        views: from which steps on there were which views. measured, contradictions, watched: in the order of steps.
+        terms: what the bound of Proposition 5 needs, once the run is over.
+        step: how far the run is. last_step: up to which step its views are known, -1 for none.
+        last_at: when the last event was written, seconds since the epoch. checks: of lines, see `knows`.
+    """
+
+    start: Start | None = None
+    stop: Stop | None = None
+    heartbeat: Heartbeat | None = None
+    preview: Preview | None = None
+    views: list[Views] = field(default_factory=list)
+    measured: list[Measured] = field(default_factory=list)
+    contradictions: list[Contradiction] = field(default_factory=list)
+    watched: list[Watched] = field(default_factory=list)
+    terms: TheoryTerms | None = None
+    step: int = 0
+    last_step: int = -1
+    last_at: float | None = None
+    checks: array[int] = field(default_factory=lambda: array("Q"))  # eight bytes a line; a log may have a million
+
+    @property
+    def settings(self) -> dict[str, Any] | None:
+        """The settings that the last process was started with, by section."""
+        return None if self.start is None else self.start.settings
+
+    def knows(self, check: str) -> bool:
+        """Whether the log was once as `EventLog.check` says, so that nothing that was there then is missing."""
+        return int(check, 16) in self.checks
+
+    def arrivals(self) -> list[tuple[int, int]]:
+        """From which steps on there were more views than before, and how many."""
+        counts = {record.step: record.views for record in self.views}  # the last where a step has several
+        steps = list(counts)
+        return [
+            (k, counts[k])
+            for before, k in zip([None, *steps], steps, strict=False)
+            if before is None or counts[k] > counts[before]
+        ]
+
+    def add(self, event: Event) -> None:
+        """Take in the next event of the log."""
+        self.last_at = event.at
+        match event:
+            case Start():
+                self.start, self.step = event, 0
+                self.stop = self.heartbeat = self.preview = self.terms = None
+            case Resume():
+                self._go_back(event.step)
+            case Views():
+                if self.views and event.step < self.views[-1].step:
+                    self.last_step = event.step
+                self.views = [earlier for earlier in self.views if earlier.step <= event.step] + [event]
+            case Measured():
+                self.measured.append(event)
+            case Contradiction():
+                self.contradictions.append(event)
+            case Watched():
+                self.watched.append(event)
+            case TheoryTerms():
+                self.terms = event
+            case Heartbeat():
+                self.heartbeat = event
+            case Preview():
+                self.preview = event
+            case Stop():
+                self.stop = event
+        step = getattr(event, "step", None)
+        if step is not None:
+            self.step, self.last_step = max(self.step, step), max(self.last_step, step)
+
+    def _go_back(self, step: int) -> None:
+        """Forget what will be repeated; a run that goes on from its start repeats that, too."""
+        last = step if step > 0 else -1
+        self.measured = [event for event in self.measured if event.step <= last]
+        self.contradictions = [event for event in self.contradictions if event.step <= last]
+        self.watched = [event for event in self.watched if event.step <= last]
+        self.step = step
+
+
+def replay(path: Path) -> History:
+    """The history of the run whose event log this is, empty if there is none yet; a damaged one is refused."""
+    history = History()
+    if path.exists():
+        for event, digits in checked_events(path):
+            history.checks.append(int(digits, 16))
+            history.add(event)
+    return history
