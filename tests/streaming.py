@@ -117,7 +117,7 @@ class Client:
 
 
 def begin(name, geometry, provenance, source="transmitters", token=TOKEN):
-    return stream.begin(stream.Name(name, token), geometry, provenance, source)
+    return stream.begin(stream.Name(name, token), geometry, provenance, None if source is None else [source])
 
 
 def view(name, number, data, source, mask=None, kind="transmitters", token=TOKEN):

@@ -20,11 +20,11 @@ from plugstream.loss_fidelity import DataFidelity
 from plugstream.model_fidelity import Measurements
 from plugstream.models.base import Model
 from plugstream.models.born import BornModel, choose_method
+from plugstream.models.born_plausible import check_plausible
 from plugstream.progress import report
 from plugstream.registry import entries
 from plugstream.sampling import Sampler
 from plugstream.scans.geometry import BornGeometry, Grid
-from plugstream.scans.plausible import check_plausible
 from plugstream.schedules import Geometric, OverL, at, parse_step
 from plugstream.settings import AlgorithmSettings, ComputeSettings, DenoiserSettings, SamplerSettings, Settings
 

@@ -42,7 +42,7 @@ def simulate(
     data = add_noise(clean, snr, seed=seed, mask=mask)
     return MemoryScan(
         data=data.to(torch.complex64),
-        geometry=model.geometry,
+        instrument=model.geometry,
         truth=image.detach().cpu().numpy().astype(np.float32),
         provenance={
             "made_by": "plugstream simulate",

@@ -44,10 +44,10 @@ def hostile(scan):
     first = begin("scan", scan.geometry, {})
     other = message(scan, 0)
     text = json.loads(first[2])
-    yield with_raw(first, "shape", b"[" + NINES + b", 2]")
-    yield with_raw(first, "shape", b"[9, " + nested(986) + b"]")
+    yield with_raw(first, "arrays", b'{"receivers": [' + NINES + b", 2]}")
+    yield with_raw(first, "arrays", b'{"receivers": [9, ' + nested(986) + b"]}")
     for depth in range(900, 1000, 7):  # wherever the stack is nearly full
-        yield with_raw(first, "shape", nested(depth))
+        yield with_raw(first, "arrays", nested(depth))
         yield with_raw(other, "dtype", nested(depth))
     for frames in (first, other, end("scan", 5)):
         for name in json.loads(frames[0]):
@@ -65,10 +65,10 @@ def hostile(scan):
         for name in text:
             yield with_text(first, json.dumps({**text, name: "RAW"}).encode().replace(b'"RAW"', value))
     grid = {"shape": [1 << 20, 1 << 20], "pixel": 0.1, "center": [0, 0]}
-    yield with_text(first, json.dumps({**text, "grid": grid}).encode())
+    yield with_text(first, json.dumps({**text, "attributes": {**text["attributes"], "grid": grid}}).encode())
     yield [first[0].decode().encode("utf-16"), *first[1:]]
     yield [b"\xef\xbb\xbf" + first[0], *first[1:]]
-    yield [b'{"plugstream": 2, "a": "' + b'\\"' * 20_000]
+    yield [b'{"plugstream": 3, "a": "' + b'\\"' * 20_000]
 
 
 def test_each_message_is_answered_and_the_scan_arrives_whole(tmp_path):
@@ -107,12 +107,12 @@ def test_an_error_of_our_own_is_answered_and_told_of(tmp_path, monkeypatch, capl
     scan, true = make_scan(6), journal.checksum_of
     calls = 0
 
-    def failing(columns):
+    def failing(*columns):
         nonlocal calls
         calls += 1
         if calls in (2, 3):  # after the view was added to the writer, and before it was journalled
             raise ZeroDivisionError("a bug")
-        return true(columns)
+        return true(*columns)
 
     monkeypatch.setattr(journal, "checksum_of", failing)
     with receiving(tmp_path / "s.zarr") as receiver:
@@ -192,7 +192,7 @@ def test_eleven_hundred_idle_connections(tmp_path):
 
 def test_no_files_left_to_open(tmp_path, monkeypatch):
     """Should a crowd take every file all the same: strangers leave, and the view is asked for again."""
-    import plugstream.scans.writer as writer
+    from plugstream.scans import column, writer
 
     scan, whole, calls = make_scan(8), writer.write_whole, 0
 
@@ -203,7 +203,8 @@ def test_no_files_left_to_open(tmp_path, monkeypatch):
             raise OSError(24, "Too many open files")
         whole(path, parts)
 
-    monkeypatch.setattr(writer, "write_whole", crowded)
+    for module in (writer, column):
+        monkeypatch.setattr(module, "write_whole", crowded)
     with receiving(tmp_path / "s.zarr") as receiver:
         idle = socket.create_connection(("127.0.0.1", int(receiver.address.rsplit(":", 1)[1])))
         send_scan(scan, receiver.address, window=1)

@@ -198,7 +198,7 @@ def test_a_view_that_was_damaged_on_the_disk_is_not_acknowledged_again(tmp_path)
             first._take_batch()
     file = out / "data" / "c" / "0" / "0"
     content = bytearray(file.read_bytes())
-    content[9 * 8 + 4 + 5] ^= 1  # of view 1
+    content[20 + 9 * 8 + 4 + 25] ^= 1  # of view 1
     file.write_bytes(content)
     with pytest.raises(InputError):
         open_scan(out).check()

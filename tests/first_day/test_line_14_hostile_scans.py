@@ -154,7 +154,7 @@ def rewrite(scan: Path, name: str, change: Callable[[dict], None]) -> None:
 
 
 def test_a_grid_of_65536_is_refused(bad, refused):
-    rewrite(bad, "zarr.json", lambda c: c["attributes"]["grid"].update(shape=[65536, 65536]))
+    rewrite(bad, "zarr.json", lambda c: c["attributes"]["attributes"]["grid"].update(shape=[65536, 65536]))
     for command in ("verify", "info"):
         assert "65536 x 65536" in refused(bad, command=command)
     with pytest.raises(InputError, match="larger than any"):
@@ -290,11 +290,13 @@ def test_scans_in_zips_are_read_as_before(scan, tmp_path):
 def test_an_old_scan_may_not_bring_codecs_that_unpack(tmp_path, refused):
     import zarr
 
+    from plugstream.scans.layout import Commit
+
     group = zarr.create_group(tmp_path / "old.zarr")
-    group.attrs.update({"format": "plugstream-scan", "version": 1})
+    group.attrs.update({"format": "plugstream-scan", "version": 3, "wavelength": 1, "background_permittivity": 1})
     receivers = group.create_array("receivers", shape=(4, 2), dtype="float64", compressors=zarr.codecs.ZstdCodec())
     receivers[...] = 1.0
-    (tmp_path / "old.zarr" / "commit.json").write_text('{"views": 1, "complete": true}')
+    (tmp_path / "old.zarr" / "commit.json").write_bytes(Commit(1, True, ("data", "receivers")).encode())
     assert "bytes with crc32c and nothing else" in refused(tmp_path / "old.zarr")
 
 

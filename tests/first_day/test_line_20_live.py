@@ -220,7 +220,7 @@ def test_a_run_waits_for_a_batch_of_views_that_can_be_used(scan, tmp_path):
         file = live / "data" / "c" / "0" / "0"
         content = bytearray(file.read_bytes())
         for view in (0, 2, 3):
-            content[view * (30 * 8 + 4) + 7] ^= 16
+            content[view * (20 + 30 * 8 + 4) + 27] ^= 16
         file.write_bytes(content)
         stored = open_live(live, settings, said.append)
         assert stored.n_views == 8  # of which five are left

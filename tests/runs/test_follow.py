@@ -286,7 +286,7 @@ def damage(scan: Path, target: Path, *views: int) -> Path:
     file = target / "data" / "c" / "0" / "0"
     content = bytearray(file.read_bytes())
     for view in views:
-        content[view * (30 * 8 + 4) + 7] ^= 16
+        content[view * (20 + 30 * 8 + 4) + 27] ^= 16
     file.write_bytes(content)
     return target
 

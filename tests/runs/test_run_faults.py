@@ -180,7 +180,7 @@ def test_a_view_that_was_damaged_since_is_left_out_and_the_rest_is_unbiased(scan
     assert main(["reconstruct", str(path), "--out", str(folder), *common, "--iterations", "40"]) == 0
     shard = path / "data" / "c" / "0" / "0"
     flipped = bytearray(shard.read_bytes())
-    flipped[view * (30 * 8 + 4) + 10] ^= 4
+    flipped[view * (20 + 30 * 8 + 4) + 30] ^= 4
     shard.write_bytes(flipped)
     assert f"view {view} of" in refused(folder, capsys, "--iterations", "41")
     assert main(["resume", str(folder), "--iterations", "900", "--skip-damaged"]) == 0

@@ -92,7 +92,7 @@ def test_verify_reads_every_byte_and_names_damaged_views(scan, tmp_path, capsys)
     file = path / "data" / "c" / "0" / "0"
     content = bytearray(file.read_bytes())
     for view in (2, 5):
-        content[view * (9 * 8 + 4) + 10] ^= 4
+        content[view * (20 + 9 * 8 + 4) + 30] ^= 4
     file.write_bytes(content)
     assert main(["verify", str(path)]) == 1
     out = capsys.readouterr().out
@@ -103,7 +103,7 @@ def test_verify_reads_every_byte_and_names_damaged_views(scan, tmp_path, capsys)
     assert len(capsys.readouterr().out.splitlines()) == 7
     shutil.copy(scan[0] / "data" / "c" / "0" / "0", file)
     flipped = bytearray((path / "mask" / "c" / "0" / "0").read_bytes())
-    flipped[4 * (9 + 4)] ^= 1
+    flipped[4 * (20 + 9 + 4) + 20] ^= 1
     (path / "mask" / "c" / "0" / "0").write_bytes(flipped)  # a mask that is damaged spoils its view, and no other
     assert main(["verify", str(path)]) == 1
     assert capsys.readouterr().out == "view 4: its mask is damaged: its chunk fails its checksum\n"

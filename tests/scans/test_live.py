@@ -178,7 +178,7 @@ def test_plane_waves_and_fields_can_be_appended(tmp_path):
 
 def test_what_cannot_be_appended_is_refused_with_nothing_added(tmp_path):
     path = tmp_path / "scan.zarr"
-    with pytest.raises(InputError, match="to begin one give its setup"):
+    with pytest.raises(InputError, match="to begin one give its instrument"):
         ScanWriter(path)
     for odd in (object(), float("inf"), "\ud800"):
         with pytest.raises(InputError, match="cannot be written as JSON"):
@@ -187,10 +187,10 @@ def test_what_cannot_be_appended_is_refused_with_nothing_added(tmp_path):
     with ScanWriter(path, setup()) as writer:
         for data, places, what in (
             (view(0)[:, 1:], position(0), "must be"),
-            (view(0), position(0)[:, :1], "x and y of each"),
+            (view(0), position(0)[:, :1], "x and y of a line source"),
             (np.full((1, RECEIVERS), np.inf), position(0), "view 0 of the scan holds NaN or infinity"),
             (np.full((1, RECEIVERS), 1e300), position(0), "view 0 of the scan holds NaN or infinity"),
-            (view(0), None, "either transmitters or fields"),
+            (view(0), None, "either transmitters or plane_waves or fields"),
         ):
             with pytest.raises(InputError, match=what):
                 writer.append(data, places)
@@ -265,7 +265,7 @@ def test_a_disk_that_is_full_when_the_first_mask_comes(tmp_path, monkeypatch):
     for number in range(4):
         writer.append(view(number), position(number))
     with monkeypatch.context() as patched:
-        patched.setattr("plugstream.scans.writer.write_whole", full_disk)
+        patched.setattr("plugstream.scans.column.write_whole", full_disk)
         with pytest.raises(InputError, match=r"No space left on device; fix that, and open it again .* its 4 views"):
             writer.append(view(4), position(4), mask=mask)
     with pytest.raises(InputError, match="is closed"):
@@ -293,7 +293,7 @@ def test_what_a_killed_process_left_is_not_taken_for_ours(tmp_path, monkeypatch)
 def test_a_scan_that_does_not_fit_is_not_left_half_written(tmp_path, monkeypatch):
     geometry = setup().geometry(transmitters=position(0))
     scan = MemoryScan(torch.from_numpy(view(0)), geometry)
-    monkeypatch.setattr("plugstream.scans.writer._Column.flush", full_disk)
+    monkeypatch.setattr("plugstream.scans.column.ColumnWriter.flush", full_disk)
     with pytest.raises(InputError, match=r"^cannot write the scan .*/s.zarr: No space left on device$"):
         save_scan(scan, tmp_path / "s.zarr")
     assert list(tmp_path.iterdir()) == []

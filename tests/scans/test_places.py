@@ -18,7 +18,7 @@ from plugstream.files import NOT_PLAIN
 from plugstream.scans import chunks, places, store
 from plugstream.scans.places import LocalFiles, Piece, crc32c
 
-NATIVE = hasattr(_native.load(), "read_chunks")
+NATIVE = hasattr(_native.load(), "read_pieces")
 
 VIEWS, RECEIVERS, SHARD = 50, 700, 16  # 5600 bytes a view: no view begins where a block of the disk does
 
@@ -74,7 +74,7 @@ def asked_for(path, views, direct):
 
 
 def test_neighbours_are_read_together_and_nothing_besides(scan, form):
-    chunk, spare = 8 * RECEIVERS + 4, 50  # the system's own counts grow in length
+    chunk, spare = 20 + 8 * RECEIVERS + 4, 50  # the system's own counts grow in length
     times, size = asked_for(scan[0], list(range(2 * SHARD)), False)
     assert times == 2
     blocks = 2 * 4096 if form == "native" else 0  # whole blocks are read
@@ -130,7 +130,7 @@ def test_damage_among_neighbours_is_named_alone(scan, tmp_path, direct):
     file = path / "data" / "c" / "1" / "0"  # views 16 to 31
     whole = bytearray(file.read_bytes())
     for view in (18, 25):
-        whole[(view - SHARD) * (8 * RECEIVERS + 4) + 77] ^= 16
+        whole[(view - SHARD) * (20 + 8 * RECEIVERS + 4) + 77] ^= 16
     file.write_bytes(whole)
     stored = open_scan(path, direct=direct)
     with pytest.raises(DamagedError) as caught:
@@ -139,7 +139,7 @@ def test_damage_among_neighbours_is_named_alone(scan, tmp_path, direct):
     good = np.setdiff1d(np.arange(VIEWS), [18, 25])
     assert np.array_equal(stored.read(torch.from_numpy(good)).numpy(), scan[1][good])
     # Its index is known by now, and the file becomes shorter, in the middle of view 20.
-    file.write_bytes(whole[: 4 * (8 * RECEIVERS + 4) + 100])
+    file.write_bytes(whole[: 4 * (20 + 8 * RECEIVERS + 4) + 100])
     with pytest.raises(DamagedError) as caught:
         stored.read(torch.arange(16, 24))
     assert set(caught.value.views) == {18, 20, 21, 22, 23}

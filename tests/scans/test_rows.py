@@ -105,7 +105,7 @@ def test_damage_is_told_of_the_view_when_it_is_read_and_by_verify(scans, capsys)
         if whole.geometry.fields is not None
         else ("mask", path / "mask/c/0/0", RECEIVERS)
     )
-    flip(file, 6 * (size + 4) + 2)
+    flip(file, 6 * (20 + size + 4) + 22)
     stored = open_scan(path)
     with pytest.raises(DamagedError, match=rf"view 6 of .* its {name} is damaged: its chunk fails its checksum"):
         stored.read(torch.tensor([2, 6]))

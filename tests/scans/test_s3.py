@@ -86,7 +86,7 @@ def test_damage_in_a_bucket_is_named(bucket, made, tmp_path):
     save_scan(made, tmp_path / "scan.zarr")
     bucket.put(str(tmp_path / "scan.zarr"), "scans/bad.zarr", recursive=True)
     content = bytearray(bucket.cat_file("scans/bad.zarr/data/c/0/0"))
-    content[5 * (9 * 8 + 4) + 20] ^= 1  # inside the chunk of view 5
+    content[5 * (20 + 9 * 8 + 4) + 40] ^= 1  # inside the chunk of view 5
     bucket.pipe_file("scans/bad.zarr/data/c/0/0", bytes(content))
     with pytest.raises(DamagedError, match=r"view 5 of s3://scans/bad.zarr.*checksum"):
         open_scan("s3://scans/bad.zarr").read()

@@ -25,7 +25,6 @@ from plugstream import (
     InputError,
     LeastSquares,
     MemoryScan,
-    ScanWriter,
     Setup,
     add_noise,
     open_scan,
@@ -34,7 +33,9 @@ from plugstream import (
     simulate,
 )
 from plugstream.cli import main
-from plugstream.scans.layout import Commit, checksum, describe, setup_of
+from plugstream.scans.layout import Commit, checksum, describe, find_instrument
+from plugstream.scans.scan import hashes
+from plugstream.scans.version3 import upgrade_attributes
 
 
 @pytest.fixture
@@ -163,9 +164,11 @@ def test_the_layout_is_the_documented_one(scan, tmp_path):
     commit = json.loads((path / "commit.json").read_text())
     assert (commit["views"], commit["complete"]) == (7, True)
     assert group.attrs["format"] == "plugstream-scan"
-    assert group.attrs["version"] == 3
+    assert (group.attrs["version"], group.attrs["instrument"], group.attrs["marks"]) == (4, "born-2d", True)
     assert len(group.attrs["id"]) == 32
-    assert group.attrs["units"]["length"] == "m"
+    assert group.attrs["attributes"]["wavelength"] == 0.05
+    assert group.attrs["declarations"]["attributes"]["wavelength"]["unit"] == "m"
+    assert group["data"].attrs["axes"] == ["view", "receiver"]
 
 
 def test_what_zarr_writes_is_read(scan, tmp_path):
@@ -177,34 +180,43 @@ def test_what_zarr_writes_is_read(scan, tmp_path):
     assert torch.equal(open_scan(path).read()[2:5], 3 * scan.data[2:5])
 
 
-def write_version_one(scan, path, views_per_chunk):
-    """As plugstream wrote scans before shards: through Zarr, several views a chunk, a chunk a file."""
-    crc = [zarr.codecs.Crc32cCodec()]
+def write_version_three(scan, path, attributes=None, arrays=None):
+    """As plugstream wrote scans before it had instruments; through Zarr, of which other programs made them too."""
     g = scan.geometry
-    attributes = {
+    names = ("receivers", "transmitters", "plane_waves", "mask")
+    arrays = {name: getattr(g, name) for name in names if getattr(g, name) is not None} | (arrays or {})
+    arrays["data"] = scan.data.numpy()
+    told = {
         "format": "plugstream-scan",
-        "version": 2 if g.far_field or g.plane_waves is not None else 1,
+        "version": 3,
         "kind": "born-2d",
         "far_field": g.far_field,
         "wavelength": g.wavelength,
         "background_permittivity": g.background,
         "grid": {"shape": list(g.grid.shape), "pixel": g.grid.pixel, "center": list(g.grid.center)},
-        "provenance": {},
+        "units": {"length": "m"},
+        "conventions": {"time": "exp(-i w t), outgoing waves are H0^(1)"},
+        "provenance": {"who": "us"},
     }
-    group = zarr.create_group(path, attributes=attributes)
-    for name in ("receivers", "transmitters", "plane_waves", "mask"):
-        if getattr(g, name) is not None:
-            group.create_array(name, data=np.ascontiguousarray(getattr(g, name)), compressors=crc)
-    shape = tuple(scan.data.shape)
-    data = group.create_array(
-        "data", shape=shape, chunks=(views_per_chunk, shape[1]), dtype="complex64", compressors=crc
-    )
-    data[...] = scan.data.numpy()
-    (path / "commit.json").write_text(json.dumps({"views": shape[0], "complete": True}))
+    group = zarr.create_group(path, attributes={**told, **(attributes or {})})
+    for name, values in arrays.items():
+        chunk, shard = (1, 4) if name in ("data", "mask") else (len(values), len(values))
+        stored = group.create_array(
+            name,
+            shape=values.shape,
+            dtype=values.dtype,
+            compressors=zarr.codecs.Crc32cCodec(),
+            chunks=(chunk, *values.shape[1:]),
+            shards=(shard, *values.shape[1:]),
+            fill_value=False if values.dtype == bool else np.nan,
+            config={"write_empty_chunks": True},
+        )
+        stored[...] = values
+    (path / "commit.json").write_bytes(Commit(len(scan.data), True, tuple(arrays)).encode())
 
 
 @pytest.mark.parametrize("plane", [False, True])
-def test_older_versions_are_read(small_geometry, tmp_path, plane):
+def test_version_three_is_read(small_geometry, tmp_path, plane):
     mask = np.random.default_rng(0).random((7, 9)) < 0.8
     geometry = BornGeometry(
         receivers=small_geometry.receivers,
@@ -215,21 +227,31 @@ def test_older_versions_are_read(small_geometry, tmp_path, plane):
         mask=mask,
     )
     scan = MemoryScan(torch.randn(7, 9, dtype=torch.complex64), geometry)
-    write_version_one(scan, tmp_path / "old.zarr", 3)
+    write_version_three(scan, tmp_path / "old.zarr")
     stored = open_scan(tmp_path / "old.zarr")
-    assert stored.version == (2 if plane else 1)
+    assert (stored.version, stored.instrument.name, stored.provenance) == (3, "born-2d", {"who": "us"})
     assert torch.equal(stored.read(), scan.data)
     assert torch.equal(stored.read(torch.tensor([6, 0])), scan.data[[6, 0]])
     assert np.array_equal(stored.geometry.mask, mask)
     source = "plane_waves" if plane else "transmitters"
     assert np.array_equal(getattr(stored.geometry, source), getattr(geometry, source))
+    assert hashes(stored, 7) == hashes(scan, 7)
     save_scan(stored, tmp_path / "new.zarr")  # and so brought up to date
-    assert torch.equal(open_scan(tmp_path / "new.zarr").read(), scan.data)
+    new = open_scan(tmp_path / "new.zarr")
+    assert (new.version, hashes(new, 7)) == (4, hashes(scan, 7))
+    assert torch.equal(new.read(), scan.data)
     (tmp_path / "old.zarr" / "data" / "c" / "1" / "0").unlink()
-    with pytest.raises(InputError, match=r"view 3 of .* cannot be read: .* is missing"):
+    with pytest.raises(InputError, match=r"view 4 of .* cannot be read: .* is missing"):
         stored.check()
-    with pytest.raises(InputError, match=r"version \d, which nothing can be added to"):
-        ScanWriter(tmp_path / "old.zarr")
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_versions_one_and_two_are_refused_in_one_line(scan, tmp_path, version, capsys):
+    write_version_three(scan, tmp_path / "old.zarr", {"version": version})
+    assert main(["verify", str(tmp_path / "old.zarr")]) == 2
+    said = capsys.readouterr().err
+    assert f"version {version}, and this plugstream reads versions 3 and 4; import it anew" in said
+    assert said.count("\n") == 1
 
 
 def test_readers_never_look_past_the_commit(scan, tmp_path):
@@ -251,7 +273,7 @@ def flip(path, offset):
 
 def test_a_damaged_chunk_is_found_and_named(scan, tmp_path):
     save_scan(scan, tmp_path / "s.zarr")
-    flip(tmp_path / "s.zarr" / "data" / "c" / "0" / "0", 5 * (9 * 8 + 4) + 3)
+    flip(tmp_path / "s.zarr" / "data" / "c" / "0" / "0", 5 * (20 + 9 * 8 + 4) + 20 + 3)
     stored = open_scan(tmp_path / "s.zarr")
     assert torch.equal(stored.read(torch.tensor([4, 6])), scan.data[[4, 6]])
     assert list(stored.damaged()) == [5]
@@ -278,10 +300,7 @@ def test_nan_is_named_by_view(scan, tmp_path):
 def test_disagreement_between_geometry_and_data_is_refused(scan, tmp_path):
     with pytest.raises(InputError, match="7 views of 9 receivers"):
         MemoryScan(scan.data[:, :8], scan.geometry)
-    write_version_one(scan, tmp_path / "s.zarr", 7)
-    group = zarr.open_group(tmp_path / "s.zarr", mode="r+")
-    del group["receivers"]
-    group.create_array("receivers", data=np.ones((8, 2)), compressors=[zarr.codecs.Crc32cCodec()])
+    write_version_three(scan, tmp_path / "s.zarr", arrays={"receivers": np.ones((8, 2))})
     with pytest.raises(InputError, match=r"contradicts itself: .* \(7, 9\), but its geometry has 7 views of 8"):
         open_scan(tmp_path / "s.zarr")
 
@@ -349,7 +368,7 @@ def test_existing_and_missing_places(scan, tmp_path):
     with pytest.raises(InputError, match="not a plugstream-scan"):
         open_scan(tmp_path / "other.zarr")
     zarr.create_group(tmp_path / "later.zarr", attributes={"format": "plugstream-scan", "version": 9})
-    with pytest.raises(InputError, match="version 9, and this plugstream reads versions 1 to 3"):
+    with pytest.raises(InputError, match="version 9, and this plugstream reads versions 3 and 4"):
         open_scan(tmp_path / "later.zarr")
 
 
@@ -401,7 +420,9 @@ def written_as_documented(path, arrays, wavelength, grid):
     code = re.search(r"(?<=is written so;)[^:]*:\n\n((?:    .*\n|\n)+)", text)[1]
     names: dict = {}
     exec(textwrap.dedent(code), names)
-    names["write_scan"](str(path), arrays, wavelength, list(grid.shape), grid.pixel, {"instrument": "ours"})
+    told = {"wavelength": wavelength, "grid": grid.to_json()}
+    columns = set(arrays) - {"data", "receivers", "truth"}
+    names["write_scan"](str(path), "born-2d", told, arrays, columns, {"instrument": "ours"})
 
 
 @pytest.mark.parametrize("source", ["transmitters", "plane_waves", "fields"])
@@ -474,14 +495,62 @@ def test_the_commit_record_is_what_its_documentation_says(scan, tmp_path):
         ({"grid": {"shape": [12, 10], "pixel": 0.01, "center": [0, math.nan]}}, "center of finite x and y"),
     ],
 )
-def test_a_scan_that_means_something_else_is_refused(small_geometry, change, message):
-    attributes = describe(Setup.of(small_geometry), {"who": "us"}, "0" * 32)
-    setup = setup_of(attributes, small_geometry.receivers)
-    assert (setup.grid, setup.wavelength, setup.background) == (small_geometry.grid, 0.05, 1.0)
-    needed = {name: attributes[name] for name in ("wavelength", "background_permittivity", "grid")}
-    assert setup_of(needed, small_geometry.receivers).grid == small_geometry.grid  # the rest may be left out
+def test_a_scan_of_version_three_that_means_something_else_is_refused(scan, tmp_path, change, message):
+    write_version_three(scan, tmp_path / "s.zarr", change)
     with pytest.raises(InputError, match=message):
-        setup_of({**attributes, **change}, small_geometry.receivers)
+        open_scan(tmp_path / "s.zarr")
+
+
+def test_what_version_three_may_leave_out(small_geometry):
+    grid = {"shape": [12, 10], "pixel": 0.01, "center": [0, 0]}
+    told = upgrade_attributes({"wavelength": 0.05, "background_permittivity": 1, "grid": grid})
+    instrument = find_instrument(told).from_parts({"receivers": small_geometry.receivers}, told["attributes"])
+    assert (instrument.grid, instrument.wavelength, instrument.background) == (small_geometry.grid, 0.05, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"instrument": "tomography"}, "there is no instrument 'tomography'; there are born-2d"),
+        ({"instrument": 3}, "instrument must be a name"),
+        ({"instrument": "evil.py:Thing"}, "instrument"),
+        (
+            {"declarations": {"attributes": {"wavelength": {"unit": "mm"}}}},
+            "the unit of wavelength is 'mm', and only 'm'",
+        ),
+        ({"declarations": {"arrays": {"receivers": {"unit": "mm"}}}}, "the unit of receivers is 'mm', and only 'm'"),
+        (
+            {"conventions": {"time": "exp(+i w t)"}},
+            "only 'exp\\(-i w t\\), outgoing waves are H0\\^\\(1\\)' is understood",
+        ),
+        ({"far_field": "false"}, "far_field must be true or false, not 'false'"),
+        ({"wavelength": "0.05"}, "wavelength must be a number, not '0.05'"),
+        ({"wavelength": None}, "wavelength must be a number, not None"),
+        ({"background": True}, "background must be a number, not True"),
+        ({"grid": None}, "grid must have shape, pixel and center"),
+        ({"marks": "yes"}, "marks must be true or false"),
+        ({"id": "short"}, "id must be 32 hexadecimal digits"),
+    ],
+)
+def test_a_scan_that_means_something_else_is_refused(scan, small_geometry, tmp_path, change, message):
+    save_scan(scan, tmp_path / "s.zarr")
+    path = tmp_path / "s.zarr" / "zarr.json"
+    whole = json.loads(path.read_text())
+    attributes = whole["attributes"]
+    del attributes["crc32c"]
+    nested = change.keys() & attributes["attributes"].keys()
+    attributes = {**attributes, "attributes": {**attributes["attributes"], **change}} if nested else attributes | change
+    path.write_text(json.dumps({**whole, "attributes": attributes}))
+    with pytest.raises(InputError, match=message):
+        open_scan(tmp_path / "s.zarr")
+
+
+def test_descriptions_are_of_the_declarations(small_geometry):
+    told = describe(Setup.of(small_geometry), {"who": "us"}, "0" * 32, "complex64")
+    instrument = find_instrument(told).from_parts({"receivers": small_geometry.receivers}, told["attributes"])
+    assert instrument.difference(Setup.of(small_geometry)) == ""
+    needed = {"instrument": "born-2d"}  # the rest may be left out
+    assert find_instrument(needed) is Setup
 
 
 @pytest.mark.parametrize("packing", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
@@ -489,7 +558,7 @@ def test_damage_in_a_zip_costs_the_views_that_are_damaged(scan, tmp_path, packin
     """Though the zip has a checksum of its own over the whole shard."""
     save_scan(scan, tmp_path / "s.zarr")
     path, shard = tmp_path / "s.zip", "dossier é/data/c/0/0"
-    with zipfile.ZipFile(path, "w", packing) as made:
+    with zipfile.ZipFile(path, "w", packing, compresslevel=0) as made:
         for file in sorted(p for p in (tmp_path / "s.zarr").rglob("*") if p.is_file()):
             made.write(file, f"dossier é/{file.relative_to(tmp_path / 's.zarr')}")
         member = made.getinfo(shard)
@@ -497,9 +566,9 @@ def test_damage_in_a_zip_costs_the_views_that_are_damaged(scan, tmp_path, packin
     assert main(["verify", str(path)]) == 0
     whole = path.read_bytes()
     start = member.header_offset + 30 + len(shard.encode())
-    for view in (2, 5):  # noise does not deflate: it is stored within the deflated stream, 5 bytes later
+    for view in (2, 5):  # as noise, which does not deflate: stored within the deflated stream, 5 bytes later
         content = bytearray(whole)
-        content[start + view * (9 * 8 + 4) + 30] ^= 1
+        content[start + view * (20 + 9 * 8 + 4) + 50] ^= 1
         path.write_bytes(content)
         capsys.readouterr()
         assert main(["verify", str(path)]) == 1
@@ -518,7 +587,7 @@ def test_a_damaged_illumination_costs_its_views(small_geometry, tmp_path):
     )
     data = torch.randn(7, 9, dtype=torch.complex64)
     save_scan(MemoryScan(data, geometry), tmp_path / "s.zarr")
-    flip(tmp_path / "s.zarr" / "fields" / "c" / "0" / "0" / "0", 5 * (120 * 8 + 4) + 7)
+    flip(tmp_path / "s.zarr" / "fields" / "c" / "0" / "0" / "0", 5 * (20 + 120 * 8 + 4) + 27)
     stored = open_scan(tmp_path / "s.zarr")
     assert stored.damaged() == {5: "its field is damaged: its chunk fails its checksum"}
     good = torch.tensor([0, 1, 2, 3, 4, 6])
@@ -543,8 +612,8 @@ def test_a_damaged_description_of_an_array_is_noticed(small_geometry, tmp_path, 
     save_scan(MemoryScan(torch.ones(7, 9, dtype=torch.complex64), geometry), tmp_path / "s.zarr")
     path = tmp_path / "s.zarr" / member / "zarr.json"
     whole = path.read_bytes()
-    ignored = [re.search(rb'"fill_value": [^"]*("NaN"[^"]*)*', whole).span(), re.search(rb'"axes": [^]]*', whole)]
-    ignored[1:] = [found.span() for found in ignored[1:] if found]
+    ignored = [re.search(rb'"fill_value": [^"]*("NaN"[^"]*)*', whole).span()]
+    ignored.append(re.search(rb'"attributes": {[^}]*', whole).span())  # for people
     for place in range(0, len(whole), 2):
         if not any(first <= place < end for first, end in ignored):
             flip(path, place)
@@ -559,11 +628,10 @@ def test_a_scan_of_another_kind_or_in_other_units_is_not_opened(scan, tmp_path, 
     whole = json.loads(path.read_text())
     del whole["attributes"]["crc32c"]
     for change, message in (
-        ({"kind": "tomography"}, "kind is 'tomography', and only 'born-2d' is understood"),
-        ({"units": {"length": "mm"}}, "the unit of lengths is 'mm', and only 'm' is understood"),
-        ({"far_field": "false"}, "far_field must be true or false, not 'false'"),
-        ({"version": 4}, "version 4, and this plugstream reads versions 1 to 3; use a newer plugstream"),
-        ({"version": "3"}, "version '3', and this plugstream reads versions 1 to 3"),
+        ({"instrument": "tomography"}, "there is no instrument 'tomography'; there are born-2d"),
+        ({"declarations": {"data": {"unit": "mm"}}}, "the unit of data is 'mm', and only '' is understood"),
+        ({"version": 5}, "version 5, and this plugstream reads versions 3 and 4; use a newer plugstream"),
+        ({"version": "3"}, "version '3', and this plugstream reads versions 3 and 4"),
     ):
         path.write_text(json.dumps({**whole, "attributes": {**whole["attributes"], **change}}))
         assert main(["verify", str(tmp_path / "s.zarr")]) == 2

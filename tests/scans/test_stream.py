@@ -83,7 +83,7 @@ def test_everything_a_message_can_have_wrong_is_counted_refused_and_asked_for_ag
         ("mistyped", changed(good, view=7)),
         ("mistyped", changed(good, view=-1)),
         ("mistyped", changed(good, view="1")),
-        ("mistyped", changed(good, mask=1)),
+        ("mistyped", changed(good, columns=1)),
         ("mistyped", changed(good, crc32c="all right")),
         ("mistyped", changed(good, sequence=True)),
         ("mistyped", changed(good, sequence=2.0)),
@@ -168,8 +168,13 @@ def test_a_begin_that_describes_no_scan_makes_none(tmp_path):
         {"background": 0},
         {"far_field": "false"},
         {"far_field": None},
-        {"source": "fields"},
-        {"source": ["transmitters"]},
+        {"columns": "transmitters"},
+        {"columns": ["nothing"]},
+        {"columns": [["transmitters"]]},
+        {"dtype": "complex128"},
+        {"instrument": "ct-2d"},
+        {"attributes": []},
+        {"attributes": {}},
         {"grid": 3},
         with_grid(shape=[8.7, 6]),
         with_grid(shape=["INFINITE", 6]),
@@ -185,7 +190,13 @@ def test_a_begin_that_describes_no_scan_makes_none(tmp_path):
         {"provenance": {"a": "INFINITE"}},
         {"provenance": {"a": "\ud800"}},  # half of a character, which cannot be written anywhere
     ]
-    texts = [json.dumps({**json.loads(good), **change}).replace('"INFINITE"', "1e400").encode() for change in changes]
+    told = json.loads(good)
+    texts = []
+    for change in changes:
+        inner = (
+            {"attributes": {**told["attributes"], **change}} if change.keys() & told["attributes"].keys() else change
+        )
+        texts.append(json.dumps({**told, **inner}).replace('"INFINITE"', "1e400").encode())
     texts += [b"", b"{}", b"[]", b"[" * 5000]
     texts += [
         json.dumps({k: v for k, v in json.loads(good).items() if k != name}).encode() for name in json.loads(good)
@@ -198,7 +209,7 @@ def test_a_begin_that_describes_no_scan_makes_none(tmp_path):
         for name in ("", "../up", "x" * 65):
             assert client.ask(changed([header, receivers, good], scan=name)) == ("nak", 0)
         for shape in ([10**12, 2], [9, 2.0], [9], [], [True, 2], None):
-            assert client.ask(changed([header, receivers, good], shape=shape)) == ("nak", 0)
+            assert client.ask(changed([header, receivers, good], arrays={"receivers": shape})) == ("nak", 0)
         assert client.ask([header, np.full((9, 2), np.nan).tobytes(), good]) == ("nak", 0)
         assert list(tmp_path.iterdir()) == []
         send_scan(scan, receiver.address)
@@ -310,13 +321,19 @@ def test_only_unfinished_scans_of_its_own_are_continued(tmp_path):
         assert receiver.address.startswith("tcp://0.0.0.0:")
 
 
-def test_fields_cannot_be_streamed(small_geometry):
-    fields = np.ones((7, 12, 10), np.complex64)
+def test_fields_are_streamed_where_a_message_has_room_for_them(small_geometry, tmp_path, monkeypatch):
+    fields = np.random.default_rng(0).standard_normal((7, 12, 10)).astype(np.complex64)
     geometry = BornGeometry(
         receivers=small_geometry.receivers, wavelength=0.05, grid=small_geometry.grid, fields=fields
     )
-    with pytest.raises(InputError, match="not those with fields"):
-        send_scan(MemoryScan(torch.zeros(7, 9, dtype=torch.complex64), geometry), "tcp://127.0.0.1:9")
+    scan = MemoryScan(torch.zeros(7, 9, dtype=torch.complex64), geometry)
+    with receiving(tmp_path / "s.zarr") as receiver:
+        send_scan(scan, receiver.address)
+    assert_same(tmp_path / "s.zarr", scan)
+    assert np.array_equal(open_scan(tmp_path / "s.zarr").geometry.fields, fields)
+    monkeypatch.setattr("plugstream.scans.stream.MOST_BYTES", 959)
+    with pytest.raises(InputError, match="fields take 960 bytes, and a message has room for 959"):
+        send_scan(scan, "tcp://127.0.0.1:9")
 
 
 def test_what_no_receiver_could_take_is_not_sent():

@@ -144,9 +144,9 @@ private:
 
 bool available() { return __builtin_cpu_supports("sse4.2"); }
 
-void read(const Chunk* chunks, size_t count, size_t bytes, bool direct, int* fates) {
+void read(const Chunk* chunks, size_t count, size_t before_chunk, size_t bytes, bool direct, int* fates) {
     const Copier copy(bytes);
-    const size_t stride = bytes + sum_bytes, together = std::max<size_t>(1, most_together / stride);
+    const size_t stride = before_chunk + bytes + sum_bytes, together = std::max<size_t>(1, most_together / stride);
     std::unique_ptr<File> file;
     for (size_t begin = 0, end; begin < count; begin = end) {
         const Chunk& run = chunks[begin];
@@ -175,8 +175,13 @@ void read(const Chunk* chunks, size_t count, size_t bytes, bool direct, int* fat
             } else if (from + stride > memory + got) {
                 fates[n] = cut_short;
             } else {
-                std::memcpy(&said, from + bytes, sum_bytes);
-                fates[n] = copy(from, chunks[n].target) == said ? good : wrong_sum;
+                const uint8_t* chunk = from + before_chunk;
+                std::memcpy(&said, chunk + bytes, sum_bytes);
+                fates[n] = copy(chunk, chunks[n].target) == said ? good : wrong_sum;
+                if (chunks[n].edge) {
+                    std::memcpy(chunks[n].edge, from, before_chunk);
+                    std::memcpy(chunks[n].edge + before_chunk, &said, sum_bytes);
+                }
             }
         }
     }
@@ -188,7 +193,7 @@ void read(const Chunk* chunks, size_t count, size_t bytes, bool direct, int* fat
 
 namespace plugstream::reader {
 bool available() { return false; }
-void read(const Chunk*, size_t, size_t, bool, int*) {}
+void read(const Chunk*, size_t, size_t, size_t, bool, int*) {}
 }  // namespace plugstream::reader
 
 #endif

@@ -64,10 +64,10 @@ def _picture(settings: Settings) -> Tensor:
 def simulate_scan(settings: Settings, path: Path | None, *, name: Path | None = None) -> Scan:
     """Simulate a scan, and write it if there is a path; `name` is what the path is called in messages."""
     from plugstream.capacity import check_disk
+    from plugstream.models.born_plausible import warn_if_implausible
     from plugstream.recipes import make_geometry, make_model
     from plugstream.runs.images import picture_y_axis
     from plugstream.scans import save_scan
-    from plugstream.scans.plausible import warn_if_implausible
     from plugstream.simulation import simulate
 
     s = settings.simulate

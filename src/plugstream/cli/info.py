@@ -27,12 +27,6 @@ def run(parsed: argparse.Namespace) -> int:
 
         _show(describe_run(parsed.scan))
         return 0
-    import math
-
-    import numpy as np
-    import torch
-
-    from plugstream.models.born import choose_method
     from plugstream.scans.importers import describe_file, import_outlook
     from plugstream.scans.store import open_scan
 
@@ -43,36 +37,42 @@ def run(parsed: argparse.Namespace) -> int:
     scan = open_scan(parsed.scan)
     if scan.n_views == 0:
         state = "complete, but without views" if scan.complete else "still running, no views yet"
-        print(f"{'scan':<12}{scan.path} ({state}), {len(scan.setup.receivers)} receivers")
+        print(f"{'scan':<12}{scan.path} ({state}), {scan.instrument.name}")
         return 0
-    g = scan.geometry
-    height, width = g.grid.shape
-    kinds = {"fields given": g.fields, "plane waves": g.plane_waves, "line sources": g.transmitters}
-    kind = next(name for name, array in kinds.items() if array is not None)
-    choice = choose_method(g, device=torch.device("cpu"), dtype=torch.float32)
-    masked = f"{g.mask.mean():.1%} of all" if isinstance(g.mask, np.ndarray) else "masked by view"
-    covered = "all" if g.mask is None else masked
+    instrument = scan.instrument
+    shape = " x ".join(map(str, instrument.data_shape)) or "1"
+    meaning = f" of {instrument.data.meaning}" if instrument.data.meaning and len(instrument.data.meaning) < 60 else ""
     rows = {
         "scan": f"{scan.path} ({'complete' if scan.complete else 'still running'})",
-        "views": f"{scan.n_views}, {kind}",
-        "receivers": f"{g.n_receivers}, {covered} recorded",
-        "data": f"{scan.nbytes / 1e6:.2f} MB of complex64, format version {scan.version}",
-        "wavelength": f"{g.wavelength:.6g} m in vacuum, background permittivity {g.background:g}",
-        "image": f"{height} x {width} pixels of {g.grid.pixel:.6g} m, {g.wavelength / g.grid.pixel:.3g} a wavelength",
-        "distance": f"receivers {'far away' if g.far_field else _range(g.receivers)}"
-        + (f", transmitters {_range(g.transmitters)}" if g.transmitters is not None else ""),
-        "size": f"{math.hypot(height, width) * g.grid.pixel / g.wavelength:.4g} wavelengths across the diagonal",
-        "model": f"{'dense' if choice.expansion is None else 'fast'} on a CPU: {choice.reason}",
-        "truth": "known" if scan.truth is not None else "not known",
-        "provenance": ", ".join(_plain(f"{key} {value}") for key, value in scan.provenance.items()) or "unknown",
+        "instrument": f"{instrument.name}, {instrument.help}",
+        "views": f"{scan.n_views}, each {shape}{meaning}",
+        "data": f"{scan.nbytes / 1e6:.2f} MB of {scan.dtype}, format version {scan.version}",
     }
+    for column in instrument.columns:
+        if column.name in scan.columns:
+            rows[column.name] = _declared(column, scan.columns[column.name].shape[1:])
+    for array in instrument.arrays:
+        if (values := getattr(instrument, array.name)) is not None:
+            rows[array.name] = _declared(array, values.shape)
+    for attribute in instrument.attributes:
+        value = getattr(instrument, attribute.name)
+        if isinstance(value, float | int | str):
+            number = f"{value:.6g}" if isinstance(value, float) else str(value)
+            rows[attribute.name] = " ".join(filter(None, (number, attribute.unit))) + (
+                f", {attribute.meaning}" if attribute.meaning else ""
+            )
+    image = instrument.image
+    rows["image"] = f"{' x '.join(map(str, image.shape))}, {'complex ' if image.is_complex else ''}{image.quantity}"
+    rows |= instrument.describe(scan.columns, scan.n_views)
+    rows["truth"] = "known" if scan.truth is not None else "not known"
+    rows["provenance"] = ", ".join(_plain(f"{key} {value}") for key, value in scan.provenance.items()) or "unknown"
     _show(rows)
     return 0
 
 
 def _show(rows: dict[str, str]) -> None:
     for name, text in rows.items():
-        print(f"{name:<12}{_plain(text, most=1500)}")
+        print(f"{name:<11} {_plain(text, most=1500)}")
 
 
 def _plain(text: str, most: int = 300) -> str:
@@ -81,9 +81,8 @@ def _plain(text: str, most: int = 300) -> str:
     return shown if len(text) <= most else f"{shown[:most]}..."
 
 
-def _range(points: Any) -> str:
-    import numpy as np
-
-    radii = np.hypot(*points.T)
-    low, high = radii.min(), radii.max()
-    return f"{low:.4g} m" if np.isclose(low, high) else f"{low:.4g} to {high:.4g} m"
+def _declared(declared: Any, shape: tuple[int, ...]) -> str:
+    """A column or fixed array in a line: type, shape, unit and meaning."""
+    size = " x ".join(map(str, shape)) or "one number"
+    unit = f" in {declared.unit}" if declared.unit else ""
+    return f"{size} of {declared.dtype}{unit}" + (f", {declared.meaning}" if declared.meaning else "")

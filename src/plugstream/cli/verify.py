@@ -28,5 +28,8 @@ def run(parsed: argparse.Namespace) -> int:
     if bad:
         say(f"{len(bad)} of {scan.n_views} views of {scan.path} are damaged; --skip-damaged leaves them out")
         return 1
-    print(f"all {scan.n_views} views of {scan.path} are whole ({scan.nbytes / 1e6:.2f} MB)")
+    unmarked = min(scan.unmarked, scan.n_views)
+    count = "all" if unmarked == scan.n_views else f"{unmarked} of them"
+    note = f"; {count} without marks, so that files that were swapped would not be noticed" if unmarked else ""
+    print(f"all {scan.n_views} views of {scan.path} are whole ({scan.nbytes / 1e6:.2f} MB){note}")
     return 0

@@ -68,7 +68,7 @@ class Column:
 
 @dataclass(frozen=True)
 class FixedArray:
-    """An array that is the same for all views: receivers, coil maps, a probe."""
+    """An array that is the same for all views: receivers, coil maps, a probe. It has at least one axis."""
 
     name: str
     dtype: str
@@ -136,9 +136,23 @@ class Instrument(ABC):
         Arguments: options of `model_options`; dtype, the real precision.
         """
 
-    def check_views(self, columns: Mapping[str, NDArray[Any]]) -> Mapping[str, NDArray[Any]]:
-        """The columns of some views as they are stored, after checks that their declarations cannot express."""
+    def check_views(self, columns: Columns) -> Columns:
+        """The columns of some views as they are stored, after checks that their declarations cannot express.
+
+        Their names, dtypes and shapes have been checked; those of a large scan lie on its disk.
+        """
         return columns
+
+    def check_plausible(self, columns: Columns | None = None) -> None:
+        """Refuse what no experiment can be, such as one with a forgotten unit, before views are written or used.
+
+        Arguments: columns of views; None for what is known before the first view.
+        """
+        return
+
+    def warn_if_implausible(self, columns: Columns | None = None) -> None:
+        """Warn of what hardly any experiment is; as `check_plausible`."""
+        return
 
     def check_model(self, options: Any, *, device: torch.device, dtype: torch.dtype) -> None:
         """Refuse model options that cannot be used, before a model is built."""
@@ -161,6 +175,8 @@ class Instrument(ABC):
     def sizes(self) -> dict[str, int]:
         """The sizes of named axes: those of the fixed arrays, and of the image by the names of its axes."""
         found = dict(zip(self.image.axes, self.image.spatial, strict=True))
+        if self.image.channels:
+            found["channel"] = self.image.shape[0]
         for array in self.arrays:
             value = getattr(self, array.name)
             if value is not None:
@@ -182,7 +198,11 @@ class Instrument(ABC):
 
     def values(self) -> dict[str, Any]:
         """The attributes as JSON has them."""
-        return {a.name: _to_json(getattr(self, a.name)) for a in self.attributes}
+        return {a.name: _to_json(a.kind, getattr(self, a.name)) for a in self.attributes}
+
+    def covering(self, columns: Mapping[str, Any]) -> Any:
+        """That column which says which data counts, None where all of it does."""
+        return next((columns[column.name] for column in self.columns if column.covers and column.name in columns), None)
 
     @classmethod
     def from_parts(cls, arrays: Mapping[str, NDArray[Any]], values: Mapping[str, Any]) -> Self:
@@ -221,18 +241,24 @@ def resolve_shape(shape: Iterable[Size], sizes: Mapping[str, int]) -> tuple[int,
 
 
 def _checked_array(array: FixedArray, value: NDArray[Any]) -> NDArray[Any]:
+    if not np.can_cast(value.dtype, array.dtype, "same_kind"):
+        raise InputError(f"{array.name} is {value.dtype}, but must be {array.dtype}")
     if value.ndim != len(array.shape):
         raise InputError(f"{array.name} has shape {value.shape}, but must have the axes {array.shape}")
     for axis, size in enumerate(array.shape):
         if isinstance(size, int) and value.shape[axis] != size:
             raise InputError(f"{array.name} has shape {value.shape}, but axis {axis} must have {size} entries")
+    if value.size == 0:
+        raise InputError(f"{array.name} has shape {value.shape}, and so has no entries")
     if value.dtype.kind in "fc" and not np.isfinite(value).all():
         raise InputError(f"{array.name} holds NaN or infinity")
     return np.ascontiguousarray(value, dtype=array.dtype)
 
 
-def _to_json(value: Any) -> Any:
-    return value.to_json() if hasattr(value, "to_json") else value
+def _to_json(kind: Any, value: Any) -> Any:
+    if value is None:
+        return None
+    return value.to_json() if hasattr(value, "to_json") else kind(value)  # NumPy's numbers are none of JSON's
 
 
 def _from_json(attribute: Attribute, value: Any) -> Any:

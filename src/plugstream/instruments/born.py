@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from plugstream.grid import Grid, Points
 from plugstream.image_space import ImageSpace
 from plugstream.instruments.base import Attribute, Column, Columns, Data, FixedArray, Instrument
 from plugstream.models.born_geometry import BornGeometry
+from plugstream.models.born_plausible import (
+    check_plausible,
+    check_transmitters,
+    warn_if_implausible,
+    warn_of_transmitters,
+)
 from plugstream.registry import Field, Options, register
 
 if TYPE_CHECKING:
@@ -116,10 +122,49 @@ class Born2D(Instrument):
         g = geometry
         return cls(g.receivers, g.wavelength, g.grid, g.background, g.far_field)
 
-    def check_views(self, columns: Columns) -> dict[str, NDArray[Any]]:
+    def check_views(self, columns: Columns) -> dict[str, Any]:
         """The columns with plane waves at unit length; illuminations that cannot be are refused."""
         geometry = self.geometry(**columns)
         return {name: getattr(geometry, name) for name in columns}
+
+    def check_plausible(self, columns: Columns | None = None) -> None:
+        """Refuse an experiment whose lengths cannot be in one unit, as `plugstream.models.born_plausible` says."""
+        if columns is None:
+            check_plausible(self)
+        elif "transmitters" in columns:
+            check_transmitters(columns["transmitters"][:], self)
+
+    def warn_if_implausible(self, columns: Columns | None = None) -> None:
+        """Warn of an experiment that is unusual in that."""
+        if columns is None:
+            warn_if_implausible(self)
+        elif "transmitters" in columns:
+            warn_of_transmitters(columns["transmitters"][:], self)
+
+    def describe(self, columns: Columns, n_views: int) -> dict[str, str]:
+        """Kind of illumination, what was recorded, lengths in wavelengths, and how the model would be computed."""
+        import torch
+
+        from plugstream.models.born import choose_method
+
+        g = self.geometry(**columns)
+        height, width = g.grid.shape
+        kinds = {"fields given": g.fields, "plane waves": g.plane_waves, "line sources": g.transmitters}
+        kind = next(name for name, array in kinds.items() if array is not None)
+        choice = choose_method(g, device=torch.device("cpu"), dtype=torch.float32)
+        masked = f"{g.mask.mean():.1%} of all" if isinstance(g.mask, np.ndarray) else "masked by view"
+        covered = "all" if g.mask is None else masked
+        per_wavelength = g.wavelength / g.grid.pixel
+        return {
+            "views": f"{n_views}, {kind}",
+            "receivers": f"{g.n_receivers}, {covered} recorded",
+            "wavelength": f"{g.wavelength:.6g} m in vacuum, background permittivity {g.background:g}",
+            "image": f"{height} x {width} pixels of {g.grid.pixel:.6g} m, {per_wavelength:.3g} a wavelength",
+            "distance": f"receivers {'far away' if g.far_field else _range(g.receivers)}"
+            + (f", transmitters {_range(g.transmitters)}" if g.transmitters is not None else ""),
+            "size": f"{math.hypot(height, width) * g.grid.pixel / g.wavelength:.4g} wavelengths across the diagonal",
+            "model": f"{'dense' if choice.expansion is None else 'fast'} on a CPU: {choice.reason}",
+        }
 
     def build_model(
         self,
@@ -139,3 +184,10 @@ class Born2D(Instrument):
             return previous.grown(geometry)
         chosen = options or BornOptions()
         return BornModel(geometry, method=chosen.method, eps=chosen.eps, device=device, dtype=dtype)
+
+
+def _range(points: Points) -> str:
+    """How far points are from the origin."""
+    radii = np.hypot(*points.T)
+    low, high = radii.min(), radii.max()
+    return f"{low:.4g} m" if np.isclose(low, high) else f"{low:.4g} to {high:.4g} m"

@@ -24,6 +24,7 @@ from plugstream.errors import DamagedError, InputError, PlugstreamWarning, Stora
 from plugstream.image_space import ImageSpace
 from plugstream.loss_fidelity import DataFidelity
 from plugstream.models.born import BornModel
+from plugstream.models.born_plausible import warn_if_implausible
 from plugstream.monitors import PSNR, SNR, SSIM, Cost, Distance, Monitor
 from plugstream.progress import report
 from plugstream.quality import WINDOW
@@ -41,7 +42,6 @@ from plugstream.runs.terminal import Terminal
 from plugstream.runs.views import Population, goes_by_lipschitz, wait_for_batch
 from plugstream.runs.watch import Variance, Watch
 from plugstream.sampling import Announced, OnceEach, a_few
-from plugstream.scans.plausible import warn_if_implausible
 from plugstream.scans.scan import Scan
 from plugstream.scans.store import StoredScan, open_scan
 from plugstream.settings import Settings, to_toml, with_low

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from plugstream.errors import DamagedError, InputError, StorageError
+from plugstream.instruments._parts import geometry_of
 from plugstream.models.born import BornModel
 from plugstream.recipes import check, check_settings, make_fidelity, make_model
 from plugstream.runs.events import EventLog, Note, Views
@@ -193,7 +194,7 @@ def open_live(place: str | Path, settings: Settings, say: Callable[[str], None])
             if patience is not None and time.monotonic() - begun > patience:
                 raise InputError(f"no scan was made at {place} for {patience:g} s; start what writes it")
     scan = open_scan(place)
-    check(settings, scan.setup.geometry(plane_waves=np.array([[1.0, 0.0]])))
+    check(settings, geometry_of(scan.instrument, {"plane_waves": np.array([[1.0, 0.0]])}))
     _wait_for_views(scan, _least(settings), say, patience)
     return scan
 

@@ -1,9 +1,10 @@
 """The bytes of an array that grows view by view: Zarr v3 chunks with crc32c, one view each, gathered in shards.
 
 A shard is a file: chunks one after another, each followed by the crc32c of its bytes, then an index of (offset, length)
-for every chunk, then the crc32c of the index. Nothing is compressed, so every chunk has its place for good, and a
-shard that is written again with more views has the earlier ones where they were. Zarr reads and writes such arrays as
-well; this reads them straight into place, tells missing from damaged, and names the view.
+for every chunk, then the crc32c of the index. Before each chunk may stand a mark (`plugstream.scans.marks`). Nothing is
+compressed, so every chunk has its place for good, and a shard that is written again with more views has the earlier
+ones where they were. Zarr reads and writes such arrays as well; this reads them straight into place, tells missing from
+damaged, and names the view.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from numpy.typing import NDArray
 
 from plugstream.errors import DamagedError, InputError
 from plugstream.scans.bounds import parse_json
+from plugstream.scans.marks import MARK, Marks
 from plugstream.scans.places import CHUNK_FAULTS, CRC, Files, Piece, crc32c
 
 __all__ = ["ChunkReader", "Layout", "encode_shard", "first_of"]
@@ -30,8 +32,8 @@ _REMEMBERED = 4_000_000  # chunks whose places in their shards are remembered, 1
 _FARTHEST = 2**62  # no file is as long
 _MOST_CHUNK, _MOST_VIEW = 1 << 28, 1 << 31  # bytes of a chunk of several views, and of one
 _MOST_CHUNKS = 1 << 16  # of a shard, whose index is read whole
-_TYPES = ("bool", *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)), "float32", "float64")
-_TYPES += ("complex64", "complex128")
+_TYPES = ("bool", *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)), "float16")
+_TYPES += ("float32", "float64", "complex64", "complex128")
 _AT_ONCE = 1 << 16  # views, for each of which there are a few Python objects while they are read
 _BYTES = {"name": "bytes", "configuration": {"endian": "little"}}
 _CRC32C = {"name": "crc32c"}
@@ -141,19 +143,25 @@ def _plain(codecs: list[Any]) -> list[dict[str, Any]]:
     return [{key: value for key, value in codec.items() if (key, value) != ("configuration", {})} for codec in codecs]
 
 
-def encode_shard(layout: Layout, rows: NDArray[Any], fill: Any) -> list[bytes]:
-    """The parts of a shard's file that holds these rows; what is left of the last chunk gets the fill value."""
+def encode_shard(
+    layout: Layout, rows: NDArray[Any], fill: Any, marks: Marks | None = None, first: int = 0
+) -> list[bytes]:
+    """The parts of a shard's file that holds these rows; what is left of the last chunk gets the fill value.
+
+    Arguments: marks, which the chunks get; first, the number of the first row.
+    """
     parts: list[bytes] = []
     index = np.full((layout.shard // layout.chunk, 2), _ABSENT, dtype="<u8")
-    size = layout.chunk_bytes + CRC
+    size, before = layout.chunk_bytes + CRC, 0 if marks is None else MARK
     for number, start in enumerate(range(0, len(rows), layout.chunk)):
         some = rows[start : start + layout.chunk]
         if len(some) < layout.chunk:
             rest = np.full((layout.chunk - len(some), *layout.row), fill, dtype=layout.dtype)
             some = np.concatenate([some, rest])
         content = np.ascontiguousarray(some, dtype=layout.dtype.newbyteorder("<")).tobytes()
-        parts += [content, crc32c(content)]
-        index[number] = number * size, size
+        checksum = crc32c(content)
+        parts += [b"" if marks is None else marks.make(first + start, checksum), content, checksum]
+        index[number] = number * (before + size) + before, size
     end = index.tobytes()
     return [*parts, end, crc32c(end)]
 
@@ -161,11 +169,13 @@ def encode_shard(layout: Layout, rows: NDArray[Any], fill: Any) -> list[bytes]:
 class ChunkReader:
     """Reads rows of an array, checking every byte that it reads.
 
-    Arguments: files, name of the array, its layout. Threads may share one.
+    Arguments: files, name of the array, its layout, and its marks if its chunks have them. Threads may share one.
     """
 
-    def __init__(self, files: Files, name: str, layout: Layout) -> None:
+    def __init__(self, files: Files, name: str, layout: Layout, marks: Marks | None = None) -> None:
         self.files, self.name, self.layout = files, name, layout
+        self.marks = marks if layout.sharded else None
+        self.unmarked: set[int] = set()  # shards that were found without marks
         self._indices: dict[int, NDArray[np.uint64]] = {}
 
     def read(self, views: NDArray[np.int64]) -> NDArray[Any]:
@@ -193,9 +203,13 @@ class ChunkReader:
         bad: dict[int, str] = {}
         pieces: list[Piece] = []
         wanted: list[list[int]] = []  # rows of the result, for each piece
+        firsts: list[int] = []  # the view that each piece begins with, below zero for one without a mark
         indices = self._find(shards)
         for shard, chunks in shards.items():
             file, (places, wrong) = self._file(shard), indices[shard]
+            marked = self.marks is not None and places is not None and int(places[:, 0].min()) >= MARK
+            if not marked and places is not None:
+                self.unmarked.add(shard)
             for number in sorted(chunks):
                 rows = chunks[number]
                 offset, size = (0, 0) if places is None else places[number].tolist()
@@ -205,9 +219,10 @@ class ChunkReader:
                     # A chunk of one view is read where it is wanted; one of several has a row of its own.
                     pieces.append(Piece(file, offset, rows[0] if layout.chunk == 1 else len(pieces)))
                     wanted.append(rows)
+                    firsts.append(shard * layout.shard + number * layout.chunk if marked else -1)
         count = len(views) if layout.chunk == 1 else len(pieces)
         read = np.empty((count, layout.chunk, *layout.row), dtype=layout.dtype)
-        said = self.files.read(pieces, read.view(np.uint8).reshape(count, layout.chunk_bytes))
+        said = self._fill(pieces, firsts, read.view(np.uint8).reshape(count, layout.chunk_bytes))
         if sys.byteorder == "big":
             read.byteswap(inplace=True)
         out = read[:, 0] if layout.chunk == 1 else np.empty((len(views), *layout.row), dtype=layout.dtype)
@@ -219,6 +234,27 @@ class ChunkReader:
         if bad:
             raise DamagedError(self.name, bad)
         return out
+
+    def _fill(self, pieces: list[Piece], firsts: list[int], out: NDArray[np.uint8]) -> list[str]:
+        """Read pieces, and say what is wrong with each; a mark is read in one piece with its chunk."""
+        marked = [view >= 0 for view in firsts]
+        if self.marks is None or not any(marked):
+            return self.files.read(pieces, out)
+        if not all(marked):  # some of its shards were written again by another program
+            said = [""] * len(pieces)
+            for kind in (True, False):
+                numbers = [number for number, mark in enumerate(marked) if mark is kind]
+                some = self._fill([pieces[n] for n in numbers], [firsts[n] for n in numbers], out)
+                for number, what in zip(numbers, some, strict=True):
+                    said[number] = what
+            return said
+        edges = np.empty((len(pieces), MARK + CRC), dtype=np.uint8)
+        said = self.files.read([Piece(p.name, p.offset - MARK, p.row) for p in pieces], out, edges)
+        for number, (view, what) in enumerate(zip(firsts, said, strict=True)):
+            if not what:
+                edge = edges[number].tobytes()
+                said[number] = self.marks.fault(edge[:MARK], view, edge[MARK:])
+        return said
 
     def _file(self, shard: int) -> str:
         return f"{self.name}/{self.layout.file(shard)}"

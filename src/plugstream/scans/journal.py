@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hmac
+import math
 import os
 from collections import Counter
 from collections.abc import Mapping
@@ -10,18 +11,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from plugstream.errors import DamagedError, InputError
-from plugstream.scans.geometry import Setup
-from plugstream.scans.layout import SOURCES
+from plugstream.scans.checks import check_columns, check_continuation, check_finite
 from plugstream.scans.limits import Limits, Quota
-from plugstream.scans.scan import check_finite
 from plugstream.scans.store import StoredScan, open_scan
-from plugstream.scans.stream import Message, Name, RefusedError, checksum_of
+from plugstream.scans.stream import Announcement, Message, Name, RefusedError, checksum_of
 from plugstream.scans.sums import Sums, read_sums, view_of
-from plugstream.scans.writer import ScanWriter, difference
+from plugstream.scans.writer import ScanWriter
 
 __all__ = ["Journal"]
 
@@ -45,7 +43,6 @@ class Journal:
         self._counts = counts
         self._sums = Sums()
         self._digest = self._key = ""
-        self._source: str | None = None
         if out.exists():
             self._go_on()
         elif not out.parent.is_dir():
@@ -81,19 +78,24 @@ class Journal:
 
     def begin(self, message: Message, key: str) -> None:
         """Begin a scan, or refuse one that is not the one that there is."""
-        setup, source, provenance = message.setup()
+        told = message.announcement()
         name = message.name()
         if self._writer is None:
             if self.out.exists():  # somebody made it while we listened
                 self._go_on()
             else:
-                self._create(name, key, setup, provenance)
+                self._create(name, key, told)
         assert self._writer is not None
         if not self.is_of(message, key):
             raise RefusedError("foreign", "another scan is being received here, or it was begun by another sender")
-        different = difference(setup, self._writer.setup)
-        if source is not None and source != (self._source or source):
-            different = "sources"
+        different = told.instrument.difference(self._writer.instrument)
+        if not different and told.dtype != self._writer.dtype:
+            different = "data type"
+        if not different and told.columns is not None and self._writer.appended:
+            try:
+                check_continuation(told.instrument, "the scan", self._writer.column_names, told.columns)
+            except InputError:
+                different = "columns"
         if different:
             raise RefusedError("foreign", f"{self.out.name} was begun with other {different}")
 
@@ -137,8 +139,6 @@ class Journal:
             self._writer.close()
             self._writer = ScanWriter(self.out)
             self._sums.truncate(self._writer.appended)
-            if self._writer.appended == 0:
-                self._source = None
 
     def close(self) -> None:
         """Let others write; views that were not committed are lost."""
@@ -148,32 +148,37 @@ class Journal:
     def _append(self, message: Message) -> None:
         assert self._writer is not None
         columns = self._columns(message)
-        source = list(columns)[1]
-        if self._source not in (None, source):
-            raise RefusedError("mistyped", f"the scan has {self._source}, so {source} cannot be added to it")
+        if self._writer.appended:
+            try:
+                check_continuation(self._writer.instrument, "the scan", self._writer.column_names, columns)
+            except InputError as error:
+                raise RefusedError("mistyped", str(error)) from error
         self._quota.check(message.sequence, sum(values.nbytes for values in columns.values()))
         self._writer.append_checked({name: values[None] for name, values in columns.items()})
-        self._source = source
-        self._sums.append(checksum_of(columns))
+        self._sums.append(checksum_of(self._writer.instrument, columns))
         self._counts["accepted"] += 1
 
     def _columns(self, message: Message) -> dict[str, NDArray[Any]]:
         """What a view carries, as it would be on the disk."""
         assert self._writer is not None
-        columns = message.view(len(self._writer.setup.receivers))
-        rows = {name: values[None].copy() for name, values in columns.items()}  # torch wants arrays it could write to
+        instrument = self._writer.instrument
+        columns = message.view(instrument, self._writer.dtype)
+        rows = {name: values[None].copy() for name, values in columns.items()}  # of a message nothing can be written to
         data = rows.pop("data")
         try:  # here, so that what the writer itself refuses is an error of the disk
-            geometry = self._writer.setup.geometry(**rows)
-            check_finite(torch.from_numpy(data), rows.get("mask"), message.sequence - 1)
+            rows = check_columns(instrument, rows, 1)
+            instrument.check_plausible(rows)
+            check_finite(data, instrument.covering(rows), message.sequence - 1)
         except InputError as error:
             raise RefusedError("mistyped", str(error)) from error
-        return {"data": data[0], **{name: getattr(geometry, name)[0] for name in rows}}
+        return {"data": data[0], **{name: rows[name][0] for name in columns if name != "data"}}
 
     def _compare(self, message: Message) -> None:
         """Refuse a view that is not what the disk has in its place; acknowledged means that this view is there."""
         view, columns = message.sequence - 1, self._columns(message)
-        if self._sums.agrees(view, checksum_of(columns)):
+        assert self._writer is not None
+        instrument = self._writer.instrument
+        if self._sums.agrees(view, checksum_of(instrument, columns)):
             return
         self.commit()
         try:
@@ -183,16 +188,24 @@ class Journal:
             there = view_of(self._stored, view)
         except DamagedError as error:
             raise RefusedError("conflicting", f"view {view} is on the disk, but is damaged there: {error}") from error
-        everywhere = np.ones(len(columns["data"]), dtype=bool)
-        ours, theirs = ({"mask": everywhere, **one} for one in (there, columns))
+        defaults = {
+            column.name: np.full(instrument.row_shape(column), column.default, dtype=column.dtype)
+            for column in instrument.columns
+            if column.optional and column.default is not None
+        }
+        ours, theirs = ({**defaults, **one} for one in (there, columns))
         other = [name for name in dict.fromkeys((*ours, *theirs)) if _bytes_of(ours, name) != _bytes_of(theirs, name)]
         raise RefusedError("conflicting", f"view {view} is on the disk with other {' and '.join(other) or 'bytes'}")
 
-    def _create(self, name: Name, key: str, setup: Setup, provenance: Mapping[str, Any]) -> None:
-        self._quota.check_disk(setup.receivers.nbytes)
+    def _create(self, name: Name, key: str, told: Announcement) -> None:
+        instrument = told.instrument
+        arrays = [getattr(instrument, array.name) for array in instrument.arrays]
+        self._quota.check_disk(sum(array.nbytes for array in arrays if array is not None))
         sender = {"token_sha256": name.digest(), "key": key}
-        origin = {"made_by": "plugstream acquire", "stream": name.scan, "sender": sender, "instrument": provenance}
-        self._writer = ScanWriter(self.out, setup, provenance=origin, views_per_shard=_per_shard(setup))
+        origin = {"made_by": "plugstream acquire", "stream": name.scan, "sender": sender, "instrument": told.provenance}
+        each = math.prod(instrument.data_shape) * np.dtype(told.dtype).itemsize
+        shard = int(np.clip((1 << 20) // each, 1, 64))  # small, since each commit writes the last shard again
+        self._writer = ScanWriter(self.out, instrument, dtype=told.dtype, provenance=origin, views_per_shard=shard)
         self.scan, self._digest, self._key = name.scan, name.digest(), key
 
     def _go_on(self) -> None:
@@ -214,13 +227,6 @@ class Journal:
             raise
         self._writer, self._sums = writer, sums
         self.scan, self._digest, self._key = str(scan.provenance["stream"]), sender["token_sha256"], sender["key"]
-        if scan.n_views:
-            self._source = next(name for name in SOURCES if getattr(scan.geometry, name) is not None)
-
-
-def _per_shard(setup: Setup) -> int:
-    # Each commit writes the last shard again, so it is smaller than where a scan is written at once.
-    return int(np.clip((1 << 20) // (8 * len(setup.receivers)), 1, 64))
 
 
 def _bytes_of(columns: Mapping[str, NDArray[Any]], name: str) -> bytes | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -10,46 +11,40 @@ from typing import Any
 import numpy as np
 
 from plugstream.errors import InputError
+from plugstream.instruments.base import Column, Instrument, Size
+from plugstream.registry import find
 from plugstream.scans.bounds import parse_json
 from plugstream.scans.chunks import Layout
-from plugstream.scans.geometry import Grid, Points, Setup
 from plugstream.scans.places import crc32c
 
 __all__ = [
-    "FILL",
     "FORMAT",
-    "SOURCES",
     "VERSION",
+    "VERSIONS",
     "Commit",
+    "array_attributes",
     "checksum",
     "describe",
+    "fill_text",
+    "fill_value",
+    "find_instrument",
+    "is_packed",
     "row_layout",
-    "setup_of",
 ]
 
 FORMAT = "plugstream-scan"
-VERSION = 3
-_KIND, _TIME = "born-2d", "exp(-i w t)"
-SOURCES = ("transmitters", "plane_waves", "fields")
-"""The arrays that illuminations may be given by; a scan has one of them."""
+VERSION = 4
+VERSIONS = (3, 4)
+"""Those that are read."""
 
-# What a chunk that was never written would read as: nothing that could be taken for a measurement.
-FILL: dict[str, Any] = {
-    "complex64": ["NaN", "NaN"],
-    "float64": "NaN",
-    "float32": "NaN",
-    "bool": False,
-}
-# Positions are 16 bytes a view: many to a file, which is written again until it is full.
-_POSITIONS_A_FILE = 4096
+# Rows of a few numbers, such as positions: many to a file, which is written again until it is full.
+_ROWS_A_FILE = 4096
+_FEW_BYTES = 64
 
 
 @dataclass(frozen=True)
 class Commit:
-    """How many views of a scan count, whether there will be more, and the arrays that it has, so that none is missed.
-
-    Scans of the versions before 3 do not tell their arrays.
-    """
+    """How many views of a scan count, whether there will be more, and which arrays it has, so that none is missed."""
 
     views: int
     complete: bool
@@ -60,16 +55,16 @@ class Commit:
         return json.dumps({**content, "crc32c": checksum(content)}).encode()
 
     @classmethod
-    def parse(cls, text: bytes, version: int) -> Commit:
-        """Read commit.json; from version 3 on it carries a checksum of its other members."""
+    def parse(cls, text: bytes) -> Commit:
+        """Read commit.json, which carries a checksum of its other members."""
         content = parse_json(text, "commit.json")
         if not isinstance(content, dict):
             raise InputError("commit.json is not a JSON object")
         said = content.pop("crc32c", None)
-        if version >= 3 and said != checksum(content):
+        if said != checksum(content):
             raise InputError("commit.json fails its checksum")
         views, complete = content.get("views"), content.get("complete")
-        arrays: Any = content.get("arrays") if version >= 3 else []
+        arrays: Any = content.get("arrays")
         named = isinstance(arrays, list) and all(isinstance(name, str) for name in arrays)
         if type(views) is not int or views < 0 or type(complete) is not bool or not named:
             raise InputError(f"commit.json must tell views, complete and arrays, but says {str(content)[:200]}")
@@ -81,67 +76,97 @@ def checksum(content: Mapping[str, Any]) -> str:
     return crc32c(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hex()
 
 
-def describe(setup: Setup, provenance: Mapping[str, Any], scan_id: str) -> dict[str, Any]:
-    """The attributes of a scan's group: everything that is needed to understand its arrays."""
-    field = "far-field amplitude A, u ~ A exp(i k r) / sqrt(r)," if setup.far_field else "scattered field"
+def describe(instrument: Instrument, provenance: Mapping[str, Any], scan_id: str, dtype: str) -> dict[str, Any]:
+    """The attributes of a scan's group: everything that is needed to understand its arrays.
+
+    Arguments: instrument; provenance; scan_id, 32 hexadecimal digits; dtype of the data.
+    """
+    data, image = instrument.data, instrument.image
     attributes = {
         "format": FORMAT,
         "version": VERSION,
-        "kind": _KIND,
+        "instrument": instrument.name,
         "id": scan_id,
-        "far_field": setup.far_field,
-        "wavelength": float(setup.wavelength),
-        "background_permittivity": float(setup.background),
-        "grid": setup.grid.to_json(),
-        "units": {
-            "length": "m",
-            "data": f"{field} where the incident one is (i/4) H0^(1)(k |r - t|) for the transmitter t, exp(i k s . r) "
-            "for the plane wave s, or what fields says; k = 2 pi sqrt(background_permittivity) / wavelength",
-            "image": "permittivity contrast, eps - background_permittivity",
+        "marks": True,
+        "attributes": instrument.values(),
+        "declarations": {
+            "data": {"dtype": dtype, **array_attributes(("view", *data.shape), data.unit, data.meaning)},
+            "columns": {
+                c.name: {"dtype": c.dtype, **array_attributes(("view", *c.shape), c.unit, c.meaning)}
+                for c in instrument.columns
+            },
+            "arrays": {
+                a.name: {"dtype": a.dtype, **array_attributes(a.shape, a.unit, a.meaning)} for a in instrument.arrays
+            },
+            "attributes": {a.name: {"unit": a.unit, "meaning": a.meaning} for a in instrument.attributes},
+            "image": {
+                "shape": [int(size) for size in image.shape],
+                "complex": image.is_complex,
+                "axes": list(image.axes),
+                "quantity": image.quantity,
+                "unit": image.value_unit,
+            },
         },
-        "conventions": {
-            "time": f"{_TIME}, outgoing waves are H0^(1)",
-            "positions": "x, y",
-            "pixels": "row i, column j at x = xc + (j - W // 2) pixel, y = yc + (i - H // 2) pixel",
-        },
+        "conventions": dict(instrument.conventions),
         "provenance": dict(provenance),
     }
     attributes = json.loads(json.dumps(attributes))  # as it will be read: JSON turns a key that is a number into text
     return {**attributes, "crc32c": checksum(attributes)}
 
 
-def setup_of(attributes: Mapping[str, Any], receivers: Points) -> Setup:
-    """The setup that the attributes tell; a scan of another kind, in other units or conventions is refused.
+def array_attributes(axes: tuple[Size, ...], unit: str, meaning: str) -> dict[str, Any]:
+    """What an array tells of itself to whoever finds it."""
+    return {"axes": list(axes), "unit": unit, "meaning": meaning}
 
-    What `units` and `conventions` do not mention is as `describe` writes it.
 
-    Arguments: attributes of the group; receivers (receivers, 2).
+def find_instrument(attributes: Mapping[str, Any]) -> type[Instrument]:
+    """The instrument that the attributes name; one that is not known, or other units or conventions, are refused.
+
+    What `declarations` and `conventions` do not mention is as the instrument declares it.
     """
-    time = attributes.get("conventions", {}).get("time", _TIME)
-    for name, said, meant in (
-        ("kind", attributes.get("kind", _KIND), _KIND),
-        ("the unit of lengths", attributes.get("units", {}).get("length", "m"), "m"),
-        ("the convention of time", time[: len(_TIME)] if isinstance(time, str) else time, _TIME),
+    name = attributes.get("instrument")
+    if not isinstance(name, str):
+        raise InputError(f"instrument must be a name, not {str(name)[:40]!r}")
+    cls = find("instrument", name).build
+    if not (isinstance(cls, type) and issubclass(cls, Instrument)):
+        raise InputError(f"the instrument {name!r} is not a class of Instrument")
+    told = attributes.get("declarations", {})
+    for declared, section in (
+        ([cls.data], {"data": told.get("data", {})}),
+        (cls.columns, told.get("columns", {})),
+        (cls.arrays, told.get("arrays", {})),
+        (cls.attributes, told.get("attributes", {})),
     ):
+        for one in declared:
+            label = getattr(one, "name", "data")
+            said = section.get(label, {}).get("unit", one.unit)
+            if said != one.unit:
+                raise InputError(f"the unit of {label} is {said!r}, and only {one.unit!r} is understood")
+    for subject, meant in cls.conventions.items():
+        said = attributes.get("conventions", {}).get(subject, meant)
         if said != meant:
-            raise InputError(f"{name} is {said!r}, and only {meant!r} is understood")
-    far = attributes.get("far_field", False)
-    if type(far) is not bool:
-        raise InputError(f"far_field must be true or false, not {far!r}")
-    (wavelength,), (background,) = (_numbers(attributes, name) for name in ("wavelength", "background_permittivity"))
-    return Setup(receivers, wavelength, Grid.from_json(attributes.get("grid")), background, far)
+            raise InputError(f"the convention of {subject} is {str(said)[:80]!r}, and only {meant!r} is understood")
+    return cls
 
 
-def _numbers(content: Mapping[str, Any], name: str, count: int = 1) -> list[float]:
-    value: Any = content.get(name)
-    numbers = value if isinstance(value, list) and count > 1 else [value]
-    if len(numbers) != count or any(type(number) not in (int, float) for number in numbers):
-        raise InputError(f"{name} must be {'a number' if count == 1 else f'{count} numbers'}, not {value!r}")
-    return [float(number) for number in numbers]
+def is_packed(column: Column) -> bool:
+    """Whether rows of a column are a few numbers, which lie many to a chunk and stay in memory."""
+    fixed = [size for size in column.shape if isinstance(size, int)]
+    return len(fixed) == len(column.shape) and math.prod(fixed) * np.dtype(column.dtype).itemsize <= _FEW_BYTES
 
 
-def row_layout(name: str, row: tuple[int, ...], views_per_shard: int) -> Layout:
+def row_layout(dtype: str, row: tuple[int, ...], views_per_shard: int, *, packed: bool = False) -> Layout:
     """How an array with a row for each view lies on disk: a chunk a view, so that damage costs one view."""
-    if name in ("transmitters", "plane_waves"):
-        return Layout(np.dtype(np.float64), row, _POSITIONS_A_FILE, _POSITIONS_A_FILE)
-    return Layout(np.dtype(np.bool_ if name == "mask" else np.complex64), row, 1, views_per_shard)
+    if packed:
+        return Layout(np.dtype(dtype), row, _ROWS_A_FILE, _ROWS_A_FILE)
+    return Layout(np.dtype(dtype), row, 1, views_per_shard)
+
+
+def fill_value(dtype: np.dtype[Any]) -> Any:
+    """What a chunk that was never written would read as: nothing that could be taken for data, where there is such."""
+    return np.nan if dtype.kind in "fc" else False if dtype.kind == "b" else 0
+
+
+def fill_text(dtype: np.dtype[Any]) -> Any:
+    """The fill value as JSON of Zarr has it."""
+    return {"f": "NaN", "c": ["NaN", "NaN"], "b": False}.get(dtype.kind, 0)

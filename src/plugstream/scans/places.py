@@ -31,6 +31,10 @@ _FATES = {0: "", -1: "its chunk is cut short", -2: "its chunk fails its checksum
 CHUNK_FAULTS = (_FATES[-1], _FATES[-2])  # what is wrong with the bytes, and not with the file
 
 
+Edges = NDArray[np.uint8] | None
+"""What stands before pieces and after them."""
+
+
 class Piece(NamedTuple):
     """Bytes with their crc32c behind them, and where they are wanted."""
 
@@ -48,10 +52,11 @@ class Files(Protocol):
     def size(self, name: str) -> int:
         """Bytes of a file, 0 if it is not there."""
 
-    def read(self, pieces: Sequence[Piece], out: NDArray[np.uint8]) -> list[str]:
+    def read(self, pieces: Sequence[Piece], out: NDArray[np.uint8], edges: Edges = None) -> list[str]:
         """Fill rows of `out` (rows, bytes), each with a piece, and say of each piece what is wrong, "" if nothing.
 
-        It is fastest for pieces in the order of files and offsets.
+        It is fastest for pieces in the order of files and offsets. With `edges` (pieces, before + 4) there are `before`
+        more bytes in front of each piece, where its offset then is; they are put there, with its checksum after them.
         """
 
 
@@ -67,7 +72,7 @@ class LocalFiles:
         self.folder, self.direct = folder, direct
         self._root = os.fspath(folder)
         self._folders: set[str] = {""}  # that are known to be folders, and no links
-        self._native = getattr(_native.load(), "read_chunks", None)
+        self._native = getattr(_native.load(), "read_pieces", None)
 
     def load(self, name: str) -> bytes:
         with self._open(name) as file:
@@ -91,9 +96,9 @@ class LocalFiles:
                 if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
                     raise OSError(errno.EINVAL, NOT_PLAIN, f"{folder}/{entry}")
 
-    def read(self, pieces: Sequence[Piece], out: NDArray[np.uint8]) -> list[str]:
+    def read(self, pieces: Sequence[Piece], out: NDArray[np.uint8], edges: Edges = None) -> list[str]:
         if self._native is None:
-            return _read(pieces, out, self._part)
+            return _read(pieces, out, self._part, edges)
         paths, unreachable = {}, {}
         for name in {piece.name for piece in pieces}:
             try:
@@ -102,12 +107,17 @@ class LocalFiles:
             except OSError as error:
                 unreachable[name] = _failure(name, error)
         if unreachable:
-            rest = iter(self.read([piece for piece in pieces if piece.name in paths], out))
+            there = [number for number, piece in enumerate(pieces) if piece.name in paths]
+            some = None if edges is None else edges[there]
+            rest = iter(self.read([pieces[number] for number in there], out, some))
+            if edges is not None and some is not None:
+                edges[there] = some
             return [next(rest) if piece.name in paths else unreachable[piece.name] for piece in pieces]
         fates = np.empty(len(pieces), dtype=np.int32)
         offsets = np.array([piece.offset for piece in pieces], dtype=np.int64)
         rows = np.array([piece.row for piece in pieces], dtype=np.int64)
-        self._native([paths[piece.name] for piece in pieces], offsets, rows, out, fates, direct=self.direct)
+        beside = np.empty((len(pieces), CRC), dtype=np.uint8) if edges is None else edges
+        self._native([paths[piece.name] for piece in pieces], offsets, rows, out, beside, fates, direct=self.direct)
         said = [_FATES.get(fate, "") for fate in fates.tolist()]
         for number in np.flatnonzero(fates > 0).tolist():
             code = int(fates[number])
@@ -174,8 +184,8 @@ class ZipFiles:
         member = self._members.get(self.prefix + name)
         return 0 if member is None else member.file_size
 
-    def read(self, pieces: Sequence[Piece], out: NDArray[np.uint8]) -> list[str]:
-        return _read(pieces, out, self._part)
+    def read(self, pieces: Sequence[Piece], out: NDArray[np.uint8], edges: Edges = None) -> list[str]:
+        return _read(pieces, out, self._part, edges)
 
     def _member(self, name: str) -> zipfile.ZipInfo:
         if self.prefix + name not in self._members:
@@ -227,8 +237,8 @@ class ZarrFiles:
         except Exception:  # whatever a distant store raises for a file that is not there
             return 0
 
-    def read(self, pieces: Sequence[Piece], out: NDArray[np.uint8]) -> list[str]:
-        return _read(pieces, out, self._part)
+    def read(self, pieces: Sequence[Piece], out: NDArray[np.uint8], edges: Edges = None) -> list[str]:
+        return _read(pieces, out, self._part, edges)
 
     def _part(self, name: str, offset: int, count: int) -> bytes:
         from zarr.abc.store import RangeByteRequest, SuffixByteRequest
@@ -278,10 +288,13 @@ def crc32c(content: bytes | NDArray[np.uint8]) -> bytes:
     return int(google_crc32c.value(content)).to_bytes(CRC, "little")
 
 
-def _read(pieces: Sequence[Piece], out: NDArray[np.uint8], part: Callable[[str, int, int], bytes]) -> list[str]:
+def _read(
+    pieces: Sequence[Piece], out: NDArray[np.uint8], part: Callable[[str, int, int], bytes], edges: Edges = None
+) -> list[str]:
     """`Files.read` by a function that gives a part of a file, or less of it where the file ends."""
     said: list[str] = []
-    size, stride = out.shape[1], out.shape[1] + CRC
+    before = 0 if edges is None else edges.shape[1] - CRC
+    size, stride = out.shape[1], before + out.shape[1] + CRC
     for run in _runs(pieces, stride):
         try:
             content = part(run[0].name, run[0].offset, len(run) * stride)
@@ -292,10 +305,12 @@ def _read(pieces: Sequence[Piece], out: NDArray[np.uint8], part: Callable[[str, 
             one = content[number * stride : (number + 1) * stride]
             if len(one) < stride:
                 said.append(_FATES[-1])
-            elif crc32c(one[:size]) != one[size:]:
+            elif crc32c(one[before : before + size]) != one[before + size :]:
                 said.append(_FATES[-2])
             else:
-                out[piece.row] = np.frombuffer(one, np.uint8, size)
+                out[piece.row] = np.frombuffer(one, np.uint8, size, before)
+                if edges is not None:
+                    edges[len(said)] = np.frombuffer(one[:before] + one[before + size :], np.uint8)
                 said.append("")
     return said
 

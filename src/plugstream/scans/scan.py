@@ -1,10 +1,13 @@
-"""A scan: the measurements of all views with their geometry, wherever they lie."""
+"""A scan: the measurements of all views with their instrument, wherever they lie."""
 
 from __future__ import annotations
 
 import hashlib
+import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
@@ -14,9 +17,19 @@ from torch import Tensor
 
 from plugstream.arrays import Array, as_tensor
 from plugstream.errors import InputError
-from plugstream.scans.geometry import BornGeometry, Grid, Rows
+from plugstream.instruments._parts import geometry_of, instrument_parts
+from plugstream.instruments.base import Columns, Instrument
+from plugstream.models.born_geometry import BornGeometry
+from plugstream.scans.checks import (
+    check_agreement,
+    check_columns,
+    check_finite,
+    check_truth,
+    convert_data,
+    truth_dtype,
+)
 
-__all__ = ["MemoryScan", "Scan", "check_agreement", "check_finite", "check_truth", "fingerprint", "hashes"]
+__all__ = ["MemoryScan", "Scan", "fingerprint", "hashes", "stored_dtype", "view_bytes"]
 
 # Of a scan of up to this many bytes every view is compared, and of a larger one the first view of each part.
 _WHOLE_BYTES = 64 << 20
@@ -24,93 +37,98 @@ _PARTS = 16
 
 
 class Scan(Protocol):
-    """Measurements that are read view by view, the geometry they were taken with, and where they come from."""
+    """Measurements that are read view by view, the instrument they were taken with, and where they come from."""
 
     @property
-    def geometry(self) -> BornGeometry: ...
+    def instrument(self) -> Instrument: ...
     @property
-    def truth(self) -> NDArray[np.float32] | None: ...
+    def columns(self) -> Columns:
+        """What the views have besides data, by name: in memory, or on a disk where it is large."""
+
+    @property
+    def truth(self) -> NDArray[Any] | None: ...
     @property
     def provenance(self) -> Mapping[str, Any]: ...
     @property
     def n_views(self) -> int: ...
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Of the measurements."""
+
+    @property
+    def geometry(self) -> BornGeometry:
+        """Of a Born scan; scans of other instruments have none."""
 
     def read(self, views: Tensor | None = None) -> Tensor:
-        """The measurements of these views, (B, receivers) complex64, on the CPU; all for None."""
+        """The measurements of these views, (B, *data_shape), on the CPU; all for None."""
 
 
 @dataclass(frozen=True, eq=False, init=False)
 class MemoryScan:
-    """A scan held in memory: data (views, receivers), its geometry, and the true image (H, W) if it was simulated.
+    """A scan held in memory: data (views, *data_shape), its instrument and columns, and the true image if it is known.
 
-    Data and truth may be tensors or NumPy arrays of real or complex numbers. They are held as a complex64 tensor on the
-    CPU, one of complex128 as it is, and as an array of float32.
+    Data and truth may be tensors or NumPy arrays. Data is held as a tensor on the CPU: in its own dtype if the
+    instrument has that, a tensor of complex128 as it is, and otherwise in the instrument's usual dtype. The truth is an
+    array of float32, or complex64 where the image is complex.
+
+    Arguments: data; instrument, or a `BornGeometry`, which has the columns too; truth; provenance; columns by name, a
+    row for each view.
     """
 
     data: Tensor
-    geometry: BornGeometry
-    truth: NDArray[np.float32] | None = None
+    instrument: Instrument
+    truth: NDArray[Any] | None = None
     provenance: Mapping[str, Any] = field(default_factory=dict)
+    columns: Columns = field(default_factory=dict)
 
     def __init__(
         self,
         data: Array,
-        geometry: BornGeometry,
+        instrument: Instrument | BornGeometry,
         truth: Array | None = None,
         provenance: Mapping[str, Any] | None = None,
+        columns: Columns | None = None,
     ) -> None:
         if truth is not None:
             truth = as_tensor("the scan's true image", truth).detach().cpu().numpy()
-        held = as_tensor("the scan's data", data).detach().cpu()
-        check_agreement(tuple(held.shape), geometry, truth)
-        if not (isinstance(data, Tensor) and data.dtype == torch.complex128):
-            held = held.to(torch.complex64)
-        check_finite(held, geometry.mask)
+        device, rows = instrument_parts(instrument)
+        if isinstance(data, np.ndarray) and data.dtype.kind in "biu":  # counts stay integers
+            values: NDArray[Any] = np.ascontiguousarray(data)
+        elif isinstance(data, Tensor) and not (data.is_floating_point() or data.is_complex()):
+            values = data.detach().cpu().numpy()
+        else:
+            values = as_tensor("the scan's data", data).detach().cpu().numpy()
+        checked = check_columns(device, {**rows, **(columns or {})}, None)
+        views = len(next(iter(checked.values()))) if checked else len(values) if values.ndim else 0
+        check_agreement(values.shape, device, views)
+        if truth is not None:
+            check_truth(truth, device.image)
+        wide = isinstance(data, Tensor) and data.dtype == torch.complex128
+        if not wide and values.dtype.name not in device.data.dtypes:
+            values = convert_data(values, device.data.dtypes[0])
+        check_finite(values, device.covering(checked))
         set_once = object.__setattr__  # as the __init__ of a frozen dataclass does
-        set_once(self, "data", held)
-        set_once(self, "geometry", geometry)
-        set_once(self, "truth", None if truth is None else np.asarray(truth, dtype=np.float32))
+        set_once(self, "data", torch.from_numpy(values))
+        set_once(self, "instrument", device)
+        set_once(self, "truth", None if truth is None else np.asarray(truth, dtype=truth_dtype(device.image)))
         set_once(self, "provenance", {} if provenance is None else provenance)
+        set_once(self, "columns", checked)
 
     @property
     def n_views(self) -> int:
         return len(self.data)
 
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return self.data.numpy().dtype
+
+    @cached_property
+    def geometry(self) -> BornGeometry:
+        """Of a Born scan; scans of other instruments have none."""
+        return geometry_of(self.instrument, self.columns)
+
     def read(self, views: Tensor | None = None) -> Tensor:
         return self.data if views is None else self.data[views]
-
-
-def check_agreement(shape: tuple[int, ...], geometry: BornGeometry, truth: NDArray[Any] | None) -> None:
-    """Refuse data that the geometry does not describe."""
-    want = (geometry.n_views, geometry.n_receivers)
-    if shape != want:
-        raise InputError(
-            f"the scan's data has shape {shape}, but its geometry has {want[0]} views of {want[1]} receivers"
-        )
-    if truth is not None:
-        check_truth(truth, geometry.grid)
-
-
-def check_truth(truth: NDArray[Any], grid: Grid) -> None:
-    """Refuse a true image that cannot be one."""
-    if truth.shape != grid.shape:
-        raise InputError(f"the scan's true image is {truth.shape}, but its grid is {grid.shape}")
-    if not (truth.dtype.kind in "fiu" and np.isfinite(truth).all()):
-        raise InputError("the scan's true image must be of real, finite numbers")
-
-
-def check_finite(data: Tensor, mask: Rows | None = None, first: int = 0) -> None:
-    """Refuse NaN and infinity in (views, receivers), except at masked receivers, naming the view.
-
-    `first` is the number of the first view, where data and mask are of a part of the scan.
-    """
-    finite = np.isfinite(data.detach().cpu().resolve_conj().numpy())  # of one view ten times as fast as torch
-    if finite.all():
-        return
-    bad = ~finite if mask is None else ~finite & mask[:]
-    if bad.any():
-        view = first + int(np.argmax(bad.any(1)))
-        raise InputError(f"view {view} of the scan holds NaN or infinity; mask those receivers or leave the view out")
 
 
 def hashes(scan: Scan, views: int) -> dict[str, str]:
@@ -119,22 +137,42 @@ def hashes(scan: Scan, views: int) -> dict[str, str]:
     Of a scan of up to 64 MB every view counts, of a larger one the first view of each of 16 parts. A part that is
     damaged has no entry, and views that come later have none, so that neither makes it another scan.
     """
-    g = scan.geometry
-    place = repr((g.wavelength, g.background, g.grid, g.far_field)).encode()
-    found = {"the geometry of the scan": _hash(place, np.ascontiguousarray(g.receivers))}
-    values = g.n_receivers + (0 if g.fields is None else g.grid.shape[0] * g.grid.shape[1])
-    whole = 8 * views * values <= _WHOLE_BYTES
+    instrument, columns = scan.instrument, scan.columns
+    place = json.dumps([instrument.name, instrument.values()], sort_keys=True).encode()
+    arrays = [getattr(instrument, array.name) for array in instrument.arrays]
+    found = {
+        "the geometry of the scan": _hash(place, *(np.ascontiguousarray(a) for a in arrays if a is not None)),
+    }
+    whole = views * view_bytes(scan) <= _WHOLE_BYTES
     for part in np.array_split(np.arange(views), min(_PARTS, views)):
         some = part if whole else part[:1]
         try:
             data = scan.read(torch.from_numpy(some)).numpy()
-            check_finite(torch.from_numpy(data), None if g.mask is None else g.mask[some])
+            mask = instrument.covering(columns)
+            check_finite(data, None if mask is None else mask[some])
         except InputError:  # damaged, or of NaN, which is damage that came before the checksum
             continue
-        rows = [data, *(r[some] for r in (g.transmitters, g.plane_waves, g.fields, g.mask) if r is not None)]
+        rows = [data, *(columns[column.name][some] for column in instrument.columns if column.name in columns)]
         name = f"view {some[0]} of the scan" if len(some) == 1 else f"one of views {some[0]} to {some[-1]} of the scan"
         found[name] = _hash(*map(np.ascontiguousarray, rows))
     return found
+
+
+def stored_dtype(scan: Scan) -> str:
+    """What the measurements are on a disk or on their way: their own dtype if the instrument has it."""
+    known = scan.instrument.data.dtypes
+    return scan.dtype.name if scan.dtype.name in known else known[0]
+
+
+def view_bytes(scan: Scan) -> int:
+    """Bytes of a view with all of its columns."""
+    instrument = scan.instrument
+    sizes = [
+        math.prod(instrument.row_shape(column)) * np.dtype(column.dtype).itemsize
+        for column in instrument.columns
+        if column.name in scan.columns
+    ]
+    return math.prod(instrument.data_shape) * scan.dtype.itemsize + sum(sizes)
 
 
 def fingerprint(scan: Scan) -> str:

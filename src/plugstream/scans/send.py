@@ -3,30 +3,36 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import re
 import secrets
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from plugstream.errors import InputError
-from plugstream.scans.geometry import BornGeometry, Setup
+from plugstream.instruments._parts import instrument_parts
+from plugstream.instruments.base import Column, Instrument
+from plugstream.models.born_geometry import BornGeometry
+from plugstream.scans.checks import check_continuation, check_views, name_rows
 from plugstream.scans.keys import ClientKeys
+from plugstream.scans.layout import is_packed
 from plugstream.scans.link import BehindError, Link
 from plugstream.scans.receive import check_address
-from plugstream.scans.scan import Scan, hashes
-from plugstream.scans.stream import STREAMED, Name, begin, bye, checksum_of, end, view, zmq_module
+from plugstream.scans.scan import Scan, hashes, stored_dtype
+from plugstream.scans.stream import Name, begin, bye, check_sizes, checksum_of, end, view, zmq_module
 from plugstream.scans.sums import read_sums, view_of
-from plugstream.scans.writer import check_views
 
 __all__ = ["ScanSender", "check_sending", "send_scan"]
 
+_MESSAGE = 300  # bytes of a view's message besides what it carries
 _PUMP = 0.05  # seconds between two looks at the answers while the instrument measures
 
 
@@ -38,8 +44,8 @@ class ScanSender:
     and started again. `flush` waits until all views are safe, and so does leaving a `with` block
     without an error. What goes wrong is raised by the next call.
 
-        with ScanSender("tcp://127.0.0.1:5577", Setup(receivers, wavelength, grid)) as sender:
-            for data, transmitter in instrument:
+        with ScanSender("tcp://127.0.0.1:5577", Born2D(receivers, wavelength, grid)) as sender:
+            for data, transmitter in measure():
                 sender.append(data[None], transmitters=transmitter[None])
             sender.finish()
 
@@ -49,7 +55,8 @@ class ScanSender:
 
     Arguments:
         address: where `plugstream acquire` listens, such as tcp://127.0.0.1:5577.
-        setup: receivers, wavelength, background and grid; of a `BornGeometry` all but its views is taken.
+        instrument: with its fixed arrays and attributes; of a `BornGeometry` all but its views is taken.
+        dtype: of the data, one that the instrument has; its usual one if not given.
         provenance: where the data comes from, anything that JSON can write, up to 64 kB.
         name: 1 to 64 letters, digits, dots and dashes. token: a secret of 16 to 128 characters.
         key: a NAME.key file that `plugstream keys` made, for a receiver that has keys.
@@ -61,8 +68,9 @@ class ScanSender:
     def __init__(
         self,
         address: str,
-        setup: Setup | BornGeometry,
+        instrument: Instrument | BornGeometry,
         *,
+        dtype: str | None = None,
         provenance: Mapping[str, Any] | None = None,
         name: str | None = None,
         token: str | None = None,
@@ -74,15 +82,17 @@ class ScanSender:
         keys = check_sending(address, rate=None, timeout=timeout, key=key)
         if window < 1:
             raise InputError(f"the window must be at least 1, not {window}")
-        self.setup = Setup.of(setup) if isinstance(setup, BornGeometry) else setup
+        self.instrument = instrument_parts(instrument)[0]
+        self.dtype = dtype or self.instrument.data.dtypes[0]
         self._name = Name(name or secrets.token_hex(8), token or secrets.token_hex(16))
-        self._source: str | None = None
-        self._most = max(window, most_bytes // (9 * len(self.setup.receivers) + 300))
+        self._before: set[str] | None = None  # the columns of earlier views
+        self._most_bytes, self._most = most_bytes, window
+        self._window = window
         self._error: InputError | None = None
         self._finished = self._closed = False
         self._lock = threading.RLock()
         self._news = threading.Event()
-        first = begin(self._name, self.setup, provenance or {})
+        first = begin(self._name, self.instrument, provenance or {}, dtype=self.dtype)
         self._link = Link(address, first, window=window, timeout=timeout, keys=keys)
         self._thread: threading.Thread | None = None
         try:
@@ -119,31 +129,19 @@ class ScanSender:
         """Messages that had to be sent more than once."""
         return self._link.again
 
-    def append(
-        self,
-        data: ArrayLike,
-        transmitters: ArrayLike | None = None,
-        *,
-        plane_waves: ArrayLike | None = None,
-        mask: ArrayLike | None = None,
-    ) -> None:
+    def append(self, data: ArrayLike, *rows: ArrayLike | None, **columns: ArrayLike | None) -> None:
         """Add views after those that were sent; waits where too many are not acknowledged.
 
-        Arguments: data (B, receivers), finite but where mask is False; one of transmitters (B, 2) and plane_waves
-        (B, 2), the same one for all of the scan; mask (B, receivers), False where a receiver did not record. A bad view
-        is refused with nothing sent.
+        Arguments: as of `ScanWriter.append`. A bad view is refused with nothing sent.
         """
         self._check_open()
-        sources = {"transmitters": transmitters, "plane_waves": plane_waves}
-        columns = check_views(self.setup, data, sources, mask, self._appended)
-        source = list(columns)[1]
-        if self._source not in (None, source):
-            raise InputError(f"the scan {self.name} has {self._source}, so {source} cannot be added to it")
-        self._source = source
-        for index in range(len(columns["data"])):
+        named = {**name_rows(self.instrument, rows), **columns}
+        values = check_views(self.instrument, data, named, self._appended, self.dtype)
+        self._check_columns(values)
+        for index in range(len(values["data"])):
             while self._link.waiting >= self._most:
                 self._pump(_PUMP)
-            self._push({name: values[index] for name, values in columns.items()})
+            self._push({name: some[index] for name, some in values.items()})
         self._pump(0.0)
         self._start_thread()
 
@@ -194,10 +192,31 @@ class ScanSender:
         if self._closed:
             raise InputError(f"the sender of {self.name} is closed; make another to go on")
 
+    def _check_columns(self, columns: Iterable[str]) -> None:
+        """Refuse views with other columns than those before; the first ones tell how large a view is."""
+        names = set(columns) - {"data"}
+        if self._before is not None:
+            check_continuation(self.instrument, f"the scan {self.name}", self._before, names)
+        new = names - (self._before or set())
+        if self._before is None or new:
+            check_sizes(self.instrument, self.dtype, sorted(names))
+            known = {
+                c.name: math.prod(self.instrument.row_shape(c)) * np.dtype(c.dtype).itemsize
+                for c in self._counted(names)
+            }
+            each = math.prod(self.instrument.data_shape) * np.dtype(self.dtype).itemsize + sum(known.values())
+            self._most = max(self._window, self._most_bytes // (each + _MESSAGE))
+        self._before = (self._before or set()) | names
+
+    def _counted(self, names: set[str]) -> list[Column]:
+        """Columns that a view may have, and that take room."""
+        declared = self.instrument.columns
+        return [c for c in declared if not is_packed(c) and (c.choice is None or c.name in names)]
+
     def _push(self, columns: Mapping[str, NDArray[Any]]) -> None:
         """Have a view sent, which is known to be one."""
         with self._lock:
-            self._link.push(view(self._name, self._appended, columns), checksum_of(columns))
+            self._link.push(view(self._name, self._appended, columns), checksum_of(self.instrument, columns))
             self._appended += 1
 
     def _push_end(self) -> None:
@@ -254,8 +273,8 @@ def send_scan(
     without an acknowledgement. A scan that was sent in part goes on where it was, also after this program was
     restarted: what the receiver has is compared with the scan by checksums.
 
-    Holds for scans with transmitters or plane waves. Returns when the end of the scan is acknowledged; gives up with
-    one line when nothing new is acknowledged for `timeout` seconds.
+    Holds for scans whose views have at most 8 MB a column. Returns when the end of the scan is acknowledged; gives up
+    with one line when nothing new is acknowledged for `timeout` seconds.
 
     Arguments: scan; address such as tcp://127.0.0.1:5577; name, the scan's identifier, its fingerprint if not given, so
     that the same scan sent again goes on and another is refused; token, the secret that makes it ours, a hash of the
@@ -263,8 +282,8 @@ def send_scan(
     taken if not given; window; timeout; progress, called with the number of views acknowledged.
     """
     check_sending(address, rate=rate, timeout=timeout, key=key)
-    if all(getattr(scan.geometry, source) is None for source in STREAMED):
-        raise InputError("only scans with transmitters or plane waves can be streamed, not those with fields")
+    dtype = stored_dtype(scan)
+    check_sizes(scan.instrument, dtype, tuple(scan.columns))
     content = repr((scan.n_views, hashes(scan, scan.n_views))).encode()  # whoever has all of the scan makes these again
     name = name or hashlib.sha256(content).hexdigest()[:16]
     token = token or hashlib.sha256(b"plugstream token of " + content).hexdigest()[:32]
@@ -272,7 +291,8 @@ def send_scan(
     while True:
         sender = ScanSender(
             address,
-            scan.geometry,
+            scan.instrument,
+            dtype=dtype,
             provenance=scan.provenance,
             name=name,
             token=token,

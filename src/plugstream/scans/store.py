@@ -1,22 +1,19 @@
 """A scan on disk: a Zarr v3 group whose data is checked by crc32c, and a commit record that says how much of it counts.
 
     scan.zarr/
-      zarr.json       the group: format, version, id, units, wavelength, grid, conventions, provenance, a checksum
-      data/           complex64 (views, receivers), a view a chunk, crc32c on every chunk, many chunks a shard
-      receivers/      float64 (receivers, 2)
-      transmitters/   float64 (views, 2)          or plane_waves/ (views, 2), or fields/ complex64 (views, H, W)
-      mask/           bool (views, receivers)     truth/  float32 (H, W)
+      zarr.json       the group: format, version, id, instrument, attributes, declarations, provenance, a checksum
+      data/           (views, *shape), a view a chunk, crc32c and mark on every chunk, many chunks a shard
+      COLUMN/         (views, *row), for each column that the instrument declares and the scan has
+      ARRAY/          for each fixed array of the instrument            truth/  the true image
       commit.json     {"views": n, "complete": true, "arrays": [...], "crc32c": ...}, replaced when all that is there
 
-Readers never look past `views` of the commit record. docs/scan-format.md has the details and the older versions.
+Readers never look past `views` of the commit record. docs/scan-format.md has the details.
 """
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,14 +23,20 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from plugstream.errors import DamagedError, InputError
+from plugstream.instruments._parts import geometry_of
+from plugstream.instruments.base import Column, Columns
+from plugstream.models.born_geometry import BornGeometry
 from plugstream.progress import report
+from plugstream.rows import Rows
 from plugstream.scans.bounds import machine_memory, parse_json
+from plugstream.scans.checks import check_agreement, check_columns, check_truth, not_finite
 from plugstream.scans.chunks import ChunkReader, Layout
-from plugstream.scans.geometry import BornGeometry, Rows
-from plugstream.scans.layout import FORMAT, SOURCES, VERSION, Commit, checksum, setup_of
+from plugstream.scans.layout import FORMAT, VERSION, VERSIONS, Commit, checksum, find_instrument, is_packed
+from plugstream.scans.marks import Marks
 from plugstream.scans.places import Files, LocalFiles, ZarrFiles, ZipFiles
 from plugstream.scans.rows import StoredRows
-from plugstream.scans.scan import MemoryScan, check_agreement, check_truth
+from plugstream.scans.scan import MemoryScan
+from plugstream.scans.version3 import upgrade_attributes
 
 __all__ = ["StoredScan", "open_scan", "read_attributes"]
 
@@ -52,7 +55,7 @@ _memory = machine_memory
 def open_scan(path: str | Path, *, direct: bool | None = None) -> StoredScan:
     """Open a scan without reading its measurements; whatever does not agree with itself is refused.
 
-    Holds for scans of versions 1 to 3, and for those that are still being written: `StoredScan.refresh` then looks
+    Holds for scans of versions 3 and 4, and for those that are still being written: `StoredScan.refresh` then looks
     for more views.
 
     Arguments: path, a folder, a zip file of one, or an address that fsspec knows, such as s3://bucket/scan.zarr;
@@ -62,6 +65,8 @@ def open_scan(path: str | Path, *, direct: bool | None = None) -> StoredScan:
     where, files = _files(path)
     attributes = read_attributes(where, files)
     try:
+        if attributes["version"] == 3:
+            attributes = upgrade_attributes(attributes)
         return StoredScan(where, files, attributes, direct=direct)
     except InputError as error:
         raise InputError(f"the scan {where} is damaged or contradicts itself: {error}") from error
@@ -72,9 +77,9 @@ def open_scan(path: str | Path, *, direct: bool | None = None) -> StoredScan:
 
 
 class StoredScan:
-    """A scan on disk; it holds the geometry, and reads measurements when they are asked for.
+    """A scan on disk; it holds what the instrument needs, and reads measurements when they are asked for.
 
-    Threads may share it. `geometry`, `complete` and the number of views are as they were when it was opened, or at the
+    Threads may share it. `columns`, `complete` and the number of views are as they were when it was opened, or at the
     last `refresh`.
     """
 
@@ -86,16 +91,23 @@ class StoredScan:
         self.provenance: Mapping[str, Any] = dict(attributes.get("provenance", {}))
         self._files = files
         self._believed: dict[str, int] = {}
-        self._commit = Commit.parse(files.load("commit.json"), self.version)
-        self.setup = setup_of(attributes, self._array("receivers"))
-        self.truth: NDArray[np.float32] | None = self._array("truth") if self._has("truth") else None
+        self._commit = Commit.parse(files.load("commit.json"))
+        if type(marks := attributes.get("marks", False)) is not bool:
+            raise InputError(f"marks must be true or false, not {str(marks)[:40]!r}")
+        self._marked = marks
+        kind = find_instrument(attributes)
+        arrays = {array.name: self._array(array.name) for array in kind.arrays if self._has(array.name)}
+        self.instrument = kind.from_parts(arrays, attributes.get("attributes", {}))
+        self.truth: NDArray[Any] | None = self._array("truth") if self._has("truth") else None
         if self.truth is not None:
-            check_truth(self.truth, self.setup.grid)
+            check_truth(self.truth, self.instrument.image)
         layout, _ = self._layout("data")
-        if layout.dtype != np.complex64:
-            raise InputError(f"its data is {layout.dtype}, but must be complex64")
-        self._data = ChunkReader(files, "data", layout)
+        if layout.dtype.name not in kind.data.dtypes:
+            raise InputError(f"its data is {layout.dtype}, but must be {' or '.join(kind.data.dtypes)}")
+        self._data = self._reader("data", layout)
         self._rows: dict[str, Rows] = {}
+        self._columns: Columns = {}
+        self._geometry: tuple[int, BornGeometry] | None = None
         self._spoiled: dict[int, str] = {}
         self.n_views = 0
         self.complete = False
@@ -103,11 +115,24 @@ class StoredScan:
         self.refresh()
 
     @property
-    def geometry(self) -> BornGeometry:
+    def columns(self) -> Columns:
         """Of the views that there are; a scan has none before its first commit, and then this is refused."""
         if self.n_views == 0:
             raise InputError(f"the scan {self.path} has no views yet; wait for its first ones")
-        return self._geometry
+        return self._columns
+
+    @property
+    def geometry(self) -> BornGeometry:
+        """Of a Born scan's views; scans of other instruments have none."""
+        columns = self.columns
+        if self._geometry is None or self._geometry[0] != self.n_views:
+            self._geometry = self.n_views, geometry_of(self.instrument, columns)
+        return self._geometry[1]
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Of the measurements."""
+        return self._data.layout.dtype
 
     @property
     def nbytes(self) -> int:
@@ -116,7 +141,7 @@ class StoredScan:
 
     def refresh(self) -> bool:
         """Look at the commit record again: True if there are more views than before, or the scan was finished."""
-        commit = self._commit = Commit.parse(self._files.load("commit.json"), self.version)
+        commit = self._commit = Commit.parse(self._files.load("commit.json"))
         if commit.views < self.n_views:
             raise InputError(f"commit.json speaks of {commit.views} views, but there were {self.n_views}")
         news = commit.views > self.n_views or commit.complete != self.complete
@@ -128,7 +153,7 @@ class StoredScan:
         return news
 
     def read(self, views: Tensor | None = None) -> Tensor:
-        """The measurements of these views, (B, receivers) complex64, on the CPU, all for None, each chunk checked."""
+        """The measurements of these views, (B, *data_shape), on the CPU, all for None, each chunk checked."""
         wanted = np.arange(self.n_views) if views is None else torch.as_tensor(views).cpu().numpy()
         if len(wanted) and not (wanted.min() >= 0 and wanted.max() < self.n_views):
             raise InputError(f"the scan has views 0 to {self.n_views - 1}, not {wanted.min()} to {wanted.max()}")
@@ -145,12 +170,11 @@ class StoredScan:
     def load(self) -> MemoryScan:
         """The whole scan in memory, checked for NaN and infinity."""
         report(f"reading {self.nbytes / 1e6:.3g} MB of the scan")
-        mask, fields = (None if rows is None else rows[:] for rows in (self.geometry.mask, self.geometry.fields))
-        geometry = replace(self.geometry, mask=mask, fields=fields)
+        columns = {name: rows[:] for name, rows in self.columns.items()}
         data = self.read()
-        if bad := _not_finite(data.numpy(), mask):
+        if bad := not_finite(data.numpy(), self.instrument.covering(columns)):
             raise DamagedError(self.path, dict.fromkeys(bad, _NOT_FINITE))
-        return MemoryScan(data, geometry, self.truth, self.provenance)
+        return MemoryScan(data, self.instrument, self.truth, self.provenance, columns)
 
     def check(self) -> None:
         """Read every view, and refuse the scan if a chunk is damaged or holds NaN or infinity, naming the view."""
@@ -160,16 +184,22 @@ class StoredScan:
     def damaged(self, first: int = 0) -> dict[int, str]:
         """Read every view from `first` on, and say what is wrong with those that cannot be used: {view: what}."""
         bad = {view: what for view, what in self._spoiled.items() if view >= first}
-        mask = self.geometry.mask
+        mask = self.instrument.covering(self.columns)
         for views in self.blocks(first):
             report("reading every view", int(views[0]), self.n_views)
             numbers = np.setdiff1d(views.numpy(), list(self._spoiled))
             for rows in self._on_disk():
                 numbers, _ = _what_can_be_read(rows.__getitem__, numbers, bad)
             numbers, data = _what_can_be_read(self._data.read, numbers, bad)
-            wrong = _not_finite(data, None if mask is None else mask[numbers])
+            wrong = not_finite(data, None if mask is None else mask[numbers])
             bad.update(dict.fromkeys(numbers[wrong].tolist(), _NOT_FINITE))
         return bad
+
+    @property
+    def unmarked(self) -> int:
+        """Of how many views the data was found to carry no marks, so that one swapped for another is not noticed."""
+        shard, last = self._data.layout.shard, self.n_views
+        return sum(max(0, min(last, (number + 1) * shard) - number * shard) for number in self._data.unmarked)
 
     def blocks(self, first: int = 0) -> Iterator[Tensor]:
         """Views from `first` on, in blocks that take little memory and whole shards."""
@@ -188,27 +218,28 @@ class StoredScan:
         if length < views:
             raise InputError(f"commit.json speaks of {views} views, but there are {length}")
         self._check_claim("data", layout, views, in_memory=False)
-        names = [name for name in (*SOURCES, "mask") if self._has(name)]
         rows: dict[str, Rows] = {}
-        for name in names:
-            if self.version < 3:
-                rows[name] = self._array(name)[:views]
+        for column in self.instrument.columns:
+            name = column.name
+            if not self._has(name):
                 continue
             layout, length = self._layout(name)
+            if layout.dtype != np.dtype(column.dtype):
+                raise InputError(f"{name} is {layout.dtype}, but must be {column.dtype}")
             there, before = min(views, length), self._rows.get(name)
-            large = name in ("mask", "fields") and there * layout.chunk_bytes // layout.chunk > _ROWS_IN_MEMORY
+            large = not is_packed(column) and there * layout.chunk_bytes // layout.chunk > _ROWS_IN_MEMORY
             self._check_claim(name, layout, there, in_memory=not large)
             if isinstance(before, StoredRows):
                 rows[name] = before.grown(there)
             elif large:
-                rows[name] = StoredRows(ChunkReader(self._files, name, layout), self.path, there)
+                rows[name] = StoredRows(self._reader(name, layout), self.path, there)
             else:
-                kept = np.empty((0, *layout.row), dtype=layout.dtype) if before is None else before[:]
-                new = self._new_rows(ChunkReader(self._files, name, layout), np.arange(len(kept), there), kept)
-                rows[name] = np.concatenate([kept, new])
-        geometry = self.setup.geometry(**rows)
-        check_agreement((views, *self._data.layout.row), geometry, self.truth)
-        self._rows, self._geometry, self.n_views = rows, geometry, views
+                held = np.empty((0, *layout.row), dtype=layout.dtype) if before is None else before[:]
+                new = self._new_rows(self._reader(name, layout), np.arange(len(held), there), held, column)
+                rows[name] = np.concatenate([held, new])
+        columns = check_columns(self.instrument, rows, views)
+        check_agreement((views, *self._data.layout.row), self.instrument, views)
+        self._rows, self._columns, self.n_views = rows, columns, views
         if isinstance(self._files, LocalFiles):
             self._files.direct = self.nbytes > _CACHED_PART * _memory() if self._direct is None else self._direct
 
@@ -237,8 +268,10 @@ class StoredScan:
     def _on_disk(self) -> list[StoredRows]:
         return [rows for rows in self._rows.values() if isinstance(rows, StoredRows)]
 
-    def _new_rows(self, reader: ChunkReader, views: NDArray[np.int64], before: NDArray[Any]) -> NDArray[Any]:
-        """Masks, positions or fields of views; one that is damaged spoils its view, and not the scan.
+    def _new_rows(
+        self, reader: ChunkReader, views: NDArray[np.int64], before: NDArray[Any], column: Column
+    ) -> NDArray[Any]:
+        """Rows of views; one that is damaged spoils its view, and not the scan.
 
         In its place is that of another view, or a mask of nothing: the view will not be read. Where no view has a
         place, the scan is refused.
@@ -248,9 +281,7 @@ class StoredScan:
         except DamagedError as error:
             good = np.setdiff1d(views, list(error.views))
             whole = reader.read(good)
-            other = (
-                np.zeros((1, *reader.layout.row), dtype=bool) if reader.name == "mask" else [*before[:1], *whole[:1]]
-            )
+            other = np.zeros((1, *reader.layout.row), bool) if column.covers else [*before[:1], *whole[:1]]
             if len(other) == 0:
                 raise
             what = reader.name.removesuffix("s").replace("_", " ")
@@ -260,13 +291,10 @@ class StoredScan:
             return out
 
     def _has(self, name: str) -> bool:
-        if self.version >= 3:
-            return name in self._commit.arrays
-        try:
-            self._files.load(f"{name}/zarr.json")
-        except FileNotFoundError:
-            return False
-        return True
+        return name in self._commit.arrays
+
+    def _reader(self, name: str, layout: Layout) -> ChunkReader:
+        return ChunkReader(self._files, name, layout, Marks(self.id, name) if self._marked else None)
 
     def _layout(self, name: str) -> tuple[Layout, int]:
         try:
@@ -275,41 +303,13 @@ class StoredScan:
             raise InputError(f"{name} cannot be read: {error}") from error
 
     def _array(self, name: str) -> NDArray[Any]:
-        """A whole array, of the versions before 3 by Zarr, which cut them up in ways of its own."""
-        if self.version >= 3:
-            layout, length = self._layout(name)
-            self._check_claim(name, layout, length, in_memory=True)
-            try:
-                return ChunkReader(self._files, name, layout).read(np.arange(length))
-            except DamagedError as error:
-                raise InputError(f"{name} cannot be read: {next(iter(error.views.values()))}") from error
-        return self._array_by_zarr(name)
-
-    def _array_by_zarr(self, name: str) -> NDArray[Any]:
-        import zarr
-
-        files = self._files
-        content = parse_json(files.load(f"{name}/zarr.json"), f"{name}/zarr.json")
-        if not {codec["name"] for codec in content["codecs"]} <= {
-            "bytes",
-            "crc32c",
-        }:  # one that unpacks could unpack to anything
-            raise InputError(f"chunks of {name} must be bytes with crc32c and nothing else")
-        if isinstance(files, ZipFiles):
-            store: Any = zarr.storage.ZipStore(files.path, mode="r")
-            array: Any = zarr.open_array(store, path=files.prefix + name, mode="r")
-        elif isinstance(files, ZarrFiles):
-            array = zarr.open_array(files.store, path=name, mode="r")
-        else:
-            assert isinstance(files, LocalFiles)
-            files.check_plain(name)
-            array = zarr.open_array(files.folder / name, mode="r")
-        claimed = max(array.nbytes, array.nchunks * math.prod(array.chunks) * array.dtype.itemsize)
-        if claimed > machine_memory() // 4:
-            raise InputError(f"{name} claims {claimed / 1e9:.3g} GB, more than fits this machine's memory")
-        if array.nchunks_initialized != array.nchunks:
-            raise InputError(f"a chunk of {name} is missing")
-        return np.asarray(array[...])
+        """A whole array."""
+        layout, length = self._layout(name)
+        self._check_claim(name, layout, length, in_memory=True)
+        try:
+            return self._reader(name, layout).read(np.arange(length))
+        except DamagedError as error:
+            raise InputError(f"{name} cannot be read: {next(iter(error.views.values()))}") from error
 
 
 def read_attributes(where: str | Path, files: Files) -> dict[str, Any]:
@@ -326,24 +326,18 @@ def read_attributes(where: str | Path, files: Files) -> dict[str, Any]:
     if attributes.get("format") != FORMAT:
         raise InputError(f"{where} is a Zarr group, but not a {FORMAT}; make one with 'plugstream import'")
     version = attributes.get("version")
-    if type(version) is not int or not 1 <= version <= VERSION:
-        newer = "; use a newer plugstream" if type(version) is int and version > VERSION else ""
-        number = repr(version)[:40]
-        raise InputError(
-            f"{where} is a scan of version {number}, and this plugstream reads versions 1 to {VERSION}{newer}"
+    if type(version) is not int or version not in VERSIONS:
+        hint = (
+            "" if type(version) is not int else "; use a newer plugstream" if version > VERSION else "; import it anew"
         )
+        number, known = repr(version)[:40], " and ".join(map(str, VERSIONS))
+        raise InputError(f"{where} is a scan of version {number}, and this plugstream reads versions {known}{hint}")
     said = attributes.pop("crc32c", None)
     if said is not None and said != checksum(attributes):
         raise InputError(
             f"the scan {where} is damaged: zarr.json fails its checksum; if you changed it yourself, remove its crc32c"
         )
     return attributes
-
-
-def _not_finite(data: NDArray[Any], mask: NDArray[Any] | None) -> list[int]:
-    """The rows of (views, receivers) that hold NaN or infinity where a receiver recorded."""
-    wrong = ~np.isfinite(data) if mask is None else ~np.isfinite(data) & mask
-    return np.flatnonzero(wrong.any(1)).tolist()
 
 
 def _what_can_be_read(

@@ -2,27 +2,29 @@
 
 A message has several parts: a JSON header, then bytes. Messages of a scan are numbered by `sequence`:
 
-    0      begin   receivers (R, 2) float64; then JSON: wavelength, background, grid, far_field, source, provenance
-    v + 1  view v  data (R,) complex64; then its source, two float64; then, if `mask` is true, R bytes of 0 and 1
+    0      begin   the instrument's fixed arrays; then JSON: instrument, attributes, dtype, columns, provenance
+    v + 1  view v  its data; then the columns that `columns` in the header names, in the order of their declaration
     n + 1  end     nothing more: the scan has n views
     n + 2  bye     nothing more: the sender knows that all is safe, and the receiver need not stay for it
 
 The header has `plugstream` (version of the protocol), `type`, `scan` (an identifier), `token` (a secret of the sender,
-by which it is known again), `sequence`, and with bytes `dtype` and `shape` of the first part and `crc32c` of all parts
-together. All numbers are little-endian.
+by which it is known again), `sequence`, and with bytes `crc32c` of all parts together. That of `begin` has `instrument`
+and `arrays`, the shapes of the fixed arrays by name; that of a view `dtype` and `shape` of its data, and `columns`. All
+numbers are little-endian. What they mean is declared by the instrument, which both sides must have.
 
 The receiver answers with headers alone: `ack` with the last sequence that is safe on its disk, `nak` with the sequence
 that it wants next and the reason, `conflict` where it has something else in that place, `refuse` where sending again
 would not help. Whoever does not know scan and token is told neither.
 
 Whatever a message claims is bounded before it is used: bytes of the header, depth and digits of its JSON, the length of
-its names, bytes and number of its parts, receivers and pixels.
+its names, bytes and number of its parts, and pixels.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -33,32 +35,33 @@ from numpy.typing import NDArray
 
 from plugstream.bounded_json import load_json
 from plugstream.errors import InputError
-from plugstream.scans.geometry import BornGeometry, Setup
-from plugstream.scans.layout import setup_of
+from plugstream.instruments._parts import instrument_parts
+from plugstream.instruments.base import Instrument
+from plugstream.models.born_geometry import BornGeometry
+from plugstream.scans.layout import find_instrument
 
 __all__ = [
     "MOST_BYTES",
-    "STREAMED",
-    "Column",
+    "Announcement",
     "Message",
     "Name",
+    "Part",
     "RefusedError",
     "begin",
     "bye",
+    "check_sizes",
     "checksum_of",
     "end",
     "reply",
     "view",
-    "view_columns",
     "zmq_module",
 ]
 
 MOST_BYTES = 8 << 20
 """Of one part of a message: the positions of half a million receivers."""
-STREAMED = ("transmitters", "plane_waves")
-"""The sources that a view can be sent with."""
-_PROTOCOL = 2
+_PROTOCOL = 3
 _HEADER_BYTES = 1 << 16
+_BEGIN = {"plugstream", "type", "scan", "token", "sequence", "instrument", "arrays", "crc32c"}
 _MOST_REASON = 200
 _MOST_PIXELS = 1 << 28  # of an image: nobody has the memory for more
 _MOST_SEQUENCE = 1 << 53
@@ -91,7 +94,7 @@ class Name:
 
 
 @dataclass(frozen=True)
-class Column:
+class Part:
     """One part of a message: an array of this type and shape."""
 
     name: str
@@ -106,15 +109,48 @@ class Column:
         return size
 
 
-def view_columns(receivers: int, source: str, *, masked: bool) -> list[Column]:
-    """What a view of so many receivers carries."""
-    columns = [Column("data", "complex64", (receivers,)), Column(source, "float64", (2,))]
-    return [*columns, Column("mask", "bool", (receivers,))] if masked else columns
+@dataclass(frozen=True)
+class Announcement:
+    """What `begin` says of a scan.
+
+    Arguments: instrument; dtype of the data; columns that its views have, None where that is left to the first one;
+    provenance.
+    """
+
+    instrument: Instrument
+    dtype: str
+    columns: tuple[str, ...] | None
+    provenance: dict[str, Any]
 
 
-def checksum_of(columns: Mapping[str, NDArray[Any]]) -> int:
-    """The crc32c of a view: of its columns one after another. A mask that leaves nothing out is as good as none."""
-    return _crc32c([_bytes(name, values) for name, values in columns.items() if name != "mask" or not values.all()])
+def view_parts(instrument: Instrument, dtype: str, columns: Sequence[str]) -> list[Part]:
+    """What a view with these columns carries."""
+    parts = [Part("data", dtype, instrument.data_shape)]
+    for column in instrument.columns:
+        if column.name in columns:
+            parts.append(Part(column.name, column.dtype, instrument.row_shape(column)))
+    return parts
+
+
+def check_sizes(instrument: Instrument, dtype: str, columns: Sequence[str] = ()) -> None:
+    """Refuse views, or an instrument, that are too large for messages."""
+    parts = view_parts(instrument, dtype, columns)
+    for array in instrument.arrays:
+        values = getattr(instrument, array.name)
+        if values is not None:
+            parts.append(Part(array.name, array.dtype, values.shape))
+    for part in parts:
+        if part.nbytes > MOST_BYTES:
+            raise InputError(
+                f"the scan's {part.name} take {part.nbytes} bytes, and a message has room for {MOST_BYTES}"
+            )
+
+
+def checksum_of(instrument: Instrument, columns: Mapping[str, NDArray[Any]]) -> int:
+    """The crc32c of a view: of its columns one after another. One that is its default everywhere is as good as none."""
+    defaults = {c.name: c.default for c in instrument.columns if c.optional and c.default is not None}
+    kept = [v for name, v in columns.items() if name not in defaults or not (v == defaults[name]).all()]
+    return _crc32c([_bytes(values) for values in kept])
 
 
 def zmq_module() -> Any:
@@ -127,41 +163,48 @@ def zmq_module() -> Any:
 
 
 def begin(
-    name: Name, setup: Setup | BornGeometry, provenance: Mapping[str, Any], source: str | None = None
+    name: Name,
+    instrument: Instrument | BornGeometry,
+    provenance: Mapping[str, Any],
+    columns: Sequence[str] | None = None,
+    dtype: str | None = None,
 ) -> list[bytes]:
     """The first message of a scan: everything but the views; one that a receiver could not take is refused.
 
-    `source` is what the views will have, transmitters or plane_waves; None leaves that to the first view.
+    Arguments: columns that the views will have; None leaves that to the first view. dtype of the data, the instrument's
+    usual one if not given.
     """
-    grid = setup.grid
+    device = instrument_parts(instrument)[0]
     content = {
-        "wavelength": setup.wavelength,
-        "background": setup.background,
-        "grid": {"shape": [int(size) for size in grid.shape], "pixel": grid.pixel, "center": list(grid.center)},
-        "far_field": setup.far_field,
-        "source": source,
+        "instrument": device.name,
+        "attributes": device.values(),
+        "dtype": dtype or device.data.dtypes[0],
+        "columns": None if columns is None else list(columns),
         "provenance": dict(provenance),
     }
     try:
         text = json.dumps(content, allow_nan=False).encode()
     except (TypeError, ValueError, RecursionError) as error:
         raise InputError(f"the provenance cannot be written as JSON: {error}") from error
-    receivers = setup.receivers.astype("<f8")
-    for what, size, most in (("receivers", receivers.nbytes, MOST_BYTES), ("provenance", len(text), _HEADER_BYTES)):
-        if size > most:
-            raise InputError(f"the scan's {what} take {size} bytes, and a message has room for {most}")
-    frames = _message("begin", name, 0, {"receivers": receivers}, [text])
+    check_sizes(device, dtype or device.data.dtypes[0], columns or ())
+    if len(text) > _HEADER_BYTES:
+        raise InputError(f"the scan's provenance take {len(text)} bytes, and a message has room for {_HEADER_BYTES}")
+    values = {array.name: getattr(device, array.name) for array in device.arrays}
+    there = {array: rows for array, rows in values.items() if rows is not None}
+    claims = {"instrument": device.name, "arrays": {array: list(rows.shape) for array, rows in there.items()}}
+    frames = _message("begin", name, 0, there, [text], claims)
     try:
-        Message.parse(frames).setup()
+        Message.parse(frames).announcement()
     except RefusedError as refused:
         raise InputError(f"no receiver would take this scan: {refused}") from refused
     return frames
 
 
 def view(name: Name, number: int, columns: Mapping[str, NDArray[Any]]) -> list[bytes]:
-    """View `number`: data (receivers,), its transmitters or plane_waves (2,), and perhaps mask (receivers,)."""
-    extra = {"view": number, "source": list(columns)[1], "mask": "mask" in columns}
-    return _message("view", name, number + 1, columns, [], extra)
+    """View `number`: data, and then its columns in the order of their declaration, each without an axis of views."""
+    data = columns["data"]
+    claims = {"dtype": data.dtype.name, "shape": list(data.shape)}
+    return _message("view", name, number + 1, columns, [], {"view": number, "columns": list(columns)[1:], **claims})
 
 
 def end(name: Name, views: int) -> list[bytes]:
@@ -227,50 +270,54 @@ class Message:
             raise RefusedError("mistyped", f"{name} in the header must be of type {kind.__name__}")
         return value
 
-    def setup(self) -> tuple[Setup, str | None, dict[str, Any]]:
-        """What `begin` says: the setup, the name of the sources if it is told, and where the data comes from."""
-        shape = self.header.get("shape")
-        count = shape[0] if isinstance(shape, list) and shape else None
-        if type(count) is not int or not 1 <= count <= MOST_BYTES // 16:
-            raise RefusedError(
-                "mistyped", f"begin must carry receivers of shape [count, 2], at most {MOST_BYTES // 16} of them"
-            )
-        arrays = self._arrays([Column("receivers", "float64", (count, 2))], text=True)
+    def announcement(self) -> Announcement:
+        """What `begin` says; an instrument that is not known here is refused."""
         try:
-            values = load_json(self.parts[1], most_bytes=_HEADER_BYTES)
-            source, provenance = values["source"], values["provenance"]
-            if source is not None and source not in STREAMED:
-                raise ValueError(f"no source {source}")
-            if not isinstance(provenance, dict) or not _shallow(provenance):
-                raise ValueError("the provenance is not an object, or too deep")
-            json.dumps(provenance, allow_nan=False, ensure_ascii=False).encode()  # a number or text that cannot be kept
-            told = {name: values[name] for name in ("wavelength", "grid", "far_field")}
-            setup = setup_of({**told, "background_permittivity": values["background"]}, arrays["receivers"])
-            if setup.grid.shape[0] * setup.grid.shape[1] > _MOST_PIXELS:
-                raise ValueError(f"an image has at most {_MOST_PIXELS} pixels")
-            return setup, source, provenance
+            kind = find_instrument({"instrument": self.field("instrument", str)[:100]})
+        except InputError as error:
+            raise RefusedError("mistyped", str(error)) from error
+        shapes = self.field("arrays", dict)
+        if unknown := sorted(set(self.header) - _BEGIN):  # whoever says more than this says it in another version
+            raise RefusedError("mistyped", f"begin has no {unknown[0]!r} in its header")
+        parts = []
+        for array in kind.arrays:
+            shape = shapes.get(array.name)
+            if shape is None and array.optional:
+                continue
+            sizes: list[Any] = shape if isinstance(shape, list) and len(shape) == len(array.shape) else [None]
+            if any(type(size) is not int or not 1 <= size <= MOST_BYTES for size in sizes):
+                raise RefusedError("mistyped", f"begin must carry {array.name} with the axes {list(array.shape)}")
+            parts.append(Part(array.name, array.dtype, tuple(sizes)))
+            if parts[-1].nbytes > MOST_BYTES:
+                raise RefusedError("mistyped", f"{array.name} may have {MOST_BYTES} bytes, not {parts[-1].nbytes}")
+        if set(shapes) - {part.name for part in parts}:
+            raise RefusedError("mistyped", f"{kind.name} has other arrays than begin says")
+        arrays = self._arrays(parts, text=True)
+        try:
+            content = load_json(self.parts[len(parts)], most_bytes=_HEADER_BYTES)
+            return _announcement(kind, arrays, content)
         except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
             what = str(error) if isinstance(error, InputError) else repr(error)
             raise RefusedError("mistyped", f"begin does not describe a scan: {what}") from error
 
-    def view(self, receivers: int) -> dict[str, NDArray[Any]]:
-        """What a view carries, by name: data (receivers,), source (2,), and mask (receivers,) if there is one."""
+    def view(self, instrument: Instrument, dtype: str) -> dict[str, NDArray[Any]]:
+        """What a view carries, by name: data, and its columns in the order of their declaration."""
         if self.field("view", int) != self.sequence - 1:
             raise RefusedError("mistyped", "view and sequence do not agree: sequence is view + 1")
-        source, masked = self.field("source", str), self.field("mask", bool)
-        if source not in STREAMED:
-            raise RefusedError("mistyped", f"a view has one of {', '.join(STREAMED)}, not {source[:20]!r}")
-        return self._arrays(view_columns(receivers, source, masked=masked))
+        columns, declared = self.field("columns", list), [column.name for column in instrument.columns]
+        if [name for name in declared if name in columns] != columns:
+            raise RefusedError("mistyped", f"a view has some of {', '.join(declared)}, in this order")
+        first = Part("data", dtype, instrument.data_shape)
+        if self.header.get("dtype") != first.dtype or not _same(self.header.get("shape"), list(first.shape)):
+            claim = f"{self.header.get('dtype')} of {self.header.get('shape')}"[:80]
+            raise RefusedError("mistyped", f"{self.kind} must carry {first.dtype} of {list(first.shape)}, not {claim}")
+        return self._arrays(view_parts(instrument, dtype, columns))
 
-    def _arrays(self, columns: Sequence[Column], *, text: bool = False) -> dict[str, NDArray[Any]]:
+    def _arrays(self, columns: Sequence[Part], *, text: bool = False) -> dict[str, NDArray[Any]]:
         """The parts as arrays; refused where they are not what they must be, or not what the header says.
 
         `text` says that after the arrays there is a part of JSON.
         """
-        first = columns[0]
-        if self.header.get("dtype") != first.dtype or not _same(self.header.get("shape"), list(first.shape)):
-            claim = f"{self.header.get('dtype')} of {self.header.get('shape')}"[:80]
-            raise RefusedError("mistyped", f"{self.kind} must carry {first.dtype} of {list(first.shape)}, not {claim}")
         sizes = [len(part) for part in self.parts]
         most = [column.nbytes for column in columns] + [_HEADER_BYTES] * text
         least = [column.nbytes for column in columns] + [0] * text
@@ -283,7 +330,7 @@ class Message:
         arrays = {}
         for column, part in zip(columns, self.parts, strict=False):
             if column.dtype == "bool" and np.frombuffer(part, np.uint8).max(initial=0) > 1:
-                raise RefusedError("mistyped", "a mask is made of bytes of 0 and 1")
+                raise RefusedError("mistyped", f"{column.name} must be made of bytes of 0 and 1")
             arrays[column.name] = np.frombuffer(part, _little(column.dtype)).reshape(column.shape)
         return arrays
 
@@ -301,10 +348,8 @@ def _message(
     more: Sequence[bytes],
     extra: Mapping[str, Any] | None = None,
 ) -> list[bytes]:
-    parts = [*(_bytes(column, values) for column, values in columns.items()), *more]
-    first = next(iter(columns.values()))
-    claims = {"dtype": first.dtype.name, "shape": list(first.shape), "crc32c": _crc32c(parts)}
-    return [_header(kind, name, sequence, {**claims, **(extra or {})}), *parts]
+    parts = [*(_bytes(values) for values in columns.values()), *more]
+    return [_header(kind, name, sequence, {**(extra or {}), "crc32c": _crc32c(parts)}), *parts]
 
 
 def _header(kind: str, name: Name, sequence: int, extra: Mapping[str, Any]) -> bytes:
@@ -312,9 +357,32 @@ def _header(kind: str, name: Name, sequence: int, extra: Mapping[str, Any]) -> b
     return json.dumps({**known, **extra}).encode()
 
 
-def _bytes(name: str, values: NDArray[Any]) -> bytes:
-    dtype = {"data": "complex64", "mask": "bool"}.get(name, "float64")
-    return values.astype(_little(dtype), copy=False).tobytes()
+def _announcement(kind: type[Instrument], arrays: Mapping[str, NDArray[Any]], content: Any) -> Announcement:
+    columns, dtype, provenance = content["columns"], content["dtype"], content["provenance"]
+    if len(content) != 5:
+        raise ValueError("it has instrument, attributes, dtype, columns and provenance, and nothing else")
+    if content["instrument"] != kind.name:
+        raise ValueError("the header names another instrument")
+    if dtype not in kind.data.dtypes:
+        raise ValueError(f"its data is {' or '.join(kind.data.dtypes)}")
+    known = [column.name for column in kind.columns]
+    if columns is not None and (type(columns) is not list or any(name not in known for name in columns)):
+        raise ValueError(f"its columns are {', '.join(known)}")
+    if not isinstance(provenance, dict) or not _shallow(provenance):
+        raise ValueError("the provenance is not an object, or too deep")
+    json.dumps(provenance, allow_nan=False, ensure_ascii=False).encode()  # a number or text that cannot be kept
+    attributes = content["attributes"]
+    names = {attribute.name for attribute in kind.attributes}
+    if not isinstance(attributes, dict) or set(attributes) != names:
+        raise ValueError(f"its attributes are {', '.join(sorted(names)) or 'none'}")
+    instrument = kind.from_parts(arrays, attributes)
+    if math.prod(instrument.image.shape) > _MOST_PIXELS:
+        raise ValueError(f"an image has at most {_MOST_PIXELS} pixels")
+    return Announcement(instrument, dtype, None if columns is None else tuple(columns), provenance)
+
+
+def _bytes(values: NDArray[Any]) -> bytes:
+    return values.astype(values.dtype.newbyteorder("<"), copy=False).tobytes()
 
 
 def _little(dtype: str) -> np.dtype[Any]:

@@ -8,9 +8,8 @@ import numpy as np
 import torch
 
 from plugstream.errors import DamagedError
-from plugstream.scans.layout import SOURCES
-from plugstream.scans.scan import Scan
-from plugstream.scans.stream import STREAMED, checksum_of
+from plugstream.scans.scan import Scan, stored_dtype, view_bytes
+from plugstream.scans.stream import checksum_of
 
 __all__ = ["Sums", "read_sums", "view_of"]
 
@@ -58,7 +57,7 @@ class Sums:
 def read_sums(scan: Scan, views: int) -> Sums:
     """The checksums of the first views of a scan, each of which is read; one that is damaged has none."""
     sums = Sums()
-    step = max(1, _BLOCK_BYTES // (8 * scan.geometry.n_receivers)) if views else 1
+    step = max(1, _BLOCK_BYTES // view_bytes(scan)) if views else 1
     for first in range(0, views, step):
         numbers = range(first, min(views, first + step))
         try:
@@ -68,22 +67,20 @@ def read_sums(scan: Scan, views: int) -> Sums:
                 sums.append(_sum_alone(scan, number))
             continue
         for number in numbers:
-            sums.append(checksum_of(view_of(scan, number, data[number - first])))
+            sums.append(checksum_of(scan.instrument, view_of(scan, number, data[number - first])))
     return sums
 
 
 def view_of(scan: Scan, number: int, data: np.ndarray | None = None) -> dict[str, np.ndarray]:
     """The columns of one view, as `plugstream.scans.stream.view` takes them; `data` if it has been read already."""
-    geometry = scan.geometry
-    source = next(name for name in SOURCES if getattr(geometry, name) is not None)
-    assert source in STREAMED
+    columns = scan.columns
     data = scan.read(torch.tensor([number])).numpy()[0] if data is None else data
-    columns = {"data": data, source: getattr(geometry, source)[number]}
-    return columns if geometry.mask is None else {**columns, "mask": geometry.mask[number]}
+    names = [column.name for column in scan.instrument.columns if column.name in columns]
+    return {"data": data.astype(stored_dtype(scan), copy=False), **{name: columns[name][number] for name in names}}
 
 
 def _sum_alone(scan: Scan, number: int) -> int | None:
     try:
-        return checksum_of(view_of(scan, number))
+        return checksum_of(scan.instrument, view_of(scan, number))
     except DamagedError:
         return None

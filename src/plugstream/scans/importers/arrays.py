@@ -21,19 +21,20 @@ from numpy.typing import NDArray
 
 from plugstream.errors import InputError, PlugstreamWarning
 from plugstream.files import read_small
+from plugstream.image_space import ImageSpace
+from plugstream.models.born_plausible import check_plausible
+from plugstream.scans.checks import check_truth
 from plugstream.scans.geometry import Grid, Setup
 from plugstream.scans.importers.calibration import MISMATCH_LIMIT, NEAR, Calibration, Calibrator
 from plugstream.scans.importers.complex_numbers import Complex, join_parts, kind_of, read_complex
 from plugstream.scans.importers.frequencies import Band, take_band
 from plugstream.scans.importers.lookup import UNITS, Lookup, Source, one_number, read_rows
-from plugstream.scans.layout import SOURCES
-from plugstream.scans.plausible import check_plausible
-from plugstream.scans.scan import check_truth
 from plugstream.scans.writer import ScanWriter, whole_scan
 from plugstream.text import shell_quote
 
 __all__ = ["ARRAYS", "UNITS", "VALUES", "Source", "describe_file", "import_arrays", "import_outlook", "read_mapping"]
 
+SOURCES = tuple(column.name for column in Setup.columns if column.choice == "illumination")
 ARRAYS = ("data", "data_real", "data_imag", "total", "incident", "receivers", *SOURCES, "mask", "truth")
 VALUES = ("wavelength", "frequency", "frequency_axis", "background", "size", "pixel", "width", "center", "far_field")
 _WORDS = ("frequency_unit",)
@@ -302,7 +303,7 @@ def _plan(look: Lookup, frequency: float | None) -> _Plan:
     if truth is not None:
         _check(path, "truth", truth, grid.shape, "fiu", "that of the grid")
         truth = np.asarray(read_rows(truth, slice(None), "truth", look.source), dtype=np.float32)
-        check_truth(truth, grid)
+        check_truth(truth, ImageSpace(grid.shape))
     if band is None:
         raise InputError(
             f"the wavelength is not given in {path}; use --wavelength, in the unit of the lengths, or --frequency"

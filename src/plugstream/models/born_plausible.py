@@ -16,12 +16,14 @@ from __future__ import annotations
 
 import math
 import warnings
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from plugstream.errors import InputError, PlugstreamWarning
-from plugstream.scans.geometry import BornGeometry, Grid, Points, Setup
+from plugstream.grid import Grid, Points
+from plugstream.models.born_geometry import BornGeometry
 
 __all__ = ["check_plausible", "check_transmitters", "warn_if_implausible", "warn_of_transmitters"]
 
@@ -32,7 +34,22 @@ _PERMITTIVITY = (1e-3, 1e4)
 _UNITS = "are all lengths in one unit? Scans are in metres, and 'plugstream import' takes --unit mm"
 
 
-def check_plausible(setup: Setup | BornGeometry) -> None:
+class Experiment(Protocol):
+    """What is known of an experiment before its first view; a `BornGeometry` has that, too."""
+
+    @property
+    def receivers(self) -> Points: ...
+    @property
+    def wavelength(self) -> float: ...
+    @property
+    def grid(self) -> Grid: ...
+    @property
+    def background(self) -> float: ...
+    @property
+    def far_field(self) -> bool: ...
+
+
+def check_plausible(setup: Experiment) -> None:
     """Refuse an experiment that cannot be, by its wavelength, pixels, receivers and, of a geometry, transmitters."""
     low, high = _PERMITTIVITY
     if not low <= setup.background <= high:
@@ -56,12 +73,12 @@ def check_plausible(setup: Setup | BornGeometry) -> None:
         check_transmitters(setup.transmitters, setup)
 
 
-def check_transmitters(points: Points, setup: Setup | BornGeometry) -> None:
+def check_transmitters(points: Points, setup: Experiment) -> None:
     """Refuse transmitters (count, 2) that cannot be where they are."""
     _check_places("transmitter", points, setup)
 
 
-def warn_if_implausible(setup: Setup | BornGeometry) -> None:
+def warn_if_implausible(setup: Experiment) -> None:
     """Warn of what is unusual about an experiment; most have nothing."""
     wavelength, pixel, across = _wavelength(setup), setup.grid.pixel, _diagonal(setup.grid)
     if wavelength / pixel < _FEW_PIXELS:
@@ -80,12 +97,12 @@ def warn_if_implausible(setup: Setup | BornGeometry) -> None:
         warn_of_transmitters(setup.transmitters, setup)
 
 
-def warn_of_transmitters(points: Points, setup: Setup | BornGeometry) -> None:
+def warn_of_transmitters(points: Points, setup: Experiment) -> None:
     """Warn where transmitters (count, 2) are unusually far away."""
     _warn_of_places("transmitter", points, setup)
 
 
-def _check_places(name: str, points: Points, setup: Setup | BornGeometry) -> None:
+def _check_places(name: str, points: Points, setup: Experiment) -> None:
     grid, wavelength = setup.grid, _wavelength(setup)
     if len(inside := _inside(points, grid)):
         x, y = points[inside[0]]
@@ -101,7 +118,7 @@ def _check_places(name: str, points: Points, setup: Setup | BornGeometry) -> Non
         )
 
 
-def _warn_of_places(name: str, points: Points, setup: Setup | BornGeometry) -> None:
+def _warn_of_places(name: str, points: Points, setup: Experiment) -> None:
     across = _diagonal(setup.grid)
     if (farthest := _farthest(points, setup.grid)) > _FAR * across:
         _warn(
@@ -113,7 +130,7 @@ def _warn(text: str) -> None:
     warnings.warn(f"{text}; {_UNITS}", PlugstreamWarning, stacklevel=4)
 
 
-def _wavelength(setup: Setup | BornGeometry) -> float:
+def _wavelength(setup: Experiment) -> float:
     """In the medium."""
     return setup.wavelength / math.sqrt(setup.background)
 
