@@ -42,6 +42,7 @@ _HOME = {
     "plugstream.image_space": ["ImageSpace"],
     "plugstream.loss_fidelity": ["LossFidelity"],
     "plugstream.losses": ["Amplitude", "Gaussian", "Huber", "Loss", "Poisson"],
+    "plugstream.instruments.born": ["Born2D"],
     "plugstream.models": ["BornModel", "FunctionModel", "MatrixModel", "Model", "ModelBase"],
     "plugstream.monitors": ["PSNR", "SNR", "SSIM", "Cost", "Distance", "snr"],
     "plugstream.quality": ["psnr", "ssim"],
@@ -114,6 +115,7 @@ if TYPE_CHECKING:  # the same names for type checkers and editors; a test keeps 
     )
     from plugstream.fidelity import Fidelity as Fidelity, LeastSquares as LeastSquares
     from plugstream.image_space import ImageSpace as ImageSpace
+    from plugstream.instruments.born import Born2D as Born2D
     from plugstream.loss_fidelity import LossFidelity as LossFidelity
     from plugstream.losses import (
         Amplitude as Amplitude,
