@@ -64,7 +64,7 @@ def test_the_events_tell_the_run(demo):
     truth, result = np.load(folder / "truth.npy"), np.load(folder / "result.npy")
     assert last == pytest.approx(20 * np.log10(np.linalg.norm(truth) / np.linalg.norm(truth - result)), abs=1e-3)
     assert f"SNR {last:.2f} dB at step 25" in said
-    assert events[0]["settings"]["sampler"]["batch"] == 4
+    assert events[0].settings["sampler"]["batch"] == 4
     rows = (folder / "history.csv").read_text().splitlines()
     assert rows[0] == "quantity,step,time,value"
     assert len(rows) == 1 + 3 * 4

@@ -17,7 +17,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from plugstream.runs.events import Measured, Start
+from plugstream.runs.events import Measurement, Start
 from plugstream.runs.terminal import Terminal, _blocks, _Clock, _duration
 
 REDRAW = re.compile(r"\r\x1b\[2K([^\r\n]*)")
@@ -127,7 +127,7 @@ def test_any_width_and_any_measurements_fit(monkeypatch, width, follow):
     settings = {"scan": {"follow": follow}, "algorithm": {"time_limit": None}}
     terminal(Start(123456, settings, {}, "0.1", "2", "3", pid=1, started=1, machine=""))
     values = {"snr": -123.456, "psnr": 33.3, "ssim": 0.91234, "relative_distance": 1.2e-123, "cost": 1e300}
-    terminal(Measured(3, 1e5, values))
+    terminal(Measurement(3, 1e5, values))
     terminal._clock._ticks.extend([(0.0, 0), (10.0, 5)])
     terminal.tick(99999, 123456.7)
     (line,) = REDRAW.findall(screen.getvalue())

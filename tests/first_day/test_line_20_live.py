@@ -13,7 +13,7 @@ import torch
 import plugstream as ps
 from plugstream import InputError, Receiver, ScanSender, ScanWriter, Setup, open_scan
 from plugstream.cli import main
-from plugstream.runs.events import Measured, Views, read_events
+from plugstream.runs.events import Measurement, Views, read_events
 from plugstream.runs.replay import History, replay
 from plugstream.runs.report import _draw_curves
 from plugstream.runs.views import open_live, wait_for_batch
@@ -289,7 +289,7 @@ def test_arrivals_are_the_steps_from_which_on_there_were_more_views():
 def test_arrivals_are_marked_in_the_curves():
     from matplotlib.figure import Figure
 
-    measured = [Measured(10 * k, 0.0, {"relative_distance": 0.5**k, "snr": 2.0 * k}) for k in range(6)]
+    measured = [Measurement(10 * k, 0.0, {"relative_distance": 0.5**k, "snr": 2.0 * k}) for k in range(6)]
     arrivals = [(0, 4), (12, 9), (33, 20)]
     figure = Figure()
     _draw_curves(figure, measured, arrivals)

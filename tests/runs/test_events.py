@@ -26,7 +26,7 @@ from plugstream.runs.events import (
     Event,
     EventLog,
     Heartbeat,
-    Measured,
+    Measurement,
     Note,
     Preview,
     Resume,
@@ -34,7 +34,7 @@ from plugstream.runs.events import (
     Stop,
     TheoryTerms,
     Views,
-    Watched,
+    WatchTotals,
     read_events,
 )
 from plugstream.runs.liveness import Heartbeats, Process, is_running, this_process
@@ -48,13 +48,13 @@ EXAMPLES: list[Event] = [
     Note("text of a person, ü\n"),
     Views(3, 12, (4, 7), 1 / 3, False),
     Views(3, 12, (), None, True),
-    Measured(5, 0.1, {"snr": math.inf, "distance": 0.1 + 0.2}),
+    Measurement(5, 0.1, {"snr": math.inf, "distance": 0.1 + 0.2}),
     Resume(5),
     Stop(9, 8, 0.5, 0.6, "all steps were taken", False, "converged", True, "it fell"),
     Stop(9, 9, 0.5, 0.6, "No space left on device", True),
     Contradiction(4, (1, 2), "denoiser", math.nan, 1.3),
     Contradiction(4, None, "gradient", 1.1, 1.3),
-    Watched(5, 5, 0.4),
+    WatchTotals(5, 5, 0.4),
     TheoryTerms(9, 0.5, True, 41.0, 9, 0.3, 85.0, ("momentum",)),
     Heartbeat(7, None, 12.5, 0.56, **PROCESS),
     Preview(7, "preview.safetensors", ({"name": "image", "range": [0.0, 1.0], "axes": []},)),
@@ -114,7 +114,7 @@ def test_a_log_of_another_version_is_refused_in_one_line(tmp_path, first, messag
 def test_what_is_no_event_is_refused_though_its_checksum_is_right(tmp_path, change):
     path = write(tmp_path / "events.jsonl", [Note("one")])
     lines = LineWriter(path, "the event log")
-    lines.add({**Measured(1, 0.5, {"snr": 1.0}).content(), **change})
+    lines.add({**Measurement(1, 0.5, {"snr": 1.0}).content(), **change})
     lines.close()
     with pytest.raises(DamagedError, match=r"line 3 of the event log .* it is no event of version"):
         list(read_events(path))
@@ -122,13 +122,19 @@ def test_what_is_no_event_is_refused_though_its_checksum_is_right(tmp_path, chan
 
 def test_what_a_resume_repeats_counts_once(tmp_path):
     start = EXAMPLES[0]
-    first = [start, Views(0, 6, (), 1.0, False), Measured(0, 0.0, {}), Watched(5, 5, 0.1), Measured(5, 0.1, {})]
-    lost = [Views(7, 9, (), 2.0, True), Contradiction(8, None, "denoiser", 1.1, 1.2), Watched(10, 10, 0.9)]
-    lost += [Measured(10, 0.2, {"snr": 3.0}), Stop(10, 10, 0.2, 0.2, "it was interrupted", False)]
-    after = [start, Resume(5), Measured(10, 0.3, {"snr": 3.0})]
+    first = [
+        start,
+        Views(0, 6, (), 1.0, False),
+        Measurement(0, 0.0, {}),
+        WatchTotals(5, 5, 0.1),
+        Measurement(5, 0.1, {}),
+    ]
+    lost = [Views(7, 9, (), 2.0, True), Contradiction(8, None, "denoiser", 1.1, 1.2), WatchTotals(10, 10, 0.9)]
+    lost += [Measurement(10, 0.2, {"snr": 3.0}), Stop(10, 10, 0.2, 0.2, "it was interrupted", False)]
+    after = [start, Resume(5), Measurement(10, 0.3, {"snr": 3.0})]
     history = replay(write(tmp_path / "a.jsonl", [*first, *lost, *after]))
     assert [event.step for event in history.measured] == [0, 5, 10]
-    assert history.watched == [Watched(5, 5, 0.1)]
+    assert history.watched == [WatchTotals(5, 5, 0.1)]
     assert history.contradictions == []
     assert [(event.step, event.views) for event in history.views] == [(0, 6), (7, 9)]  # which it uses again
     assert history.arrivals() == [(0, 6), (7, 9)]
@@ -138,7 +144,7 @@ def test_what_a_resume_repeats_counts_once(tmp_path):
     assert [event.step for event in changed.views] == [0, 5]
     assert changed.last_step == 5
     # A run without a checkpoint begins anew, with its first measurement.
-    anew = replay(write(tmp_path / "c.jsonl", [*first, start, Resume(0), Measured(0, 0.0, {})]))
+    anew = replay(write(tmp_path / "c.jsonl", [*first, start, Resume(0), Measurement(0, 0.0, {})]))
     assert [event.step for event in anew.measured] == [0]
     assert (anew.watched, anew.step) == ([], 0)
 

@@ -25,7 +25,7 @@ from plugstream.algorithms import GradientState
 from plugstream.cli import main
 from plugstream.errors import InputError
 from plugstream.runs.checkpoints import Checkpoints
-from plugstream.runs.events import EventLog, Measured, Note, Resume, read_events
+from plugstream.runs.events import EventLog, Measurement, Note, Resume, read_events
 from plugstream.runs.identity import difference, identity
 from plugstream.runs.replay import replay
 from plugstream.runs.terminal import Terminal
@@ -438,13 +438,13 @@ def test_folders_that_are_no_runs_are_refused(tmp_path, capsys):
 def test_an_event_log_goes_on_after_a_cut_line(tmp_path):
     path = tmp_path / "e.jsonl"
     log = EventLog(path)
-    log.add(Measured(1, 0.0, {}))
-    log.add(Measured(2, 0.0, {}))
+    log.add(Measurement(1, 0.0, {}))
+    log.add(Measurement(2, 0.0, {}))
     log.close()
     path.write_bytes(path.read_bytes()[:-5])
     log = EventLog(path)
     log.add(Resume(0))
-    log.add(Measured(1, 0.0, {}))
+    log.add(Measurement(1, 0.0, {}))
     log.close()
     assert [e.kind for e in read_events(path)] == ["measured", "resume", "measured"]
     assert [e.step for e in replay(path).measured] == [1]

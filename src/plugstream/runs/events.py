@@ -30,7 +30,7 @@ __all__ = [
     "EventLog",
     "Heartbeat",
     "Listener",
-    "Measured",
+    "Measurement",
     "Note",
     "Preview",
     "Resume",
@@ -38,7 +38,7 @@ __all__ = [
     "Stop",
     "TheoryTerms",
     "Views",
-    "Watched",
+    "WatchTotals",
     "checked_events",
     "read_events",
 ]
@@ -113,7 +113,7 @@ class Views(Event):
 
 
 @dataclass(frozen=True)
-class Measured(Event):
+class Measurement(Event):
     """What the monitors said at a step, after so many seconds of steps."""
 
     kind = "measured"
@@ -162,7 +162,7 @@ class Contradiction(Event):
 
 
 @dataclass(frozen=True)
-class Watched(Event):
+class WatchTotals(Event):
     """Before a checkpoint, how many steps were compared and the largest theta of them, so that a resume goes on."""
 
     kind = "watched"
@@ -223,11 +223,11 @@ _KINDS: dict[str, type[Event]] = {
         Start,
         Note,
         Views,
-        Measured,
+        Measurement,
         Resume,
         Stop,
         Contradiction,
-        Watched,
+        WatchTotals,
         TheoryTerms,
         Heartbeat,
         Preview,

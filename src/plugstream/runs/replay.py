@@ -11,14 +11,14 @@ from plugstream.runs.events import (
     Contradiction,
     Event,
     Heartbeat,
-    Measured,
+    Measurement,
     Preview,
     Resume,
     Start,
     Stop,
     TheoryTerms,
     Views,
-    Watched,
+    WatchTotals,
     checked_events,
 )
 
@@ -47,9 +47,9 @@ class History:
     heartbeat: Heartbeat | None = None
     preview: Preview | None = None
     views: list[Views] = field(default_factory=list)
-    measured: list[Measured] = field(default_factory=list)
+    measured: list[Measurement] = field(default_factory=list)
     contradictions: list[Contradiction] = field(default_factory=list)
-    watched: list[Watched] = field(default_factory=list)
+    watched: list[WatchTotals] = field(default_factory=list)
     terms: TheoryTerms | None = None
     step: int = 0
     last_step: int = -1
@@ -88,11 +88,11 @@ class History:
                 if self.views and event.step < self.views[-1].step:
                     self.last_step = event.step
                 self.views = [earlier for earlier in self.views if earlier.step <= event.step] + [event]
-            case Measured():
+            case Measurement():
                 self.measured.append(event)
             case Contradiction():
                 self.contradictions.append(event)
-            case Watched():
+            case WatchTotals():
                 self.watched.append(event)
             case TheoryTerms():
                 self.terms = event

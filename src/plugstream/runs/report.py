@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from plugstream.drawing import Panel, Shades, draw_images, figure_size, label_of
 from plugstream.files import write_whole
 from plugstream.image_space import ImageSpace
-from plugstream.runs.events import Measured
+from plugstream.runs.events import Measurement
 from plugstream.runs.watch import Theory
 
 __all__ = ["draw_report"]
@@ -30,7 +30,7 @@ def draw_report(
     result: NDArray[Any],
     backprojection: NDArray[Any] | None,
     truth: NDArray[Any] | None,
-    measured: Sequence[Measured],
+    measured: Sequence[Measurement],
     theory: Theory | None = None,
     arrivals: Sequence[tuple[int, int]] = (),
     formats: Sequence[str] = ("png",),
@@ -80,7 +80,7 @@ def draw_report(
         write_whole(path.with_suffix(f".{kind}"), [file.getvalue()])
 
 
-def _draw_curves(figure: Any, measured: Sequence[Measured], arrivals: Sequence[tuple[int, int]] = ()) -> None:
+def _draw_curves(figure: Any, measured: Sequence[Measurement], arrivals: Sequence[tuple[int, int]] = ()) -> None:
     names = [("relative_distance", "||x - P(x)||² relative to x⁰", True), ("snr", "SNR (dB)", False)]
     if not any("snr" in event.values for event in measured):
         names[1] = ("cost", "cost", True) if any("cost" in e.values for e in measured) else ("fidelity", "d(x)", True)

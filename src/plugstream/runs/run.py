@@ -30,7 +30,7 @@ from plugstream.progress import report
 from plugstream.quality import WINDOW
 from plugstream.recipes import check, make_algorithm, make_fidelity, make_model
 from plugstream.runs.checkpoints import Checkpoints, Saved
-from plugstream.runs.events import EventLog, Listener, Measured, Note, Resume, Start, Stop as StopEvent, Views
+from plugstream.runs.events import EventLog, Listener, Measurement, Note, Resume, Start, Stop as StopEvent, Views
 from plugstream.runs.folder import check_plain, lock, remove_unbegun, whole_folder, write_text
 from plugstream.runs.identity import files_read, identity, settings_identity
 from plugstream.runs.liveness import Heartbeats, this_process
@@ -356,7 +356,7 @@ class _Session:
             stepped, self.last, self.logged = self.last is None or self.last.state.k < k, progress, False
             if progress.measured:
                 values: dict[str, float | None] = {name: float(v) for name, v in progress.measured.items()}
-                log.add(Measured(k, round(progress.time, 4), values))
+                log.add(Measurement(k, round(progress.time, 4), values))
             self.logged = True
             if watch is not None:
                 watch.look(progress.state, measured=bool(progress.measured))

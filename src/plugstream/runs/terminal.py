@@ -9,7 +9,7 @@ import time
 from collections import deque
 from typing import TextIO
 
-from plugstream.runs.events import Event, Measured, Note, Start, Stop, Views
+from plugstream.runs.events import Event, Measurement, Note, Start, Stop, Views
 
 __all__ = ["Terminal"]
 
@@ -57,7 +57,7 @@ class Terminal:
                     more = ", and no more to come" if event.ended else ""
                     self._line(f"step {event.step}: {event.views} views{more}")
                 self._total = event.step + self._after if event.ended else 0
-            case Measured():
+            case Measurement():
                 self._last = event.values
                 if not self._live:
                     self._line("   ".join(long for long, _ in self._parts(event.step, event.time)))

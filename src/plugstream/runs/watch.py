@@ -1,8 +1,8 @@
 """Watch the theory while a run goes on: does each step do what it asks for, and what does Proposition 5 promise?
 
-Three events tell of it: `Contradiction` where a step contradicts nonexpansiveness, `Watched` before a checkpoint, so
-that a run which goes on from it tells of all its steps, and at the end `TheoryTerms`, what the bound needs, with the
-conditions of the proposition that do not hold.
+Three events tell of it: `Contradiction` where a step contradicts nonexpansiveness, `WatchTotals` before a checkpoint,
+so that a run which goes on from it tells of all its steps, and at the end `TheoryTerms`, what the bound needs, with
+the conditions of the proposition that do not hold.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from plugstream.certificates.pairs import error_of
 from plugstream.denoisers.base import Denoiser, Sigma, Wrapper
 from plugstream.errors import InputError
 from plugstream.monitors import Measure
-from plugstream.runs.events import Contradiction, EventLog, Note, TheoryTerms, Watched
+from plugstream.runs.events import Contradiction, EventLog, Note, TheoryTerms, WatchTotals
 from plugstream.runs.replay import History
 from plugstream.sampling import Announced
 from plugstream.settings import Settings
@@ -108,7 +108,7 @@ class Watch:
 
     def remember(self, step: int) -> None:
         """Write down what `restore` needs."""
-        self.log.add(Watched(step, self.steps, self.theta))
+        self.log.add(WatchTotals(step, self.steps, self.theta))
 
     def restore(self, history: History) -> None:
         """Be as the run was when it was saved at the step that its log says it goes on from.
