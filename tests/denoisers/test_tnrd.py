@@ -469,7 +469,7 @@ def test_wrong_input_is_refused_in_one_line() -> None:
     cases = [
         (picture(6, 40), 0.1, "at least 7 x 7"),
         (picture(40, 6), 0.1, "at least 7 x 7"),
-        (torch.zeros(9), 0.1, "at least 7 x 7"),
+        (torch.zeros(9), 0.1, "needs 2 axes"),
         (torch.zeros(9, 9, dtype=torch.int64), 0.1, "floating point"),
         (image, -0.1, "sigma must"),
         (image, math.nan, "sigma must"),
