@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -194,17 +195,17 @@ def test_a_killed_run_is_known_as_dead_and_a_live_one_as_running(scan, tmp_path,
     finally:
         os.kill(process.pid, signal.SIGKILL)
     deadline = time.monotonic() + 30
-    while Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z":
+    while is_running(folder, replay(log)):  # its threads end one by one; nobody has asked for its status yet
         assert time.monotonic() < deadline
         time.sleep(0.01)
-    assert is_running(folder, replay(log)) is False  # though nobody has asked for its status yet
     process.wait(30)
     history = replay(log)
     assert history.stop is None
     assert is_running(folder, history) is False
     assert main(["info", str(folder)]) == 0
     out = capsys.readouterr().out
-    assert f"(died at step {history.step}, its last sign of life was" in out
+    (step,) = re.findall(r"\(died at step (\d+), its last sign of life was", out)
+    assert int(step) >= history.step  # the newest checkpoint may be later than what the log tells of
     assert f"plugstream resume {folder}" in out
 
 

@@ -53,4 +53,4 @@ def prepare(stored: StoredScan, settings: Settings) -> Scan:
     try:
         return stored.load()
     except DamagedError as error:
-        raise InputError(f"{error}; to go on without damaged views, use --skip-damaged") from error
+        raise DamagedError(f"{error}; to go on without damaged views, use --skip-damaged") from error

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+from plugstream.runs.checkpoints import Checkpoints
 from plugstream.runs.liveness import is_running
 from plugstream.runs.replay import History, replay
 from plugstream.runs.results import title_of
@@ -33,11 +34,12 @@ def describe_run(folder: Path) -> dict[str, str]:
     kept = open_run(folder)
     settings = resolve(folder / "settings.toml", trust=True)  # nothing that it names is run
     history = replay(folder / "events.jsonl")
-    ended, step, beat = history.stop, history.step, history.heartbeat
+    ended, beat = history.stop, history.heartbeat
+    step = history.step if ended is not None else max(history.step, _saved_step(folder))
     running = is_running(folder, history)
     asked = settings.algorithm.iterations
     planned = f" of {asked}" if not settings.scan.follow else ""
-    rows = {"run": f"{folder} ({_state(running, history)})", "steps": f"{step}{planned}"}
+    rows = {"run": f"{folder} ({_state(running, history, step)})", "steps": f"{step}{planned}"}
     if ended is not None:
         rows["steps"] += f", in {ended.time:.1f} s ({ended.wall:.1f} s with measuring)"
         rows["ended"] = f"{ended.reason}; the image is that of step {ended.image_step}"
@@ -67,7 +69,7 @@ def describe_run(folder: Path) -> dict[str, str]:
     return rows
 
 
-def _state(running: bool | None, history: History) -> str:
+def _state(running: bool | None, history: History, step: int) -> str:
     stop = history.stop
     if running:
         return "running"
@@ -79,7 +81,14 @@ def _state(running: bool | None, history: History) -> str:
     if running is None:
         machine = history.start.machine.split(" ")[0]
         return f"begun on another machine or before a reboot, {machine}, and not ended; {sign}"
-    return f"died at step {history.step}, {sign}"
+    return f"died at step {step}, {sign}"
+
+
+def _saved_step(folder: Path) -> int:
+    """The step of the newest checkpoint, which may be later than what the log tells of; 0 where there is none."""
+    files = Checkpoints(folder / "checkpoints", {}).files()
+    digits = files[0].stem.removeprefix("step-") if files else ""
+    return int(digits) if digits.isdecimal() and len(digits) < 20 else 0
 
 
 def _ago(seconds: float) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from plugstream.errors import InputError
+from plugstream.errors import InputError, StorageError
 from plugstream.scans.door import Door, is_crowded
 from plugstream.scans.journal import Journal
 from plugstream.scans.keys import Gate, ServerKeys
@@ -104,7 +104,7 @@ class Receiver:
         try:
             self._socket.bind(address)
         except zmq.ZMQError as error:
-            raise InputError(f"cannot listen on {address}: {error.strerror}") from error
+            raise StorageError(f"cannot listen on {address}: {error.strerror}") from error
         self.address = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
         self._door.bound(self.address)
         self._poller = zmq.Poller()

@@ -69,11 +69,11 @@ def open_scan(path: str | Path, *, direct: bool | None = None) -> StoredScan:
             attributes = upgrade_attributes(attributes)
         return StoredScan(where, files, attributes, direct=direct)
     except InputError as error:
-        raise InputError(f"the scan {where} is damaged or contradicts itself: {error}") from error
+        raise DamagedError(f"the scan {where} is damaged or contradicts itself: {error}") from error
     except FileNotFoundError as error:
-        raise InputError(f"the scan {where} is damaged: {error.filename or 'a file'} is missing") from error
+        raise DamagedError(f"the scan {where} is damaged: {error.filename or 'a file'} is missing") from error
     except Exception as error:  # JSON of the wrong kind, and all that a distant store may raise
-        raise InputError(f"the scan {where} is damaged: {error!r}".splitlines()[0]) from error
+        raise DamagedError(f"the scan {where} is damaged: {error!r}".splitlines()[0]) from error
 
 
 class StoredScan:
