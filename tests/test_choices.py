@@ -174,3 +174,18 @@ def test_every_kind_is_listed_and_the_documents_have_its_table(plural, capsys):
     table = capsys.readouterr().out
     documents = Path(__file__).parents[1] / "docs" / "entries.md"
     assert table in documents.read_text(encoding="utf-8"), f"plugstream {plural} --markdown belongs into {documents}"
+
+
+def test_momentum_and_gradient_are_chosen_by_name_and_by_file(scan, tmp_path):
+    own = tmp_path / "own.py"
+    own.write_text(
+        "from plugstream import SVRG\n\n\ndef heavy():\n    return lambda k, q: 1.5\n\n\n"
+        "def often(seed):\n    return SVRG(0.5, seed)\n"
+    )
+    plain = reconstruct(scan, tmp_path / "plain")
+    heavy = reconstruct(scan, tmp_path / "heavy", "--momentum", f"{own}:heavy")
+    assert not np.array_equal(plain, heavy)
+    often = reconstruct(scan, tmp_path / "often", "--gradient", f"{own}:often", "--seed", "3")
+    assert np.array_equal(
+        often, reconstruct(scan, tmp_path / "svrg", "--gradient", "svrg", "--refresh", "0.5", "--seed", "3")
+    )

@@ -50,15 +50,15 @@ def test_what_is_written_is_read_back(tmp_path_factory, batch, sigma, picture, s
 
 def test_momentum_is_bounded_where_a_scan_is_followed_and_nothing_else_is_asked_for():
     follow = ("scan", "follow", True)
-    assert resolve().algorithm.momentum == "nesterov"
-    assert resolve(None, [follow]).algorithm.momentum == "bounded"
+    assert resolve().momentum.name == "nesterov"
+    assert resolve(None, [follow]).momentum.name == "bounded"
     for asked in ("nesterov", "none"):
-        assert resolve(None, [follow, ("algorithm", "momentum", asked)]).algorithm.momentum == asked
+        assert resolve(None, [follow, ("momentum", "name", asked)]).momentum.name == asked
 
 
 def test_none_is_nothing_only_where_that_can_be():
-    settings = resolve(None, [("algorithm", "momentum", "none"), ("denoiser", "low", "none")])
-    assert settings.algorithm.momentum == "none"
+    settings = resolve(None, [("momentum", "name", "none"), ("denoiser", "low", "none")])
+    assert settings.momentum.name == "none"
     assert settings.denoiser.low is None
 
 

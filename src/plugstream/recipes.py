@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from plugstream import loss_fidelity
-from plugstream.algorithms import ADMM, SAGA, SVRG, Estimator, Plain, ProximalGradient
+from plugstream.algorithms import ADMM, ProximalGradient
 from plugstream.capacity import check_memory
 from plugstream.denoisers import Denoiser
 from plugstream.denoisers.base import Wrapper
@@ -170,9 +170,9 @@ def check_settings(settings: Settings) -> None:
                 f"the sampler {settings.sampler.name} cannot take views that are still to come; follow with "
                 f"{', '.join(others[:-1])} or {others[-1]}"
             )
-        if settings.algorithm.name == "pgm" and settings.algorithm.gradient != "plain":
+        if a.name == "pgm" and not settings.gradient.entry.facts.get("grows", False):
             raise InputError(
-                f"{settings.algorithm.gradient} remembers the gradients of all views, so it cannot follow a scan that "
+                f"{settings.gradient.name} remembers the gradients of all views, so it cannot follow a scan that "
                 "grows; follow with --gradient plain"
             )
 
@@ -221,8 +221,6 @@ def _check_algorithm(settings: AlgorithmSettings) -> None:
             f"step_size {settings.step_size} and step_size_end {settings.step_size_end} must both be numbers or "
             "multiples of 1/L"
         )
-    if settings.refresh is not None and settings.gradient != "svrg":
-        raise InputError("refresh is for the gradient svrg; leave it out, or use --gradient svrg")
 
 
 def make_algorithm(settings: Settings, fidelity: DataFidelity) -> ProximalGradient | ADMM:
@@ -240,9 +238,13 @@ def make_algorithm(settings: Settings, fidelity: DataFidelity) -> ProximalGradie
     denoiser = make_denoiser(settings.denoiser)
     if a.name in ("admm", "hqs"):
         return ADMM(fidelity, denoiser, dual=a.name == "admm", **common)
-    gradients: dict[str, Estimator] = {"plain": Plain(), "saga": SAGA(), "svrg": SVRG(a.refresh, settings.sampler.seed)}
     return ProximalGradient(
-        fidelity, denoiser, momentum=a.momentum, gradient=gradients[a.gradient], restart=a.restart, **common
+        fidelity,
+        denoiser,
+        momentum=settings.momentum.build(),
+        gradient=settings.gradient.build(settings.sampler.seed),
+        restart=settings.momentum.restart,
+        **common,
     )
 
 

@@ -86,18 +86,6 @@ class AlgorithmSettings(_Section):
         description="let the step go to this value geometrically, as sigma",
         json_schema_extra=_short("step-end"),
     )
-    momentum: Literal["none", "nesterov", "chambolle-dossal", "bounded"] = Field(
-        "nesterov", description="the sequence q_k of pgm; bounded if it is not given and a scan is followed"
-    )
-    restart: Literal["none", "gradient", "residual"] = Field(
-        "none", description="forget the momentum of pgm where it leads away, judged by the last move or the residual"
-    )
-    gradient: Literal["plain", "saga", "svrg"] = Field(
-        "plain", description="of pgm: the mean over the batch, or with its variance reduced"
-    )
-    refresh: float | None = Field(
-        None, gt=0, le=1, description="probability of a full pass in a step of svrg; batch / views if not given"
-    )
     sigma: float | None = Field(None, ge=0, le=_LARGE, description="the denoiser's noise level, in the image's units")
     sigma_end: float | None = Field(None, ge=_SMALL, le=_LARGE, description="let sigma go to this value geometrically")
     sigma_steps: int | None = Field(
@@ -110,6 +98,31 @@ class AlgorithmSettings(_Section):
     iterations: int = Field(100, ge=1, le=_COUNT, description="number of steps")
     time_limit: float | None = Field(None, gt=0, description="stop after this many seconds")
     distance_limit: float | None = Field(None, gt=0, description="stop at this relative distance to a fixed point")
+
+
+class MomentumSettings(Choice):
+    """The sequence q_k of pgm."""
+
+    kind = "momentum"
+    name: str = Field(
+        "nesterov",
+        description="the sequence q_k of pgm; bounded if it is not given and a scan is followed",
+        json_schema_extra=_flag("momentum"),
+    )
+    restart: Literal["none", "gradient", "residual"] = Field(
+        "none", description="forget the momentum of pgm where it leads away, judged by the last move or the residual"
+    )
+
+
+class GradientSettings(Choice):
+    """The gradient of pgm over the views of a step."""
+
+    kind = "gradient"
+    name: str = Field(
+        "plain",
+        description="of pgm: the mean over the batch, or with its variance reduced",
+        json_schema_extra=_flag("gradient"),
+    )
 
 
 class SamplerSettings(Choice):
@@ -258,6 +271,12 @@ class Settings(_Section):
 
     simulate: SimulateSettings = SimulateSettings()
     algorithm: AlgorithmSettings = AlgorithmSettings()
+    momentum: Annotated[SerializeAsAny[MomentumSettings], validator(MomentumSettings)] = Field(
+        default_factory=MomentumSettings.of
+    )
+    gradient: Annotated[SerializeAsAny[GradientSettings], validator(GradientSettings)] = Field(
+        default_factory=GradientSettings.of
+    )
     sampler: Annotated[SerializeAsAny[SamplerSettings], validator(SamplerSettings)] = Field(
         default_factory=SamplerSettings.of
     )
@@ -420,8 +439,8 @@ def resolve(
                 )
     try:
         settings = Settings.model_validate(values)
-        if settings.scan.follow and "momentum" not in values.get("algorithm", {}):
-            values.setdefault("algorithm", {})["momentum"] = "bounded"
+        if settings.scan.follow and "name" not in values.get("momentum", {}):
+            values.setdefault("momentum", {})["name"] = "bounded"
             settings = Settings.model_validate(values)
         return consented(settings, from_file, file, trust=trust)
     except ValidationError as error:
@@ -495,7 +514,7 @@ def _check_name(section: str, key: str | None = None) -> None:
     if given in known or (key is None and section in Settings.model_fields):
         return
     choices = [*known, *Settings.model_fields] if key is None else [*known]
-    near = difflib.get_close_matches(given, choices, n=1, cutoff=0.5)
+    near = [f"{key}.name"] if f"{key}.name" in known else difflib.get_close_matches(given, choices, n=1, cutoff=0.5)
     if not near and key is not None:  # the key may be right and the section wrong
         near = [name for name in sorted(known) if name.split(".")[1] == key][:1]
     hint = f"; did you mean {near[0]!r}?" if near else f"; sections are {', '.join(Settings.model_fields)}"

@@ -55,8 +55,8 @@ def test_stopped_and_resumed_is_the_same_to_the_bit(scan, tmp_path, monkeypatch,
 def test_settings_become_the_algorithm(scan):
     fidelity = LeastSquares(BornModel(scan.geometry), scan.data)
 
-    def made(**values):
-        return make_algorithm(resolve(None, [("algorithm", k, v) for k, v in values.items()]), fidelity)
+    def made(*more, **values):
+        return make_algorithm(resolve(None, [*(("algorithm", k, v) for k, v in values.items()), *more]), fidelity)
 
     hqs = made(
         name="hqs", sigma=0.2, sigma_end=0.02, step_size="100/L", step_size_end="1/L", sigma_steps=5, iterations=50
@@ -68,14 +68,16 @@ def test_settings_become_the_algorithm(scan):
     assert pairs[:, 1] == pytest.approx([0.2, 0.2 * 0.1**0.5, 0.02, 0.02])
     numbers = made(sigma=0.2, step_size=4.0, step_size_end=1.0, iterations=3)
     assert numbers.step_size == Geometric(4.0, 1.0, 3)
-    assert made(sigma=1.0, gradient="svrg", refresh=0.25).gradient == SVRG(0.25)
+    svrg = ("gradient", "name", "svrg"), ("gradient", "refresh", 0.25)
+    assert made(*svrg, sigma=1.0).gradient == SVRG(0.25)
+    with pytest.raises(InputError, match=r"the gradient plain has no use for refresh; .* choose svrg"):
+        made(svrg[1], sigma=1.0)
 
 
 @pytest.mark.parametrize(
     ("values", "message"),
     [
         ({"step_size": "1/L", "step_size_end": 3.0}, "both be numbers or multiples"),
-        ({"refresh": 0.5}, "refresh is for the gradient svrg"),
         ({"step_size_end": "1/M"}, "cannot read the step"),
     ],
 )
@@ -87,6 +89,6 @@ def test_settings_that_do_not_go_together_are_refused(scan, values, message):
 
 @pytest.mark.parametrize("gradient", ["saga", "svrg"])
 def test_a_growing_scan_is_refused(scan, gradient):
-    given = [("algorithm", "sigma", 0.1), ("algorithm", "gradient", gradient), ("scan", "follow", True)]
+    given = [("algorithm", "sigma", 0.1), ("gradient", "name", gradient), ("scan", "follow", True)]
     with pytest.raises(InputError, match="cannot follow a scan that grows"):
         check(resolve(None, given), scan.geometry)

@@ -37,7 +37,7 @@ def load(shared_data):
 
 
 def settings(**more):
-    values = {"name": "pgm", "iterations": 30, "momentum": "nesterov", **more}
+    values = {"name": "pgm", "iterations": 30, **more}
     return resolve(None, [("algorithm", k, v) for k, v in values.items()] + [("sampler", "batch", 6)])
 
 

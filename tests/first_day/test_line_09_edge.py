@@ -25,7 +25,7 @@ def scan():
 
 
 def settings(**more):
-    values = {"name": "pgm", "iterations": 20, "momentum": "nesterov", **more}
+    values = {"name": "pgm", "iterations": 20, **more}
     return resolve(None, [("algorithm", k, v) for k, v in values.items()] + [("sampler", "batch", 4)])
 
 

@@ -13,7 +13,6 @@ from plugstream.settings import AlgorithmSettings, Settings, resolve
 
 DIFFERENT = {
     "name",  # which algorithm: in the library its class
-    "refresh",  # SVRG(probability)
     "step_size_end",  # Geometric(start, stop, steps)
     "sigma_end",
     "sigma_steps",
@@ -48,7 +47,7 @@ def test_both_flags_set_it(flag, capsys, scan):
 def test_none_is_none_on_both_sides(regression):
     words = ps.ProximalGradient(regression, ps.TV(), sigma=0.1, momentum="none", restart="none")
     nothing = ps.ProximalGradient(regression, ps.TV(), sigma=0.1, momentum=None, restart=None)
-    settings = resolve(None, [("algorithm", "momentum", "none"), ("algorithm", "sigma", 0.1)])
+    settings = resolve(None, [("momentum", "name", "none"), ("algorithm", "sigma", 0.1)])
     asked = make_algorithm(settings, regression)
     for algorithm in (words, nothing, asked):
         assert (algorithm.momentum, algorithm.restart) == ("none", "none")

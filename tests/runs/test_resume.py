@@ -17,7 +17,7 @@ from plugstream.cli import main
 from plugstream.errors import InputError
 from plugstream.monitors import Distance
 from plugstream.runs.events import read_events
-from small_run import RUN, same_run
+from small_run import RUN, same_run, with_all_views
 
 # Imports everything once and forks, so that a run begins in milliseconds and can be killed at any point of it; runs are
 # begun, killed and resumed until they are done, one after another, until there were enough kills.
@@ -101,6 +101,7 @@ def test_a_run_can_be_lengthened(scan, whole, tmp_path):
 )
 def test_every_algorithm_goes_on_to_the_bit(scan, tmp_path, flags):
     common = ["--sigma", "0.02", "--batch", "4", "--threads", "1", "--every", "4", *flags.split()]
+    common = with_all_views(common) if "--sampler all" in flags else common
     for name, iterations in (("whole", 12), ("run", 8)):  # both are measured at step 8
         words = ["reconstruct", str(scan), "--out", str(tmp_path / name), *common, "--iterations", str(iterations)]
         assert main(words) == 0

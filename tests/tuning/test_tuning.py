@@ -135,7 +135,7 @@ def small_scan():
 
 
 def _settings(**more):
-    values = {"name": "pgm", "iterations": 12, "momentum": "nesterov", **more}
+    values = {"name": "pgm", "iterations": 12, **more}
     return resolve(None, [("algorithm", k, v) for k, v in values.items()] + [("sampler", "batch", 4)])
 
 

@@ -29,7 +29,7 @@ __all__ = [
 ]
 
 TRUST_HELP = "run, unpickle and fetch what the files name: only where you trust whoever wrote them"
-RECONSTRUCTION = ("algorithm", "sampler", "denoiser", "loss", "monitor", "compute", "run")
+RECONSTRUCTION = ("algorithm", "momentum", "gradient", "sampler", "denoiser", "loss", "monitor", "compute", "run")
 
 
 def scan_place(text: str) -> str | Path:

@@ -10,7 +10,7 @@ from plugstream.cli.common import say, scan_place, settings_of, trust_flag
 from plugstream.errors import InputError, PlugstreamWarning
 from plugstream.text import shell_quote
 
-SECTIONS: tuple[str, ...] = ("algorithm", "sampler", "denoiser", "loss", "compute")
+SECTIONS: tuple[str, ...] = ("algorithm", "momentum", "gradient", "sampler", "denoiser", "loss", "compute")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -75,7 +75,7 @@ def run(parsed: argparse.Namespace) -> int:
     header = "\n".join([header, *(f"warning: {remark}" for remark in remarks)])
     write_whole(parsed.out, [to_toml(best, header).encode()])
     a = best.algorithm
-    say(f"sigma {a.sigma:.5g}, step {a.step_size}, momentum {a.momentum}: {score:.2f} dB by {plan.by}")
+    say(f"sigma {a.sigma:.5g}, step {a.step_size}, momentum {best.momentum.name}: {score:.2f} dB by {plan.by}")
     for remark in remarks:
         say(f"warning: {remark}")
     say(f"wrote {parsed.out}; use it with: {command}")

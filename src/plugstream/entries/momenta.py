@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 from plugstream.registry import Options, register
 
 __all__: list[str] = []
@@ -19,10 +16,8 @@ _HELP = {
 
 def _declare(name: str) -> None:
     @register("momentum", name, _HELP[name])
-    def build(options: Options) -> Callable[[Any, Any], Any]:
-        from plugstream.algorithms.pgm import MOMENTUM
-
-        return MOMENTUM[name]
+    def build(options: Options) -> str:
+        return name  # by which `ProximalGradient` knows it
 
 
 for _name in _HELP:

@@ -106,14 +106,15 @@ def _history(history: dict[str, Series]) -> str:
 
 def title_of(settings: Settings, left_out: str = "") -> str:
     """What a run does: algorithm, denoiser, and how many views a step, with what is left out of them."""
-    s, a = settings.sampler, settings.algorithm
+    s, a, momentum = settings.sampler, settings.algorithm, settings.momentum.name
+    gradient = Path(settings.gradient.name).name
     if a.name in ("admm", "hqs"):
         name = f"PnP-{a.name.upper()}"
     elif s.name in ("all", "fixed"):
-        name = "PnP-ISTA" if a.momentum == "none" else "PnP-FISTA"
+        name = "PnP-ISTA" if momentum == "none" else "PnP-FISTA"
     else:
-        name = f"PnP-{'SGD' if a.gradient == 'plain' else a.gradient.upper()}"
-        name += "" if a.momentum == "none" else ", accelerated"
+        name = f"PnP-{'SGD' if gradient == 'plain' else gradient.upper()}"
+        name += "" if momentum == "none" else ", accelerated"
     views = "all views" if s.name == "all" else f"{s.views or 'some'} views a step ({Path(s.name).name})"
     return f"{name}, {Path(settings.denoiser.name).name}, {views}{left_out}"
 

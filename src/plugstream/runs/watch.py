@@ -234,14 +234,14 @@ class Watch:
 
     def _unmet(self, result: Result[State]) -> list[str]:
         """The conditions of Proposition 5 that do not hold, or are not known to."""
-        a, s = self.settings.algorithm, self.settings.sampler
+        a, s, gradient = self.settings.algorithm, self.settings.sampler, self.settings.gradient.name
         gamma, _ = self.algorithm.parameters(1)
         tests = [
             (self.recorder.averaged is None, "the denoiser is not averaged by construction"),
             ("denoiser" in self.worst, "the denoiser is not nonexpansive"),
             (a.name != "pgm", f"the algorithm is {a.name}"),
-            (a.name == "pgm" and a.momentum != "none", "momentum"),
-            (a.name == "pgm" and getattr(a, "gradient", "plain") != "plain", f"{getattr(a, 'gradient', '')} gradients"),
+            (a.name == "pgm" and self.settings.momentum.name != "none", "momentum"),
+            (a.name == "pgm" and gradient != "plain", f"{gradient} gradients"),
             (s.name not in ("uniform", "all"), f"the sampler is {s.name}"),
             (gamma > (1 + 1e-6) / self.algorithm.fidelity.lipschitz_max, "the step is beyond 1/L"),
             (a.sigma_end is not None or getattr(a, "step_size_end", None) is not None, "sigma or the step changes"),

@@ -263,9 +263,13 @@ def _others(settings: Settings, over: Sequence[str]) -> list[dict[str, Any]]:
         step = settings.algorithm.step_size
         options["step_size"] = [_times(step, factor) for factor in _STEPS]
     if "momentum" in over and settings.algorithm.name == "pgm":
-        asked = settings.algorithm.momentum
+        asked = settings.momentum.name
         options["momentum"] = [asked, *(m for m in _MOMENTA if m != asked)]
     return [dict(zip(options, values, strict=True)) for values in itertools.product(*options.values())]
+
+
+def _setting(key: str, value: Any) -> tuple[str, str, Any]:
+    return ("momentum", "name", value) if key == "momentum" else ("algorithm", key, value)
 
 
 def _times(step: float | str, factor: float) -> float | str:
@@ -277,6 +281,6 @@ def _times(step: float | str, factor: float) -> float | str:
 
 
 def _with(settings: Settings, **changes: Any) -> Settings:
-    """The settings with some of the algorithm's changed, checked again."""
+    """The settings with some of what is searched changed, checked again."""
     values = [(section, key, value) for section, table in settings.model_dump().items() for key, value in table.items()]
-    return resolve(None, [*values, *(("algorithm", key, value) for key, value in changes.items())])
+    return resolve(None, [*values, *(_setting(key, value) for key, value in changes.items())])
