@@ -175,6 +175,7 @@ class ChunkReader:
     def __init__(self, files: Files, name: str, layout: Layout, marks: Marks | None = None) -> None:
         self.files, self.name, self.layout = files, name, layout
         self.marks = marks if layout.sharded else None
+        self._marked: set[int] = set()  # shards that are known to have marks, of those whose index is remembered
         self.unmarked: set[int] = set()  # shards that were found without marks
         self._indices: dict[int, NDArray[np.uint64]] = {}
 
@@ -207,9 +208,7 @@ class ChunkReader:
         indices = self._find(shards)
         for shard, chunks in shards.items():
             file, (places, wrong) = self._file(shard), indices[shard]
-            marked = self.marks is not None and places is not None and int(places[:, 0].min()) >= MARK
-            if not marked and places is not None:
-                self.unmarked.add(shard)
+            marked = places is not None and self._has_marks(shard, places)
             for number in sorted(chunks):
                 rows = chunks[number]
                 offset, size = (0, 0) if places is None else places[number].tolist()
@@ -217,7 +216,8 @@ class ChunkReader:
                     bad.update(dict.fromkeys(views[rows].tolist(), what))
                 else:
                     # A chunk of one view is read where it is wanted; one of several has a row of its own.
-                    pieces.append(Piece(file, offset, rows[0] if layout.chunk == 1 else len(pieces)))
+                    start = offset - MARK if marked else offset
+                    pieces.append(Piece(file, start, rows[0] if layout.chunk == 1 else len(pieces)))
                     wanted.append(rows)
                     firsts.append(shard * layout.shard + number * layout.chunk if marked else -1)
         count = len(views) if layout.chunk == 1 else len(pieces)
@@ -235,26 +235,33 @@ class ChunkReader:
             raise DamagedError(self.name, bad)
         return out
 
+    def _has_marks(self, shard: int, places: NDArray[np.uint64]) -> bool:
+        """Whether chunks of a shard carry marks: then it begins with one, and no chunk is where it begins."""
+        if shard in self._marked:
+            return True
+        marked = self.marks is not None and int(places[:, 0].min()) >= MARK
+        if not marked:
+            self.unmarked.add(shard)
+        elif shard in self._indices:
+            self._marked.add(shard)
+        return marked
+
     def _fill(self, pieces: list[Piece], firsts: list[int], out: NDArray[np.uint8]) -> list[str]:
         """Read pieces, and say what is wrong with each; a mark is read in one piece with its chunk."""
-        marked = [view >= 0 for view in firsts]
-        if self.marks is None or not any(marked):
+        if self.marks is None or max(firsts, default=-1) < 0:
             return self.files.read(pieces, out)
-        if not all(marked):  # some of its shards were written again by another program
+        if min(firsts) < 0:  # some of its shards were written again by another program
             said = [""] * len(pieces)
             for kind in (True, False):
-                numbers = [number for number, mark in enumerate(marked) if mark is kind]
+                numbers = [number for number, view in enumerate(firsts) if (view >= 0) is kind]
                 some = self._fill([pieces[n] for n in numbers], [firsts[n] for n in numbers], out)
                 for number, what in zip(numbers, some, strict=True):
                     said[number] = what
             return said
         edges = np.empty((len(pieces), MARK + CRC), dtype=np.uint8)
-        said = self.files.read([Piece(p.name, p.offset - MARK, p.row) for p in pieces], out, edges)
-        for number, (view, what) in enumerate(zip(firsts, said, strict=True)):
-            if not what:
-                edge = edges[number].tobytes()
-                said[number] = self.marks.fault(edge[:MARK], view, edge[MARK:])
-        return said
+        said = self.files.read(pieces, out, edges)
+        wrong = self.marks.faults(edges, firsts)
+        return [what or wrong.get(number, "") for number, what in enumerate(said)] if wrong else said
 
     def _file(self, shard: int) -> str:
         return f"{self.name}/{self.layout.file(shard)}"
