@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from plugstream.errors import InputError
@@ -70,15 +70,7 @@ class ImageSpace:
     @classmethod
     def of(cls, scan: Scan) -> ImageSpace:
         """The space of a scan's image; y is drawn upwards unless the scan's provenance says `"y_axis": "down"`."""
-        grid = scan.geometry.grid
-        (h, w), (x, y) = grid.shape, grid.center
-        return cls(
-            grid.shape,
-            spacing=(grid.pixel, grid.pixel),
-            origin=(y - h // 2 * grid.pixel, x - w // 2 * grid.pixel),
-            upwards=_y_axis(scan.provenance) != "down",
-            quantity="permittivity contrast",
-        )
+        return replace(scan.instrument.image, upwards=_y_axis(scan.provenance) != "down")
 
     def check_shape(self, shape: tuple[int, ...]) -> None:
         """Refuse an image to be drawn whose last two axes are not those of the space."""

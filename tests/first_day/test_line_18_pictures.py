@@ -13,6 +13,7 @@ import torch
 from PIL import Image
 
 import plugstream as ps
+from plugstream import Born2D, ring
 from plugstream.cli import main
 from plugstream.drawing import Panel, Shades, draw_images
 from plugstream.image_space import ImageSpace
@@ -23,7 +24,7 @@ GRID = ps.Grid((12, 9), pixel=0.2 / 64, center=(0.004, -0.002))
 
 
 def space(y: str) -> ImageSpace:
-    scan = SimpleNamespace(geometry=SimpleNamespace(grid=GRID), provenance={"y_axis": y})
+    scan = SimpleNamespace(instrument=Born2D(ring(4, 1.0), 0.03, GRID), provenance={"y_axis": y})
     return ImageSpace.of(scan)
 
 
@@ -133,7 +134,7 @@ def test_the_unit_suits_the_size(pixel, unit):
     [({}, "up"), ({"y_axis": "down"}, "down"), ({"instrument": {"y_axis": "down"}}, "down"), ({"y_axis": 3}, "up")],
 )
 def test_a_scan_says_which_way_y_points(provenance, y):
-    scan = SimpleNamespace(geometry=SimpleNamespace(grid=GRID), provenance=provenance)
+    scan = SimpleNamespace(instrument=Born2D(ring(4, 1.0), 0.03, GRID), provenance=provenance)
     assert ImageSpace.of(scan).upwards == (y == "up")
 
 
