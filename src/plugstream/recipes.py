@@ -66,11 +66,12 @@ def prepare_device(compute: ComputeSettings) -> tuple[torch.device, torch.dtype]
     return device, {"float32": torch.float32, "float64": torch.float64}[compute.dtype]
 
 
-def check_precision(compute: ComputeSettings, **values: float | None) -> None:
-    """Refuse numbers whose squares leave the range of single precision where that is asked for."""
-    if compute.dtype == "float64":
+def check_precision(settings: Settings, **values: float | None) -> None:
+    """Refuse numbers, and bounds of the image, whose squares leave the range of single precision, if that is used."""
+    if settings.compute.dtype == "float64":
         return
-    for name, value in values.items():
+    d = settings.denoiser
+    for name, value in {**values, "low": None if d.low == "auto" else d.low, "high": d.high}.items():
         if value is not None and value != 0 and not _SINGLE[0] <= abs(value) <= _SINGLE[1]:
             raise InputError(
                 f"{name} = {value:g} is beyond what float32 can compute with, {_SINGLE[0]:g} to {_SINGLE[1]:g}; use "
@@ -153,8 +154,7 @@ def check_settings(settings: Settings) -> None:
     a, d = settings.algorithm, settings.denoiser
     _check_algorithm(a)
     prepare_device(settings.compute)
-    low = d.low if isinstance(d.low, float) else None
-    check_precision(settings.compute, sigma=a.sigma, sigma_end=a.sigma_end, lam=a.lam, low=low, high=d.high)
+    check_precision(settings, sigma=a.sigma, sigma_end=a.sigma_end, lam=a.lam)
     make_denoiser(d)
     if settings.loss.name != "gaussian":
         if a.name in ("admm", "hqs"):

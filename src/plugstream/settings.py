@@ -192,6 +192,7 @@ class MonitorSettings(_Section):
     measured_views: int | None = Field(
         None,
         ge=1,
+        le=_COUNT,
         description="views to measure distance and cost on, evenly spaced; if not given all of a scan in memory or "
         "with --watch-theory, and up to 1000 of a larger one",
     )
@@ -356,7 +357,7 @@ def _annotation(section: str, key: str, names: Mapping[str, str] | None) -> Any:
 def parse_sigma(text: str, *, zero: bool) -> float:
     """A noise level that is no setting, such as 15/255; `zero` says whether it may be 0."""
     value = parse_value(text)
-    if type(value) not in (int, float) or not (0 <= value <= _LARGE) or not (zero or value > 0):
+    if type(value) not in (int, float) or not (_SMALL <= value <= _LARGE or (zero and value == 0)):
         raise InputError(f"sigma must be a number {'>= 0' if zero else '> 0'} such as 15/255, not {text}")
     return float(value)
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from plugstream.cli.common import say, settings_of
+from plugstream.cli.values import SEEDS, whole
 from plugstream.errors import InputError
 
 if TYPE_CHECKING:
@@ -33,9 +34,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What the command has besides settings."""
     parser.add_argument("--sigma", required=True, help="the noise level to certify it for, such as 15/255 or 0.06")
     parser.add_argument("--images", type=Path, metavar="FOLDER", help=f"pictures ({', '.join(_PICTURES)} if not given)")
-    parser.add_argument("--size", type=int, default=48, help="pixels a side to which pictures are brought (48)")
-    parser.add_argument("--products", type=int, default=36, help="products of the Jacobian in a search (36)")
-    parser.add_argument("--seed", type=int, default=0, help="of the noise and the directions (0)")
+    parser.add_argument("--size", type=whole(4096), default=48, help="pixels a side to which pictures are brought (48)")
+    parser.add_argument("--products", type=whole(10**9), default=36, help="products of the Jacobian in a search (36)")
+    parser.add_argument("--seed", type=whole(SEEDS), default=0, help="of the noise and the directions (0)")
     parser.add_argument(
         "--out", type=Path, help="the folder to make for certificate.json, .png, .txt and witnesses.npz"
     )
@@ -52,10 +53,11 @@ def run(parsed: argparse.Namespace) -> int:
 
     from plugstream.certificates import certify
     from plugstream.certificates.drawing import draw_certificate
-    from plugstream.recipes import prepare_device
+    from plugstream.recipes import check_precision, prepare_device
     from plugstream.runs.folder import free_folder, whole_folder
 
     device, dtype = prepare_device(settings.compute)
+    check_precision(settings, sigma=sigma)
     denoiser = _denoiser(settings, parsed.size)
     if parsed.size < denoiser.min_size:
         raise InputError(f"{settings.denoiser.name} needs at least {denoiser.min_size} pixels a side; use --size")

@@ -40,7 +40,7 @@ def run(parsed: argparse.Namespace) -> int:
     doubt = None if parsed.large_sigma else check_sigma(sigma, pixels, stored, parsed.sigma)
     if doubt is not None:
         say(f"warning: {doubt}; is it on their scale?")
-    check_precision(settings.compute, sigma=sigma)
+    check_precision(settings, sigma=sigma)
     write_picture(parsed.out, denoise_picture(pixels, denoiser, sigma, device=device, dtype=dtype), stored)
     say(f"wrote {parsed.out}")
     return 0

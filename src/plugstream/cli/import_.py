@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from plugstream.cli.common import say
+from plugstream.cli.values import number, whole
 from plugstream.errors import InputError, PlugstreamWarning
 
 SECTIONS: tuple[str, ...] = ()
@@ -21,11 +22,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", type=Path, help="the file to read")
     parser.add_argument("out", type=Path, nargs="?", help="the scan to make, usually named something.zarr")
     parser.add_argument(
-        "--frequency", type=float, metavar="GHZ", help="which of the file's frequencies to take, in GHz"
+        "--frequency", type=number(1e6), metavar="GHZ", help="which of the file's frequencies to take, in GHz"
     )
-    parser.add_argument("--size", type=int, help="pixels a side of the image to form (64 for fresnel)")
-    parser.add_argument("--width", type=float, help="width of the image (0.2 for fresnel)")
-    parser.add_argument("--wavelength", type=float, help="wavelength in vacuum, where the file does not tell")
+    parser.add_argument("--size", type=whole(65_536), help="pixels a side of the image to form (64 for fresnel)")
+    parser.add_argument("--width", type=number(), help="width of the image (0.2 for fresnel)")
+    parser.add_argument("--wavelength", type=number(), help="wavelength in vacuum, where the file does not tell")
     parser.add_argument(
         "--map",
         nargs="+",
@@ -41,6 +42,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(parsed: argparse.Namespace) -> int:
     """Make a scan from the file of another program or instrument."""
+    if parsed.file.exists() and not parsed.file.is_file():
+        raise InputError(f"{parsed.file} is not a file, but a folder, a pipe or a device")
     if parsed.kind == "fresnel":
         return _fresnel(parsed)
     from plugstream.scans.importers import import_hdf5, import_npz

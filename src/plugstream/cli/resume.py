@@ -8,6 +8,7 @@ from typing import Any
 
 from plugstream.cli.common import TRUST_HELP, reconstruct_scan, scan_place
 from plugstream.cli.reconstruct import prepare
+from plugstream.cli.values import whole
 from plugstream.errors import InputError
 
 SECTIONS: tuple[str, ...] = ()
@@ -16,7 +17,9 @@ SECTIONS: tuple[str, ...] = ()
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What the command has besides settings."""
     parser.add_argument("folder", type=Path, help="the folder of a run")
-    parser.add_argument("--iterations", type=int, help="steps in all, if there are to be more than were planned")
+    parser.add_argument(
+        "--iterations", type=whole(10**12), help="steps in all, if there are to be more than were planned"
+    )
     parser.add_argument("--scan", type=scan_place, help="where the scan lies, if it was moved")
     parser.add_argument("--skip-damaged", action="store_true", help="from now on leave damaged views out")
     parser.add_argument("--trust", action="store_true", help=TRUST_HELP)

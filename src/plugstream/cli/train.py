@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import shutil
 import sys
 import time
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from plugstream.cli.common import say
+from plugstream.cli.values import SEEDS, number, whole
 from plugstream.errors import InputError
 from plugstream.text import shell_join
 
@@ -24,18 +26,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("what", choices=["tnrd", "ridge"], help="the denoiser to train")
     parser.add_argument("images", type=Path, help="a folder of pictures")
     parser.add_argument("out", type=Path, help="the weights to write, ending in .safetensors")
-    parser.add_argument("--sigma", type=float, help="tnrd: the noise it is for, on the scale 0 .. 255")
+    parser.add_argument("--sigma", type=number(1e4), help="tnrd: the noise it is for, on the scale 0 .. 255")
     parser.add_argument(
-        "--steps", type=int, help="steps of Adam, for tnrd those of all stages together (ridge 2000, tnrd 6000)"
+        "--steps",
+        type=whole(10**9),
+        help="steps of Adam, for tnrd those of all stages together (ridge 2000, tnrd 6000)",
     )
-    parser.add_argument("--stage-steps", type=int, default=500, help="tnrd: steps of each stage alone (500)")
+    parser.add_argument("--stage-steps", type=whole(10**9), default=500, help="tnrd: steps of each stage alone (500)")
     parser.add_argument(
         "--start", type=Path, help="tnrd: a model of any noise level to start from, instead of by stages"
     )
-    parser.add_argument("--batch", type=int, help="patches a step (ridge 32, tnrd 16)")
-    parser.add_argument("--patch", type=int, help="pixels a side of a patch (ridge 64, tnrd 96)")
-    parser.add_argument("--rate", type=float, help="learning rate at the start (ridge 0.02, tnrd 0.02)")
-    parser.add_argument("--seed", type=int, default=0, help="of patches and noise (0)")
+    parser.add_argument("--batch", type=whole(65_536), help="patches a step (ridge 32, tnrd 16)")
+    parser.add_argument("--patch", type=whole(8192), help="pixels a side of a patch (ridge 64, tnrd 96)")
+    parser.add_argument("--rate", type=number(1e3), help="learning rate at the start (ridge 0.02, tnrd 0.02)")
+    parser.add_argument("--seed", type=whole(SEEDS, 0), default=0, help="of patches and noise (0)")
     parser.add_argument("--device", default="cpu", help="cpu, cuda or cuda:N (cpu)")
 
 
@@ -62,6 +66,7 @@ def run(parsed: argparse.Namespace) -> int:
         raise InputError(f"{parsed.out} exists already; remove it or choose another name")
     if not parsed.out.parent.is_dir():
         raise InputError(f"the folder {parsed.out.parent} does not exist; make it first")
+    from plugstream.capacity import check_memory
     from plugstream.recipes import prepare_device
     from plugstream.settings import ComputeSettings
     from plugstream.training.patches import Patches
@@ -70,11 +75,17 @@ def run(parsed: argparse.Namespace) -> int:
     if parsed.patch < least:
         raise InputError(f"--patch must be at least {least}, the size of a filter, not {parsed.patch}")
     prepare_device(ComputeSettings(device=parsed.device))
+    # Patches, their noise, and what the gradient keeps of the responses of tens of filters.
+    check_memory(400 * parsed.batch * parsed.patch**2, "a step of the training", "use a smaller --batch or --patch")
     patches = Patches.from_folder(parsed.images, parsed.patch, seed=parsed.seed, device=parsed.device)
     checkpoint = parsed.out.with_suffix(".checkpoint")
     say(f"training {parsed.what} on {len(patches.pictures)} pictures; {checkpoint} keeps what is done")
     try:
         _train(parsed, patches, checkpoint)
+    except InputError:
+        with contextlib.suppress(OSError):  # one that holds a checkpoint stays
+            checkpoint.rmdir()
+        raise
     except KeyboardInterrupt:
         say(f"stopped; the same command goes on from {checkpoint}")
         return 130

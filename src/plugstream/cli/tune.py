@@ -7,6 +7,7 @@ import warnings
 from pathlib import Path
 
 from plugstream.cli.common import say, scan_place, settings_of, trust_flag
+from plugstream.cli.values import number, whole
 from plugstream.errors import InputError, PlugstreamWarning
 from plugstream.text import shell_quote
 
@@ -21,15 +22,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--by", help="snr, held-out or discrepancy; snr where the scan has its truth, and held-out where not"
     )
     parser.add_argument("--over", default="sigma", help="what to search, of sigma,step_size,momentum (sigma)")
-    parser.add_argument("--sigma-low", type=float, default=5e-4, help="least sigma (0.0005)")
-    parser.add_argument("--sigma-high", type=float, default=0.1, help="largest sigma (0.1)")
-    parser.add_argument("--evaluations", type=int, default=12, help="reconstructions to find sigma with (12)")
+    parser.add_argument("--sigma-low", type=number(1e100), default=5e-4, help="least sigma (0.0005)")
+    parser.add_argument("--sigma-high", type=number(1e100), default=0.1, help="largest sigma (0.1)")
+    parser.add_argument("--evaluations", type=whole(10**6), default=12, help="reconstructions to find sigma with (12)")
     parser.add_argument(
-        "--widenings", type=int, default=4, help="how often to go beyond that range where the best is at its end (4)"
+        "--widenings",
+        type=whole(1000),
+        default=4,
+        help="how often to go beyond that range where the best is at its end (4)",
     )
-    parser.add_argument("--held", type=float, default=0.1, help="part of the views to judge by (0.1)")
+    parser.add_argument("--held", type=number(1.0), default=0.1, help="part of the views to judge by (0.1)")
     parser.add_argument(
-        "--noise", type=float, metavar="DB", help="input SNR of the data, for the discrepancy principle"
+        "--noise", type=number(1e3), metavar="DB", help="input SNR of the data, for the discrepancy principle"
     )
 
 
