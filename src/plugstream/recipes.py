@@ -25,7 +25,7 @@ from plugstream.progress import report
 from plugstream.registry import entries
 from plugstream.sampling import Sampler
 from plugstream.scans.geometry import BornGeometry, Grid
-from plugstream.schedules import Geometric, OverL, at, parse_step
+from plugstream.schedules import LONGEST_STEP, Geometric, OverL, at, parse_step
 from plugstream.settings import AlgorithmSettings, ComputeSettings, DenoiserSettings, SamplerSettings, Settings
 
 __all__ = [
@@ -212,8 +212,8 @@ def _check_algorithm(settings: AlgorithmSettings) -> None:
     for name, step in (("step_size", settings.step_size), ("step_size_end", settings.step_size_end)):
         if isinstance(step, str):
             parse_step(step)
-        elif step is not None and not step > 0:
-            raise InputError(f"{name} must be more than 0, not {step:g}; write a number, or a multiple of 1/L: 0.5/L")
+        elif step is not None and not 0 < step <= LONGEST_STEP:
+            raise InputError(f"{name} must be more than 0 and finite, not {step:g}; write a number, or 0.5/L")
     if settings.step_size_end is not None and isinstance(settings.step_size, str) != isinstance(
         settings.step_size_end, str
     ):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -56,6 +55,9 @@ def at(value: Number, k: int) -> float:
     return float(value(k) if callable(value) else value)
 
 
+LONGEST_STEP = 1e100
+"""Beyond this, a step or a multiple of 1/L is a slip, and products with it leave the range of numbers."""
+
 _STEP = re.compile(r"\s*(?P<a>[\d.eE+-]+)?\s*/\s*\(?\s*(?P<b>[\d.]+)?\s*\*?\s*L\s*\)?\s*")
 
 
@@ -68,6 +70,6 @@ def parse_step(text: str) -> OverL:
         multiple = float(match["a"] or 1) / float(match["b"] or 1)
     except (ValueError, ZeroDivisionError):
         raise InputError(f"cannot read the step {text!r}; write a number, or a multiple of 1/L such as 0.5/L") from None
-    if not 0 < multiple < math.inf:
+    if not 0 < multiple <= LONGEST_STEP:
         raise InputError(f"a step must be more than 0 and finite, not {text!r}; write a multiple of 1/L such as 0.5/L")
     return OverL(multiple)

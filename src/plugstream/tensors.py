@@ -47,7 +47,7 @@ def load_tensors(path: Path, wanted: str | None = None) -> tuple[dict[str, str],
     from safetensors import SafetensorError, safe_open
 
     try:
-        with safe_open(str(path), "pt") as opened:
+        with path.open("rb") as file, safe_open(_readable_name(path, file.fileno()), "pt") as opened:
             about = dict(opened.metadata() or {})
             tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118 - it is not a dict
     except (SafetensorError, OSError, ValueError, RuntimeError) as error:
@@ -60,6 +60,15 @@ def load_tensors(path: Path, wanted: str | None = None) -> tuple[dict[str, str],
     if said is not None and said != _digest(about, tensors):
         raise InputError("it fails its checksum, so it is damaged or was changed; get it anew")
     return about, tensors
+
+
+def _readable_name(path: Path, handle: int) -> str:
+    """A name of the file that safetensors takes, which needs one in UTF-8; else that of the open file."""
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        return f"/dev/fd/{handle}"
+    return str(path)
 
 
 def _digest(about: Mapping[str, str], tensors: Mapping[str, Tensor]) -> str:

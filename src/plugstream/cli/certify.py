@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from plugstream.cli.common import say, settings_of
 from plugstream.cli.values import SEEDS, whole
 from plugstream.errors import InputError
+from plugstream.text import printable
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -87,7 +88,7 @@ def _pictures(folder: Path | None, size: int) -> dict[str, Tensor]:
     files = sorted(file for file in folder.iterdir() if file.suffix.lower() in _KINDS)
     if not files:
         raise InputError(f"there is no picture in {folder}; PNG, TIFF, NPY and JPEG are read")
-    return {file.stem: load_picture(file, size) for file in files}
+    return {printable(file.stem): load_picture(file, size) for file in files}
 
 
 def _denoiser(settings: Settings, size: int) -> Denoiser:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from plugstream.cli.common import scan_place
+from plugstream.text import printable
 
 SECTIONS: tuple[str, ...] = ()
 
@@ -32,12 +33,12 @@ def run(parsed: argparse.Namespace) -> int:
 
     lines = describe_file(parsed.scan)
     if lines is not None:
-        print("\n".join([f"{parsed.scan}: {import_outlook(parsed.scan)}", *map(_plain, lines)]))
+        print("\n".join([printable(f"{parsed.scan}: {import_outlook(parsed.scan)}"), *map(_plain, lines)]))
         return 0
     scan = open_scan(parsed.scan)
     if scan.n_views == 0:
         state = "complete, but without views" if scan.complete else "still running, no views yet"
-        print(f"{'scan':<12}{scan.path} ({state}), {scan.instrument.name}")
+        print(f"{'scan':<12}{printable(scan.path)} ({state}), {scan.instrument.name}")
         return 0
     instrument = scan.instrument
     shape = " x ".join(map(str, instrument.data_shape)) or "1"
@@ -77,7 +78,7 @@ def _show(rows: dict[str, str]) -> None:
 
 def _plain(text: str, most: int = 300) -> str:
     """What a file says, fit for a terminal: in one line, not too long, and nothing that a terminal would obey."""
-    shown = "".join(c if c.isprintable() else "?" for c in text[: most + 1])
+    shown = printable(text[: most + 1])
     return shown if len(text) <= most else f"{shown[:most]}..."
 
 

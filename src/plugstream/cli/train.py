@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from plugstream.cli.common import say
 from plugstream.cli.values import SEEDS, number, whole
 from plugstream.errors import InputError
-from plugstream.text import shell_join
+from plugstream.text import printable, shell_join
 
 if TYPE_CHECKING:
     from plugstream.training.patches import Patches
@@ -99,7 +99,7 @@ def _train(parsed: argparse.Namespace, patches: Patches, checkpoint: Path) -> No
 
     common = {"batch": parsed.batch, "rate": parsed.rate, "device": parsed.device}
     card = {
-        "data": f"{len(patches.pictures)} pictures of {parsed.images.resolve().name}",
+        "data": f"{len(patches.pictures)} pictures of {printable(parsed.images.resolve().name)}",
         "command": shell_join(["plugstream", *sys.argv[1:]]),
         "seed": parsed.seed,
         "plugstream": __version__,

@@ -54,7 +54,7 @@ def run(parsed: argparse.Namespace) -> int:
 
     scan = open_scan(parsed.scan).load()
     plan = Plan(
-        by=parsed.by or ("held-out" if scan.truth is None else "snr"),
+        by=("held-out" if scan.truth is None else "snr") if parsed.by is None else parsed.by,
         over=tuple(name.strip() for name in parsed.over.split(",")),
         low=parsed.sigma_low,
         high=parsed.sigma_high,

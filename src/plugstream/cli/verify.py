@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from plugstream.cli.common import say, scan_place
+from plugstream.text import printable
 
 SECTIONS: tuple[str, ...] = ()
 
@@ -24,12 +25,12 @@ def run(parsed: argparse.Namespace) -> int:
         return 0
     bad = scan.damaged()
     for view, what in sorted(bad.items()):
-        print(f"view {view}: {what}")
+        print(f"view {view}: {printable(what)}")
     if bad:
         say(f"{len(bad)} of {scan.n_views} views of {scan.path} are damaged; --skip-damaged leaves them out")
         return 1
     unmarked = min(scan.unmarked, scan.n_views)
     count = "all" if unmarked == scan.n_views else f"{unmarked} of them"
     note = f"; {count} without marks, so that files that were swapped would not be noticed" if unmarked else ""
-    print(f"all {scan.n_views} views of {scan.path} are whole ({scan.nbytes / 1e6:.2f} MB){note}")
+    print(f"all {scan.n_views} views of {printable(scan.path)} are whole ({scan.nbytes / 1e6:.2f} MB){note}")
     return 0

@@ -16,6 +16,7 @@ from plugstream.registry import find
 from plugstream.scans.bounds import parse_json
 from plugstream.scans.chunks import Layout
 from plugstream.scans.places import crc32c
+from plugstream.text import printable
 
 __all__ = [
     "FORMAT",
@@ -108,7 +109,7 @@ def describe(instrument: Instrument, provenance: Mapping[str, Any], scan_id: str
             },
         },
         "conventions": dict(instrument.conventions),
-        "provenance": dict(provenance),
+        "provenance": _written(provenance),
     }
     attributes = json.loads(json.dumps(attributes))  # as it will be read: JSON turns a key that is a number into text
     return {**attributes, "crc32c": checksum(attributes)}
@@ -117,6 +118,17 @@ def describe(instrument: Instrument, provenance: Mapping[str, Any], scan_id: str
 def array_attributes(axes: tuple[Size, ...], unit: str, meaning: str) -> dict[str, Any]:
     """What an array tells of itself to whoever finds it."""
     return {"axes": list(axes), "unit": unit, "meaning": meaning}
+
+
+def _written(value: Any) -> Any:
+    """The value with texts that UTF-8 cannot write, as names of files may be, spelt so that it can."""
+    if isinstance(value, Mapping):
+        return {_written(key): _written(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_written(item) for item in value]
+    if isinstance(value, str) and any("\ud800" <= c <= "\udfff" for c in value):
+        return printable(value)
+    return value
 
 
 def find_instrument(attributes: Mapping[str, Any]) -> type[Instrument]:

@@ -1,0 +1,166 @@
+"""Every flag of every command with values that nobody means: one line, exit status 2, nothing left behind.
+
+What would take long (iterating, training, waiting for an instrument) is cut off where it begins, so that all that comes
+before it, which is where mistakes are to be found, is done for real.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from plugstream.cli import _COMMANDS, _add_settings, _module, _Parser, main
+from plugstream.errors import InputError
+from plugstream.scans.geometry import ring
+from small_run import SMALL
+
+VALUES = {
+    "empty": "",
+    "zero": "0",
+    "negative": "-1",
+    "nan": "nan",
+    "inf": "inf",
+    "huge": "1e308",
+    "tiny": "1e-308",
+    "31 bits": "2147483648",
+    "128 bits": str(2**128),
+    "5,000 digits": "9" * 5000,
+    "dashes": "--",
+    "none": "none",
+    "true": "true",
+    "deep": "[" * 3000,
+    "fraction": "1/0",
+    "step": "nan/L",
+    "long": "a" * 5000,
+    "control": "\x1b[31m\n\x07",
+    "not utf-8": "\udcff",
+    "null": "\0",
+    "device": "/dev/full",
+    "address": "s3://x/y",
+    "lines": "1\nvalue = 2",
+}
+
+
+class ReachedError(InputError):
+    """The work would begin here."""
+
+
+def reached(*arguments: Any, **keywords: Any) -> Any:
+    raise ReachedError("the work would begin here")
+
+
+CUTS = (
+    "plugstream.runs.run.solve",
+    "plugstream.tuning.scan.solve",
+    "plugstream.simulation.simulate",
+    "plugstream.denoising.denoise_picture",
+    "plugstream.certificates.certify",
+    "plugstream.cli.train._train",
+    "plugstream.experiments.setup.make_problem",
+    "plugstream.scans.receive.Receiver.run",
+)
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A scan, a run, a file to import, a picture and a folder of them."""
+    folder = tmp_path_factory.mktemp("fuzz")
+    assert main(["simulate", str(folder / "s.zarr"), *SMALL]) == 0
+    run = ["reconstruct", str(folder / "s.zarr"), "--sigma", "0.02", "--batch", "4", "--iterations", "2"]
+    assert main([*run, "--out", str(folder / "run")]) == 0
+    arrays = {"receivers": ring(5, 0.5), "transmitters": ring(4, 0.5), "data": np.ones((4, 5), dtype=np.complex64)}
+    np.savez(folder / "d.npz", **arrays, wavelength=0.03, size=16, width=0.1)
+    (folder / "pictures").mkdir()
+    for number in range(2):
+        pixels = np.random.default_rng(number).integers(0, 256, (32, 32)).astype(np.uint8)
+        Image.fromarray(pixels).save(folder / "pictures" / f"{number}.png")
+    return folder
+
+
+BASES: dict[str, list[str]] = {
+    "demo": ["--batch", "4", *SMALL],
+    "simulate": ["new.zarr", *SMALL],
+    "reconstruct": ["s.zarr", "--sigma", "0.02", "--batch", "4"],
+    "resume": ["run"],
+    "import": ["npz", "d.npz", "new.zarr"],
+    "acquire": ["new.zarr", "--listen", "tcp://127.0.0.1:*"],
+    "info": ["s.zarr"],
+    "verify": ["s.zarr"],
+    "denoise": ["pictures/0.png", "new.png", "--sigma", "0.05"],
+    "denoisers": [],
+    "train": ["ridge", "pictures", "new.safetensors", "--patch", "16"],
+    "tune": ["s.zarr", "--batch", "4"],
+    "reproduce": ["table1", "--quick", "--size", "32"],
+    "certify": ["--sigma", "0.1", "--images", "pictures", "--size", "16", "--denoiser", "tv"],
+}
+# Settings that another command tries as well, in the same way.
+SHARED = {"demo", "tune", "certify", "denoise"}
+
+
+def actions(command: str) -> Iterator[argparse.Action]:
+    parser, module = _Parser(prog="plugstream"), _module(command)
+    module.add_arguments(parser)
+    _add_settings(parser, () if command in SHARED else module.SECTIONS)
+    return (action for action in parser._actions if action.dest != "help")
+
+
+def cases(command: str) -> Iterator[tuple[str, list[str]]]:
+    base, position = BASES[command], 0
+    for action in actions(command):
+        for name, value in VALUES.items():
+            if action.option_strings:
+                yield f"{action.option_strings[-1]} {name}", [*base, f"{action.option_strings[-1]}={value}"]
+            elif position < len(base) and not value.startswith("-"):
+                yield f"{action.dest} {name}", [*base[:position], value, *base[position + 1 :]]
+        position += not action.option_strings
+
+
+def test_every_command_is_tried():
+    others = set(_COMMANDS) - set(BASES)
+    assert others <= {"keys"}, "give the new command a line in BASES"
+
+
+@pytest.mark.parametrize("command", BASES)
+def test_hostile_values(place, tmp_path, monkeypatch, capfd, command):
+    for cut in CUTS:
+        monkeypatch.setattr(cut, reached)
+    monkeypatch.chdir(tmp_path)
+    for path in place.iterdir():
+        if path.name != "run":
+            (tmp_path / path.name).symlink_to(path)
+    shutil.copytree(place / "run", tmp_path / "run")
+    before, count = listing(tmp_path), 0
+    for name, words in cases(command):
+        status = main([command, *words])
+        said = capfd.readouterr().err
+        what = f"{command} {name}: {status}, {said[-400:]!r}"
+        assert status in (0, 2), what
+        assert "Traceback" not in said, what
+        assert all(line.isprintable() and len(line) < 2600 for line in said.splitlines()), what
+        if status == 2:
+            assert said.splitlines()[-1].startswith("plugstream: "), what
+        if status == 2 and "the work would begin here" not in said:
+            assert listing(tmp_path) == before, what
+        restore(tmp_path, before)
+        count += 1
+    assert count > 15 or command == "denoisers"
+
+
+def listing(folder: Path) -> set[str]:
+    return {name for name in os.listdir(folder) if not name.startswith("new.checkpoint")}
+
+
+def restore(folder: Path, names: set[str]) -> None:
+    remove: Callable[[Path], Any]
+    for path in folder.iterdir():
+        if path.name not in names:
+            remove = shutil.rmtree if path.is_dir() else os.unlink
+            remove(path)
