@@ -35,7 +35,7 @@ def test_a_run_whose_standard_error_fails_ends_with_its_results(scan, tmp_path, 
     assert np.isfinite(np.load(tmp_path / "r" / "result.npy")).all()
     assert (tmp_path / "r" / "report.png").exists()
     log = (tmp_path / "r" / "events.jsonl").read_text()  # which did not get the number of the closed stream
-    assert all(line.startswith('{"event"') for line in log.splitlines())
+    assert all(line.startswith(('{"event"', '{"format"')) for line in log.splitlines())
 
 
 def test_output_that_cannot_be_written_is_told_in_one_line(scan):
@@ -96,7 +96,7 @@ def test_what_the_machine_lacks_is_told_with_what_to_do(monkeypatch, capsys, err
     def fail(parsed: object) -> int:
         raise error
 
-    monkeypatch.setattr("plugstream.cli.denoisers.run", fail)
+    monkeypatch.setattr("plugstream.cli.lists.run", fail)
     assert main(["denoisers"]) == 2
     said = capsys.readouterr().err
     assert words in said
@@ -107,7 +107,7 @@ def test_a_shortage_is_not_taken_for_damage(monkeypatch, capsys):
     def fail(parsed: object) -> int:
         raise InputError("the scan x is damaged") from OSError(24, "Too many open files")
 
-    monkeypatch.setattr("plugstream.cli.denoisers.run", fail)
+    monkeypatch.setattr("plugstream.cli.lists.run", fail)
     assert main(["denoisers"]) == 2
     assert "too many files are open" in capsys.readouterr().err
 
@@ -116,7 +116,7 @@ def test_a_bug_is_one_line_with_a_file_that_tells_more(monkeypatch, capsys, tmp_
     def fail(parsed: object) -> int:
         return {}["no such key"]
 
-    monkeypatch.setattr("plugstream.cli.denoisers.run", fail)
+    monkeypatch.setattr("plugstream.cli.lists.run", fail)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     monkeypatch.delenv("PLUGSTREAM_DEBUG", raising=False)
     assert main(["denoisers"]) == BUG

@@ -17,7 +17,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from plugstream.cli import _COMMANDS, _add_settings, _module, _Parser, main
+from plugstream.cli import _COMMANDS, _LISTS, _module, _Parser, main
+from plugstream.cli.flags import add_settings
 from plugstream.errors import InputError
 from plugstream.scans.geometry import ring
 from small_run import SMALL
@@ -95,7 +96,8 @@ BASES: dict[str, list[str]] = {
     "info": ["s.zarr"],
     "verify": ["s.zarr"],
     "denoise": ["pictures/0.png", "new.png", "--sigma", "0.05"],
-    "denoisers": [],
+    "keys": ["new"],
+    **{name: [] for name in _LISTS},
     "train": ["ridge", "pictures", "new.safetensors", "--patch", "16"],
     "tune": ["s.zarr", "--batch", "4"],
     "reproduce": ["table1", "--quick", "--size", "32"],
@@ -108,7 +110,8 @@ SHARED = {"demo", "tune", "certify", "denoise"}
 def actions(command: str) -> Iterator[argparse.Action]:
     parser, module = _Parser(prog="plugstream"), _module(command)
     module.add_arguments(parser)
-    _add_settings(parser, () if command in SHARED else module.SECTIONS)
+    sections = () if command in SHARED else module.SECTIONS
+    add_settings(parser, sections, [command, *BASES[command]], getattr(module, "PRESETS", ()))
     return (action for action in parser._actions if action.dest != "help")
 
 
@@ -124,12 +127,52 @@ def cases(command: str) -> Iterator[tuple[str, list[str]]]:
 
 
 def test_every_command_is_tried():
-    others = set(_COMMANDS) - set(BASES)
-    assert others <= {"keys"}, "give the new command a line in BASES"
+    assert set(_COMMANDS) == set(BASES), "give the new command a line in BASES"
 
 
 @pytest.mark.parametrize("command", BASES)
 def test_hostile_values(place, tmp_path, monkeypatch, capfd, command):
+    count = try_all(place, tmp_path, monkeypatch, capfd, command, cases(command))
+    assert count > 15
+
+
+@pytest.mark.parametrize(
+    "choice",
+    [
+        *(["--denoiser", name] for name in ("bm3d", "nlm", "tnrd", "ridge", "soft", "box")),
+        *(["--loss", name] for name in ("huber", "poisson", "amplitude")),
+        ["--gradient", "svrg"],
+        ["--algorithm", "admm"],
+        ["--sampler", "importance"],
+    ],
+    ids=lambda choice: choice[1],
+)
+def test_hostile_values_of_what_is_chosen(place, tmp_path, monkeypatch, capfd, choice):
+    """The flags that only this denoiser, loss or gradient has."""
+    base = set(flags_of([]))
+    new = [flag for flag in flags_of(choice) if flag not in base]
+    words = [*BASES["reconstruct"], *choice]
+    tried = [(f"{flag} {name}", [*words, f"{flag}={value}"]) for flag in new for name, value in VALUES.items()]
+    try_all(place, tmp_path, monkeypatch, capfd, "reconstruct", iter([("alone", words), *tried]))
+
+
+def flags_of(choice: list[str]) -> list[str]:
+    """The flags that 'reconstruct --help' shows with these words."""
+    parser, module = _Parser(prog="plugstream"), _module("reconstruct")
+    add_settings(parser, module.SECTIONS, ["reconstruct", "s.zarr", *choice], getattr(module, "PRESETS", ()))
+    shown = (action for action in parser._actions if action.help != argparse.SUPPRESS)
+    return [action.option_strings[-1] for action in shown if action.option_strings]
+
+
+def try_all(
+    place: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    command: str,
+    tried: Iterator[tuple[str, list[str]]],
+) -> int:
+    """Call the command with each list of words, and check what became of it; how many there were."""
     for cut in CUTS:
         monkeypatch.setattr(cut, reached)
     monkeypatch.chdir(tmp_path)
@@ -138,7 +181,7 @@ def test_hostile_values(place, tmp_path, monkeypatch, capfd, command):
             (tmp_path / path.name).symlink_to(path)
     shutil.copytree(place / "run", tmp_path / "run")
     before, count = listing(tmp_path), 0
-    for name, words in cases(command):
+    for name, words in tried:
         status = main([command, *words])
         said = capfd.readouterr().err
         what = f"{command} {name}: {status}, {said[-400:]!r}"
@@ -151,7 +194,7 @@ def test_hostile_values(place, tmp_path, monkeypatch, capfd, command):
             assert listing(tmp_path) == before, what
         restore(tmp_path, before)
         count += 1
-    assert count > 15 or command == "denoisers"
+    return count
 
 
 def listing(folder: Path) -> set[str]:

@@ -122,7 +122,7 @@ def test_a_run_json_of_the_wrong_kind_is_one_line(run, tmp_path, capsys, content
         ("views", "views", "12"), ("views", "views", 2**80), ("views", "views", True), ("views", "damaged", 3),
         ("views", "damaged", ["a"]), ("views", "damaged", [-1]), ("views", "damaged", None), ("views", "ended", "yes"),
         ("views", "lipschitz", "1"), ("views", "lipschitz", []), ("measured", "values", []), ("measured", "values", 1),
-        ("measured", "values", {"snr": "high"}), ("measured", "step", {}), ("start", "step", "x"),
+        ("measured", "values", {"snr": "high"}), ("measured", "step", {}), ("start", "iterations", "x"),
         ("stop", "step", "x"),
         ("stop", "reason", 1), ("stop", "failed", 1), ("views", "event", 1), ("views", "event", None),
     ],
@@ -136,7 +136,7 @@ def test_an_event_of_the_wrong_kind_is_one_line(run, tmp_path, capsys, kind, key
     writer = LineWriter(log, "the event log")
     for event in events:
         event.pop("check")
-        if event["event"] == kind:
+        if event.get("event") == kind:
             event[key] = value
         writer.add(event)
     writer.close()

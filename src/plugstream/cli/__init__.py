@@ -131,6 +131,7 @@ def _show_warning(message: Warning | str, category: type[Warning], *place: Any, 
 
 
 def _parse(arguments: list[str]) -> argparse.Namespace:
+    _check_words(arguments)
     parser = _Parser(
         prog="plugstream",
         description="Online plug-and-play image reconstruction: a few views per iteration, any denoiser as the prior.",
@@ -149,7 +150,6 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
             module = _module(name)
             module.add_arguments(command)
             add_settings(command, module.SECTIONS, arguments, getattr(module, "PRESETS", ()))
-    _check_words(arguments)
     parsed: argparse.Namespace = parser.parse_args(arguments)
     for value in vars(parsed).values():
         if isinstance(value, Path):

@@ -29,8 +29,10 @@ _FAST: dict[str, Any] = {**_OURS, "cpu": "native", "cuda": "Triton"}
 class SolverOptions(Options):
     """Of denoisers that iterate up to an accuracy."""
 
-    tol: float | None = Field(None, ge=0, description="guaranteed relative error; its own if not given")
-    max_iterations: int | None = Field(None, ge=1, description="limit on its iterations; its own if not given")
+    tol: float | None = Field(None, ge=0, le=1, description="guaranteed relative error; its own if not given")
+    max_iterations: int | None = Field(
+        None, ge=1, le=10**12, description="limit on its iterations; its own if not given"
+    )
 
     @property
     def accuracy(self) -> dict[str, Any]:
@@ -84,7 +86,7 @@ class NetworkOptions(Options):
 class DeepinvOptions(NetworkOptions):
     """Of deepinv's networks."""
 
-    channels: int = Field(1, description="1, or 3 for a network made for colour")
+    channels: int = Field(1, ge=1, le=4, description="1, or 3 for a network made for colour")
 
 
 class FileOptions(NetworkOptions):

@@ -15,14 +15,18 @@ __all__ = ["AmplitudeOptions", "HuberOptions", "PoissonOptions"]
 class HuberOptions(Options):
     """Of the Huber loss."""
 
-    delta: float = Field(1.0, gt=0, description="misfit beyond which a datum counts less, in the data's unit")
+    delta: float = Field(
+        1.0, ge=1e-100, le=1e100, description="misfit beyond which a datum counts less, in the data's unit"
+    )
 
 
 class PoissonOptions(Options):
     """Of the Poisson loss."""
 
-    background_counts: float = Field(0.0, ge=0, description="counts that are expected without the object")
-    floor: float = Field(1.0, gt=0, description="counts below which the logarithm is continued by its parabola")
+    background_counts: float = Field(0.0, ge=0, le=1e100, description="counts that are expected without the object")
+    floor: float = Field(
+        1.0, ge=1e-100, le=1e100, description="counts below which the logarithm is continued by its parabola"
+    )
 
 
 class AmplitudeOptions(Options):
