@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import threading
 import warnings
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from plugstream import BornGeometry, Grid, MemoryScan, open_scan
 from plugstream.cli import main
@@ -148,6 +150,38 @@ def test_a_writer_of_ones_own_is_refused_too(tmp_path):
         writer.append(np.ones((1, 8)), transmitters=np.array([[0.5, 0.0]]))
 
 
+def test_acquire_refuses_a_scan_that_cannot_be_and_goes_on_receiving(tmp_path):
+    """The sender is told why at once, and the next one, with the right unit, is taken."""
+    pytest.importorskip("zmq")
+    from plugstream.scans.receive import Receiver
+    from plugstream.scans.send import send_scan
+
+    geometries = [
+        BornGeometry.rings(Grid((16, 16), 0.01), wavelength, views=5, receivers=9, radius=0.5)
+        for wavelength in (30.0, 0.03)
+    ]
+    wrong, right = (MemoryScan(torch.ones(5, 9, dtype=torch.complex64), geometry) for geometry in geometries)
+    failures: list[BaseException] = []
+    with Receiver(tmp_path / "s.zarr", "tcp://127.0.0.1:*") as receiver:
+
+        def receive() -> None:
+            try:
+                receiver.run(timeout=30)
+            except BaseException as error:
+                failures.append(error)
+
+        thread = threading.Thread(target=receive, daemon=True)
+        thread.start()
+        with pytest.raises(InputError, match=r"3,000 pixels a wavelength"):
+            send_scan(wrong, receiver.address, timeout=10)
+        send_scan(right, receiver.address, timeout=10)
+        thread.join(timeout=30)
+        assert not thread.is_alive()
+    assert failures == []
+    assert receiver.counts["implausible"] == 1
+    assert open_scan(tmp_path / "s.zarr").n_views == 5
+
+
 def test_the_images_edge_is_inside_and_what_is_beside_it_is_not(tmp_path):
     """Pixel (i, j) of a 4 x 4 grid reaches from (j - 2.5) to (j - 1.5) pixels in x, so the image from -2.5 to 1.5."""
     grid = Grid((4, 4), 0.01)
@@ -166,8 +200,6 @@ def test_reconstruct_refuses_an_old_scan_that_makes_no_sense(tmp_path, capsys, m
     data = np.ones((5, 9), dtype=np.complex64)
     with monkeypatch.context() as patch:
         patch.setattr(Setup, "check_plausible", lambda *_: None)
-        import torch
-
         save_scan(MemoryScan(torch.from_numpy(data), geometry), tmp_path / "s.zarr")
     run = ["reconstruct", str(tmp_path / "s.zarr"), "--sigma", "0.02", "--batch", "2", "--out", str(tmp_path / "r")]
     assert main(run) == 2

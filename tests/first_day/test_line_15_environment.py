@@ -59,6 +59,21 @@ def test_limits_too_small_to_start_are_one_line(scan, tmp_path, limit):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_folder_that_is_gone_is_one_line(scan, tmp_path):
+    (tmp_path / "gone").mkdir()
+    done = shell(f'cd {tmp_path}/gone; rmdir ../gone; "$@"', "reconstruct", scan, *RUN)
+    assert done.returncode == 2
+    assert done.stderr.startswith("plugstream: the current folder cannot be found")
+    assert done.stderr.count("\n") == 1
+
+
+def test_settings_may_come_through_a_pipe(scan, tmp_path):
+    line = '"$@" --settings <(printf "[algorithm]\nsigma = 0.02\niterations = 1\n[sampler]\nbatch = 4\n")'
+    done = shell(line, "reconstruct", scan, "--out", tmp_path / "r")
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "r" / "result.npy").exists()
+
+
 def test_memory_that_runs_out_is_one_line(tmp_path, capfd):
     """In a process of its own, whose limit leaves room to start but not for the dense model."""
     code = (

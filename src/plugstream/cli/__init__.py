@@ -76,9 +76,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         warnings.simplefilter("always", PlugstreamWarning)
         warnings.showwarning = _once(_show_warning)
         try:
-            parsed = _parse(list(sys.argv[1:] if arguments is None else arguments))
             if arguments is None:
                 check_room_to_start()
+            parsed = _parse(list(sys.argv[1:] if arguments is None else arguments))
             plain = arguments is None and parsed.command not in _OWN_OUTPUT  # a call may have its output read
             since = _STARTED if arguments is None else None
             with keep_informed(f"{parsed.command}: loading the libraries", plain=plain, since=since):

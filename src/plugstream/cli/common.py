@@ -73,6 +73,8 @@ def simulate_scan(settings: Settings, path: Path | None, *, name: Path | None = 
     s = settings.simulate
     if path is not None and path.exists():
         raise InputError(f"{path} exists already; remove it or choose another name")
+    if path is not None and not path.parent.is_dir():
+        raise InputError(f"the folder {path.parent} does not exist; make it first")
     if path is not None:
         check_disk(path, 8 * s.views * s.receivers, f"a scan of {s.views:,} views of {s.receivers:,} receivers")
     geometry = make_geometry(settings)

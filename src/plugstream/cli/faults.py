@@ -26,6 +26,7 @@ BUG = 70  # EX_SOFTWARE of sysexits.h
 # Address space that Python, torch and what a small run needs were measured to take: 0.74 GB with one thread.
 _LEAST_MEMORY = 1_200_000_000
 _LEAST_FILES = 32
+_LEAST_STACK = 1 << 18
 _MEMORY_WORDS = (
     "can't allocate memory",
     "cannot allocate memory",
@@ -57,12 +58,17 @@ def explain(error: BaseException) -> tuple[str, int]:
 def check_room_to_start() -> None:
     """Refuse limits under which not even the libraries can be loaded; they would end with an abort of their own."""
     try:
+        os.getcwd()
+    except OSError as error:  # MKL would end the process for it
+        raise InputError(f"the current folder cannot be found: {error.strerror}; go to one that is there") from error
+    try:
         import resource
     except ImportError:  # not on this system
         return
     for kind, least, what, advice in (
         (resource.RLIMIT_AS, _LEAST_MEMORY, "virtual memory of a process", "ulimit -v unlimited"),
         (resource.RLIMIT_DATA, _LEAST_MEMORY // 2, "data of a process", "ulimit -d unlimited"),
+        (resource.RLIMIT_STACK, _LEAST_STACK, "stack of a process", "ulimit -s 8192"),
         (resource.RLIMIT_NOFILE, _LEAST_FILES, "open files of a process", "ulimit -n 1024"),
     ):
         limit = resource.getrlimit(kind)[0]

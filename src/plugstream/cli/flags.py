@@ -8,6 +8,7 @@ too, but hidden, so that they can be refused with the entry that they belong to.
 from __future__ import annotations
 
 import argparse
+import os
 import tomllib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -134,7 +135,9 @@ def _assigned(assignments: Iterable[str], path: str) -> list[str]:
 def _content(files: Sequence[str]) -> dict[str, Any]:
     from plugstream.files import read_small
 
+    if not files or not os.path.isfile(files[-1]):  # a pipe can be read once only
+        return {}
     try:
-        return tomllib.loads(read_small(Path(files[-1]))) if files else {}
+        return tomllib.loads(read_small(Path(files[-1])))
     except (OSError, ValueError, RecursionError):
         return {}

@@ -6,7 +6,6 @@ import argparse
 from pathlib import Path
 
 from plugstream.cli.common import say, settings_of, simulate_scan
-from plugstream.cli.values import number
 from plugstream.errors import InputError
 
 SECTIONS: tuple[str, ...] = ("simulate", "compute")
@@ -16,10 +15,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What the command has besides settings."""
     parser.add_argument("out", type=Path, nargs="?", help="the scan to make, usually named something.zarr")
     parser.add_argument("--stream", metavar="ADDRESS", help="send it to 'plugstream acquire' at tcp://HOST:PORT")
-    parser.add_argument(
-        "--rate", type=number(1e9), help="views a second to send; as fast as they are taken if not given"
-    )
-    parser.add_argument("--timeout", type=number(1e9), metavar="S", help="give up after S seconds of silence (30)")
+    parser.add_argument("--rate", type=float, help="views a second to send; as fast as they are taken if not given")
+    parser.add_argument("--timeout", type=float, metavar="S", help="give up after S seconds of silence (30)")
     parser.add_argument(
         "--key", type=Path, metavar="NAME.key", help="for a receiver with keys: a file of 'plugstream keys'"
     )

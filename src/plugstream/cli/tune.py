@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=4,
         help="how often to go beyond that range where the best is at its end (4)",
     )
-    parser.add_argument("--held", type=number(1.0), default=0.1, help="part of the views to judge by (0.1)")
+    parser.add_argument("--held", type=number(1e9), default=0.1, help="part of the views to judge by (0.1)")
     parser.add_argument(
         "--noise", type=number(1e3), metavar="DB", help="input SNR of the data, for the discrepancy principle"
     )

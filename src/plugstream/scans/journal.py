@@ -199,6 +199,10 @@ class Journal:
 
     def _create(self, name: Name, key: str, told: Announcement) -> None:
         instrument = told.instrument
+        try:  # here, so that what the writer itself refuses is an error of the disk
+            instrument.check_plausible()
+        except InputError as error:
+            raise RefusedError("implausible", str(error)) from error
         arrays = [getattr(instrument, array.name) for array in instrument.arrays]
         self._quota.check_disk(sum(array.nbytes for array in arrays if array is not None))
         sender = {"token_sha256": name.digest(), "key": key}

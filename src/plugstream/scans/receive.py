@@ -256,7 +256,7 @@ class Receiver:
     def _answer(self, peer: _Peer, refused: RefusedError) -> None:
         """Say why a message was not used; whoever does not know the scan is told nothing of it."""
         self.counts[refused.kind] += 1
-        if refused.kind in ("foreign", "quota"):
+        if refused.kind in ("foreign", "quota", "implausible"):  # which sending again does not change
             self._send(peer, "refuse", 0, str(refused))
         elif peer != self._owner:
             self._send(peer, "nak", 0, str(refused))
