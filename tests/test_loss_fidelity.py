@@ -90,14 +90,14 @@ def test_algorithms_reach_the_minimum_that_scipy_finds(loss: Loss, gradient: str
     options: dict[str, Any] = {"momentum": "nesterov"} if gradient == "plain" else {
         "gradient": gradient, "sampler": Uniform(2)
     }  # fmt: skip
-    result = solve(ProximalGradient(fidelity, Identity(), sigma=0.0, **options), iterations=1200)
+    result = solve(ProximalGradient(fidelity, Identity(), sigma=0.0, **options), iterations=3000)
 
     def function(x: np.ndarray) -> tuple[float, np.ndarray]:
         point = torch.from_numpy(x).reshape(SHAPE)
         return float(fidelity.value(point)), fidelity.gradient(point).flatten().numpy()
 
     best = optimize.minimize(function, np.zeros(6), jac=True, method="L-BFGS-B", options={"ftol": 1e-15, "gtol": 1e-12})
-    assert float(fidelity.value(result.image)) <= best.fun + 1e-4 * abs(best.fun)
+    assert float(fidelity.value(result.image)) <= best.fun + 1e-5 * abs(best.fun)
 
 
 def _nonlinear(data: Tensor | None = None) -> tuple[FunctionModel, Tensor]:
@@ -135,8 +135,8 @@ def test_a_step_is_found_where_no_constant_is_known(sampler: Any, gradient: str)
     fidelity = LeastSquares(model, model.forward(truth))
     options = {} if sampler is None else {"sampler": sampler}
     algorithm = ProximalGradient(fidelity, Identity(), sigma=0.0, gradient=gradient, **options)
-    result = solve(algorithm, iterations=600)
-    assert float(fidelity.value(result.image)) < 1e-4 * float(fidelity.value(torch.zeros_like(truth)))
+    result = solve(algorithm, iterations=4000)
+    assert float(norm(result.image - truth)) < 1e-3 * float(norm(truth))
     found = result.state.lipschitz
     assert found is not None
     assert algorithm.parameters(5, result.state)[0] == pytest.approx(1 / found)
