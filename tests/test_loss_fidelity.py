@@ -189,3 +189,34 @@ def test_derivatives_of_functions_of_complex_images() -> None:
     _, pullback = model.linearize(x)
     z = torch.randn(1, 6, dtype=torch.complex128)
     assert float(inner(model.derivative(x, v), z)) == pytest.approx(float(inner(v, pullback(z))))
+
+
+class _Source:
+    """Data that is read view by view, as a scan on a disk is."""
+
+    def __init__(self, data: Tensor) -> None:
+        self.data, self.n_views = data, len(data)
+
+    def read(self, views: Tensor | None = None) -> Tensor:
+        return self.data if views is None else self.data[views]
+
+
+def test_streamed_data_without_meaning_is_refused_when_it_is_read() -> None:
+    model = MatrixModel(_matrices(), SHAPE)
+    data = torch.ones(4, 9, dtype=torch.float64)
+    data[2] = -1
+    fidelity = LossFidelity(model, _Source(data), Poisson())
+    fidelity.gradient(torch.ones(SHAPE, dtype=torch.float64), [0, 1])
+    with pytest.raises(InputError, match="counts"):
+        fidelity.gradient(torch.ones(SHAPE, dtype=torch.float64), [2])
+
+
+def test_constants_follow_a_fidelity_that_grows() -> None:
+    matrices = [scale * a for scale, a in zip((1.0, 1.0, 1.0, 5.0), _matrices(), strict=True)]
+    data = torch.ones(4, 9, dtype=torch.float64)
+    data[3] = 9
+    few, all_views = (MatrixModel(matrices[:n], SHAPE) for n in (3, 4))
+    fidelity = LossFidelity(few, _Source(data), Poisson())
+    assert fidelity.lipschitz_max == pytest.approx(LossFidelity(few, data[:3], Poisson()).lipschitz_max)
+    fidelity.grow(all_views)
+    assert fidelity.lipschitz_max == pytest.approx(LossFidelity(all_views, data, Poisson()).lipschitz_max)

@@ -25,8 +25,7 @@ class LossFidelity(ModelFidelity):
     grad d_i(x) = J_i(x)^H loss'(H_i(x), y_i), with the real part of it where the image is real.
 
     d is convex where the loss is and the model is linear. Then L_i = c ||H_i||^2 with the loss's curvature c; for a
-    nonlinear model, or a loss without a bound, no L is known, and steps are found on the way (`ProximalGradient`).
-    There is no prox.
+    nonlinear model no L is known, and steps are found on the way (`ProximalGradient`). There is no prox.
 
     Arguments:
         model: the forward map of each view, its predictions real or complex.
@@ -55,8 +54,18 @@ class LossFidelity(ModelFidelity):
             lipschitz_tol=lipschitz_tol,
             lipschitz_most=lipschitz_most,
         )
-        if self._source is None:
-            self.loss.check(self._data)
+
+    def grow(self, model: Model, available: Tensor | None = None, *, lipschitz_max: float | None = None) -> None:
+        """As `ModelFidelity.grow`, for the norms of the model too; the curvature is asked of the new data."""
+        super().grow(model, available, lipschitz_max=lipschitz_max)
+        self._norms = LeastSquares(
+            model,
+            _Unread(model.n_views),
+            available=available,
+            lipschitz_tol=self._norms.lipschitz_tol,
+            lipschitz_most=self._norms.lipschitz_most,
+        )
+        self.__dict__.pop("curvature", None)
 
     @property
     def convex(self) -> bool:
@@ -68,7 +77,7 @@ class LossFidelity(ModelFidelity):
         self._check_batch(image)
         total = torch.zeros((), device=self.device, dtype=self.dtype.to_real())
         for some, w in self._parts(views, weights):
-            terms = self._restricted(self.loss.value(self.model.forward(image, some), self.data(some), some), some)
+            terms = self.model.restrict(self.loss.value(self.model.forward(image, some), self.data(some), some), some)
             total = total + (self._sums(terms) * w).sum(-1)
         return total
 
@@ -79,7 +88,7 @@ class LossFidelity(ModelFidelity):
         for some, w in self._parts(views, weights):
             prediction, pullback = self.model.linearize(image, some)
             slopes = self.loss.derivative(prediction, self.data(some), some)
-            parts.append(pullback(self._spread(w) * self._restricted(slopes, some)))
+            parts.append(pullback(self._spread(w) * self.model.restrict(slopes, some)))
         return functools.reduce(Tensor.add, parts)
 
     def gradient_change(
@@ -92,7 +101,7 @@ class LossFidelity(ModelFidelity):
         """loss'(new, y_i) - loss'(old, y_i) of these views: (..., B, *data_shape) twice to the same."""
         index, data = self._index(views), self.data(views)
         change = self.loss.derivative(new, data, index) - self.loss.derivative(old, data, index)
-        return self._restricted(change, index)
+        return self.model.restrict(change, index)
 
     def prox(
         self,
@@ -140,14 +149,11 @@ class LossFidelity(ModelFidelity):
         real = getattr(self.loss, "real_data", False)
         return self.model.data_dtype.to_real() if real else self.model.data_dtype
 
-    def _restricted(self, terms: Tensor, views: Tensor | None) -> Tensor:
-        """What is outside the model's masks counts for nothing."""
-        return self.model.restrict(terms, views)
-
-    def _sums(self, terms: Tensor) -> Tensor:
-        """The sum over each view's data: (..., B, *data_shape) to (..., B)."""
-        inside = len(self.model.data_shape)
-        return terms if inside == 0 else terms.flatten(terms.ndim - inside).sum(-1)
+    def _checked(self, data: Tensor, views: Tensor | None) -> Tensor:
+        """The data of these views, of which the loss refuses what it has no meaning for, wherever it is read from."""
+        checked = super()._checked(data, views)
+        self.loss.check(checked)
+        return checked
 
 
 DataFidelity = LeastSquares | LossFidelity

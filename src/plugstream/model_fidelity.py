@@ -215,9 +215,12 @@ class ModelFidelity:
 
     def _energies(self, data: Tensor) -> Tensor:
         """||z_i||^2 of each view: (..., B, *data_shape) to (..., B)."""
-        squares = data.abs().square()
+        return self._sums(data.abs().square())
+
+    def _sums(self, terms: Tensor) -> Tensor:
+        """The sum over each view's data: (..., B, *data_shape) to (..., B)."""
         inside = len(self.model.data_shape)
-        return squares if inside == 0 else squares.flatten(squares.ndim - inside).sum(-1)
+        return terms if inside == 0 else terms.flatten(terms.ndim - inside).sum(-1)
 
     def _index(self, views: Views) -> Tensor | None:
         """The views asked for, all that are available for None; None if that is every view of the model."""

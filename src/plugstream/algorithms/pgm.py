@@ -110,7 +110,7 @@ class ProximalGradient(PlugAndPlay):
 
     which holds for every batch B whose d_B has an L-Lipschitz gradient. The same views judge both sides, so the noise
     of the batch cancels. L never falls, so the step settles, and it is part of the state, so a resumed run goes on with
-    it. The test costs two values of d_B a step.
+    it. The test costs two values of d_B and a gradient a step.
 
     Arguments: those of `PlugAndPlay`, and
         momentum: a name ("none", "nesterov", "chambolle-dossal", "bounded") or a function from (k, q_{k-1}) to q_k.
