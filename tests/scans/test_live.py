@@ -180,7 +180,7 @@ def test_what_cannot_be_appended_is_refused_with_nothing_added(tmp_path):
     path = tmp_path / "scan.zarr"
     with pytest.raises(InputError, match="to begin one give its instrument"):
         ScanWriter(path)
-    for odd in (object(), float("inf"), "\ud800"):
+    for odd in (object(), float("inf")):
         with pytest.raises(InputError, match="cannot be written as JSON"):
             ScanWriter(path, setup(), provenance={"x": odd})
     assert not list(tmp_path.iterdir())

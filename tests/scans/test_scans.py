@@ -324,7 +324,7 @@ def test_info_tells_provenance_without_harm_to_the_terminal(scan, tmp_path, caps
     save_scan(MemoryScan(scan.data, scan.geometry, None, provenance), tmp_path / "s.zarr")
     assert main(["info", str(tmp_path / "s.zarr")]) == 0
     out = capsys.readouterr().out
-    assert "note a?[31mred?line, long xxx" in out
+    assert r"note a\x1b[31mred\nline, long xxx" in out
     assert "..., who Åse" in out
     assert len(out) < 2000
     assert open_scan(tmp_path / "s.zarr").provenance == provenance
