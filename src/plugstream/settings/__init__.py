@@ -1,0 +1,56 @@
+"""Every setting of the command line, described once: defaults, limits, help, flags, and how they are read and written.
+
+Settings come from the defaults of `sections`, then a TOML file, then flags and `--set section.key=value`, later ones
+winning. This package knows pydantic and nothing of torch, so that mistakes are found before anything slow is imported.
+"""
+
+from plugstream.settings.resolution import resolve, to_toml
+from plugstream.settings.sections import (
+    AlgorithmSettings,
+    ComputeSettings,
+    DenoiserSettings,
+    GradientSettings,
+    LossSettings,
+    MomentumSettings,
+    MonitorSettings,
+    RunSettings,
+    SamplerSettings,
+    ScanSettings,
+    Settings,
+    SimulateSettings,
+    with_low,
+)
+from plugstream.settings.values import (
+    all_leaves,
+    choice_of,
+    leaves,
+    parse_assignment,
+    parse_setting,
+    parse_sigma,
+    parse_value,
+)
+
+__all__ = [
+    "AlgorithmSettings",
+    "ComputeSettings",
+    "DenoiserSettings",
+    "GradientSettings",
+    "LossSettings",
+    "MomentumSettings",
+    "MonitorSettings",
+    "RunSettings",
+    "SamplerSettings",
+    "ScanSettings",
+    "Settings",
+    "SimulateSettings",
+    "all_leaves",
+    "choice_of",
+    "leaves",
+    "parse_assignment",
+    "parse_setting",
+    "parse_sigma",
+    "parse_value",
+    "resolve",
+    "to_toml",
+    "with_low",
+]

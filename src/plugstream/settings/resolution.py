@@ -1,0 +1,161 @@
+"""Settings as a whole: the defaults, a TOML file and what was typed, checked; and settings as TOML again."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import tomllib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, get_args
+
+from pydantic import ValidationError
+
+from plugstream.choices import Choice, is_marked, section_class
+from plugstream.consent import consented
+from plugstream.errors import InputError
+from plugstream.files import read_small
+from plugstream.registry import refuse_foreign
+from plugstream.settings.sections import Settings
+from plugstream.settings.values import all_leaves, choice_of, leaves
+
+__all__ = ["resolve", "to_toml"]
+
+
+def resolve(
+    file: Path | None = None,
+    assignments: Iterable[tuple[str, str, Any]] = (),
+    *,
+    presets: Iterable[tuple[str, str, Any]] = (),
+    trust: bool = False,
+) -> Settings:
+    """Defaults, then the TOML file, then the assignments (section, key, value), checked as a whole.
+
+    What the file asks to run or to unpickle is refused unless it is trusted (`plugstream.consent`); assignments are
+    what a person typed, and need no more consent.
+
+    `presets` are defaults of a command, for where there is no file, which says everything. Of them, and of the file
+    where another entry was typed than it names, the options that the chosen entry does not have are left out; any
+    other option that it does not have is refused.
+
+    The text "none" means nothing where a setting may be left out; TOML has no other word for it. A run that follows a
+    scan takes many steps with few views, for which momentum is bounded unless another one is asked for.
+    """
+    values: dict[str, dict[str, Any]] = {}
+    if file is not None:
+        try:
+            content = tomllib.loads(read_small(file))
+        except OSError as error:
+            raise InputError(f"cannot read the settings {file}: {error.strerror or error}") from error
+        except (ValueError, RecursionError) as error:  # also a number of thousands of digits, lists thousands deep
+            raise InputError(f"{file} is not TOML: {error}") from error
+        for section, table in content.items():
+            _check_name(section)
+            if not isinstance(table, Mapping):
+                raise InputError(f"{section!r} in {file} must be a section: write [{section}] and its keys below")
+            values[section] = dict(table)
+    from_file = {(section, key) for section, table in values.items() for key in table}
+    before = {section: table.get("name") for section, table in values.items()}
+    preset, typed = set(), set()
+    for section, key, value in presets if file is None else ():
+        values.setdefault(section, {})[key] = value
+        preset.add((section, key))
+    for section, key, value in assignments:
+        _check_name(section, key)
+        values.setdefault(section, {})[key] = value
+        from_file.discard((section, key))
+        preset.discard((section, key))
+        typed.add((section, key))
+    for section, table in values.items():
+        for key in table:
+            _check_name(section, key)
+        if (choice := choice_of(section)) is not None:
+            default = choice.model_fields["name"].default
+            overruled = (section, "name") in typed and table["name"] != (before.get(section) or default)
+            free = preset | from_file if overruled else preset
+            _settle_choice(section, choice, table, {key for s, key in free if s == section})
+        for key, value in table.items():
+            if value == "none" and _may_be_none(section, key, table.get("name")):
+                table[key] = None
+            if isinstance(value, str) and not _is_unicode(value):
+                raise InputError(
+                    f"setting {section}.{key} = {value!r} holds bytes that are not UTF-8, which cannot be written "
+                    "down; rename the file"
+                )
+    try:
+        settings = Settings.model_validate(values)
+        if settings.scan.follow and "name" not in values.get("momentum", {}):
+            values.setdefault("momentum", {})["name"] = "bounded"
+            settings = Settings.model_validate(values)
+        return consented(settings, from_file, file, trust=trust)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"][:2])
+        text = first["msg"].removeprefix("Value error, ")
+        reason = text[:1].lower() + text[1:]
+        raise InputError(f"setting {where} = {first['input']!r} cannot be used: {reason}") from None
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _settle_choice(section: str, choice: type[Choice], table: dict[str, Any], free: set[str]) -> None:
+    """Refuse an entry that is not there and options that it does not have, but leave out those that nobody asked for.
+
+    Arguments: table, of the section, changed in place; free, its keys that are defaults or meant for another entry.
+    """
+    name = table.get("name", choice.model_fields["name"].default)
+    try:
+        mine = section_class(choice, name).model_fields
+    except InputError as error:
+        raise InputError(f"setting {section}.name = {name!r} cannot be used: {error}") from None
+    for key in free - set(mine):
+        del table[key]
+    refuse_foreign(choice.kind, name, table, choice.model_fields)
+
+
+def _may_be_none(section: str, key: str, name: str | None) -> bool:
+    names = {} if name is None else {section: name}
+    return any(type(None) in get_args(info.annotation) for _, k, info in leaves([section], names) if k == key)
+
+
+def to_toml(settings: Settings, header: str = "") -> str:
+    """The settings as TOML that `resolve` reads back to the same; nothing is written as "none".
+
+    Consent to unpickle is a person's, and not written.
+    """
+    lines = [f"# {line}" for line in header.splitlines()]
+    for section, table in settings.model_dump().items():
+        lines += ["", f"[{section}]"]
+        names = {section: table.get("name", "")}
+        keys = [key for _, key, info in leaves([section], names) if not is_marked(info, "consent")]
+        lines += [f"{key} = {_toml_value(table[key])}" for key in keys]
+    return "\n".join(lines).lstrip("\n") + "\n"
+
+
+def _toml_value(value: Any) -> str:
+    if value is None:
+        return '"none"'
+    if isinstance(value, str):
+        # A JSON string is a TOML basic string, but for one character that JSON leaves as it is and TOML wants escaped.
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    return repr(value).lower() if isinstance(value, bool) else repr(value)
+
+
+def _check_name(section: str, key: str | None = None) -> None:
+    """Refuse a name that is not a setting, with the nearest one that is."""
+    known = {f"{s}.{k}" for s, k, _ in all_leaves(Settings.model_fields)}
+    given = section if key is None else f"{section}.{key}"
+    if given in known or (key is None and section in Settings.model_fields):
+        return
+    choices = [*known, *Settings.model_fields] if key is None else [*known]
+    near = [f"{key}.name"] if f"{key}.name" in known else difflib.get_close_matches(given, choices, n=1, cutoff=0.5)
+    if not near and key is not None:  # the key may be right and the section wrong
+        near = [name for name in sorted(known) if name.split(".")[1] == key][:1]
+    hint = f"; did you mean {near[0]!r}?" if near else f"; sections are {', '.join(Settings.model_fields)}"
+    raise InputError(f"there is no setting {given!r}{hint}")

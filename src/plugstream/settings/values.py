@@ -1,0 +1,113 @@
+"""Settings one by one: which there are, and how one is read from the command line."""
+
+from __future__ import annotations
+
+import itertools
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, get_args
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from plugstream.choices import Choice, every_field, fields_of
+from plugstream.errors import InputError
+from plugstream.settings.sections import LARGE, SMALL, Settings
+
+__all__ = [
+    "all_leaves",
+    "choice_of",
+    "leaves",
+    "parse_assignment",
+    "parse_setting",
+    "parse_sigma",
+    "parse_value",
+    "section_of",
+]
+
+
+def section_of(section: str) -> type[BaseModel]:
+    """The model of a section, of a choice what all its entries have in common."""
+    made = Settings.model_fields[section].annotation
+    assert isinstance(made, type)
+    assert issubclass(made, BaseModel)
+    return made
+
+
+def choice_of(section: str) -> type[Choice] | None:
+    """The model of a section that chooses an entry, None for others."""
+    made = section_of(section)
+    return made if issubclass(made, Choice) else None
+
+
+def leaves(sections: Iterable[str], names: Mapping[str, str] | None = None) -> Iterator[tuple[str, str, FieldInfo]]:
+    """(section, key, field) of every setting in these sections.
+
+    Arguments: names, of the entries that choice sections have; the default ones where they are not said.
+    """
+    for section in sections:
+        kind, choice = section_of(section), choice_of(section)
+        fields: Mapping[str, FieldInfo] = kind.model_fields
+        if choice is not None:
+            fields = fields_of(choice, (names or {}).get(section, kind.model_fields["name"].default))
+        for key, info in fields.items():
+            yield section, key, info
+
+
+def all_leaves(sections: Iterable[str]) -> Iterator[tuple[str, str, FieldInfo]]:
+    """(section, key, field) of every setting that any entry has in these sections."""
+    for section in sections:
+        choice = choice_of(section)
+        fields = section_of(section).model_fields.items() if choice is None else every_field(choice)
+        for key, info in fields:
+            yield section, key, info
+
+
+def parse_assignment(text: str, names: Mapping[str, str] | None = None) -> tuple[str, str, Any]:
+    """Read `section.key=value`; the value is TOML where it can be, and else it is text."""
+    path, equals, value = text.partition("=")
+    section, dot, key = path.strip().partition(".")
+    if not equals or not dot:
+        raise InputError(f"cannot read the setting {text!r}; write section.key=value, such as sampler.batch=10")
+    read = parse_value(value.strip())  # with quotes, as TOML has text, or without
+    if not isinstance(read, str) and section in Settings.model_fields:
+        read = parse_setting(section, key, value.strip(), names)
+    return section, key, read
+
+
+def parse_setting(section: str, key: str, text: str, names: Mapping[str, str] | None = None) -> Any:
+    """A setting from the command line; one that is a text, such as a file's name, stays as it was typed."""
+    kind = _annotation(section, key, names)
+    if kind is str or set(get_args(kind)) == {str, type(None)}:
+        return text
+    return parse_value(text)
+
+
+def _annotation(section: str, key: str, names: Mapping[str, str] | None) -> Any:
+    """The type of a setting: of the entry that is chosen, and else of the first that has it."""
+    fields = itertools.chain(leaves([section], names), all_leaves([section]))
+    return next((info.annotation for _, k, info in fields if k == key), None)
+
+
+def parse_sigma(text: str, *, zero: bool) -> float:
+    """A noise level that is no setting, such as 15/255; `zero` says whether it may be 0."""
+    value = parse_value(text)
+    if type(value) not in (int, float) or not (SMALL <= value <= LARGE or (zero and value == 0)):
+        raise InputError(f"sigma must be a number {'>= 0' if zero else '> 0'} such as 15/255, not {text}")
+    return float(value)
+
+
+def parse_value(text: str) -> Any:
+    """A value from the command line: TOML where it can be, a fraction such as 15/255, and else it is text."""
+    above, slash, below = text.partition("/")
+    try:
+        if slash:
+            return float(above) / float(below)
+    except (ValueError, ZeroDivisionError):
+        pass  # a step such as 1/L, or nonsense that is told where it is used
+    if not text.isprintable():  # more than one line of TOML, of which only the first would count
+        return text
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except (ValueError, RecursionError):  # not TOML, a number of thousands of digits, lists thousands deep
+        return text
