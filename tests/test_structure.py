@@ -16,7 +16,7 @@ ROOMS: list[list[str]] = [
     ["text", "progress"],
     ["errors"],
     ["bounded_json", "rows", "arrays", "files", "_native", "_graphs"],
-    ["capacity", "lines", "tensors", "linalg", "image_space", "grid", "registry", "schedules", "own_code"],
+    ["capacity", "lines", "tensors", "linalg", "image_space", "grid", "registry", "schedules", "own_code", "noise"],
     ["eigenvalue_bounds", "drawing", "quality", "runs.images", "runs.tags"],
     ["models", "denoisers", "sampling", "losses"],
     ["model_fidelity"],

@@ -45,6 +45,7 @@ _HOME = {
     "plugstream.instruments.born": ["Born2D"],
     "plugstream.models": ["BornModel", "FunctionModel", "MatrixModel", "Model", "ModelBase"],
     "plugstream.monitors": ["PSNR", "SNR", "SSIM", "Cost", "Distance", "snr"],
+    "plugstream.noise": ["add_noise"],
     "plugstream.quality": ["psnr", "ssim"],
     "plugstream.runs.images": ["load_picture", "save_image"],
     "plugstream.sampling": ["All", "Epochs", "Fixed", "Importance", "Shifted", "Uniform"],
@@ -65,7 +66,7 @@ _HOME = {
     "plugstream.scans.receive": ["Receiver"],
     "plugstream.scans.send": ["ScanSender", "send_scan"],
     "plugstream.schedules": ["Geometric", "OverL", "Power"],
-    "plugstream.simulation": ["add_noise", "simulate"],
+    "plugstream.simulation": ["simulate"],
     "plugstream.smooth_fidelity": ["SmoothFidelity"],
     "plugstream.solver": ["Progress", "Result", "Stop", "solve"],
     "plugstream.theory": ["fixed_point_distance", "fixed_point_map"],
@@ -139,6 +140,7 @@ if TYPE_CHECKING:  # the same names for type checkers and editors; a test keeps 
         Distance as Distance,
         snr as snr,
     )
+    from plugstream.noise import add_noise as add_noise
     from plugstream.quality import psnr as psnr, ssim as ssim
     from plugstream.runs.images import load_picture as load_picture, save_image as save_image
     from plugstream.sampling import (
@@ -170,7 +172,7 @@ if TYPE_CHECKING:  # the same names for type checkers and editors; a test keeps 
     from plugstream.scans.receive import Receiver as Receiver
     from plugstream.scans.send import ScanSender as ScanSender, send_scan as send_scan
     from plugstream.schedules import Geometric as Geometric, OverL as OverL, Power as Power
-    from plugstream.simulation import add_noise as add_noise, simulate as simulate
+    from plugstream.simulation import simulate as simulate
     from plugstream.smooth_fidelity import SmoothFidelity as SmoothFidelity
     from plugstream.solver import Progress as Progress, Result as Result, Stop as Stop, solve as solve
     from plugstream.theory import fixed_point_distance as fixed_point_distance, fixed_point_map as fixed_point_map

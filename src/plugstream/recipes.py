@@ -24,7 +24,7 @@ from plugstream.models.born_plausible import check_plausible
 from plugstream.progress import report
 from plugstream.registry import entries
 from plugstream.sampling import Sampler
-from plugstream.scans.geometry import BornGeometry, Grid
+from plugstream.scans.geometry import BornGeometry
 from plugstream.schedules import LONGEST_STEP, Geometric, OverL, at, parse_step
 from plugstream.settings import AlgorithmSettings, ComputeSettings, DenoiserSettings, SamplerSettings, Settings
 
@@ -35,7 +35,6 @@ __all__ = [
     "make_algorithm",
     "make_denoiser",
     "make_fidelity",
-    "make_geometry",
     "make_model",
     "make_sampler",
     "prepare_device",
@@ -43,8 +42,6 @@ __all__ = [
 
 
 _SINGLE = (1e-17, 1e17)  # a square of these, times what is summed, is within the range of single precision
-# What simulating takes at its peak for each measured value (the data and its noise in double precision) and position.
-_BYTES_A_VALUE, _BYTES_A_POINT = 80, 100
 
 
 def prepare_device(compute: ComputeSettings) -> tuple[torch.device, torch.dtype]:
@@ -77,34 +74,6 @@ def check_precision(settings: Settings, **values: float | None) -> None:
                 f"{name} = {value:g} is beyond what float32 can compute with, {_SINGLE[0]:g} to {_SINGLE[1]:g}; use "
                 "--dtype float64, or scale the data"
             )
-
-
-def make_geometry(settings: Settings) -> BornGeometry:
-    """The simulated experiment: transmitters and receivers on one circle; what could not fit into memory is refused."""
-    s = settings.simulate
-    values = s.views * s.receivers
-    check_memory(
-        _BYTES_A_VALUE * values + _BYTES_A_POINT * (s.views + s.receivers),
-        f"a scan of {s.views:,} views of {s.receivers:,} receivers",
-        "use fewer --views or --receivers",
-    )
-    if s.radius <= s.width / math.sqrt(2):
-        raise InputError(
-            f"a circle of radius {s.radius} m cuts the image, whose corners are at {s.width / math.sqrt(2):.4g} m; "
-            "use a larger radius or a smaller width"
-        )
-    grid = Grid((s.size, s.size), s.width / s.size)
-    geometry = BornGeometry.rings(
-        grid,
-        s.wavelength,
-        views=s.views,
-        receivers=s.receivers,
-        radius=s.radius,
-        arc=s.arc,
-        background=s.background,
-    )
-    check_plausible(geometry)
-    return geometry
 
 
 def make_model(geometry: BornGeometry, compute: ComputeSettings) -> BornModel:

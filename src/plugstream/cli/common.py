@@ -12,14 +12,15 @@ from plugstream.errors import InputError
 from plugstream.text import printable, shell_quote
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
+    from plugstream.instruments.base import Experiment
+    from plugstream.registry import Options
     from plugstream.scans import Scan
     from plugstream.settings import Settings
 
 __all__ = [
     "RECONSTRUCTION",
     "TRUST_HELP",
+    "make_experiment",
     "reconstruct_scan",
     "say",
     "scan_place",
@@ -54,34 +55,48 @@ def trust_flag(settings: Settings, source: str | Path | None = None) -> str:
     return f" {TRUST}" if needs_trust(settings) or isinstance(source, str) else ""
 
 
-def _picture(settings: Settings) -> Tensor:
-    """The picture to simulate a scan of, as a contrast."""
-    from plugstream.runs.images import load_picture
+def make_experiment(settings: Settings) -> tuple[Experiment, Options]:
+    """The experiment to simulate, and the options that it was made from; what no experiment can be is refused."""
+    from plugstream.registry import find
 
-    return settings.simulate.contrast * load_picture(settings.simulate.picture, settings.simulate.size)
+    kind: Any = find("instrument", "born-2d").build
+    options = kind.simulation(**settings.simulate.model_dump())
+    experiment: Experiment = kind.simulate_views(options)
+    experiment.instrument.check_plausible()
+    experiment.instrument.check_plausible(experiment.columns)
+    return experiment, options
 
 
 def simulate_scan(settings: Settings, path: Path | None, *, name: Path | None = None) -> Scan:
     """Simulate a scan, and write it if there is a path; `name` is what the path is called in messages."""
-    from plugstream.capacity import check_disk
-    from plugstream.models.born_plausible import warn_if_implausible
-    from plugstream.recipes import make_geometry, make_model
-    from plugstream.runs.images import picture_y_axis
-    from plugstream.scans import save_scan
-    from plugstream.simulation import simulate
+    import math
 
-    s = settings.simulate
+    import numpy as np
+
+    from plugstream.capacity import check_disk
+    from plugstream.recipes import prepare_device
+    from plugstream.scans import save_scan
+    from plugstream.simulation import measure
+
     if path is not None and path.exists():
         raise InputError(f"{path} exists already; remove it or choose another name")
     if path is not None and not path.parent.is_dir():
         raise InputError(f"the folder {path.parent} does not exist; make it first")
+    experiment, options = make_experiment(settings)
+    instrument, views = experiment.instrument, experiment.n_views
+    what = f"{views} views of {instrument.view_text}"
     if path is not None:
-        check_disk(path, 8 * s.views * s.receivers, f"a scan of {s.views:,} views of {s.receivers:,} receivers")
-    geometry = make_geometry(settings)
-    warn_if_implausible(geometry)
-    model, image = make_model(geometry, settings.compute), _picture(settings)
-    say(f"simulating {s.views} views of {s.receivers} receivers of {s.picture}, {s.size} x {s.size}, at {s.snr:g} dB")
-    scan = simulate(model, image, snr=s.snr, seed=s.seed, y_axis=picture_y_axis(s.picture))
+        size = np.dtype(instrument.data.dtypes[0]).itemsize
+        check_disk(path, size * views * math.prod(instrument.data_shape), f"a scan of {what}")
+    instrument.warn_if_implausible()
+    instrument.warn_if_implausible(experiment.columns)
+    device, dtype = prepare_device(settings.compute)
+    chosen: Any = instrument.model_options
+    asked = chosen(method=settings.compute.method, eps=settings.compute.eps)
+    instrument.check_model(experiment.columns, views, asked, device=device, dtype=dtype)
+    model = instrument.build_model(experiment.columns, views, asked, device=device, dtype=dtype)
+    say(f"simulating {what}" + (f" of {experiment.summary}" if experiment.summary else ""))
+    scan = measure(experiment, model, options)
     if path is not None:
         save_scan(scan, path)
         say(f"wrote {name or path}")

@@ -5,7 +5,14 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from plugstream.cli.common import RECONSTRUCTION, reconstruct_scan, settings_of, simulate_scan, trust_flag
+from plugstream.cli.common import (
+    RECONSTRUCTION,
+    make_experiment,
+    reconstruct_scan,
+    settings_of,
+    simulate_scan,
+    trust_flag,
+)
 from plugstream.errors import InputError, is_refusal
 from plugstream.text import shell_quote
 
@@ -22,13 +29,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(parsed: argparse.Namespace) -> int:
     """Simulate a scan of a picture and reconstruct it online."""
     settings = settings_of(parsed, PRESETS)
-    from plugstream.recipes import check, make_geometry
+    from plugstream.instruments._parts import geometry_of
+    from plugstream.recipes import check
     from plugstream.runs.folder import free_folder, remove_unbegun, whole_folder
     from plugstream.runs.identity import absolute
     from plugstream.runs.run import write_down
 
     settings = absolute(settings)
-    check(settings, make_geometry(settings))
+    experiment, _ = make_experiment(settings)
+    check(settings, geometry_of(experiment.instrument, experiment.columns))
     folder = parsed.out or free_folder("plugstream-demo")
     place = folder / "scan.zarr"
     again = f"plugstream demo --settings {shell_quote(folder / 'settings.toml')}{trust_flag(settings)}"

@@ -13,8 +13,12 @@ from plugstream.rows import Rows
 __all__ = ["geometry_of", "instrument_parts"]
 
 
-def instrument_parts(value: Instrument | BornGeometry) -> tuple[Instrument, dict[str, Rows]]:
-    """The instrument, and the columns of its views, of which an instrument alone has none."""
+def instrument_parts(value: Any) -> tuple[Instrument, dict[str, Rows]]:
+    """The instrument, and the columns of its views, of which an instrument alone has none.
+
+    Arguments: value, an instrument, a geometry, or a model that has one.
+    """
+    value = getattr(value, "geometry", value) if not isinstance(value, Instrument) else value
     if isinstance(value, Instrument):
         return value, {}
     if not isinstance(value, BornGeometry):

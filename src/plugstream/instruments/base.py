@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from plugstream.errors import InputError
-from plugstream.registry import Options
+from plugstream.registry import Options, register
 from plugstream.rows import Rows
 
 if TYPE_CHECKING:
@@ -20,7 +20,18 @@ if TYPE_CHECKING:
     from plugstream.image_space import ImageSpace
     from plugstream.models.base import Model
 
-__all__ = ["Attribute", "Column", "Columns", "Data", "FixedArray", "Instrument", "Rows", "resolve_shape"]
+__all__ = [
+    "Attribute",
+    "Column",
+    "Columns",
+    "Data",
+    "Experiment",
+    "FixedArray",
+    "Instrument",
+    "Rows",
+    "declare",
+    "resolve_shape",
+]
 
 Size = str | int
 """A size of an array: a number, or the name of an axis whose size the instrument knows."""
@@ -154,8 +165,10 @@ class Instrument(ABC):
         """Warn of what hardly any experiment is; as `check_plausible`."""
         return
 
-    def check_model(self, options: Any, *, device: torch.device, dtype: torch.dtype) -> None:
-        """Refuse model options that cannot be used, before a model is built."""
+    def check_model(
+        self, columns: Columns, n_views: int, options: Any = None, *, device: torch.device, dtype: torch.dtype
+    ) -> None:
+        """Refuse a model that cannot be built, or would not fit into memory, before it is built; as `build_model`."""
         return
 
     def describe(self, columns: Columns, n_views: int) -> dict[str, str]:
@@ -163,13 +176,20 @@ class Instrument(ABC):
         return {}
 
     @classmethod
-    def simulated(cls, options: Any) -> tuple[Self, dict[str, NDArray[Any]], NDArray[Any]]:
-        """The experiment that `simulate` makes: the instrument, the columns of its views, and the true image."""
+    def simulate_views(cls, options: Any) -> Experiment:
+        """The experiment that `simulate` makes of the options of `simulation`; what cannot be is refused here."""
         raise InputError(f"{cls.name} has no simulation; import a scan, or acquire one")
 
-    def noisy(self, clean: torch.Tensor, columns: Columns, options: Any) -> torch.Tensor:
-        """The measurements with the noise that the options of `simulation` ask for, in a dtype of `data`."""
-        raise InputError(f"{self.name} has no simulation; import a scan, or acquire one")
+    def add_noise(self, clean: torch.Tensor, columns: Columns, options: Any) -> torch.Tensor:
+        """The measurements with the noise that the options of `simulation` ask for, in a dtype of `data`.
+
+        Arguments: clean, what the model predicts, (views, *data_shape), on the CPU. Without noise if not overridden,
+        and rounded where data is integers.
+        """
+        import torch
+
+        dtype = getattr(torch, self.data.dtypes[0])
+        return clean.to(dtype) if dtype.is_floating_point or dtype.is_complex else clean.round().to(dtype)
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -187,6 +207,15 @@ class Instrument(ABC):
     def data_shape(self) -> tuple[int, ...]:
         """The shape of one view's data."""
         return resolve_shape(self.data.shape, self.sizes)
+
+    @property
+    def view_text(self) -> str:
+        """What the data of a view is, in words: "360 receivers"."""
+        pairs = zip(self.data.shape, self.data_shape, strict=True)
+        axes = [
+            f"{size} {axis}{'s' if size != 1 else ''}" if isinstance(axis, str) else str(size) for axis, size in pairs
+        ]
+        return " x ".join(axes) or "one number"
 
     def column(self, name: str) -> Column:
         """The declaration of a column."""
@@ -228,11 +257,35 @@ class Instrument(ABC):
         """The first array or attribute in which two instruments differ, "" if they are the same."""
         if type(self) is not type(other):
             return "instrument"
-        for field in fields(self):  # type: ignore[arg-type]
-            mine, theirs = getattr(self, field.name), getattr(other, field.name)
+        for part in fields(self):  # type: ignore[arg-type]
+            mine, theirs = getattr(self, part.name), getattr(other, part.name)
             if not (np.array_equal(mine, theirs) if isinstance(mine, np.ndarray) else mine == theirs):
-                return field.name
+                return part.name
         return ""
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A simulated experiment, before its image is measured.
+
+    Arguments: instrument; columns of its views, by name; n_views; truth, the image that is measured; provenance, what
+    the scan says of it; summary, a few words for whoever waits.
+    """
+
+    instrument: Instrument
+    columns: Mapping[str, NDArray[Any]]
+    n_views: int
+    truth: NDArray[Any]
+    provenance: Mapping[str, Any] = field(default_factory=dict)
+    summary: str = ""
+
+
+Declared = TypeVar("Declared", bound=type[Instrument])
+
+
+def declare(cls: Declared) -> Declared:
+    """Make an instrument known by its name: a decorator, above `@dataclass`."""
+    return register("instrument", cls.name, cls.help, options=cls.model_options)(cls)
 
 
 def resolve_shape(shape: Iterable[Size], sizes: Mapping[str, int]) -> tuple[int, ...]:

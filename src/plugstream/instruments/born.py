@@ -8,24 +8,35 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
+from plugstream.capacity import check_memory
+from plugstream.errors import InputError
 from plugstream.grid import Grid, Points
 from plugstream.image_space import ImageSpace
-from plugstream.instruments.base import Attribute, Column, Columns, Data, FixedArray, Instrument
-from plugstream.models.born_geometry import BornGeometry
+from plugstream.instruments.base import (
+    Attribute,
+    Column,
+    Columns,
+    Data,
+    Experiment,
+    FixedArray,
+    Instrument,
+    declare,
+)
+from plugstream.models.born_geometry import BornGeometry, ring
 from plugstream.models.born_plausible import (
     check_plausible,
     check_transmitters,
     warn_if_implausible,
     warn_of_transmitters,
 )
-from plugstream.registry import Field, Options, register
+from plugstream.registry import Field, Options
 
 if TYPE_CHECKING:
     import torch
 
     from plugstream.models.base import Model
 
-__all__ = ["Born2D", "BornOptions"]
+__all__ = ["Born2D", "BornOptions", "BornSimulation"]
 
 
 class BornOptions(Options):
@@ -39,7 +50,33 @@ class BornOptions(Options):
     )
 
 
-@register("instrument", "born-2d", "2D diffraction tomography, first Born approximation", options=BornOptions)
+# Nothing that is measured or computed here comes near these; beyond them squares and products leave the range of double
+# precision, and counters that of 64 bits.
+_LARGE, _SMALL = 1e100, 1e-100  # of images
+_LONG, _SHORT = 1e15, 1e-15  # of lengths, in metres
+_COUNT = 10**12
+# What simulating takes at its peak for each measured value (the data and its noise in double precision) and position.
+_BYTES_A_VALUE, _BYTES_A_POINT = 80, 100
+
+
+class BornSimulation(Options):
+    """The scan that `simulate` and `demo` make; lengths are in metres. The defaults are the paper's experiment."""
+
+    picture: str = Field("camera", description="a picture file, or the name of a scikit-image picture")
+    size: int = Field(256, ge=8, le=8192, description="pixels a side")
+    width: float = Field(0.18, ge=_SHORT, le=_LONG, description="width of the image")
+    contrast: float = Field(1.0, ge=_SMALL, le=_LARGE, description="permittivity contrast that white stands for")
+    wavelength: float = Field(6 * 0.18 / 256, ge=_SHORT, le=_LONG, description="wavelength in vacuum")
+    background: float = Field(1.0, ge=_SHORT, le=_LONG, description="relative permittivity around the object")
+    views: int = Field(60, ge=1, le=_COUNT, description="number of transmitters")
+    receivers: int = Field(360, ge=1, le=_COUNT, description="number of receivers")
+    radius: float = Field(1.6, ge=_SHORT, le=_LONG, description="radius of the circle of transmitters and receivers")
+    arc: float = Field(360.0, gt=0, le=360, description="degrees that they cover")
+    snr: float = Field(40.0, ge=-200, le=400, description="input SNR in dB", json_schema_extra={"flag": "input-snr"})
+    seed: int = Field(0, ge=0, le=2**63 - 1, description="seed of the noise", json_schema_extra={"flag": "noise-seed"})
+
+
+@declare
 @dataclass(frozen=True, eq=False)
 class Born2D(Instrument):
     """What is known of a scattering experiment before its first view: all of a `BornGeometry` but the illuminations.
@@ -93,6 +130,7 @@ class Born2D(Instrument):
         "pixels": "row i, column j at x = xc + (j - W // 2) pixel, y = yc + (i - H // 2) pixel",
     }
     model_options: ClassVar[type[Options]] = BornOptions
+    simulation: ClassVar[type[Options]] = BornSimulation
 
     def __post_init__(self) -> None:
         checked = self.geometry(plane_waves=np.array([[1.0, 0.0]]))
@@ -166,6 +204,19 @@ class Born2D(Instrument):
             "model": f"{'dense' if choice.expansion is None else 'fast'} on a CPU: {choice.reason}",
         }
 
+    def check_model(
+        self, columns: Columns, n_views: int, options: Any = None, *, device: torch.device, dtype: torch.dtype
+    ) -> None:
+        """Refuse a model that could not be built, or would not fit into memory."""
+        from plugstream.models.born import choose_method
+
+        asked = options or BornOptions()
+        choice = choose_method(self.geometry(**columns), method=asked.method, eps=asked.eps, device=device, dtype=dtype)
+        if device.type == "cpu":
+            name = "dense" if choice.expansion is None else "fast"
+            advice = "use a smaller image" + (", or --method fast" if asked.method == "dense" else "")
+            check_memory(choice.held, f"the {name} model", advice)
+
     def build_model(
         self,
         columns: Columns,
@@ -184,6 +235,42 @@ class Born2D(Instrument):
             return previous.grown(geometry)
         chosen = options or BornOptions()
         return BornModel(geometry, method=chosen.method, eps=chosen.eps, device=device, dtype=dtype)
+
+    @classmethod
+    def simulate_views(cls, options: BornSimulation) -> Experiment:
+        """A picture as contrast, with transmitters and receivers on one circle about it."""
+        from plugstream.runs.images import load_picture, picture_y_axis
+
+        s = options
+        check_memory(
+            _BYTES_A_VALUE * s.views * s.receivers + _BYTES_A_POINT * (s.views + s.receivers),
+            f"a scan of {s.views:,} views of {s.receivers:,} receivers",
+            "use fewer --views or --receivers",
+        )
+        if s.radius <= s.width / math.sqrt(2):
+            raise InputError(
+                f"a circle of radius {s.radius} m cuts the image, whose corners are at {s.width / math.sqrt(2):.4g} m; "
+                "use a larger radius or a smaller width"
+            )
+        ring_of = {"radius": s.radius, "arc": s.arc}
+        instrument = cls(
+            ring(s.receivers, **ring_of), s.wavelength, Grid((s.size, s.size), s.width / s.size), s.background
+        )
+        columns = {"transmitters": ring(s.views, **ring_of)}
+        truth = (s.contrast * load_picture(s.picture, s.size)).numpy()
+        provenance = {"snr_db": s.snr, "seed": s.seed, "y_axis": picture_y_axis(s.picture)}
+        summary = f"{s.picture}, {s.size} x {s.size}, at {s.snr:g} dB"
+        return Experiment(instrument, columns, s.views, truth, provenance, summary)
+
+    def add_noise(self, clean: torch.Tensor, columns: Columns, options: BornSimulation) -> torch.Tensor:
+        """Complex white Gaussian noise at exactly the input SNR that is asked for."""
+        import torch
+
+        from plugstream.noise import add_noise
+
+        mask = columns.get("mask")
+        recorded = None if mask is None else torch.from_numpy(mask[:])
+        return add_noise(clean, options.snr, seed=options.seed, mask=recorded).to(torch.complex64)
 
 
 def _range(points: Points) -> str:

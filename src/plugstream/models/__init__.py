@@ -1,8 +1,29 @@
-"""Forward models: what each view measures of an image. One file a model, all of them a `Model`."""
+"""Forward models: what each view measures of an image. One file a model, all of them a `Model`.
 
-from plugstream.models.base import Model, ModelBase
-from plugstream.models.born import BornModel
-from plugstream.models.function import FunctionModel
-from plugstream.models.matrix import MatrixModel
+They are imported when first used, since instruments, which know no torch, have their geometries from here.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from plugstream.models.base import Model, ModelBase
+    from plugstream.models.born import BornModel
+    from plugstream.models.function import FunctionModel
+    from plugstream.models.matrix import MatrixModel
 
 __all__ = ["BornModel", "FunctionModel", "MatrixModel", "Model", "ModelBase"]
+
+_HOME = {
+    "Model": "base",
+    "ModelBase": "base",
+    "BornModel": "born",
+    "FunctionModel": "function",
+    "MatrixModel": "matrix",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'plugstream.models' has no attribute {name!r}")
+    return getattr(import_module(f"plugstream.models.{_HOME[name]}"), name)

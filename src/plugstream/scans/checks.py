@@ -144,13 +144,8 @@ def check_agreement(shape: tuple[int, ...], instrument: Instrument, views: int) 
     """Refuse data of another shape than the instrument's views have."""
     want = instrument.data_shape
     if shape != (views, *want):
-        axes = [
-            f"{size} {axis}{'s' if size != 1 else ''}" if isinstance(axis, str) else str(size)
-            for axis, size in zip(instrument.data.shape, want, strict=True)
-        ]
-        each = " x ".join(axes) or "one number"
         raise InputError(
-            f"the scan's data has shape {shape}, but its geometry has {views} views of {each}; "
+            f"the scan's data has shape {shape}, but its geometry has {views} views of {instrument.view_text}; "
             f"it must be {(views, *want)}"
         )
 
