@@ -218,5 +218,6 @@ def test_constants_follow_a_fidelity_that_grows() -> None:
     few, all_views = (MatrixModel(matrices[:n], SHAPE) for n in (3, 4))
     fidelity = LossFidelity(few, _Source(data), Poisson())
     assert fidelity.lipschitz_max == pytest.approx(LossFidelity(few, data[:3], Poisson()).lipschitz_max)
-    fidelity.grow(all_views)
-    assert fidelity.lipschitz_max == pytest.approx(LossFidelity(all_views, data, Poisson()).lipschitz_max)
+    grown = fidelity.with_views(all_views)
+    assert fidelity.available == 3
+    assert grown.lipschitz_max == pytest.approx(LossFidelity(all_views, data, Poisson()).lipschitz_max)

@@ -6,7 +6,7 @@ import os
 import signal
 import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -19,6 +19,8 @@ from plugstream import (
     Distance,
     Identity,
     InputError,
+    LeastSquares,
+    MatrixModel,
     PlugstreamWarning,
     ProximalGradient,
     SoftThreshold,
@@ -104,8 +106,8 @@ def test_a_callback_sees_every_step_and_can_stop(ista):
 class Slow:
     every: int | None = None
 
-    def begin(self, algorithm, state):
-        def measure(state):
+    def begin(self, algorithm, state, past):
+        def measure(algorithm, state):
             time.sleep(0.05)
             return {"slow": torch.tensor(0.0)}
 
@@ -179,3 +181,38 @@ def test_bad_calls_are_refused(ista):
         solve(ista, torch.zeros(4, 5), state=ista.init())
     with pytest.raises(InputError, match="SNR needs them alike"):
         solve(ista, iterations=1, monitors=[SNR(torch.zeros(3, 3))])
+
+
+def test_a_callback_has_the_run_go_on_with_another_algorithm():
+    generator = torch.Generator().manual_seed(4)
+    matrices = [torch.randn(6, 20, generator=generator, dtype=F64) for _ in range(5)]
+    few, grown = MatrixModel(matrices[:3], (4, 5)), MatrixModel(matrices, (4, 5))
+    source = ViewsOf(torch.randn(5, 6, generator=generator, dtype=F64))
+    first = ProximalGradient(LeastSquares(few, source), SoftThreshold(), sigma=0.1, sampler=Uniform(2))
+    algorithms = []
+
+    def grow(progress):
+        algorithms.append(progress.algorithm)
+        return replace(first, fidelity=first.fidelity.with_views(grown)) if progress.state.k == 4 else None
+
+    result = solve(first, iterations=10, monitors=[Distance()], every=2, callbacks=[grow, lambda progress: False])
+    assert algorithms[4] is first
+    assert first.fidelity.available == 3
+    state = solve(first, iterations=4).state
+    second = algorithms[5]
+    assert second.fidelity.available == 5
+    rest = solve(second, state=state, iterations=6)
+    assert torch.equal(result.image, rest.image)
+    # What is measured is the distance of the algorithm of the time, relative to where the run began.
+    assert result.history["distance"].value[-1] == float(second.residual(rest.state))
+    assert result.history["relative_distance"].value[0] == 1
+
+
+class ViewsOf:
+    """A source that data is read from, as a scan on disk is."""
+
+    def __init__(self, data):
+        self.data, self.n_views = data, len(data)
+
+    def read(self, views=None):
+        return self.data if views is None else self.data[views]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from functools import cached_property
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -41,7 +42,7 @@ class LossFidelity(ModelFidelity):
         data: Tensor | Measurements,
         loss: Loss,
         *,
-        available: Tensor | None = None,
+        available: Views = None,
         lipschitz_tol: float = 1e-2,
         lipschitz_most: int = 1000,
     ) -> None:
@@ -55,17 +56,17 @@ class LossFidelity(ModelFidelity):
             lipschitz_most=lipschitz_most,
         )
 
-    def grow(self, model: Model, available: Tensor | None = None, *, lipschitz_max: float | None = None) -> None:
-        """As `ModelFidelity.grow`, for the norms of the model too; the curvature is asked of the new data."""
-        super().grow(model, available, lipschitz_max=lipschitz_max)
-        self._norms = LeastSquares(
+    def with_views(self, model: Model, available: Views = None, *, lipschitz_max: float | None = None) -> Self:
+        """As `ModelFidelity.with_views`, with the norms of that model; the curvature is asked of the new data."""
+        other = super().with_views(model, available, lipschitz_max=lipschitz_max)
+        other._norms = LeastSquares(
             model,
             _Unread(model.n_views),
             available=available,
             lipschitz_tol=self._norms.lipschitz_tol,
             lipschitz_most=self._norms.lipschitz_most,
         )
-        self.__dict__.pop("curvature", None)
+        return other
 
     @property
     def convex(self) -> bool:

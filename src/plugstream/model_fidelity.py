@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import math
 import warnings
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 import numpy as np
 import torch
@@ -63,8 +64,11 @@ class ModelFidelity:
                 raise InputError(f"the scan has {data.n_views} views, but the model has {model.n_views}")
             self._source = data
 
-    def grow(self, model: Model, available: Tensor | None = None, *, lipschitz_max: float | None = None) -> None:
-        """Go over to the model of a scan that has grown, or to other views of it.
+    def with_views(self, model: Model, available: Views = None, *, lipschitz_max: float | None = None) -> Self:
+        """The fidelity of the same data with the model of a scan that has grown, or with other views of it.
+
+        This one stays as it is, so that an algorithm that has it does too; `replace(algorithm, fidelity=...)` is the
+        algorithm that goes on with the new one.
 
         Arguments: model, with the views of the present one first; available as at the beginning; lipschitz_max, a
         bound of all L_i where it is known already.
@@ -73,11 +77,13 @@ class ModelFidelity:
             raise InputError("data in memory cannot grow; give the fidelity a scan that it reads from")
         if self._source.n_views < model.n_views:
             raise InputError(f"the scan has {self._source.n_views} views, but the model has {model.n_views}")
-        self.model = model
-        self._available = as_views(available, model.n_views)
-        self._lipschitz_max = lipschitz_max
-        for name in ("lipschitz", "lipschitz_views"):
-            self.__dict__.pop(name, None)
+        other = copy.copy(self)
+        other.model = model
+        other._available = as_views(available, model.n_views)
+        other._lipschitz_max = lipschitz_max
+        for name in ("lipschitz", "lipschitz_views", "curvature"):  # what was computed of the present views
+            other.__dict__.pop(name, None)
+        return other
 
     @property
     def n_views(self) -> int:

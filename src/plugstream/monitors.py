@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -14,13 +14,18 @@ from torch import Tensor
 from plugstream.algorithms.base import Algorithm, State
 from plugstream.arrays import Array, as_tensor
 from plugstream.errors import InputError
+from plugstream.fidelity import Fidelity
 from plugstream.linalg import norm
+from plugstream.models.base import Views
 from plugstream.quality import psnr, ssim
 
-__all__ = ["PSNR", "SNR", "SSIM", "Cost", "Distance", "Measure", "Monitor", "snr"]
+__all__ = ["PSNR", "SNR", "SSIM", "Cost", "Distance", "Measure", "Monitor", "Past", "snr"]
 
-Measure = Callable[[Any], dict[str, Tensor]]
-"""Measures a state: names and values, one value for each image."""
+Measure = Callable[[Any, Any], dict[str, Tensor]]
+"""Measures a state of an algorithm: names and values, one value for each image."""
+
+Past = Mapping[str, Sequence[ArrayLike]]
+"""What was measured of a run before it goes on: by name, the values in the order of the steps."""
 
 
 class Monitor(Protocol):
@@ -29,8 +34,13 @@ class Monitor(Protocol):
     @property
     def every(self) -> int | None: ...
 
-    def begin(self, algorithm: Algorithm[Any], state: State) -> Measure:
-        """A function that measures states of this run, which starts at `state`."""
+    def begin(self, algorithm: Algorithm[Any], state: State, past: Past) -> Measure:
+        """A function that measures states of this run.
+
+        It is called with the algorithm of the time, whose views may have become more since.
+
+        Arguments: the run's algorithm; its first state; past, of a run that goes on, empty for a new one.
+        """
 
 
 @dataclass(frozen=True)
@@ -41,34 +51,30 @@ class Distance:
     half-quadratic splitting, with gamma and sigma of the iteration to come. `relative_distance` is divided by the first
     value, at x^0 (the paper's Table 1 is not), or where that is zero by the largest so far, so that it is 1 until the
     distance falls and never 0/0. A run that continues an earlier one gives that run's first and largest values as
-    `reference` and `largest`, or has them taken from what was measured (`after`). Where all the data would take too
-    long, `views` is a function that says on which views to measure instead, None for all: the distance is then to a
-    fixed point of the problem with those views alone, and does not go to zero with the steps.
+    `reference` and `largest`, or has them taken from what was measured. Where all the data would take too long, `views`
+    is a function that says of a fidelity on which of its views to measure instead, None for all: the distance is then
+    to a fixed point of the problem with those views alone, and does not go to zero with the steps.
     """
 
     every: int | None = None
     reference: Tensor | float | None = None
-    views: Callable[[], Tensor | None] | None = None
+    views: Callable[[Fidelity], Views] | None = None
     largest: Tensor | float | None = None
 
-    def after(self, distances: Sequence[ArrayLike]) -> Distance:
-        """The same monitor for a run that goes on, of which these distances were measured."""
-        if self.reference is not None or not len(distances):
-            return self
-        values = torch.from_numpy(np.stack([np.asarray(value) for value in distances]))
-        return replace(self, reference=values[0], largest=values.amax(0))
-
-    def begin(self, algorithm: Algorithm[Any], state: State) -> Measure:
+    def begin(self, algorithm: Algorithm[Any], state: State, past: Past) -> Measure:
         first, largest = self.reference, self.largest
+        if first is None and len(distances := past.get("distance", ())):
+            values = torch.from_numpy(np.stack([np.asarray(value) for value in distances]))
+            first, largest = values[0], values.amax(0)
         if not callable(getattr(algorithm, "residual", None)):
             raise InputError(
                 f"{type(algorithm).__name__} has no residual(state, views), the squared distance ||x - T(x)||^2 of the "
                 "map that it iterates; give it one, or do not measure the distance"
             )
 
-        def measure(state: Any) -> dict[str, Tensor]:
+        def measure(algorithm: Algorithm[Any], state: Any) -> dict[str, Tensor]:
             nonlocal first, largest
-            value = algorithm.residual(state, None if self.views is None else self.views())
+            value = algorithm.residual(state, None if self.views is None else self.views(algorithm.fidelity))
             first = value if first is None else torch.as_tensor(first, dtype=value.dtype, device=value.device)
             largest = value if largest is None else torch.as_tensor(largest, dtype=value.dtype, device=value.device)
             largest = torch.maximum(largest, value)
@@ -86,9 +92,9 @@ class SNR:
     truth: Array
     every: int | None = None
 
-    def begin(self, algorithm: Algorithm[Any], state: State) -> Measure:
+    def begin(self, algorithm: Algorithm[Any], state: State, past: Past) -> Measure:
         truth, ndim = _known("SNR", self.truth, algorithm, state)
-        return lambda state: {"snr": snr(state.image, truth, ndim)}
+        return lambda _, state: {"snr": snr(state.image, truth, ndim)}
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,10 +105,10 @@ class PSNR:
     peak: float | None = None
     every: int | None = None
 
-    def begin(self, algorithm: Algorithm[Any], state: State) -> Measure:
+    def begin(self, algorithm: Algorithm[Any], state: State, past: Past) -> Measure:
         truth, ndim = _known("PSNR", self.truth, algorithm, state)
         psnr(truth, truth, self.peak, ndim)  # what it refuses is refused before the first step
-        return lambda state: {"psnr": psnr(state.image, truth, self.peak, ndim)}
+        return lambda _, state: {"psnr": psnr(state.image, truth, self.peak, ndim)}
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,12 +119,12 @@ class SSIM:
     peak: float | None = None
     every: int | None = None
 
-    def begin(self, algorithm: Algorithm[Any], state: State) -> Measure:
+    def begin(self, algorithm: Algorithm[Any], state: State, past: Past) -> Measure:
         truth, ndim = _known("SSIM", self.truth, algorithm, state)
         if ndim != 2:
             raise InputError(f"SSIM compares images of two axes, and these have {ndim}")
         ssim(truth, truth, self.peak)
-        return lambda state: {"ssim": ssim(state.image, truth, self.peak)}
+        return lambda _, state: {"ssim": ssim(state.image, truth, self.peak)}
 
 
 @dataclass(frozen=True)
@@ -130,15 +136,14 @@ class Cost:
     """
 
     every: int | None = None
-    views: Callable[[], Tensor | None] | None = None
+    views: Callable[[Fidelity], Views] | None = None
 
-    def begin(self, algorithm: Algorithm[Any], state: State) -> Measure:
-        prior = getattr(algorithm.denoiser, "value", None)
-
+    def begin(self, algorithm: Algorithm[Any], state: State, past: Past) -> Measure:
         @torch.no_grad()
-        def measure(state: Any) -> dict[str, Tensor]:
-            some = None if self.views is None else self.views()
-            out = {"fidelity": algorithm.fidelity.value(state.image, some)}
+        def measure(algorithm: Algorithm[Any], state: Any) -> dict[str, Tensor]:
+            views = None if self.views is None else self.views(algorithm.fidelity)
+            out = {"fidelity": algorithm.fidelity.value(state.image, views)}
+            prior = getattr(algorithm.denoiser, "value", None)
             if prior is not None:
                 gamma, sigma = algorithm.parameters(state.k + 1, state)
                 out["cost"] = out["fidelity"] + sigma**2 / gamma * prior(state.image)

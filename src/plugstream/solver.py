@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
 from time import perf_counter
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar, cast
 
 import numpy as np
 import torch
@@ -22,7 +22,7 @@ from plugstream.arrays import Array, as_tensor
 from plugstream.errors import InputError
 from plugstream.fidelity import Fidelity
 from plugstream.linalg import inner, norm
-from plugstream.monitors import Distance, Measure, Monitor
+from plugstream.monitors import Distance, Measure, Monitor, Past
 from plugstream.progress import Listener, listening, report
 from plugstream.sampling import a_few
 from plugstream.verdict import Verdict, judge, remedies
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from plugstream.image_space import ImageSpace
     from plugstream.scans.scan import Scan
 
-__all__ = ["Progress", "Result", "Series", "Snapshot", "Stop", "solve"]
+__all__ = ["Callback", "Progress", "Result", "Series", "Snapshot", "Stop", "solve"]
 
 S = TypeVar("S", bound=State)
 
@@ -96,16 +96,21 @@ class Snapshot(Generic[S]):
 
 @dataclass(frozen=True)
 class Progress(Generic[S]):
-    """What a callback is told after each step: the state, seconds of algorithm and wall time, what was measured.
+    """What a callback gets after each step: algorithm, state, seconds of algorithm and wall time, what was measured.
 
     `snapshot()` is the run at this step, from which `solve(..., resume=...)` goes on.
     """
 
+    algorithm: Algorithm[S]
     state: S
     time: float
     wall: float
     measured: dict[str, Tensor]
     snapshot: Callable[[], Snapshot[S]]
+
+
+Callback = Callable[[Progress[S]], "bool | Algorithm[S] | None"]
+"""What `solve` calls after each step: True ends the run, and an algorithm takes the place of the run's."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -177,7 +182,7 @@ def solve(
     time_limit: float | None = None,
     distance_limit: float | None = None,
     divergence: float | None = 1e4,
-    callbacks: Iterable[Callable[[Progress[S]], bool | None]] = (),
+    callbacks: Iterable[Callback[S]] = (),
     progress: Listener | None = None,
 ) -> Result[S]:
     """Run an algorithm, measure now and then, and stop for a stated reason.
@@ -196,7 +201,8 @@ def solve(
             first image that is not zero, or the length of the best step from zero down the gradient (`data_scale`)
             where that is larger, as it is where the denoiser's first images are next to nothing.
         callbacks: called with a `Progress` before the first step, after each, and once more if something is measured at
-            the end; one that returns True ends the run.
+            the end. One that returns True ends the run; one that returns an algorithm has the run go on with it from
+            there, on the same state, as for a scan that has grown: `replace(algorithm, fidelity=...)`.
         progress: called now and then with what is being done, how much of it and of how much, also while L is estimated
             before the first step (`plugstream.progress`); silent if not given.
     """
@@ -227,7 +233,7 @@ def _solve(
     time_limit: float | None,
     distance_limit: float | None,
     divergence: float | None,
-    callbacks: Iterable[Callable[[Progress[S]], bool | None]],
+    callbacks: Iterable[Callback[S]],
 ) -> Result[S]:
     if iterations < 0 or every < 1:
         raise InputError(f"iterations must be >= 0 and every >= 1, not {iterations} and {every}")
@@ -235,16 +241,15 @@ def _solve(
         raise InputError("give an image to start from, a state to go on from or a run to resume, not several of them")
     if distance_limit is not None and not any(isinstance(m, Distance) for m in monitors):
         monitors = [*monitors, Distance()]
-    if resume is not None:
-        distances = [value for _, _, value in resume.rows.get("distance", [])]
-        monitors = [m.after(distances) if isinstance(m, Distance) else m for m in monitors]
     if resume is not None and len(resume.measured_at) != len(monitors):
         raise InputError(f"the run was measured by {len(resume.measured_at)} monitors, not by {len(monitors)}")
     if resume is not None:
         state = resume.state
     elif state is None:
         state = algorithm.init(None if image is None else as_tensor("the first image", image))
-    run = _Run(algorithm, state, monitors, every, tuple(callbacks))
+    rows = {} if resume is None else resume.rows
+    past = {name: [value for _, _, value in measured] for name, measured in rows.items()}
+    run = _Run(algorithm, state, monitors, every, tuple(callbacks), past)
     if resume is not None:
         run.restore(resume)
     reason = Stop.ITERATIONS
@@ -287,7 +292,8 @@ class _Run(Generic[S]):
     state: S
     monitors: Sequence[Monitor]
     every: int
-    callbacks: Sequence[Callable[[Progress[S]], bool | None]]
+    callbacks: Sequence[Callback[S]]
+    past: Past
     time: float = 0.0
     start: float = field(default_factory=perf_counter)
     best: tuple[float, S] | None = None
@@ -296,7 +302,7 @@ class _Run(Generic[S]):
 
     def __post_init__(self) -> None:
         self._measures: list[tuple[int, Measure]] = [
-            (m.every or self.every, m.begin(self.algorithm, self.state)) for m in self.monitors
+            (m.every or self.every, m.begin(self.algorithm, self.state, self.past)) for m in self.monitors
         ]
         self._measured_at = [-1] * len(self._measures)
         self._rows: dict[str, list[Row]] = {}
@@ -344,7 +350,7 @@ class _Run(Generic[S]):
         measured_at = list(self._measured_at)  # changed when all is measured: a monitor may fail, on damaged data say
         for number, (every, measure) in enumerate(self._measures):
             if ((k - self._first) % every == 0 or last) and measured_at[number] != k:
-                out.update(measure(self.state))
+                out.update(measure(self.algorithm, self.state))
                 measured_at[number] = k
         self._measured_at = measured_at
         for name, value in out.items():
@@ -363,10 +369,16 @@ class _Run(Generic[S]):
         self.good = self.state
 
     def tell(self, measured: dict[str, Tensor], snapshot: Snapshot[S] | None = None) -> bool:
-        """Call the callbacks, all of them, and say whether one asks to stop."""
+        """Call the callbacks, all of them, go over to the algorithm that one returns, and say whether one ends it."""
         take = partial(self.snapshot, self.state) if snapshot is None else lambda: snapshot
-        progress = Progress(self.state, self.time, self.wall, measured, take)
-        return any([callback(progress) for callback in self.callbacks])  # noqa: C419 - every one must be told
+        progress = Progress(self.algorithm, self.state, self.time, self.wall, measured, take)
+        end = False
+        for answer in [callback(progress) for callback in self.callbacks]:
+            if callable(getattr(answer, "step", None)):
+                self.algorithm = cast("Algorithm[S]", answer)
+            else:
+                end = end or bool(answer)
+        return end
 
     def snapshot(self, state: S) -> Snapshot[S]:
         """The run at this state, the last that callbacks were told of: a step or a measurement after it may fail."""
@@ -402,7 +414,10 @@ class _Run(Generic[S]):
         failure = reason.value if reason.failed else None
         if distance is None or relative is None:
             return judge([], [], [], failure=failure)
-        partial = any(isinstance(m, Distance) and m.views is not None and m.views() is not None for m in self.monitors)
+        partial = any(
+            isinstance(m, Distance) and m.views is not None and m.views(self.algorithm.fidelity) is not None
+            for m in self.monitors
+        )
         return judge(
             distance.step,
             distance.value,

@@ -97,7 +97,7 @@ def test_the_distance_of_the_others_has_the_bits_it_had(fidelity: LeastSquares, 
     for views in (None, torch.tensor([1, 3])):
         known = fixed_point_distance(state.image, fidelity, algorithm.denoiser, gamma, sigma, state.warm, views)
         assert torch.equal(algorithm.residual(state, views), known)
-        measured = Distance(views=lambda views=views: views).begin(algorithm, state)(state)
+        measured = Distance(views=lambda _, views=views: views).begin(algorithm, state, {})(algorithm, state)
         assert torch.equal(measured["distance"], known)
 
 

@@ -140,4 +140,4 @@ def test_the_snr_counts_the_imaginary_part() -> None:
     wanted = 20 * torch.log10(truth.norm() / truth.imag.norm())
     fidelity = LeastSquares(MatrixModel([np.eye(64, dtype=np.float32)], (8, 8)), torch.zeros(1, 64))
     algorithm = ProximalGradient(fidelity, SoftThreshold(), sigma=0.1)
-    assert torch.allclose(SNR(truth).begin(algorithm, real)(real)["snr"], wanted)
+    assert torch.allclose(SNR(truth).begin(algorithm, real, {})(algorithm, real)["snr"], wanted)

@@ -137,11 +137,11 @@ def test_any_error_after_some_steps_keeps_them(scan, whole, tmp_path, monkeypatc
         steps = 17
     else:
         begin = SNR.begin
-        stumble = Stumble(lambda measure, state: measure(state), 4, error)
+        stumble = Stumble(lambda measure, *now: measure(*now), 4, error)
 
-        def faulty(self, algorithm, state):
-            measure = begin(self, algorithm, state)
-            return lambda state: stumble(measure, state)
+        def faulty(self, algorithm, state, past):
+            measure = begin(self, algorithm, state, past)
+            return lambda *now: stumble(measure, *now)
 
         monkeypatch.setattr(SNR, "begin", faulty)
         steps = 14  # the measurement after step 15 fails, so step 15 is taken again

@@ -98,11 +98,12 @@ def test_a_fidelity_grows_with_its_scan():
     assert fidelity.available == 5
     torch.testing.assert_close(fidelity.gradient(x), LeastSquares(whole, data).gradient(x, range(5)))
     before = fidelity.lipschitz_max
-    fidelity.grow(fidelity.model.grown(g))
+    first, fidelity = fidelity, fidelity.with_views(fidelity.model.grown(g))
+    assert (first.available, first.lipschitz_max) == (5, before)
     assert fidelity.available == 20
     assert fidelity.lipschitz_max >= before
     torch.testing.assert_close(fidelity.gradient(x), LeastSquares(whole, data).gradient(x))
-    fidelity.grow(fidelity.model, torch.tensor([2, 3, 11]), lipschitz_max=7.0)
+    fidelity = fidelity.with_views(fidelity.model, torch.tensor([2, 3, 11]), lipschitz_max=7.0)
     assert fidelity.available.tolist() == [2, 3, 11]
     assert fidelity.lipschitz_max == 7.0
     torch.testing.assert_close(fidelity.gradient(x), LeastSquares(whole, data).gradient(x, [2, 3, 11]))

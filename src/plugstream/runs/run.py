@@ -21,6 +21,7 @@ from plugstream import __version__
 from plugstream.algorithms import ADMM, Algorithm, ProximalGradient, State
 from plugstream.bounds import prefer_bounds
 from plugstream.errors import DamagedError, InputError, PlugstreamWarning, StorageError, is_refusal
+from plugstream.fidelity import Fidelity
 from plugstream.image_space import ImageSpace
 from plugstream.loss_fidelity import DataFidelity
 from plugstream.models.born import BornModel
@@ -269,6 +270,7 @@ class _Session:
         try:
             if self.go_on:
                 self._tell_where()
+                fidelity = fidelity if self.population is None else self.population.fidelity
             self._settle_bounds(fidelity)
             return self._iterate(fidelity)
         finally:
@@ -350,7 +352,7 @@ class _Session:
         heartbeats = Heartbeats(log, None if live else settings.algorithm.iterations)
         previews = Previews(log.path.parent, ImageSpace.of(self.scan), log, settings.run.preview)
 
-        def follow(progress: Progress[State]) -> bool:
+        def follow(progress: Progress[State]) -> None:
             nonlocal saved
             k = progress.state.k
             stepped, self.last, self.logged = self.last is None or self.last.state.k < k, progress, False
@@ -369,10 +371,22 @@ class _Session:
                 saved = time.monotonic()
             if requests.came and stepped:  # `solve` ends as it would for a Ctrl-C at this instant
                 raise KeyboardInterrupt
+
+        def look(progress: Progress[State]) -> Algorithm[State] | None:
+            """See whether there are other views by now; they make another fidelity, and that another algorithm."""
             if population is None:
-                return False
-            population.look(k)
-            return live and population.done(k)
+                return None
+            population.look(progress.state.k)
+            now = population.fidelity
+            if now is progress.algorithm.fidelity:
+                return None
+            grown: Algorithm[State] = replace(progress.algorithm, fidelity=now)  # type: ignore[type-var]
+            if watch is not None:
+                watch.algorithm = grown
+            return grown
+
+        def done(progress: Progress[State]) -> bool:
+            return population is not None and live and population.done(progress.state.k)
 
         begun = 0 if snapshot is None else snapshot.state.k
         iterations = max(0, settings.algorithm.iterations - begun)
@@ -385,11 +399,11 @@ class _Session:
                 state=state if snapshot is None else None,
                 resume=snapshot,
                 iterations=iterations if over is None else 0,
-                monitors=_monitors(settings, self.scan, partial(self._measured_views, fidelity)),
+                monitors=_monitors(settings, self.scan, self._measured_views),
                 every=settings.monitor.every,
                 time_limit=settings.algorithm.time_limit,
                 distance_limit=settings.algorithm.distance_limit,
-                callbacks=[follow],
+                callbacks=[follow, look, done],
             )
         if over is not None:
             result = replace(result, reason=over)
@@ -399,14 +413,15 @@ class _Session:
             self._save(self.last)
         if watch is not None:
             watch.end(result)
+        fidelity = fidelity if population is None else population.fidelity
         some = None if population is None else a_few(fidelity.available, _BACKPROJECTED)
         if some is not None:
             log.add(Note(f"the back-projection is of {len(some)} views"))
         report("forming the back-projection")
         return result, fidelity.backprojection(some)
 
-    def _measured_views(self, fidelity: DataFidelity) -> torch.Tensor | None:
-        """The views that distance and cost are measured on now, None for all, which is what the theory speaks of."""
+    def _measured_views(self, fidelity: Fidelity) -> torch.Tensor | None:
+        """The views that distance and cost are measured on, None for all, which is what the theory speaks of."""
         monitor, population = self.settings.monitor, self.population
         most = monitor.measured_views
         large = population is not None and population.scan.nbytes > self.settings.scan.in_memory * 1e6
@@ -533,7 +548,7 @@ def _check_truth(settings: Settings, scan: Scan) -> None:
         raise InputError(f"--ssim needs an image of at least {WINDOW} x {WINDOW} pixels; leave it out")
 
 
-def _monitors(settings: Settings, scan: Scan, views: Callable[[], torch.Tensor | None]) -> list[Monitor]:
+def _monitors(settings: Settings, scan: Scan, views: Callable[[Fidelity], torch.Tensor | None]) -> list[Monitor]:
     monitors: list[Monitor] = []
     if settings.monitor.distance or settings.monitor.watch_theory or settings.algorithm.distance_limit is not None:
         monitors.append(Distance(views=views))

@@ -52,6 +52,8 @@ def goes_by_lipschitz(settings: Settings) -> bool:
 class Population:
     """The views of a run that reads its scan as it goes: replays what its log tells, then looks for more.
 
+    `fidelity` is that of the views there are. Where they change it is another one, and the run's algorithm has to be.
+
     L, which the step goes by, must bound every view's L_i. When a scan is followed it is the largest of the bounds
     ||S||^2 max |u_i|^2 (`BornModel.squared_norm_bounds`), which a new view costs nothing; it can only grow, so that the
     step can only become shorter. Otherwise it is what `LeastSquares` estimates. A step that is a number needs none.
@@ -142,7 +144,7 @@ class Population:
         self._check_there(record)
         if record.views > self.model.n_views:
             self.model = self.model.grown(self._geometry(record.views))
-        self.fidelity.grow(self.model, _available(record), lipschitz_max=record.lipschitz)
+        self.fidelity = self.fidelity.with_views(self.model, _available(record), lipschitz_max=record.lipschitz)
         if not record.ended:
             self.ended_at = None
         elif self.ended_at is None or record.views > self.record.views:

@@ -20,7 +20,7 @@ from plugstream.certificates import Pair, damping_for
 from plugstream.certificates.pairs import error_of
 from plugstream.denoisers.base import Denoiser, Sigma, Wrapper
 from plugstream.errors import InputError
-from plugstream.monitors import Measure
+from plugstream.monitors import Measure, Past
 from plugstream.runs.events import Contradiction, EventLog, Note, TheoryTerms, WatchTotals
 from plugstream.runs.replay import History
 from plugstream.sampling import Announced
@@ -70,8 +70,8 @@ class Variance:
     seed: int = 0
     every: int | None = None
 
-    def begin(self, algorithm: Algorithm[Any], state: State) -> Measure:
-        def measure(state: Any) -> dict[str, Tensor]:
+    def begin(self, algorithm: Algorithm[Any], state: State, past: Past) -> Measure:
+        def measure(algorithm: Algorithm[Any], state: Any) -> dict[str, Tensor]:
             available = algorithm.fidelity.available
             views = torch.arange(available) if isinstance(available, int) else available
             if len(views) < 2:
