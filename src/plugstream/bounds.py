@@ -14,7 +14,7 @@ from plugstream.errors import InputError
 from plugstream.linalg import largest_eigenvalue
 from plugstream.model_fidelity import ModelFidelity
 from plugstream.models.base import Model
-from plugstream.sampling import a_few
+from plugstream.sampling import spread_views
 
 __all__ = ["Preference", "on_bounds", "prefer_bounds"]
 
@@ -103,7 +103,7 @@ def on_bounds(image: Tensor, low: float | None, high: float | None) -> list[tupl
 def _readable(fidelity: ModelFidelity) -> tuple[Tensor, Tensor]:
     """A few views that can be read, and their data."""
     available = fidelity.available
-    some = a_few(available, _VIEWS)
+    some = spread_views(available, _VIEWS)
     if some is None:
         some = torch.arange(available) if isinstance(available, int) else available
     views, data = [], []

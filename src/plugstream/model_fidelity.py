@@ -17,7 +17,7 @@ from plugstream.arrays import Array, accept_arrays_in, as_tensor
 from plugstream.errors import DamagedError, InputError, PlugstreamWarning
 from plugstream.linalg import largest_eigenvalue, per_image, squared_norm
 from plugstream.models.base import Model, Views, as_views, check_shape
-from plugstream.sampling import a_few
+from plugstream.sampling import spread_views
 
 __all__ = ["Measurements", "ModelFidelity"]
 
@@ -150,7 +150,7 @@ class ModelFidelity:
         """
         ndim = len(self.image_shape)
         x = image.reshape(-1, *self.image_shape)[0]
-        chosen = as_views(a_few(self.available, _LOCAL_VIEWS) if views is None else views, self.n_views)
+        chosen = as_views(spread_views(self.available, _LOCAL_VIEWS) if views is None else views, self.n_views)
         index = torch.arange(self.n_views) if chosen is None else chosen
         largest = 0.0
         for view in index.split(1):

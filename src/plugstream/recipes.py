@@ -25,7 +25,7 @@ from plugstream.progress import report
 from plugstream.registry import entries
 from plugstream.sampling import Sampler
 from plugstream.scans.geometry import BornGeometry
-from plugstream.schedules import LONGEST_STEP, Geometric, OverL, at, parse_step
+from plugstream.schedules import LONGEST_STEP, Geometric, OverL, parse_step, value_at
 from plugstream.settings import AlgorithmSettings, ComputeSettings, DenoiserSettings, SamplerSettings, Settings
 
 __all__ = [
@@ -222,5 +222,5 @@ def _falling_step(start: float | str, end: float | str | None, steps: int) -> fl
         return start
     if isinstance(start, str) and isinstance(end, str):
         first, last = parse_step(start).multiple, parse_step(end).multiple
-        return OverL(Geometric(at(first, 1), at(last, 1), steps))
+        return OverL(Geometric(value_at(first, 1), value_at(last, 1), steps))
     return Geometric(float(start), float(end), steps)

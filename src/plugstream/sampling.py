@@ -30,10 +30,10 @@ __all__ = [
     "Sampler",
     "Shifted",
     "Uniform",
-    "a_few",
     "as_sampler",
     "coin",
     "evenly_spaced",
+    "spread_views",
 ]
 
 Available = int | Tensor
@@ -235,7 +235,7 @@ def coin(seed: int, step: int, probability: float) -> bool:
     return bool((word >> np.uint64(11)) * 2.0**-53 < probability)
 
 
-def a_few(available: Available, most: int) -> Tensor | None:
+def spread_views(available: Available, most: int) -> Tensor | None:
     """At most this many of the available views, evenly spaced; None if that is all of them."""
     count = _count(available)
     return None if count <= most else _pick(available, evenly_spaced(most, count))

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from plugstream.errors import InputError
 
-__all__ = ["Geometric", "Number", "OverL", "Power", "at", "parse_step"]
+__all__ = ["Geometric", "Number", "OverL", "Power", "parse_step", "value_at"]
 
 Schedule = Callable[[int], float]
 Number = float | Schedule
@@ -50,7 +50,7 @@ class Power:
         return float(self.start / k**self.exponent)
 
 
-def at(value: Number, k: int) -> float:
+def value_at(value: Number, k: int) -> float:
     """The value of a number or schedule at iteration k."""
     return float(value(k) if callable(value) else value)
 

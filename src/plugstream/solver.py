@@ -24,7 +24,7 @@ from plugstream.fidelity import Fidelity
 from plugstream.linalg import inner, norm
 from plugstream.monitors import Distance, Measure, Monitor, Past
 from plugstream.progress import Listener, listening, report
-from plugstream.sampling import a_few
+from plugstream.sampling import spread_views
 from plugstream.verdict import Verdict, judge, remedies
 
 if TYPE_CHECKING:
@@ -438,7 +438,7 @@ def data_scale(fidelity: Fidelity, like: Tensor) -> float:
 
     Arguments: fidelity; like, an image (..., *image_shape) that is not zero, of which only size and kind matter.
     """
-    views, ndim = a_few(fidelity.available, _SCALE_VIEWS), len(fidelity.image_shape)
+    views, ndim = spread_views(fidelity.available, _SCALE_VIEWS), len(fidelity.image_shape)
     g = fidelity.gradient(torch.zeros_like(like), views)
     length = _size(g, ndim)
     if not (length > 0 and math.isfinite(length)):

@@ -17,7 +17,7 @@ from plugstream.errors import InputError, PlugstreamWarning
 from plugstream.fidelity import Fidelity
 from plugstream.models.base import Views, check_shape
 from plugstream.sampling import All, Sampler, as_sampler
-from plugstream.schedules import Number, OverL, at, parse_step
+from plugstream.schedules import Number, OverL, parse_step, value_at
 from plugstream.theory import fixed_point_distance
 
 __all__ = ["Algorithm", "PlugAndPlay", "State"]
@@ -106,16 +106,16 @@ class PlugAndPlay:
                     f"L is {largest:g}, so there is no step 1/L: the data does not depend on the image, or is "
                     "beyond what can be computed; see whether everything is masked, and the units of all lengths"
                 )
-            gamma = at(step.multiple, k) / largest
+            gamma = value_at(step.multiple, k) / largest
         else:
-            gamma = at(step, k)
+            gamma = value_at(step, k)
         if not (math.isfinite(gamma) and gamma > 0):
             raise InputError(f"the step must be a number > 0, not {gamma} (iteration {k})")
         if self.sigma is not None:
-            sigma = at(self.sigma, k)
+            sigma = value_at(self.sigma, k)
         else:
             assert self.lam is not None
-            lam = at(self.lam, k)
+            lam = value_at(self.lam, k)
             sigma = math.sqrt(gamma * lam) if lam >= 0 else math.nan
         if not (math.isfinite(sigma) and sigma >= 0):
             raise InputError(f"sigma must be a number >= 0, not {sigma} (iteration {k}); lambda must be >= 0 too")

@@ -26,7 +26,7 @@ from plugstream.arrays import Array
 from plugstream.errors import InputError
 from plugstream.linalg import inner, norm, per_image, squared_norm
 from plugstream.sampling import Batch
-from plugstream.schedules import OverL, at
+from plugstream.schedules import OverL, value_at
 
 __all__ = ["MOMENTUM", "RESTARTS", "GradientState", "ProximalGradient"]
 
@@ -195,7 +195,7 @@ class ProximalGradient(PlugAndPlay):
         before, slope = fidelity.value(s, batch.views, batch.weights), squared_norm(g, self._ndim)
         slack = _ROUNDINGS * torch.finfo(s.dtype).eps * before.abs()
         assert isinstance(self.step_size, OverL)
-        multiple = at(self.step_size.multiple, state.k + 1)
+        multiple = value_at(self.step_size.multiple, state.k + 1)
         lipschitz = state.lipschitz
         assert lipschitz is not None
         for _ in range(_DOUBLINGS):

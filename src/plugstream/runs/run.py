@@ -42,7 +42,7 @@ from plugstream.runs.signals import Requests
 from plugstream.runs.terminal import Terminal
 from plugstream.runs.views import Population, goes_by_lipschitz, wait_for_batch
 from plugstream.runs.watch import Variance, Watch
-from plugstream.sampling import Announced, OnceEach, a_few
+from plugstream.sampling import Announced, OnceEach, spread_views
 from plugstream.scans.scan import Scan
 from plugstream.scans.store import StoredScan, open_scan
 from plugstream.settings import Settings, to_toml, with_low
@@ -283,7 +283,7 @@ class _Session:
         The image is about as large as ||y_i|| / ||H_i||. Of a scan that is not in memory a few views are looked at.
         """
         available, most = fidelity.available, fidelity.n_views if self.population is None else _RANGED
-        some = a_few(available, most)
+        some = spread_views(available, most)
         if some is None:
             some = torch.arange(available) if isinstance(available, int) else available
         rows = self.scan.read(some)
@@ -414,7 +414,7 @@ class _Session:
         if watch is not None:
             watch.end(result)
         fidelity = fidelity if population is None else population.fidelity
-        some = None if population is None else a_few(fidelity.available, _BACKPROJECTED)
+        some = None if population is None else spread_views(fidelity.available, _BACKPROJECTED)
         if some is not None:
             log.add(Note(f"the back-projection is of {len(some)} views"))
         report("forming the back-projection")
@@ -427,7 +427,7 @@ class _Session:
         large = population is not None and population.scan.nbytes > self.settings.scan.in_memory * 1e6
         if large and most is None and not monitor.watch_theory:
             most = min(_MEASURED, max(_MEASURED // 10, _MEASURED_BYTES // (8 * self.scan.geometry.n_receivers)))
-        return None if most is None else a_few(fidelity.available, most)
+        return None if most is None else spread_views(fidelity.available, most)
 
     def _tell_where(self) -> None:
         """Say where the run goes on from, and have the views that it had there."""

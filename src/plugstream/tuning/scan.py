@@ -274,9 +274,9 @@ def _setting(key: str, value: Any) -> tuple[str, str, Any]:
 
 def _times(step: float | str, factor: float) -> float | str:
     if isinstance(step, str):
-        from plugstream.schedules import at, parse_step
+        from plugstream.schedules import parse_step, value_at
 
-        return f"{factor * at(parse_step(step).multiple, 1):g}/L"
+        return f"{factor * value_at(parse_step(step).multiple, 1):g}/L"
     return factor * step
 
 
