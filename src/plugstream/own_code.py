@@ -35,15 +35,15 @@ def load_from_file(where: str) -> Any:
     return getattr(module, name)
 
 
-def call_from_file(where: str, *parts: Any) -> Any:
+def call_from_file(where: str, *parts: Any, **more: Any) -> Any:
     """What a function or class of a Python file makes of these arguments.
 
-    Arguments: where, "path/to/module.py:NAME"; parts, what it is called with.
+    Arguments: where, "path/to/module.py:NAME"; parts and more, what it is called with.
     """
     made = load_from_file(where)
     if not callable(made):
         raise InputError(f"{where} is no function or class, but {type(made).__name__}")
     try:
-        return made(*parts)
+        return made(*parts, **more)
     except Exception as error:  # whatever their code does
         raise InputError(f"{where} cannot be called: {type(error).__name__}: {error}".splitlines()[0]) from error

@@ -12,6 +12,7 @@ from torch import Tensor
 from plugstream import loss_fidelity
 from plugstream.algorithms import ADMM, ProximalGradient
 from plugstream.capacity import check_memory
+from plugstream.choices import Choice
 from plugstream.denoisers import Denoiser
 from plugstream.denoisers.base import Wrapper
 from plugstream.denoisers.by_name import make
@@ -125,25 +126,38 @@ def check_settings(settings: Settings) -> None:
     prepare_device(settings.compute)
     check_precision(settings, sigma=a.sigma, sigma_end=a.sigma_end, lam=a.lam)
     make_denoiser(d)
-    if settings.loss.name != "gaussian":
-        if a.name in ("admm", "hqs"):
-            raise InputError(
-                f"{a.name} needs the prox of the loss, which only gaussian has; use --algorithm pgm, or --loss gaussian"
-            )
-        if settings.scan.follow:
-            raise InputError(f"a scan is followed with the loss gaussian only, not with {settings.loss.name}")
+    if _says(a, "prox") and not _says(settings.loss, "prox"):
+        raise InputError(
+            f"{a.name} needs the prox of the loss, which only {_those('loss', 'prox')} has; use --algorithm "
+            f"{_those('algorithm', 'prox', False)}, or --loss {_those('loss', 'prox')}"
+        )
     if settings.scan.follow:
-        if not settings.sampler.entry.facts.get("grows", False):
-            others = [entry.name for entry in entries("sampler").values() if entry.facts.get("grows", False)]
+        if not _says(settings.loss, "grows"):
             raise InputError(
-                f"the sampler {settings.sampler.name} cannot take views that are still to come; follow with "
-                f"{', '.join(others[:-1])} or {others[-1]}"
+                f"a scan is followed with the loss {_those('loss', 'grows')} only, not with {settings.loss.name}"
             )
-        if a.name == "pgm" and not settings.gradient.entry.facts.get("grows", False):
+        for choice, what in ((a, "algorithm"), (settings.sampler, "sampler")):
+            if not _says(choice, "grows"):
+                raise InputError(
+                    f"the {what} {choice.name} cannot take views that are still to come; follow with "
+                    f"{_those(what, 'grows')}"
+                )
+        if "gradient" in a.entry.facts.get("uses", ()) and not _says(settings.gradient, "grows"):
             raise InputError(
                 f"{settings.gradient.name} remembers the gradients of all views, so it cannot follow a scan that "
-                "grows; follow with --gradient plain"
+                f"grows; follow with --gradient {_those('gradient', 'grows')}"
             )
+
+
+def _says(choice: Choice, fact: str) -> bool:
+    """Whether the chosen entry says this of itself."""
+    return bool(choice.entry.facts.get(fact, False))
+
+
+def _those(kind: str, fact: str, value: bool = True) -> str:
+    """The entries of a kind that say this of themselves, or that do not, in words."""
+    names = [e.name for e in entries(kind).values() if bool(e.facts.get(fact, False)) == value and ":" not in e.name]
+    return f"{', '.join(names[:-1])} or {names[-1]}" if len(names) > 1 else "".join(names)
 
 
 def check(settings: Settings, geometry: BornGeometry) -> None:
@@ -205,16 +219,10 @@ def make_algorithm(settings: Settings, fidelity: DataFidelity) -> ProximalGradie
         "sampler": make_sampler(settings.sampler, fidelity),
     }
     denoiser = make_denoiser(settings.denoiser)
-    if a.name in ("admm", "hqs"):
-        return ADMM(fidelity, denoiser, dual=a.name == "admm", **common)
-    return ProximalGradient(
-        fidelity,
-        denoiser,
-        momentum=settings.momentum.build(),
-        gradient=settings.gradient.build(settings.sampler.seed),
-        restart=settings.momentum.restart,
-        **common,
+    made: ProximalGradient | ADMM = a.assemble(
+        fidelity, denoiser, settings.momentum, settings.gradient, settings.sampler.seed, **common
     )
+    return made
 
 
 def _falling_step(start: float | str, end: float | str | None, steps: int) -> float | str | Geometric | OverL:

@@ -45,6 +45,7 @@ _COMMANDS = {
     "verify": "read every byte of a scan, and name the views that are damaged",
     "denoise": "remove noise from a picture: PNG, TIFF or NPY, grey or colour",
     "denoisers": "list the denoisers, with what is known of each",
+    "algorithms": "list the algorithms",
     "samplers": "list the samplers: which views a step uses",
     "momenta": "list the momenta",
     "gradients": "list the gradients: plain, or with less variance",
@@ -58,7 +59,7 @@ _COMMANDS = {
 
 _STARTED = time.monotonic()
 # What these write in a file or pipe is theirs alone: one does little, the other waits for an instrument.
-_LISTS = ("denoisers", "samplers", "momenta", "gradients", "losses", "instruments")
+_LISTS = ("denoisers", "algorithms", "samplers", "momenta", "gradients", "losses", "instruments")
 _OWN_OUTPUT = ("acquire", "info", *_LISTS)
 
 

@@ -15,12 +15,13 @@ __all__: list[str] = []
 
 def _declare(kind: str, text: str) -> None:
     @register(kind, "FILE.py:NAME", text)
-    def build(options: Options, *parts: Any, name: str) -> Any:
+    def build(options: Options, *parts: Any, name: str, **more: Any) -> Any:
         from plugstream.own_code import call_from_file
 
-        return call_from_file(name, *parts)
+        return call_from_file(name, *parts, **more)
 
 
+_declare("algorithm", "yours: NAME(fidelity, denoiser, sigma=, lam=, step_size=, sampler=) makes it")
 _declare("sampler", "yours: NAME(fidelity) makes it")
 _declare("momentum", "yours: NAME() makes a function from (k, q_{k-1}) to q_k")
 _declare("gradient", "yours: NAME(seed) makes it")

@@ -1,4 +1,8 @@
-"""The gradients of proximal gradient methods by name: the mean over a batch, or with its variance reduced."""
+"""The gradients of proximal gradient methods by name: the mean over a batch, or with its variance reduced.
+
+Facts that an entry may say: grows, that it can go on where the scan gets more views; plain, that it is the mean over
+the batch and nothing else.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +24,7 @@ class RefreshOptions(Options):
     )
 
 
-@register("gradient", "plain", "the mean over the batch", grows=True)
+@register("gradient", "plain", "the mean over the batch", grows=True, plain=True)
 def build_plain(options: Options, seed: int) -> Estimator:
     from plugstream.algorithms import Plain
 

@@ -1,4 +1,8 @@
-"""The losses by name: how a prediction is compared with the data."""
+"""The losses by name: how a prediction is compared with the data.
+
+Facts that an entry may say: prox, that its fidelity has one, for linear models; grows, that it can go on where the scan
+gets more views.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +39,7 @@ class AmplitudeOptions(Options):
     roots: bool = Field(False, description="the data is the root of intensities", json_schema_extra={"switch": True})
 
 
-@register("loss", "gaussian", "least squares: independent Gaussian noise of one strength")
+@register("loss", "gaussian", "least squares: independent Gaussian noise of one strength", prox=True, grows=True)
 def build_gaussian(options: Options) -> Loss:
     from plugstream.losses import Gaussian
 

@@ -1,4 +1,10 @@
-"""The samplers by name: which views each step uses."""
+"""The samplers by name: which views each step uses.
+
+Facts that an entry may say:
+
+    grows: it can take views that are still to come.
+    draws: "independent" views, of which the theory of stochastic steps speaks; "all" of them; the "same" in each step.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +31,14 @@ class DrawOptions(BatchOptions):
     seed: int = Field(0, ge=0, lt=2**63, description="seed of the draws")
 
 
-@register("sampler", "uniform", "independent views, with replacement: the paper's", options=DrawOptions, grows=True)
+@register(
+    "sampler",
+    "uniform",
+    "independent views, with replacement: the paper's",
+    options=DrawOptions,
+    grows=True,
+    draws="independent",
+)
 def build_uniform(options: DrawOptions, fidelity: Fidelity) -> Sampler:
     from plugstream.sampling import Uniform
 
@@ -53,14 +66,14 @@ def build_importance(options: DrawOptions, fidelity: Fidelity) -> Sampler:
     return Importance(options.batch, fidelity.lipschitz_views, options.seed)  # type: ignore[attr-defined]
 
 
-@register("sampler", "fixed", "the same evenly spaced views in every step", options=BatchOptions)
+@register("sampler", "fixed", "the same evenly spaced views in every step", options=BatchOptions, draws="same")
 def build_fixed(options: BatchOptions, fidelity: Fidelity) -> Sampler:
     from plugstream.sampling import Fixed, evenly_spaced
 
     return Fixed(tuple(evenly_spaced(options.batch, fidelity.n_views).tolist()))
 
 
-@register("sampler", "all", "every view in every step: the batch algorithms", grows=True)
+@register("sampler", "all", "every view in every step: the batch algorithms", grows=True, draws="all")
 def build_all(options: Options, fidelity: Fidelity) -> Sampler:
     from plugstream.sampling import All
 

@@ -14,17 +14,16 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from plugstream.algorithms import ADMM, Algorithm, ProximalGradient
+from plugstream.algorithms import Algorithm
 from plugstream.denoisers import Denoiser
 from plugstream.denoisers.by_name import make
 from plugstream.errors import PlugstreamWarning
 from plugstream.experiments.setup import PerImage, Problem
 from plugstream.fidelity import Fidelity
 from plugstream.monitors import SNR, Distance, Monitor
-from plugstream.registry import find
 from plugstream.sampling import Sampler
 from plugstream.schedules import Geometric, OverL
-from plugstream.settings import SamplerSettings
+from plugstream.settings import AlgorithmSettings, GradientSettings, MomentumSettings, SamplerSettings
 from plugstream.solver import Result, solve
 from plugstream.tuning import golden_section
 
@@ -111,17 +110,15 @@ def make_algorithm(
         "sampler": make_sampler(spec, problem.fidelity),
     }
     denoiser = PerImage(make_denoiser(spec.denoiser, weights), levels)
-    if spec.method in ("admm", "hqs"):
-        return ADMM(problem.fidelity, denoiser, dual=spec.method == "admm", **common)
-    estimator = find("gradient", spec.gradient)
-    return ProximalGradient(
+    made: Algorithm[Any] = AlgorithmSettings.of(name=spec.method).assemble(
         problem.fidelity,
         denoiser,
-        momentum=spec.momentum,
-        gradient=estimator.build(estimator.options(), 0),
-        restart=spec.restart,
+        MomentumSettings.of(name=spec.momentum, restart=spec.restart),
+        GradientSettings.of(name=spec.gradient),
+        0,
         **common,
     )
+    return made
 
 
 def run(

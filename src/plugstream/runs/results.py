@@ -106,16 +106,11 @@ def _history(history: dict[str, Series]) -> str:
 
 def title_of(settings: Settings, left_out: str = "") -> str:
     """What a run does: algorithm, denoiser, and how many views a step, with what is left out of them."""
-    s, a, momentum = settings.sampler, settings.algorithm, settings.momentum.name
-    gradient = Path(settings.gradient.name).name
-    if a.name in ("admm", "hqs"):
-        name = f"PnP-{a.name.upper()}"
-    elif s.name in ("all", "fixed"):
-        name = "PnP-ISTA" if momentum == "none" else "PnP-FISTA"
-    else:
-        name = f"PnP-{'SGD' if gradient == 'plain' else gradient.upper()}"
-        name += "" if momentum == "none" else ", accelerated"
-    views = "all views" if s.name == "all" else f"{s.views or 'some'} views a step ({Path(s.name).name})"
+    s, a = settings.sampler, settings.algorithm
+    title = a.entry.facts.get("title", Path(a.name).name)
+    name = title(settings) if callable(title) else title
+    whole = s.entry.facts.get("draws") == "all"
+    views = "all views" if whole else f"{s.views or 'some'} views a step ({Path(s.name).name})"
     return f"{name}, {Path(settings.denoiser.name).name}, {views}{left_out}"
 
 

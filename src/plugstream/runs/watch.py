@@ -168,6 +168,7 @@ class Watch:
         known = self.recorder.averaged
         theta = known if known is not None else self.theta
         nu2 = result.history["nu2"].value if "nu2" in result.history else torch.zeros(1).numpy()
+        whole = self.settings.sampler.entry.facts.get("draws") == "all"
         self.log.add(
             TheoryTerms(
                 step=result.state.k,
@@ -175,7 +176,7 @@ class Watch:
                 proved=known is not None,
                 gamma=self.algorithm.parameters(1)[0],
                 batch=self.settings.sampler.views,
-                nu=0.0 if self.settings.sampler.name == "all" else math.sqrt(max(0.0, float(nu2.max()))),
+                nu=0.0 if whole else math.sqrt(max(0.0, float(nu2.max()))),
                 distance=float(torch.linalg.vector_norm(result.state.image)),  # from x^0 = 0
                 unmet=tuple(self._unmet(result)),
             )
@@ -234,15 +235,16 @@ class Watch:
 
     def _unmet(self, result: Result[State]) -> list[str]:
         """The conditions of Proposition 5 that do not hold, or are not known to."""
-        a, s, gradient = self.settings.algorithm, self.settings.sampler, self.settings.gradient.name
+        a, s, momentum, gradient = (getattr(self.settings, n) for n in ("algorithm", "sampler", "momentum", "gradient"))
+        uses = a.entry.facts.get("uses", ())
         gamma, _ = self.algorithm.parameters(1)
         tests = [
             (self.recorder.averaged is None, "the denoiser is not averaged by construction"),
             ("denoiser" in self.worst, "the denoiser is not nonexpansive"),
-            (a.name != "pgm", f"the algorithm is {a.name}"),
-            (a.name == "pgm" and self.settings.momentum.name != "none", "momentum"),
-            (a.name == "pgm" and gradient != "plain", f"{gradient} gradients"),
-            (s.name not in ("uniform", "all"), f"the sampler is {s.name}"),
+            (not a.entry.facts.get("proposition_5", False), f"the algorithm is {a.name}"),
+            ("momentum" in uses and not momentum.entry.facts.get("plain", False), "momentum"),
+            ("gradient" in uses and not gradient.entry.facts.get("plain", False), f"{gradient.name} gradients"),
+            (s.entry.facts.get("draws") not in ("independent", "all"), f"the sampler is {s.name}"),
             (gamma > (1 + 1e-6) / self.algorithm.fidelity.lipschitz_max, "the step is beyond 1/L"),
             (a.sigma_end is not None or getattr(a, "step_size_end", None) is not None, "sigma or the step changes"),
             (self.settings.scan.follow, "the scan grew"),

@@ -15,7 +15,7 @@ from plugstream.choices import Choice, is_marked, section_class
 from plugstream.consent import consented
 from plugstream.errors import InputError
 from plugstream.files import read_small
-from plugstream.registry import refuse_foreign
+from plugstream.registry import entries, refuse_foreign
 from plugstream.settings.sections import Settings
 from plugstream.settings.values import all_leaves, choice_of, leaves
 
@@ -85,7 +85,8 @@ def resolve(
     try:
         settings = Settings.model_validate(values)
         if settings.scan.follow and "name" not in values.get("momentum", {}):
-            values.setdefault("momentum", {})["name"] = "bounded"
+            follows = [entry.name for entry in entries("momentum").values() if entry.facts.get("follows", False)]
+            values.setdefault("momentum", {})["name"] = follows[0]
             settings = Settings.model_validate(values)
         return consented(settings, from_file, file, trust=trust)
     except ValidationError as error:

@@ -71,14 +71,11 @@ class SimulateSettings(_Section):
     seed: int = Field(0, ge=0, le=_SEEDS, description="seed of the noise", json_schema_extra=_flag("noise-seed"))
 
 
-class AlgorithmSettings(_Section):
+class AlgorithmSettings(Choice):
     """The iteration."""
 
-    name: Literal["pgm", "admm", "hqs"] = Field(
-        "pgm",
-        description="proximal gradient (ISTA, FISTA, PnP-SGD), ADMM or half-quadratic splitting",
-        json_schema_extra=_flag("algorithm"),
-    )
+    kind = "algorithm"
+    name: str = Field("pgm", description="the iteration", json_schema_extra=_flag("algorithm"))
     step_size: float | str = Field(
         "1/L", description="a number, or a multiple of 1/L such as 0.25/L", json_schema_extra=_short("step")
     )
@@ -99,6 +96,26 @@ class AlgorithmSettings(_Section):
     iterations: int = Field(100, ge=1, le=_COUNT, description="number of steps")
     time_limit: float | None = Field(None, gt=0, description="stop after this many seconds")
     distance_limit: float | None = Field(None, gt=0, description="stop at this relative distance to a fixed point")
+
+    def assemble(
+        self,
+        fidelity: Any,
+        denoiser: Any,
+        momentum: MomentumSettings,
+        gradient: GradientSettings,
+        seed: int,
+        **common: Any,
+    ) -> Any:
+        """The algorithm, built from what its entry uses.
+
+        Arguments: seed, of the gradient; common, by keyword sigma or lam, step_size and sampler.
+        """
+        uses = self.entry.facts.get("uses", ())
+        if "momentum" in uses:
+            common |= {"momentum": momentum.build(), "restart": momentum.restart}
+        if "gradient" in uses:
+            common["gradient"] = gradient.build(seed)
+        return self.build(fidelity, denoiser, **common)
 
 
 class MomentumSettings(Choice):
@@ -272,7 +289,9 @@ class Settings(_Section):
     """All settings, section by section."""
 
     simulate: SimulateSettings = SimulateSettings()
-    algorithm: AlgorithmSettings = AlgorithmSettings()
+    algorithm: Annotated[SerializeAsAny[AlgorithmSettings], validator(AlgorithmSettings)] = Field(
+        default_factory=AlgorithmSettings.of
+    )
     momentum: Annotated[SerializeAsAny[MomentumSettings], validator(MomentumSettings)] = Field(
         default_factory=MomentumSettings.of
     )

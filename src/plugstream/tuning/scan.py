@@ -19,6 +19,7 @@ from plugstream.errors import InputError, PlugstreamWarning
 from plugstream.fidelity import LeastSquares
 from plugstream.monitors import snr
 from plugstream.recipes import check, make_algorithm, make_fidelity, make_model
+from plugstream.registry import entries
 from plugstream.scans.scan import Scan, fingerprint
 from plugstream.settings import Settings, resolve, with_low
 from plugstream.solver import solve
@@ -30,7 +31,6 @@ __all__ = ["Plan", "tune_scan"]
 
 # Multiples of the step that was asked for. Twice 1/L is where the gradient step stops being nonexpansive.
 _STEPS = (1.0, 0.5, 1.5)
-_MOMENTA = ("nesterov", "chambolle-dossal", "none")
 # Values of sigma that successive halving starts from, besides the other settings.
 _SIGMAS = 4
 
@@ -224,8 +224,11 @@ class _Judge:
         self.fidelity, self.held = make_fidelity(settings, model, data), torch.arange(0)
         if plan.by == "held-out":
             kept, self.held = split_views(scan.n_views, plan.held)
-            if settings.sampler.name == "fixed":
-                raise InputError("the sampler fixed may need views that are held out; use another, or --by discrepancy")
+            if settings.sampler.entry.facts.get("draws") == "same":
+                raise InputError(
+                    f"the sampler {settings.sampler.name} may need views that are held out; use another, or "
+                    "--by discrepancy"
+                )
             self.fidelity = make_fidelity(settings, model, data, available=kept)
 
     def settle_bounds(self, say: Callable[[str], None]) -> Settings:
@@ -262,9 +265,9 @@ def _others(settings: Settings, over: Sequence[str]) -> list[dict[str, Any]]:
     if "step_size" in over:
         step = settings.algorithm.step_size
         options["step_size"] = [_times(step, factor) for factor in _STEPS]
-    if "momentum" in over and settings.algorithm.name == "pgm":
-        asked = settings.momentum.name
-        options["momentum"] = [asked, *(m for m in _MOMENTA if m != asked)]
+    if "momentum" in over and "momentum" in settings.algorithm.entry.facts.get("uses", ()):
+        asked, momenta = settings.momentum.name, entries("momentum")
+        options["momentum"] = [asked, *(m for m, entry in momenta.items() if entry.facts.get("tuned") and m != asked)]
     return [dict(zip(options, values, strict=True)) for values in itertools.product(*options.values())]
 
 

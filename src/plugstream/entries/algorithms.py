@@ -1,0 +1,65 @@
+"""The algorithms by name: how gradient or prox of the data and a denoiser take turns.
+
+One is built from the fidelity, the denoiser and by keyword `sigma` or `lam`, `step_size` and `sampler`, as
+`plugstream.algorithms.PlugAndPlay` has them. Facts that an entry may say:
+
+    uses: sections that it is built from besides: "momentum" (then `momentum=` and `restart=` are handed to it) and
+        "gradient" (`gradient=`).
+    prox: it needs the prox of the fidelity, which only some losses have.
+    grows: it can go on where the scan gets more views.
+    proposition_5: the theory of stochastic steps speaks of it, without momentum and with plain gradients.
+    title: what reports call it, text or a function of the settings; its name if not said.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from plugstream.registry import Options, register
+
+if TYPE_CHECKING:
+    from plugstream.algorithms import ADMM, ProximalGradient
+    from plugstream.denoisers.base import Denoiser
+    from plugstream.fidelity import Fidelity
+
+__all__: list[str] = []
+
+
+def _proximal_gradient_title(settings: Any) -> str:
+    """The paper's name for proximal gradient with these views, momentum and gradient."""
+    accelerated = not settings.momentum.entry.facts.get("plain", False)
+    if settings.sampler.entry.facts.get("draws") in ("all", "same"):
+        return "PnP-FISTA" if accelerated else "PnP-ISTA"
+    gradient = settings.gradient
+    name = "SGD" if gradient.entry.facts.get("plain", False) else Path(gradient.name).name.upper()
+    return f"PnP-{name}{', accelerated' if accelerated else ''}"
+
+
+@register(
+    "algorithm",
+    "pgm",
+    "proximal gradient: ISTA, FISTA, PnP-SGD",
+    uses=("momentum", "gradient"),
+    grows=True,
+    proposition_5=True,
+    title=_proximal_gradient_title,
+)
+def build_proximal_gradient(options: Options, fidelity: Fidelity, denoiser: Denoiser, **parts: Any) -> ProximalGradient:
+    from plugstream.algorithms import ProximalGradient
+
+    return ProximalGradient(fidelity, denoiser, **parts)
+
+
+@register("algorithm", "admm", "ADMM, with the data's prox", prox=True, grows=True, title="PnP-ADMM")
+def build_admm(options: Options, fidelity: Fidelity, denoiser: Denoiser, **parts: Any) -> ADMM:
+    from plugstream.algorithms import ADMM
+
+    return ADMM(fidelity, denoiser, **parts)
+
+
+@register("algorithm", "hqs", "half-quadratic splitting: ADMM without the dual", prox=True, grows=True, title="PnP-HQS")
+def build_half_quadratic(options: Options, fidelity: Fidelity, denoiser: Denoiser, **parts: Any) -> ADMM:
+    from plugstream.algorithms import ADMM
+
+    return ADMM(fidelity, denoiser, dual=False, **parts)
