@@ -160,7 +160,9 @@ def test_a_package_of_others_adds_a_denoiser(scan, tmp_path):
     assert "'absent' of an installed package cannot be loaded: ModuleNotFoundError" in broken.stderr
 
 
-@pytest.mark.parametrize("plural", ["denoisers", "algorithms", "samplers", "momenta", "gradients", "losses", "instruments"])
+@pytest.mark.parametrize(
+    "plural", ["denoisers", "algorithms", "samplers", "momenta", "gradients", "losses", "instruments"]
+)
 def test_every_kind_is_listed_and_the_documents_have_its_table(plural, capsys):
     (kind,) = [kind for kind in KINDS.values() if kind.plural == plural]
     names = list(entries(kind.name))
