@@ -197,10 +197,10 @@ def test_a_callback_has_the_run_go_on_with_another_algorithm():
 
     result = solve(first, iterations=10, monitors=[Distance()], every=2, callbacks=[grow, lambda progress: False])
     assert algorithms[4] is first
-    assert first.fidelity.available == 3
+    assert len(first.fidelity.available) == 3
     state = solve(first, iterations=4).state
     second = algorithms[5]
-    assert second.fidelity.available == 5
+    assert len(second.fidelity.available) == 5
     rest = solve(second, state=state, iterations=6)
     assert torch.equal(result.image, rest.image)
     # What is measured is the distance of the algorithm of the time, relative to where the run began.

@@ -102,12 +102,9 @@ def on_bounds(image: Tensor, low: float | None, high: float | None) -> list[tupl
 
 def _readable(fidelity: ModelFidelity) -> tuple[Tensor, Tensor]:
     """A few views that can be read, and their data."""
-    available = fidelity.available
-    some = spread_views(available, _VIEWS)
-    if some is None:
-        some = torch.arange(available) if isinstance(available, int) else available
+    some = spread_views(fidelity.available, _VIEWS)
     views, data = [], []
-    for view in some.split(1):
+    for view in (fidelity.available if some is None else some).split(1):
         try:
             data.append(fidelity.data(view))
             views.append(view)

@@ -22,15 +22,15 @@ __all__ = ["Fidelity", "LeastSquares", "Measurements"]
 class Fidelity(Protocol):
     """d(x) = mean over views of d_i(x), with everything an algorithm asks of it.
 
-    `views` are indices (None: all that are available), `weights` the factor of each view's term (None: 1 / number of
-    views), so that a sampler that draws unevenly can keep the gradient unbiased.
+    `views` are indices (None: all that are available; see `Views`), `weights` the factor of each view's term (None: 1 /
+    number of views), so that a sampler that draws unevenly can keep the gradient unbiased.
     """
 
     @property
     def n_views(self) -> int: ...
     @property
-    def available(self) -> int | Tensor:
-        """What samplers draw from: the number of views, or the indices of those that can be used."""
+    def available(self) -> Tensor:
+        """What samplers draw from: the indices of the views that can be used, (count,), ascending, on the CPU."""
 
     @property
     def image_shape(self) -> tuple[int, ...]: ...
@@ -232,7 +232,7 @@ class LeastSquares(ModelFidelity):
         """A bound of all L_i: the largest estimate, or the largest bound (`lipschitz_most`)."""
         if self._lipschitz_max is None:
             self._needs_linear("L_i")
-            index = torch.arange(self.n_views) if self._available is None else self._available
+            index = self.available
             most = self.lipschitz_most
             if len(index) > (getattr(self.model, "estimated_views", 1000) if most is None else most):
                 with listening(self.progress):

@@ -172,7 +172,7 @@ class _Unread:
 
 
 def make_fidelity(
-    model: Model, data: Tensor | Measurements, loss: Loss | None = None, *, available: Tensor | None = None
+    model: Model, data: Tensor | Measurements, loss: Loss | None = None, *, available: Views = None
 ) -> DataFidelity:
     """The fidelity of a model, data and loss: least squares, which is faster and has a prox, where it is that."""
     if loss is None or (isinstance(loss, Gaussian) and loss.plain):

@@ -7,6 +7,7 @@ import functools
 import math
 import warnings
 from collections.abc import Callable, Iterator
+from functools import cached_property
 from typing import Any, Protocol, Self
 
 import numpy as np
@@ -16,7 +17,7 @@ from torch import Tensor
 from plugstream.arrays import Array, accept_arrays_in, as_tensor
 from plugstream.errors import DamagedError, InputError, PlugstreamWarning
 from plugstream.linalg import largest_eigenvalue, per_image, squared_norm
-from plugstream.models.base import Model, Views, as_views, check_shape
+from plugstream.models.base import Model, Views, all_views, as_views, check_shape
 from plugstream.sampling import spread_views
 
 __all__ = ["Measurements", "ModelFidelity"]
@@ -81,7 +82,8 @@ class ModelFidelity:
         other.model = model
         other._available = as_views(available, model.n_views)
         other._lipschitz_max = lipschitz_max
-        for name in ("lipschitz", "lipschitz_views", "curvature"):  # what was computed of the present views
+        # These were computed from the present views.
+        for name in ("available", "lipschitz", "lipschitz_views", "curvature"):
             other.__dict__.pop(name, None)
         return other
 
@@ -89,10 +91,10 @@ class ModelFidelity:
     def n_views(self) -> int:
         return self.model.n_views
 
-    @property
-    def available(self) -> int | Tensor:
-        """The number of views, or the indices of those that can be used."""
-        return self.n_views if self._available is None else self._available
+    @cached_property
+    def available(self) -> Tensor:
+        """The indices of the views that can be used, (count,)."""
+        return all_views(self._available, self.n_views)
 
     @property
     def image_shape(self) -> tuple[int, ...]:
@@ -150,10 +152,9 @@ class ModelFidelity:
         """
         ndim = len(self.image_shape)
         x = image.reshape(-1, *self.image_shape)[0]
-        chosen = as_views(spread_views(self.available, _LOCAL_VIEWS) if views is None else views, self.n_views)
-        index = torch.arange(self.n_views) if chosen is None else chosen
+        some = spread_views(self.available, _LOCAL_VIEWS) if views is None else as_views(views, self.n_views)
         largest = 0.0
-        for view in index.split(1):
+        for view in (self.available if some is None else some).split(1):
             _, pullback = self.model.linearize(x, view)
 
             def normal(v: Tensor, view: Tensor = view, pullback: Callable[[Tensor], Tensor] = pullback) -> Tensor:
@@ -244,7 +245,7 @@ class ModelFidelity:
         if self._source is None:
             yield index, w
             return
-        index = torch.arange(self.n_views) if index is None else index
+        index = all_views(index, self.n_views)
         size = math.prod(self.model.data_shape) * self.model.data_dtype.itemsize
         step = max(1, _BLOCK_BYTES // size)
         blocks = index.split(step)

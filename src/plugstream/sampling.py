@@ -36,12 +36,12 @@ __all__ = [
     "spread_views",
 ]
 
-Available = int | Tensor
-"""The views there are: a count n for 0 .. n-1, or their indices where some are missing."""
-
 
 class Batch(NamedTuple):
-    """The views of a step (None: all) and the factor of each one's gradient (None: 1 / number of views)."""
+    """The views of a step and the factor of each one's gradient (None: 1 / number of views).
+
+    Views are indices, repeats allowed, or None for all that are available.
+    """
 
     views: Tensor | None
     weights: Tensor | None = None
@@ -50,8 +50,8 @@ class Batch(NamedTuple):
 class Sampler(Protocol):
     """Chooses the views of a step."""
 
-    def draw(self, step: int, available: Available) -> Batch:
-        """The batch of step `step` (0 is the first) when these views are available."""
+    def draw(self, step: int, available: Tensor) -> Batch:
+        """The batch of step `step` (0 is the first) when these views are available: their indices, (n,), ascending."""
 
 
 def as_sampler(sampler: Any) -> Sampler:
@@ -69,8 +69,8 @@ def as_sampler(sampler: Any) -> Sampler:
 class All:
     """Every view in every step: the batch algorithms."""
 
-    def draw(self, step: int, available: Available) -> Batch:
-        return Batch(None if isinstance(available, int) else available)
+    def draw(self, step: int, available: Tensor) -> Batch:
+        return Batch(None)
 
 
 @dataclass(frozen=True)
@@ -79,12 +79,12 @@ class Fixed:
 
     views: Sequence[int]
 
-    def draw(self, step: int, available: Available) -> Batch:
+    def draw(self, step: int, available: Tensor) -> Batch:
         views = torch.as_tensor(self.views, dtype=torch.int64)
-        known = torch.arange(available) if isinstance(available, int) else available
-        if not bool(torch.isin(views, known).all()):
-            missing = int(views[~torch.isin(views, known)][0])
-            raise InputError(f"view {missing} was asked for, but is not among the {len(known)} views available")
+        known = torch.isin(views, available)
+        if not bool(known.all()):
+            missing = int(views[~known][0])
+            raise InputError(f"view {missing} was asked for, but is not among the {len(available)} views available")
         return Batch(views)
 
 
@@ -101,7 +101,7 @@ class Uniform:
     def __post_init__(self) -> None:
         _check_batch(self.batch)
 
-    def draw(self, step: int, available: Available) -> Batch:
+    def draw(self, step: int, available: Tensor) -> Batch:
         n = _count(available)
         return Batch(_pick(available, _below(n, _words(self.seed, step, self.batch))))
 
@@ -120,7 +120,7 @@ class Epochs:
     def __post_init__(self) -> None:
         _check_batch(self.batch)
 
-    def draw(self, step: int, available: Available) -> Batch:
+    def draw(self, step: int, available: Tensor) -> Batch:
         n = _count(available)
         place = step * self.batch + np.arange(self.batch)
         return Batch(_pick(available, np.array([_order(self.seed, p // n, n)[p % n] for p in place.tolist()])))
@@ -140,7 +140,7 @@ class Shifted:
     def __post_init__(self) -> None:
         _check_batch(self.batch)
 
-    def draw(self, step: int, available: Available) -> Batch:
+    def draw(self, step: int, available: Tensor) -> Batch:
         n = _count(available)
         return Batch(_pick(available, (evenly_spaced(self.batch, n) + step + self.offset) % n))
 
@@ -167,12 +167,12 @@ class Importance:
         if p.ndim != 1 or not bool((torch.isfinite(p) & (p > 0)).all()):
             raise InputError("importance probabilities must be a list of numbers > 0, one for each view")
 
-    def draw(self, step: int, available: Available) -> Batch:
+    def draw(self, step: int, available: Tensor) -> Batch:
         p = np.asarray(self.probabilities, dtype=np.float64)
         n = _count(available)
-        if len(p) < n:
-            raise InputError(f"there are {n} views, but importance probabilities for {len(p)}")
-        p = p[:n] if isinstance(available, int) else p[available.numpy()]
+        if (last := int(available.max())) >= len(p):
+            raise InputError(f"there are {last + 1} views, but importance probabilities for {len(p)}")
+        p = p[available.numpy()]
         edges = np.cumsum(p)
         uniform = (_words(self.seed, step, self.batch) >> np.uint64(11)) * 2.0**-53
         index = np.minimum(np.searchsorted(edges, uniform * edges[-1], side="right"), n - 1)
@@ -193,11 +193,11 @@ class OnceEach:
     sampler: Sampler
     batch: int
 
-    def draw(self, step: int, available: Available) -> Batch:
+    def draw(self, step: int, available: Tensor) -> Batch:
         n = _count(available)
         if n >= self.batch:
             return self.sampler.draw(step, available)
-        return Batch(torch.arange(n) if isinstance(available, int) else available)
+        return Batch(available)
 
 
 @dataclass(frozen=True, eq=False)
@@ -214,7 +214,7 @@ class Announced:
     tell: Callable[[list[Tensor]], None]
     ahead: int = 2
 
-    def draw(self, step: int, available: Available) -> Batch:
+    def draw(self, step: int, available: Tensor) -> Batch:
         batches = [self.sampler.draw(step + later, available) for later in range(self.ahead + 1)]
         if batches[0].views is not None:
             self.tell([batch.views for batch in batches if batch.views is not None])
@@ -235,8 +235,8 @@ def coin(seed: int, step: int, probability: float) -> bool:
     return bool((word >> np.uint64(11)) * 2.0**-53 < probability)
 
 
-def spread_views(available: Available, most: int) -> Tensor | None:
-    """At most this many of the available views, evenly spaced; None if that is all of them."""
+def spread_views(available: Tensor, most: int) -> Tensor | None:
+    """At most this many of the available views, evenly spaced; None if that is all of them, as in `Batch`."""
     count = _count(available)
     return None if count <= most else _pick(available, evenly_spaced(most, count))
 
@@ -255,16 +255,14 @@ def _below(n: int, words: NDArray[np.uint64]) -> NDArray[np.int64]:
     return ((words >> np.uint64(11)) * 2.0**-53 * n).astype(np.int64)
 
 
-def _pick(available: Available, index: NDArray[np.int64]) -> Tensor:
-    views = torch.from_numpy(index)
-    return views if isinstance(available, int) else available[views]
+def _pick(available: Tensor, index: NDArray[np.int64]) -> Tensor:
+    return available[torch.from_numpy(index)]
 
 
-def _count(available: Available) -> int:
-    n = available if isinstance(available, int) else len(available)
-    if n < 1:
+def _count(available: Tensor) -> int:
+    if len(available) < 1:
         raise InputError("there are no views to draw from")
-    return n
+    return len(available)
 
 
 def _check_batch(batch: int) -> None:

@@ -12,7 +12,7 @@ from torch import Tensor
 from plugstream.arrays import accept_arrays
 from plugstream.errors import InputError, PlugstreamWarning
 from plugstream.linalg import largest_eigenvalue, norm
-from plugstream.models.base import Views, as_views, check_shape
+from plugstream.models.base import Views, all_views, check_shape
 
 __all__ = ["SmoothFidelity"]
 
@@ -63,8 +63,8 @@ class SmoothFidelity:
         self._lipschitz = lipschitz
 
     @property
-    def available(self) -> int:
-        return self.n_views
+    def available(self) -> Tensor:
+        return torch.arange(self.n_views)
 
     @property
     def lipschitz(self) -> float:
@@ -169,7 +169,6 @@ class SmoothFidelity:
         return s
 
     def _terms(self, views: Views, weights: Tensor | None) -> Iterator[tuple[int, float]]:
-        index = as_views(views, self.n_views)
-        numbers = list(range(self.n_views)) if index is None else index.tolist()
+        numbers = all_views(views, self.n_views).tolist()
         factors = [1 / len(numbers)] * len(numbers) if weights is None else weights.tolist()
         return zip(numbers, factors, strict=True)

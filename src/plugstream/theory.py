@@ -136,10 +136,8 @@ def gradient_variance(image: Array, fidelity: Fidelity, views: Views = None) -> 
     (...).
     Reference: Sun, Wohlberg and Kamilov, Assumption 2(d).
     """
-    available = fidelity.available
-    everything = torch.arange(available) if isinstance(available, int) else available
-    total = len(everything)
-    chosen = everything if views is None else torch.as_tensor(views, dtype=torch.int64)
+    total = len(fidelity.available)
+    chosen = fidelity.available if views is None else torch.as_tensor(views, dtype=torch.int64)
     if views is not None and len(views) < 2:
         raise InputError("the variance of gradients needs at least two views")
     image = as_tensor("the image", image, device=fidelity.device, dtype=fidelity.dtype)

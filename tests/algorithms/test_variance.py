@@ -60,7 +60,9 @@ def wandered(estimator, fidelity, steps=7):
     memory = estimator.begin(fidelity, torch.randn(shape, generator=generator, dtype=F64))
     for step in range(steps):
         image = torch.randn(shape, generator=generator, dtype=F64)
-        _, memory = estimator.estimate(fidelity, image, Uniform(2, 9).draw(step, fidelity.n_views), memory, step)
+        _, memory = estimator.estimate(
+            fidelity, image, Uniform(2, 9).draw(step, torch.arange(fidelity.n_views)), memory, step
+        )
     return memory, torch.randn(shape, generator=generator, dtype=F64)
 
 

@@ -41,7 +41,7 @@ def first_draw(view: int) -> int:
     """Steps that a run takes before it draws a view."""
     from plugstream.sampling import Uniform
 
-    return next(k for k in range(1000) if view in Uniform(2, 0).draw(k, 12).views.tolist())
+    return next(k for k in range(1000) if view in Uniform(2, 0).draw(k, torch.arange(12)).views.tolist())
 
 
 def last_checkpoint(folder: Path) -> int:

@@ -192,7 +192,7 @@ def test_a_step_that_is_a_number_computes_no_l(
     algorithm = make(fidelity)
     state = algorithm.init()
     # What the warning of long steps costs is what a few steps do.
-    drawn = algorithm.sampler.draw(0, 30).views
+    drawn = algorithm.sampler.draw(0, torch.arange(30)).views
     assert model.asked <= 20 * (30 if drawn is None else len(drawn))
     assert solve(algorithm, state=state, iterations=3).state.k == 3
     assert "lipschitz" not in vars(fidelity)

@@ -203,10 +203,10 @@ def test_fewer_views_than_a_batch_are_each_drawn_once():
     for sampler in (Uniform(10), Epochs(10), Shifted(10)):
         capped = OnceEach(sampler, 10)
         for step in range(5):
-            assert capped.draw(step, 3).views.tolist() == [0, 1, 2]
+            assert capped.draw(step, torch.arange(3)).views.tolist() == [0, 1, 2]
             assert capped.draw(step, torch.tensor([4, 7])).views.tolist() == [4, 7]
             for n in (10, 24):
-                assert torch.equal(capped.draw(step, n).views, sampler.draw(step, n).views)
+                assert torch.equal(capped.draw(step, torch.arange(n)).views, sampler.draw(step, torch.arange(n)).views)
 
 
 def test_a_run_waits_for_a_batch_of_views_that_can_be_used(scan, tmp_path):

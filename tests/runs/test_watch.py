@@ -81,7 +81,7 @@ def test_an_expansive_denoiser_is_named_with_views_and_step_and_the_damping_help
     assert all(event.factor == pytest.approx(1.4, rel=1e-3) for event in found)
     assert all(event.theta == pytest.approx(1.2, rel=1e-3) for event in found)
     for event in found:
-        assert event.views == tuple(Uniform(4, 0).draw(event.step - 1, 12).views.tolist())
+        assert event.views == tuple(Uniform(4, 0).draw(event.step - 1, torch.arange(12)).views.tolist())
     views = ", ".join(map(str, found[0].views))
     assert f"warning: step 2 (views {views}) contradicts nonexpansiveness: the denoiser" in capsys.readouterr().err
     told = notes(folder)

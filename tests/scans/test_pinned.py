@@ -39,7 +39,7 @@ def test_batches_are_pinned_and_right(stored):
     whole = stored.read()
     with Prefetched(stored, threads=2, pin=True) as ahead:
         for step in range(20):
-            views = [Uniform(10).draw(step + later, 500).views for later in range(3)]
+            views = [Uniform(10).draw(step + later, torch.arange(500)).views for later in range(3)]
             ahead.expect(views)
             got = ahead.read(views[0])
             assert got.is_pinned()
@@ -56,7 +56,7 @@ def test_a_copy_that_waits_is_not_overwritten(stored):
     with Prefetched(stored, threads=2, pin=True) as ahead:
         for step in range(60):
             torch.cuda._sleep(20_000_000)  # clock cycles, about ten milliseconds
-            views = [Uniform(10, seed=1).draw(step + later, 500).views for later in range(3)]
+            views = [Uniform(10, seed=1).draw(step + later, torch.arange(500)).views for later in range(3)]
             ahead.expect(views)
             got.append(ahead.read(views[0]).to("cuda", non_blocking=True))
             want.append(whole[views[0]])

@@ -51,13 +51,13 @@ def test_a_sampler_that_announces_is_read_by_other_threads():
     with Prefetched(source, threads=2) as ahead:
         sampler = Announced(Uniform(4, seed=3), ahead.expect, ahead=2)
         for step in range(20):
-            views = sampler.draw(step, 50).views
-            assert torch.equal(views, Uniform(4, seed=3).draw(step, 50).views)
+            views = sampler.draw(step, torch.arange(50)).views
+            assert torch.equal(views, Uniform(4, seed=3).draw(step, torch.arange(50)).views)
             assert torch.equal(ahead.read(views), views.float())
     assert all(name.startswith("plugstream-read") for name in source.threads)
     assert 20 <= len(source.threads) <= 22  # every batch once, and up to two beyond the last
     told = []
-    assert Announced(All(), told.append).draw(0, 50).views is None
+    assert Announced(All(), told.append).draw(0, torch.arange(50)).views is None
     assert told == []
 
 
@@ -65,13 +65,13 @@ def test_the_next_batches_are_read_before_they_are_asked_for():
     source = Source()
     with Prefetched(source, threads=2) as ahead:
         sampler = Announced(Uniform(4), ahead.expect, ahead=2)
-        ahead.read(sampler.draw(0, 50).views)
+        ahead.read(sampler.draw(0, torch.arange(50)).views)
         limit = time.monotonic() + 30
         while len(source.threads) < 3 and time.monotonic() < limit:
             time.sleep(0.001)
         assert len(source.threads) == 3
-        ahead.read(sampler.draw(1, 50).views)
-        ahead.read(sampler.draw(2, 50).views)
+        ahead.read(sampler.draw(1, torch.arange(50)).views)
+        ahead.read(sampler.draw(2, torch.arange(50)).views)
         assert source.threads.count(threading.current_thread().name) == 0
 
 

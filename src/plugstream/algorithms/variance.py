@@ -120,9 +120,7 @@ class SAGA:
         else:
             factors = weights.to(device=mean.device, dtype=mean.dtype.to_real())
             gradient = mean + fidelity.pullback(factors.reshape(-1, *(1,) * inside) * change, views)
-        known = fidelity.available
-        total = known if isinstance(known, int) else len(known)
-        return gradient, Memory(table.index_copy(axis, there, prediction), mean + share / total)
+        return gradient, Memory(table.index_copy(axis, there, prediction), mean + share / len(fidelity.available))
 
 
 @dataclass(frozen=True)
@@ -170,19 +168,16 @@ class SVRG:
     def _rate(self, fidelity: Fidelity, batch: Batch) -> float:
         if self.probability is not None:
             return self.probability
-        known = fidelity.available
-        total = known if isinstance(known, int) else len(known)
-        return 1.0 if batch.views is None else min(1.0, len(batch.views) / total)
+        return 1.0 if batch.views is None else min(1.0, len(batch.views) / len(fidelity.available))
 
 
 ESTIMATORS: dict[str, type[Plain] | type[SAGA] | type[SVRG]] = {"plain": Plain, "saga": SAGA, "svrg": SVRG}
 
 
-def _distinct(batch: Batch, available: int | Tensor) -> tuple[Tensor, Tensor]:
+def _distinct(batch: Batch, available: Tensor) -> tuple[Tensor, Tensor]:
     """The views of a batch without repeats, and the factor of each one's gradient, both on the CPU."""
     if batch.views is None:
-        views = torch.arange(available) if isinstance(available, int) else available
-        return views, torch.full((len(views),), 1 / len(views), dtype=torch.float64)
+        return available, torch.full((len(available),), 1 / len(available), dtype=torch.float64)
     views, place = torch.unique(batch.views, return_inverse=True)
     if batch.weights is None:
         # From counts, so that equal shares are equal to the bit.

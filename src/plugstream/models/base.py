@@ -16,10 +16,14 @@ from plugstream.errors import InputError
 from plugstream.linalg import largest_eigenvalue
 from plugstream.progress import report
 
-__all__ = ["Model", "ModelBase", "Views", "as_views", "check_shape"]
+__all__ = ["Model", "ModelBase", "Views", "all_views", "as_views", "check_shape"]
 
 Views = Tensor | Sequence[int] | None
-"""Indices of views, repeats allowed; None is all of them in order."""
+"""Which views, wherever that is asked for: indices in any order, repeats allowed, or None for all of them in order.
+
+All of a model are 0 .. n_views - 1; all of a fidelity are those that it says are `available`. What gives views back,
+a sampler say, gives a 1-D int64 tensor on the CPU or None. `as_views` and `all_views` are what reads them.
+"""
 
 # Images of their own for this many views at once when every L_i is estimated, and of so many pixels in all.
 _VIEWS_AT_ONCE = 64
@@ -220,6 +224,12 @@ def as_views(views: Views, n_views: int) -> Tensor | None:
     if low < 0 or high >= n_views:
         raise InputError(f"view {low if low < 0 else high} does not exist: there are views 0 to {n_views - 1}")
     return index
+
+
+def all_views(views: Views, n_views: int) -> Tensor:
+    """Views as `as_views` reads them, with the indices 0 .. n_views - 1 for None."""
+    index = as_views(views, n_views)
+    return torch.arange(n_views) if index is None else index
 
 
 def check_shape(what: str, tensor: Tensor, tail: tuple[int, ...]) -> None:

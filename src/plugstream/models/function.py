@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from plugstream.errors import InputError
-from plugstream.models.base import ModelBase, Views, as_views, check_shape
+from plugstream.models.base import ModelBase, Views, all_views, check_shape
 
 __all__ = ["FunctionModel"]
 
@@ -51,8 +51,7 @@ class FunctionModel(ModelBase):
     def forward(self, image: Tensor, views: Views = None) -> Tensor:
         """(..., *image_shape) to (..., B, *data_shape)."""
         check_shape("image", image, self.image_shape)
-        index = as_views(views, self.n_views)
-        index = torch.arange(self.n_views) if index is None else index
+        index = all_views(views, self.n_views)
         out = self.function(image, index)
         want = (*image.shape[: image.ndim - len(self.image_shape)], len(index), *self.data_shape)
         if tuple(out.shape) != want:

@@ -284,8 +284,7 @@ class _Session:
         """
         available, most = fidelity.available, fidelity.n_views if self.population is None else _RANGED
         some = spread_views(available, most)
-        if some is None:
-            some = torch.arange(available) if isinstance(available, int) else available
+        some = available if some is None else some
         rows = self.scan.read(some)
         rows = (
             fidelity.model.restrict(rows.to(fidelity.device), some) if isinstance(fidelity.model, BornModel) else rows

@@ -72,8 +72,7 @@ class Variance:
 
     def begin(self, algorithm: Algorithm[Any], state: State, past: Past) -> Measure:
         def measure(algorithm: Algorithm[Any], state: Any) -> dict[str, Tensor]:
-            available = algorithm.fidelity.available
-            views = torch.arange(available) if isinstance(available, int) else available
+            views = algorithm.fidelity.available
             if len(views) < 2:
                 return {"nu2": torch.zeros(())}
             generator = torch.Generator().manual_seed((1_000_003 * self.seed + state.k) % 2**63)

@@ -223,7 +223,7 @@ class _Judge:
         self.truth = None if scan.truth is None else torch.from_numpy(scan.truth).to(model.device)
         self.fidelity, self.held = make_fidelity(settings, model, data), torch.arange(0)
         if plan.by == "held-out":
-            kept, self.held = split_views(scan.n_views, plan.held)
+            kept, self.held = split_views(torch.arange(scan.n_views), plan.held)
             if settings.sampler.entry.facts.get("draws") == "same":
                 raise InputError(
                     f"the sampler {settings.sampler.name} may need views that are held out; use another, or "

@@ -11,9 +11,8 @@ from plugstream.fidelity import LeastSquares
 __all__ = ["discrepancy_score", "held_out_score", "residual_excess", "split_views"]
 
 
-def split_views(available: int | Tensor, fraction: float = 0.1) -> tuple[Tensor, Tensor]:
+def split_views(views: Tensor, fraction: float = 0.1) -> tuple[Tensor, Tensor]:
     """Views to reconstruct from, and evenly spaced others to judge by: (kept,), (held out,), at least one of each."""
-    views = torch.arange(available) if isinstance(available, int) else available
     count = min(max(1, round(fraction * len(views))), len(views) - 1)
     if not 0 < fraction < 1 or count < 1:
         raise InputError(
