@@ -19,7 +19,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Circle
 
 import plugstream as ps
-from plugstream.scans.importers import import_fresnel
+from plugstream.importers import import_fresnel
 
 # Frequencies in GHz, and each cylinder's centre and radius in mm with its contrast, as the experimenters give them.
 TARGETS = {

@@ -10,7 +10,10 @@ import time
 
 import numpy as np
 
-from plugstream.scans import Grid, ScanWriter, Setup, ring
+from plugstream.grid import Grid
+from plugstream.instruments.born import Born2D
+from plugstream.models.born_geometry import ring
+from plugstream.scans import ScanWriter
 
 RECEIVERS = 50
 
@@ -26,8 +29,8 @@ def position(number: int) -> np.ndarray:
     return 0.5 * np.array([[np.cos(angle), np.sin(angle)]])
 
 
-def setup() -> Setup:
-    return Setup(receivers=ring(RECEIVERS, 0.5), wavelength=0.05, grid=Grid((12, 10), 0.01))
+def setup() -> Born2D:
+    return Born2D(receivers=ring(RECEIVERS, 0.5), wavelength=0.05, grid=Grid((12, 10), 0.01))
 
 
 def main() -> None:

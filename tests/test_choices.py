@@ -161,7 +161,7 @@ def test_a_package_of_others_adds_a_denoiser(scan, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "plural", ["denoisers", "algorithms", "samplers", "momenta", "gradients", "losses", "instruments"]
+    "plural", ["denoisers", "algorithms", "samplers", "momenta", "gradients", "losses", "instruments", "importers"]
 )
 def test_every_kind_is_listed_and_the_documents_have_its_table(plural, capsys):
     (kind,) = [kind for kind in KINDS.values() if kind.plural == plural]

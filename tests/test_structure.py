@@ -33,7 +33,7 @@ ROOMS: list[list[str]] = [
     ["choices"],
     ["consent"],
     ["settings"],
-    ["scans.importers"],
+    ["importers"],
     ["recipes"],
     ["runs"],
     ["tuning", "training"],

@@ -39,28 +39,20 @@ _HOME = {
     ],
     "plugstream.errors": ["DamagedError", "InputError", "PlugstreamWarning", "StorageError"],
     "plugstream.fidelity": ["Fidelity", "LeastSquares"],
+    "plugstream.grid": ["Grid"],
     "plugstream.image_space": ["ImageSpace"],
+    "plugstream.importers": ["import_file", "import_fresnel", "import_hdf5", "import_npz"],
     "plugstream.loss_fidelity": ["LossFidelity"],
     "plugstream.losses": ["Amplitude", "Gaussian", "Huber", "Loss", "Poisson"],
     "plugstream.instruments.born": ["Born2D"],
     "plugstream.models": ["BornModel", "FunctionModel", "MatrixModel", "Model", "ModelBase"],
+    "plugstream.models.born_geometry": ["BornGeometry", "ring"],
     "plugstream.monitors": ["PSNR", "SNR", "SSIM", "Cost", "Distance", "snr"],
     "plugstream.noise": ["add_noise"],
     "plugstream.quality": ["psnr", "ssim"],
     "plugstream.runs.images": ["load_picture", "save_image"],
     "plugstream.sampling": ["All", "Epochs", "Fixed", "Importance", "Shifted", "Uniform"],
-    "plugstream.scans": [
-        "BornGeometry",
-        "Grid",
-        "MemoryScan",
-        "ScanWriter",
-        "Setup",
-        "StoredScan",
-        "open_scan",
-        "ring",
-        "save_scan",
-    ],
-    "plugstream.scans.importers": ["import_fresnel", "import_hdf5", "import_npz"],
+    "plugstream.scans": ["MemoryScan", "ScanWriter", "StoredScan", "open_scan", "save_scan"],
     "plugstream.scans.keys": ["make_keys"],
     "plugstream.scans.limits": ["Limits"],
     "plugstream.scans.receive": ["Receiver"],
@@ -115,7 +107,14 @@ if TYPE_CHECKING:  # the same names for type checkers and editors; a test keeps 
         StorageError as StorageError,
     )
     from plugstream.fidelity import Fidelity as Fidelity, LeastSquares as LeastSquares
+    from plugstream.grid import Grid as Grid
     from plugstream.image_space import ImageSpace as ImageSpace
+    from plugstream.importers import (
+        import_file as import_file,
+        import_fresnel as import_fresnel,
+        import_hdf5 as import_hdf5,
+        import_npz as import_npz,
+    )
     from plugstream.instruments.born import Born2D as Born2D
     from plugstream.loss_fidelity import LossFidelity as LossFidelity
     from plugstream.losses import (
@@ -132,6 +131,7 @@ if TYPE_CHECKING:  # the same names for type checkers and editors; a test keeps 
         Model as Model,
         ModelBase as ModelBase,
     )
+    from plugstream.models.born_geometry import BornGeometry as BornGeometry, ring as ring
     from plugstream.monitors import (
         PSNR as PSNR,
         SNR as SNR,
@@ -152,20 +152,11 @@ if TYPE_CHECKING:  # the same names for type checkers and editors; a test keeps 
         Uniform as Uniform,
     )
     from plugstream.scans import (
-        BornGeometry as BornGeometry,
-        Grid as Grid,
         MemoryScan as MemoryScan,
         ScanWriter as ScanWriter,
-        Setup as Setup,
         StoredScan as StoredScan,
         open_scan as open_scan,
-        ring as ring,
         save_scan as save_scan,
-    )
-    from plugstream.scans.importers import (
-        import_fresnel as import_fresnel,
-        import_hdf5 as import_hdf5,
-        import_npz as import_npz,
     )
     from plugstream.scans.keys import make_keys as make_keys
     from plugstream.scans.limits import Limits as Limits

@@ -21,11 +21,11 @@ from plugstream.loss_fidelity import DataFidelity
 from plugstream.model_fidelity import Measurements
 from plugstream.models.base import Model
 from plugstream.models.born import BornModel, choose_method
+from plugstream.models.born_geometry import BornGeometry
 from plugstream.models.born_plausible import check_plausible
 from plugstream.progress import report
 from plugstream.registry import entries
 from plugstream.sampling import Sampler
-from plugstream.scans.geometry import BornGeometry
 from plugstream.schedules import LONGEST_STEP, Geometric, OverL, parse_step, value_at
 from plugstream.settings import AlgorithmSettings, ComputeSettings, DenoiserSettings, SamplerSettings, Settings
 

@@ -13,9 +13,9 @@ from plugstream import BornGeometry, BornModel, Grid, LeastSquares, MatrixModel,
 from plugstream.bounds import on_bounds, prefer_bounds
 from plugstream.cli import main
 from plugstream.errors import InputError
+from plugstream.importers import import_fresnel
 from plugstream.runs.events import read_events
 from plugstream.runs.images import load_picture
-from plugstream.scans.importers import import_fresnel
 from plugstream.settings import resolve
 from plugstream.simulation import simulate
 from plugstream.tuning.scan import Plan, tune_scan

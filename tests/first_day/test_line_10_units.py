@@ -13,16 +13,17 @@ import torch
 from plugstream import BornGeometry, Grid, MemoryScan, open_scan
 from plugstream.cli import main
 from plugstream.errors import InputError, PlugstreamWarning
+from plugstream.importers import import_npz
+from plugstream.instruments.born import Born2D
+from plugstream.models.born_geometry import ring
 from plugstream.models.born_plausible import check_plausible, warn_if_implausible
 from plugstream.runs.events import read_events
 from plugstream.scans import save_scan
-from plugstream.scans.geometry import Setup, ring
-from plugstream.scans.importers import import_npz
 from plugstream.scans.writer import ScanWriter
 from small_run import SMALL
 
 
-def said_of(setup: Setup | BornGeometry) -> list[str]:
+def said_of(setup: Born2D | BornGeometry) -> list[str]:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", PlugstreamWarning)
         check_plausible(setup)
@@ -65,7 +66,7 @@ def test_the_fresnel_experiments_are_not_bothered(frequency, size):
 def test_a_microscope_and_the_far_field_are_not_bothered():
     grid = Grid((140, 140), 0.139e-6)
     waves = np.array([[1.0, 0.0], [0.0, 1.0]])
-    setup = Setup(waves, 647e-9, grid, background=1.335**2, far_field=True)
+    setup = Born2D(waves, 647e-9, grid, background=1.335**2, far_field=True)
     assert said_of(setup) == []
     assert said_of(setup.geometry(plane_waves=waves)) == []
 
@@ -141,9 +142,9 @@ def test_a_writer_of_ones_own_is_refused_too(tmp_path):
     """`acquire` and every instrument write by `ScanWriter`."""
     grid = Grid((32, 32), 0.005)
     with pytest.raises(InputError, match=r"receiver 0 .* is inside the image"):
-        ScanWriter(tmp_path / "a.zarr", Setup(ring(8, 0.01), 0.03, grid))
+        ScanWriter(tmp_path / "a.zarr", Born2D(ring(8, 0.01), 0.03, grid))
     assert list(tmp_path.iterdir()) == []
-    with ScanWriter(tmp_path / "b.zarr", Setup(ring(8, 0.5), 0.03, grid)) as writer:
+    with ScanWriter(tmp_path / "b.zarr", Born2D(ring(8, 0.5), 0.03, grid)) as writer:
         with pytest.raises(InputError, match=r"transmitter 1 at \(0\.02, 0\) m is inside the image"):
             writer.append(np.ones((2, 8)), transmitters=np.array([[0.5, 0.0], [0.02, 0.0]]))
         assert writer.appended == 0
@@ -186,7 +187,7 @@ def test_the_images_edge_is_inside_and_what_is_beside_it_is_not(tmp_path):
     """Pixel (i, j) of a 4 x 4 grid reaches from (j - 2.5) to (j - 1.5) pixels in x, so the image from -2.5 to 1.5."""
     grid = Grid((4, 4), 0.01)
     for x, inside in ((-0.0249, True), (-0.0251, False), (0.0149, True), (0.0151, False)):
-        setup = Setup(np.array([[x, 0.0]]), 0.05, grid)
+        setup = Born2D(np.array([[x, 0.0]]), 0.05, grid)
         if inside:
             with pytest.raises(InputError, match="inside the image"):
                 check_plausible(setup)
@@ -199,7 +200,7 @@ def test_reconstruct_refuses_an_old_scan_that_makes_no_sense(tmp_path, capsys, m
     geometry = BornGeometry.rings(Grid((16, 16), 0.01), 0.03, views=5, receivers=9, radius=0.05)
     data = np.ones((5, 9), dtype=np.complex64)
     with monkeypatch.context() as patch:
-        patch.setattr(Setup, "check_plausible", lambda *_: None)
+        patch.setattr(Born2D, "check_plausible", lambda *_: None)
         save_scan(MemoryScan(torch.from_numpy(data), geometry), tmp_path / "s.zarr")
     run = ["reconstruct", str(tmp_path / "s.zarr"), "--sigma", "0.02", "--batch", "2", "--out", str(tmp_path / "r")]
     assert main(run) == 2

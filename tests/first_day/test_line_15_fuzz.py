@@ -20,7 +20,7 @@ from PIL import Image
 from plugstream.cli import _COMMANDS, _LISTS, _module, _Parser, main
 from plugstream.cli.flags import add_settings
 from plugstream.errors import InputError
-from plugstream.scans.geometry import ring
+from plugstream.models.born_geometry import ring
 from small_run import SMALL
 
 VALUES = {

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from plugstream.cli import main
+from plugstream.models.born_geometry import ring
 from plugstream.runs.run import open_run
-from plugstream.scans.geometry import ring
 from small_run import SMALL
 
 NAMES = [

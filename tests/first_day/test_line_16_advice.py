@@ -18,8 +18,8 @@ import pytest
 
 from plugstream import MemoryScan, open_scan
 from plugstream.cli import main
+from plugstream.models.born_geometry import ring
 from plugstream.scans import save_scan
-from plugstream.scans.geometry import ring
 from small_run import SMALL
 
 RUN = ["--sigma", "0.02", "--batch", "4", "--threads", "1", "--checkpoint", "0"]

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import plugstream as ps
-from plugstream import InputError, Receiver, ScanSender, ScanWriter, Setup, open_scan
+from plugstream import Born2D, InputError, Receiver, ScanSender, ScanWriter, open_scan
 from plugstream.cli import main
 from plugstream.runs.events import Measurement, Views, read_events
 from plugstream.runs.replay import History, replay
@@ -24,7 +24,7 @@ from streaming import ANY, SMALL, TOKEN, acquiring, assert_same, make_scan, rece
 
 
 def setup_of(scan):
-    return Setup.of(scan.geometry)
+    return Born2D.of(scan.geometry)
 
 
 def rows_of(scan, first, last):

@@ -18,6 +18,7 @@ import zarr
 from hypothesis import given, strategies as st
 
 from plugstream import (
+    Born2D,
     BornGeometry,
     BornModel,
     DamagedError,
@@ -25,7 +26,6 @@ from plugstream import (
     InputError,
     LeastSquares,
     MemoryScan,
-    Setup,
     add_noise,
     open_scan,
     ring,
@@ -546,11 +546,11 @@ def test_a_scan_that_means_something_else_is_refused(scan, small_geometry, tmp_p
 
 
 def test_descriptions_are_of_the_declarations(small_geometry):
-    told = describe(Setup.of(small_geometry), {"who": "us"}, "0" * 32, "complex64")
+    told = describe(Born2D.of(small_geometry), {"who": "us"}, "0" * 32, "complex64")
     instrument = find_instrument(told).from_parts({"receivers": small_geometry.receivers}, told["attributes"])
-    assert instrument.difference(Setup.of(small_geometry)) == ""
+    assert instrument.difference(Born2D.of(small_geometry)) == ""
     needed = {"instrument": "born-2d"}  # the rest may be left out
-    assert find_instrument(needed) is Setup
+    assert find_instrument(needed) is Born2D
 
 
 @pytest.mark.parametrize("packing", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])

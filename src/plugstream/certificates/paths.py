@@ -7,9 +7,10 @@ from torch import Tensor
 
 from plugstream.denoisers.base import Denoiser
 from plugstream.fidelity import LeastSquares
+from plugstream.grid import Grid
 from plugstream.models.born import BornModel
+from plugstream.models.born_geometry import BornGeometry
 from plugstream.sampling import Uniform
-from plugstream.scans.geometry import BornGeometry, Grid
 from plugstream.simulation import simulate
 
 __all__ = ["path_pairs", "reconstruction_path", "small_problem"]

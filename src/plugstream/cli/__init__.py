@@ -4,7 +4,8 @@ A command is a module of this package, imported when it is used, with
 
     SECTIONS: the sections of the settings that become flags,
     PRESETS: what it changes of their defaults, if anything,
-    add_arguments(parser): the arguments it has besides, and
+    add_arguments(parser): the arguments it has besides,
+    add_options(parser, arguments): those that depend on what was typed, if there are any, and
     run(parsed) -> int: what it does, and its exit status.
 """
 
@@ -38,7 +39,7 @@ _COMMANDS = {
     "simulate": "make a scan of a picture, with noise, as a Zarr folder",
     "reconstruct": "form the image of a scan, a few views at a time",
     "resume": "go on with a run that was stopped",
-    "import": "make a scan from an Institut Fresnel, HDF5 or NPZ file",
+    "import": "make a scan from a file of others: Institut Fresnel, HDF5, NPZ",
     "acquire": "receive a scan from an instrument, view by view",
     "keys": "make keys, so that acquire lets in a known instrument and nobody else",
     "info": "describe a scan, or the folder of a run",
@@ -51,6 +52,7 @@ _COMMANDS = {
     "gradients": "list the gradients: plain, or with less variance",
     "losses": "list the losses: how predictions are compared with data",
     "instruments": "list the instruments whose scans can be read",
+    "importers": "list the importers: what files scans can be made from",
     "train": "train a denoiser on a folder of pictures",
     "tune": "find the best sigma, step and momentum for a scan",
     "reproduce": "compute the paper's tables and figures anew, beside the printed values",
@@ -59,7 +61,7 @@ _COMMANDS = {
 
 _STARTED = time.monotonic()
 # What these write in a file or pipe is theirs alone: one does little, the other waits for an instrument.
-_LISTS = ("denoisers", "algorithms", "samplers", "momenta", "gradients", "losses", "instruments")
+_LISTS = ("denoisers", "algorithms", "samplers", "momenta", "gradients", "losses", "instruments", "importers")
 _OWN_OUTPUT = ("acquire", "info", *_LISTS)
 
 
@@ -150,6 +152,8 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
         if name == wanted:  # describing settings needs pydantic, so only for the command that is used
             module = _module(name)
             module.add_arguments(command)
+            if hasattr(module, "add_options"):
+                module.add_options(command, arguments)
             add_settings(command, module.SECTIONS, arguments, getattr(module, "PRESETS", ()))
     parsed: argparse.Namespace = parser.parse_args(arguments)
     for value in vars(parsed).values():

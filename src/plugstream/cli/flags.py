@@ -20,7 +20,7 @@ from plugstream.errors import InputError
 if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
 
-__all__ = ["add_settings"]
+__all__ = ["add_flag", "add_settings", "values_of"]
 
 
 def add_settings(
@@ -51,15 +51,19 @@ def add_settings(
     shown = set()
     for section, key, info in leaves(sections, names):
         shown.add((section, key))
-        _add_flag(parser, groups[section], section, key, info)
+        add_flag(parser, groups[section], section, key, info)
     for section, key, info in all_leaves(sections):
         if (section, key) not in shown:
-            _add_flag(parser, groups[section], section, key, info, hidden=True)
+            add_flag(parser, groups[section], section, key, info, hidden=True)
 
 
-def _add_flag(
+def add_flag(
     parser: argparse.ArgumentParser, group: Any, section: str, key: str, info: FieldInfo, *, hidden: bool = False
 ) -> None:
+    """Give a command the flag of one setting, unless it has it already.
+
+    Arguments: group to show it in; section, key and field of the setting; hidden, whether help leaves it out.
+    """
     extra = info.json_schema_extra if isinstance(info.json_schema_extra, dict) else {}
     flag = str(extra.get("flag", key)).replace("_", "-")
     flags = [f"--{flag}", *([f"--{extra['short']}"] if "short" in extra else [])]
@@ -68,6 +72,8 @@ def _add_flag(
         if flags[0] in parser._option_string_actions:
             return
     value: dict[str, Any] = {"action": "store_const", "const": "true"} if extra.get("switch") else {"metavar": "X"}
+    if "words" in extra:
+        value = {"nargs": "+", "action": "extend", "metavar": extra["words"]}
     text = argparse.SUPPRESS if hidden else _help(section, key, info).replace("%", "%%")
     group.add_argument(*flags, dest=f"{section}.{key}", default=argparse.SUPPRESS, help=text, **value)
 
@@ -75,14 +81,14 @@ def _add_flag(
 def _help(section: str, key: str, info: FieldInfo) -> str:
     """What a setting is, what it may be where that is a choice, and its default."""
     from plugstream.registry import entries
-    from plugstream.settings import choice_of
+    from plugstream.settings import Settings, choice_of
 
-    choice = choice_of(section)
+    choice = choice_of(section) if section in Settings.model_fields else None
     choices = [str(choice) for choice in get_args(info.annotation) if isinstance(choice, str)]
     if choice is not None and key == "name":
         choices = list(entries(choice.kind))
     text = f"{info.description}: {', '.join(choices)}" if choices else f"{info.description}"
-    return text if info.default is None else f"{text} ({info.default})"
+    return text if info.default is None or info.default == () else f"{text} ({info.default})"
 
 
 def _chosen_names(
@@ -95,7 +101,7 @@ def _chosen_names(
     from plugstream.registry import find
     from plugstream.settings import choice_of
 
-    content = _content(_values(arguments, "--settings"))
+    content = _content(values_of(arguments, "--settings"))
     names = {}
     for section in sections:
         choice = choice_of(section)
@@ -107,8 +113,8 @@ def _chosen_names(
         asked = [
             *(value for s, key, value in presets if (s, key) == (section, "name")),
             *([table["name"]] if isinstance(table, dict) and "name" in table else []),
-            *_values(arguments, flag),
-            *_assigned(_values(arguments, "--set"), f"{section}.name"),
+            *values_of(arguments, flag),
+            *_assigned(values_of(arguments, "--set"), f"{section}.name"),
         ]
         try:
             names[section] = find(choice.kind, asked[-1]).name
@@ -117,7 +123,7 @@ def _chosen_names(
     return names
 
 
-def _values(arguments: Sequence[str], flag: str) -> list[str]:
+def values_of(arguments: Sequence[str], flag: str) -> list[str]:
     """What stands behind a flag, wherever it does."""
     pairs = zip(arguments, [*arguments[1:], ""], strict=True)
     return [

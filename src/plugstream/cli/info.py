@@ -28,12 +28,13 @@ def run(parsed: argparse.Namespace) -> int:
 
         _show(describe_run(parsed.scan))
         return 0
-    from plugstream.scans.importers import describe_file, import_outlook
+    from plugstream.importers import describe_file
     from plugstream.scans.store import open_scan
 
-    lines = describe_file(parsed.scan)
-    if lines is not None:
-        print("\n".join([printable(f"{parsed.scan}: {import_outlook(parsed.scan)}"), *map(_plain, lines)]))
+    about = describe_file(parsed.scan)
+    if about is not None:
+        outlook, lines = about
+        print("\n".join([printable(f"{parsed.scan}: {outlook}"), *map(_plain, lines)]))
         return 0
     scan = open_scan(parsed.scan)
     if scan.n_views == 0:

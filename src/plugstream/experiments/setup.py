@@ -17,8 +17,8 @@ from plugstream.experiments.printed import IMAGES
 from plugstream.fidelity import LeastSquares
 from plugstream.models.base import Model, Views
 from plugstream.models.born import BornModel
+from plugstream.models.born_geometry import BornGeometry
 from plugstream.noise import add_noise
-from plugstream.scans.geometry import BornGeometry
 
 __all__ = ["Counted", "PerImage", "Pictures", "Problem", "load_pictures", "make_problem"]
 

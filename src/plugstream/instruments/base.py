@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plugstream.errors import InputError
-from plugstream.registry import Options, register
+from plugstream.registry import Options, find, register
 from plugstream.rows import Rows
 
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ __all__ = [
     "Instrument",
     "Rows",
     "declare",
+    "find_instrument",
     "resolve_shape",
 ]
 
@@ -286,6 +287,24 @@ Declared = TypeVar("Declared", bound=type[Instrument])
 def declare(cls: Declared) -> Declared:
     """Make an instrument known by its name: a decorator, above `@dataclass`."""
     return register("instrument", cls.name, cls.help, options=cls.model_options)(cls)
+
+
+def find_instrument(name: str) -> type[Instrument]:
+    """The instrument of a name, or that of FILE.py:NAME, whose file is run: that this is allowed is not asked here.
+
+    Afterwards the instrument of a file is known by its own name too, which is what scans of it have.
+    """
+    if ".py:" in name:
+        from plugstream.own_code import load_from_file
+
+        cls = load_from_file(name)
+        if isinstance(cls, type) and issubclass(cls, Instrument):
+            return declare(cls)
+        raise InputError(f"{name} is no class of Instrument, but {type(cls).__name__}")
+    cls = find("instrument", name).build
+    if not (isinstance(cls, type) and issubclass(cls, Instrument)):
+        raise InputError(f"the instrument {name!r} is not a class of Instrument")
+    return cls
 
 
 def resolve_shape(shape: Iterable[Size], sizes: Mapping[str, int]) -> tuple[int, ...]:

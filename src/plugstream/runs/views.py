@@ -19,11 +19,11 @@ from torch import Tensor
 from plugstream.errors import DamagedError, InputError, StorageError
 from plugstream.instruments._parts import geometry_of
 from plugstream.models.born import BornModel
+from plugstream.models.born_geometry import BornGeometry
 from plugstream.recipes import check, check_settings, make_fidelity, make_model
 from plugstream.runs.events import EventLog, Note, Views
 from plugstream.runs.replay import History
 from plugstream.scans.chunks import first_of
-from plugstream.scans.geometry import BornGeometry
 from plugstream.scans.prefetch import Prefetched
 from plugstream.scans.store import StoredScan, open_scan
 from plugstream.settings import Settings

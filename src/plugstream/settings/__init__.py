@@ -27,6 +27,7 @@ from plugstream.settings.values import (
     parse_assignment,
     parse_setting,
     parse_sigma,
+    parse_typed,
     parse_value,
 )
 
@@ -49,6 +50,7 @@ __all__ = [
     "parse_assignment",
     "parse_setting",
     "parse_sigma",
+    "parse_typed",
     "parse_value",
     "resolve",
     "to_toml",

@@ -21,6 +21,7 @@ __all__ = [
     "parse_assignment",
     "parse_setting",
     "parse_sigma",
+    "parse_typed",
     "parse_value",
     "section_of",
 ]
@@ -77,10 +78,12 @@ def parse_assignment(text: str, names: Mapping[str, str] | None = None) -> tuple
 
 def parse_setting(section: str, key: str, text: str, names: Mapping[str, str] | None = None) -> Any:
     """A setting from the command line; one that is a text, such as a file's name, stays as it was typed."""
-    kind = _annotation(section, key, names)
-    if kind is str or set(get_args(kind)) == {str, type(None)}:
-        return text
-    return parse_value(text)
+    return parse_typed(_annotation(section, key, names), text)
+
+
+def parse_typed(kind: Any, text: str) -> Any:
+    """A value of this type from the command line; one that is a text stays as it was typed."""
+    return text if kind is str or set(get_args(kind)) == {str, type(None)} else parse_value(text)
 
 
 def _annotation(section: str, key: str, names: Mapping[str, str] | None) -> Any:

@@ -12,8 +12,8 @@ import torch
 
 from plugstream import InputError, ScanWriter, open_scan
 from plugstream.cli import main
-from plugstream.scans.geometry import ring
-from plugstream.scans.importers import import_hdf5, import_npz
+from plugstream.importers import import_hdf5, import_npz
+from plugstream.models.born_geometry import ring
 
 
 @pytest.fixture(scope="module")

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 
 from plugstream.errors import InputError
-from plugstream.scans.importers.frequencies import FREQUENCY_UNITS, Band, choose_band
 
-__all__ = ["UNITS", "Lookup", "Source", "one_number", "read_rows"]
+__all__ = ["UNITS", "Lookup", "Source", "check_names", "one_number", "read_rows", "unit_of"]
 
 UNITS = {"m": 1.0, "cm": 1e-2, "mm": 1e-3, "um": 1e-6, "nm": 1e-9}
 
@@ -33,10 +32,14 @@ class Source(Protocol):
 
 
 class Lookup:
-    """Arrays and values by our names."""
+    """Arrays and values by our names.
 
-    def __init__(self, source: Source, mapping: Mapping[str, Any], unit: str | None) -> None:
-        self.source, self.mapping, self.unit = source, mapping, unit
+    Arguments: source; mapping from our names to the file's, or for values to numbers; a name that is not mapped is
+    looked for under itself, a value also among the attributes of the file and of its data.
+    """
+
+    def __init__(self, source: Source, mapping: Mapping[str, Any]) -> None:
+        self.source, self.mapping = source, mapping
 
     def array(self, name: str) -> Any:
         place = self.mapping.get(name, name)
@@ -51,60 +54,42 @@ class Lookup:
 
     def value(self, name: str) -> list[float] | None:
         """A number, or a few of them, or None."""
-        return self._value(name)[0]
+        return self.find_value(name)[0]
 
-    def length(self, name: str) -> list[float] | None:
-        """The same in metres."""
-        numbers, found = self._value(name)
-        return None if numbers is None else [self.metres(name, found) * number for number in numbers]
-
-    def metres(self, name: str, found: Any) -> float:
-        """Metres in the unit of an array: the one that was given, or what its attribute `units` says, or 1."""
-        if self.unit is not None:
-            return UNITS[self.unit]
-        own = getattr(found, "attrs", {}).get("units", "m")
-        own = own.decode(errors="replace") if isinstance(own, bytes) else str(own)
-        if own not in UNITS:
-            known = ", ".join(UNITS)
-            raise InputError(f"{name} of {self.source.path} is in {own!r}, which is none of {known}; give --unit")
-        return UNITS[own]
-
-    def band(self, frequency: float | None) -> Band | None:
-        """The wavelength: the one that is given, or that of the file which a frequency in GHz asks for, or None."""
-        given = self.mapping.get("wavelength")
-        asked = None
-        if given is not None and not isinstance(given, str):
-            asked = one_number("wavelength", self.length("wavelength") or [])
-            there = self.source.find("wavelength")  # a choice, where the file has several
-            several = getattr(there, "shape", None) is not None and np.prod(there.shape) > 1
-            lengths = Lookup(self.source, {}, self.unit).length("wavelength") if several else None
-        else:
-            lengths = self.length("wavelength")
-        rates, found = self._value("frequency")
-        word = self.mapping.get("frequency_unit")
-        own = word if word is not None else getattr(found, "attrs", {}).get("units", "Hz")
-        own = own.decode(errors="replace") if isinstance(own, bytes) else str(own)
-        if rates is not None and own not in FREQUENCY_UNITS:
-            known = ", ".join(FREQUENCY_UNITS)
-            raise InputError(f"the frequency of {self.source.path} is in {own!r}, which is none of {known}")
-        if rates is not None:
-            rates = [FREQUENCY_UNITS[own] * rate for rate in rates]
-        if asked is not None and lengths is None and (rates is None or len(rates) < 2) and frequency is None:
-            rates = None  # a wavelength that is given wins over what one frequency of the file says
-        return choose_band(self.source.path, lengths, rates, wavelength=asked, frequency=frequency)
-
-    def _value(self, name: str) -> tuple[list[float] | None, Any]:
+    def find_value(self, name: str) -> tuple[list[float] | None, Any]:
+        """A number, or a few of them, and where they were found, which has attributes such as `units`."""
         given = self.mapping.get(name)
         if given is not None and not isinstance(given, str):
             return _numbers(name, given), None
+        found = self.find(name)
+        if found is None:
+            return None, None
+        return _numbers(name, read_rows(found, (), name, self.source) if hasattr(found, "shape") else found), found
+
+    def find(self, name: str) -> Any:
+        """What the file has by this name: an array, or an attribute of the file or of its data; None for nothing."""
         found = self.array(name)
         if found is None:
             data = next((self.mapping.get(key, key) for key in ("data", "data_real") if key in self.mapping), "data")
             found = self.source.attribute(name, None)
             found = self.source.attribute(name, data) if found is None else found
-        if found is None:
-            return None, None
-        return _numbers(name, read_rows(found, (), name, self.source) if hasattr(found, "shape") else found), found
+        return found
+
+
+def check_names(mapping: Mapping[str, Any], names: Iterable[str]) -> None:
+    """Refuse a mapping of a name that there is not, with the nearest one."""
+    known = list(names)
+    for name in mapping:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+            hint = f"; did you mean {near[0]}?" if near else f"; names are {', '.join(known)}"
+            raise InputError(f"there is no {name!r} to map{hint}")
+
+
+def unit_of(array: Any) -> str | None:
+    """What an array's attribute `units` says, None where it has none."""
+    own = getattr(array, "attrs", {}).get("units")
+    return own.decode(errors="replace") if isinstance(own, bytes) else None if own is None else str(own)
 
 
 def read_rows(array: Any, rows: slice | tuple[()], name: str, source: Source) -> Any:

@@ -14,7 +14,7 @@ from scipy.special import h1vp, hankel1, jv, jvp
 
 from plugstream import PlugstreamWarning, open_scan
 from plugstream.cli import main
-from plugstream.scans.importers import import_fresnel
+from plugstream.importers import import_fresnel
 
 ROOT = Path(__file__).parents[2]
 # Centre and radius in mm, permittivity: where an exact solution fits best for 2001, as published for 2005.

@@ -6,14 +6,27 @@ import math
 import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from plugstream.errors import InputError
+from plugstream.importers.arrays import (
+    ArrayOptions,
+    array_options,
+    describe_arrays,
+    import_arrays,
+    open_error,
+    options_for,
+    read_mapping,
+    scan_name,
+)
+from plugstream.importers.base import Imported
+from plugstream.importers.lookup import Source
+from plugstream.registry import register
 from plugstream.scans.bounds import machine_memory
-from plugstream.scans.importers.arrays import Source, import_arrays, open_error
 
 __all__ = ["import_npz", "open_npz"]
 
@@ -23,20 +36,20 @@ def import_npz(
     out: str | Path,
     mapping: Mapping[str, Any] | None = None,
     *,
-    unit: str | None = None,
-    conjugate: bool = False,
-    frequency: float | None = None,
+    instrument: str = "born-2d",
+    **options: Any,
 ) -> int:
     """Write a scan from an NPZ file, and return the number of views.
 
     Holds for files whose arrays fit memory, since an NPZ is read array by array. Nothing is unpickled.
 
     Arguments: path of the file; out, the scan to make; mapping from our names to the file's where they differ, or for
-    values to numbers; unit of all lengths; conjugate for exp(+i w t); frequency in GHz, which of the file's to take.
-    See `import_arrays`.
+    values to numbers; instrument, by name or FILE.py:NAME; options of its reader: of born-2d unit of all lengths,
+    conjugate for exp(+i w t) and frequency in GHz, which of the file's to take. See `import_arrays`.
     """
+    values = array_options(instrument, **options)
     with open_npz(Path(path)) as source:
-        return import_arrays(source, out, mapping or {}, unit=unit, conjugate=conjugate, frequency=frequency)
+        return import_arrays(source, out, mapping or {}, values).views
 
 
 @contextmanager
@@ -99,3 +112,24 @@ def _header(file: Any) -> tuple[tuple[int, ...], np.dtype[Any]]:
     read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
     shape, _, dtype = read(file)
     return shape, dtype
+
+
+def _describe(path: Path) -> tuple[str, list[str]] | None:
+    if path.suffix.lower() != ".npz":
+        return None
+    return describe_arrays("npz", path, open_npz)
+
+
+@register(
+    "importer",
+    "npz",
+    "arrays of an NPZ file, for any instrument",
+    options=ArrayOptions,
+    options_for=partial(options_for, ArrayOptions),
+    default_name=scan_name,
+    describe=_describe,
+)
+def build(options: ArrayOptions, file: Path, out: Path) -> Imported:
+    """Write the scan."""
+    with open_npz(file) as source:
+        return import_arrays(source, out, read_mapping(options), options)

@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plugstream.errors import InputError
-from plugstream.scans.geometry import Points, Setup
+from plugstream.grid import Points
+from plugstream.instruments.born import Born2D
 
 __all__ = ["MISMATCH_LIMIT", "NEAR", "Calibration", "Calibrator"]
 
@@ -37,16 +38,16 @@ class Calibrator:
     Holds for sources that differ by nothing but their place or direction, at receivers outside of them. Views come some
     at a time, so that files may be larger than memory.
 
-    Arguments: setup; kind, "transmitters" or "plane_waves".
+    Arguments: instrument; kind, "transmitters" or "plane_waves".
 
     Reference: Belkebir and Saillard, Inverse Problems 17, 2001.
     """
 
-    def __init__(self, setup: Setup, kind: str) -> None:
-        if kind not in ("transmitters", "plane_waves") or setup.far_field:
-            what = "receivers in the far field" if setup.far_field else kind
+    def __init__(self, instrument: Born2D, kind: str) -> None:
+        if kind not in ("transmitters", "plane_waves") or instrument.far_field:
+            what = "receivers in the far field" if instrument.far_field else kind
             raise InputError(f"a measured incident field calibrates transmitters and plane_waves, not {what}")
-        self.setup, self.kind, self.views = setup, kind, 0
+        self.instrument, self.kind, self.views = instrument, kind, 0
         # Of the nearest receivers, of those near the direct line, and of all: sum conj(u) incident, sum |u|^2 and
         # sum |incident|^2.
         self.sums = np.zeros((3, 3), dtype=np.complex128)
@@ -89,15 +90,15 @@ class Calibrator:
         """u at the receivers, and the cosine of their angle to the direct line: (views, receivers) each."""
         from scipy.special import hankel1
 
-        setup = self.setup
-        k = 2 * np.pi * np.sqrt(setup.background) / setup.wavelength
-        middle = np.asarray(setup.grid.center)
+        instrument = self.instrument
+        k = 2 * np.pi * np.sqrt(instrument.background) / instrument.wavelength
+        middle = np.asarray(instrument.grid.center)
         if self.kind == "transmitters":
-            field = 0.25j * hankel1(0, k * np.linalg.norm(sources[:, None] - setup.receivers[None], axis=-1))
+            field = 0.25j * hankel1(0, k * np.linalg.norm(sources[:, None] - instrument.receivers[None], axis=-1))
             ahead = middle - sources
         else:
             ahead = sources / np.linalg.norm(sources, axis=1, keepdims=True)
-            field = np.exp(1j * k * (ahead @ setup.receivers.T))
-        out = setup.receivers - middle
+            field = np.exp(1j * k * (ahead @ instrument.receivers.T))
+        out = instrument.receivers - middle
         lengths = np.outer(np.linalg.norm(ahead, axis=1), np.linalg.norm(out, axis=1))
         return field, (ahead @ out.T) / np.maximum(lengths, np.finfo(float).tiny)

@@ -5,11 +5,24 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from plugstream.errors import InputError
-from plugstream.scans.importers.arrays import Source, import_arrays, open_error
+from plugstream.importers.arrays import (
+    ArrayOptions,
+    array_options,
+    describe_arrays,
+    import_arrays,
+    open_error,
+    options_for,
+    read_mapping,
+    scan_name,
+)
+from plugstream.importers.base import Imported
+from plugstream.importers.lookup import Source
+from plugstream.registry import register
 
 __all__ = ["import_hdf5", "is_hdf5", "open_hdf5"]
 
@@ -19,9 +32,8 @@ def import_hdf5(
     out: str | Path,
     mapping: Mapping[str, Any],
     *,
-    unit: str | None = None,
-    conjugate: bool = False,
-    frequency: float | None = None,
+    instrument: str = "born-2d",
+    **options: Any,
 ) -> int:
     """Write a scan from an HDF5 file of any layout, some views at a time, and return the number of views.
 
@@ -29,11 +41,13 @@ def import_hdf5(
     arrays; see `import_arrays`. What was never written, which HDF5 gives as zeros, is refused.
 
     Arguments: path of the file; out, the scan to make; mapping from our names to paths such as /entry/data, or
-    /entry@name for an attribute, or for values to numbers; unit of all lengths, by default that of their own attribute
-    `units`, or m; conjugate for exp(+i w t); frequency in GHz, which of the file's to take.
+    /entry@name for an attribute, or for values to numbers; instrument, by name or FILE.py:NAME;
+    options of its reader: of born-2d unit of all lengths, by default that of their own attribute `units`, or m;
+    conjugate for exp(+i w t); frequency in GHz, which of the file's to take (`plugstream.importers.born.BornImport`).
     """
+    values = array_options(instrument, **options)
     with open_hdf5(Path(path)) as source:
-        return import_arrays(source, out, mapping, unit=unit, conjugate=conjugate, frequency=frequency)
+        return import_arrays(source, out, mapping, values).views
 
 
 def is_hdf5(path: Path) -> bool:
@@ -131,3 +145,25 @@ def _lack(dataset: Any) -> str:
         return f"it has {there} of {whole} chunks" if there < whole else ""
     empty = dataset.size and dataset.external is None and dataset.id.get_storage_size() == 0
     return "it is empty" if empty else ""
+
+
+def _describe(path: Path) -> tuple[str, list[str]] | None:
+    if not (path.suffix.lower() in (".h5", ".hdf5", ".nxs") or is_hdf5(path)):
+        return None
+    return describe_arrays("hdf5", path, open_hdf5)
+
+
+@register(
+    "importer",
+    "hdf5",
+    "arrays of an HDF5 file, for any instrument",
+    options=ArrayOptions,
+    needs=("h5py",),
+    options_for=partial(options_for, ArrayOptions),
+    default_name=scan_name,
+    describe=_describe,
+)
+def build(options: ArrayOptions, file: Path, out: Path) -> Imported:
+    """Write the scan."""
+    with open_hdf5(file) as source:
+        return import_arrays(source, out, read_mapping(options), options)

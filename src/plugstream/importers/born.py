@@ -1,4 +1,4 @@
-"""A scan from arrays that have names in some file: what HDF5 and NPZ share.
+"""Scans of the Born instrument from arrays that have names in some file.
 
 A mapping says where in the file each of our names is. Arrays: data (or data_real and data_imag, or total), receivers,
 one of transmitters, plane_waves and fields, and if there are any incident, mask and truth. Values: wavelength or
@@ -7,9 +7,7 @@ frequency, size, and pixel or width; background, center and far_field may be lef
 
 from __future__ import annotations
 
-import difflib
 import re
-import tomllib
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -20,115 +18,170 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plugstream.errors import InputError, PlugstreamWarning
-from plugstream.files import read_small
+from plugstream.grid import Grid
 from plugstream.image_space import ImageSpace
-from plugstream.models.born_plausible import check_plausible
-from plugstream.scans.checks import check_truth
-from plugstream.scans.geometry import Grid, Setup
-from plugstream.scans.importers.calibration import MISMATCH_LIMIT, NEAR, Calibration, Calibrator
-from plugstream.scans.importers.complex_numbers import Complex, join_parts, kind_of, read_complex
-from plugstream.scans.importers.frequencies import Band, take_band
-from plugstream.scans.importers.lookup import UNITS, Lookup, Source, one_number, read_rows
-from plugstream.scans.writer import ScanWriter, whole_scan
-from plugstream.text import shell_quote
+from plugstream.importers.arrays import Reading, read_blocks, reader
+from plugstream.importers.calibration import MISMATCH_LIMIT, NEAR, Calibration, Calibrator
+from plugstream.importers.complex_numbers import Complex, join_parts, kind_of, read_complex
+from plugstream.importers.frequencies import FREQUENCY_UNITS, Band, choose_band, take_band
+from plugstream.importers.lookup import UNITS, Lookup, Source, check_names, one_number, read_rows, unit_of
+from plugstream.instruments.born import Born2D
+from plugstream.registry import Field, Options
 
-__all__ = ["ARRAYS", "UNITS", "VALUES", "Source", "describe_file", "import_arrays", "import_outlook", "read_mapping"]
+__all__ = ["ARRAYS", "VALUES", "BornImport", "read_born"]
 
-SOURCES = tuple(column.name for column in Setup.columns if column.choice == "illumination")
+SOURCES = tuple(column.name for column in Born2D.columns if column.choice == "illumination")
 ARRAYS = ("data", "data_real", "data_imag", "total", "incident", "receivers", *SOURCES, "mask", "truth")
 VALUES = ("wavelength", "frequency", "frequency_axis", "background", "size", "pixel", "width", "center", "far_field")
 _WORDS = ("frequency_unit",)
-_BLOCK_BYTES = 4 << 20
 
 
-def import_arrays(
-    source: Source,
-    out: str | Path,
-    mapping: Mapping[str, Any],
-    *,
-    unit: str | None = None,
-    conjugate: bool = False,
-    frequency: float | None = None,
-) -> int:
-    """Write a scan from the arrays of an open file, some views at a time, and return the number of views.
+class BornImport(Options):
+    """What can be said besides of a file of a scattering experiment."""
 
-    Holds for files of any size: no more than a few megabytes of measurements are in memory. An output that exists is
-    refused, and nothing half-written is left behind.
+    frequency: float | None = Field(None, le=1e6, description="which of the file's frequencies to take, in GHz")
+    size: int | None = Field(None, le=65_536, description="pixels a side of the image to form")
+    width: float | None = Field(None, le=1e15, description="width of the image")
+    wavelength: float | None = Field(None, le=1e15, description="wavelength in vacuum, where the file does not tell")
+    unit: str | None = Field(None, description="unit of all lengths: m, cm, mm, um, nm (what the file says, or m)")
+    conjugate: bool = Field(
+        False, description="the file's time goes as exp(+i w t)", json_schema_extra={"switch": True}
+    )
 
-    Arguments: source; out, the scan to make; mapping from our names to the file's, or for values to numbers; names that
-    are not mapped are looked for under our own name, values also among the attributes; unit of all lengths, by default
-    what an attribute `units` of each says, and else m; conjugate for data and fields with time going as exp(+i w t);
-    frequency in GHz, which of the file's to take, or where the file does not tell.
+
+def _hopeless(source: Source) -> str:
+    """Why no array of a file can be the data, "" where one might."""
+    if any(_may_be_data([(shape, what) for _, shape, what in source.names()])):
+        return ""
+    return (
+        "no array of it can be a scattered field, which is complex, or a real and an imaginary part, of "
+        "(views, receivers)"
+    )
+
+
+def _may_be_data(arrays: list[tuple[tuple[int, ...], str]]) -> Iterator[bool]:
+    """For each array whether it might be the data: complex, records of two, a last axis of two, or one of a pair."""
+    real = [shape for shape, what in arrays if len(shape) == 2 and re.match(r"u?int|float", what)]
+    for shape, what in arrays:
+        numbers = re.match(r"u?int|float", what) is not None
+        yield len(shape) in (2, 3) and ("complex" in what or what.startswith(("[", "{")))  # or of several frequencies
+        yield len(shape) in (3, 4) and shape[-1] == 2 and numbers
+        yield len(shape) == 2 and min(shape) > 2 and numbers and real.count(shape) > 1
+
+
+@reader("born-2d", options=BornImport, values=VALUES, hopeless=_hopeless)
+def read_born(source: Source, mapping: Mapping[str, Any], options: Any) -> Reading:
+    """A file as a scan of `born-2d`.
+
+    Arguments: source; mapping from our names to the file's, or for values to numbers; options, see `BornImport`:
+    unit of all lengths, by default what an attribute `units` of each says, and else m; conjugate for data and fields
+    with time going as exp(+i w t); frequency in GHz, which of the file's to take, or where the file does not tell.
 
     An incident field, measured without the object, calibrates the data: see `Calibrator`. With it the data may be given
     as the total field, whose difference to the incident one is then taken.
     """
-    target = Path(out)
-    if target.exists():
-        raise InputError(f"{target} exists already; remove it or choose another name")
+    unit, conjugate = options.unit, options.conjugate
     if unit is not None and unit not in UNITS:
         raise InputError(f"there is no unit {unit!r}; choose one of {', '.join(UNITS)}")
-    names = (*ARRAYS, *VALUES, *_WORDS)
-    for name in mapping:
-        if name not in names:
-            near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
-            hint = f"; did you mean {near[0]}?" if near else f"; names are {', '.join(names)}"
-            raise InputError(f"there is no {name!r} to map{hint}")
-    plan = _plan(Lookup(source, mapping, unit), frequency)
+    check_names(mapping, (*ARRAYS, *VALUES, *_WORDS))
+    flags = {name: getattr(options, name) for name in ("wavelength", "size", "width")}
+    mapping = {**mapping, **{name: value for name, value in flags.items() if value is not None}}
+    plan = _plan(BornLookup(source, mapping, unit), options.frequency)
     provenance: dict[str, Any] = {
-        "made_by": "plugstream import",
-        "file": source.path.name,
         "mapping": dict(mapping),
         "unit": unit or "of the file, or m",
         "conjugated": conjugate,
     }
     if plan.band.count > 1:
         provenance["frequency_ghz"] = plan.band.gigahertz
-    views, receivers = plan.data.shape
-    step = max(1, _BLOCK_BYTES // (16 * receivers))
     factor = 1 + 0j
-    try:
+    remarks: tuple[str, ...] = ()
+    if plan.incident is not None:
+        try:
+            calibration = _calibrate(plan, source, conjugate)
+        except InputError as error:
+            raise InputError(f"cannot import {source.path}: {error}") from error
+        factor = calibration.factor
+        direct = None if calibration.near is None else round(calibration.near, 4)
+        provenance["calibration"] = [factor.real, factor.imag]
+        off = {"within_30_degrees": direct, "all_angles": round(calibration.everywhere, 4)}
+        provenance["incident_mismatch"] = off
+        remarks = (f"calibrated by the incident field: {_mismatch(off)}",)
+
+    def read(rows: slice) -> dict[str, Any]:
+        some = {name: read_rows(array, rows, name, source) * scale for name, (array, scale) in plan.rows.items()}
+        some["data"] = read_rows(plan.data, rows, "data", source)
+        if plan.total:
+            some["data"] = some["data"] - read_rows(plan.incident, rows, "incident", source)
+        if conjugate:
+            some |= {name: some[name].conj() for name in ("data", "fields") if name in some}
         if plan.incident is not None:
-            calibration = _calibrate(plan, source, step, conjugate)
-            factor = calibration.factor
-            direct = None if calibration.near is None else round(calibration.near, 4)
-            provenance["calibration"] = [factor.real, factor.imag]
-            provenance["incident_mismatch"] = {
-                "within_30_degrees": direct,
-                "all_angles": round(calibration.everywhere, 4),
-            }
-        with (
-            whole_scan(target) as partial,
-            ScanWriter(partial, plan.setup, provenance=provenance, truth=plan.truth) as writer,
-        ):
-            for start in range(0, views, step):
-                rows = slice(start, min(start + step, views))
-                some = {
-                    name: read_rows(array, rows, name, source) * scale for name, (array, scale) in plan.rows.items()
-                }
-                some["data"] = read_rows(plan.data, rows, "data", source)
-                if plan.total:
-                    some["data"] = some["data"] - read_rows(plan.incident, rows, "incident", source)
-                if conjugate:
-                    some |= {name: some[name].conj() for name in ("data", "fields") if name in some}
-                if plan.incident is not None:
-                    some["data"] = some["data"] / factor
-                if plan.mask is not None:
-                    some["mask"] = read_rows(plan.mask, rows, "mask", source).astype(bool)
-                writer.append(**some)
-            writer.finish()
-    except InputError as error:
-        raise InputError(f"cannot import {source.path}: {error}") from error
-    return views
+            some["data"] = some["data"] / factor
+        if plan.mask is not None:
+            some["mask"] = read_rows(plan.mask, rows, "mask", source).astype(bool)
+        return some
+
+    return Reading(plan.instrument, plan.data.shape[0], read, None, plan.truth, provenance, remarks)
 
 
-def _calibrate(plan: _Plan, source: Source, step: int, conjugate: bool) -> Calibration:
+def _mismatch(off: Mapping[str, float | None]) -> str:
+    near = off["within_30_degrees"]
+    direct = "" if near is None else f"by {near:.2f} of the modelled one within 30 degrees of the direct line, "
+    return f"it is off {direct}by {off['all_angles']:.2f} over all receivers"
+
+
+class BornLookup(Lookup):
+    """Arrays and values by our names, with lengths in metres and the wavelength however a file says it."""
+
+    def __init__(self, source: Source, mapping: Mapping[str, Any], unit: str | None) -> None:
+        super().__init__(source, mapping)
+        self.unit = unit
+
+    def length(self, name: str) -> list[float] | None:
+        """The same in metres."""
+        numbers, found = self.find_value(name)
+        return None if numbers is None else [self.metres(name, found) * number for number in numbers]
+
+    def metres(self, name: str, found: Any) -> float:
+        """Metres in the unit of an array: the one that was given, or what its attribute `units` says, or 1."""
+        if self.unit is not None:
+            return UNITS[self.unit]
+        own = unit_of(found) or "m"
+        if own not in UNITS:
+            known = ", ".join(UNITS)
+            raise InputError(f"{name} of {self.source.path} is in {own!r}, which is none of {known}; give --unit")
+        return UNITS[own]
+
+    def band(self, frequency: float | None) -> Band | None:
+        """The wavelength: the one that is given, or that of the file which a frequency in GHz asks for, or None."""
+        given = self.mapping.get("wavelength")
+        asked = None
+        if given is not None and not isinstance(given, str):
+            asked = one_number("wavelength", self.length("wavelength") or [])
+            there = self.source.find("wavelength")  # a choice, where the file has several
+            several = getattr(there, "shape", None) is not None and np.prod(there.shape) > 1
+            lengths = BornLookup(self.source, {}, self.unit).length("wavelength") if several else None
+        else:
+            lengths = self.length("wavelength")
+        rates, found = self.find_value("frequency")
+        word = self.mapping.get("frequency_unit")
+        own = str(word) if word is not None else unit_of(found) or "Hz"
+        if rates is not None and own not in FREQUENCY_UNITS:
+            known = ", ".join(FREQUENCY_UNITS)
+            raise InputError(f"the frequency of {self.source.path} is in {own!r}, which is none of {known}")
+        if rates is not None:
+            rates = [FREQUENCY_UNITS[own] * rate for rate in rates]
+        if asked is not None and lengths is None and (rates is None or len(rates) < 2) and frequency is None:
+            rates = None  # a wavelength that is given wins over what one frequency of the file says
+        return choose_band(self.source.path, lengths, rates, wavelength=asked, frequency=frequency)
+
+
+def _calibrate(plan: _Plan, source: Source, conjugate: bool) -> Calibration:
     """The calibration by the whole incident field, with a warning where it is not what the scan models."""
     ((name, (places, scale)),) = plan.rows.items()
-    calibrator = Calibrator(plan.setup, name)
-    views = plan.data.shape[0]
-    for start in range(0, views, step):
-        rows = slice(start, min(start + step, views))
+    calibrator = Calibrator(plan.instrument, name)
+    views, receivers = plan.data.shape
+    for rows in read_blocks(views, 16 * receivers):
         incident = read_rows(plan.incident, rows, "incident", source)
         mask = None if plan.mask is None else read_rows(plan.mask, rows, "mask", source).astype(bool)
         where = np.asarray(read_rows(places, rows, name, source), dtype=np.float64) * scale
@@ -147,104 +200,14 @@ def _calibrate(plan: _Plan, source: Source, step: int, conjugate: bool) -> Calib
     return calibration
 
 
-def read_mapping(words: list[str], file: Path | None = None) -> dict[str, Any]:
-    """The mapping that a TOML file and words such as data=/entry/data or size=64 give, the words winning.
-
-    Arguments: words, each NAME=VALUE; file, TOML of such names at its top, if any.
-    """
-    from plugstream.settings import parse_value
-
-    mapping: dict[str, Any] = {}
-    if file is not None:
-        try:
-            mapping = tomllib.loads(read_small(file))
-        except OSError as error:
-            raise InputError(f"cannot read the mapping {file}: {error.strerror or error}") from error
-        except (ValueError, RecursionError) as error:  # also a number of thousands of digits, lists thousands deep
-            raise InputError(f"{file} is not TOML: {error}") from error
-    for word in words:
-        name, equals, value = word.partition("=")
-        if not (equals and name and value):
-            raise InputError(f"cannot read the mapping {word!r}; write NAME=PATH, such as data=/entry/data")
-        mapping[name] = parse_value(value) if name in VALUES and not value.startswith("/") else value
-    return mapping
-
-
-def describe_file(path: str | Path) -> list[str] | None:
-    """What is in a file that can be imported, a line for each array; None for a file of another kind.
-
-    Arguments: path of an HDF5 file of any name, or of one ending in .npz for arrays, in .exp or .txt for Institut
-    Fresnel files.
-    """
-    from plugstream.scans.importers import fresnel, hdf5, npz
-
-    path = Path(path)
-    if not path.is_file():
-        return None
-    kind = path.suffix.lower()
-    if kind in (".exp", ".txt"):
-        return fresnel.describe_fresnel(path)
-    if kind in (".h5", ".hdf5", ".nxs") or hdf5.is_hdf5(path):
-        opener: Any = hdf5.open_hdf5
-    elif kind == ".npz":
-        opener = npz.open_npz
-    else:
-        return None
-    with opener(path) as source:
-        return [f"{name}  {shape} {what}" for name, shape, what in source.names()]
-
-
-def import_outlook(path: str | Path) -> str:
-    """What 'plugstream import' can do with a file that `describe_file` knows, in words: all, nothing, or what it needs.
-
-    Arguments: path, as of `describe_file`.
-    """
-    from plugstream.scans.importers import hdf5, npz
-
-    path = Path(path)
-    if path.suffix.lower() in (".exp", ".txt"):
-        return f"'plugstream import fresnel {shell_quote(path)} --frequency GHZ' makes a scan of it"
-    kind = "npz" if path.suffix.lower() == ".npz" else "hdf5"
-    opener: Any = npz.open_npz if kind == "npz" else hdf5.open_hdf5
-    with opener(path) as source:
-        try:
-            check_plausible(_plan(Lookup(source, {}, None), None).setup)
-        except InputError as error:
-            if not any(_may_be_data([(shape, what) for _, shape, what in source.names()])):
-                return (
-                    "'plugstream import' cannot make a scan of it: no array of it can be a scattered field, which is "
-                    "complex, or a real and an imaginary part, of (views, receivers)"
-                )
-            return f"'plugstream import {kind}' makes a scan of it if --map says where in it everything is: {error}"
-    return f"'plugstream import {kind} {shell_quote(path)}' makes a scan of it"
-
-
-def _may_be_data(arrays: list[tuple[tuple[int, ...], str]]) -> Iterator[bool]:
-    """For each array whether it might be the data: complex, records of two, a last axis of two, or one of a pair."""
-    real = [shape for shape, what in arrays if len(shape) == 2 and re.match(r"u?int|float", what)]
-    for shape, what in arrays:
-        numbers = re.match(r"u?int|float", what) is not None
-        yield len(shape) in (2, 3) and ("complex" in what or what.startswith(("[", "{")))  # or of several frequencies
-        yield len(shape) in (3, 4) and shape[-1] == 2 and numbers
-        yield len(shape) == 2 and min(shape) > 2 and numbers and real.count(shape) > 1
-
-
-def open_error(path: Path, error: Exception, kind: str) -> InputError:
-    """The one line for a file that cannot be opened."""
-    if not path.exists():
-        return InputError(f"there is no file {path}")
-    text = str(error).splitlines()[0] if str(error) else type(error).__name__
-    return InputError(f"{path} cannot be read as {kind}: {text}")
-
-
 @dataclass(frozen=True)
 class _Plan:
-    """What will be read: the setup, the data, sources with the scale to metres, mask and truth.
+    """What will be read: the instrument, the data, sources with the scale to metres, mask and truth.
 
     total: whether the data is the total field, of which the incident one is a part.
     """
 
-    setup: Setup
+    instrument: Born2D
     band: Band
     data: Complex
     total: bool
@@ -254,7 +217,7 @@ class _Plan:
     truth: NDArray[np.float32] | None
 
 
-def _plan(look: Lookup, frequency: float | None) -> _Plan:
+def _plan(look: BornLookup, frequency: float | None) -> _Plan:
     path = look.source.path
     band = look.band(frequency)
     counts = [getattr(look.array(name), "shape", None) for name in ("transmitters", "plane_waves", "receivers")]
@@ -303,6 +266,8 @@ def _plan(look: Lookup, frequency: float | None) -> _Plan:
     if truth is not None:
         _check(path, "truth", truth, grid.shape, "fiu", "that of the grid")
         truth = np.asarray(read_rows(truth, slice(None), "truth", look.source), dtype=np.float32)
+        from plugstream.scans.checks import check_truth
+
         check_truth(truth, ImageSpace(grid.shape))
     if band is None:
         raise InputError(
@@ -310,7 +275,7 @@ def _plan(look: Lookup, frequency: float | None) -> _Plan:
         )
     background = look.value("background")
     where = np.asarray(read_rows(positions, slice(None), "receivers", look.source), dtype=np.float64)
-    setup = Setup(
+    instrument = Born2D(
         receivers=where if far[0] else look.metres("receivers", positions) * where,
         wavelength=band.wavelength,
         grid=grid,
@@ -318,10 +283,10 @@ def _plan(look: Lookup, frequency: float | None) -> _Plan:
         far_field=bool(far[0]),
     )
     scale = look.metres(name, array) if name == "transmitters" else 1.0
-    return _Plan(setup, band, data, total, incident, {name: (array, scale)}, mask, truth)
+    return _Plan(instrument, band, data, total, incident, {name: (array, scale)}, mask, truth)
 
 
-def _grid(look: Lookup) -> Grid:
+def _grid(look: BornLookup) -> Grid:
     size, center = look.value("size"), look.length("center")
     # A width that was asked for is meant even where the file has a pixel, and the other way round.
     asked = [name for name in ("pixel", "width") if name in look.mapping] or ["pixel", "width"]
@@ -343,7 +308,7 @@ def _grid(look: Lookup) -> Grid:
     return Grid((int(sizes[0]), int(sizes[1])), step, (middle[0], middle[1]))
 
 
-def _data(look: Lookup, find: Callable[[str], Any]) -> tuple[Complex, bool]:
+def _data(look: BornLookup, find: Callable[[str], Any]) -> tuple[Complex, bool]:
     """The measurements, which may also be two arrays, and whether they are of the total field."""
     path = look.source.path
     scattered = ("data", "data_real", "data_imag")

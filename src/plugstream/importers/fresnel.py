@@ -5,18 +5,26 @@ from __future__ import annotations
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from plugstream.errors import InputError, PlugstreamWarning
-from plugstream.scans.geometry import BornGeometry, Grid, Points, ring
-from plugstream.scans.importers.calibration import MISMATCH_LIMIT, NEAR
-from plugstream.scans.importers.frequencies import LIGHT
-from plugstream.scans.scan import MemoryScan
+from plugstream.grid import Grid, Points
+from plugstream.importers.arrays import scan_name
+from plugstream.importers.base import Imported
+from plugstream.importers.calibration import MISMATCH_LIMIT, NEAR
+from plugstream.importers.frequencies import LIGHT
+from plugstream.instruments.born import Born2D
+from plugstream.models.born_geometry import ring
+from plugstream.registry import Field, Options, register
+from plugstream.text import shell_quote
 
-__all__ = ["calibrate", "import_fresnel"]
+if TYPE_CHECKING:
+    from plugstream.scans.scan import MemoryScan
+
+__all__ = ["FresnelOptions", "calibrate", "import_fresnel"]
 
 Complex = NDArray[np.complex128]
 
@@ -88,6 +96,8 @@ def import_fresnel(path: str | Path, frequency: float, *, size: int = 64, width:
 
     Reference: Belkebir and Saillard, Inverse Problems 17, 2001; Geffrin, Sabouroux and Eyraud, ibid. 21, 2005.
     """
+    from plugstream.scans.scan import MemoryScan
+
     path = Path(path)
     if size < 1 or not width > 0:
         raise InputError(f"the image needs a size >= 1 and a width > 0, not {size} and {width}")
@@ -126,13 +136,7 @@ def import_fresnel(path: str | Path, frequency: float, *, size: int = 64, width:
             stacklevel=2,
         )
     scattered = np.where(mask, (total - incident) / factor, 0).astype(np.complex64)
-    geometry = BornGeometry(
-        receivers=receivers,
-        transmitters=sources,
-        wavelength=wavelength,
-        grid=Grid((size, size), width / size),
-        mask=mask,
-    )
+    instrument = Born2D(receivers, wavelength, Grid((size, size), width / size))
     provenance = {
         "made_by": "plugstream import fresnel",
         "file": path.name,
@@ -142,7 +146,8 @@ def import_fresnel(path: str | Path, frequency: float, *, size: int = 64, width:
         "citation": setup.series.citation,
         "terms": "Institut Fresnel; free for scientific use, not to be relicensed",
     }
-    return MemoryScan(torch.from_numpy(scattered), geometry, provenance=provenance)
+    columns = {"transmitters": sources, "mask": mask}
+    return MemoryScan(scattered, instrument, provenance=provenance, columns=columns)
 
 
 def calibrate(
@@ -247,11 +252,45 @@ def _row(path: Path, number: int, words: list[str]) -> list[float]:
     return row
 
 
-def describe_fresnel(path: Path) -> list[str]:
-    """What an Institut Fresnel file holds, for a person."""
+class FresnelOptions(Options):
+    """What can be said of an Institut Fresnel file."""
+
+    frequency: float | None = Field(None, le=1e6, description="which of the file's frequencies to take, in GHz")
+    size: int = Field(64, le=65_536, description="pixels a side of the image to form")
+    width: float = Field(0.2, le=1e15, description="width of the image, in metres")
+
+
+def describe_fresnel(path: Path) -> tuple[str, list[str]] | None:
+    """What can be made of an Institut Fresnel file, and what it holds, for a person; None for another file."""
+    if path.suffix.lower() not in (".exp", ".txt"):
+        return None
     rows, setup = _read(path)
-    return [
+    return f"'plugstream import fresnel {shell_quote(path)} --frequency GHZ' makes a scan of it", [
         f"Institut Fresnel, {setup.series.year}: {setup.series.citation}",
         f"{len(setup.views)} views, {len(np.unique(rows[:, 1]))} receivers, {len(rows)} measurements",
         f"{', '.join(f'{f:g}' for f in np.unique(rows[:, 2]))} GHz",
     ]
+
+
+@register(
+    "importer",
+    "fresnel",
+    "an Institut Fresnel file of 2001 or 2005, as born-2d",
+    options=FresnelOptions,
+    default_name=scan_name,
+    describe=describe_fresnel,
+)
+def build(options: FresnelOptions, file: Path, out: Path) -> Imported:
+    """Write the scan of one frequency."""
+    from plugstream.scans.writer import save_scan
+
+    if options.frequency is None:
+        raise InputError("which frequency to take is not given; use --frequency, such as 3 for 3 GHz")
+    scan = import_fresnel(file, options.frequency, size=options.size, width=options.width)
+    save_scan(scan, out)
+    off = scan.provenance["incident_mismatch"]
+    quality = (
+        f"the calibrated incident field is off by {off['within_30_degrees']:.2f} of a line source's within 30 degrees "
+        f"of the direct line, by {off['all_angles']:.2f} over all receivers"
+    )
+    return Imported(scan.n_views, (quality, f"cite {scan.provenance['citation']}"))

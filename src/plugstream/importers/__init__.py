@@ -1,0 +1,20 @@
+"""Importers: scans from the files of others. One file an importer; the registry finds them."""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from plugstream.importers.base import Imported, describe_file, import_file
+    from plugstream.importers.fresnel import import_fresnel
+    from plugstream.importers.hdf5 import import_hdf5
+    from plugstream.importers.npz import import_npz
+
+__all__ = ["Imported", "describe_file", "import_file", "import_fresnel", "import_hdf5", "import_npz"]
+
+_HOME = {name: name.removeprefix("import_") for name in ("import_fresnel", "import_hdf5", "import_npz")}
+
+
+def __getattr__(name: str) -> Any:  # imported when first used, since lists of importers need none of it
+    if name not in __all__:
+        raise AttributeError(f"module 'plugstream.importers' has no attribute {name!r}")
+    return getattr(import_module(f"plugstream.importers.{_HOME.get(name, 'base')}"), name)

@@ -1,0 +1,87 @@
+"""What an importer is, and how a file is imported by the name of one.
+
+An importer is an entry of the registry whose function is called with its options, the file and the scan to make:
+
+    @register("importer", "microscope", "files of our microscope", options=MicroscopeOptions)
+    def read(options: MicroscopeOptions, file: Path, out: Path) -> Scan: ...
+
+It returns a scan, which is saved to OUT, or has written OUT itself, a few views at a time, and returns `Imported`.
+Facts: `default_name(options, file)`, the name of a scan that is given none; `describe(file)`, for `plugstream info`,
+gives what can be made of a file and lines with what is in it, or None for a file of another kind;
+`options_for(instrument)`, the options where they differ from instrument to instrument.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from plugstream.errors import InputError
+from plugstream.registry import Entry, Options, entries, find
+
+__all__ = ["Imported", "describe_file", "import_file", "import_options"]
+
+
+@dataclass(frozen=True)
+class Imported:
+    """A scan that an importer has written: the number of its views, and remarks for whoever asked for it."""
+
+    views: int
+    remarks: tuple[str, ...] = ()
+
+
+def import_options(entry: Entry, instrument: str | None = None) -> type[Options]:
+    """The options of an importer, for scans of an instrument where that makes a difference."""
+    chosen = entry.facts.get("options_for")
+    made: type[Options] = entry.options if chosen is None else chosen(instrument)
+    return made
+
+
+def import_file(
+    kind: str, file: str | Path, out: str | Path | None = None, values: Mapping[str, Any] | None = None
+) -> tuple[Path, Imported]:
+    """Make a scan from a file of others: where it is, and what is in it. An output that exists is refused.
+
+    Arguments: kind, the name of an importer; file; out, the scan to make, by default named after the file; values of
+    the importer's options, by name.
+    """
+    entry, path = find("importer", kind), Path(file)
+    entry.check_installed()
+    given = dict(values or {})
+    model = import_options(entry, given.get("instrument"))
+    for key in given:
+        if key not in model.model_fields:
+            owners = [e.name for e in entries("importer").values() if key in import_options(e).model_fields]
+            advice = f"leave it out, or choose {' or '.join(owners)}" if owners else "no other has it either"
+            raise InputError(f"the importer {kind} has no use for {key}; {advice}")
+    options = Entry("importer", kind, "", entry.build, model).check(given)
+    if path.exists() and not path.is_file():
+        raise InputError(f"{path} is not a file, but a folder, a pipe or a device")
+    named = entry.facts.get("default_name", lambda options, file: f"{file.stem}.zarr")
+    target = Path(named(options, path)) if out is None else Path(out)
+    if target.exists():
+        raise InputError(f"{target} exists already; remove it or choose another name")
+    made = entry.make(kind, options, path, target)
+    if isinstance(made, Imported):
+        return target, made
+    if not (hasattr(made, "instrument") and hasattr(made, "read")):
+        raise InputError(f"the importer {kind} made no scan, but {type(made).__name__}")
+    from plugstream.scans.writer import save_scan
+
+    save_scan(made, target)
+    return target, Imported(made.n_views)
+
+
+def describe_file(path: str | Path) -> tuple[str, list[str]] | None:
+    """What can be made of a file that an importer knows, in words, and what is in it, in lines; None for others."""
+    path = Path(path)
+    if not path.is_file():
+        return None
+    for entry in entries("importer").values():
+        describe = entry.facts.get("describe")
+        if describe is not None and (about := describe(path)) is not None:
+            outlook, lines = about
+            return outlook, lines
+    return None
