@@ -29,7 +29,7 @@ TARGETS = {
     "FoamDielIntTM.txt": ((2.0, 3.0), [(0.0, 0.0, 40.0, 0.45), (-5.0, 0.0, 15.5, 2.0)]),
 }
 
-# Where an exact solution for round cylinders fits the data of 2001 best (tests/scans/test_fresnel.py has it).
+# Where an exact solution for round cylinders fits the data of 2001 best (tests/importers/test_fresnel.py has it).
 FITTED = {
     "dielTM_dec8f.exp": [(1.3, 26.2, 15.0)],
     "twodielTM_8f.exp": [(-2.5, 46.3, 15.0), (-12.3, -43.6, 15.0)],
