@@ -11,20 +11,18 @@ from torch import Tensor
 
 from plugstream import loss_fidelity
 from plugstream.algorithms import ADMM, ProximalGradient
-from plugstream.capacity import check_memory
 from plugstream.choices import Choice
 from plugstream.denoisers import Denoiser
 from plugstream.denoisers.base import Wrapper
 from plugstream.denoisers.by_name import make
 from plugstream.errors import InputError
+from plugstream.instruments.base import Columns, Instrument
 from plugstream.loss_fidelity import DataFidelity
 from plugstream.model_fidelity import Measurements
 from plugstream.models.base import Model
-from plugstream.models.born import BornModel, choose_method
-from plugstream.models.born_geometry import BornGeometry
-from plugstream.models.born_plausible import check_plausible
 from plugstream.progress import report
-from plugstream.registry import entries
+from plugstream.registry import Options, entries
+from plugstream.rows import first_rows
 from plugstream.sampling import Sampler
 from plugstream.schedules import LONGEST_STEP, Geometric, OverL, parse_step, value_at
 from plugstream.settings import AlgorithmSettings, ComputeSettings, DenoiserSettings, SamplerSettings, Settings
@@ -77,22 +75,26 @@ def check_precision(settings: Settings, **values: float | None) -> None:
             )
 
 
-def make_model(geometry: BornGeometry, compute: ComputeSettings) -> BornModel:
-    """The forward model on the device asked for."""
-    report(f"building the model of {geometry.n_views} views")
-    device, dtype = prepare_device(compute)
-    _check_model(geometry, compute)
-    return BornModel(geometry, method=compute.method, eps=compute.eps, device=device, dtype=dtype)
+def model_options(instrument: Instrument, compute: ComputeSettings) -> Options:
+    """What a person says of an instrument's model."""
+    known = {key: getattr(compute, key) for key in instrument.model_options.model_fields if hasattr(compute, key)}
+    return instrument.model_options(**known)
 
 
-def _check_model(geometry: BornGeometry, compute: ComputeSettings) -> None:
-    """Refuse a model that could not be built, or would not fit into memory."""
+def make_model(
+    instrument: Instrument,
+    columns: Columns,
+    n_views: int,
+    compute: ComputeSettings,
+    previous: Model | None = None,
+) -> Model:
+    """The forward model of the first views on the device asked for; `previous` is that of fewer of them."""
     device, dtype = prepare_device(compute)
-    choice = choose_method(geometry, method=compute.method, eps=compute.eps, device=device, dtype=dtype)
-    if device.type == "cpu":
-        name = "dense" if choice.expansion is None else "fast"
-        advice = "use a smaller image" + (", or --method fast" if compute.method == "dense" else "")
-        check_memory(choice.held, f"the {name} model", advice)
+    columns, options = first_rows(columns, n_views), model_options(instrument, compute)
+    if previous is None:
+        report(f"building the model of {n_views} views")
+        instrument.check_model(columns, n_views, options, device=device, dtype=dtype)
+    return instrument.build_model(columns, n_views, options, device=device, dtype=dtype, previous=previous)
 
 
 def make_denoiser(settings: DenoiserSettings) -> Denoiser:
@@ -160,14 +162,19 @@ def _those(kind: str, fact: str, value: bool = True) -> str:
     return f"{', '.join(names[:-1])} or {names[-1]}" if len(names) > 1 else "".join(names)
 
 
-def check(settings: Settings, geometry: BornGeometry) -> None:
-    """Refuse everything that can be known to fail, before the model is built and before anything is written."""
+def check(settings: Settings, instrument: Instrument, columns: Columns | None = None, n_views: int = 1) -> None:
+    """Refuse everything that can be known to fail, before the model is built and before anything is written.
+
+    Arguments: columns of the views, None before the first of them.
+    """
     check_settings(settings)
-    check_plausible(geometry)
-    if isinstance(geometry.mask, np.ndarray) and not geometry.mask.any():
-        raise InputError("every receiver of every view is masked, so there is nothing to reconstruct from")
-    _check_model(geometry, settings.compute)
-    denoiser, shape = make_denoiser(settings.denoiser), geometry.grid.shape
+    instrument.check_plausible()
+    if columns is not None:
+        instrument.check_plausible(columns)
+        _check_mask(instrument, columns)
+    device, dtype = prepare_device(settings.compute)
+    instrument.check_model(columns, n_views, model_options(instrument, settings.compute), device=device, dtype=dtype)
+    denoiser, shape = make_denoiser(settings.denoiser), instrument.image.spatial
     inner = denoiser
     while isinstance(inner, Wrapper):
         inner = inner.denoiser
@@ -177,9 +184,18 @@ def check(settings: Settings, geometry: BornGeometry) -> None:
     if min(shape) < denoiser.min_size:
         name, least = settings.denoiser.name, denoiser.min_size
         raise InputError(f"the image is {shape[0]} x {shape[1]}, but {name} needs at least {least} pixels a side")
-    batch, views = settings.sampler.views, geometry.n_views
-    if not settings.scan.follow and batch is not None and batch > views:
-        raise InputError(f"a batch of {batch} views was asked for, but the scan has {views}; use a smaller --batch")
+    batch = settings.sampler.views
+    if not settings.scan.follow and batch is not None and batch > n_views:
+        raise InputError(f"a batch of {batch} views was asked for, but the scan has {n_views}; use a smaller --batch")
+
+
+def _check_mask(instrument: Instrument, columns: Columns) -> None:
+    """Refuse a scan of which no data counts; a mask that lies on a disk is not read for it."""
+    mask = instrument.covering(columns)
+    if isinstance(mask, np.ndarray) and not mask.any():
+        axes = instrument.data.shape
+        what = axes[0] if len(axes) == 1 and isinstance(axes[0], str) else "datum"
+        raise InputError(f"every {what} of every view is masked, so there is nothing to reconstruct from")
 
 
 def _check_algorithm(settings: AlgorithmSettings) -> None:

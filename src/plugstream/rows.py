@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Protocol
 
-__all__ = ["Rows"]
+import numpy as np
+
+__all__ = ["Rows", "first_rows"]
 
 
 class Rows(Protocol):
@@ -14,3 +17,12 @@ class Rows(Protocol):
     def shape(self) -> tuple[int, ...]: ...
     def __len__(self) -> int: ...
     def __getitem__(self, index: Any, /) -> Any: ...
+
+
+def first_rows(columns: Mapping[str, Rows], n_views: int) -> Mapping[str, Rows]:
+    """The columns of the first views alone; what lies on a disk stays there."""
+    return {name: _first(rows, n_views) if len(rows) > n_views else rows for name, rows in columns.items()}
+
+
+def _first(rows: Any, count: int) -> Any:
+    return rows.only(np.arange(count)) if hasattr(rows, "only") else rows[:count]

@@ -84,11 +84,11 @@ def test_settings_become_the_algorithm(scan):
 def test_settings_that_do_not_go_together_are_refused(scan, values, message):
     settings = resolve(None, [("algorithm", "sigma", 0.1), *(("algorithm", k, v) for k, v in values.items())])
     with pytest.raises(InputError, match=message):
-        check(settings, scan.geometry)
+        check(settings, scan.instrument, scan.columns, scan.n_views)
 
 
 @pytest.mark.parametrize("gradient", ["saga", "svrg"])
 def test_a_growing_scan_is_refused(scan, gradient):
     given = [("algorithm", "sigma", 0.1), ("gradient", "name", gradient), ("scan", "follow", True)]
     with pytest.raises(InputError, match="cannot follow a scan that grows"):
-        check(resolve(None, given), scan.geometry)
+        check(resolve(None, given), scan.instrument, scan.columns, scan.n_views)

@@ -21,9 +21,10 @@ from plugstream.denoisers.by_name import make
 from plugstream.denoisers.facts import facts_of, unavailable
 from plugstream.denoisers.ridge import Ridges, save_ridge
 from plugstream.denoisers.tnrd.files import save_model
-from plugstream.recipes import make_algorithm, make_denoiser, make_model
+from plugstream.models.born import BornModel
+from plugstream.recipes import make_algorithm, make_denoiser
 from plugstream.registry import entries, find
-from plugstream.settings import ComputeSettings, DenoiserSettings, resolve
+from plugstream.settings import DenoiserSettings, resolve
 from tnrd_models import random_model
 
 NETWORK = """
@@ -137,7 +138,7 @@ def find_sigma_user(name: str, denoiser: Denoiser) -> Denoiser:
 @everyone
 def test_reconstructs(settings: DenoiserSettings) -> None:
     geometry = BornGeometry.rings(Grid((20, 18), 0.01), 0.05, views=4, receivers=12, radius=0.3)
-    model = make_model(geometry, ComputeSettings())
+    model = BornModel(geometry)
     fidelity = LeastSquares(model, simulate(model, pictures(20, 18)).data)
     words = [("algorithm", "sigma", 0.02), ("sampler", "batch", 2)]
     words += [("denoiser", key, value) for key, value in settings.model_dump(exclude_unset=True).items()]

@@ -78,9 +78,9 @@ def test_memory_that_runs_out_is_one_line(tmp_path, capfd):
     """In a process of its own, whose limit leaves room to start but not for the dense model."""
     code = (
         "import resource, sys, torch\n"
-        "import plugstream.capacity, plugstream.recipes as recipes\n"
+        "import plugstream.capacity\n"
+        "plugstream.capacity.check_memory = lambda *a: None\n"  # what would refuse it before
         "from plugstream.cli import main\n"
-        "recipes.check_memory = lambda *a: None\n"  # what would refuse it before
         "resource.setrlimit(resource.RLIMIT_AS, (2_000_000_000, 2_000_000_000))\n"
         "sys.exit(main(sys.argv[1:]))\n"
     )

@@ -96,7 +96,7 @@ def test_a_pipe_of_a_command_with_output_of_its_own_is_left_alone(monkeypatch: p
 
 SLOW = """
 import sys, time
-from plugstream import recipes
+from plugstream.models.born import BornModel
 from plugstream.runs import results
 from plugstream.scans.store import StoredScan
 def slowly(function, seconds):
@@ -105,7 +105,7 @@ def slowly(function, seconds):
         return function(*args, **kwargs)
     return call
 StoredScan.read = slowly(StoredScan.read, 4)
-recipes.BornModel = slowly(recipes.BornModel, 4)
+BornModel.__init__ = slowly(BornModel.__init__, 4)
 results.draw_report = slowly(results.draw_report, 4)
 from plugstream.cli import main
 sys.exit(main())

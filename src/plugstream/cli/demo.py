@@ -29,7 +29,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(parsed: argparse.Namespace) -> int:
     """Simulate a scan of a picture and reconstruct it online."""
     settings = settings_of(parsed, PRESETS)
-    from plugstream.instruments._parts import geometry_of
     from plugstream.recipes import check
     from plugstream.runs.folder import free_folder, remove_unbegun, whole_folder
     from plugstream.runs.identity import absolute
@@ -37,7 +36,7 @@ def run(parsed: argparse.Namespace) -> int:
 
     settings = absolute(settings)
     experiment, _ = make_experiment(settings)
-    check(settings, geometry_of(experiment.instrument, experiment.columns))
+    check(settings, experiment.instrument, experiment.columns, experiment.n_views)
     folder = parsed.out or free_folder("plugstream-demo")
     place = folder / "scan.zarr"
     again = f"plugstream demo --settings {shell_quote(folder / 'settings.toml')}{trust_flag(settings)}"

@@ -36,7 +36,7 @@ def run(parsed: argparse.Namespace) -> int:
     stored = open_live(parsed.scan, settings, say) if settings.scan.follow else open_scan(parsed.scan)
     if not settings.scan.follow and not stored.complete:
         say(f"the scan is still being measured; its first {stored.n_views} views are used, and all with --follow")
-    check(settings, stored.geometry)
+    check(settings, stored.instrument, stored.columns, stored.n_views)
     scan = prepare(stored, settings)
     stem = Path(str(parsed.scan)).resolve().stem
     folder = parsed.out or free_folder(f"{stem}-run")

@@ -167,9 +167,12 @@ class Instrument(ABC):
         return
 
     def check_model(
-        self, columns: Columns, n_views: int, options: Any = None, *, device: torch.device, dtype: torch.dtype
+        self, columns: Columns | None, n_views: int, options: Any = None, *, device: torch.device, dtype: torch.dtype
     ) -> None:
-        """Refuse a model that cannot be built, or would not fit into memory, before it is built; as `build_model`."""
+        """Refuse a model that cannot be built, or not fit into memory, before it is built.
+
+        Arguments: as of `build_model`; columns are None before the first view, and n_views is then 1.
+        """
         return
 
     def describe(self, columns: Columns, n_views: int) -> dict[str, str]:

@@ -205,13 +205,14 @@ class Born2D(Instrument):
         }
 
     def check_model(
-        self, columns: Columns, n_views: int, options: Any = None, *, device: torch.device, dtype: torch.dtype
+        self, columns: Columns | None, n_views: int, options: Any = None, *, device: torch.device, dtype: torch.dtype
     ) -> None:
         """Refuse a model that could not be built, or would not fit into memory."""
         from plugstream.models.born import choose_method
 
         asked = options or BornOptions()
-        choice = choose_method(self.geometry(**columns), method=asked.method, eps=asked.eps, device=device, dtype=dtype)
+        geometry = self.geometry(**({"plane_waves": np.array([[1.0, 0.0]])} if columns is None else columns))
+        choice = choose_method(geometry, method=asked.method, eps=asked.eps, device=device, dtype=dtype)
         if device.type == "cpu":
             name = "dense" if choice.expansion is None else "fast"
             advice = "use a smaller image" + (", or --method fast" if asked.method == "dense" else "")

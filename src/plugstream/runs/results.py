@@ -39,17 +39,19 @@ def write_results(
     scan: Scan,
     settings: Settings,
     result: Result[State],
-    backprojection: torch.Tensor,
+    backprojection: torch.Tensor | None,
     notes: Sequence[str] = (),
 ) -> None:
     """Write result, backprojection, truth, history.csv and the report into the folder, each whole or not at all.
 
-    Arguments: notes, on what a person should know of the image, which stand in the report.
+    Arguments: backprojection, None where the model is not linear and has none; notes, on what a person should know of
+    the image, which stand in the report.
     """
     report("writing the results")
     space = ImageSpace.of(scan)
     save_image(result.image, folder / "result", space)
-    save_image(backprojection, folder / "backprojection", space)
+    if backprojection is not None:
+        save_image(backprojection, folder / "backprojection", space)
     if scan.truth is not None:
         save_image(torch.from_numpy(scan.truth), folder / "truth", space)
     write_text(folder / "history.csv", _history(result.history))
@@ -61,7 +63,7 @@ def write_results(
         formats=settings.run.report_formats,
         title="\n".join([_title(settings, result, history), *_wrapped(notes)]),
         result=_single(result.image),
-        backprojection=_single(backprojection),
+        backprojection=None if backprojection is None else _single(backprojection),
         truth=scan.truth,
         measured=history.measured,
         theory=theory_of(history),

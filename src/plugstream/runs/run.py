@@ -24,8 +24,6 @@ from plugstream.errors import DamagedError, InputError, PlugstreamWarning, Stora
 from plugstream.fidelity import Fidelity
 from plugstream.image_space import ImageSpace
 from plugstream.loss_fidelity import DataFidelity
-from plugstream.models.born import BornModel
-from plugstream.models.born_plausible import warn_if_implausible
 from plugstream.monitors import PSNR, SNR, SSIM, Cost, Distance, Monitor
 from plugstream.progress import report
 from plugstream.quality import WINDOW
@@ -106,7 +104,7 @@ def reconstruct(
         command: how to repeat it. source: where the scan lies; both are written down for `plugstream resume`.
         go_on: go on from the last checkpoint of this folder, or from the start if there is none yet.
     """
-    check(settings, scan.geometry)
+    check(settings, scan.instrument, scan.columns, scan.n_views)
     _check_truth(settings, scan)
     if go_on or folder.exists():
         return _reconstruct(scan, settings, folder, command, source, go_on, terminal)
@@ -182,7 +180,8 @@ def _reconstruct(
             with warnings.catch_warnings(record=True) as caught:
                 warnings.simplefilter("always", PlugstreamWarning)
                 session.caught = caught
-                warn_if_implausible(scan.geometry)
+                scan.instrument.warn_if_implausible()
+                scan.instrument.warn_if_implausible(scan.columns)
                 result, backprojection = session.run()
             _tell(log, caught)
             settings = session.settings
@@ -242,8 +241,8 @@ class _Session:
     watch: Watch | None = None
     saved_at: int = 0
 
-    def run(self) -> tuple[Result[State], torch.Tensor]:
-        """The result and the first back-projection."""
+    def run(self) -> tuple[Result[State], torch.Tensor | None]:
+        """The result and the first back-projection, which only a linear model has."""
         settings, log, past = self.settings, self.log, self.past
         me = this_process()
         log.add(
@@ -286,12 +285,11 @@ class _Session:
         some = spread_views(available, most)
         some = available if some is None else some
         rows = self.scan.read(some)
-        rows = (
-            fidelity.model.restrict(rows.to(fidelity.device), some) if isinstance(fidelity.model, BornModel) else rows
-        )
-        size = float(rows.abs().max()) * math.sqrt(rows.shape[-1])
+        model = fidelity.model
+        rows = model.restrict(rows.to(model.device, model.data_dtype), some)
+        size = float(rows.abs().max()) * math.sqrt(math.prod(model.data_shape))
         sizes = [size]
-        if goes_by_lipschitz(self.settings) and 0 < fidelity.lipschitz_max < math.inf:
+        if goes_by_lipschitz(self.settings) and fidelity.has_lipschitz and 0 < fidelity.lipschitz_max < math.inf:
             sizes.append(size / math.sqrt(fidelity.lipschitz_max))
         limits = torch.finfo(fidelity.dtype)
         if size > 0 and not all(math.sqrt(limits.tiny) < value < math.sqrt(limits.max) / _ROOM for value in sizes):
@@ -318,10 +316,10 @@ class _Session:
         self.checkpoints.about |= settings_identity(self.settings)
         self.write_settings(self.settings)
 
-    def _iterate(self, fidelity: DataFidelity) -> tuple[Result[State], torch.Tensor]:
+    def _iterate(self, fidelity: DataFidelity) -> tuple[Result[State], torch.Tensor | None]:
         settings, log, population = self.settings, self.log, self.population
-        if isinstance(fidelity.model, BornModel):
-            log.add(Note(fidelity.model.describe()))
+        if (describe := getattr(fidelity.model, "describe", None)) is not None:
+            log.add(Note(describe()))
         made = make_algorithm(settings, fidelity)
         if population is not None:
             batch = settings.sampler.views
@@ -337,9 +335,10 @@ class _Session:
         if self.saved is None:
             self._check_range(fidelity)
         state = algorithm.init()
-        gamma, sigma = algorithm.parameters(1)
+        gamma, sigma = algorithm.parameters(1, state)
         # A step that is a number needs no L, which may take longer than the run.
-        bound = f"L = {fidelity.lipschitz_max:.4g}, " if goes_by_lipschitz(settings) else ""
+        known = goes_by_lipschitz(settings) and fidelity.has_lipschitz
+        bound = f"L = {fidelity.lipschitz_max:.4g}, " if known else ""
         log.add(Note(f"{bound}step {gamma:.6g}, sigma {sigma:.4g}"))
         _tell(log, self.caught)
         if (some := self._measured_views(fidelity)) is not None and settings.monitor.distance:
@@ -413,6 +412,8 @@ class _Session:
         if watch is not None:
             watch.end(result)
         fidelity = fidelity if population is None else population.fidelity
+        if not fidelity.linear:
+            return result, None
         some = None if population is None else spread_views(fidelity.available, _BACKPROJECTED)
         if some is not None:
             log.add(Note(f"the back-projection is of {len(some)} views"))
@@ -425,7 +426,8 @@ class _Session:
         most = monitor.measured_views
         large = population is not None and population.scan.nbytes > self.settings.scan.in_memory * 1e6
         if large and most is None and not monitor.watch_theory:
-            most = min(_MEASURED, max(_MEASURED // 10, _MEASURED_BYTES // (8 * self.scan.geometry.n_receivers)))
+            view = math.prod(self.scan.instrument.data_shape) * self.scan.dtype.itemsize
+            most = min(_MEASURED, max(_MEASURED // 10, _MEASURED_BYTES // view))
         return None if most is None else spread_views(fidelity.available, most)
 
     def _tell_where(self) -> None:
@@ -528,9 +530,9 @@ def _in_memory(scan: Scan, settings: Settings, log: EventLog, past: History) -> 
     if past.views:  # there may be more by now, if it was still being measured when the run began
         views = past.views[-1].views
     index = torch.arange(views)
-    geometry = scan.geometry if views == scan.n_views else scan.geometry.with_views(index.numpy())
-    fidelity = make_fidelity(settings, make_model(geometry, settings.compute), scan.read(index))
-    if goes_by_lipschitz(settings):
+    model = make_model(scan.instrument, scan.columns, views, settings.compute)
+    fidelity = make_fidelity(settings, model, scan.read(index))
+    if goes_by_lipschitz(settings) and fidelity.has_lipschitz:
         log.add(Note("estimating the Lipschitz constant L of every view"))
     if not past.views:
         log.add(Views(step=0, views=views, damaged=(), lipschitz=None, ended=True))
@@ -543,7 +545,7 @@ def _check_truth(settings: Settings, scan: Scan) -> None:
     for name in ("psnr", "ssim"):
         if getattr(settings.monitor, name) and scan.truth is None:
             raise InputError(f"--{name} compares with the truth, which this scan does not have; leave it out")
-    if settings.monitor.ssim and min(scan.geometry.grid.shape) < WINDOW:
+    if settings.monitor.ssim and min(scan.instrument.image.spatial[-2:]) < WINDOW:
         raise InputError(f"--ssim needs an image of at least {WINDOW} x {WINDOW} pixels; leave it out")
 
 

@@ -17,9 +17,7 @@ import torch
 from torch import Tensor
 
 from plugstream.errors import DamagedError, InputError, StorageError
-from plugstream.instruments._parts import geometry_of
-from plugstream.models.born import BornModel
-from plugstream.models.born_geometry import BornGeometry
+from plugstream.models.base import Model
 from plugstream.recipes import check, check_settings, make_fidelity, make_model
 from plugstream.runs.events import EventLog, Note, Views
 from plugstream.runs.replay import History
@@ -55,8 +53,9 @@ class Population:
     `fidelity` is that of the views there are. Where they change it is another one, and the run's algorithm has to be.
 
     L, which the step goes by, must bound every view's L_i. When a scan is followed it is the largest of the bounds
-    ||S||^2 max |u_i|^2 (`BornModel.squared_norm_bounds`), which a new view costs nothing; it can only grow, so that the
-    step can only become shorter. Otherwise it is what `LeastSquares` estimates. A step that is a number needs none.
+    ||H_i||^2 that the model has (`Model.squared_norm_bounds`), which of a Born model costs nothing for a new view; it
+    can only grow, so that the step can only become shorter. Otherwise it is what `LeastSquares` estimates. A step that
+    is a number needs none, and for a model that is not linear there is none: the step is then found on the way.
 
     A scan has ended when its writer says so, or when no view came for the settings' patience. In the latter case views
     that come after all are used, and the iterations after the end are counted anew.
@@ -66,13 +65,14 @@ class Population:
 
     def __init__(self, scan: StoredScan, settings: Settings, log: EventLog, past: History) -> None:
         self.scan, self.settings, self.log = scan, settings, log
-        self.follow, self.bounded = settings.scan.follow, goes_by_lipschitz(settings)
+        self.follow = settings.scan.follow
         self.ended_at: int | None = None
         self._looked = self._news = time.monotonic()
         self._known_until = past.last_step
         first = past.views[0] if past.views else Views(0, scan.n_views, (), None, scan.complete)
         self._check_there(first)
-        self.model: BornModel = make_model(self._geometry(first.views), settings.compute)
+        self.model = self._model(first.views, None)
+        self.bounded = goes_by_lipschitz(settings) and self.model.linear
         self.source = Prefetched(
             scan,
             threads=settings.scan.readers,
@@ -143,7 +143,7 @@ class Population:
     def _use(self, record: Views) -> None:
         self._check_there(record)
         if record.views > self.model.n_views:
-            self.model = self.model.grown(self._geometry(record.views))
+            self.model = self._model(record.views, self.model)
         self.fidelity = self.fidelity.with_views(self.model, _available(record), lipschitz_max=record.lipschitz)
         if not record.ended:
             self.ended_at = None
@@ -169,13 +169,13 @@ class Population:
     def _bound(self, views: range) -> float:
         model = self.model
         if views.stop > model.n_views:  # of views that the model does not have yet
-            model = model.grown(self._geometry(views.stop))
-            self.model = model
+            model = self.model = self._model(views.stop, model)
         return float(model.squared_norm_bounds(torch.arange(views.start, views.stop)).max())
 
-    def _geometry(self, views: int) -> BornGeometry:
-        geometry = self.scan.geometry
-        return geometry if views == geometry.n_views else geometry.with_views(np.arange(views))
+    def _model(self, views: int, previous: Model | None) -> Model:
+        """The model of the first views, with what that of fewer of them has computed."""
+        scan = self.scan
+        return make_model(scan.instrument, scan.columns, views, self.settings.compute, previous)
 
 
 def open_live(place: str | Path, settings: Settings, say: Callable[[str], None]) -> StoredScan:
@@ -196,7 +196,7 @@ def open_live(place: str | Path, settings: Settings, say: Callable[[str], None])
             if patience is not None and time.monotonic() - begun > patience:
                 raise InputError(f"no scan was made at {place} for {patience:g} s; start what writes it")
     scan = open_scan(place)
-    check(settings, geometry_of(scan.instrument, {"plane_waves": np.array([[1.0, 0.0]])}))
+    check(settings, scan.instrument)
     _wait_for_views(scan, _least(settings), say, patience)
     return scan
 

@@ -147,7 +147,7 @@ class Watch:
                 self._contradicted("denoiser", state.k, pair)
         self.before = now
         if measured and isinstance(self.algorithm, ProximalGradient):
-            pair = self._gradient_step(state.k, state.image, previous)
+            pair = self._gradient_step(state, previous)
             if pair.lipschitz > 1:
                 self._contradicted("gradient", state.k, pair)
 
@@ -173,7 +173,7 @@ class Watch:
                 step=result.state.k,
                 theta=theta,
                 proved=known is not None,
-                gamma=self.algorithm.parameters(1)[0],
+                gamma=self.algorithm.parameters(1, result.state)[0],
                 batch=self.settings.sampler.views,
                 nu=0.0 if whole else math.sqrt(max(0.0, float(nu2.max()))),
                 distance=float(torch.linalg.vector_norm(result.state.image)),  # from x^0 = 0
@@ -213,9 +213,10 @@ class Watch:
         damping *= self.settings.denoiser.damping or 1.0
         return f"damped with theta = {damping:.2g} (--damping {damping:.2g}) it would agree with all steps seen"
 
-    def _gradient_step(self, k: int, image: Tensor, previous: Tensor) -> Pair:
-        gamma, _ = self.algorithm.parameters(k)
-        batch = self._sampler().draw(k - 1, self.algorithm.fidelity.available)
+    def _gradient_step(self, state: State, previous: Tensor) -> Pair:
+        image = state.image
+        gamma, _ = self.algorithm.parameters(state.k, state)
+        batch = self._sampler().draw(state.k - 1, self.algorithm.fidelity.available)
         with torch.no_grad():
             out = [
                 x - gamma * self.algorithm.fidelity.gradient(x, batch.views, batch.weights) for x in (image, previous)
@@ -236,7 +237,7 @@ class Watch:
         """The conditions of Proposition 5 that do not hold, or are not known to."""
         a, s, momentum, gradient = (getattr(self.settings, n) for n in ("algorithm", "sampler", "momentum", "gradient"))
         uses = a.entry.facts.get("uses", ())
-        gamma, _ = self.algorithm.parameters(1)
+        fidelity, (gamma, _) = self.algorithm.fidelity, self.algorithm.parameters(1, result.state)
         tests = [
             (self.recorder.averaged is None, "the denoiser is not averaged by construction"),
             ("denoiser" in self.worst, "the denoiser is not nonexpansive"),
@@ -244,7 +245,8 @@ class Watch:
             ("momentum" in uses and not momentum.entry.facts.get("plain", False), "momentum"),
             ("gradient" in uses and not gradient.entry.facts.get("plain", False), f"{gradient.name} gradients"),
             (s.entry.facts.get("draws") not in ("independent", "all"), f"the sampler is {s.name}"),
-            (gamma > (1 + 1e-6) / self.algorithm.fidelity.lipschitz_max, "the step is beyond 1/L"),
+            (not fidelity.has_lipschitz, "no L is known"),
+            (fidelity.has_lipschitz and gamma > (1 + 1e-6) / fidelity.lipschitz_max, "the step is beyond 1/L"),
             (a.sigma_end is not None or getattr(a, "step_size_end", None) is not None, "sigma or the step changes"),
             (self.settings.scan.follow, "the scan grew"),
             (result.reason.failed, "the run diverged"),

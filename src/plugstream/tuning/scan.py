@@ -90,7 +90,7 @@ def tune_scan(
     """
     level = settings.algorithm.sigma or plan.low
     settings = _with(settings, sigma=level, lam=None)
-    check(settings, scan.geometry)
+    check(settings, scan.instrument, scan.columns, scan.n_views)
     if plan.by == "snr" and scan.truth is None:
         raise InputError("the scan has no true image to measure the SNR against; use --by held-out or discrepancy")
     if settings.algorithm.sigma_end is not None:
@@ -217,7 +217,7 @@ class _Judge:
 
     def __init__(self, scan: Scan, settings: Settings, plan: Plan) -> None:
         self.settings, self.plan = settings, plan
-        model = make_model(scan.geometry, settings.compute)
+        model = make_model(scan.instrument, scan.columns, scan.n_views, settings.compute)
         data = scan.read()
         self.whole = LeastSquares(model, data)
         self.truth = None if scan.truth is None else torch.from_numpy(scan.truth).to(model.device)
