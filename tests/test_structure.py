@@ -15,8 +15,8 @@ HOME = Path(plugstream.__file__).parent
 ROOMS: list[list[str]] = [
     ["text", "progress"],
     ["errors"],
-    ["bounded_json", "rows", "arrays", "files", "_native", "_graphs"],
-    ["capacity", "lines", "tensors", "linalg", "image_space", "grid", "registry", "schedules", "own_code", "noise"],
+    ["bounded_json", "rows", "arrays", "files", "own_code", "_native", "_graphs"],
+    ["capacity", "lines", "tensors", "linalg", "image_space", "grid", "registry", "schedules", "noise"],
     ["eigenvalue_bounds", "drawing", "quality", "runs.images", "runs.tags"],
     ["models", "denoisers", "sampling", "losses"],
     ["model_fidelity"],

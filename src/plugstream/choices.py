@@ -50,6 +50,8 @@ class Choice(BaseModel):
     @classmethod
     def of(cls, **values: Any) -> Self:
         """A section with these values, of the entry that `name` says; the default one without."""
+        if "name" in values:
+            find(cls.kind, values["name"], trust=True)
         made: Self = pick(cls, values)
         return made
 

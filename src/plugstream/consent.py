@@ -9,52 +9,90 @@ This is decided here, from where each setting came from, and nowhere else. Conse
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from plugstream.choices import Choice
 from plugstream.errors import InputError
+from plugstream.own_code import allow
+from plugstream.registry import OWN, pattern_of
 
 if TYPE_CHECKING:
     from plugstream.settings import Settings
 
-__all__ = ["TRUST", "check_address", "consented", "needs_trust"]
+__all__ = ["TRUST", "allow_code", "check_address", "consented", "needs_trust"]
 
 TRUST = "--trust"
 """The flag by which a person says that what a file names may be run, opened and fetched."""
 
 
+def allow_code(
+    values: Mapping[str, Mapping[str, Any]],
+    from_file: Collection[tuple[str, str]],
+    file: Path | None,
+    *,
+    trust: bool,
+) -> None:
+    """Let the files of Python that settings name be run, from now on; what the file names is refused unless trusted.
+
+    To be called before anything is looked up by these names: what options they have, only their files know.
+
+    Arguments: values, by section and key; from_file, the (section, key) whose values are the file's and were not typed
+    over; file, for messages; trust, whether the person typed --trust.
+    """
+    named = [(section, key, where) for section, table in values.items() for key, where in _code(table)]
+    asked = [where for section, key, where in named if (section, key) in from_file]
+    if asked and not trust:
+        weights = values.get("denoiser", {}).get("weights")
+        pickled = isinstance(weights, str) and not weights.endswith(".safetensors")
+        pickled = pickled and ("denoiser", "weights") in from_file and any(True for _ in _code(values["denoiser"]))
+        _refuse(file, [*map(_running, asked), *([f"unpickle {_shown(str(weights))}"] if pickled else [])])
+    for _, _, where in named:
+        allow(where)
+
+
 def consented(
     settings: Settings, from_file: Collection[tuple[str, str]], file: Path | None, *, trust: bool
 ) -> Settings:
-    """The settings as they may be used: what the file asks to run is refused, unless it is trusted.
+    """The settings as they may be used: what the file asks to unpickle is refused, unless it is trusted.
 
-    Arguments: settings, resolved; from_file, the (section, key) whose values are the file's and were not typed over;
-    file, for messages; trust, whether the person typed --trust.
+    Arguments: settings, resolved; the others as for `allow_code`.
     """
-    d, asked = settings.denoiser, []
+    d = settings.denoiser
     unpickle = getattr(d, "unpickle", False) and ("denoiser", "unpickle") not in from_file
-    for section, choice in _choices(settings):
-        if _runs_code(choice) and (section, "name") in from_file:
-            path, _, name = choice.name.rpartition(":")
-            asked.append(f"run {name} of {_shown(path)}")
     if _is_pickle(d) and not unpickle and {("denoiser", "weights"), ("denoiser", "unpickle")} & set(from_file):
-        asked.append(f"unpickle {_shown(str(d.weights))}")
-        unpickle = trust
-    if asked and not trust:
-        raise InputError(
-            f"{file} asks to {' and to '.join(asked)}, which can do anything that you can; if you trust whoever wrote "
-            f"these, add {TRUST}"
-        )
+        if not trust:
+            _refuse(file, [f"unpickle {_shown(str(d.weights))}"])
+        unpickle = True
     if unpickle == getattr(d, "unpickle", False):
         return settings
     return settings.model_copy(update={"denoiser": d.model_copy(update={"unpickle": unpickle})})
 
 
+def _refuse(file: Path | None, asked: list[str]) -> NoReturn:
+    raise InputError(
+        f"{file} asks to {' and to '.join(asked)}, which can do anything that you can; if you trust whoever wrote "
+        f"these, add {TRUST}"
+    )
+
+
+def _code(table: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """The keys of a section that choose code of one's own, with FILE.py:NAME, which may be the key itself."""
+    for key, value in table.items():
+        for name in [key, *(value if isinstance(value, list | tuple) else [value] if key == "name" else [])]:
+            if isinstance(name, str) and pattern_of(name) == OWN:
+                yield key, name
+
+
+def _running(where: str) -> str:
+    path, _, name = where.rpartition(":")
+    return f"run {name} of {_shown(path)}"
+
+
 def needs_trust(settings: Settings) -> bool:
     """Whether these settings, read from a file, would be used with --trust only."""
-    return _is_pickle(settings.denoiser) or any(_runs_code(choice) for _, choice in _choices(settings))
+    return _is_pickle(settings.denoiser) or any(True for _, section in settings for _ in _code(dict(section)))
 
 
 def check_address(address: str, file: Path, *, trust: bool) -> None:
@@ -64,15 +102,6 @@ def check_address(address: str, file: Path, *, trust: bool) -> None:
             f"{file} says that the scan lies at {_printable(address)}, which would be fetched; if you trust whoever "
             f"wrote that, add {TRUST}, or type where the scan lies: --scan ADDRESS"
         )
-
-
-def _choices(settings: Settings) -> list[tuple[str, Choice]]:
-    """The sections that choose something by name, whatever its kind."""
-    return [(section, value) for section, value in settings if isinstance(value, Choice)]
-
-
-def _runs_code(choice: Choice) -> bool:
-    return ".py:" in choice.name
 
 
 def _is_pickle(denoiser: Choice) -> bool:

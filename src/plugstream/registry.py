@@ -14,8 +14,8 @@ An entry is declared where it lives, in a file that imports nothing slow at its 
 
 The files of a kind are found by themselves in the package that `KINDS` names, and those of other packages by their
 entry points (`plugstream.denoisers`, `plugstream.instruments`, ...), each of which names a module or a function with
-such declarations. Settings, flags, help, lists and the docs' tables are made from the entries; nothing else knows
-their names.
+such declarations. A file that is in no package is named itself, FILE.py:NAME (`find`). Settings, flags, help, lists and
+the docs' tables are made from the entries; nothing else knows their names.
 """
 
 from __future__ import annotations
@@ -23,15 +23,19 @@ from __future__ import annotations
 import difflib
 import importlib
 import importlib.util
+import inspect
 import pkgutil
 import re
+import sys
 from collections.abc import Callable, Container, Iterable, Mapping
-from dataclasses import dataclass, field
-from functools import cache
+from dataclasses import dataclass, field, replace
+from functools import cache, partial
 from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from plugstream.errors import InputError
+from plugstream.own_code import allow, call_own, declarations, is_allowed, run_file
 
 if TYPE_CHECKING or importlib.util.find_spec("pydantic") is not None:
     from pydantic import BaseModel, ConfigDict, Field
@@ -46,7 +50,19 @@ else:  # the library does without the command line's packages: options then have
 
     ConfigDict = dict
 
-__all__ = ["KINDS", "Entry", "Field", "Kind", "Options", "entries", "find", "pattern_of", "refuse_foreign", "register"]
+__all__ = [
+    "KINDS",
+    "OWN",
+    "Entry",
+    "Field",
+    "Kind",
+    "Options",
+    "entries",
+    "find",
+    "pattern_of",
+    "refuse_foreign",
+    "register",
+]
 
 
 class Options(BaseModel):
@@ -77,6 +93,8 @@ class Kind:
 
 
 _ENTRIES = "plugstream.entries"
+OWN = "FILE.py:NAME"
+"""The pattern of what a file of a person's own makes."""
 KINDS: dict[str, Kind] = {
     kind.name: kind
     for kind in (
@@ -118,6 +136,11 @@ class Entry:
     origin: str = ""
 
     @property
+    def is_pattern(self) -> bool:
+        """Whether its name stands for many."""
+        return self.name.endswith(":NAME")
+
+    @property
     def missing(self) -> str | None:
         """The first module that it needs and that is not installed, None where all are."""
         return next((name for name in self.needs if importlib.util.find_spec(name) is None), None)
@@ -127,7 +150,7 @@ class Entry:
 
         Arguments: name, as it was asked for, which the entry of a pattern is handed as `name=`.
         """
-        if ":" in self.name:
+        if self.is_pattern:
             more["name"] = name
         return self.build(options, *parts, **more)
 
@@ -174,8 +197,11 @@ def register(
         raise InputError(f"there is no kind {kind!r} of entries; kinds are {', '.join(KINDS)}")
 
     def declare(build: F) -> F:
-        before = _registered[kind].get(name)
         origin = f"{build.__module__}.{build.__qualname__}"
+        if (own := declarations()) is not None:  # a file of a person's own is being run
+            own.append(Entry(kind, name, help, build, options, needs, facts, origin))
+            return build
+        before = _registered[kind].get(name)
         if before is not None and before.origin != origin:
             raise InputError(f"the {kind} {name!r} is declared twice: by {before.origin} and by {origin}")
         _registered[kind][name] = Entry(kind, name, help, build, options, needs, facts, origin)
@@ -193,12 +219,24 @@ def entries(kind: str) -> dict[str, Entry]:
     return dict(sorted(_registered[kind].items(), key=lambda item: ":" in item[0]))
 
 
-def find(kind: str, name: str) -> Entry:
+def find(kind: str, name: str, *, trust: bool = False) -> Entry:
     """The entry of a name, or an error that lists those there are, with the nearest one.
 
-    "FILE.py:NAME" and the like lead to the entry of their pattern; whether its code may run is not decided here.
+    "deepinv:NAME" and the like lead to the entry of their pattern. So does FILE.py:NAME, unless the file may be run
+    (`own_code.allow`) and says more: NAME is then what it registers, by its name there or in the file, or a function or
+    class whose first parameter is annotated with its `Options`.
+
+    Arguments: trust, that the file may be run from now on, since a person typed the name, or called a function with it.
     """
     known = entries(kind)
+    if trust and pattern_of(name) == OWN:
+        allow(name)
+    if pattern_of(name) == OWN and is_allowed(name):
+        entry = _own_entry(kind, name)
+        if entry is not None:
+            return entry
+        if OWN not in known:
+            raise InputError(f'{name} is not declared as an entry; write @register("{kind}", ...) above it')
     if name in known and ":" not in name:
         return known[name]
     if (pattern := pattern_of(name)) in known:
@@ -225,10 +263,44 @@ def refuse_foreign(kind: str, name: str, keys: Iterable[str], common: Container[
         raise InputError(f"the {kind} {name} has no use for {key}; {advice}")
 
 
+def _own_entry(kind: str, where: str) -> Entry | None:
+    """The entry that a name of a file stands for, None where it says nothing of options."""
+    path, _, name = where.rpartition(":")
+    own = run_file(Path(path))
+    build = getattr(own.module, name, None)
+    declared: list[Entry] = [e for e in own.declarations if e.build is build or (build is None and e.name == name)]
+    for entry in declared:
+        if entry.kind == kind:
+            return replace(entry, name=where, build=partial(call_own, where, entry.build), origin=where)
+    if declared:
+        raise InputError(f"{where} is declared as a {declared[0].kind}, not as a {kind}")
+    if build is None:
+        raise InputError(f"{path} has no {name}")
+    options = _annotated_options(build)
+    if options is None:
+        return None
+    text = (inspect.getdoc(build) or "yours").splitlines()[0]
+    return Entry(kind, where, text, partial(call_own, where, build), options, origin=where)
+
+
+def _annotated_options(build: Any) -> type[Options] | None:
+    """The options that a function, or a class, is annotated to take first."""
+    if not inspect.isroutine(build) and not inspect.isclass(build):
+        return None
+    try:
+        first = next(iter(inspect.signature(build).parameters.values()), None)
+    except ValueError:  # what is written in C may have no signature
+        return None
+    kind = None if first is None else first.annotation
+    if isinstance(kind, str):  # with `from __future__ import annotations`
+        kind = vars(sys.modules.get(build.__module__, build)).get(kind)
+    return kind if isinstance(kind, type) and issubclass(kind, Options) else None
+
+
 def pattern_of(name: str) -> str:
     """The pattern that a name with a colon is of, or "" where it is of none."""
     if re.fullmatch(r"(?s).+\.py:[^\W\d]\w*", name):
-        return "FILE.py:NAME"
+        return OWN
     match = re.fullmatch(r"([A-Za-z]\w*):[A-Za-z_]\w*", name)
     return f"{match[1]}:NAME" if match else ""
 

@@ -30,6 +30,7 @@ from plugstream.cli.flags import add_settings
 from plugstream.cli.heartbeat import keep_informed
 from plugstream.cli.streams import give_up, open_standard_streams, steady_streams
 from plugstream.errors import InputError, PlugstreamWarning
+from plugstream.own_code import forget
 from plugstream.text import one_line
 
 __all__ = ["main"]
@@ -79,6 +80,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         warnings.simplefilter("always", PlugstreamWarning)
         warnings.showwarning = _once(_show_warning)
         try:
+            forget()  # what an earlier call was allowed to run
             if arguments is None:
                 check_room_to_start()
             parsed = _parse(list(sys.argv[1:] if arguments is None else arguments))

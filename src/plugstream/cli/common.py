@@ -45,7 +45,7 @@ def settings_of(parsed: argparse.Namespace, presets: Sequence[tuple[str, str, An
     named = [(*name.split(".", 1), value) for name, value in vars(parsed).items() if "." in name]
     flags = [(section, key, parse_setting(section, key, value, parsed.names)) for section, key, value in named]
     assignments = [*flags, *(parse_assignment(text, parsed.names) for text in parsed.set)]
-    return resolve(parsed.settings, assignments, presets=presets, trust=parsed.trust)
+    return resolve(parsed.settings, assignments, presets=presets, trust=parsed.trust, used=parsed.sections)
 
 
 def trust_flag(settings: Settings, source: str | Path | None = None) -> str:

@@ -46,7 +46,7 @@ def add_settings(
     else:  # nothing that a file could name is run
         parser.set_defaults(trust=True)
     names = _chosen_names(sections, arguments, presets)
-    parser.set_defaults(names=names)
+    parser.set_defaults(names=names, sections=tuple(sections))
     groups = {section: parser.add_argument_group(f"[{section}]") for section in sections}
     shown = set()
     for section, key, info in leaves(sections, names):
@@ -98,6 +98,7 @@ def _chosen_names(
 
     What cannot be read or is not there is left to whoever reads it in earnest, and says what is wrong.
     """
+    from plugstream.consent import TRUST
     from plugstream.registry import find
     from plugstream.settings import choice_of
 
@@ -110,14 +111,14 @@ def _chosen_names(
         extra = choice.model_fields["name"].json_schema_extra
         flag = f"--{extra['flag']}" if isinstance(extra, dict) else f"--{section}"
         table = content.get(section)
-        asked = [
+        said = [
             *(value for s, key, value in presets if (s, key) == (section, "name")),
             *([table["name"]] if isinstance(table, dict) and "name" in table else []),
-            *values_of(arguments, flag),
-            *_assigned(values_of(arguments, "--set"), f"{section}.name"),
         ]
+        typed = [*values_of(arguments, flag), *_assigned(values_of(arguments, "--set"), f"{section}.name")]
         try:
-            names[section] = find(choice.kind, asked[-1]).name
+            name = [*said, *typed][-1]
+            names[section] = find(choice.kind, name, trust=bool(typed) or TRUST in arguments).name
         except (IndexError, TypeError, InputError):
             continue
     return names

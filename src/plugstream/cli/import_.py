@@ -33,7 +33,7 @@ def add_options(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> No
     fields: dict[str, Any] = {}
     group = parser.add_argument_group("options" if chosen is None else f"options of {chosen}")
     if chosen is not None:
-        entry = find("importer", chosen)
+        entry = find("importer", chosen, trust=True)
         usual = import_options(entry).model_fields.get("instrument")
         fields = import_options(entry, instrument or (None if usual is None else usual.default)).model_fields
     for key, info in fields.items():

@@ -23,15 +23,15 @@ def make(
     Arguments: name, as `plugstream denoisers` lists them; low, high, bounds of the image: denoisers that cannot keep
     them are given an image clipped to them; damping, theta of (1 - theta) I + theta D; options, the denoiser's own.
     """
-    entry = find("denoiser", name)
+    entry = find("denoiser", name, trust=True)
     refuse_foreign("denoiser", name, options)
     if not low < high:
         raise InputError(f"denoiser.low = {low} must be below denoiser.high = {high}")
-    from plugstream.denoisers.wrap import Clipped, Damped
+    from plugstream.denoisers.wrap import Clipped, Damped, as_denoiser
 
     bounded = facts_of(entry).bounded
     bounds = {"low": low, "high": high} if bounded else {}
-    denoiser: Denoiser = entry.make(name, entry.check(options), **bounds)
+    denoiser = as_denoiser(entry.make(name, entry.check(options), **bounds))
     if not bounded and (math.isfinite(low) or math.isfinite(high)):
         denoiser = Clipped(denoiser, low, high)
     return denoiser if damping is None else Damped(denoiser, damping)

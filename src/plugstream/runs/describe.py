@@ -32,7 +32,7 @@ def is_run(place: object) -> bool:
 def describe_run(folder: Path) -> dict[str, str]:
     """How far a run is, how it ended, what it was asked to do, and how to go on with it: names and texts, in order."""
     kept = open_run(folder)
-    settings = resolve(folder / "settings.toml", trust=True)  # nothing that it names is run
+    settings = resolve(folder / "settings.toml", used=())
     history = replay(folder / "events.jsonl")
     ended, beat = history.stop, history.heartbeat
     step = history.step if ended is not None else max(history.step, _saved_step(folder))

@@ -5,17 +5,17 @@ from __future__ import annotations
 import difflib
 import json
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any, get_args
 
 from pydantic import ValidationError
 
 from plugstream.choices import Choice, is_marked, section_class
-from plugstream.consent import consented
+from plugstream.consent import allow_code, consented
 from plugstream.errors import InputError
 from plugstream.files import read_small
-from plugstream.registry import entries, refuse_foreign
+from plugstream.registry import OWN, entries, pattern_of, refuse_foreign
 from plugstream.settings.sections import Settings
 from plugstream.settings.values import all_leaves, choice_of, leaves
 
@@ -28,11 +28,15 @@ def resolve(
     *,
     presets: Iterable[tuple[str, str, Any]] = (),
     trust: bool = False,
+    used: Collection[str] | None = None,
 ) -> Settings:
     """Defaults, then the TOML file, then the assignments (section, key, value), checked as a whole.
 
     What the file asks to run or to unpickle is refused unless it is trusted (`plugstream.consent`); assignments are
     what a person typed, and need no more consent.
+
+    Code of one's own, FILE.py:NAME, is run to know its options. `used` are the sections from which something is going
+    to be built, all if not given: what the others name is not run, and options that only it knows are left out.
 
     `presets` are defaults of a command, for where there is no file, which says everything. Of them, and of the file
     where another entry was typed than it names, the options that the chosen entry does not have are left out; any
@@ -41,19 +45,8 @@ def resolve(
     The text "none" means nothing where a setting may be left out; TOML has no other word for it. A run that follows a
     scan takes many steps with few views, for which momentum is bounded unless another one is asked for.
     """
-    values: dict[str, dict[str, Any]] = {}
-    if file is not None:
-        try:
-            content = tomllib.loads(read_small(file))
-        except OSError as error:
-            raise InputError(f"cannot read the settings {file}: {error.strerror or error}") from error
-        except (ValueError, RecursionError) as error:  # also a number of thousands of digits, lists thousands deep
-            raise InputError(f"{file} is not TOML: {error}") from error
-        for section, table in content.items():
-            _check_name(section)
-            if not isinstance(table, Mapping):
-                raise InputError(f"{section!r} in {file} must be a section: write [{section}] and its keys below")
-            values[section] = dict(table)
+    values = {} if file is None else _read(file)
+    ours = set(Settings.model_fields) if used is None else set(used)
     from_file = {(section, key) for section, table in values.items() for key in table}
     before = {section: table.get("name") for section, table in values.items()}
     preset, typed = set(), set()
@@ -61,40 +54,68 @@ def resolve(
         values.setdefault(section, {})[key] = value
         preset.add((section, key))
     for section, key, value in assignments:
-        _check_name(section, key)
+        _check_name(section, None if section in Settings.model_fields else key)
         values.setdefault(section, {})[key] = value
         from_file.discard((section, key))
         preset.discard((section, key))
         typed.add((section, key))
+    allow_code({section: table for section, table in values.items() if section in ours}, from_file, file, trust=trust)
     for section, table in values.items():
-        for key in table:
-            _check_name(section, key)
         if (choice := choice_of(section)) is not None:
-            default = choice.model_fields["name"].default
-            overruled = (section, "name") in typed and table["name"] != (before.get(section) or default)
-            free = preset | from_file if overruled else preset
-            _settle_choice(section, choice, table, {key for s, key in free if s == section})
-        for key, value in table.items():
-            if value == "none" and _may_be_none(section, key, table.get("name")):
-                table[key] = None
-            if isinstance(value, str) and not _is_unicode(value):
-                raise InputError(
-                    f"setting {section}.{key} = {value!r} holds bytes that are not UTF-8, which cannot be written "
-                    "down; rename the file"
-                )
+            earlier = before.get(section) or choice.model_fields["name"].default
+            overruled = (section, "name") in typed and table["name"] != earlier
+            free = {key for s, key in (preset | from_file if overruled else preset) if s == section}
+            # Where the file names code that is not run, nobody knows what options that has.
+            unread = _is_own(earlier) and (overruled or section not in ours)
+            _settle_choice(section, choice, table, free, {k for s, k in from_file if s == section and unread})
+        else:
+            for key in table:
+                _check_name(section, key)
+        _settle_values(section, table)
     try:
         settings = Settings.model_validate(values)
         if settings.scan.follow and "name" not in values.get("momentum", {}):
             follows = [entry.name for entry in entries("momentum").values() if entry.facts.get("follows", False)]
             values.setdefault("momentum", {})["name"] = follows[0]
             settings = Settings.model_validate(values)
-        return consented(settings, from_file, file, trust=trust)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"][:2])
         text = first["msg"].removeprefix("Value error, ")
         reason = text[:1].lower() + text[1:]
         raise InputError(f"setting {where} = {first['input']!r} cannot be used: {reason}") from None
+    return consented(settings, from_file, file, trust=trust) if "denoiser" in ours else settings
+
+
+def _read(file: Path) -> dict[str, dict[str, Any]]:
+    """The sections of a file of settings, not checked yet but for their names."""
+    try:
+        content = tomllib.loads(read_small(file))
+    except OSError as error:
+        raise InputError(f"cannot read the settings {file}: {error.strerror or error}") from error
+    except (ValueError, RecursionError) as error:  # also a number of thousands of digits, lists thousands deep
+        raise InputError(f"{file} is not TOML: {error}") from error
+    for section, table in content.items():
+        _check_name(section)
+        if not isinstance(table, Mapping):
+            raise InputError(f"{section!r} in {file} must be a section: write [{section}] and its keys below")
+    return {section: dict(table) for section, table in content.items()}
+
+
+def _settle_values(section: str, table: dict[str, Any]) -> None:
+    """Put nothing where a text says so, and refuse text that cannot be written down."""
+    for key, value in table.items():
+        if value == "none" and _may_be_none(section, key, table.get("name")):
+            table[key] = None
+        if isinstance(value, str) and not _is_unicode(value):
+            raise InputError(
+                f"setting {section}.{key} = {value!r} holds bytes that are not UTF-8, which cannot be written "
+                "down; rename the file"
+            )
+
+
+def _is_own(name: Any) -> bool:
+    return isinstance(name, str) and pattern_of(name) == OWN
 
 
 def _is_unicode(text: str) -> bool:
@@ -105,18 +126,25 @@ def _is_unicode(text: str) -> bool:
     return True
 
 
-def _settle_choice(section: str, choice: type[Choice], table: dict[str, Any], free: set[str]) -> None:
+def _settle_choice(
+    section: str, choice: type[Choice], table: dict[str, Any], free: set[str], unread: Collection[str] = ()
+) -> None:
     """Refuse an entry that is not there and options that it does not have, but leave out those that nobody asked for.
 
-    Arguments: table, of the section, changed in place; free, its keys that are defaults or meant for another entry.
+    Arguments: table, of the section, changed in place; free, its keys that are defaults or meant for another entry;
+    unread, its keys that are options of code which is not run, unless they belong to the entry too.
     """
     name = table.get("name", choice.model_fields["name"].default)
     try:
         mine = section_class(choice, name).model_fields
     except InputError as error:
         raise InputError(f"setting {section}.name = {name!r} cannot be used: {error}") from None
+    for key in set(unread) - set(mine):
+        table.pop(key)
+    for key in table:
+        _check_name(section, key, name)
     for key in free - set(mine):
-        del table[key]
+        table.pop(key, None)
     refuse_foreign(choice.kind, name, table, choice.model_fields)
 
 
@@ -148,9 +176,14 @@ def _toml_value(value: Any) -> str:
     return repr(value).lower() if isinstance(value, bool) else repr(value)
 
 
-def _check_name(section: str, key: str | None = None) -> None:
-    """Refuse a name that is not a setting, with the nearest one that is."""
+def _check_name(section: str, key: str | None = None, name: Any = None) -> None:
+    """Refuse a name that is not a setting, with the nearest one that is.
+
+    Arguments: section; key, None to check the section alone; name, of the entry that is chosen in it, if any.
+    """
     known = {f"{s}.{k}" for s, k, _ in all_leaves(Settings.model_fields)}
+    if _is_own(name) and choice_of(section) is not None:
+        known |= {f"{s}.{k}" for s, k, _ in leaves([section], {section: name})}
     given = section if key is None else f"{section}.{key}"
     if given in known or (key is None and section in Settings.model_fields):
         return
