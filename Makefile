@@ -29,7 +29,7 @@ test-random: $(STAMP)
 	HYPOTHESIS_PROFILE=random $(BIN)/python -m pytest -q -n 2 --dist worksteal
 
 test-slow: $(STAMP)
-	$(BIN)/python -m pytest -q -m slow --timeout 1800
+	PLUGSTREAM_THOROUGH=1 $(BIN)/python -m pytest -q -m "slow or thorough" --timeout 1800
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

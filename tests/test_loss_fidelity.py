@@ -12,6 +12,7 @@ import torch
 from scipy import optimize
 from torch import Tensor
 
+from effort import effort, thorough
 from plugstream import FunctionModel, Identity, LeastSquares, MatrixModel, ProximalGradient, Uniform, solve
 from plugstream.errors import InputError
 from plugstream.linalg import inner, norm
@@ -128,8 +129,11 @@ def test_the_local_constant_is_the_jacobians() -> None:
     assert not fidelity.has_lipschitz
 
 
-@pytest.mark.parametrize("sampler", [None, Uniform(2)])
-@pytest.mark.parametrize("gradient", ["plain", "svrg"])
+@thorough
+@pytest.mark.parametrize(
+    ("gradient", "sampler"),
+    [("plain", None), ("svrg", Uniform(2)), *effort([], [("plain", Uniform(2)), ("svrg", None)])],
+)
 def test_a_step_is_found_where_no_constant_is_known(sampler: Any, gradient: str) -> None:
     model, truth = _nonlinear()
     fidelity = LeastSquares(model, model.forward(truth))

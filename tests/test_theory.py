@@ -7,6 +7,7 @@ import math
 import pytest
 import torch
 
+from effort import effort, thorough
 from plugstream import InputError, LeastSquares, MatrixModel, SoftThreshold, fixed_point_distance
 from plugstream.theory import bound, corollary, fixed_point_map, gradient_variance
 
@@ -37,12 +38,13 @@ def test_the_corollary_follows_from_the_proposition(case, t):
     assert bound(0.5, 3.0, t, gamma=gamma, lipschitz=4.0, nu=2.0, batch=batch) <= rate * (1 + 1e-12)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@thorough
+@pytest.mark.parametrize("seed", range(effort(1, 4)))
 def test_proposition_2_holds_on_random_problems(seed):
     fidelity = problem(seed)
     gamma = 1 / fidelity.lipschitz
     x = torch.zeros(3, 4, dtype=F64)
-    for _ in range(20_000):
+    for _ in range(5_000):
         x = fixed_point_map(x, fidelity, SoftThreshold(), gamma, 0.1)
     star, x = x, 5 * torch.randn(3, 4, generator=torch.Generator().manual_seed(seed), dtype=F64)
     start, total = float((x - star).norm()), 0.0

@@ -136,8 +136,8 @@ def test_proposition_3_ista_and_admm_have_the_same_fixed_points(regression):
     turn = Damped(lambda z, s: (z.flatten() @ q).reshape(z.shape), 0.4, nonexpansive=True)
     assert not torch.allclose(q, q.T)
     gamma = 1 / regression.lipschitz_max
-    ista = run(ProximalGradient(regression, turn, sigma=1.0, step_size=gamma), 20000).image
-    admm = run(ADMM(regression, turn, sigma=1.0, step_size=gamma), 20000).image
+    ista = run(ProximalGradient(regression, turn, sigma=1.0, step_size=gamma), 4000).image
+    admm = run(ADMM(regression, turn, sigma=1.0, step_size=gamma), 4000).image
     assert float(fixed_point_distance(ista, regression, turn, gamma, 1.0)) < 1e-20
     assert torch.allclose(ista, admm, atol=1e-8)
 
@@ -152,7 +152,7 @@ def test_pnp_sgd_reaches_the_batch_solution_where_every_view_agrees():
     fidelity = LeastSquares(model, model.forward(truth))
     for sampler in (Uniform(2), Epochs(2), Shifted(2), Importance(2, fidelity.lipschitz_views)):
         state = run(
-            ProximalGradient(fidelity, Clipped(Identity()), sigma=0.0, step_size="0.5/L", sampler=sampler), 6000
+            ProximalGradient(fidelity, Clipped(Identity()), sigma=0.0, step_size="0.5/L", sampler=sampler), 3500
         )
         assert float((state.image - truth).abs().max()) < 1e-6
 

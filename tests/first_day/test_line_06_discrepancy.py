@@ -10,6 +10,7 @@ import pytest
 import torch
 from hypothesis import given, strategies as st
 
+from effort import effort, thorough
 from plugstream import BornGeometry, BornModel, Grid, InputError, LeastSquares, simulate, solve
 from plugstream.monitors import snr
 from plugstream.recipes import make_algorithm
@@ -42,8 +43,11 @@ def settings(**more):
 
 
 @pytest.mark.filterwarnings("ignore:no sigma that was tried")  # the noise of small batches keeps it above, at 30 dB
-@pytest.mark.parametrize("level", [20.0, 30.0])
-@pytest.mark.parametrize("name", ["house", "foreman"])
+@thorough
+@pytest.mark.parametrize(
+    ("name", "level"),
+    effort([("house", 20.0), ("foreman", 30.0)], [(n, s) for n in ("house", "foreman") for s in (20.0, 30.0)]),
+)
 def test_it_comes_within_a_decibel_of_the_best_sigma(load, tmp_path, name, level):
     """With six of thirty views a step the residual is the noise's at small sigma too, where the image is 4 dB worse.
 
@@ -57,7 +61,7 @@ def test_it_comes_within_a_decibel_of_the_best_sigma(load, tmp_path, name, level
         image = solve(make_algorithm(settings(sigma=float(sigma)), fidelity), iterations=30).image
         return float(snr(image, truth)), float(residual_excess(fidelity, image, level))
 
-    best = max(judge(sigma)[0] for sigma in np.geomspace(5e-3, 0.3, 12))
+    best = max(judge(sigma)[0] for sigma in np.geomspace(5e-3, 0.3, effort(7, 12)))
     if level == 20:
         poor, excess = judge(1e-3)
         assert poor < best - 4

@@ -9,6 +9,7 @@ import pytest
 import torch
 from hypothesis import given, strategies as st
 
+from effort import effort, thorough
 from plugstream import BornGeometry, BornModel, Grid, PlugstreamWarning, save_scan, simulate
 from plugstream.cli import main
 from plugstream.settings import resolve
@@ -22,6 +23,9 @@ def scan():
     geometry = BornGeometry.rings(Grid((16, 16), 0.01), 0.06, views=8, receivers=16, radius=0.4)
     y, x = torch.meshgrid(torch.arange(16) - 7.5, torch.arange(16) - 7.5, indexing="ij")
     return simulate(BornModel(geometry), (x**2 + y**2 < 25).float(), snr=20)
+
+
+SEARCHES = [(by, ends) for by in ("snr", "discrepancy") for ends in ((1e-3, 0.01), (0.3, 1.2))]
 
 
 def settings(**more):
@@ -55,8 +59,8 @@ def test_what_rises_for_ever_is_known_as_such(slope, edge, value):
     assert inside.evaluations == 12  # nothing is spent where nothing is to be widened
 
 
-@pytest.mark.parametrize("by", ["snr", "discrepancy"])
-@pytest.mark.parametrize("ends", [(1e-3, 0.01), (0.3, 1.2)])
+@thorough
+@pytest.mark.parametrize(("by", "ends"), effort([SEARCHES[0], SEARCHES[3]], SEARCHES))
 def test_tune_goes_beyond_its_range(scan, tmp_path, by, ends):
     """From a range that does not hold it, the same sigma as from one that does, and the terminal says why."""
     plan = {"by": by, "noise": 20.0, "held": 0.25, "evaluations": 10}

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from effort import effort, thorough
 from plugstream.cli import main
 from plugstream.models.born_geometry import ring
 from plugstream.runs.run import open_run
@@ -28,7 +29,8 @@ NAMES = [
 RUN = ["--sigma", "0.02", "--batch", "4", "--iterations", "3", "--threads", "1"]
 
 
-@pytest.mark.parametrize("name", NAMES)
+@thorough
+@pytest.mark.parametrize("name", effort(NAMES[:3], NAMES))
 def test_a_run_of_any_name_is_made_described_and_resumed(tmp_path, monkeypatch, capfd, name):
     monkeypatch.chdir(tmp_path)
     scan, run = f"./{name}", f"./{name}-run"[:255]
@@ -45,7 +47,8 @@ def test_a_run_of_any_name_is_made_described_and_resumed(tmp_path, monkeypatch, 
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted([Path(scan).name, Path(run).name])
 
 
-@pytest.mark.parametrize("name", NAMES[:5])
+@thorough
+@pytest.mark.parametrize("name", effort(NAMES[2:4], NAMES))
 def test_the_command_that_repeats_a_run_works_in_a_shell(tmp_path, monkeypatch, name):
     monkeypatch.chdir(tmp_path)
     assert main(["simulate", *SMALL, "--", f"./{name}"]) == 0

@@ -104,9 +104,9 @@ def slowly(function, seconds):
         time.sleep(seconds)
         return function(*args, **kwargs)
     return call
-StoredScan.read = slowly(StoredScan.read, 4)
+StoredScan.read = slowly(StoredScan.read, 3)
 BornModel.__init__ = slowly(BornModel.__init__, 4)
-results.draw_report = slowly(results.draw_report, 4)
+results.draw_report = slowly(results.draw_report, 3)
 from plugstream.cli import main
 sys.exit(main())
 """

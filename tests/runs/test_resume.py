@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 
+from effort import effort, thorough
 from plugstream import ProximalGradient, SoftThreshold, Uniform, solve
 from plugstream.cli import main
 from plugstream.errors import InputError
@@ -68,13 +69,9 @@ def crash(scan: Path, whole: Path, folder: Path, kills: int, seed: int) -> None:
         assert not list(run.glob(".*.new"))
 
 
-def test_runs_killed_a_hundred_times_end_as_if_they_had_not_been(scan, whole, tmp_path):
-    crash(scan, whole, tmp_path, kills=100, seed=0)
-
-
-@pytest.mark.slow
-def test_two_hundred_kills(scan, whole, tmp_path):
-    crash(scan, whole, tmp_path, kills=200, seed=1)
+@thorough
+def test_runs_killed_again_and_again_end_as_if_they_had_not_been(scan, whole, tmp_path):
+    crash(scan, whole, tmp_path, kills=effort(30, 300), seed=0)
 
 
 def test_a_run_can_be_lengthened(scan, whole, tmp_path):

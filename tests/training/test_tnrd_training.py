@@ -43,7 +43,7 @@ def test_training_lowers_the_loss_phase_by_phase():
     def note(phase: str, step: int, steps: int, loss: float) -> None:
         losses.setdefault(phase, []).append(loss)
 
-    model = train_tnrd(patches(), 25.0, stages=2, size=3, stage_steps=15, joint_steps=30, batch=4, progress=note)
+    model = train_tnrd(patches(), 25.0, stages=2, size=3, stage_steps=10, joint_steps=15, batch=4, progress=note)
     assert list(losses) == ["stage 1", "stage 2", "joint"]
     assert losses["stage 1"][0] < 1.0  # of the noisy image it is 1
     assert np.mean(losses["joint"][-5:]) < np.mean(losses["stage 1"][:5])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 import torch
 from hypothesis import given, strategies as st
 
+from effort import effort, thorough
 from plugstream import BornGeometry, BornModel, Grid, InputError, LeastSquares, MatrixModel, save_scan, simulate
 from plugstream.cli import main
 from plugstream.settings import resolve
@@ -153,16 +155,19 @@ def test_tune_finds_the_sigma_that_a_fine_scan_finds(small_scan, tmp_path):
         monitor = SNR(torch.from_numpy(small_scan.truth))
         return float(solve(algorithm, iterations=12, monitors=[monitor], every=12).history["snr"].value[-1])
 
-    fine = max(final(sigma) for sigma in np.geomspace(1e-3, 0.4, 60))
+    fine = max(final(sigma) for sigma in np.geomspace(1e-3, 0.4, effort(30, 60)))
     assert score == pytest.approx(final(best.algorithm.sigma), abs=1e-6)
     assert score > fine - 0.05
     assert final(1e-3) < fine - 0.5  # it was worth searching
     assert final(0.4) < fine - 0.5
 
 
+@thorough
 def test_tune_over_step_and_momentum_is_no_worse_and_goes_on_from_its_journal(small_scan, tmp_path):
-    only = tune_scan(small_scan, _settings(), Plan(low=1e-3, high=1.0), tmp_path / "a.jsonl")[1]
-    plan = Plan(over=("sigma", "step_size", "momentum"), low=1e-3, high=1.0)
+    only = tune_scan(
+        small_scan, _settings(), Plan(low=1e-3, high=1.0, evaluations=effort(6, 12)), tmp_path / "a.jsonl"
+    )[1]
+    plan = Plan(over=("sigma", "step_size", "momentum"), low=1e-3, high=1.0, evaluations=effort(6, 12))
     lines = []
     best, score = tune_scan(small_scan, _settings(), plan, tmp_path / "b.jsonl", lines.append)
     assert score >= only - 0.05
@@ -179,8 +184,6 @@ def test_tune_over_step_and_momentum_is_no_worse_and_goes_on_from_its_journal(sm
 @pytest.mark.filterwarnings("ignore:sigma .* that was tried")  # of the range of one value, which only scores it
 @pytest.mark.parametrize("by", ["held-out", "discrepancy"])
 def test_tune_without_a_truth_comes_near_the_best(small_scan, tmp_path, by):
-    import dataclasses
-
     plan = Plan(low=1e-3, high=1.0)
     best = tune_scan(small_scan, _settings(), plan, tmp_path / "a.jsonl")[1]
     blind = dataclasses.replace(small_scan, truth=None)
