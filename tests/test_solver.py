@@ -23,6 +23,7 @@ from plugstream import (
     MatrixModel,
     PlugstreamWarning,
     ProximalGradient,
+    Quantity,
     SoftThreshold,
     Stop,
     Uniform,
@@ -104,6 +105,7 @@ def test_a_callback_sees_every_step_and_can_stop(ista):
 
 @dataclass(frozen=True)
 class Slow:
+    measures = (Quantity("slow"),)
     every: int | None = None
 
     def begin(self, algorithm, state, past):
@@ -206,6 +208,60 @@ def test_a_callback_has_the_run_go_on_with_another_algorithm():
     # What is measured is the distance of the algorithm of the time, relative to where the run began.
     assert result.history["distance"].value[-1] == float(second.residual(rest.state))
     assert result.history["relative_distance"].value[0] == 1
+
+
+@dataclass(frozen=True)
+class Brightness:
+    """A monitor of a user: the largest value of the image, which is better where it is larger."""
+
+    measures = (Quantity("brightness", unit="V", smaller_is_better=False, stops=True),)
+    every: int | None = None
+
+    def begin(self, algorithm, state, past):
+        return lambda algorithm, state: {"brightness": state.image.abs().amax((-2, -1))}
+
+
+def test_a_monitor_of_ones_own_says_what_is_better_and_stops_the_run(ista):
+    free = solve(ista, iterations=30, monitors=[Brightness()], every=1)
+    series = free.history["brightness"]
+    assert (series.quantity.label, series.quantity.text(1.5)) == ("brightness (V)", "brightness 1.5 V")
+    limit = float(series.value.max()) * 0.9
+    first = int(series.step[np.argmax(series.value >= limit)])
+    assert 1 < first < 30
+    stopped = solve(ista, iterations=30, monitors=[Brightness()], every=1, distance_limit=limit)
+    assert (stopped.reason, stopped.state.k, list(stopped.history)) == (Stop.DISTANCE, first, ["brightness"])
+
+    def interrupt(progress):
+        if progress.state.k == 20:
+            raise KeyboardInterrupt
+
+    result = solve(ista, iterations=30, monitors=[Brightness()], every=1, callbacks=[interrupt])
+    assert result.image_step == int(series.step[np.argmax(series.value[:21])])
+
+
+def test_the_best_image_goes_by_one_quantity(ista):
+    """SNR and distance were compared with each other where they were measured at different steps."""
+    truth = torch.randn(4, 5, dtype=F64)
+
+    def interrupt(progress):
+        if progress.state.k == 13 and not progress.measured:  # once: what is measured at the end comes after it
+            raise KeyboardInterrupt
+
+    monitors = [Distance(every=3), SNR(truth, every=5)]
+    result = solve(ista, iterations=30, monitors=monitors, callbacks=[interrupt])
+    snr = result.history["snr"]
+    assert result.image_step == snr.step[np.argmax(snr.value)]
+
+
+def test_a_monitor_that_declares_nothing_is_refused(ista):
+    class Silent:
+        every = None
+
+        def begin(self, algorithm, state, past):
+            raise AssertionError
+
+    with pytest.raises(InputError, match="Silent does not declare what it measures"):
+        solve(ista, iterations=3, monitors=[Silent()])
 
 
 class ViewsOf:

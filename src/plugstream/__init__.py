@@ -50,6 +50,7 @@ _HOME = {
     "plugstream.monitors": ["PSNR", "SNR", "SSIM", "Cost", "Distance", "snr"],
     "plugstream.noise": ["add_noise"],
     "plugstream.quality": ["psnr", "ssim"],
+    "plugstream.quantities": ["Quantity"],
     "plugstream.runs.images": ["load_picture", "save_image"],
     "plugstream.sampling": ["All", "Epochs", "Fixed", "Importance", "Shifted", "Uniform"],
     "plugstream.scans": ["MemoryScan", "ScanWriter", "StoredScan", "open_scan", "save_scan"],
@@ -142,6 +143,7 @@ if TYPE_CHECKING:  # the same names for type checkers and editors; a test keeps 
     )
     from plugstream.noise import add_noise as add_noise
     from plugstream.quality import psnr as psnr, ssim as ssim
+    from plugstream.quantities import Quantity as Quantity
     from plugstream.runs.images import load_picture as load_picture, save_image as save_image
     from plugstream.sampling import (
         All as All,

@@ -8,30 +8,33 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from plugstream.image_space import ImageSpace
+from plugstream.quantities import Quantity, sort_quantities
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from plugstream.solver import Result
 
-__all__ = ["BLUE", "INK", "ORANGE", "Panel", "Shades", "draw_images", "figure_size", "label_of", "plot_result"]
+__all__ = [
+    "BLUE",
+    "INK",
+    "ORANGE",
+    "Curve",
+    "Panel",
+    "Shades",
+    "draw_curves",
+    "draw_images",
+    "figure_size",
+    "label_of",
+    "plot_result",
+]
 
 INK, BLUE, ORANGE = "#222222", "#1f5fa8", "#c2571a"
 _PANEL = 3.1  # inches of an image's longer side
 _MOST_IMAGES = 6
-
-_CURVES = {
-    "relative_distance": ("||x - P(x)||² relative to x⁰", True),
-    "snr": ("SNR (dB)", False),
-    "psnr": ("PSNR (dB)", False),
-    "ssim": ("SSIM", False),
-    "cost": ("cost", True),
-    "fidelity": ("d(x)", True),
-}
-"""Titles of what is measured, and whether the scale is logarithmic; what is drawn, in this order."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +61,15 @@ class Panel:
     title: str
     image: NDArray[Any]
     shades: Shades
+
+
+@dataclass(frozen=True)
+class Curve:
+    """What was measured of a quantity: at which steps, and (n, ...) values."""
+
+    quantity: Quantity
+    steps: Sequence[int]
+    values: ArrayLike
 
 
 def figure_size(panels: Sequence[Panel]) -> tuple[float, float]:
@@ -103,6 +115,22 @@ def draw_images(figure: Any, panels: Sequence[Panel], space: ImageSpace) -> None
             bar.set_label(shades.label, fontsize=9)
 
 
+def draw_curves(figure: Any, curves: Sequence[Curve]) -> list[Any]:
+    """Draw what was measured, side by side, and return the axes."""
+    row: list[Any] = np.atleast_1d(figure.subplots(1, len(curves))).tolist()
+    for number, (axes, curve) in enumerate(zip(row, curves, strict=True)):
+        values = np.asarray(curve.values, dtype=np.float64).reshape(len(curve.steps), -1)
+        axes.plot(curve.steps, values, color=(BLUE, ORANGE)[number % 2], marker="o", markersize=3, linewidth=1.4)
+        if curve.quantity.logarithmic and np.nanmin(values) > 0:
+            axes.set_yscale("log")
+        axes.set_xlabel("iteration", fontsize=9)
+        axes.set_title(curve.quantity.label, fontsize=10, color=INK)
+        axes.grid(True, alpha=0.25)
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.tick_params(labelsize=8)
+    return row
+
+
 def plot_result(result: Result[Any], space: ImageSpace, truth: NDArray[Any] | None = None) -> Figure:
     """The image of a result beside the truth, if it is known, above what was measured; a complex one as size and phase.
 
@@ -115,7 +143,9 @@ def plot_result(result: Result[Any], space: ImageSpace, truth: NDArray[Any] | No
     if truth is not None:
         space.check_shape(truth.shape)
     panels = _panels(image, truth, label_of(space))
-    curves = [name for name in _CURVES if name in result.history and len(result.history[name].step) > 1][:2]
+    history = {name: series for name, series in result.history.items() if len(series.step) > 1}
+    quantities = sort_quantities((series.quantity for series in history.values()), history, stop_first=True)[:2]
+    curves = [Curve(q, history[q.name].step.tolist(), history[q.name].value) for q in quantities]
     width, height = figure_size(panels)
     figure = Figure(
         figsize=(max(width, 3.2 * len(curves), 4.4), height + 0.4 + 2.4 * bool(curves)), layout="constrained"
@@ -126,19 +156,7 @@ def plot_result(result: Result[Any], space: ImageSpace, truth: NDArray[Any] | No
         return figure
     above, below = np.asarray(figure.subfigures(2, 1, height_ratios=[height, 2.4])).tolist()
     draw_images(above, panels, space)
-    colours = (BLUE, ORANGE)
-    for axes, name, colour in zip(np.atleast_1d(below.subplots(1, len(curves))), curves, colours, strict=False):
-        series = result.history[name]
-        title, logarithmic = _CURVES[name]
-        values = series.value.reshape(len(series.step), -1)
-        axes.plot(series.step, values, color=colour, marker="o", markersize=3, linewidth=1.4)
-        if logarithmic and np.nanmin(values) > 0:
-            axes.set_yscale("log")
-        axes.set_xlabel("iteration", fontsize=9)
-        axes.set_title(title, fontsize=10, color=INK)
-        axes.grid(True, alpha=0.25)
-        axes.spines[["top", "right"]].set_visible(False)
-        axes.tick_params(labelsize=8)
+    draw_curves(below, curves)
     return figure
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -18,8 +18,23 @@ from plugstream.fidelity import Fidelity
 from plugstream.linalg import norm
 from plugstream.models.base import Views
 from plugstream.quality import psnr, ssim
+from plugstream.quantities import Quantity
+from plugstream.verdict import Verdict, judge, remedies
 
-__all__ = ["PSNR", "SNR", "SSIM", "Cost", "Distance", "Measure", "Monitor", "Past", "snr"]
+__all__ = [
+    "PSNR",
+    "SNR",
+    "SSIM",
+    "Cost",
+    "Distance",
+    "Judge",
+    "Measure",
+    "Monitor",
+    "Past",
+    "quantities_of",
+    "snr",
+    "with_stop",
+]
 
 Measure = Callable[[Any, Any], dict[str, Tensor]]
 """Measures a state of an algorithm: names and values, one value for each image."""
@@ -29,10 +44,15 @@ Past = Mapping[str, Sequence[ArrayLike]]
 
 
 class Monitor(Protocol):
-    """Something to measure every `every` steps (None: as often as `solve` says)."""
+    """Something to measure every `every` steps (None: as often as `solve` says).
+
+    `measures` declares what: the solver, the terminal and the report know monitors by that alone.
+    """
 
     @property
     def every(self) -> int | None: ...
+    @property
+    def measures(self) -> tuple[Quantity, ...]: ...
 
     def begin(self, algorithm: Algorithm[Any], state: State, past: Past) -> Measure:
         """A function that measures states of this run.
@@ -41,6 +61,14 @@ class Monitor(Protocol):
 
         Arguments: the run's algorithm; its first state; past, of a run that goes on, empty for a new one.
         """
+
+
+@runtime_checkable
+class Judge(Protocol):
+    """A monitor that can say from what it measured whether a result can be trusted."""
+
+    def judge(self, algorithm: Algorithm[Any], steps: Sequence[int], past: Past) -> Verdict:
+        """The verdict on a run that ended; `past` has what this monitor measured at each of these steps."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +83,21 @@ class Distance:
     is a function that says of a fidelity on which of its views to measure instead, None for all: the distance is then
     to a fixed point of the problem with those views alone, and does not go to zero with the steps.
     """
+
+    measures: ClassVar = (
+        Quantity("distance", curve="||x - T(x)||²", logarithmic=True, smaller_is_better=True, detail=True),
+        Quantity(
+            "relative_distance",
+            "distance to a fixed point",
+            short="distance",
+            unit="of its start",
+            form=".2e",
+            curve="||x - T(x)||² relative to x⁰",
+            logarithmic=True,
+            smaller_is_better=True,
+            stops=True,
+        ),
+    )
 
     every: int | None = None
     reference: Tensor | float | None = None
@@ -84,10 +127,22 @@ class Distance:
 
         return measure
 
+    def judge(self, algorithm: Algorithm[Any], steps: Sequence[int], past: Past) -> Verdict:
+        """Whether the result can be trusted, from how the distance fell (`plugstream.verdict.judge`)."""
+        return judge(
+            steps,
+            np.asarray(past["distance"]),
+            np.asarray(past["relative_distance"]),
+            advice=remedies(algorithm),
+            partial=self.views is not None and self.views(algorithm.fidelity) is not None,
+        )
+
 
 @dataclass(frozen=True, eq=False)
 class SNR:
     """The signal-to-noise ratio against a known truth (..., *image_shape), in dB."""
+
+    measures: ClassVar = (Quantity("snr", "SNR", unit="dB", form=".2f", smaller_is_better=False, needs_truth=True),)
 
     truth: Array
     every: int | None = None
@@ -100,6 +155,8 @@ class SNR:
 @dataclass(frozen=True, eq=False)
 class PSNR:
     """The peak signal-to-noise ratio against a known truth, in dB; `peak` as for `plugstream.psnr`."""
+
+    measures: ClassVar = (Quantity("psnr", "PSNR", unit="dB", form=".2f", smaller_is_better=False, needs_truth=True),)
 
     truth: Array
     peak: float | None = None
@@ -114,6 +171,8 @@ class PSNR:
 @dataclass(frozen=True, eq=False)
 class SSIM:
     """The structural similarity with a known truth, of images of two axes; `peak` as for `plugstream.ssim`."""
+
+    measures: ClassVar = (Quantity("ssim", "SSIM", form=".4f", smaller_is_better=False, needs_truth=True),)
 
     truth: Array
     peak: float | None = None
@@ -135,6 +194,11 @@ class Cost:
     in its place, so f need not fall to the end there. `views` as for `Distance`.
     """
 
+    measures: ClassVar = (
+        Quantity("cost", form=".4e", logarithmic=True, smaller_is_better=True),
+        Quantity("fidelity", curve="d(x)", form=".4e", logarithmic=True),  # noise that is fitted makes it smaller
+    )
+
     every: int | None = None
     views: Callable[[Fidelity], Views] | None = None
 
@@ -150,6 +214,26 @@ class Cost:
             return out
 
         return measure
+
+
+def quantities_of(monitors: Sequence[Monitor]) -> list[Quantity]:
+    """All that monitors declare to measure, in their order; one that declares nothing is refused."""
+    declared: list[Quantity] = []
+    for monitor in monitors:
+        measures = getattr(monitor, "measures", None)
+        if not isinstance(measures, tuple) or not all(isinstance(quantity, Quantity) for quantity in measures):
+            raise InputError(
+                f"the monitor {type(monitor).__name__} does not declare what it measures; give it "
+                'measures = (Quantity("name"),)'
+            )
+        declared += measures
+    return declared
+
+
+def with_stop(monitors: Sequence[Monitor]) -> list[Monitor]:
+    """Monitors of which one measures what a run may stop by: `Distance` is added where none does."""
+    stops = any(quantity.stops for quantity in quantities_of(monitors))
+    return [*monitors] if stops else [*monitors, Distance()]
 
 
 def _known(what: str, truth: Array, algorithm: Algorithm[Any], state: State) -> tuple[Tensor, int]:

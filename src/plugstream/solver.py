@@ -22,10 +22,11 @@ from plugstream.arrays import Array, as_tensor
 from plugstream.errors import InputError
 from plugstream.fidelity import Fidelity
 from plugstream.linalg import inner, norm
-from plugstream.monitors import Distance, Measure, Monitor, Past
+from plugstream.monitors import Judge, Measure, Monitor, Past, quantities_of, with_stop
 from plugstream.progress import Listener, listening, report
+from plugstream.quantities import Quantity
 from plugstream.sampling import spread_views
-from plugstream.verdict import Verdict, judge, remedies
+from plugstream.verdict import Verdict, judge
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -61,7 +62,7 @@ class Stop(Enum):
 
 @dataclass(frozen=True)
 class Series:
-    """One measured quantity: at which steps, after how much algorithm time in seconds, and what.
+    """One measured quantity: at which steps, after how much algorithm time in seconds, what, and what that means.
 
     `value` has one row a measurement and, behind it, the leading axes of the image.
     """
@@ -69,6 +70,7 @@ class Series:
     step: NDArray[np.int64]
     time: NDArray[np.float64]
     value: NDArray[np.float64]
+    quantity: Quantity
 
 
 Row = tuple[int, float, NDArray[np.float64]]
@@ -117,10 +119,11 @@ Callback = Callable[[Progress[S]], "bool | Algorithm[S] | None"]
 class Result(Generic[S]):
     """What a run gave: the image, how it came about, and a state to go on from.
 
-    `image` is the last iterate. Where a run was interrupted or diverged it is the best one measured: by SNR if the
-    truth is known, otherwise by the distance to a fixed point; `image_step` tells which. `state` is the last good
-    state, and `solve(algorithm, state=result.state, ...)` goes on from it as if there had been no stop.
-    `verdict` says whether the image can be trusted, and `plot()` draws it.
+    `image` is the last iterate. Where a run was interrupted or diverged it is the best one measured: by the first
+    quantity that compares with the truth, otherwise by the first of which a monitor says what is better, such as the
+    distance to a fixed point; `image_step` tells which. `state` is the last good state, and
+    `solve(algorithm, state=result.state, ...)` goes on from it as if there had been no stop. `verdict` says whether the
+    image can be trusted, and `plot()` draws it.
     """
 
     image: Tensor
@@ -196,7 +199,8 @@ def solve(
         iterations: how many steps to take (more, if `state` or `resume` is given).
         resume: go on with this run, its clock, history and best image; what comes is what would have come, to the bit
             where the algorithm is deterministic. Monitors must be the same.
-        time_limit: seconds of wall time. distance_limit: stop once ||x - P(x)||^2 relative to its start is below this.
+        time_limit: seconds of wall time. distance_limit: stop once what a monitor says one may stop by is within this:
+            of `Distance`, which is added where there is no such monitor, ||x - T(x)||^2 relative to its start.
         divergence: stop when ||x|| exceeds this many times the run's scale; None: never. The scale is the size of the
             first image that is not zero, or the length of the best step from zero down the gradient (`data_scale`)
             where that is larger, as it is where the denoiser's first images are next to nothing.
@@ -239,8 +243,8 @@ def _solve(
         raise InputError(f"iterations must be >= 0 and every >= 1, not {iterations} and {every}")
     if sum(given is not None for given in (image, state, resume)) > 1:
         raise InputError("give an image to start from, a state to go on from or a run to resume, not several of them")
-    if distance_limit is not None and not any(isinstance(m, Distance) for m in monitors):
-        monitors = [*monitors, Distance()]
+    if distance_limit is not None:
+        monitors = with_stop(monitors)
     if resume is not None and len(resume.measured_at) != len(monitors):
         raise InputError(f"the run was measured by {len(resume.measured_at)} monitors, not by {len(monitors)}")
     if resume is not None:
@@ -267,8 +271,7 @@ def _solve(
             if run.tell(measured):
                 reason = Stop.CALLBACK
                 break
-            relative = measured.get("relative_distance")
-            if distance_limit is not None and relative is not None and float(relative.max()) <= distance_limit:
+            if distance_limit is not None and run.arrived(measured, distance_limit):
                 reason = Stop.DISTANCE
                 break
             if time_limit is not None and run.wall >= time_limit:
@@ -301,10 +304,13 @@ class _Run(Generic[S]):
     limit: float | None = None
 
     def __post_init__(self) -> None:
+        self._quantities = {quantity.name: quantity for quantity in quantities_of(self.monitors)}
         self._measures: list[tuple[int, Measure]] = [
             (m.every or self.every, m.begin(self.algorithm, self.state, self.past)) for m in self.monitors
         ]
         self._measured_at = [-1] * len(self._measures)
+        telling = [quantity for quantity in self._quantities.values() if quantity.smaller_is_better is not None]
+        self._ranking = next(iter(sorted(telling, key=lambda quantity: not quantity.needs_truth)), None)
         self._rows: dict[str, list[Row]] = {}
         self._first = self.state.k
         self._begun = self.size()
@@ -358,12 +364,15 @@ class _Run(Generic[S]):
         self._remember(out)
         return out
 
+    def arrived(self, measured: dict[str, Tensor], limit: float) -> bool:
+        """Whether what was measured now is within the limit, for every image, of a quantity that one may stop by."""
+        stops = [quantity for quantity in self._quantities.values() if quantity.stops and quantity.name in measured]
+        return any(all(q.reaches(value, limit) for value in measured[q.name].flatten().tolist()) for q in stops)
+
     def _remember(self, measured: dict[str, Tensor]) -> None:
-        score = None
-        if "snr" in measured:
-            score = float(measured["snr"].mean())
-        elif "distance" in measured:
-            score = -float(measured["distance"].mean())
+        score, by = None, self._ranking
+        if by is not None and by.name in measured:
+            score = by.score(float(measured[by.name].mean()))
         if score is not None and (self.best is None or score > self.best[0]):
             self.best = (score, self.state)
         self.good = self.state
@@ -402,6 +411,7 @@ class _Run(Generic[S]):
                 np.array([row[0] for row in rows], dtype=np.int64),
                 np.array([row[1] for row in rows]),
                 np.stack([row[2] for row in rows]),
+                self._quantities.get(name) or Quantity(name),
             )
             for name, rows in self._rows.items()
         }
@@ -410,22 +420,12 @@ class _Run(Generic[S]):
         )
 
     def _verdict(self, reason: Stop, history: dict[str, Series]) -> Verdict:
-        distance, relative = history.get("distance"), history.get("relative_distance")
-        failure = reason.value if reason.failed else None
-        if distance is None or relative is None:
-            return judge([], [], [], failure=failure)
-        partial = any(
-            isinstance(m, Distance) and m.views is not None and m.views(self.algorithm.fidelity) is not None
-            for m in self.monitors
-        )
-        return judge(
-            distance.step,
-            distance.value,
-            relative.value,
-            failure=failure,
-            advice=remedies(self.algorithm),
-            partial=partial,
-        )
+        for monitor in self.monitors if not reason.failed else ():
+            names = [quantity.name for quantity in monitor.measures if quantity.name in history]
+            if isinstance(monitor, Judge) and names:
+                past = {name: list(history[name].value) for name in names}
+                return monitor.judge(self.algorithm, history[names[0]].step.tolist(), past)
+        return judge([], [], [], failure=reason.value if reason.failed else None)
 
 
 @torch.no_grad()

@@ -17,7 +17,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from plugstream.runs.events import Measurement, Start
+from plugstream.monitors import PSNR, SNR, SSIM, Cost, Distance
+from plugstream.runs.events import Measurement, Quantities, Start
 from plugstream.runs.terminal import Terminal, _blocks, _Clock, _duration
 
 REDRAW = re.compile(r"\r\x1b\[2K([^\r\n]*)")
@@ -127,6 +128,8 @@ def test_any_width_and_any_measurements_fit(monkeypatch, width, follow):
     settings = {"scan": {"follow": follow}, "algorithm": {"time_limit": None}}
     terminal(Start(123456, settings, {}, "0.1", "2", "3", pid=1, started=1, machine=""))
     values = {"snr": -123.456, "psnr": 33.3, "ssim": 0.91234, "relative_distance": 1.2e-123, "cost": 1e300}
+    measures = [quantity.content() for kind in (Distance, SNR, PSNR, SSIM, Cost) for quantity in kind.measures]
+    terminal(Quantities(tuple(measures)))
     terminal(Measurement(3, 1e5, values))
     terminal._clock._ticks.extend([(0.0, 0), (10.0, 5)])
     terminal.tick(99999, 123456.7)

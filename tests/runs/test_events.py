@@ -30,6 +30,7 @@ from plugstream.runs.events import (
     Measurement,
     Note,
     Preview,
+    Quantities,
     Resume,
     Start,
     Stop,
@@ -49,6 +50,7 @@ EXAMPLES: list[Event] = [
     Note("text of a person, ü\n"),
     Views(3, 12, (4, 7), 1 / 3, False),
     Views(3, 12, (), None, True),
+    Quantities(({"name": "snr", "title": "SNR", "unit": "dB", "needs_truth": True},)),
     Measurement(5, 0.1, {"snr": math.inf, "distance": 0.1 + 0.2}),
     Resume(5),
     Stop(9, 8, 0.5, 0.6, "all steps were taken", False, "converged", True, "it fell"),
@@ -128,6 +130,7 @@ def test_what_a_resume_repeats_counts_once(tmp_path):
         Views(0, 6, (), 1.0, False),
         Measurement(0, 0.0, {}),
         WatchTotals(5, 5, 0.1),
+        Quantities(({"name": "snr", "title": "SNR", "unit": "dB", "needs_truth": True},)),
         Measurement(5, 0.1, {}),
     ]
     lost = [Views(7, 9, (), 2.0, True), Contradiction(8, None, "denoiser", 1.1, 1.2), WatchTotals(10, 10, 0.9)]

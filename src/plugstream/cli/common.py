@@ -115,9 +115,10 @@ def reconstruct_scan(
 
     settings = absolute(settings)
     result = reconstruct(scan, settings, folder, command=command, source=source, go_on=go_on, terminal=Terminal())
-    if "snr" in result.history:
-        value = float(result.history["snr"].value[result.history["snr"].step == result.image_step][-1])
-        say(f"SNR {value:.2f} dB at step {result.image_step}")
+    for series in result.history.values():
+        if series.quantity.needs_truth and (series.step == result.image_step).any():
+            value = float(series.value[series.step == result.image_step][-1])
+            say(f"{series.quantity.text(value)} at step {result.image_step}")
     report = f"report.{settings.run.report_formats[0]}"
     say(f"results are in {folder}: {report} shows them, settings.toml repeats them")
     if result.reason is Stop.INTERRUPTED:

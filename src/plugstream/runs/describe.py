@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+from plugstream.quantities import sort_quantities
 from plugstream.runs.checkpoints import Checkpoints
 from plugstream.runs.liveness import is_running
 from plugstream.runs.replay import History, replay
@@ -14,14 +15,6 @@ from plugstream.settings import Settings, resolve
 from plugstream.text import shell_quote
 
 __all__ = ["describe_run", "is_run"]
-
-_QUANTITIES = {
-    "snr": "SNR {:.2f} dB",
-    "psnr": "PSNR {:.2f} dB",
-    "ssim": "SSIM {:.4f}",
-    "relative_distance": "distance to a fixed point {:.2e} of its start",
-    "cost": "cost {:.4e}",
-}
 
 
 def is_run(place: object) -> bool:
@@ -48,7 +41,8 @@ def describe_run(folder: Path) -> dict[str, str]:
     elif beat is not None and beat.rate is not None:
         rows["steps"] += f", {beat.rate:.3g} a second"
     values = history.measured[-1].values if history.measured else {}
-    shown = [form.format(values[name]) for name, form in _QUANTITIES.items() if values.get(name) is not None]
+    quantities = sort_quantities(history.quantities, values)
+    shown = [q.text(value) for q in quantities if (value := values[q.name]) is not None]
     if shown:
         rows["measured"] = ", ".join(shown)
     missing = isinstance(kept.source, Path) and not kept.source.exists()

@@ -33,6 +33,7 @@ __all__ = [
     "Measurement",
     "Note",
     "Preview",
+    "Quantities",
     "Resume",
     "Start",
     "Stop",
@@ -113,8 +114,16 @@ class Views(Event):
 
 
 @dataclass(frozen=True)
+class Quantities(Event):
+    """What the monitors of this process measure: of each what `plugstream.quantities.Quantity` declares."""
+
+    kind = "quantities"
+    quantities: tuple[dict[str, Any], ...]
+
+
+@dataclass(frozen=True)
 class Measurement(Event):
-    """What the monitors said at a step, after so many seconds of steps."""
+    """What the monitors said at a step, after so many seconds of steps: numbers by the names of quantities."""
 
     kind = "measured"
     step: int
@@ -223,6 +232,7 @@ _KINDS: dict[str, type[Event]] = {
         Start,
         Note,
         Views,
+        Quantities,
         Measurement,
         Resume,
         Stop,

@@ -7,12 +7,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from plugstream.quantities import Quantity, read_quantity
 from plugstream.runs.events import (
     Contradiction,
     Event,
     Heartbeat,
     Measurement,
     Preview,
+    Quantities,
     Resume,
     Start,
     Stop,
@@ -36,7 +38,8 @@ class History:
     Attributes:
         start: how the last process began. stop: how it ended, None where it did not say so: it runs, or was killed.
         heartbeat, preview: its last ones, None where there is none.
-        views: from which steps on there were which views. measured, contradictions, watched: in the order of steps.
+        views: from which steps on there were which views. quantities: what the monitors measure.
+        measured, contradictions, watched: in the order of steps.
         terms: what the bound of Proposition 5 needs, once the run is over.
         step: how far the run is. last_step: up to which step its views are known, -1 for none.
         last_at: when the last event was written, seconds since the epoch. checks: of lines, see `knows`.
@@ -47,6 +50,7 @@ class History:
     heartbeat: Heartbeat | None = None
     preview: Preview | None = None
     views: list[Views] = field(default_factory=list)
+    quantities: list[Quantity] = field(default_factory=list)
     measured: list[Measurement] = field(default_factory=list)
     contradictions: list[Contradiction] = field(default_factory=list)
     watched: list[WatchTotals] = field(default_factory=list)
@@ -88,6 +92,8 @@ class History:
                 if self.views and event.step < self.views[-1].step:
                     self.last_step = event.step
                 self.views = [earlier for earlier in self.views if earlier.step <= event.step] + [event]
+            case Quantities():
+                self.quantities = [read_quantity(content) for content in event.quantities]
             case Measurement():
                 self.measured.append(event)
             case Contradiction():

@@ -11,15 +11,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from plugstream.drawing import Panel, Shades, draw_images, figure_size, label_of
+from plugstream.drawing import BLUE, INK, ORANGE, Curve, Panel, Shades, draw_curves, draw_images, figure_size, label_of
 from plugstream.files import write_whole
 from plugstream.image_space import ImageSpace
+from plugstream.quantities import Quantity, sort_quantities
 from plugstream.runs.events import Measurement
 from plugstream.runs.watch import Theory
 
 __all__ = ["draw_report"]
 
-_INK, _BLUE, _ORANGE, _GREY = "#222222", "#1f5fa8", "#c2571a", "#777777"
+_GREY = "#777777"
 
 
 def draw_report(
@@ -31,6 +32,7 @@ def draw_report(
     backprojection: NDArray[Any] | None,
     truth: NDArray[Any] | None,
     measured: Sequence[Measurement],
+    quantities: Sequence[Quantity] = (),
     theory: Theory | None = None,
     arrivals: Sequence[tuple[int, int]] = (),
     formats: Sequence[str] = ("png",),
@@ -65,14 +67,14 @@ def draw_report(
 
     width, height = figure_size(panels)
     figure = Figure(figsize=(max(width, 7.2), height + 3.2), layout="constrained")
-    figure.suptitle(title, fontsize=11, color=_INK)
+    figure.suptitle(title, fontsize=11, color=INK)
     images, curves = np.asarray(figure.subfigures(2, 1, height_ratios=[height, 2.9])).tolist()
     draw_images(images, panels, space)
     if theory is None or not theory.t:
-        _draw_curves(curves, measured, arrivals)
+        _draw_curves(curves, measured, quantities, arrivals)
     else:
         left, right = np.asarray(curves.subfigures(1, 2, width_ratios=[1.5, 1.0])).tolist()
-        _draw_curves(left, measured, arrivals)
+        _draw_curves(left, measured, quantities, arrivals)
         _draw_theory(right, theory)
     for kind in formats:
         file = io.BytesIO()
@@ -80,29 +82,24 @@ def draw_report(
         write_whole(path.with_suffix(f".{kind}"), [file.getvalue()])
 
 
-def _draw_curves(figure: Any, measured: Sequence[Measurement], arrivals: Sequence[tuple[int, int]] = ()) -> None:
-    names = [("relative_distance", "||x - P(x)||² relative to x⁰", True), ("snr", "SNR (dB)", False)]
-    if not any("snr" in event.values for event in measured):
-        names[1] = ("cost", "cost", True) if any("cost" in e.values for e in measured) else ("fidelity", "d(x)", True)
-    names = [entry for entry in names if any(entry[0] in event.values for event in measured)]
-    if not names:
-        return
-    for axes, (name, title, log), color in zip(
-        np.atleast_1d(figure.subplots(1, len(names))), names, (_BLUE, _ORANGE), strict=False
-    ):
-        values = [(e.step, e.values.get(name)) for e in measured]
+def _draw_curves(
+    figure: Any,
+    measured: Sequence[Measurement],
+    quantities: Sequence[Quantity],
+    arrivals: Sequence[tuple[int, int]] = (),
+) -> None:
+    """What one may stop by, and what says most of the image: against the truth if it is known."""
+    names = {name for event in measured for name, value in event.values.items() if value is not None}
+    curves = []
+    for quantity in sort_quantities(quantities, names, stop_first=True)[:2]:
+        values = [(event.step, event.values.get(quantity.name)) for event in measured]
         points = [(step, value) for step, value in values if value is not None]
-        # Both curves start at x^0, whose SNR is 0 dB and whose relative distance is 1 by definition.
-        axes.plot(*zip(*points, strict=True), color=color, marker="o", markersize=3, linewidth=1.4)
-        if log and all(value > 0 for _, value in points):
-            axes.set_yscale("log")
-        axes.set_xlabel("iteration", fontsize=9)
-        axes.set_title(title, fontsize=10, color=_INK)
-        axes.grid(True, alpha=0.25)
-        axes.spines[["top", "right"]].set_visible(False)
-        axes.tick_params(labelsize=8)
+        curves.append(Curve(quantity, [step for step, _ in points], [value for _, value in points]))
+    if not curves:
+        return
+    for axes, curve in zip(draw_curves(figure, curves), curves, strict=True):
         if len(arrivals) > 1:
-            _mark_arrivals(axes, arrivals, max(step for step, _ in points))
+            _mark_arrivals(axes, arrivals, max(curve.steps))
 
 
 def _mark_arrivals(axes: Any, arrivals: Sequence[tuple[int, int]], last: int) -> None:
@@ -126,14 +123,14 @@ def _mark_arrivals(axes: Any, arrivals: Sequence[tuple[int, int]], last: int) ->
 def _draw_theory(figure: Any, theory: Theory) -> None:
     """The mean distance over t steps, the bound of Proposition 5, and the steps that contradict nonexpansiveness."""
     axes = figure.subplots()
-    axes.plot(theory.t, theory.average, color=_BLUE, marker="o", markersize=3, linewidth=1.4, label="measured")
+    axes.plot(theory.t, theory.average, color=BLUE, marker="o", markersize=3, linewidth=1.4, label="measured")
     if theory.bounds is not None:
         style = "-" if not theory.unmet else "--"
         axes.plot(
             theory.t,
             theory.bounds,
             style,
-            color=_ORANGE,
+            color=ORANGE,
             linewidth=1.4,
             label="bound of Proposition 5",
         )
@@ -153,7 +150,7 @@ def _draw_theory(figure: Any, theory: Theory) -> None:
     if theory.unmet:
         notes += textwrap.wrap("it does not apply: " + "; ".join(theory.unmet), 62)
     axes.set_xlabel("\n".join(notes), fontsize=7)
-    axes.set_title("mean of ||x - P(x)||² over t steps", fontsize=10, color=_INK)
+    axes.set_title("mean of ||x - P(x)||² over t steps", fontsize=10, color=INK)
     axes.grid(True, alpha=0.25)
     axes.spines[["top", "right"]].set_visible(False)
     axes.tick_params(labelsize=8)

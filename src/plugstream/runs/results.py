@@ -66,6 +66,7 @@ def write_results(
         backprojection=None if backprojection is None else _single(backprojection),
         truth=scan.truth,
         measured=history.measured,
+        quantities=history.quantities,
         theory=theory_of(history),
         arrivals=history.arrivals(),
     )

@@ -9,7 +9,7 @@ import platform
 import sys
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -24,12 +24,23 @@ from plugstream.errors import DamagedError, InputError, PlugstreamWarning, Stora
 from plugstream.fidelity import Fidelity
 from plugstream.image_space import ImageSpace
 from plugstream.loss_fidelity import DataFidelity
-from plugstream.monitors import PSNR, SNR, SSIM, Cost, Distance, Monitor
+from plugstream.monitors import PSNR, SNR, SSIM, Cost, Distance, Monitor, quantities_of
 from plugstream.progress import report
 from plugstream.quality import WINDOW
+from plugstream.quantities import Quantity
 from plugstream.recipes import check, make_algorithm, make_fidelity, make_model
 from plugstream.runs.checkpoints import Checkpoints, Saved
-from plugstream.runs.events import EventLog, Listener, Measurement, Note, Resume, Start, Stop as StopEvent, Views
+from plugstream.runs.events import (
+    EventLog,
+    Listener,
+    Measurement,
+    Note,
+    Quantities,
+    Resume,
+    Start,
+    Stop as StopEvent,
+    Views,
+)
 from plugstream.runs.folder import check_plain, lock, remove_unbegun, whole_folder, write_text
 from plugstream.runs.identity import files_read, identity, settings_identity
 from plugstream.runs.liveness import Heartbeats, this_process
@@ -390,14 +401,17 @@ class _Session:
         iterations = max(0, settings.algorithm.iterations - begun)
         if population is not None and live:  # until the callback says so
             iterations = 0 if population.done(begun) else sys.maxsize
-        over = None if snapshot is None else _over(snapshot, settings)
+        monitors = _monitors(settings, self.scan, self._measured_views)
+        quantities = quantities_of(monitors)
+        log.add(Quantities(tuple(quantity.content() for quantity in quantities)))
+        over = None if snapshot is None else _over(snapshot, settings, quantities)
         with Requests() as requests:
             result: Result[State] = solve(
                 algorithm,
                 state=state if snapshot is None else None,
                 resume=snapshot,
                 iterations=iterations if over is None else 0,
-                monitors=_monitors(settings, self.scan, self._measured_views),
+                monitors=monitors,
                 every=settings.monitor.every,
                 time_limit=settings.algorithm.time_limit,
                 distance_limit=settings.algorithm.distance_limit,
@@ -514,13 +528,16 @@ def _say(terminal: Terminal | None, text: str) -> None:
         terminal(Note(text))
 
 
-def _over(snapshot: Snapshot[State], settings: Settings) -> Stop | None:
+def _over(snapshot: Snapshot[State], settings: Settings, quantities: Sequence[Quantity]) -> Stop | None:
     """Why the run had already ended when this was saved, None if it had not; steps are counted elsewhere."""
     a, k = settings.algorithm, snapshot.state.k
-    if a.distance_limit is not None:
-        step, _, value = snapshot.rows["relative_distance"][-1]
+    for quantity in quantities:
+        if a.distance_limit is None or not quantity.stops or quantity.name not in snapshot.rows:
+            continue
+        step, _, value = snapshot.rows[quantity.name][-1]
         # Where a run was interrupted there is a measurement more, for which it would not have stopped.
-        if step == k and (k - snapshot.first) % settings.monitor.every == 0 and float(value.max()) <= a.distance_limit:
+        regular = step == k and (k - snapshot.first) % settings.monitor.every == 0
+        if regular and all(quantity.reaches(one, a.distance_limit) for one in value.flatten().tolist()):
             return Stop.DISTANCE
     return Stop.TIME if a.time_limit is not None and snapshot.wall >= a.time_limit else None
 

@@ -9,13 +9,13 @@ import time
 from collections import deque
 from typing import TextIO
 
-from plugstream.runs.events import Event, Measurement, Note, Start, Stop, Views
+from plugstream.quantities import Quantity, read_quantity, sort_quantities
+from plugstream.runs.events import Event, Measurement, Note, Quantities, Start, Stop, Views
 
 __all__ = ["Terminal"]
 
 _BAR = 24  # the bar's most characters
 _LEAST_BAR = 6
-_QUALITIES = {"snr": "SNR {} dB", "psnr": "PSNR {} dB"}
 _RECENT = 20.0  # seconds of steps that the time left is estimated from
 
 
@@ -38,6 +38,7 @@ class Terminal:
         self._counted = 0.0
         self._shown = 0.0
         self._last: dict[str, float | None] = {}
+        self._quantities: list[Quantity] = []
         self._open = False
 
     def __call__(self, event: Event) -> None:
@@ -57,6 +58,8 @@ class Terminal:
                     more = ", and no more to come" if event.ended else ""
                     self._line(f"step {event.step}: {event.views} views{more}")
                 self._total = event.step + self._after if event.ended else 0
+            case Quantities():
+                self._quantities = [read_quantity(content) for content in event.quantities]
             case Measurement():
                 self._last = event.values
                 if not self._live:
@@ -108,15 +111,9 @@ class Terminal:
             parts.append((f"{spent}, {_duration(left)} left", f"{_duration(left)} left"))
         else:
             parts.append((spent, spent.strip()))
-        for name, form in _QUALITIES.items():
-            if (value := self._last.get(name)) is not None:
-                parts.append((form.format(f"{value:6.2f}"), form.format(f"{value:.2f}")))
-        if (ssim := self._last.get("ssim")) is not None:
-            parts.append((f"SSIM {ssim:.4f}", f"SSIM {ssim:.3f}"))
-        if (distance := self._last.get("relative_distance")) is not None:
-            parts.append((f"distance to a fixed point {distance:.2e} of its start", f"distance {distance:.1e}"))
-        if (cost := self._last.get("cost", self._last.get("fidelity"))) is not None:
-            parts.append((f"cost {cost:.4e}", f"cost {cost:.2e}"))
+        for quantity in sort_quantities(self._quantities, self._last):
+            if (value := self._last[quantity.name]) is not None:
+                parts.append((quantity.text(value), quantity.text(value, short=True)))
         return parts
 
     def _width(self) -> int:

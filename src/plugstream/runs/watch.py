@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -21,6 +21,7 @@ from plugstream.certificates.pairs import error_of
 from plugstream.denoisers.base import Denoiser, Sigma, Wrapper
 from plugstream.errors import InputError
 from plugstream.monitors import Measure, Past
+from plugstream.quantities import Quantity
 from plugstream.runs.events import Contradiction, EventLog, Note, TheoryTerms, WatchTotals
 from plugstream.runs.replay import History
 from plugstream.sampling import Announced
@@ -66,6 +67,8 @@ class Recorder(Wrapper):
 @dataclass(frozen=True)
 class Variance:
     """nu^2 at the image, from at most 24 random views: how much the gradient of one differs from that of all."""
+
+    measures: ClassVar = (Quantity("nu2", curve="nu²", detail=True),)
 
     seed: int = 0
     every: int | None = None

@@ -1,0 +1,79 @@
+"""What monitors measure: the name of each quantity, its unit, which way is better, and whether one may stop by it."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+__all__ = ["Quantity", "read_quantity", "sort_quantities"]
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """A number for each image that a monitor measures now and then, and what it says of the image.
+
+    Arguments:
+        name: in histories, events and history.csv.
+        title: in words, the name if not given; short, instead of title and unit where there is little room.
+        unit: behind the number, "" if it has none. form: of the number, as Python writes it, such as ".2f".
+        curve: what stands above its curve, title and unit if not given. logarithmic: whether the curve's scale is.
+        smaller_is_better: whether the image is better where it is smaller; None where it does not say.
+        needs_truth: whether it compares with the truth, and so says most of the image.
+        stops: whether a run may stop once it is small enough (large enough, if larger is better).
+        detail: whether it is left to tables and files, and no line or curve shows it.
+    """
+
+    name: str
+    title: str = ""
+    short: str = ""
+    unit: str = ""
+    form: str = ".4g"
+    curve: str = ""
+    logarithmic: bool = False
+    smaller_is_better: bool | None = None
+    needs_truth: bool = False
+    stops: bool = False
+    detail: bool = False
+
+    @property
+    def label(self) -> str:
+        """What stands above a curve."""
+        title = self.title or self.name
+        return self.curve or (f"{title} ({self.unit})" if self.unit else title)
+
+    def text(self, value: float, *, short: bool = False) -> str:
+        """A value in words, such as "SNR 21.30 dB"."""
+        title, unit = self.title or self.name, self.unit
+        if short and self.short:
+            title, unit = self.short, ""
+        return f"{title} {value:{self.form}} {unit}".rstrip()
+
+    def score(self, value: float) -> float | None:
+        """The value so that a larger one is better; None where it does not say."""
+        return None if self.smaller_is_better is None else -value if self.smaller_is_better else value
+
+    def reaches(self, value: float, limit: float) -> bool:
+        """Whether a run with this limit may stop."""
+        return value >= limit if self.smaller_is_better is False else value <= limit
+
+    def content(self) -> dict[str, Any]:
+        """What an event tells of it; `read_quantity` reads it."""
+        return asdict(self)
+
+
+def read_quantity(content: dict[str, Any]) -> Quantity:
+    """A quantity from what an event tells of it; what this version does not know is left out."""
+    known = Quantity.__dataclass_fields__
+    return Quantity(**{name: value for name, value in content.items() if name in known})
+
+
+def sort_quantities(
+    quantities: Iterable[Quantity], measured: Container[str], *, stop_first: bool = False
+) -> list[Quantity]:
+    """Those to show of what was measured, the most important first: what compares with the truth, then the others.
+
+    With `stop_first` what a run may stop by comes before these. Details are left out.
+    """
+    shown = [quantity for quantity in quantities if quantity.name in measured and not quantity.detail]
+    return sorted(shown, key=lambda quantity: (stop_first and not quantity.stops, not quantity.needs_truth))
