@@ -32,7 +32,7 @@ ROOMS: list[list[str]] = [
     ["simulation", "denoising"],
     ["certificates"],
     ["entries"],
-    ["choices"],
+    ["choices", "selections"],
     ["consent"],
     ["settings"],
     ["importers"],

@@ -72,7 +72,7 @@ def test_other_settings_are_refused_by_name(whole, tmp_path, capsys):
     for name, change in {
         "algorithm.sigma was 0.02 and is 0.03": ("sigma = 0.02", "sigma = 0.03"),
         "sampler.batch was 4 and is 5": ("batch = 4", "batch = 5"),
-        "monitor.cost was False and is True": ("cost = false", "cost = true"),
+        "monitor.cost was False and is True": ('"snr"]', '"snr", "cost"]'),
     }.items():
         (folder / "settings.toml").write_text(text.replace(*change))
         assert f"belongs to another run: the setting {name};" in refused(folder, capsys, "--iterations", "160")

@@ -26,7 +26,7 @@ from typing import Any, NoReturn
 
 from plugstream import __version__
 from plugstream.cli.faults import check_room_to_start, explain
-from plugstream.cli.flags import add_settings
+from plugstream.cli.flags import add_settings, join_values
 from plugstream.cli.heartbeat import keep_informed
 from plugstream.cli.streams import give_up, open_standard_streams, steady_streams
 from plugstream.errors import InputError, PlugstreamWarning
@@ -52,6 +52,7 @@ _COMMANDS = {
     "momenta": "list the momenta",
     "gradients": "list the gradients: plain, or with less variance",
     "losses": "list the losses: how predictions are compared with data",
+    "monitors": "list the monitors: what is measured while a run goes on",
     "instruments": "list the instruments whose scans can be read",
     "importers": "list the importers: what files scans can be made from",
     "train": "train a denoiser on a folder of pictures",
@@ -62,7 +63,17 @@ _COMMANDS = {
 
 _STARTED = time.monotonic()
 # What these write in a file or pipe is theirs alone: one does little, the other waits for an instrument.
-_LISTS = ("denoisers", "algorithms", "samplers", "momenta", "gradients", "losses", "instruments", "importers")
+_LISTS = (
+    "denoisers",
+    "algorithms",
+    "samplers",
+    "momenta",
+    "gradients",
+    "losses",
+    "monitors",
+    "instruments",
+    "importers",
+)
 _OWN_OUTPUT = ("acquire", "info", *_LISTS)
 
 
@@ -157,6 +168,7 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
             if hasattr(module, "add_options"):
                 module.add_options(command, arguments)
             add_settings(command, module.SECTIONS, arguments, getattr(module, "PRESETS", ()))
+            arguments = join_values(command, arguments)
     parsed: argparse.Namespace = parser.parse_args(arguments)
     for value in vars(parsed).values():
         if isinstance(value, Path):

@@ -40,10 +40,19 @@ def scan_place(text: str) -> str | Path:
 
 def settings_of(parsed: argparse.Namespace, presets: Sequence[tuple[str, str, Any]] = ()) -> Settings:
     """The settings that the arguments say; `presets` are what the command changes of the defaults."""
-    from plugstream.settings import parse_assignment, parse_setting, resolve
+    from plugstream.registry import find
+    from plugstream.settings import parse_assignment, parse_setting, resolve, selection_of
 
     named = [(*name.split(".", 1), value) for name, value in vars(parsed).items() if "." in name]
-    flags = [(section, key, parse_setting(section, key, value, parsed.names)) for section, key, value in named]
+    flags: list[tuple[str, str, Any]] = []
+    for section, key, value in named:
+        selection = selection_of(section)
+        if selection is not None and key == "names":
+            for name in value:
+                find(selection.kind, name, trust=True)
+                flags.append((section, name, True))
+        else:
+            flags.append((section, key, parse_setting(section, key, value, parsed.names)))
     assignments = [*flags, *(parse_assignment(text, parsed.names) for text in parsed.set)]
     return resolve(parsed.settings, assignments, presets=presets, trust=parsed.trust, used=parsed.sections)
 

@@ -20,7 +20,11 @@ from plugstream.errors import InputError
 if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
 
-__all__ = ["add_flag", "add_settings", "values_of"]
+    from plugstream.selections import Selection
+
+__all__ = ["add_flag", "add_settings", "join_values", "values_of"]
+
+_ON_OFF = "true|false"
 
 
 def add_settings(
@@ -65,6 +69,8 @@ def add_flag(
     Arguments: group to show it in; section, key and field of the setting; hidden, whether help leaves it out.
     """
     extra = info.json_schema_extra if isinstance(info.json_schema_extra, dict) else {}
+    if ":" in key:  # of FILE.py:NAME
+        return
     flag = str(extra.get("flag", key)).replace("_", "-")
     flags = [f"--{flag}", *([f"--{extra['short']}"] if "short" in extra else [])]
     if any(one in parser._option_string_actions for one in flags):  # an option that somebody else has, too
@@ -72,6 +78,10 @@ def add_flag(
         if flags[0] in parser._option_string_actions:
             return
     value: dict[str, Any] = {"action": "store_const", "const": "true"} if extra.get("switch") else {"metavar": "X"}
+    if extra.get("on_off"):
+        value = {"nargs": "?", "const": "true", "metavar": _ON_OFF}
+    if extra.get("adds"):
+        value = {"action": "append", "metavar": "NAME"}
     if "words" in extra:
         value = {"nargs": "+", "action": "extend", "metavar": extra["words"]}
     text = argparse.SUPPRESS if hidden else _help(section, key, info).replace("%", "%%")
@@ -88,24 +98,26 @@ def _help(section: str, key: str, info: FieldInfo) -> str:
     if choice is not None and key == "name":
         choices = list(entries(choice.kind))
     text = f"{info.description}: {', '.join(choices)}" if choices else f"{info.description}"
-    return text if info.default is None or info.default == () else f"{text} ({info.default})"
+    return text if info.default is None or isinstance(info.default, tuple) else f"{text} ({info.default})"
 
 
 def _chosen_names(
     sections: Sequence[str], arguments: Sequence[str], presets: Iterable[tuple[str, str, Any]]
-) -> dict[str, str]:
+) -> dict[str, Any]:
     """The entries that the arguments, the file they name or the command choose, by section.
 
     What cannot be read or is not there is left to whoever reads it in earnest, and says what is wrong.
     """
     from plugstream.consent import TRUST
     from plugstream.registry import find
-    from plugstream.settings import choice_of
+    from plugstream.settings import choice_of, selection_of
 
     content = _content(values_of(arguments, "--settings"))
-    names = {}
+    names: dict[str, Any] = {}
     for section in sections:
-        choice = choice_of(section)
+        choice, selection = choice_of(section), selection_of(section)
+        if selection is not None:
+            names[section] = _selected(selection, content.get(section), arguments)
         if choice is None:
             continue
         extra = choice.model_fields["name"].json_schema_extra
@@ -122,6 +134,47 @@ def _chosen_names(
         except (IndexError, TypeError, InputError):
             continue
     return names
+
+
+def _selected(selection: type[Selection], table: Any, arguments: Sequence[str]) -> tuple[str, ...]:
+    """The entries that the arguments, or the file they name, choose together."""
+    from plugstream.consent import TRUST
+    from plugstream.registry import entries, find
+    from plugstream.selections import selected_names
+
+    extra = selection.model_fields["names"].json_schema_extra
+    flag = f"--{extra['flag']}" if isinstance(extra, dict) else "--names"
+    typed = [*values_of(arguments, flag), *(name for name in entries(selection.kind) if f"--{name}" in arguments)]
+    try:
+        for name in typed:
+            find(selection.kind, name, trust=True)
+        if TRUST in arguments:
+            for name in [*table, *table.get("names", ())] if isinstance(table, dict) else []:
+                if ":" in name:
+                    find(selection.kind, name, trust=True)
+        return selected_names(selection, {**(table if isinstance(table, dict) else {}), **dict.fromkeys(typed, True)})
+    except (TypeError, InputError):
+        usual: tuple[str, ...] = selection.model_fields["names"].default
+        return usual
+
+
+def join_values(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> list[str]:
+    """The arguments with what may stand behind a flag or not joined to it: `--cost`, `--cost true`, `--cost false`.
+
+    argparse would take the scan in `plugstream reconstruct --cost scan.zarr` for the value.
+    """
+    flags = {flag for flag, action in parser._option_string_actions.items() if action.metavar == _ON_OFF}
+    out: list[str] = []
+    for word in arguments:
+        if out and out[-1] in flags and "--" not in out:
+            known = word in ("true", "false")
+            out[-1] += f"={word if known else 'true'}"
+            if known:
+                continue
+        out.append(word)
+    if out and out[-1] in flags:
+        out[-1] += "=true"
+    return out
 
 
 def values_of(arguments: Sequence[str], flag: str) -> list[str]:

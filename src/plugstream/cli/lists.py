@@ -38,11 +38,13 @@ def run(parsed: argparse.Namespace) -> int:
 
 def _described(entry: Entry) -> dict[str, Any]:
     """All that can be said of an entry, as JSON has it."""
+    # Several monitors are chosen together, so the options of each have its name before them.
+    prefix = f"{entry.name}-" if entry.kind == "monitor" and not entry.is_pattern else ""
     options = {
         key: {
             "default": info.get_default(call_default_factory=True),
             "about": info.description,
-            "flag": "--" + str(_extra(info).get("flag", key)).replace("_", "-"),
+            "flag": f"--{prefix}" + str(_extra(info).get("flag", key)).replace("_", "-"),
         }
         for key, info in entry.options.model_fields.items()
     }

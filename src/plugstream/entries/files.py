@@ -24,5 +24,6 @@ def _declare(kind: str, text: str) -> None:
 _declare("algorithm", "yours: NAME(fidelity, denoiser, sigma=, lam=, step_size=, sampler=) makes it")
 _declare("sampler", "yours: NAME(fidelity) makes it")
 _declare("momentum", "yours: NAME() makes a function from (k, q_{k-1}) to q_k")
+_declare("monitor", "yours: NAME(truth, views) makes it")
 _declare("gradient", "yours: NAME(seed) makes it")
 _declare("loss", "yours: NAME() makes it")

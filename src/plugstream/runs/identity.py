@@ -11,8 +11,10 @@ import torch
 
 from plugstream import __version__
 from plugstream.choices import Choice, marked_fields
+from plugstream.registry import OWN, entries, pattern_of
 from plugstream.scans.scan import Scan, hashes
-from plugstream.settings import Settings
+from plugstream.selections import Selection, label_of
+from plugstream.settings import Settings, needed_monitors
 
 __all__ = ["absolute", "difference", "files_read", "identity", "settings_identity", "tools"]
 
@@ -45,17 +47,23 @@ def tools() -> dict[str, Any]:
 
 def absolute(settings: Settings) -> Settings:
     """The settings with the paths of files in full, so that a run can be resumed and repeated from any folder."""
-    changes: dict[str, dict[str, str]] = {}
+    changes: dict[str, dict[str, Any]] = {}
     for name, (path, rest) in _files(settings).items():
         section, _, key = name.partition(".")
-        changes.setdefault(section, {})[key] = f"{path.resolve()}{rest}"
+        before, full = getattr(settings, section), f"{path.resolve()}{rest}"
+        change = changes.setdefault(section, {})
+        if isinstance(before, Selection) and key in before.names:
+            names = change.get("names", before.names)
+            change["names"] = tuple(full if one == key else one for one in names)
+        else:
+            change[key] = full
     sections = {section: getattr(settings, section).model_copy(update=keys) for section, keys in changes.items()}
     return settings.model_copy(update=sections)
 
 
 def _settings(settings: Settings) -> Iterator[tuple[str, Any]]:
     """All but how long to run, how often to measure and how the scan is read; of a file its content, not its place."""
-    a, m = settings.algorithm, settings.monitor
+    a = settings.algorithm
     free = {"algorithm.time_limit", "algorithm.distance_limit", "algorithm.iterations", "monitor.every"}
     for section, choice in _choices(settings):
         free |= {f"{section}.{key}" for key in marked_fields(choice, "consent")}  # a person's, which changes no number
@@ -64,11 +72,16 @@ def _settings(settings: Settings) -> Iterator[tuple[str, Any]]:
     }
     if a.sigma_end is not None or a.step_size_end is not None:
         known["algorithm.sigma_steps"] = a.sigma_steps or a.iterations  # over which sigma or the step falls
-    known["monitor.distance"] = m.distance or m.watch_theory or a.distance_limit is not None  # each needs it measured
     for section, table in settings.model_dump(exclude={"simulate", "run", "scan"}).items():
         for key, value in table.items():
-            if (name := f"{section}.{key}") not in free:
+            if (name := f"{section}.{key}") not in free and name != "monitor.names":
                 yield name, known.get(name, value)
+    measured = {*settings.monitor.names, *needed_monitors(settings)}
+    for name in dict.fromkeys([*entries("monitor"), *sorted(measured)]):
+        if pattern_of(name) != OWN:
+            yield f"monitor.{name}", name in measured
+        elif name in measured:
+            yield f"monitor.{label_of(name)}", known.get(f"monitor.{name}", True)
 
 
 def _choices(settings: Settings) -> list[tuple[str, Choice]]:
@@ -79,10 +92,15 @@ def _files(settings: Settings) -> dict[str, tuple[Path, str]]:
     """The files that what was chosen reads, by the setting that names them, with what stands behind the path."""
     named: dict[str, tuple[str | None, str]] = {}
     for section, choice in _choices(settings):
-        if ".py:" in choice.name:  # else it is no path
+        if pattern_of(choice.name) == OWN:  # else it is no path
             path, _, what = choice.name.rpartition(":")
             named[f"{section}.name"] = (path, f":{what}")
         named |= {f"{section}.{key}": (getattr(choice, key), "") for key in marked_fields(choice, "file")}
+    for section, selection in settings:
+        for name in selection.names if isinstance(selection, Selection) else ():
+            if pattern_of(name) == OWN:
+                path, _, what = name.rpartition(":")
+                named[f"{section}.{name}"] = (path, f":{what}")
     # A guide may be the name of a picture of scikit-image.
     return {name: (Path(text), rest) for name, (text, rest) in named.items() if text and Path(text).exists()}
 

@@ -24,9 +24,8 @@ from plugstream.errors import DamagedError, InputError, PlugstreamWarning, Stora
 from plugstream.fidelity import Fidelity
 from plugstream.image_space import ImageSpace
 from plugstream.loss_fidelity import DataFidelity
-from plugstream.monitors import PSNR, SNR, SSIM, Cost, Distance, Monitor, quantities_of
+from plugstream.monitors import Monitor, quantities_of
 from plugstream.progress import report
-from plugstream.quality import WINDOW
 from plugstream.quantities import Quantity
 from plugstream.recipes import check, make_algorithm, make_fidelity, make_model
 from plugstream.runs.checkpoints import Checkpoints, Saved
@@ -54,7 +53,7 @@ from plugstream.runs.watch import Variance, Watch
 from plugstream.sampling import Announced, OnceEach, spread_views
 from plugstream.scans.scan import Scan
 from plugstream.scans.store import StoredScan, open_scan
-from plugstream.settings import Settings, to_toml, with_low
+from plugstream.settings import Settings, needed_monitors, to_toml, with_low
 from plugstream.solver import Progress, Result, Snapshot, Stop, solve
 from plugstream.text import shell_quote
 
@@ -116,7 +115,7 @@ def reconstruct(
         go_on: go on from the last checkpoint of this folder, or from the start if there is none yet.
     """
     check(settings, scan.instrument, scan.columns, scan.n_views)
-    _check_truth(settings, scan)
+    settings.monitor.check(scan.instrument.image.shape, truth=scan.truth is not None)
     if go_on or folder.exists():
         return _reconstruct(scan, settings, folder, command, source, go_on, terminal)
     with whole_folder(folder) as partial:
@@ -352,7 +351,7 @@ class _Session:
         bound = f"L = {fidelity.lipschitz_max:.4g}, " if known else ""
         log.add(Note(f"{bound}step {gamma:.6g}, sigma {sigma:.4g}"))
         _tell(log, self.caught)
-        if (some := self._measured_views(fidelity)) is not None and settings.monitor.distance:
+        if (some := self._measured_views(fidelity)) is not None and "distance" in settings.monitor.names:
             few = f"on {len(some)} evenly spaced views of {self.scan.n_views}"
             log.add(Note(f"the distance is measured {few}; --measured-views says on how many"))
         snapshot = None if self.saved is None else self._snapshot(self.saved, made, state)
@@ -557,25 +556,9 @@ def _in_memory(scan: Scan, settings: Settings, log: EventLog, past: History) -> 
     return fidelity
 
 
-def _check_truth(settings: Settings, scan: Scan) -> None:
-    """Refuse to measure against a truth that there is not, or that is too small for it."""
-    for name in ("psnr", "ssim"):
-        if getattr(settings.monitor, name) and scan.truth is None:
-            raise InputError(f"--{name} compares with the truth, which this scan does not have; leave it out")
-    if settings.monitor.ssim and min(scan.instrument.image.spatial[-2:]) < WINDOW:
-        raise InputError(f"--ssim needs an image of at least {WINDOW} x {WINDOW} pixels; leave it out")
-
-
 def _monitors(settings: Settings, scan: Scan, views: Callable[[Fidelity], torch.Tensor | None]) -> list[Monitor]:
-    monitors: list[Monitor] = []
-    if settings.monitor.distance or settings.monitor.watch_theory or settings.algorithm.distance_limit is not None:
-        monitors.append(Distance(views=views))
-    if scan.truth is not None:
-        monitors.append(SNR(torch.from_numpy(scan.truth)))
-        monitors += [PSNR(scan.truth)] if settings.monitor.psnr else []
-        monitors += [SSIM(scan.truth)] if settings.monitor.ssim else []
-    if settings.monitor.cost:
-        monitors.append(Cost(views=views))
+    truth = None if scan.truth is None else torch.from_numpy(scan.truth)
+    monitors: list[Monitor] = settings.monitor.assemble(truth, views, also=needed_monitors(settings))
     if settings.monitor.watch_theory:
         monitors.append(Variance(settings.sampler.seed))
     return monitors

@@ -18,6 +18,7 @@ from plugstream.settings.sections import (
     ScanSettings,
     Settings,
     SimulateSettings,
+    needed_monitors,
     with_low,
 )
 from plugstream.settings.values import (
@@ -29,6 +30,7 @@ from plugstream.settings.values import (
     parse_sigma,
     parse_typed,
     parse_value,
+    selection_of,
 )
 
 __all__ = [
@@ -47,12 +49,14 @@ __all__ = [
     "all_leaves",
     "choice_of",
     "leaves",
+    "needed_monitors",
     "parse_assignment",
     "parse_setting",
     "parse_sigma",
     "parse_typed",
     "parse_value",
     "resolve",
+    "selection_of",
     "to_toml",
     "with_low",
 ]

@@ -16,8 +16,9 @@ from plugstream.consent import allow_code, consented
 from plugstream.errors import InputError
 from plugstream.files import read_small
 from plugstream.registry import OWN, entries, pattern_of, refuse_foreign
+from plugstream.selections import Selection, refuse_unselected, selected_fields, selected_names, switch_fields
 from plugstream.settings.sections import Settings
-from plugstream.settings.values import all_leaves, choice_of, leaves
+from plugstream.settings.values import all_leaves, choice_of, leaves, selection_of
 
 __all__ = ["resolve", "to_toml"]
 
@@ -68,6 +69,9 @@ def resolve(
             # Where the file names code that is not run, nobody knows what options that has.
             unread = _is_own(earlier) and (overruled or section not in ours)
             _settle_choice(section, choice, table, free, {k for s, k in from_file if s == section and unread})
+        elif (selection := selection_of(section)) is not None:
+            unread = {k for s, k in from_file if s == section and section not in ours}
+            _settle_selection(section, selection, table, unread)
         else:
             for key in table:
                 _check_name(section, key)
@@ -105,7 +109,7 @@ def _read(file: Path) -> dict[str, dict[str, Any]]:
 def _settle_values(section: str, table: dict[str, Any]) -> None:
     """Put nothing where a text says so, and refuse text that cannot be written down."""
     for key, value in table.items():
-        if value == "none" and _may_be_none(section, key, table.get("name")):
+        if value == "none" and _may_be_none(section, key, table.get("names", table.get("name"))):
             table[key] = None
         if isinstance(value, str) and not _is_unicode(value):
             raise InputError(
@@ -148,7 +152,28 @@ def _settle_choice(
     refuse_foreign(choice.kind, name, table, choice.model_fields)
 
 
-def _may_be_none(section: str, key: str, name: str | None) -> bool:
+def _settle_selection(section: str, selection: type[Selection], table: dict[str, Any], unread: Collection[str]) -> None:
+    """Put the names of entries together, from their list and from those that are switched on or off one by one.
+
+    Arguments: as for `_settle_choice`; what the entries that are not chosen would have is refused.
+    """
+    try:
+        names = selected_names(selection, table)
+    except InputError as error:
+        raise InputError(f"setting {section}.names cannot be used: {error}") from None
+    mine, switches = selected_fields(selection, names), switch_fields(selection, names)
+    if any(map(_is_own, names)):
+        for key in set(unread) - set(mine) - set(switches):
+            table.pop(key)
+    for key in [key for key in table if key in switches or _is_own(key)]:
+        table.pop(key)
+    for key in table:
+        _check_name(section, key, names)
+    refuse_unselected(selection, names, table)
+    table["names"] = names
+
+
+def _may_be_none(section: str, key: str, name: Any) -> bool:
     names = {} if name is None else {section: name}
     return any(type(None) in get_args(info.annotation) for _, k, info in leaves([section], names) if k == key)
 
@@ -161,15 +186,17 @@ def to_toml(settings: Settings, header: str = "") -> str:
     lines = [f"# {line}" for line in header.splitlines()]
     for section, table in settings.model_dump().items():
         lines += ["", f"[{section}]"]
-        names = {section: table.get("name", "")}
-        keys = [key for _, key, info in leaves([section], names) if not is_marked(info, "consent")]
-        lines += [f"{key} = {_toml_value(table[key])}" for key in keys]
+        names = {section: table.get("names", table.get("name"))}
+        fields = [(key, info) for _, key, info in leaves([section], names) if key in table]
+        lines += [f"{key} = {_toml_value(table[key])}" for key, info in fields if not is_marked(info, "consent")]
     return "\n".join(lines).lstrip("\n") + "\n"
 
 
 def _toml_value(value: Any) -> str:
     if value is None:
         return '"none"'
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_toml_value, value))}]"
     if isinstance(value, str):
         # A JSON string is a TOML basic string, but for one character that JSON leaves as it is and TOML wants escaped.
         return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
@@ -179,10 +206,10 @@ def _toml_value(value: Any) -> str:
 def _check_name(section: str, key: str | None = None, name: Any = None) -> None:
     """Refuse a name that is not a setting, with the nearest one that is.
 
-    Arguments: section; key, None to check the section alone; name, of the entry that is chosen in it, if any.
+    Arguments: section; key, None to check the section alone; name, of the entry or entries chosen in it, if any.
     """
     known = {f"{s}.{k}" for s, k, _ in all_leaves(Settings.model_fields)}
-    if _is_own(name) and choice_of(section) is not None:
+    if _is_own(name) or (isinstance(name, tuple) and any(map(_is_own, name))):
         known |= {f"{s}.{k}" for s, k, _ in leaves([section], {section: name})}
     given = section if key is None else f"{section}.{key}"
     if given in known or (key is None and section in Settings.model_fields):

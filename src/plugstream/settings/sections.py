@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, SerializeAsAny, field_validator
 
 from plugstream.choices import Choice, validator
+from plugstream.errors import InputError
+from plugstream.registry import find
+from plugstream.selections import Selection, selected_names, selection_validator
 
 __all__ = [
     "LARGE",
@@ -23,6 +27,7 @@ __all__ = [
     "ScanSettings",
     "Settings",
     "SimulateSettings",
+    "needed_monitors",
     "with_low",
 ]
 
@@ -191,22 +196,16 @@ class LossSettings(Choice):
     )
 
 
-class MonitorSettings(_Section):
+class MonitorSettings(Selection):
     """What is measured while it runs; the time for it is not counted as the algorithm's."""
 
+    kind = "monitor"
+    names: tuple[str, ...] = Field(
+        ("distance", "snr"),
+        description="measure this too, one that is listed by 'plugstream monitors' or FILE.py:NAME",
+        json_schema_extra={"flag": "monitor", "adds": True},
+    )
     every: int = Field(10, ge=1, le=_COUNT, description="steps between two measurements")
-    distance: bool = Field(True, description="measure the distance to a fixed point")
-    cost: bool = Field(False, description="measure the data misfit and, for a known prox, the cost")
-    psnr: bool = Field(
-        False,
-        description="measure PSNR, where the scan has its truth; the peak is its range",
-        json_schema_extra=_SWITCH,
-    )
-    ssim: bool = Field(
-        False,
-        description="measure SSIM, where the scan has its truth; the peak is its range",
-        json_schema_extra=_SWITCH,
-    )
     measured_views: int | None = Field(
         None,
         ge=1,
@@ -219,6 +218,35 @@ class MonitorSettings(_Section):
         description="compare with the bound of Proposition 5, and warn where a step contradicts the theory",
         json_schema_extra=_SWITCH,
     )
+
+    def check(self, shape: Sequence[int], *, truth: bool) -> None:
+        """Refuse to measure what a scan does not allow.
+
+        Arguments: shape of the image, with its channels; truth, whether it is known.
+        """
+        for name in self.names:
+            facts, flag = find(self.kind, name).facts, f"--monitor {name}" if ":" in name else f"--{name}"
+            if facts.get("truth", False) and not truth and name not in _USUAL:
+                raise InputError(f"{flag} compares with the truth, which this scan does not have; leave it out")
+            if facts.get("axes", len(shape)) != len(shape):
+                raise InputError(
+                    f"{flag} is for images of {facts['axes']} axes, and these have {len(shape)}; leave it out"
+                )
+            least = facts.get("least", 1)
+            if min(shape[-2:]) < least:
+                raise InputError(f"{flag} needs an image of at least {least} x {least} pixels; leave it out")
+
+    def assemble(self, truth: Any, views: Any, *, also: Sequence[str] = ()) -> list[Any]:
+        """The monitors, those of `also` among them; without a truth those that need none.
+
+        Arguments: truth, None where it is not known; views, from a fidelity to those of its views to measure on.
+        """
+        names = selected_names(type(self), {"names": [*self.names, *also]})
+        possible = [n for n in names if truth is not None or not find(self.kind, n).facts.get("truth", False)]
+        return [self.build(name, truth, views) for name in possible]
+
+
+_USUAL: tuple[str, ...] = MonitorSettings.model_fields["names"].default
 
 
 class ComputeSettings(_Section):
@@ -305,10 +333,18 @@ class Settings(_Section):
         default_factory=DenoiserSettings.of
     )
     loss: Annotated[SerializeAsAny[LossSettings], validator(LossSettings)] = Field(default_factory=LossSettings.of)
-    monitor: MonitorSettings = MonitorSettings()
+    monitor: Annotated[SerializeAsAny[MonitorSettings], selection_validator(MonitorSettings)] = Field(
+        default_factory=MonitorSettings.of
+    )
     compute: ComputeSettings = ComputeSettings()
     scan: ScanSettings = ScanSettings()
     run: RunSettings = RunSettings()
+
+
+def needed_monitors(settings: Settings) -> tuple[str, ...]:
+    """The monitors that a run needs whether or not they are asked for: what it stops by, and what it is watched by."""
+    needed = settings.monitor.watch_theory or settings.algorithm.distance_limit is not None
+    return ("distance",) if needed else ()
 
 
 def with_low(settings: Settings, low: float | None) -> Settings:

@@ -12,6 +12,7 @@ from pydantic.fields import FieldInfo
 
 from plugstream.choices import Choice, every_field, fields_of
 from plugstream.errors import InputError
+from plugstream.selections import Selection, every_option, selected_fields, switch_fields
 from plugstream.settings.sections import LARGE, SMALL, Settings
 
 __all__ = [
@@ -24,6 +25,7 @@ __all__ = [
     "parse_typed",
     "parse_value",
     "section_of",
+    "selection_of",
 ]
 
 
@@ -41,16 +43,26 @@ def choice_of(section: str) -> type[Choice] | None:
     return made if issubclass(made, Choice) else None
 
 
-def leaves(sections: Iterable[str], names: Mapping[str, str] | None = None) -> Iterator[tuple[str, str, FieldInfo]]:
+def selection_of(section: str) -> type[Selection] | None:
+    """The model of a section that chooses several entries, None for others."""
+    made = section_of(section)
+    return made if issubclass(made, Selection) else None
+
+
+def leaves(sections: Iterable[str], names: Mapping[str, Any] | None = None) -> Iterator[tuple[str, str, FieldInfo]]:
     """(section, key, field) of every setting in these sections.
 
-    Arguments: names, of the entries that choice sections have; the default ones where they are not said.
+    Arguments: names, of the entries that choice sections have, several where they choose several; the default ones
+    where they are not said.
     """
     for section in sections:
-        kind, choice = section_of(section), choice_of(section)
+        kind, choice, selection = section_of(section), choice_of(section), selection_of(section)
         fields: Mapping[str, FieldInfo] = kind.model_fields
         if choice is not None:
             fields = fields_of(choice, (names or {}).get(section, kind.model_fields["name"].default))
+        if selection is not None:
+            chosen = (names or {}).get(section, kind.model_fields["names"].default)
+            fields = {**selected_fields(selection, chosen), **switch_fields(selection, chosen)}
         for key, info in fields.items():
             yield section, key, info
 
@@ -58,13 +70,17 @@ def leaves(sections: Iterable[str], names: Mapping[str, str] | None = None) -> I
 def all_leaves(sections: Iterable[str]) -> Iterator[tuple[str, str, FieldInfo]]:
     """(section, key, field) of every setting that any entry has in these sections."""
     for section in sections:
-        choice = choice_of(section)
-        fields = section_of(section).model_fields.items() if choice is None else every_field(choice)
+        choice, selection = choice_of(section), selection_of(section)
+        fields: Iterable[tuple[str, FieldInfo]] = section_of(section).model_fields.items()
+        if choice is not None:
+            fields = every_field(choice)
+        if selection is not None:
+            fields = [*fields, *switch_fields(selection).items(), *every_option(selection)]
         for key, info in fields:
             yield section, key, info
 
 
-def parse_assignment(text: str, names: Mapping[str, str] | None = None) -> tuple[str, str, Any]:
+def parse_assignment(text: str, names: Mapping[str, Any] | None = None) -> tuple[str, str, Any]:
     """Read `section.key=value`; the value is TOML where it can be, and else it is text."""
     path, equals, value = text.partition("=")
     section, dot, key = path.strip().partition(".")
@@ -76,7 +92,7 @@ def parse_assignment(text: str, names: Mapping[str, str] | None = None) -> tuple
     return section, key, read
 
 
-def parse_setting(section: str, key: str, text: str, names: Mapping[str, str] | None = None) -> Any:
+def parse_setting(section: str, key: str, text: str, names: Mapping[str, Any] | None = None) -> Any:
     """A setting from the command line; one that is a text, such as a file's name, stays as it was typed."""
     return parse_typed(_annotation(section, key, names), text)
 
@@ -86,7 +102,7 @@ def parse_typed(kind: Any, text: str) -> Any:
     return text if kind is str or set(get_args(kind)) == {str, type(None)} else parse_value(text)
 
 
-def _annotation(section: str, key: str, names: Mapping[str, str] | None) -> Any:
+def _annotation(section: str, key: str, names: Mapping[str, Any] | None) -> Any:
     """The type of a setting: of the entry that is chosen, and else of the first that has it."""
     fields = itertools.chain(leaves([section], names), all_leaves([section]))
     return next((info.annotation for _, k, info in fields if k == key), None)
