@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from scipy import optimize
 from torch import Tensor
 
 from effort import effort, thorough
-from plugstream import FunctionModel, Identity, LeastSquares, MatrixModel, ProximalGradient, Uniform, solve
+from plugstream import FunctionModel, Identity, LeastSquares, MatrixModel, ProximalGradient, Stop, Uniform, solve
 from plugstream.errors import InputError
 from plugstream.linalg import inner, norm
 from plugstream.loss_fidelity import LossFidelity, make_fidelity
@@ -225,3 +225,80 @@ def test_constants_follow_a_fidelity_that_grows() -> None:
     grown = fidelity.with_views(all_views)
     assert len(fidelity.available) == 3
     assert grown.lipschitz_max == pytest.approx(LossFidelity(all_views, data, Poisson()).lipschitz_max)
+
+
+@dataclass(frozen=True)
+class Quartic:
+    """|p - y|^4 / 4, whose curvature has no bound."""
+
+    real_data = False
+
+    def is_convex(self, *, waves: bool = False) -> bool:
+        return True
+
+    def value(self, prediction: Tensor, data: Tensor, views: Tensor | None = None) -> Tensor:
+        return (prediction - data).abs() ** 4 / 4
+
+    def derivative(self, prediction: Tensor, data: Tensor, views: Tensor | None = None) -> Tensor:
+        return (prediction - data).abs() ** 2 * (prediction - data)
+
+    def curvature(self, data: Tensor | None = None, *, waves: bool = False) -> float:
+        return math.inf
+
+    def check(self, data: Tensor) -> None:
+        return
+
+
+def test_a_step_is_found_for_a_loss_without_a_bound_of_its_curvature() -> None:
+    model = MatrixModel(_matrices(), SHAPE)
+    truth = torch.linspace(-1, 1, 6, dtype=torch.float64).reshape(SHAPE)
+    fidelity = LossFidelity(model, model.forward(truth), Quartic())
+    assert not fidelity.has_lipschitz
+    with pytest.raises(InputError, match="Quartic loss has no bound"):
+        _ = fidelity.lipschitz_max
+    hessian = max(
+        float(torch.linalg.eigvalsh(torch.autograd.functional.hessian(lambda z, v=v: fidelity.value(z, [v]), truth * 0)
+                                    .reshape(6, 6)).max()) for v in range(4)
+    )  # fmt: skip
+    assert fidelity.local_lipschitz(0 * truth) == pytest.approx(hessian, rel=0.08)
+    result = solve(ProximalGradient(fidelity, Identity(), sigma=0.0), iterations=400)
+    assert result.reason is Stop.ITERATIONS
+    assert float(fidelity.value(result.image)) < 0.05 * float(fidelity.value(0 * truth))
+
+
+@pytest.mark.parametrize("loss", [Poisson(floor=0.05), Amplitude(), Gaussian()], ids=lambda loss: type(loss).__name__)
+def test_a_nonlinear_model_of_a_complex_volume_needs_no_step(loss: Loss) -> None:
+    """Waves through a volume that bends them a little, of which intensities are counted."""
+    shape, generator = (3, 4, 5), torch.Generator().manual_seed(6)
+    stack = torch.randn(6, 40, 60, generator=generator, dtype=torch.complex128) / 8
+
+    def function(image: Tensor, views: Tensor) -> Tensor:
+        flat = (image + 0.1 * image * image.abs().square()).flatten(-3)
+        return torch.einsum("bmn,...n->...bm", stack[views], flat)
+
+    model = FunctionModel(function, n_views=6, image_shape=shape, data_shape=(40,), dtype=torch.complex128)
+    truth = torch.randn(shape, generator=generator, dtype=torch.complex128)
+    waves = model.forward(truth)
+    data = waves if isinstance(loss, Gaussian) else waves.abs().square()
+    fidelity = make_fidelity(model, data, loss)
+    start = truth + 0.3 * torch.randn(shape, generator=generator, dtype=torch.complex128)
+    algorithm = ProximalGradient(fidelity, Identity(), sigma=0.0, sampler=Uniform(3))
+    result = solve(algorithm, start, iterations=150)
+    assert result.reason is Stop.ITERATIONS
+    assert float(fidelity.value(result.image)) < 0.25 * float(fidelity.value(start))
+
+
+def test_the_batchs_gradient_is_computed_once_a_step() -> None:
+    model, truth = _nonlinear()
+    fidelity = LeastSquares(model, model.forward(truth))
+    calls = 0
+    gradient = fidelity.gradient
+
+    def counted(*arguments: Any, **keywords: Any) -> Tensor:
+        nonlocal calls
+        calls += 1
+        return gradient(*arguments, **keywords)
+
+    fidelity.gradient = counted  # type: ignore[method-assign]
+    solve(ProximalGradient(fidelity, Identity(), sigma=0.0, sampler=Uniform(2)), iterations=7)
+    assert calls == 7

@@ -57,10 +57,10 @@ def denoise_picture(
         raise InputError(f"the picture is of shape {pixels.shape}; grey (H, W) or colour (H, W, 3) is needed")
     if not np.isfinite(pixels).all():
         raise InputError("the picture holds NaN or infinity")
-    if min(pixels.shape[:2]) < denoiser.min_size:
+    if any(length < least for length, least in zip(pixels.shape[:2], denoiser.min_shape, strict=True)):
         raise InputError(
             f"the picture is {pixels.shape[0]} x {pixels.shape[1]}, but the denoiser needs at least "
-            f"{denoiser.min_size} pixels a side"
+            f"{max(denoiser.min_shape)} pixels a side"
         )
     planes = pixels[..., None] if pixels.ndim == 2 else pixels
     alpha = planes[..., planes.shape[2] - 1 :] if planes.shape[2] in (2, 4) else planes[..., :0]

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from plugstream.errors import InputError
 from plugstream.fidelity import LeastSquares
+from plugstream.linalg import local_curvature
 from plugstream.losses import Gaussian, Loss
 from plugstream.model_fidelity import Measurements, ModelFidelity
 from plugstream.models.base import Model, Views
@@ -117,29 +118,44 @@ class LossFidelity(ModelFidelity):
 
     @cached_property
     def curvature(self) -> float:
-        """The loss's bound for this data, over all views that are available."""
+        """The loss's bound for this data, over all views that are available; infinite where it has none."""
         parts = self._parts(None, None)
-        bound = max(self.loss.curvature(self.data(some), waves=self._waves) for some, _ in parts)
-        if not math.isfinite(bound):
-            raise InputError(f"the curvature of a {type(self.loss).__name__} loss has no bound, so there is no L")
-        return bound
+        return max(self.loss.curvature(self.data(some), waves=self._waves) for some, _ in parts)
+
+    @property
+    def has_lipschitz(self) -> bool:
+        """Whether L is known: of a linear model with a loss whose curvature has a bound."""
+        return self.linear and (self._lipschitz_max is not None or math.isfinite(self.curvature))
+
+    def local_lipschitz(self, image: Tensor, views: Views = None) -> float:
+        """L at an image, as of any model; from differences of gradients where the loss's curvature has no bound."""
+        if math.isfinite(self.curvature):
+            return super().local_lipschitz(image, views)
+        x, ndim = image.reshape(-1, *self.image_shape)[0], len(self.image_shape)
+        each = self._looked_at(views).split(1)
+        return max(local_curvature(functools.partial(self.gradient, views=view), x, ndim) for view in each)
 
     @property
     def lipschitz(self) -> float:
         """L of grad d: the curvature times that of least squares."""
-        return self.curvature * self._norms.lipschitz
+        return self._bound() * self._norms.lipschitz
 
     @property
     def lipschitz_views(self) -> Tensor:
         """Every L_i, c ||H_i||^2: (views,), in double precision on the CPU."""
-        return self.curvature * self._norms.lipschitz_views
+        return self._bound() * self._norms.lipschitz_views
 
     @property
     def lipschitz_max(self) -> float:
         """A bound of all L_i."""
         if self._lipschitz_max is None:
-            self._lipschitz_max = self.curvature * self._norms.lipschitz_max
+            self._lipschitz_max = self._bound() * self._norms.lipschitz_max
         return self._lipschitz_max
+
+    def _bound(self) -> float:
+        if not math.isfinite(self.curvature):
+            raise InputError(f"the curvature of a {type(self.loss).__name__} loss has no bound, so there is no L")
+        return self.curvature
 
     @property
     def _waves(self) -> bool:

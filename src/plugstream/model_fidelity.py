@@ -101,6 +101,11 @@ class ModelFidelity:
         return self.model.image_shape
 
     @property
+    def channels(self) -> bool:
+        """Whether the first axis of an image is of channels."""
+        return bool(getattr(self.model, "channels", False))
+
+    @property
     def batch_shape(self) -> tuple[int, ...]:
         """The leading axes of the data, which are independent images; () for the data of one, and for a scan."""
         if self._source is not None:
@@ -152,9 +157,8 @@ class ModelFidelity:
         """
         ndim = len(self.image_shape)
         x = image.reshape(-1, *self.image_shape)[0]
-        some = spread_views(self.available, _LOCAL_VIEWS) if views is None else as_views(views, self.n_views)
         largest = 0.0
-        for view in (self.available if some is None else some).split(1):
+        for view in self._looked_at(views).split(1):
             _, pullback = self.model.linearize(x, view)
 
             def normal(v: Tensor, view: Tensor = view, pullback: Callable[[Tensor], Tensor] = pullback) -> Tensor:
@@ -165,6 +169,11 @@ class ModelFidelity:
                 top = largest_eigenvalue(normal, x, tol=_LOCAL_TOL, max_iterations=_LOCAL_PRODUCTS, ndim=ndim)
             largest = max(largest, float(top))
         return self.curvature * largest
+
+    def _looked_at(self, views: Views) -> Tensor:
+        """The views that tell L at an image: these, or a few that are available."""
+        some = spread_views(self.available, _LOCAL_VIEWS) if views is None else as_views(views, self.n_views)
+        return self.available if some is None else some
 
     def predict(self, image: Tensor, views: Views = None) -> Tensor:
         """H_i x of these views: (..., *image_shape) to (..., B, *data_shape)."""

@@ -15,6 +15,7 @@ from plugstream.choices import Choice
 from plugstream.denoisers import Denoiser
 from plugstream.denoisers.base import Wrapper
 from plugstream.denoisers.by_name import make
+from plugstream.denoisers.shapes import adapt
 from plugstream.errors import InputError
 from plugstream.instruments.base import Columns, Instrument
 from plugstream.loss_fidelity import DataFidelity
@@ -181,9 +182,8 @@ def check(settings: Settings, instrument: Instrument, columns: Columns | None = 
     guide = getattr(inner, "guide", None)
     if guide is not None and tuple(guide.shape) != tuple(shape):
         raise InputError(f"the guide is {guide.shape[0]} x {guide.shape[1]}, but the image {shape[0]} x {shape[1]}")
-    if min(shape) < denoiser.min_size:
-        name, least = settings.denoiser.name, denoiser.min_size
-        raise InputError(f"the image is {shape[0]} x {shape[1]}, but {name} needs at least {least} pixels a side")
+    space = instrument.image
+    adapt(denoiser, space.shape, complex=space.is_complex, channels=space.channels)  # refused where it is too small
     batch = settings.sampler.views
     if not settings.scan.follow and batch is not None and batch > n_views:
         raise InputError(f"a batch of {batch} views was asked for, but the scan has {n_views}; use a smaller --batch")

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from plugstream.arrays import accept_arrays
 from plugstream.errors import InputError, PlugstreamWarning
-from plugstream.linalg import largest_eigenvalue, norm
+from plugstream.linalg import local_curvature, norm
 from plugstream.models.base import Views, all_views, check_shape
 
 __all__ = ["SmoothFidelity"]
@@ -80,16 +80,7 @@ class SmoothFidelity:
     def local_lipschitz(self, image: Tensor, views: Views = None) -> float:
         """L at an image: the largest eigenvalue of the second derivative there, from differences of gradients."""
         x = image.reshape(-1, *self.image_shape)[0]
-        ndim, g = len(self.image_shape), self.gradient(x, views)
-        size = max(1.0, float(norm(x, ndim)))
-        h = math.sqrt(torch.finfo(self.dtype).eps) * size
-
-        def hessian(direction: Tensor) -> Tensor:
-            return (self.gradient(x + h * direction, views) - g) / h
-
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", PlugstreamWarning)  # an estimate will do
-            return float(largest_eigenvalue(hessian, x, tol=0.05, max_iterations=30, ndim=ndim))
+        return local_curvature(lambda z: self.gradient(z, views), x, len(self.image_shape))
 
     @property
     def lipschitz_max(self) -> float:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from plugstream.arrays import Array, as_tensor
 from plugstream.denoisers.base import Denoiser
+from plugstream.denoisers.shapes import adapt
 from plugstream.denoisers.wrap import as_denoiser
 from plugstream.errors import InputError, PlugstreamWarning
 from plugstream.fidelity import Fidelity
@@ -67,7 +68,8 @@ class PlugAndPlay:
 
     Arguments:
         fidelity: d, the mean over views.
-        denoiser: D; any function or network will do.
+        denoiser: D; any function or network will do. For volumes, channels and complex images it gets the adapters that
+            it needs (`plugstream.adapt`): `algorithm.denoiser.describe()` says which.
         sigma: its noise level, a number or schedule; independent of the step.
         lam: instead of sigma, the weight lambda of the prior, which means sigma = sqrt(step * lambda), so that a
             prox of the denoiser minimises d + lambda r whatever the step.
@@ -84,7 +86,7 @@ class PlugAndPlay:
     sampler: Sampler | Any = field(default_factory=All)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "denoiser", as_denoiser(self.denoiser))
+        object.__setattr__(self, "denoiser", _adapted(as_denoiser(self.denoiser), self.fidelity))
         object.__setattr__(self, "sampler", as_sampler(self.sampler))
         if (self.sigma is None) == (self.lam is None):
             raise InputError("give either sigma, the denoiser's noise level, or lam, the weight of the prior")
@@ -150,11 +152,6 @@ class PlugAndPlay:
         check_shape("the first image", image, shape)
         if not bool(torch.isfinite(image).all()):
             raise InputError("the first image holds NaN or infinity")
-        if min(shape[-2:]) < self.denoiser.min_size:
-            raise InputError(
-                f"the image is {' x '.join(map(str, shape))}, but the denoiser needs at least "
-                f"{self.denoiser.min_size} pixels a side"
-            )
         if not self._searches:
             self.parameters(1)
         self.sampler.draw(0, self.fidelity.available)
@@ -193,3 +190,17 @@ class PlugAndPlay:
                 PlugstreamWarning,
                 stacklevel=4,
             )
+
+
+def _adapted(denoiser: Denoiser, fidelity: Fidelity) -> Denoiser:
+    """The denoiser for the images of this fidelity; itself where it takes them, which is refused if it cannot be had.
+
+    Of images with three axes the first is of channels where the fidelity says so, or a denoiser that takes them is
+    given. Functions of other arrays than images, such as a row of numbers, are left alone.
+    """
+    shape = fidelity.image_shape
+    channels = bool(getattr(fidelity, "channels", False)) or len(shape) == 4
+    channels = channels or (denoiser.channels and denoiser.axes == len(shape))
+    if len(shape) - channels not in (2, 3):
+        return denoiser
+    return adapt(denoiser, shape, complex=fidelity.dtype.is_complex, channels=channels)

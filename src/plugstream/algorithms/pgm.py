@@ -110,7 +110,7 @@ class ProximalGradient(PlugAndPlay):
 
     which holds for every batch B whose d_B has an L-Lipschitz gradient. The same views judge both sides, so the noise
     of the batch cancels. L never falls, so the step settles, and it is part of the state, so a resumed run goes on with
-    it. The test costs two values of d_B and a gradient a step.
+    it. The test costs two values of d_B a step, and a gradient of d_B where the step does not take that one anyway.
 
     Arguments: those of `PlugAndPlay`, and
         momentum: a name ("none", "nesterov", "chambolle-dossal", "bounded") or a function from (k, q_{k-1}) to q_k.
@@ -159,11 +159,13 @@ class ProximalGradient(PlugAndPlay):
         """One iteration."""
         k = state.k + 1
         batch = self.sampler.draw(state.k, self.fidelity.available)
-        if self._searches:
-            state = replace(state, lipschitz=self._judged_lipschitz(state, batch))
-        gamma, sigma = self.parameters(k, state)
         memory = Memory(state.kept, state.mean)
         g, memory = self._estimator.estimate(self.fidelity, state.s, batch, memory, state.k)
+        if self._searches:
+            plain = getattr(self._estimator, "is_plain", False)
+            own = g if plain else self.fidelity.gradient(state.s, batch.views, batch.weights)
+            state = replace(state, lipschitz=self._judged_lipschitz(state, batch, own))
+        gamma, sigma = self.parameters(k, state)
         x, warm = self.denoiser.denoise(state.s - gamma * g, sigma, state.warm)
         momentum = MOMENTUM[self.momentum] if isinstance(self.momentum, str) else self.momentum
         assert momentum is not None
@@ -188,10 +190,12 @@ class ProximalGradient(PlugAndPlay):
         assert not isinstance(self.gradient, str)
         return self.gradient
 
-    def _judged_lipschitz(self, state: GradientState, batch: Batch) -> float:
-        """The L of the state, or the first of its doubles that the views of this step do not contradict."""
+    def _judged_lipschitz(self, state: GradientState, batch: Batch, g: Tensor) -> float:
+        """The L of the state, or the first of its doubles that the views of this step do not contradict.
+
+        Arguments: g, the gradient of the batch at s.
+        """
         fidelity, s = self.fidelity, state.s
-        g = fidelity.gradient(s, batch.views, batch.weights)
         before, slope = fidelity.value(s, batch.views, batch.weights), squared_norm(g, self._ndim)
         slack = _ROUNDINGS * torch.finfo(s.dtype).eps * before.abs()
         assert isinstance(self.step_size, OverL)

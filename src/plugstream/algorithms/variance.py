@@ -18,7 +18,7 @@ instead of 60 images, 15.7 MB. It is as much as the data, so a scan that does no
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import ClassVar, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -45,7 +45,11 @@ class Memory(NamedTuple):
 
 
 class Estimator(Protocol):
-    """The gradient of d from the views of a batch, and from what is remembered of earlier steps."""
+    """The gradient of d from the views of a batch, and from what is remembered of earlier steps.
+
+    One whose estimate is the batch's own gradient may say so, `is_plain = True`, so that it is not computed twice where
+    a step is found by it.
+    """
 
     def begin(self, fidelity: Fidelity, image: Tensor) -> Memory:
         """The memory before the first step, which starts at `image`."""
@@ -62,6 +66,8 @@ class Plain:
 
     g = sum_b w_b grad d_{i_b}(x), w_b = 1/B unless the sampler weighs. Its variance is nu^2 / B for independent views.
     """
+
+    is_plain: ClassVar[bool] = True
 
     def begin(self, fidelity: Fidelity, image: Tensor) -> Memory:
         return Memory()

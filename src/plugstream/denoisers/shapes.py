@@ -234,7 +234,7 @@ def adapt(
     if any(length < least for length, least in zip(spatial, made.min_shape, strict=True)):
         sides = " x ".join(str(length) for length in spatial)
         least_sides = " x ".join(str(length) for length in made.min_shape)
-        raise InputError(f"the image is {sides}, but {made.describe()} needs at least {least_sides}")
+        raise InputError(f"the image is {sides}, but the denoiser needs at least {least_sides}: {made.describe()}")
     return made
 
 

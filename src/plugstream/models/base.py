@@ -92,6 +92,8 @@ class ModelBase(ABC):
     dtype: torch.dtype
     data_dtype: torch.dtype
     linear: bool = True
+    channels: bool = False
+    """Whether the first axis of an image is of channels, which denoisers have to know of three axes."""
     estimated_views: int = 0
     """Of at most so many views `LeastSquares` estimates every L_i; of more, it bounds them, which costs less."""
 

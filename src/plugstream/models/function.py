@@ -25,6 +25,7 @@ class FunctionModel(ModelBase):
         n_views, image_shape, data_shape: the sizes.
         linear: whether the function is linear in the image; only then do `prox` and L by power iteration hold.
         device, dtype: of the images it takes. data_dtype: of the data it gives.
+        channels: whether the first axis of an image is of channels.
     """
 
     def __init__(
@@ -38,12 +39,14 @@ class FunctionModel(ModelBase):
         device: torch.device | str = "cpu",
         dtype: torch.dtype = torch.float32,
         data_dtype: torch.dtype | None = None,
+        channels: bool = False,
     ) -> None:
         self.function = function
         self.n_views = n_views
         self.image_shape = image_shape
         self.data_shape = data_shape
         self.linear = linear
+        self.channels = channels
         self.device = torch.device(device)
         self.dtype = dtype
         self.data_dtype = dtype if data_dtype is None else data_dtype

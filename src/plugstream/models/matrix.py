@@ -28,6 +28,7 @@ class MatrixModel(ModelBase):
         image_shape: (H, W) or any other with n values; (1, n) if not given, for unknowns that are just vectors.
         device, dtype: where to compute and the image's dtype; by default those of the first matrix, and real. With a
             complex dtype the image is complex, and the adjoint the sum of A_i^H z_i.
+        channels: whether the first axis of an image is of channels.
     """
 
     estimated_views = 1000
@@ -39,7 +40,9 @@ class MatrixModel(ModelBase):
         *,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
+        channels: bool = False,
     ) -> None:
+        self.channels = channels
         if len(matrices) == 0:
             raise InputError("a MatrixModel needs at least one matrix, one for each view")
         tensors = [_as_matrix(matrix) for matrix in matrices]
