@@ -191,3 +191,20 @@ def test_flags_are_those_of_the_entry_that_is_chosen(capsys, tmp_path):
     assert not any(flag in text for flag in ("--profile", "--tol", "--weights", "--channels"))
     assert main(["reconstruct", "s.zarr", "--sigma", "1", "--sampler", "all", "--batch", "3"]) == 2
     assert "the sampler all has no use for batch" in capsys.readouterr().err
+
+
+def test_what_compute_said_of_the_born_model_is_the_instruments(tmp_path):
+    file = tmp_path / "before.toml"
+    file.write_text('[compute]\ndtype = "float64"\nmethod = "fast"\neps = 1e-6\n\n[simulate]\nviews = 7\n')
+    settings = resolve(file)
+    assert (settings.instrument.name, settings.instrument.method, settings.instrument.eps) == ("born-2d", "fast", 1e-6)
+    assert (settings.compute.dtype, settings.simulate.views) == ("float64", 7)
+    again = tmp_path / "again.toml"
+    again.write_text(to_toml(settings))
+    assert resolve(again) == settings
+    assert "[instrument]" in again.read_text()
+    assert not hasattr(settings.compute, "method")
+    with pytest.raises(InputError, match=r"there is no setting 'compute.method'; did you mean 'instrument.method'"):
+        resolve(None, [("compute", "method", "fast")])
+    with pytest.raises(InputError, match=r"there is no setting 'simulate.name'"):
+        resolve(None, [("simulate", "name", "born-2d")])

@@ -11,7 +11,7 @@ those of other packages among them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
 
@@ -21,14 +21,28 @@ from pydantic.fields import FieldInfo
 from plugstream.errors import InputError
 from plugstream.registry import Entry, Options, entries, find, refuse_foreign
 
-__all__ = ["Choice", "every_field", "fields_of", "is_marked", "marked_fields", "pick", "section_class", "validator"]
+__all__ = [
+    "Choice",
+    "every_field",
+    "fields_of",
+    "is_marked",
+    "marked_fields",
+    "pick",
+    "refuse_other",
+    "section_class",
+    "validator",
+]
 
 
 class Choice(BaseModel):
-    """A section that chooses an entry: a subclass says of which kind, and what all its entries have in common."""
+    """A section that chooses an entry: a subclass says of which kind, and what all its entries have in common.
+
+    follows: the section whose entry it goes by, where it has no name of its own to choose by.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
     kind: ClassVar[str]
+    follows: ClassVar[str] = ""
 
     name: str
 
@@ -40,7 +54,13 @@ class Choice(BaseModel):
     @property
     def options(self) -> Options:
         """The entry's own options."""
-        return self.entry.options(**{key: getattr(self, key) for key in self.entry.options.model_fields})
+        made = self.options_of(self.entry)
+        return made(**{key: getattr(self, key) for key in made.model_fields})
+
+    @classmethod
+    def options_of(cls, entry: Entry) -> type[Options]:
+        """Which options of an entry the section has."""
+        return entry.options
 
     def build(self, *parts: Any, **more: Any) -> Any:
         """What the entry builds from its options and `parts`, which depend on the kind."""
@@ -66,8 +86,13 @@ def pick(base: type[Choice], value: Any) -> Any:
         return value
     name = value.get("name", base.model_fields["name"].default)
     model = section_class(base, name)
-    refuse_foreign(base.kind, name, value, base.model_fields)
+    refuse_other(base, name, value)
     return model.model_validate(value)
+
+
+def refuse_other(base: type[Choice], name: str, keys: Iterable[str]) -> None:
+    """Refuse an option of a section that the entry of this name does not have, with those that have it."""
+    refuse_foreign(base.kind, name, keys, base.model_fields, lambda entry: base.options_of(entry).model_fields)
 
 
 def validator(base: type[Choice]) -> BeforeValidator:
@@ -79,7 +104,7 @@ def section_class(base: type[Choice], name: Any) -> type[Choice]:
     """The model of a section with this entry: the common fields, and its options behind them."""
     if not isinstance(name, str):
         raise InputError(f"the name of a {base.kind} is text")
-    return _combine(base, find(base.kind, name).options)
+    return _combine(base, base.options_of(find(base.kind, name)))
 
 
 @cache

@@ -27,6 +27,7 @@ __all__ = [
     "forget",
     "is_allowed",
     "load_from_file",
+    "run_declarations",
     "run_file",
 ]
 
@@ -66,6 +67,11 @@ def declarations() -> list[Any] | None:
     """Where to put what is registered now: the list of the file that is being run, None where none is."""
     running = _running.get()
     return None if running is None else running.declarations
+
+
+def run_declarations() -> list[Any]:
+    """What all files that were run have registered."""
+    return [declaration for own in _files.values() for declaration in own.declarations]
 
 
 def load_from_file(where: str) -> Any:

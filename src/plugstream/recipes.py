@@ -17,7 +17,7 @@ from plugstream.denoisers.base import Wrapper
 from plugstream.denoisers.by_name import make
 from plugstream.denoisers.shapes import adapt
 from plugstream.errors import InputError
-from plugstream.instruments.base import Columns, Instrument
+from plugstream.instruments.base import Columns, Instrument, find_instrument
 from plugstream.loss_fidelity import DataFidelity
 from plugstream.model_fidelity import Measurements
 from plugstream.models.base import Model
@@ -76,22 +76,27 @@ def check_precision(settings: Settings, **values: float | None) -> None:
             )
 
 
-def model_options(instrument: Instrument, compute: ComputeSettings) -> Options:
-    """What a person says of an instrument's model."""
-    known = {key: getattr(compute, key) for key in instrument.model_options.model_fields if hasattr(compute, key)}
-    return instrument.model_options(**known)
+def model_options(settings: Settings, instrument: Instrument) -> Options:
+    """What a person says of an instrument's model; settings of another instrument are refused."""
+    asked = find_instrument(settings.instrument.name).name
+    if asked != instrument.name:
+        raise InputError(
+            f"the scan is of {instrument.name}, but {asked} was asked for; leave --instrument, or [instrument] of the "
+            "settings, out"
+        )
+    return settings.instrument.options
 
 
 def make_model(
     instrument: Instrument,
     columns: Columns,
     n_views: int,
-    compute: ComputeSettings,
+    settings: Settings,
     previous: Model | None = None,
 ) -> Model:
     """The forward model of the first views on the device asked for; `previous` is that of fewer of them."""
-    device, dtype = prepare_device(compute)
-    columns, options = first_rows(columns, n_views), model_options(instrument, compute)
+    device, dtype = prepare_device(settings.compute)
+    columns, options = first_rows(columns, n_views), model_options(settings, instrument)
     if previous is None:
         report(f"building the model of {n_views} views")
         instrument.check_model(columns, n_views, options, device=device, dtype=dtype)
@@ -174,7 +179,7 @@ def check(settings: Settings, instrument: Instrument, columns: Columns | None = 
         instrument.check_plausible(columns)
         _check_mask(instrument, columns)
     device, dtype = prepare_device(settings.compute)
-    instrument.check_model(columns, n_views, model_options(instrument, settings.compute), device=device, dtype=dtype)
+    instrument.check_model(columns, n_views, model_options(settings, instrument), device=device, dtype=dtype)
     denoiser, shape = make_denoiser(settings.denoiser), instrument.image.spatial
     inner = denoiser
     while isinstance(inner, Wrapper):

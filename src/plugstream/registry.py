@@ -249,16 +249,22 @@ def find(kind: str, name: str, *, trust: bool = False) -> Entry:
     raise InputError(f"there is no {kind} {name!r}; {hint}there are {', '.join(known)}")
 
 
-def refuse_foreign(kind: str, name: str, keys: Iterable[str], common: Container[str] = ()) -> None:
+def refuse_foreign(
+    kind: str,
+    name: str,
+    keys: Iterable[str],
+    common: Container[str] = (),
+    names: Callable[[Entry], Container[str]] = lambda entry: entry.option_names,
+) -> None:
     """Refuse an option that the chosen entry does not have, with those that have it.
 
-    Arguments: common, what every entry of the kind has besides its own options.
+    Arguments: common, what every entry of the kind has besides its own options; names, of an entry's options.
     """
-    mine = find(kind, name).option_names
+    mine = names(find(kind, name))
     for key in keys:
         if key in mine or key in common:
             continue
-        owners = [entry.name for entry in entries(kind).values() if key in entry.option_names]
+        owners = [entry.name for entry in entries(kind).values() if key in names(entry)]
         advice = f"leave it out, or choose {' or '.join(owners)}" if owners else "no other has it either"
         raise InputError(f"the {kind} {name} has no use for {key}; {advice}")
 

@@ -24,7 +24,7 @@ from plugstream.models.born_expansion import (
 )
 from plugstream.models.born_fast import expand, fold
 from plugstream.recipes import check, make_model
-from plugstream.settings import ComputeSettings, Settings
+from plugstream.settings import Settings
 
 F64 = torch.float64
 
@@ -394,13 +394,15 @@ def test_a_plan_names_what_stands_too_close():
 
 def test_settings_reach_the_model(small_geometry):
     parts = (*instrument_parts(small_geometry), small_geometry.n_views)
-    model = make_model(*parts, ComputeSettings(method="fast", eps=1e-4))
+    model = make_model(*parts, Settings(instrument={"method": "fast", "eps": 1e-4}))
     assert (model.method, model.eps) == ("fast", 1e-4)
-    assert make_model(*parts, ComputeSettings()).method == "dense"
+    assert make_model(*parts, Settings()).method == "dense"
     near = BornGeometry.rings(Grid((32, 32), 0.01), 0.05, views=5, receivers=6, radius=0.25)
-    for compute in (ComputeSettings(method="fast"), ComputeSettings(eps=1e-9)):
+    for asked in ({"method": "fast"}, {"eps": 1e-9}):
         with pytest.raises(InputError, match=r"needs at least|eps must be from"):  # before anything is written
-            check(Settings(algorithm={"sigma": 0.1}, sampler={"batch": 1}, compute=compute), *instrument_parts(near), 5)
+            check(
+                Settings(algorithm={"sigma": 0.1}, sampler={"batch": 1}, instrument=asked), *instrument_parts(near), 5
+            )
 
 
 def test_without_finufft_it_works_and_says_what_is_missing():

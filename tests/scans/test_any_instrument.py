@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 from plugstream import DamagedError, InputError, MemoryScan, ScanSender, ScanWriter, open_scan, registry, save_scan
 from plugstream.cli import main
 from plugstream.image_space import ImageSpace
-from plugstream.instruments.base import Attribute, Column, Columns, Data, FixedArray, Instrument
-from plugstream.registry import register
+from plugstream.instruments.base import Attribute, Column, Columns, Data, FixedArray, Instrument, declare
 from plugstream.scans.scan import fingerprint, hashes
 from plugstream.scans.send import send_scan
 from streaming import Client, receiving
@@ -73,7 +72,7 @@ def toy_views(views: int, seed: int = 0) -> tuple[NDArray[np.uint16], NDArray[np
 @pytest.fixture(autouse=True)
 def _registered():
     registry.entries("instrument")
-    register("instrument", "toy-counts", ToyCounts.help)(ToyCounts)
+    declare(ToyCounts)
     yield
     del registry._registered["instrument"]["toy-counts"]
 

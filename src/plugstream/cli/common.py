@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from plugstream.settings import Settings
 
 __all__ = [
+    "ALGORITHM",
     "RECONSTRUCTION",
     "TRUST_HELP",
     "make_experiment",
@@ -30,7 +31,8 @@ __all__ = [
 ]
 
 TRUST_HELP = "run, unpickle and fetch what the files name: only where you trust whoever wrote them"
-RECONSTRUCTION = ("algorithm", "momentum", "gradient", "sampler", "denoiser", "loss", "monitor", "compute", "run")
+ALGORITHM = ("algorithm", "momentum", "gradient", "sampler", "denoiser", "loss", "instrument")
+RECONSTRUCTION = (*ALGORITHM, "monitor", "compute", "run")
 
 
 def scan_place(text: str) -> str | Path:
@@ -38,8 +40,13 @@ def scan_place(text: str) -> str | Path:
     return text if "://" in text else Path(text)
 
 
-def settings_of(parsed: argparse.Namespace, presets: Sequence[tuple[str, str, Any]] = ()) -> Settings:
-    """The settings that the arguments say; `presets` are what the command changes of the defaults."""
+def settings_of(
+    parsed: argparse.Namespace, presets: Sequence[tuple[str, str, Any]] = (), instrument: str | None = None
+) -> Settings:
+    """The settings that the arguments say.
+
+    Arguments: presets, what the command changes of the defaults; instrument of the scan, where it is known by now.
+    """
     from plugstream.registry import find
     from plugstream.settings import parse_assignment, parse_setting, resolve, selection_of
 
@@ -54,7 +61,8 @@ def settings_of(parsed: argparse.Namespace, presets: Sequence[tuple[str, str, An
         else:
             flags.append((section, key, parse_setting(section, key, value, parsed.names)))
     assignments = [*flags, *(parse_assignment(text, parsed.names) for text in parsed.set)]
-    return resolve(parsed.settings, assignments, presets=presets, trust=parsed.trust, used=parsed.sections)
+    known, used = instrument or parsed.instrument, parsed.sections
+    return resolve(parsed.settings, assignments, presets=presets, instrument=known, trust=parsed.trust, used=used)
 
 
 def trust_flag(settings: Settings, source: str | Path | None = None) -> str:
@@ -66,11 +74,10 @@ def trust_flag(settings: Settings, source: str | Path | None = None) -> str:
 
 def make_experiment(settings: Settings) -> tuple[Experiment, Options]:
     """The experiment to simulate, and the options that it was made from; what no experiment can be is refused."""
-    from plugstream.registry import find
+    from plugstream.instruments.base import find_instrument
 
-    kind: Any = find("instrument", "born-2d").build
-    options = kind.simulation(**settings.simulate.model_dump())
-    experiment: Experiment = kind.simulate_views(options)
+    kind, options = find_instrument(settings.instrument.name), settings.simulate.options
+    experiment = kind.simulate_views(options)
     experiment.instrument.check_plausible()
     experiment.instrument.check_plausible(experiment.columns)
     return experiment, options
@@ -100,8 +107,7 @@ def simulate_scan(settings: Settings, path: Path | None, *, name: Path | None = 
     instrument.warn_if_implausible()
     instrument.warn_if_implausible(experiment.columns)
     device, dtype = prepare_device(settings.compute)
-    chosen: Any = instrument.model_options
-    asked = chosen(method=settings.compute.method, eps=settings.compute.eps)
+    asked = settings.instrument.options
     instrument.check_model(experiment.columns, views, asked, device=device, dtype=dtype)
     model = instrument.build_model(experiment.columns, views, asked, device=device, dtype=dtype)
     say(f"simulating {what}" + (f" of {experiment.summary}" if experiment.summary else ""))

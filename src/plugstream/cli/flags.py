@@ -49,8 +49,9 @@ def add_settings(
         parser.add_argument("--trust", action="store_true", help=TRUST_HELP)
     else:  # nothing that a file could name is run
         parser.set_defaults(trust=True)
-    names = _chosen_names(sections, arguments, presets)
-    parser.set_defaults(names=names, sections=tuple(sections))
+    instrument = None if "simulate" in sections else _peek(arguments)
+    names = _chosen_names(sections, arguments, presets, instrument)
+    parser.set_defaults(names=names, instrument=instrument, sections=tuple(sections))
     groups = {section: parser.add_argument_group(f"[{section}]") for section in sections}
     shown = set()
     for section, key, info in leaves(sections, names):
@@ -101,10 +102,17 @@ def _help(section: str, key: str, info: FieldInfo) -> str:
     return text if info.default is None or isinstance(info.default, tuple) else f"{text} ({info.default})"
 
 
+def _peek(arguments: Sequence[str]) -> str | None:
+    """The instrument of the scan that is among the arguments, None where there is none yet, or not on a disk."""
+    from plugstream.scans.peek import peek_instrument
+
+    return next((name for word in arguments[1:] if (name := peek_instrument(word)) is not None), None)
+
+
 def _chosen_names(
-    sections: Sequence[str], arguments: Sequence[str], presets: Iterable[tuple[str, str, Any]]
+    sections: Sequence[str], arguments: Sequence[str], presets: Iterable[tuple[str, str, Any]], instrument: str | None
 ) -> dict[str, Any]:
-    """The entries that the arguments, the file they name or the command choose, by section.
+    """The entries that the arguments, the file they name, the command or the scan choose, by section.
 
     What cannot be read or is not there is left to whoever reads it in earnest, and says what is wrong.
     """
@@ -118,12 +126,13 @@ def _chosen_names(
         choice, selection = choice_of(section), selection_of(section)
         if selection is not None:
             names[section] = _selected(selection, content.get(section), arguments)
-        if choice is None:
+        if choice is None or choice.follows:
             continue
         extra = choice.model_fields["name"].json_schema_extra
         flag = f"--{extra['flag']}" if isinstance(extra, dict) else f"--{section}"
         table = content.get(section)
         said = [
+            *([instrument] if section == "instrument" and instrument is not None else []),
             *(value for s, key, value in presets if (s, key) == (section, "name")),
             *([table["name"]] if isinstance(table, dict) and "name" in table else []),
         ]

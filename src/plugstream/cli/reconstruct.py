@@ -28,11 +28,15 @@ def run(parsed: argparse.Namespace) -> int:
     settings = settings_of(parsed)
     from plugstream.recipes import check
     from plugstream.runs.folder import free_folder
-    from plugstream.runs.views import open_live
+    from plugstream.runs.views import open_live, wait_for_scan
     from plugstream.scans.store import open_scan
 
     if parsed.out is not None and parsed.out.exists():  # before waiting for a scan, too
         raise InputError(f"the output {parsed.out} exists already; choose another with --out, or remove it")
+    if settings.scan.follow:
+        wait_for_scan(parsed.scan, settings, say)
+    if parsed.instrument is None:  # it was not there when the arguments were read, or lies elsewhere
+        settings = settings_of(parsed, instrument=open_scan(parsed.scan).instrument.name)
     stored = open_live(parsed.scan, settings, say) if settings.scan.follow else open_scan(parsed.scan)
     if not settings.scan.follow and not stored.complete:
         say(f"the scan is still being measured; its first {stored.n_views} views are used, and all with --follow")

@@ -8,7 +8,7 @@ from pathlib import Path
 from plugstream.cli.common import say, settings_of, simulate_scan
 from plugstream.errors import InputError
 
-SECTIONS: tuple[str, ...] = ("simulate", "compute")
+SECTIONS: tuple[str, ...] = ("instrument", "simulate", "compute")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

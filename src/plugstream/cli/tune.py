@@ -6,12 +6,12 @@ import argparse
 import warnings
 from pathlib import Path
 
-from plugstream.cli.common import say, scan_place, settings_of, trust_flag
+from plugstream.cli.common import ALGORITHM, say, scan_place, settings_of, trust_flag
 from plugstream.cli.values import number, whole
 from plugstream.errors import InputError, PlugstreamWarning
 from plugstream.text import shell_quote
 
-SECTIONS: tuple[str, ...] = ("algorithm", "momentum", "gradient", "sampler", "denoiser", "loss", "compute")
+SECTIONS: tuple[str, ...] = (*ALGORITHM, "compute")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -53,6 +53,7 @@ def run(parsed: argparse.Namespace) -> int:
     from plugstream.tuning.scan import Plan, tune_scan
 
     scan = open_scan(parsed.scan).load()
+    settings = settings_of(parsed, instrument=scan.instrument.name)
     plan = Plan(
         by=("held-out" if scan.truth is None else "snr") if parsed.by is None else parsed.by,
         over=tuple(name.strip() for name in parsed.over.split(",")),

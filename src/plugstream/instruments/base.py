@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plugstream.errors import InputError
+from plugstream.own_code import run_declarations
 from plugstream.registry import Options, find, register
 from plugstream.rows import Rows
 
@@ -31,6 +32,7 @@ __all__ = [
     "Rows",
     "declare",
     "find_instrument",
+    "instrument_of",
     "resolve_shape",
 ]
 
@@ -289,25 +291,33 @@ Declared = TypeVar("Declared", bound=type[Instrument])
 
 def declare(cls: Declared) -> Declared:
     """Make an instrument known by its name: a decorator, above `@dataclass`."""
-    return register("instrument", cls.name, cls.help, options=cls.model_options)(cls)
+    register_class = register(
+        "instrument", cls.name, cls.help, options=cls.model_options, instrument=cls, simulation=cls.simulation
+    )
+    return register_class(cls)
 
 
 def find_instrument(name: str) -> type[Instrument]:
-    """The instrument of a name, or that of FILE.py:NAME, whose file is run: that this is allowed is not asked here.
-
-    Afterwards the instrument of a file is known by its own name too, which is what scans of it have.
-    """
-    if ".py:" in name:
-        from plugstream.own_code import load_from_file
-
-        cls = load_from_file(name)
-        if isinstance(cls, type) and issubclass(cls, Instrument):
-            return declare(cls)
-        raise InputError(f"{name} is no class of Instrument, but {type(cls).__name__}")
-    cls = find("instrument", name).build
+    """The instrument of a name that somebody asked for: of ours, of a package, or FILE.py:NAME."""
+    entry = find("instrument", name)
+    cls = entry.facts.get("instrument", entry.build)
     if not (isinstance(cls, type) and issubclass(cls, Instrument)):
-        raise InputError(f"the instrument {name!r} is not a class of Instrument")
+        raise InputError(f"{name} is not declared as an instrument; write @declare above the class")
     return cls
+
+
+def instrument_of(name: str) -> type[Instrument]:
+    """The instrument that a scan names: of a file that a person had run, and else of ours and of packages."""
+    for entry in run_declarations():
+        if (entry.kind, entry.name) == ("instrument", name) and "instrument" in entry.facts:
+            own: type[Instrument] = entry.facts["instrument"]
+            return own
+    try:
+        if ":" in name:  # what a scan says is not run
+            raise InputError(f"there is no instrument {name!r}")
+        return find_instrument(name)
+    except InputError as error:
+        raise InputError(f"{error}; install the package that has it, or give its --instrument FILE.py:NAME") from None
 
 
 def resolve_shape(shape: Iterable[Size], sizes: Mapping[str, int]) -> tuple[int, ...]:

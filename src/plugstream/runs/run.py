@@ -546,7 +546,7 @@ def _in_memory(scan: Scan, settings: Settings, log: EventLog, past: History) -> 
     if past.views:  # there may be more by now, if it was still being measured when the run began
         views = past.views[-1].views
     index = torch.arange(views)
-    model = make_model(scan.instrument, scan.columns, views, settings.compute)
+    model = make_model(scan.instrument, scan.columns, views, settings)
     fidelity = make_fidelity(settings, model, scan.read(index))
     if goes_by_lipschitz(settings) and fidelity.has_lipschitz:
         log.add(Note("estimating the Lipschitz constant L of every view"))

@@ -26,7 +26,7 @@ from plugstream.scans.prefetch import Prefetched
 from plugstream.scans.store import StoredScan, open_scan
 from plugstream.settings import Settings
 
-__all__ = ["Population", "goes_by_lipschitz", "open_live", "wait_for_batch"]
+__all__ = ["Population", "goes_by_lipschitz", "open_live", "wait_for_batch", "wait_for_scan"]
 
 # The commit record of a live scan is looked at no more often than this, in seconds.
 _LOOK = 0.05
@@ -175,7 +175,7 @@ class Population:
     def _model(self, views: int, previous: Model | None) -> Model:
         """The model of the first views, with what that of fewer of them has computed."""
         scan = self.scan
-        return make_model(scan.instrument, scan.columns, views, self.settings.compute, previous)
+        return make_model(scan.instrument, scan.columns, views, self.settings, previous)
 
 
 def open_live(place: str | Path, settings: Settings, say: Callable[[str], None]) -> StoredScan:
@@ -186,6 +186,15 @@ def open_live(place: str | Path, settings: Settings, say: Callable[[str], None])
 
     Arguments: place, a folder, which may not have been made yet, a zip or an address; say, called when it waits.
     """
+    wait_for_scan(place, settings, say)
+    scan = open_scan(place)
+    check(settings, scan.instrument)
+    _wait_for_views(scan, _least(settings), say, settings.scan.patience)
+    return scan
+
+
+def wait_for_scan(place: str | Path, settings: Settings, say: Callable[[str], None]) -> None:
+    """Wait until there is a scan to follow, after refusing what can be refused without it; as `open_live`."""
     check_settings(settings)
     patience = settings.scan.patience
     if isinstance(place, Path) and not place.exists() and place.parent.is_dir():
@@ -195,10 +204,6 @@ def open_live(place: str | Path, settings: Settings, say: Callable[[str], None])
             time.sleep(_LOOK)
             if patience is not None and time.monotonic() - begun > patience:
                 raise InputError(f"no scan was made at {place} for {patience:g} s; start what writes it")
-    scan = open_scan(place)
-    check(settings, scan.instrument)
-    _wait_for_views(scan, _least(settings), say, patience)
-    return scan
 
 
 def wait_for_batch(scan: StoredScan, settings: Settings, say: Callable[[str], None]) -> None:

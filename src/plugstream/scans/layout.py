@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 
 from plugstream.errors import InputError
-from plugstream.instruments.base import Column, Instrument, Size
-from plugstream.registry import find
+from plugstream.instruments.base import Column, Instrument, Size, instrument_of
 from plugstream.scans.bounds import parse_json
 from plugstream.scans.chunks import Layout
 from plugstream.scans.places import crc32c
@@ -139,9 +138,7 @@ def find_instrument(attributes: Mapping[str, Any]) -> type[Instrument]:
     name = attributes.get("instrument")
     if not isinstance(name, str):
         raise InputError(f"instrument must be a name, not {str(name)[:40]!r}")
-    cls = find("instrument", name).build
-    if not (isinstance(cls, type) and issubclass(cls, Instrument)):
-        raise InputError(f"the instrument {name!r} is not a class of Instrument")
+    cls = instrument_of(name)
     told = attributes.get("declarations", {})
     for declared, section in (
         ([cls.data], {"data": told.get("data", {})}),

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from plugstream.errors import DamagedError, InputError
 from plugstream.instruments._parts import geometry_of
-from plugstream.instruments.base import Column, Columns
+from plugstream.instruments.base import Column, Columns, instrument_of
 from plugstream.models.born_geometry import BornGeometry
 from plugstream.progress import report
 from plugstream.rows import Rows
@@ -64,6 +64,11 @@ def open_scan(path: str | Path, *, direct: bool | None = None) -> StoredScan:
     """
     where, files = _files(path)
     attributes = read_attributes(where, files)
+    if attributes["version"] == VERSION and isinstance(name := attributes.get("instrument"), str):
+        try:
+            instrument_of(name)
+        except InputError as error:
+            raise InputError(f"the scan {where} cannot be read: {error}") from None
     try:
         if attributes["version"] == 3:
             attributes = upgrade_attributes(attributes)

@@ -7,9 +7,12 @@ from typing import Any
 
 from plugstream.errors import InputError
 
-__all__ = ["upgrade_attributes"]
+__all__ = ["KIND", "upgrade_attributes"]
 
-_KIND, _TIME = "born-2d", "exp(-i w t)"
+KIND = "born-2d"
+"""The one instrument that there was."""
+
+_TIME = "exp(-i w t)"
 
 
 def upgrade_attributes(attributes: Mapping[str, Any]) -> dict[str, Any]:
@@ -19,7 +22,7 @@ def upgrade_attributes(attributes: Mapping[str, Any]) -> dict[str, Any]:
     """
     time = attributes.get("conventions", {}).get("time", _TIME)
     for name, said, meant in (
-        ("kind", attributes.get("kind", _KIND), _KIND),
+        ("kind", attributes.get("kind", KIND), KIND),
         ("the unit of lengths", attributes.get("units", {}).get("length", "m"), "m"),
         ("the convention of time", time[: len(_TIME)] if isinstance(time, str) else time, _TIME),
     ):
@@ -35,4 +38,4 @@ def upgrade_attributes(attributes: Mapping[str, Any]) -> dict[str, Any]:
         "far_field": attributes.get("far_field", False),
     }
     same = {name: attributes[name] for name in ("format", "version", "id", "provenance") if name in attributes}
-    return {**same, "instrument": _KIND, "attributes": values, "marks": False}
+    return {**same, "instrument": KIND, "attributes": values, "marks": False}

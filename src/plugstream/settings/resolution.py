@@ -11,11 +11,11 @@ from typing import Any, get_args
 
 from pydantic import ValidationError
 
-from plugstream.choices import Choice, is_marked, section_class
+from plugstream.choices import Choice, is_marked, refuse_other, section_class
 from plugstream.consent import allow_code, consented
 from plugstream.errors import InputError
 from plugstream.files import read_small
-from plugstream.registry import OWN, entries, pattern_of, refuse_foreign
+from plugstream.registry import OWN, entries, pattern_of
 from plugstream.selections import Selection, refuse_unselected, selected_fields, selected_names, switch_fields
 from plugstream.settings.sections import Settings
 from plugstream.settings.values import all_leaves, choice_of, leaves, selection_of
@@ -28,6 +28,7 @@ def resolve(
     assignments: Iterable[tuple[str, str, Any]] = (),
     *,
     presets: Iterable[tuple[str, str, Any]] = (),
+    instrument: str | None = None,
     trust: bool = False,
     used: Collection[str] | None = None,
 ) -> Settings:
@@ -42,6 +43,8 @@ def resolve(
     `presets` are defaults of a command, for where there is no file, which says everything. Of them, and of the file
     where another entry was typed than it names, the options that the chosen entry does not have are left out; any
     other option that it does not have is refused.
+
+    `instrument` is that of the scan, by name, and counts where nobody says another.
 
     The text "none" means nothing where a setting may be left out; TOML has no other word for it. A run that follows a
     scan takes many steps with few views, for which momentum is bounded unless another one is asked for.
@@ -60,22 +63,27 @@ def resolve(
         from_file.discard((section, key))
         preset.discard((section, key))
         typed.add((section, key))
+    if instrument is not None:
+        values.setdefault("instrument", {}).setdefault("name", instrument)
+    names: dict[str, Any] = {section: table["name"] for section, table in values.items() if "name" in table}
     allow_code({section: table for section, table in values.items() if section in ours}, from_file, file, trust=trust)
     for section, table in values.items():
         if (choice := choice_of(section)) is not None:
-            earlier = before.get(section) or choice.model_fields["name"].default
-            overruled = (section, "name") in typed and table["name"] != earlier
+            owner, default = choice.follows or section, choice.model_fields["name"].default
+            earlier = before.get(owner) or default
+            overruled = (owner, "name") in typed and names[owner] != earlier
             free = {key for s, key in (preset | from_file if overruled else preset) if s == section}
             # Where the file names code that is not run, nobody knows what options that has.
-            unread = _is_own(earlier) and (overruled or section not in ours)
-            _settle_choice(section, choice, table, free, {k for s, k in from_file if s == section and unread})
+            unread = _is_own(earlier) and (overruled or owner not in ours)
+            name = names.get(owner, default)
+            _settle_choice(section, choice, name, table, free, {k for s, k in from_file if s == section and unread})
         elif (selection := selection_of(section)) is not None:
             unread = {k for s, k in from_file if s == section and section not in ours}
-            _settle_selection(section, selection, table, unread)
+            names[section] = _settle_selection(section, selection, table, unread)
         else:
             for key in table:
                 _check_name(section, key)
-        _settle_values(section, table)
+        _settle_values(section, table, names)
     try:
         settings = Settings.model_validate(values)
         if settings.scan.follow and "name" not in values.get("momentum", {}):
@@ -103,13 +111,17 @@ def _read(file: Path) -> dict[str, dict[str, Any]]:
         _check_name(section)
         if not isinstance(table, Mapping):
             raise InputError(f"{section!r} in {file} must be a section: write [{section}] and its keys below")
-    return {section: dict(table) for section, table in content.items()}
+    values = {section: dict(table) for section, table in content.items()}
+    for key in ("method", "eps"):  # of the Born model, which [compute] had before there were instruments
+        if key in (compute := values.get("compute", {})):
+            values.setdefault("instrument", {}).setdefault(key, compute.pop(key))
+    return values
 
 
-def _settle_values(section: str, table: dict[str, Any]) -> None:
+def _settle_values(section: str, table: dict[str, Any], names: Mapping[str, Any]) -> None:
     """Put nothing where a text says so, and refuse text that cannot be written down."""
     for key, value in table.items():
-        if value == "none" and _may_be_none(section, key, table.get("names", table.get("name"))):
+        if value == "none" and _may_be_none(section, key, names):
             table[key] = None
         if isinstance(value, str) and not _is_unicode(value):
             raise InputError(
@@ -131,14 +143,13 @@ def _is_unicode(text: str) -> bool:
 
 
 def _settle_choice(
-    section: str, choice: type[Choice], table: dict[str, Any], free: set[str], unread: Collection[str] = ()
+    section: str, choice: type[Choice], name: Any, table: dict[str, Any], free: set[str], unread: Collection[str] = ()
 ) -> None:
     """Refuse an entry that is not there and options that it does not have, but leave out those that nobody asked for.
 
-    Arguments: table, of the section, changed in place; free, its keys that are defaults or meant for another entry;
-    unread, its keys that are options of code which is not run, unless they belong to the entry too.
+    Arguments: name of the entry; table, of the section, changed in place; free, its keys that are defaults or meant for
+    another entry; unread, its keys that are options of code which is not run, unless they belong to the entry too.
     """
-    name = table.get("name", choice.model_fields["name"].default)
     try:
         mine = section_class(choice, name).model_fields
     except InputError as error:
@@ -149,11 +160,13 @@ def _settle_choice(
         _check_name(section, key, name)
     for key in free - set(mine):
         table.pop(key, None)
-    refuse_foreign(choice.kind, name, table, choice.model_fields)
+    refuse_other(choice, name, table)
 
 
-def _settle_selection(section: str, selection: type[Selection], table: dict[str, Any], unread: Collection[str]) -> None:
-    """Put the names of entries together, from their list and from those that are switched on or off one by one.
+def _settle_selection(
+    section: str, selection: type[Selection], table: dict[str, Any], unread: Collection[str]
+) -> tuple[str, ...]:
+    """The names of entries put together, from their list and from those that are switched on or off one by one.
 
     Arguments: as for `_settle_choice`; what the entries that are not chosen would have is refused.
     """
@@ -171,10 +184,10 @@ def _settle_selection(section: str, selection: type[Selection], table: dict[str,
         _check_name(section, key, names)
     refuse_unselected(selection, names, table)
     table["names"] = names
+    return names
 
 
-def _may_be_none(section: str, key: str, name: Any) -> bool:
-    names = {} if name is None else {section: name}
+def _may_be_none(section: str, key: str, names: Mapping[str, Any]) -> bool:
     return any(type(None) in get_args(info.annotation) for _, k, info in leaves([section], names) if k == key)
 
 
@@ -184,9 +197,10 @@ def to_toml(settings: Settings, header: str = "") -> str:
     Consent to unpickle is a person's, and not written.
     """
     lines = [f"# {line}" for line in header.splitlines()]
-    for section, table in settings.model_dump().items():
+    content = settings.model_dump()
+    names = {section: table[key] for section, table in content.items() for key in ("name", "names") if key in table}
+    for section, table in content.items():
         lines += ["", f"[{section}]"]
-        names = {section: table.get("names", table.get("name"))}
         fields = [(key, info) for _, key, info in leaves([section], names) if key in table]
         lines += [f"{key} = {_toml_value(table[key])}" for key, info in fields if not is_marked(info, "consent")]
     return "\n".join(lines).lstrip("\n") + "\n"
@@ -210,13 +224,15 @@ def _check_name(section: str, key: str | None = None, name: Any = None) -> None:
     """
     known = {f"{s}.{k}" for s, k, _ in all_leaves(Settings.model_fields)}
     if _is_own(name) or (isinstance(name, tuple) and any(map(_is_own, name))):
-        known |= {f"{s}.{k}" for s, k, _ in leaves([section], {section: name})}
+        choice = choice_of(section)
+        owner = section if choice is None else choice.follows or section
+        known |= {f"{s}.{k}" for s, k, _ in leaves([section], {owner: name})}
     given = section if key is None else f"{section}.{key}"
     if given in known or (key is None and section in Settings.model_fields):
         return
     choices = [*known, *Settings.model_fields] if key is None else [*known]
-    near = [f"{key}.name"] if f"{key}.name" in known else difflib.get_close_matches(given, choices, n=1, cutoff=0.5)
-    if not near and key is not None:  # the key may be right and the section wrong
-        near = [name for name in sorted(known) if name.split(".")[1] == key][:1]
+    elsewhere = [one for one in choices if one.partition(".")[2] == key]  # the key may be right and the section wrong
+    near = difflib.get_close_matches(given, sorted(elsewhere or choices), n=1, cutoff=0.1 if elsewhere else 0.5)
+    near = [f"{key}.name"] if f"{key}.name" in known else near
     hint = f"; did you mean {near[0]!r}?" if near else f"; sections are {', '.join(Settings.model_fields)}"
     raise InputError(f"there is no setting {given!r}{hint}")

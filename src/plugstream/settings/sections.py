@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, SerializeAsAny, field_validator
+from pydantic import BaseModel, ConfigDict, Field, SerializeAsAny, field_validator, model_validator
 
 from plugstream.choices import Choice, validator
 from plugstream.errors import InputError
-from plugstream.registry import find
+from plugstream.registry import Entry, Options, find
 from plugstream.selections import Selection, selected_names, selection_validator
 
 __all__ = [
@@ -19,6 +19,7 @@ __all__ = [
     "ComputeSettings",
     "DenoiserSettings",
     "GradientSettings",
+    "InstrumentSettings",
     "LossSettings",
     "MomentumSettings",
     "MonitorSettings",
@@ -49,7 +50,6 @@ _SWITCH: dict[str, Any] = {"switch": True}
 # Nothing that is measured or computed here comes near these; beyond them squares and products leave the range of double
 # precision, and counters that of 64 bits.
 LARGE, SMALL = 1e100, 1e-100  # of images and what they are compared with
-_LONG, _SHORT = 1e15, 1e-15  # of lengths, in metres
 _COUNT = 10**12
 _SEEDS = 2**63 - 1
 _THREADS = 1024
@@ -59,21 +59,29 @@ class _Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
-class SimulateSettings(_Section):
-    """The scan that `simulate` and `demo` make; lengths are in metres. The defaults are the paper's experiment."""
+class InstrumentSettings(Choice):
+    """The instrument of the scan, with what can be said of its model."""
 
-    picture: str = Field("camera", description="a picture file, or the name of a scikit-image picture")
-    size: int = Field(256, ge=8, le=8192, description="pixels a side")
-    width: float = Field(0.18, ge=_SHORT, le=_LONG, description="width of the image")
-    contrast: float = Field(1.0, ge=SMALL, le=LARGE, description="permittivity contrast that white stands for")
-    wavelength: float = Field(6 * 0.18 / 256, ge=_SHORT, le=_LONG, description="wavelength in vacuum")
-    background: float = Field(1.0, ge=_SHORT, le=_LONG, description="relative permittivity around the object")
-    views: int = Field(60, ge=1, le=_COUNT, description="number of transmitters")
-    receivers: int = Field(360, ge=1, le=_COUNT, description="number of receivers")
-    radius: float = Field(1.6, ge=_SHORT, le=_LONG, description="radius of the circle of transmitters and receivers")
-    arc: float = Field(360.0, gt=0, le=360, description="degrees that they cover")
-    snr: float = Field(40.0, ge=-200, le=400, description="input SNR in dB", json_schema_extra=_flag("input-snr"))
-    seed: int = Field(0, ge=0, le=_SEEDS, description="seed of the noise", json_schema_extra=_flag("noise-seed"))
+    kind = "instrument"
+    name: str = Field(
+        "born-2d",
+        description="the instrument, as 'plugstream instruments' lists them; a scan has its own",
+        json_schema_extra=_flag("instrument"),
+    )
+
+
+class SimulateSettings(Choice):
+    """The scan that `simulate` and `demo` make, as the instrument has it."""
+
+    kind = "instrument"
+    follows = "instrument"
+    name: str = Field("born-2d", exclude=True)
+
+    @classmethod
+    def options_of(cls, entry: Entry) -> type[Options]:
+        """What the instrument's simulation takes."""
+        made: type[Options] = entry.facts.get("simulation", Options)
+        return made
 
 
 class AlgorithmSettings(Choice):
@@ -255,12 +263,6 @@ class ComputeSettings(_Section):
     device: str = Field("cpu", description="cpu, cuda or cuda:N")
     dtype: Literal["float32", "float64"] = Field("float32", description="precision")
     threads: int | None = Field(None, ge=1, le=_THREADS, description="CPU threads; torch's choice if not given")
-    method: Literal["auto", "dense", "fast"] = Field(
-        "auto", description="the Born model by its Green's matrix, through plane waves, or whichever is cheaper"
-    )
-    eps: float | None = Field(
-        None, ge=1e-12, le=1e-3, description="accuracy of the fast method; 1e-5, or 1e-9 in float64, if not given"
-    )
 
 
 class ScanSettings(_Section):
@@ -316,7 +318,12 @@ def _words(text: str) -> tuple[str, ...]:
 class Settings(_Section):
     """All settings, section by section."""
 
-    simulate: SimulateSettings = SimulateSettings()
+    instrument: Annotated[SerializeAsAny[InstrumentSettings], validator(InstrumentSettings)] = Field(
+        default_factory=InstrumentSettings.of
+    )
+    simulate: Annotated[SerializeAsAny[SimulateSettings], validator(SimulateSettings)] = Field(
+        default_factory=SimulateSettings.of
+    )
     algorithm: Annotated[SerializeAsAny[AlgorithmSettings], validator(AlgorithmSettings)] = Field(
         default_factory=AlgorithmSettings.of
     )
@@ -339,6 +346,16 @@ class Settings(_Section):
     compute: ComputeSettings = ComputeSettings()
     scan: ScanSettings = ScanSettings()
     run: RunSettings = RunSettings()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _simulate_by_instrument(cls, values: Any) -> Any:
+        """Give [simulate] the name of the instrument, by which its fields are known."""
+        if not isinstance(values, Mapping) or not isinstance(values.get("simulate", {}), Mapping):
+            return values
+        chosen = values.get("instrument", {})
+        name = chosen.get("name") if isinstance(chosen, Mapping) else getattr(chosen, "name", None)
+        return values if name is None else {**values, "simulate": {**values.get("simulate", {}), "name": name}}
 
 
 def needed_monitors(settings: Settings) -> tuple[str, ...]:

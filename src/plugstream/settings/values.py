@@ -59,12 +59,14 @@ def leaves(sections: Iterable[str], names: Mapping[str, Any] | None = None) -> I
         kind, choice, selection = section_of(section), choice_of(section), selection_of(section)
         fields: Mapping[str, FieldInfo] = kind.model_fields
         if choice is not None:
-            fields = fields_of(choice, (names or {}).get(section, kind.model_fields["name"].default))
+            name = (names or {}).get(choice.follows or section, kind.model_fields["name"].default)
+            fields = fields_of(choice, name)
         if selection is not None:
             chosen = (names or {}).get(section, kind.model_fields["names"].default)
             fields = {**selected_fields(selection, chosen), **switch_fields(selection, chosen)}
         for key, info in fields.items():
-            yield section, key, info
+            if not info.exclude:
+                yield section, key, info
 
 
 def all_leaves(sections: Iterable[str]) -> Iterator[tuple[str, str, FieldInfo]]:
@@ -77,7 +79,8 @@ def all_leaves(sections: Iterable[str]) -> Iterator[tuple[str, str, FieldInfo]]:
         if selection is not None:
             fields = [*fields, *switch_fields(selection).items(), *every_option(selection)]
         for key, info in fields:
-            yield section, key, info
+            if not info.exclude:
+                yield section, key, info
 
 
 def parse_assignment(text: str, names: Mapping[str, Any] | None = None) -> tuple[str, str, Any]:

@@ -217,7 +217,7 @@ class _Judge:
 
     def __init__(self, scan: Scan, settings: Settings, plan: Plan) -> None:
         self.settings, self.plan = settings, plan
-        model = make_model(scan.instrument, scan.columns, scan.n_views, settings.compute)
+        model = make_model(scan.instrument, scan.columns, scan.n_views, settings)
         data = scan.read()
         self.whole = LeastSquares(model, data)
         self.truth = None if scan.truth is None else torch.from_numpy(scan.truth).to(model.device)

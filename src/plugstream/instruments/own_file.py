@@ -1,0 +1,16 @@
+"""FILE.py:NAME as an instrument: a class of a Python file, with `@declare` above it."""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+from plugstream.errors import InputError
+from plugstream.registry import Options, register
+
+__all__: list[str] = []
+
+
+@register("instrument", "FILE.py:NAME", "yours: a class of Instrument with @declare above it")
+def build(options: Options, *parts: Any, name: str) -> NoReturn:
+    """What stands for instruments of files that may not be run, or that declare none."""
+    raise InputError(f"{name} is not declared as an instrument; write @declare above the class")
