@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -105,59 +102,6 @@ def test_code_of_ones_own_that_does_not_work_is_one_line(scan, tmp_path, capsys,
     own.write_text(OWN)
     assert main(["reconstruct", str(scan), "--out", str(tmp_path / "run"), *RUN, "--loss", f"{own}:{name}"]) == 2
     assert message in capsys.readouterr().err.strip().splitlines()[-1]
-
-
-MEDIAN = """
-from plugstream.registry import Field, Options, register
-
-
-class MedianOptions(Options):
-    size: int = Field(3, ge=1, description="pixels a side of the window")
-
-
-@register("denoiser", "median", "the median of a window", options=MedianOptions, licence="MIT", sigma="unused")
-def build(options):
-    import torch
-    from plugstream import FromFunction
-
-    def median(z, sigma):
-        half = options.size // 2
-        rows = [torch.roll(z, (i, j), (-2, -1)) for i in range(-half, half + 1) for j in range(-half, half + 1)]
-        return torch.stack(rows).median(0).values
-
-    return FromFunction(median)
-"""
-
-
-def test_a_package_of_others_adds_a_denoiser(scan, tmp_path):
-    """As pip leaves it: a module and its metadata with entry points in a folder on the path."""
-    site = tmp_path / "site"
-    about = site / "medians-1.0.dist-info"
-    about.mkdir(parents=True)
-    (site / "medians.py").write_text(MEDIAN)
-    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: medians\nVersion: 1.0\n")
-    points = "[plugstream.denoisers]\nmedian = medians\nabsent = not_there_at_all\n"
-    (about / "entry_points.txt").write_text(points)
-    environment = {**os.environ, "PYTHONPATH": f"{site}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
-
-    def plugstream(*words: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "plugstream", *words]
-        return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
-
-    (line,) = [line for line in plugstream("denoisers").stdout.splitlines() if line.startswith("median ")]
-    assert "--size" in line
-    assert "MIT" in line
-    assert "--size" in plugstream("reconstruct", "--denoiser", "median", "--help").stdout
-    words = ["reconstruct", str(scan), "--out", str(tmp_path / "run"), *RUN]
-    done = plugstream(*words, "--denoiser", "median", "--size", "5")
-    assert done.returncode == 0, done.stderr
-    text = (tmp_path / "run" / "settings.toml").read_text()
-    assert 'name = "median"' in text
-    assert "size = 5" in text
-    assert plugstream("resume", str(tmp_path / "run"), "--iterations", "6").returncode == 0
-    broken = plugstream(*words[:2], "--sigma", "1", "--denoiser", "absent")
-    assert broken.returncode == 2
-    assert "'absent' of an installed package cannot be loaded: ModuleNotFoundError" in broken.stderr
 
 
 @pytest.mark.parametrize(
