@@ -6,10 +6,17 @@ from pathlib import Path
 
 import numpy as np
 
+from plugstream.cli import main as plugstream_main
 from plugstream.runs.replay import replay
 
 SMALL = ["--size", "24", "--views", "12", "--receivers", "30", "--radius", "0.4", "--wavelength", "0.03"]
 RUN = ["--sigma", "0.02", "--batch", "4", "--threads", "1", "--iterations", "150", "--checkpoint", "0"]
+
+
+def main(words: list[str]) -> int:
+    """The command line in this process. Runs draw no report unless they are asked to: it takes most of their time."""
+    draws = words[0] in ("reconstruct", "demo") and not any(word.startswith("--report-format") for word in words)
+    return plugstream_main([words[0], *(["--report-format", "none"] if draws else []), *words[1:]])
 
 
 def same_run(one: Path, other: Path) -> None:

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from plugstream.cli import main
 from plugstream.registry import KINDS, entries
+from small_run import main
 
 RUN = ["--sigma", "0.02", "--threads", "1", "--iterations", "4"]
 OWN = """

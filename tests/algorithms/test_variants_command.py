@@ -18,9 +18,9 @@ from plugstream import (
     save_scan,
     simulate,
 )
-from plugstream.cli import main
 from plugstream.recipes import check, make_algorithm
 from plugstream.settings import resolve
+from small_run import main
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,6 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from plugstream import BornGeometry, Denoiser, Grid, InputError, LeastSquares, simulate, solve
-from plugstream.cli import main
 from plugstream.denoisers import facts
 from plugstream.denoisers.by_name import make
 from plugstream.denoisers.facts import facts_of, unavailable
@@ -25,6 +24,7 @@ from plugstream.models.born import BornModel
 from plugstream.recipes import make_algorithm, make_denoiser
 from plugstream.registry import entries, find
 from plugstream.settings import DenoiserSettings, resolve
+from small_run import main
 from tnrd_models import random_model
 
 NETWORK = """

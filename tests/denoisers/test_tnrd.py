@@ -15,13 +15,13 @@ from hypothesis import given, strategies as st
 from PIL import Image
 
 from plugstream import TNRD, Clipped, InputError
-from plugstream.cli import main
 from plugstream.denoisers.tnrd import ReactionDiffusion, denoiser as denoiser_module
 from plugstream.denoisers.tnrd.files import load_card, load_models, save_model
 from plugstream.denoisers.tnrd.influence import REACH, influence, polynomials
 from plugstream.denoisers.tnrd.model import dct_filters, diffuse, pad_symmetric
 from plugstream.recipes import make_denoiser
 from plugstream.settings import DenoiserSettings
+from small_run import main
 from tnrd_models import picture, random_model, written_out
 
 MU = np.arange(-310, 311, 10)

@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from plugstream.cli import main
 from plugstream.registry import entries
 from plugstream.runs.results import title_of
 from plugstream.settings import AlgorithmSettings, resolve
+from small_run import main
 
 RUN = ["--sigma", "0.02", "--threads", "1"]
 

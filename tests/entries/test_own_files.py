@@ -7,12 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from plugstream.cli import main
 from plugstream.denoisers.by_name import make
 from plugstream.errors import InputError
 from plugstream.own_code import allow, forget
 from plugstream.registry import entries, find
 from plugstream.settings import SamplerSettings, resolve, to_toml
+from small_run import main
 
 RUN = ["--sigma", "0.02", "--threads", "1", "--iterations", "3"]
 OWN = '''

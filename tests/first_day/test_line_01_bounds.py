@@ -11,7 +11,6 @@ import torch
 
 from plugstream import BornGeometry, BornModel, Grid, LeastSquares, MatrixModel, save_scan
 from plugstream.bounds import on_bounds, prefer_bounds
-from plugstream.cli import main
 from plugstream.errors import InputError
 from plugstream.importers import import_fresnel
 from plugstream.runs.events import read_events
@@ -19,7 +18,7 @@ from plugstream.runs.images import load_picture
 from plugstream.settings import resolve
 from plugstream.simulation import simulate
 from plugstream.tuning.scan import Plan, tune_scan
-from small_run import content
+from small_run import content, main
 
 RUN = ["--sigma", "0.02", "--batch", "4", "--threads", "1", "--iterations", "30"]
 

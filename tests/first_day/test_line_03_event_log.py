@@ -10,12 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from plugstream.cli import main
 from plugstream.errors import InputError
 from plugstream.lines import LineWriter
 from plugstream.runs.events import EventLog, Note, read_events
 from plugstream.runs.replay import replay
-from small_run import content
+from small_run import content, main
 
 RUN = ["--sigma", "0.02", "--batch", "4", "--threads", "1", "--iterations", "12", "--checkpoint", "0"]
 

@@ -12,7 +12,6 @@ import pytest
 import scipy.io
 import torch
 
-from plugstream.cli import main
 from plugstream.denoisers import ConvexRidge, ridge, tnrd
 from plugstream.denoisers.adapters import from_file
 from plugstream.denoisers.ridge import load_ridge, save_ridge
@@ -22,6 +21,7 @@ from plugstream.errors import InputError
 from plugstream.runs.events import read_events
 from plugstream.tensors import load_tensors, save_tensors
 from plugstream.training.fit import Training
+from small_run import main
 from tnrd_models import random_model
 
 FORMATS = {"tnrd": "plugstream-tnrd", "ridg": "plugstream-ridge-2"}

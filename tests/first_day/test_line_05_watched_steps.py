@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from plugstream.cli import main
 from plugstream.runs.events import read_events
-from small_run import SMALL
+from small_run import SMALL, main
 
 
 @pytest.mark.parametrize("every", [1, 4, 5, 100])

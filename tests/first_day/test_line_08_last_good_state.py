@@ -13,7 +13,6 @@ import torch
 
 from plugstream import open_scan
 from plugstream.algorithms import ProximalGradient
-from plugstream.cli import main
 from plugstream.cli.faults import BUG
 from plugstream.denoisers.tv import TV
 from plugstream.errors import InputError
@@ -23,7 +22,7 @@ from plugstream.runs.events import read_events
 from plugstream.runs.replay import replay
 from plugstream.scans.chunks import ChunkReader, Layout, encode_shard
 from plugstream.scans.places import LocalFiles
-from small_run import same_run
+from small_run import main, same_run
 
 RUN = ["--sigma", "0.02", "--batch", "2", "--threads", "1", "--iterations", "30", "--every", "5"]
 STREAMED = ["--set", "scan.in_memory=0", "--sampler", "uniform", "--measured-views", "1"]

@@ -11,7 +11,6 @@ import pytest
 import torch
 
 from plugstream import BornGeometry, Grid, MemoryScan, open_scan
-from plugstream.cli import main
 from plugstream.errors import InputError, PlugstreamWarning
 from plugstream.importers import import_npz
 from plugstream.instruments.born import Born2D
@@ -20,7 +19,7 @@ from plugstream.models.born_plausible import check_plausible, warn_if_implausibl
 from plugstream.runs.events import read_events
 from plugstream.scans import save_scan
 from plugstream.scans.writer import ScanWriter
-from small_run import SMALL
+from small_run import SMALL, main
 
 
 def said_of(setup: Born2D | BornGeometry) -> list[str]:

@@ -10,11 +10,10 @@ import numpy as np
 import pytest
 import torch
 
-from plugstream.cli import main
 from plugstream.errors import InputError
 from plugstream.recipes import make_denoiser
 from plugstream.settings import DenoiserSettings, Settings, resolve, to_toml
-from small_run import content
+from small_run import content, main
 
 RUN = ["--sigma", "0.02", "--batch", "4", "--threads", "1", "--iterations", "3"]
 NET = """

@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from plugstream.cli import main
-from small_run import content
+from small_run import content, main
 
 RUN = ["--sigma", "0.02", "--batch", "4", "--threads", "1", "--iterations", "3"]
 

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from plugstream.cli import main
 from plugstream.errors import InputError
 from plugstream.runs.images import load_picture
 from plugstream.runs.run import open_run
+from small_run import main
 
 RUN = ["--sigma", "0.02", "--batch", "4", "--threads", "1", "--iterations", "3"]
 

@@ -12,11 +12,11 @@ import uuid
 import numpy as np
 import pytest
 
-from plugstream.cli import main
 from plugstream.cli.faults import BUG
 from plugstream.errors import InputError
 from plugstream.runs.folder import lock, whole_folder
 from plugstream.text import one_line, printable, shell_quote
+from small_run import main
 
 PLUGSTREAM = [sys.executable, "-m", "plugstream"]
 RUN = ["--sigma", "0.02", "--batch", "4", "--iterations", "3", "--threads", "1"]

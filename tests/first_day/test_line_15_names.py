@@ -11,10 +11,9 @@ import numpy as np
 import pytest
 
 from effort import effort, thorough
-from plugstream.cli import main
 from plugstream.models.born_geometry import ring
 from plugstream.runs.run import open_run
-from small_run import SMALL
+from small_run import SMALL, main
 
 NAMES = [
     "new\nline",

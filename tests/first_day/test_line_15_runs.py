@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from plugstream.cli import main
 from plugstream.lines import LineWriter
+from small_run import main
 
 RUN = ["--sigma", "0.02", "--batch", "4", "--threads", "1", "--iterations", "2"]
 

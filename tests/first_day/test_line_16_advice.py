@@ -17,10 +17,9 @@ import numpy as np
 import pytest
 
 from plugstream import MemoryScan, open_scan
-from plugstream.cli import main
 from plugstream.models.born_geometry import ring
 from plugstream.scans import save_scan
-from small_run import SMALL
+from small_run import SMALL, main
 
 RUN = ["--sigma", "0.02", "--batch", "4", "--threads", "1", "--checkpoint", "0"]
 

@@ -24,12 +24,11 @@ from plugstream import (
     Uniform,
     solve,
 )
-from plugstream.cli import main
 from plugstream.eigenvalue_bounds import largest_eigenvalue_bounds
 from plugstream.linalg import largest_ritz_value
 from plugstream.models.base import ModelBase
 from plugstream.runs.events import read_events
-from small_run import SMALL
+from small_run import SMALL, main
 
 F64 = torch.float64
 

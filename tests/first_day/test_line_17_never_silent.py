@@ -14,10 +14,10 @@ import pytest
 import torch
 
 from plugstream import LeastSquares, MatrixModel, ProximalGradient, SoftThreshold, solve
-from plugstream.cli import heartbeat as module, main
+from plugstream.cli import heartbeat as module
 from plugstream.cli.heartbeat import keep_informed
 from plugstream.progress import listening, report
-from small_run import SMALL
+from small_run import SMALL, main
 
 
 class Screen(io.StringIO):

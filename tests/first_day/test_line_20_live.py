@@ -12,14 +12,13 @@ import torch
 
 import plugstream as ps
 from plugstream import Born2D, InputError, Receiver, ScanSender, ScanWriter, open_scan
-from plugstream.cli import main
 from plugstream.runs.events import Measurement, Views, read_events
 from plugstream.runs.replay import History, replay
 from plugstream.runs.report import _draw_curves
 from plugstream.runs.views import open_live, wait_for_batch
 from plugstream.sampling import Epochs, OnceEach, Shifted, Uniform
 from plugstream.settings import resolve
-from small_run import with_all_views
+from small_run import main, with_all_views
 from streaming import ANY, SMALL, TOKEN, acquiring, assert_same, make_scan, receiving
 
 
@@ -325,7 +324,7 @@ def test_the_report_of_a_followed_run_is_drawn(scan, tmp_path):
         thread = threading.Thread(target=measure)
         thread.start()
         words = ["reconstruct", str(live), "--out", str(out), *RUN, "--batch", "4", "--follow", "--patience", "60"]
-        assert main(words) == 0
+        assert main([*words, "--report-format", "png"]) == 0
         thread.join(30)
     arrivals = replay(out / "events.jsonl").arrivals()
     assert [views for _, views in arrivals] == [6, 40]

@@ -7,9 +7,9 @@ import dataclasses
 import pytest
 
 import plugstream as ps
-from plugstream.cli import main
 from plugstream.recipes import make_algorithm
 from plugstream.settings import AlgorithmSettings, Settings, resolve
+from small_run import main
 
 DIFFERENT = {
     "name",  # which algorithm: in the library its class

@@ -11,8 +11,7 @@ import torch
 from skimage.metrics import peak_signal_noise_ratio, structural_similarity
 
 import plugstream as ps
-from plugstream.cli import main
-from small_run import SMALL
+from small_run import SMALL, main
 
 
 def pictures(size: tuple[int, int], seed: int = 0) -> tuple[np.ndarray, np.ndarray]:

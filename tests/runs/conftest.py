@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from plugstream.cli import main
-from small_run import RUN
+from small_run import RUN, main
 
 
 @pytest.fixture(scope="session")

@@ -19,7 +19,6 @@ import pytest
 import torch
 
 from plugstream import DamagedError, ImageSpace, InputError
-from plugstream.cli import main
 from plugstream.lines import LineWriter
 from plugstream.runs.events import (
     VERSION,
@@ -42,6 +41,7 @@ from plugstream.runs.events import (
 from plugstream.runs.liveness import Heartbeats, Process, is_running, this_process
 from plugstream.runs.preview import Previews, make_panels, read_preview
 from plugstream.runs.replay import replay
+from small_run import main
 
 RUN = ["--sigma", "0.02", "--batch", "4", "--threads", "1", "--every", "5", "--watch-theory"]
 PROCESS = {"pid": 12, "started": 34, "machine": "here boot pid"}

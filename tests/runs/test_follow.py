@@ -16,13 +16,12 @@ import pytest
 import torch
 
 from plugstream import TV, BornModel, LeastSquares, ProximalGradient, ScanWriter, Uniform, open_scan, snr
-from plugstream.cli import main
 from plugstream.errors import DamagedError, InputError
 from plugstream.runs.events import Views, read_events
 from plugstream.runs.replay import replay
 from plugstream.runs.views import open_live
 from plugstream.settings import resolve
-from small_run import with_all_views
+from small_run import main, with_all_views
 
 PLAYER = Path(__file__).parents[1] / "play_scan.py"
 SMALL = ["--size", "24", "--views", "24", "--receivers", "30", "--radius", "0.4", "--wavelength", "0.03"]

@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from plugstream import BornModel, LeastSquares, open_scan
-from plugstream.cli import main
 from plugstream.recipes import make_algorithm
 from plugstream.runs import run
 from plugstream.settings import resolve
+from small_run import main
 
 WORDS = ["--sigma", "0.02", "--batch", "4", "--iterations", "6", "--every", "3", "--cost", "true", "--denoiser", "bm3d"]
 

@@ -14,11 +14,10 @@ import torch
 
 from effort import effort, thorough
 from plugstream import ProximalGradient, SoftThreshold, Uniform, solve
-from plugstream.cli import main
 from plugstream.errors import InputError
 from plugstream.monitors import Distance
 from plugstream.runs.events import read_events
-from small_run import RUN, same_run, with_all_views
+from small_run import RUN, main, same_run, with_all_views
 
 # Imports everything once and forks, so that a run begins in milliseconds and can be killed at any point of it; runs are
 # begun, killed and resumed until they are done, one after another, until there were enough kills.
@@ -28,8 +27,8 @@ import torch
 torch.set_num_threads(1)
 import plugstream.cli.resume, plugstream.cli.reconstruct, plugstream.runs.run, plugstream.scans.store, zarr
 import matplotlib.backends.backend_agg, PIL.PngImagePlugin, tifffile
-from plugstream.cli import main
 from scipy.special import j0
+from plugstream.cli import main
 
 scan, base, kills, seed = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
 rng = random.Random(seed)

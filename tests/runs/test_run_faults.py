@@ -23,7 +23,6 @@ from hypothesis import given, settings, strategies as st
 from effort import effort, thorough
 from plugstream import open_scan, save_scan
 from plugstream.algorithms import GradientState
-from plugstream.cli import main
 from plugstream.errors import InputError
 from plugstream.runs.checkpoints import Checkpoints
 from plugstream.runs.events import EventLog, Measurement, Note, Resume, read_events
@@ -33,7 +32,7 @@ from plugstream.runs.terminal import Terminal
 from plugstream.scans import MemoryScan
 from plugstream.settings import Settings
 from plugstream.solver import Snapshot
-from small_run import RUN, SMALL, content, same_run
+from small_run import RUN, SMALL, content, main, same_run
 
 
 def test_two_processes_cannot_write_one_run(whole, tmp_path, capsys):
@@ -369,6 +368,9 @@ def test_a_checkpoint_of_a_long_run_has_a_short_header(tmp_path):
 def test_a_full_disk_is_one_line_and_loses_nothing(whole, tmp_path, limit, what):
     """A limit on the size of files stands in for the disk: writes beyond it fail as on a full one."""
     folder = shutil.copytree(whole, tmp_path / "run")
+    settings_file = folder / "settings.toml"
+    settings_file.write_text(settings_file.read_text().replace('report = "none"', 'report = "png"'))
+    assert main(["resume", str(folder)]) == 0  # it was over, and has a report now
     before = content(folder)
 
     def set_limit() -> None:

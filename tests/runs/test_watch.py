@@ -12,12 +12,11 @@ import pytest
 import torch
 
 from plugstream import Uniform
-from plugstream.cli import main
 from plugstream.runs.events import read_events
 from plugstream.runs.replay import replay
 from plugstream.runs.watch import theory_of
 from plugstream.theory import bound
-from small_run import with_all_views
+from small_run import main, with_all_views
 
 BACKWARDS = """
 import torch

@@ -19,8 +19,8 @@ import torch
 from hypothesis import given, settings, strategies as st
 
 from plugstream import BornModel, DamagedError, InputError, open_scan, save_scan, simulate
-from plugstream.cli import main
 from plugstream.scans import MemoryScan
+from small_run import main
 
 
 @pytest.fixture(scope="module")

@@ -28,7 +28,7 @@ from plugstream import (
     save_scan,
     simulate,
 )
-from plugstream.cli import main
+from small_run import main
 
 pytest.importorskip("s3fs")
 server = pytest.importorskip("moto.server")

@@ -32,10 +32,10 @@ from plugstream import (
     save_scan,
     simulate,
 )
-from plugstream.cli import main
 from plugstream.scans.layout import Commit, checksum, describe, find_instrument
 from plugstream.scans.scan import hashes
 from plugstream.scans.version3 import upgrade_attributes
+from small_run import main
 
 
 @pytest.fixture

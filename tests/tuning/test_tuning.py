@@ -12,7 +12,6 @@ from hypothesis import given, strategies as st
 
 from effort import effort, thorough
 from plugstream import BornGeometry, BornModel, Grid, InputError, LeastSquares, MatrixModel, save_scan, simulate
-from plugstream.cli import main
 from plugstream.settings import resolve
 from plugstream.tuning import (
     Journal,
@@ -23,6 +22,7 @@ from plugstream.tuning import (
     successive_halving,
 )
 from plugstream.tuning.scan import Plan, tune_scan
+from small_run import main
 
 
 @given(

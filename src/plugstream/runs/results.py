@@ -55,11 +55,24 @@ def write_results(
     if scan.truth is not None:
         save_image(torch.from_numpy(scan.truth), folder / "truth", space)
     write_text(folder / "history.csv", _history(result.history))
-    report("drawing the report")
+    if settings.run.report_formats:
+        report("drawing the report")
+        _draw(folder, scan, settings, result, backprojection, notes)
+    sync_folder(folder)
+
+
+def _draw(
+    folder: Path,
+    scan: Scan,
+    settings: Settings,
+    result: Result[State],
+    backprojection: torch.Tensor | None,
+    notes: Sequence[str],
+) -> None:
     history = replay(folder / "events.jsonl")
     draw_report(
         folder / "report.png",
-        space=space,
+        space=ImageSpace.of(scan),
         formats=settings.run.report_formats,
         title="\n".join([_title(settings, result, history), *_wrapped(notes)]),
         result=_single(result.image),
@@ -70,7 +83,6 @@ def write_results(
         theory=theory_of(history),
         arrivals=history.arrivals(),
     )
-    sync_folder(folder)
 
 
 def _single(image: torch.Tensor) -> NDArray[Any]:

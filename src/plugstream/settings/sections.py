@@ -291,23 +291,26 @@ class RunSettings(_Section):
     preview: float = Field(5.0, ge=0, description="seconds between two previews of the image at least; 0 for none")
     report: str = Field(
         "png",
-        description="formats of the report: png, pdf and svg, several with commas",
+        description="formats of the report: png, pdf and svg, several with commas, or none",
         json_schema_extra=_flag("report-format"),
     )
 
     @field_validator("report")
     @classmethod
     def _formats(cls, text: str) -> str:
-        if unknown := set(_words(text)) - {"png", "pdf", "svg"}:
-            raise ValueError(f"there is no report as {sorted(unknown)[0]!r}; choose among png, pdf and svg")
-        if not _words(text):
-            raise ValueError("name at least one of png, pdf and svg")
-        return ",".join(_words(text))
+        words = _words(text)
+        if words == ("none",):
+            return "none"
+        if unknown := set(words) - {"png", "pdf", "svg"}:
+            raise ValueError(f"there is no report as {sorted(unknown)[0]!r}; choose among png, pdf and svg, or none")
+        if not words:
+            raise ValueError("name at least one of png, pdf and svg, or none")
+        return ",".join(words)
 
     @property
     def report_formats(self) -> tuple[str, ...]:
         """The endings of the reports to write."""
-        return _words(self.report)
+        return () if self.report == "none" else _words(self.report)
 
 
 def _words(text: str) -> tuple[str, ...]:
