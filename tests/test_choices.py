@@ -122,6 +122,11 @@ def test_every_kind_is_listed_and_the_documents_have_its_table(plural, capsys):
     assert table in documents.read_text(encoding="utf-8"), f"plugstream {plural} --markdown belongs into {documents}"
 
 
+def test_what_is_declared_of_denoisers_is_in_their_document(capsys):
+    assert main(["denoisers", "--facts", "--markdown"]) == 0
+    assert capsys.readouterr().out in (Path(__file__).parents[1] / "docs" / "denoisers.md").read_text(encoding="utf-8")
+
+
 def test_momentum_and_gradient_are_chosen_by_name_and_by_file(scan, tmp_path):
     own = tmp_path / "own.py"
     own.write_text(

@@ -22,7 +22,8 @@ _SIGMA = {
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What the command has besides settings."""
     parser.add_argument("--json", action="store_true", help="all that is known of each, as JSON")
-    parser.add_argument("--markdown", action="store_true", help="names and options as a table for documents")
+    parser.add_argument("--facts", action="store_true", help="what is declared of each, in place of its options")
+    parser.add_argument("--markdown", action="store_true", help="as a table for documents, whatever is installed")
 
 
 def run(parsed: argparse.Namespace) -> int:
@@ -31,8 +32,14 @@ def run(parsed: argparse.Namespace) -> int:
 
     kind = next(kind for kind in KINDS.values() if kind.plural == parsed.command)
     found = [_described(entry) for entry in entries(kind.name).values()]
-    text = _markdown(found) if parsed.markdown else _text(kind.name, found)
-    print(json.dumps(found, indent=1) if parsed.json else text)
+    if parsed.json:
+        print(json.dumps(found, indent=1))
+    elif parsed.markdown:
+        columns = (_DENOISER_FACTS if kind.name == "denoiser" else _FACTS) if parsed.facts else _DOCUMENTED
+        print(_markdown(columns, found))
+    else:
+        columns = {"denoiser": _DENOISER, "monitor": _MONITOR}.get(kind.name, _COLUMNS)
+        print(_text(kind.name, _FACTS if parsed.facts else columns, found))
     return 0
 
 
@@ -51,6 +58,13 @@ def _described(entry: Entry) -> dict[str, Any]:
     missing = None if entry.missing is None else f"{entry.missing} is not installed"
     about: dict[str, Any] = {"name": entry.name, "help": entry.help, "missing": missing, "options": options}
     about |= {"needs": list(entry.needs), "origin": entry.origin}
+    about["facts"] = {
+        key: list(value) if isinstance(value, tuple) else value
+        for key, value in entry.facts.items()
+        if isinstance(value, str | int | float | tuple)
+    }
+    if entry.kind == "monitor" and not entry.is_pattern:
+        about["measures"] = _measures(entry)
     if entry.kind == "denoiser":
         from plugstream.denoisers.facts import describe
 
@@ -62,8 +76,15 @@ def _extra(info: Any) -> dict[str, Any]:
     return info.json_schema_extra if isinstance(info.json_schema_extra, dict) else {}
 
 
-def _text(kind: str, found: list[dict[str, Any]]) -> str:
-    columns = _DENOISER if kind == "denoiser" else _COLUMNS
+def _measures(entry: Entry) -> list[dict[str, Any]]:
+    """What a monitor says that it measures; nothing where it cannot be built for want of a truth."""
+    try:
+        return [quantity.content() for quantity in entry.build(entry.options(), None, None).measures]
+    except Exception:  # whatever the code of others does
+        return []
+
+
+def _text(kind: str, columns: dict[str, Any], found: list[dict[str, Any]]) -> str:
     table = _table([list(columns), *([str(cell(entry)) for cell in columns.values()] for entry in found)])
     missing = [f"  {e['name']}: {e['missing']}" for e in found if e["missing"] is not None]
     lines = [*table, *(["", "Not here:", *missing] if missing else [])]
@@ -76,13 +97,11 @@ def _text(kind: str, found: list[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-def _markdown(found: list[dict[str, Any]]) -> str:
-    """The table of a kind for docs/entries.md, which does not depend on what is installed."""
-    rows = ["| name | what it is | options |", "| --- | --- | --- |"]
-    for entry in found:
-        options = "; ".join(f"`{option['flag']}`: {option['about']}" for option in entry["options"].values())
-        rows.append(f"| `{entry['name']}` | {entry['help']} | {options} |")
-    return "\n".join(rows)
+def _markdown(columns: dict[str, Any], found: list[dict[str, Any]]) -> str:
+    """The table of a kind for documents, which does not depend on what is installed."""
+    rows = [list(columns), ["---"] * len(columns)]
+    rows += [[f"`{entry['name']}`", *(str(cell(entry)) for cell in list(columns.values())[1:])] for entry in found]
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
 def _here(entry: dict[str, Any]) -> str:
@@ -101,11 +120,56 @@ def _sigma(entry: dict[str, Any]) -> str:
     return _SIGMA[entry["sigma"]] + levels
 
 
+def _stated(entry: dict[str, Any]) -> str:
+    """The facts of an entry in words."""
+    return "; ".join(key if value is True else f"{key} {_plain(value)}" for key, value in entry["facts"].items())
+
+
+def _plain(value: Any) -> str:
+    return " ".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def _measured(entry: dict[str, Any]) -> str:
+    """What a monitor measures, in which unit and which way is better; one may stop by what has a star."""
+    ways = {True: "smaller is better", False: "larger is better", None: ""}
+    return "; ".join(
+        f"{quantity['name']}{'*' if quantity['stops'] else ''}"
+        + "".join(f", {text}" for text in (quantity["unit"], ways[quantity["smaller_is_better"]]) if text)
+        for quantity in entry.get("measures", [])
+    )
+
+
+_DOCUMENTED: dict[str, Any] = {
+    "name": lambda entry: entry["name"],
+    "what it is": lambda entry: entry["help"],
+    "options": lambda entry: "; ".join(f"`{o['flag']}`: {o['about']}" for o in entry["options"].values()),
+}
+_FACTS: dict[str, Any] = {
+    "name": lambda entry: entry["name"],
+    "what it is": lambda entry: entry["help"],
+    "declared": _stated,
+}
 _COLUMNS: dict[str, Any] = {
     "name": lambda entry: entry["name"],
     "here": _here,
     "options": _flags,
     "what it is": lambda entry: entry["help"],
+}
+_MONITOR: dict[str, Any] = {
+    "name": lambda entry: entry["name"],
+    "measures (* one may stop by it)": _measured,
+    "options": _flags,
+    "what it is": lambda entry: entry["help"],
+}
+_DENOISER_FACTS: dict[str, Any] = {
+    "name": lambda entry: entry["name"],
+    "object": lambda entry: entry["object"] and f"`{entry['object']}`",
+    "for": lambda entry: entry["prior"],
+    "sigma": _sigma,
+    "averaged, and why": lambda entry: ("" if entry["averaged"] is None else f"{entry['averaged']:g}: ") + entry["why"],
+    "CPU": lambda entry: entry["forms"]["cpu"],
+    "GPU": lambda entry: entry["forms"]["cuda"],
+    "licence": lambda entry: entry["licence"],
 }
 _DENOISER: dict[str, Any] = {
     "name": lambda entry: entry["name"],

@@ -29,6 +29,7 @@ class Facts:
             D = prox_{sigma^2 r}; "range", the spread of values that are averaged; or "unused".
         noise: sigma for noise of standard deviation s and values from 0 to 1, as a function of s.
         files: the weights that come with it, as a pattern in the folder of `denoisers`.
+        object: how it is made in Python.
         bounded: it keeps the bounds of the image itself, and is built with `low=` and `high=`.
     """
 
@@ -40,6 +41,7 @@ class Facts:
     sigma: Literal["noise", "weight", "range", "unused"] = "noise"
     noise: Callable[[float], float] = float
     files: str | None = None
+    object: str = ""
     bounded: bool = False
 
     @property
@@ -89,6 +91,7 @@ def describe(entry: Entry) -> dict[str, Any]:
         "forms": {"cpu": facts.cpu, "cuda": facts.cuda},
         "forms_here": facts.forms(),
         "licence": facts.licence,
+        "object": facts.object,
     }
 
 

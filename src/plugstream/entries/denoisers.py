@@ -111,21 +111,28 @@ _TV: dict[str, Any] = {
 }
 
 
-@register("denoiser", "tv", "piecewise constant images", noise=_total_variation(0.8), **_TV)
+@register("denoiser", "tv", "piecewise constant images", noise=_total_variation(0.8), object="TV()", **_TV)
 def build_tv(options: SolverOptions, *, low: float, high: float) -> Denoiser:
     from plugstream.denoisers.tv import TV
 
     return TV(isotropic=True, low=low, high=high, **options.accuracy)
 
 
-@register("denoiser", "tv-anisotropic", "piecewise constant, upright edges", noise=_total_variation(0.64), **_TV)
+@register(
+    "denoiser",
+    "tv-anisotropic",
+    "piecewise constant, upright edges",
+    noise=_total_variation(0.64),
+    object="TV(isotropic=False)",
+    **_TV,
+)
 def build_anisotropic_tv(options: SolverOptions, *, low: float, high: float) -> Denoiser:
     from plugstream.denoisers.tv import TV
 
     return TV(isotropic=False, low=low, high=high, **options.accuracy)
 
 
-@register("denoiser", "bm3d", "self-similar images", options=BM3DOptions, **_FAST)
+@register("denoiser", "bm3d", "self-similar images", options=BM3DOptions, object="BM3D()", **_FAST)
 def build_bm3d(options: BM3DOptions) -> Denoiser:
     from plugstream.denoisers.bm3d import BM3D
 
@@ -137,6 +144,7 @@ def build_bm3d(options: BM3DOptions) -> Denoiser:
     "nlm",
     "self-similar images",
     options=NLMOptions,
+    object="NLM(guide)",
     why="with a fixed guide 1/2: a symmetric, doubly stochastic, positive semidefinite matrix; without, not known",
     **_FAST,
 )
@@ -148,7 +156,13 @@ def build_nlm(options: NLMOptions) -> Denoiser:
 
 
 @register(
-    "denoiser", "tnrd", "photographs, trained", options=TrainedOptions, files="tnrd/weights/*.safetensors", **_FAST
+    "denoiser",
+    "tnrd",
+    "photographs, trained",
+    options=TrainedOptions,
+    files="tnrd/weights/*.safetensors",
+    object="TNRD()",
+    **_FAST,
 )
 def build_tnrd(options: TrainedOptions) -> Denoiser:
     from plugstream.denoisers.tnrd import TNRD
@@ -163,6 +177,7 @@ def build_tnrd(options: TrainedOptions) -> Denoiser:
     "photographs, trained, convex",
     options=RidgeOptions,
     averaged=0.5,
+    object="ConvexRidge()",
     why="the prox of a convex sum of ridge functions, by construction, up to tol",
     files="weights/ridge.safetensors",
     **_OURS,
@@ -176,21 +191,23 @@ def build_ridge(options: RidgeOptions) -> Denoiser:
 _PROX: dict[str, Any] = {**_OURS, "averaged": 0.5, "why": "a prox in closed form"}
 
 
-@register("denoiser", "soft", "sparse images", sigma="weight", noise=math.sqrt, **_PROX)
+@register("denoiser", "soft", "sparse images", sigma="weight", noise=math.sqrt, object="SoftThreshold()", **_PROX)
 def build_soft(options: Options) -> Denoiser:
     from plugstream.denoisers.simple import SoftThreshold
 
     return SoftThreshold()
 
 
-@register("denoiser", "box", "known bounds", sigma="unused", bounded=True, **_PROX)
+@register("denoiser", "box", "known bounds", sigma="unused", bounded=True, object="Box()", **_PROX)
 def build_box(options: Options, *, low: float, high: float) -> Denoiser:
     from plugstream.denoisers.simple import Box
 
     return Box(low, high)
 
 
-@register("denoiser", "identity", "none", averaged=0.0, why="it is the identity", sigma="unused", **_OURS)
+@register(
+    "denoiser", "identity", "none", averaged=0.0, why="it is the identity", sigma="unused", object="Identity()", **_OURS
+)
 def build_identity(options: Options) -> Denoiser:
     from plugstream.denoisers.simple import Identity
 
@@ -202,6 +219,7 @@ def build_identity(options: Options) -> Denoiser:
     "pypi-bm3d",
     "self-similar images",
     needs=("bm3d",),
+    object="from_bm3d()",
     licence="closed, not for commercial use",
     cpu="closed binary",
     cuda="closed binary, by the CPU",
@@ -220,6 +238,7 @@ def _declare_skimage(
         f"skimage-{name}",
         text,
         needs=(needs,),
+        object=f'from_skimage("{name}")',
         licence="BSD-3-Clause",
         cpu="NumPy",
         cuda="NumPy, by the CPU",
@@ -243,6 +262,7 @@ _declare_skimage("bilateral", "smooth with edges", sigma="range", noise=lambda n
     "deepinv's",
     options=DeepinvOptions,
     needs=("deepinv",),
+    object="from_deepinv(...)",
     licence="BSD-3-Clause; its weights as they say",
 )
 def build_deepinv(options: DeepinvOptions, *, name: str) -> Denoiser:
@@ -252,7 +272,16 @@ def build_deepinv(options: DeepinvOptions, *, name: str) -> Denoiser:
     return deepinv_by_name(network, options.weights, channels=options.channels, unpickle=options.unpickle)
 
 
-@register("denoiser", "FILE.py:NAME", "yours", options=FileOptions, licence="yours", cpu="yours", cuda="yours")
+@register(
+    "denoiser",
+    "FILE.py:NAME",
+    "yours",
+    options=FileOptions,
+    licence="yours",
+    cpu="yours",
+    cuda="yours",
+    object="from_file(...)",
+)
 def build_from_file(options: FileOptions, *, name: str) -> Denoiser:
     from plugstream.denoisers.adapters import from_file
 
