@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import sys
+import traceback
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,6 +28,7 @@ __all__ = [
     "forget",
     "is_allowed",
     "load_from_file",
+    "own_line",
     "run_declarations",
     "run_file",
 ]
@@ -42,6 +44,7 @@ class OwnFile:
     error: InputError | None = None
 
 
+_PREFIX = "plugstream_user_"
 _files: dict[Path, OwnFile] = {}
 _allowed: set[Path] = set()
 _running: ContextVar[OwnFile | None] = ContextVar("running", default=None)
@@ -124,8 +127,17 @@ def run_file(file: Path) -> OwnFile:
     return own
 
 
+def own_line(error: BaseException) -> str | None:
+    """The file and line of a person's own code that an exception passed through last; None where it did not."""
+    last = None
+    for frame, line in traceback.walk_tb(error.__traceback__):
+        if str(frame.f_globals.get("__name__", "")).startswith(_PREFIX):
+            last = f"{frame.f_code.co_filename}:{line}"
+    return last
+
+
 def _run(file: Path, place: Path, digest: str) -> OwnFile:
-    name = f"plugstream_user_{place.stem}_{hashlib.sha256(str(place).encode(errors='replace')).hexdigest()[:8]}"
+    name = f"{_PREFIX}{place.stem}_{hashlib.sha256(str(place).encode(errors='replace')).hexdigest()[:8]}"
     spec = importlib.util.spec_from_file_location(name, place)
     if spec is None or spec.loader is None:
         raise InputError(f"{file} is not a Python file")

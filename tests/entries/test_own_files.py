@@ -182,3 +182,11 @@ def test_a_file_declares_nothing_for_others(own):
     assert find("sampler", f"{own}:every").help == "one of so many views"
     forget()
     assert find("sampler", f"{own}:every").name == "FILE.py:NAME"  # without consent nobody looks into it
+
+
+def test_what_fails_in_it_later_is_told_with_its_line(scan, tmp_path, own, capsys):
+    own.write_text(OWN.replace("return Batch(available[", "return Batch(available.nothing["))
+    line = next(n for n, text in enumerate(own.read_text().splitlines(), 1) if "nothing" in text)
+    assert main(["reconstruct", str(scan), "--out", str(tmp_path / "run"), *RUN, "--sampler", f"{own}:every"]) == 2
+    told = capsys.readouterr().err.strip().splitlines()[-1]
+    assert f"no attribute 'nothing' at {own}:{line}, which is code of your own" in told

@@ -1,0 +1,45 @@
+"""The examples of docs/extending.md work as they stand: each file is written, and each command below it is run."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from plugstream.cli import main
+
+TEXT = (Path(__file__).parents[2] / "docs" / "extending.md").read_text(encoding="utf-8")
+FILES = re.findall(r"```python\n# (\w+\.py): .*?\n(.*?)```\n\n    plugstream (.*?)\n", TEXT, flags=re.DOTALL)
+
+
+@pytest.mark.parametrize(("name", "code", "command"), FILES, ids=[name for name, _, _ in FILES])
+def test_an_example_runs_as_it_stands(scan, tmp_path, monkeypatch, name, code, command):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / name).write_text(code)
+    np.save("noisy.npy", np.random.default_rng(0).random((24, 24)))
+    words = [word.replace("scan.zarr", str(scan)).replace(".png", ".npy") for word in shlex.split(command)]
+    extra = ["--iterations", "4", "--threads", "1", "--out", "run"] if words[0] == "reconstruct" else []
+    assert main([*words, *extra]) == 0
+    kind, option = re.search(rf"--(\w+) {re.escape(name)}:\w+ --([\w-]+) ", command).groups()
+    if words[0] == "reconstruct":
+        settings = Path("run/settings.toml").read_text()
+        assert f"{option.replace('-', '_')} = {float(words[-1]):g}" in settings.replace(".0\n", "\n")
+        assert main(["resume", "run", "--iterations", "6", "--trust"]) == 0
+        assert np.isfinite(np.load("run/result.npy")).all()
+    with pytest.raises(SystemExit, match="0"):
+        main([*words[:1], f"--{kind}", words[words.index(f"--{kind}") + 1], "--help"])
+
+
+def test_there_is_an_example_of_each():
+    assert [name for name, _, _ in FILES] == ["median.py", "sweep.py", "relaxed.py", "roughness.py", "capped.py"]
+
+
+def test_the_first_command_works_too(scan, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "median.py").write_text(FILES[0][1])
+    command = re.search(r"    plugstream (reconstruct .* --denoiser median.py:median.*)\n", TEXT)[1]
+    words = [word.replace("scan.zarr", str(scan)) for word in shlex.split(command)]
+    assert main([*words, "--iterations", "3", "--threads", "1", "--out", "run"]) == 0
