@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -11,6 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from plugstream.image_space import ImageSpace
+from plugstream.planes import Plane, cut_planes, split_parts
 from plugstream.quantities import Quantity, sort_quantities
 
 if TYPE_CHECKING:
@@ -25,16 +25,22 @@ __all__ = [
     "Curve",
     "Panel",
     "Shades",
+    "arrange_panels",
     "draw_curves",
     "draw_images",
+    "draw_rows",
     "figure_size",
     "label_of",
     "plot_result",
+    "with_error",
 ]
 
 INK, BLUE, ORANGE = "#222222", "#1f5fa8", "#c2571a"
-_PANEL = 3.1  # inches of an image's longer side
+_PANEL = 3.1  # inches of an image's longer side, and of many rows of them
+_SMALL_PANEL = 2.2
 _MOST_IMAGES = 6
+_FAINT = 0.05  # part of the largest magnitude below which a phase says nothing
+_NOTHING = "#808080"
 
 
 @dataclass(frozen=True)
@@ -56,11 +62,16 @@ class Shades:
 
 @dataclass(frozen=True)
 class Panel:
-    """An image (H, W) to draw, with what stands above it."""
+    """An image (H, W) to draw, with what stands above it, and its space where that is not the figure's."""
 
     title: str
     image: NDArray[Any]
     shades: Shades
+    space: ImageSpace | None = None
+
+
+Rows = Sequence[Sequence[Panel]]
+"""Panels as they stand in a figure."""
 
 
 @dataclass(frozen=True)
@@ -72,47 +83,148 @@ class Curve:
     values: ArrayLike
 
 
-def figure_size(panels: Sequence[Panel]) -> tuple[float, float]:
-    """Inches that the panels take side by side, with their axes and colour bars."""
-    h, w = panels[0].image.shape
-    bars = sum(_ends(panels, number) for number in range(len(panels)))
-    width, height = _PANEL * w / max(h, w), _PANEL * h / max(h, w)
-    return len(panels) * max(width, 1.0) + 0.85 * bars + 0.8, max(height, 1.0) + 0.75
-
-
 def label_of(space: ImageSpace) -> str:
     """What a colour bar says: the quantity, with its unit if it has one."""
     return f"{space.quantity} ({space.value_unit})" if space.value_unit else space.quantity
 
 
+def arrange_panels(
+    images: Sequence[tuple[str, NDArray[Any]]], space: ImageSpace, scale_by: NDArray[Any] | None = None
+) -> list[list[Panel]]:
+    """Rows of panels that show images of one space, with their names: all on one scale of colours.
+
+    Images of two axes stand side by side. Volumes are rows of slices, and channels stand side by side (`cut_planes`).
+    Complex images are drawn as magnitude and below it phase, or beside it where there is one image alone; the phase is
+    grey where the magnitude is next to nothing.
+
+    Arguments: scale_by, the image whose values the colours span, all of them if not given.
+    """
+    label, of = label_of(space), [image for _, image in images] if scale_by is None else [scale_by]
+    waves = any(np.iscomplexobj(image) for _, image in images)
+    spanned = np.concatenate([np.abs(image).ravel() if waves else image.ravel() for image in of])
+    shades = Shades.of(spanned, f"|{label}|" if waves else label)
+    blocks = [[_row(name, row, shades, waves) for row in cut_planes(image, space)] for name, image in images]
+    if len(blocks[0][0][0]) > 1:  # rows of slices or channels, one block below the other
+        return [row for block in blocks for rows in block for row in rows]
+    columns = [[row[0] for row in block[0]] for block in blocks]
+    return columns if len(columns) == 1 else [list(row) for row in zip(*columns, strict=True)]
+
+
+def _row(name: str, planes: Sequence[Plane], shades: Shades, waves: bool) -> list[list[Panel]]:
+    """A row of panels, of complex planes two: magnitudes and phases. The first panel of each has the image's name."""
+    rows: list[list[Panel]] = []
+    for number, plane in enumerate(planes):
+        parts = split_parts(plane.values.astype(np.complex128) if waves else plane.values)
+        for place, (part, values, span) in enumerate(parts):
+            words = (name if number == 0 else "", part if number == 0 else "", plane.title)
+            colours = shades
+            if span is not None:
+                values = np.where(np.abs(plane.values) < _FAINT * shades.high, np.nan, values)
+                colours = Shades(*span, "phase (rad)", "twilight")
+            if number == 0:
+                rows.append([])
+            rows[place].append(Panel(", ".join(word for word in words if word), values, colours, plane.space))
+    return rows
+
+
+def with_error(rows: Rows, error: NDArray[Any], space: ImageSpace) -> list[list[Panel]]:
+    """Rows of `arrange_panels` with those of an error, on a scale of its own: beside images, below rows of slices.
+
+    Of complex images it is the magnitude of the difference.
+    """
+    waves = np.iscomplexobj(error)
+    values = np.abs(error) if waves else error
+    finite = np.abs(values[np.isfinite(values)])
+    most = float(finite.max()) if finite.size and finite.max() > 0 else 1.0
+    shades = Shades(0.0, most, "|error|") if waves else Shades(-most, most, "error", "RdBu_r")
+    own = [_row("result - truth", planes, shades, False)[0] for planes in cut_planes(values, space)]
+    if len(own[0]) > 1:
+        return [*map(list, rows), *own]
+    return [[*row, *(own[0] if place == 0 else [])] for place, row in enumerate(rows)]
+
+
+def figure_size(rows: Rows) -> tuple[float, float]:
+    """Inches that rows of panels take, with their axes and colour bars."""
+    widths, heights = _measures(rows)
+    bars = max(sum(_ends(row, number) for number in range(len(row))) for row in rows)
+    labels = 0.8 * (1 if _alike(rows) else len(widths))
+    return sum(widths) + 0.85 * bars + labels, sum(heights) + 0.75 * len(rows)
+
+
+def _measures(rows: Rows) -> tuple[list[float], list[float]]:
+    """Inches of columns and rows: all panels have one scale, and the longest side of any is given."""
+    sizes = [[panel.image.shape if panel.space is None else panel.space.extent_size() for panel in row] for row in rows]
+    longest = max(max(size) for row in sizes for size in row)
+    scale = (_PANEL if len(rows) <= 2 else _SMALL_PANEL) / longest
+    columns = range(max(len(row) for row in sizes))
+    widths = [max(scale * row[n][1] for row in sizes if n < len(row)) for n in columns]
+    heights = [max(scale * size[0] for size in row) for row in sizes]
+    return [max(1.0, width) for width in widths], [max(1.0, height) for height in heights]
+
+
+def _alike(rows: Rows) -> bool:
+    """Whether all panels have the same axes, which then need to be named once."""
+    return all(panel.space == rows[0][0].space for row in rows for panel in row)
+
+
 def draw_images(figure: Any, panels: Sequence[Panel], space: ImageSpace) -> None:
     """Draw images side by side with axes in the space's unit, y as it says, and a bar for each scale of colours."""
-    unit = space.scale()[0]
-    row = np.atleast_1d(figure.subplots(1, len(panels), sharey=True)).tolist()
-    for number, (axes, panel) in enumerate(zip(row, panels, strict=True)):
-        shades = panel.shades
-        drawn = axes.imshow(
-            panel.image,
-            origin="lower" if space.upwards else "upper",
-            extent=space.extent(),
-            vmin=shades.low,
-            vmax=shades.high,
-            cmap=shades.colours,
-            interpolation="nearest",
-        )
-        axes.set_title(panel.title, fontsize=10, color=INK)
-        axes.set_xlabel("column" if space.spacing is None else f"{space.axes[-1]} ({unit})", fontsize=9)
-        if number == 0:
-            axes.set_ylabel("row" if space.spacing is None else f"{space.axes[-2]} ({unit})", fontsize=9)
-        axes.tick_params(labelsize=8, color="#666666", labelleft=number == 0)
-        axes.locator_params(nbins=5)
-        for spine in axes.spines.values():
-            spine.set_color("#999999")
-        if _ends(panels, number):
-            bar = figure.colorbar(drawn, cax=axes.inset_axes((1.05, 0.0, 0.05, 1.0)), extend=_beyond(panels, shades))
-            bar.ax.tick_params(labelsize=8, color="#666666")
-            bar.outline.set_edgecolor("#999999")
-            bar.set_label(shades.label, fontsize=9)
+    draw_rows(figure, [panels], space)
+
+
+def draw_rows(figure: Any, rows: Rows, space: ImageSpace) -> None:
+    """Draw rows of images, each panel with the axes of its own space, or this one if it has none."""
+    widths, heights = _measures(rows)
+    alike = _alike(rows)
+    grid = figure.subplots(
+        len(rows), len(widths), squeeze=False, sharey=alike, width_ratios=widths, height_ratios=heights
+    )
+    for place, row in enumerate(rows):
+        for axes in grid[place][len(row) :]:
+            axes.set_visible(False)
+        for number, (axes, panel) in enumerate(zip(grid[place], row, strict=False)):
+            drawn = _draw_panel(axes, panel, panel.space or space, photograph=len(space.spatial) == 2)
+            if not alike:  # the first one's is long
+                axes.title.set(x=0.0, horizontalalignment="left")
+            if alike and number > 0:
+                axes.set_ylabel("")
+                axes.tick_params(labelleft=False)
+            if alike and place + 1 < len(rows) and number < len(rows[place + 1]):
+                axes.set_xlabel("")
+                axes.tick_params(labelbottom=False)
+            if _ends(row, number):
+                cax = axes.inset_axes((1.05, 0.0, 0.05, 1.0))
+                bar = figure.colorbar(drawn, cax=cax, extend=_beyond(row, panel.shades))
+                bar.ax.tick_params(labelsize=8, color="#666666")
+                bar.outline.set_edgecolor("#999999")
+                bar.set_label(panel.shades.label, fontsize=9)
+
+
+def _draw_panel(axes: Any, panel: Panel, space: ImageSpace, *, photograph: bool) -> Any:
+    """Draw one panel; without a spacing the axes of a photograph are its rows and columns, others have their names."""
+    from matplotlib import colormaps
+
+    unit, shades = space.scale()[0], panel.shades
+    drawn = axes.imshow(
+        panel.image,
+        origin="lower" if space.upwards else "upper",
+        extent=space.extent(),
+        vmin=shades.low,
+        vmax=shades.high,
+        cmap=colormaps[shades.colours].with_extremes(bad=_NOTHING),
+        interpolation="nearest",
+    )
+    names = [f"{name} ({unit})" for name in space.axes[-2:]]
+    if space.spacing is None:
+        names = ["row", "column"] if photograph else list(space.axes[-2:])
+    axes.set_title(panel.title, fontsize=10, color=INK)
+    axes.set_ylabel(names[0], fontsize=9)
+    axes.set_xlabel(names[1], fontsize=9)
+    axes.tick_params(labelsize=8, color="#666666")
+    axes.locator_params(nbins=5)
+    for spine in axes.spines.values():
+        spine.set_color("#999999")
+    return drawn
 
 
 def draw_curves(figure: Any, curves: Sequence[Curve]) -> list[Any]:
@@ -132,47 +244,37 @@ def draw_curves(figure: Any, curves: Sequence[Curve]) -> list[Any]:
 
 
 def plot_result(result: Result[Any], space: ImageSpace, truth: NDArray[Any] | None = None) -> Figure:
-    """The image of a result beside the truth, if it is known, above what was measured; a complex one as size and phase.
+    """The image of a result beside the truth, if it is known, above what was measured; see `arrange_panels`.
 
-    Of several images the first six are drawn. Arguments: result; space, where its pixels lie; truth (H, W).
+    Of several images the first six are drawn. Arguments: result; space, where its pixels lie; truth (*space.shape).
     """
     from matplotlib.figure import Figure
 
-    image = result.image.detach().cpu().numpy()
+    image = result.image.detach().cpu().resolve_conj().numpy()
     space.check_shape(image.shape)
     if truth is not None:
         space.check_shape(truth.shape)
-    panels = _panels(image, truth, label_of(space))
+    several = image.reshape(-1, *space.shape)[:_MOST_IMAGES]
+    names = ["result"] if len(several) == 1 else [f"image {number}" for number in range(len(several))]
+    images = list(zip(names, several, strict=True))
+    if truth is not None and truth.ndim == space.ndim:
+        images.insert(0, ("truth", truth))
+    rows = arrange_panels(images, space, truth)
     history = {name: series for name, series in result.history.items() if len(series.step) > 1}
     quantities = sort_quantities((series.quantity for series in history.values()), history, stop_first=True)[:2]
     curves = [Curve(q, history[q.name].step.tolist(), history[q.name].value) for q in quantities]
-    width, height = figure_size(panels)
+    width, height = figure_size(rows)
     figure = Figure(
         figsize=(max(width, 3.2 * len(curves), 4.4), height + 0.4 + 2.4 * bool(curves)), layout="constrained"
     )
     figure.suptitle(f"{result.state.k} steps in {result.time:.1f} s: {result.reason.value}", fontsize=10, color=INK)
     if not curves:
-        draw_images(figure, panels, space)
+        draw_rows(figure, rows, space)
         return figure
     above, below = np.asarray(figure.subfigures(2, 1, height_ratios=[height, 2.4])).tolist()
-    draw_images(above, panels, space)
+    draw_rows(above, rows, space)
     draw_curves(below, curves)
     return figure
-
-
-def _panels(image: NDArray[Any], truth: NDArray[Any] | None, quantity: str) -> list[Panel]:
-    images = image.reshape(-1, *image.shape[-2:])[:_MOST_IMAGES]
-    names = ["result"] if len(images) == 1 else [f"image {number}" for number in range(len(images))]
-    shown = list(zip(names, images, strict=True))
-    if truth is not None and truth.ndim == 2:
-        shown.insert(0, ("truth", truth))
-    if np.iscomplexobj(image):
-        shades = Shades.of(np.abs(images), f"|{quantity}|")
-        phase = Shades(-math.pi, math.pi, "phase (rad)", "twilight")
-        sizes = [Panel(f"{name}, magnitude", np.abs(pixels), shades) for name, pixels in shown]
-        return sizes + [Panel(f"{name}, phase", np.angle(pixels), phase) for name, pixels in shown]
-    shades = Shades.of(images if truth is None else truth, quantity)
-    return [Panel(name, pixels, shades) for name, pixels in shown]
 
 
 def _ends(panels: Sequence[Panel], number: int) -> bool:

@@ -73,15 +73,48 @@ class ImageSpace:
         return replace(scan.instrument.image, upwards=_y_axis(scan.provenance) != "down")
 
     def check_shape(self, shape: tuple[int, ...]) -> None:
-        """Refuse an image to be drawn whose last two axes are not those of the space."""
-        if tuple(shape[-2:]) != tuple(self.shape[-2:]):
+        """Refuse an image whose last axes are not those of the space."""
+        if tuple(shape[-self.ndim :]) != tuple(self.shape):
             raise InputError(f"the image is {tuple(shape)}, but its space is of {self.shape}; they must be alike")
+
+    def section(self, axis: int) -> ImageSpace:
+        """The space of a volume's slices across one of its three spatial axes, without channels."""
+
+        def rest(values: tuple[Any, ...]) -> tuple[Any, ...]:
+            return tuple(value for n, value in enumerate(values) if n != axis)
+
+        return replace(
+            self,
+            shape=rest(self.spatial),
+            channels=False,
+            axes=rest(self.axes),
+            spacing=None if self.spacing is None else rest(self.spacing),
+            origin=None if self.origin is None else rest(self.origin),
+        )
+
+    def position(self, axis: int, index: int) -> str:
+        """Where an index of a spatial axis lies, in words: "z = 1.5 mm", or "z = 12" if that is not known."""
+        if self.spacing is None or self.origin is None:
+            return f"{self.axes[axis]} = {index}"
+        unit, size = self.scale()
+        return f"{self.axes[axis]} = {(self.origin[axis] + index * self.spacing[axis]) / size:.3g} {unit}"
+
+    def extent_size(self) -> tuple[float, float]:
+        """Height and width of the last two axes in `unit`, or in pixels if their spacing is not known."""
+        left, right, low, high = self._edges()
+        return high - low, right - left
 
     def pixel(self) -> tuple[float, float] | None:
         """Height and width of a pixel of the last two axes in metres, None where that is not known."""
         if self.spacing is None or self.unit not in _UNITS:
             return None
         return self.spacing[-2] * _UNITS[self.unit], self.spacing[-1] * _UNITS[self.unit]
+
+    def depth(self) -> float | None:
+        """The distance of a volume's slices along its first axis in metres, None where that is not known."""
+        if len(self.spatial) != 3 or self.spacing is None or self.unit not in _UNITS:
+            return None
+        return self.spacing[0] * _UNITS[self.unit]
 
     def scale(self) -> tuple[str, float]:
         """The unit to draw the last two axes in and its size in `unit`.

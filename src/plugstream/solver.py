@@ -123,7 +123,8 @@ class Result(Generic[S]):
     quantity that compares with the truth, otherwise by the first of which a monitor says what is better, such as the
     distance to a fixed point; `image_step` tells which. `state` is the last good state, and
     `solve(algorithm, state=result.state, ...)` goes on from it as if there had been no stop. `verdict` says whether the
-    image can be trusted, and `plot()` draws it.
+    image can be trusted, and `plot()` draws it. The last `image_axes` axes are one image, the first of them that of its
+    channels if it has `channels`.
     """
 
     image: Tensor
@@ -134,6 +135,8 @@ class Result(Generic[S]):
     time: float
     wall: float
     verdict: Verdict
+    image_axes: int = 2
+    channels: bool = False
 
     def __repr__(self) -> str:
         shape = " x ".join(map(str, self.image.shape))
@@ -154,7 +157,8 @@ class Result(Generic[S]):
         Returns a matplotlib figure: `result.plot(scan).savefig("result.pdf")`; any format of matplotlib will do.
 
         Arguments: scan, which says where the pixels lie, which way y points and, if it was simulated, the truth;
-        instead of it space, and truth (H, W). Without either the axes count pixels, with the first row on top.
+        instead of it space, and truth, of the image's shape. Without either the axes count pixels, with the first row
+        on top. Volumes are drawn as three slices, complex images as magnitude and phase.
         """
         from plugstream.drawing import plot_result
         from plugstream.image_space import ImageSpace as Space
@@ -163,8 +167,10 @@ class Result(Generic[S]):
             space = Space.of(scan) if space is None else space
             truth = scan.truth if truth is None else truth
         known = None if truth is None else as_tensor("the truth", truth).detach().cpu().numpy()
-        plain = Space(tuple(self.image.shape[-2:]), upwards=False)
-        return plot_result(self, plain if space is None else space, known)
+        if space is None:
+            shape = tuple(self.image.shape[-max(2, self.image_axes) :])
+            space = Space(shape, self.image.is_complex(), self.channels, upwards=False)
+        return plot_result(self, space, known)
 
     def _repr_png_(self) -> bytes:
         """What a notebook shows."""
@@ -415,8 +421,11 @@ class _Run(Generic[S]):
             )
             for name, rows in self._rows.items()
         }
+        fidelity = self.algorithm.fidelity
+        axes, channels = len(fidelity.image_shape), bool(getattr(fidelity, "channels", False))
+        verdict = self._verdict(reason, history)
         return Result(
-            chosen.image, chosen.k, self.state, reason, history, self.time, self.wall, self._verdict(reason, history)
+            chosen.image, chosen.k, self.state, reason, history, self.time, self.wall, verdict, axes, channels
         )
 
     def _verdict(self, reason: Stop, history: dict[str, Series]) -> Verdict:

@@ -15,10 +15,12 @@ from plugstream.arrays import Array, as_tensor
 from plugstream.errors import InputError, StorageError
 from plugstream.files import write_whole
 from plugstream.image_space import ImageSpace
+from plugstream.planes import Plane, cut_planes, split_parts
 from plugstream.runs.tags import png_tags, points_up, tiff_tags
 
 __all__ = ["check_writable", "load_picture", "picture_y_axis", "read_picture", "save_image", "write_picture"]
 
+_MOST_CHANNELS = 8
 _SAMPLES = ("astronaut", "brick", "camera", "cell", "coins", "grass", "gravel", "moon", "page")
 
 
@@ -63,7 +65,7 @@ def picture_y_axis(source: str | Path) -> Literal["up", "down"]:
 
 
 def save_image(image: Array, stem: str | Path, space: ImageSpace | None = None) -> tuple[float, float]:
-    """Write an image (H, W) as stem.npy and stem.tif (float32) and stem.png (8 bits), and return the PNG's range.
+    """Write an image as stem.npy and stem.tif (float32) and stem.png (8 bits), and return the PNG's range.
 
     The PNG maps the image's least value (or 0, if none is negative) to black and its largest to white. With a `space`,
     such as `ImageSpace.of(scan)`, TIFF and PNG say how large a pixel is and where the origin is
@@ -72,32 +74,40 @@ def save_image(image: Array, stem: str | Path, space: ImageSpace | None = None) 
 
     A complex image is stem.npy in complex64, which is all of it, and two pictures each as TIFF and PNG:
     stem-magnitude and stem-phase, the latter in radians with -pi black and pi white. The range is the magnitude's.
+
+    A volume, of a space with three axes, is a stack in the TIFF, and the PNG is its middle slice across the first axis.
+    Channels are a stack too, and their PNGs are stem-channel-0 and so on, up to eight of them.
+
+    Arguments: image (*space.shape), (H, W) without a space; stem, path and name without an ending; space.
     """
     stem, image = Path(stem), as_tensor("the image", image)
-    if image.ndim != 2:
-        raise InputError(f"an image to save must be (H, W), not {tuple(image.shape)}; save them one by one")
+    wanted = "(H, W)" if space is None else str(space.shape)
+    if image.ndim != (2 if space is None else space.ndim):
+        raise InputError(f"an image to save must be {wanted}, not {tuple(image.shape)}; save them one by one")
     space = ImageSpace(tuple(image.shape), upwards=False) if space is None else space
     values = image.detach().cpu().resolve_conj().numpy()
     values = values.astype(np.complex64 if np.iscomplexobj(values) else np.float32)
     space.check_shape(tuple(image.shape))
     order = -1 if space.upwards else 1
     files = {".npy": _encode(".npy", values)}
-    for name, pixels, (low, high) in _pictures(values):
-        shares = np.clip((pixels - low) / max(high - low, 1e-30), 0, 1)
-        grey = np.rint(255 * np.nan_to_num(shares)).astype(np.uint8)
-        files[f"{name}.tif"] = _encode(".tif", pixels[::order], tiff_tags(space))
-        files[f"{name}.png"] = _encode(".png", grey[::order], png_tags(space, (low, high)))
+    for part, pixels, span in split_parts(values):
+        name, (low, high) = f"-{part}" if part else "", span or _range(pixels)
+        stack = np.moveaxis(pixels, 0, 1) if pixels.ndim == 4 else pixels  # TIFF has channels within slices
+        files[f"{name}.tif"] = _encode(".tif", stack[..., ::order, :].astype(np.float32), tiff_tags(space))
+        for number, row in enumerate(_planes(pixels, space)):
+            shares = np.clip((row.values - low) / max(high - low, 1e-30), 0, 1)
+            grey = np.rint(255 * np.nan_to_num(shares)).astype(np.uint8)
+            which = f"-channel-{number}" if space.channels else ""
+            files[f"{name}{which}.png"] = _encode(".png", grey[::order], png_tags(row.space, (low, high)))
     for end, content in files.items():
         write_whole(stem.with_name(stem.name + end), [content])
     return _range(np.abs(values) if np.iscomplexobj(values) else values)
 
 
-def _pictures(values: NDArray[Any]) -> list[tuple[str, NDArray[np.float32], tuple[float, float]]]:
-    """What is shown of an image: the end of its name, real pixels, and the values that are black and white."""
-    if not np.iscomplexobj(values):
-        return [("", values, _range(values))]
-    magnitude, phase = np.abs(values), np.angle(values)
-    return [("-magnitude", magnitude, _range(magnitude)), ("-phase", phase, (-np.pi, np.pi))]
+def _planes(pixels: NDArray[Any], space: ImageSpace) -> list[Plane]:
+    """What PNGs show, one each: the image, or the middle slice of a volume, of each channel if it has them."""
+    rows = cut_planes(pixels, space, _MOST_CHANNELS)
+    return [row[0] for row in rows] if len(space.spatial) == 3 else rows[0]
 
 
 def _range(pixels: NDArray[np.float32]) -> tuple[float, float]:

@@ -11,7 +11,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from plugstream.drawing import BLUE, INK, ORANGE, Curve, Panel, Shades, draw_curves, draw_images, figure_size, label_of
+from plugstream.drawing import (
+    BLUE,
+    INK,
+    ORANGE,
+    Curve,
+    arrange_panels,
+    draw_curves,
+    draw_rows,
+    figure_size,
+    with_error,
+)
 from plugstream.files import write_whole
 from plugstream.image_space import ImageSpace
 from plugstream.quantities import Quantity, sort_quantities
@@ -37,10 +47,11 @@ def draw_report(
     arrivals: Sequence[tuple[int, int]] = (),
     formats: Sequence[str] = ("png",),
 ) -> None:
-    """Draw the images side by side on one grey scale, labelled with their SNR, above the convergence curves.
+    """Draw the images on one grey scale, labelled with their SNR, above the convergence curves.
 
     Axes are in the unit of the space, and y points as it says. The report is written as `path` with each of the
-    formats for its ending: png, pdf, svg. Of complex images the magnitude is drawn, and the SNR is of the complex ones.
+    formats for its ending: png, pdf, svg. Volumes are drawn as three slices, complex images as magnitude and phase
+    (`arrange_panels`); where the truth is known the error is drawn too, on a scale of its own.
     Where the theory was watched, what was measured is drawn beside the bound of Proposition 5. Where views came while
     the run went on, `arrivals` has the step from which on there were how many, and the curves are marked there.
     """
@@ -49,27 +60,20 @@ def draw_report(
     from plugstream.monitors import snr
 
     def label(name: str, image: NDArray[Any]) -> str:
-        name = f"{name}, magnitude" if np.iscomplexobj(image) else name
-        if truth is None:
-            return name
-        import torch
+        return name if truth is None else f"{name}, {float(snr(image, truth, space.ndim)):.2f} dB"
 
-        return f"{name}, {float(snr(torch.from_numpy(image), torch.from_numpy(truth))):.2f} dB"
-
-    def shown(image: NDArray[Any]) -> NDArray[Any]:
-        return np.abs(image) if np.iscomplexobj(image) else image
-
-    shades = Shades.of(shown(truth if truth is not None else result), label_of(space))
-    panels = [Panel("truth", shown(truth), shades)] if truth is not None else []
+    shown = [] if truth is None else [("truth", truth)]
     if backprojection is not None:
-        panels.append(Panel(label("first back-projection", backprojection), shown(backprojection), shades))
-    panels.append(Panel(label("result", result), shown(result), shades))
-
-    width, height = figure_size(panels)
+        shown.append((label("first back-projection", backprojection), backprojection))
+    shown.append((label("result", result), result))
+    rows = arrange_panels(shown, space, result if truth is None else truth)
+    if truth is not None:
+        rows = with_error(rows, result - truth, space)
+    width, height = figure_size(rows)
     figure = Figure(figsize=(max(width, 7.2), height + 3.2), layout="constrained")
     figure.suptitle(title, fontsize=11, color=INK)
     images, curves = np.asarray(figure.subfigures(2, 1, height_ratios=[height, 2.9])).tolist()
-    draw_images(images, panels, space)
+    draw_rows(images, rows, space)
     if theory is None or not theory.t:
         _draw_curves(curves, measured, quantities, arrivals)
     else:

@@ -22,8 +22,16 @@ _MOST = 2**32 - 1  # of pixels a metre in pHYs, and of either part of a TIFF's r
 
 
 def tiff_tags(space: ImageSpace) -> dict[str, Any]:
-    """Arguments of `tifffile.imwrite` for an image (H, W) of float32 whose rows stand as they are drawn."""
-    about: dict[str, Any] = {"axes": "YX", "quantity": space.quantity}
+    """Arguments of `tifffile.imwrite` for an image of float32 whose rows stand as they are drawn.
+
+    A volume is a stack of slices (Z, Y, X), images with channels (C, Y, X), and volumes with channels (Z, C, Y, X).
+    """
+    volume = len(space.spatial) == 3
+    axes = f"{'Z' if volume else ''}{'C' if space.channels else ''}YX"
+    about: dict[str, Any] = {"axes": axes, "quantity": space.quantity}
+    depth = space.depth()
+    if depth is not None:
+        about["spacing"] = depth / _CENTIMETRE
     if space.value_unit:
         about["value_unit"] = space.value_unit
     if space.upwards:
