@@ -29,7 +29,7 @@ import re
 import sys
 from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cache, partial
+from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -152,6 +152,8 @@ class Entry:
         """
         if self.is_pattern:
             more["name"] = name
+        elif pattern_of(self.name) == OWN:
+            return call_own(self.name, self.build, options, *parts, **more)
         return self.build(options, *parts, **more)
 
     @property
@@ -277,7 +279,7 @@ def _own_entry(kind: str, where: str) -> Entry | None:
     declared: list[Entry] = [e for e in own.declarations if e.build is build or (build is None and e.name == name)]
     for entry in declared:
         if entry.kind == kind:
-            return replace(entry, name=where, build=partial(call_own, where, entry.build), origin=where)
+            return replace(entry, name=where, origin=where)
     if declared:
         raise InputError(f"{where} is declared as a {declared[0].kind}, not as a {kind}")
     if build is None:
@@ -286,7 +288,7 @@ def _own_entry(kind: str, where: str) -> Entry | None:
     if options is None:
         return None
     text = (inspect.getdoc(build) or "yours").splitlines()[0]
-    return Entry(kind, where, text, partial(call_own, where, build), options, origin=where)
+    return Entry(kind, where, text, build, options, origin=where)
 
 
 def _annotated_options(build: Any) -> type[Options] | None:
