@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 
 from plugstream.cli import main as plugstream_main
+from plugstream.runs.parts import prepare
+from plugstream.runs.plan import plan
 from plugstream.runs.replay import replay
+from plugstream.runs.views import wait_for_scan, wait_for_views
+from plugstream.scans.store import StoredScan, open_scan
+from plugstream.settings import Settings
 
 SMALL = ["--size", "24", "--views", "12", "--receivers", "30", "--radius", "0.4", "--wavelength", "0.03"]
 RUN = ["--sigma", "0.02", "--batch", "4", "--threads", "1", "--iterations", "150", "--checkpoint", "0"]
@@ -33,3 +39,12 @@ def with_all_views(words: list[str]) -> list[str]:
     """The words of a command with all views in every step, instead of a batch."""
     kept = [word for before, word in zip(["", *words], words, strict=False) if "--batch" not in (before, word)]
     return [*kept, "--sampler", "all"]
+
+
+def open_live(place: Path, settings: Settings, say: Callable[[str], None]) -> StoredScan:
+    """A scan to follow, opened as `reconstruct --follow` does."""
+    parts = prepare(settings)
+    wait_for_scan(place, settings.scan.patience, say)
+    scan = open_scan(place)
+    wait_for_views(scan, plan(parts, scan), say)
+    return scan

@@ -59,7 +59,6 @@ def test_a_loss_is_chosen_and_resumed_to_the_bit(scan, tmp_path):
         (["--delta", "1"], "the loss gaussian has no use for delta; leave it out, or choose huber"),
         (["--loss", "hubber"], "did you mean 'huber'?"),
         (["--loss", "huber", "--algorithm", "admm"], "use --algorithm pgm"),
-        (["--loss", "huber", "--follow"], "followed with the loss gaussian only"),
         (["--loss", "poisson"], ""),
     ],
 )

@@ -36,7 +36,6 @@ ROOMS: list[list[str]] = [
     ["consent"],
     ["settings"],
     ["importers"],
-    ["recipes"],
     ["runs"],
     ["tuning", "training"],
     ["experiments"],

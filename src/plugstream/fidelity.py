@@ -241,6 +241,15 @@ class LeastSquares(ModelFidelity):
                 self._lipschitz_max = float(self.lipschitz_views[index].max())
         return self._lipschitz_max
 
+    def bound_lipschitz(self, views: Views = None) -> float:
+        """A bound of the L_i of these views, from what the model knows (`squared_norm_bounds`): it is never estimated.
+
+        It costs little for views that are added to others, so that it is what a scan that is still growing goes by.
+        """
+        self._needs_linear("L_i")
+        index = self._index(views)
+        return float(self.model.squared_norm_bounds(torch.arange(self.n_views) if index is None else index).max())
+
     def lipschitz_at_least(self, views: Views = None, weights: Tensor | None = None, *, products: int = 8) -> float:
         """A lower bound of L of the gradient over these views, from a few products: a step beyond 2 / it is too long.
 

@@ -152,6 +152,11 @@ class LossFidelity(ModelFidelity):
             self._lipschitz_max = self._bound() * self._norms.lipschitz_max
         return self._lipschitz_max
 
+    def bound_lipschitz(self, views: Views = None) -> float:
+        """As `LeastSquares.bound_lipschitz`, times the loss's curvature for the data of these views."""
+        bound = max(self.loss.curvature(self.data(some), waves=self._waves) for some, _ in self._parts(views, None))
+        return bound * self._norms.bound_lipschitz(views)
+
     def _bound(self) -> float:
         if not math.isfinite(self.curvature):
             raise InputError(f"the curvature of a {type(self.loss).__name__} loss has no bound, so there is no L")

@@ -18,7 +18,8 @@ from plugstream import (
     save_scan,
     simulate,
 )
-from plugstream.recipes import check, make_algorithm
+from plugstream.runs.parts import prepare
+from plugstream.runs.plan import plan
 from plugstream.settings import resolve
 from small_run import main
 
@@ -56,7 +57,7 @@ def test_settings_become_the_algorithm(scan):
     fidelity = LeastSquares(BornModel(scan.geometry), scan.data)
 
     def made(*more, **values):
-        return make_algorithm(resolve(None, [*(("algorithm", k, v) for k, v in values.items()), *more]), fidelity)
+        return prepare(resolve(None, [*(("algorithm", k, v) for k, v in values.items()), *more])).algorithm(fidelity)
 
     hqs = made(
         name="hqs", sigma=0.2, sigma_end=0.02, step_size="100/L", step_size_end="1/L", sigma_steps=5, iterations=50
@@ -84,11 +85,11 @@ def test_settings_become_the_algorithm(scan):
 def test_settings_that_do_not_go_together_are_refused(scan, values, message):
     settings = resolve(None, [("algorithm", "sigma", 0.1), *(("algorithm", k, v) for k, v in values.items())])
     with pytest.raises(InputError, match=message):
-        check(settings, scan.instrument, scan.columns, scan.n_views)
+        plan(settings, scan)
 
 
 @pytest.mark.parametrize("gradient", ["saga", "svrg"])
 def test_a_growing_scan_is_refused(scan, gradient):
     given = [("algorithm", "sigma", 0.1), ("gradient", "name", gradient), ("scan", "follow", True)]
     with pytest.raises(InputError, match="cannot follow a scan that grows"):
-        check(resolve(None, given), scan.instrument, scan.columns, scan.n_views)
+        plan(resolve(None, given), scan)

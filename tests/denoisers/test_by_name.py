@@ -21,8 +21,8 @@ from plugstream.denoisers.facts import facts_of, unavailable
 from plugstream.denoisers.ridge import Ridges, save_ridge
 from plugstream.denoisers.tnrd.files import save_model
 from plugstream.models.born import BornModel
-from plugstream.recipes import make_algorithm, make_denoiser
 from plugstream.registry import entries, find
+from plugstream.runs.parts import build_denoiser, prepare
 from plugstream.settings import DenoiserSettings, resolve
 from small_run import main
 from tnrd_models import random_model
@@ -98,7 +98,7 @@ everyone = pytest.mark.parametrize("settings", NAMES, indirect=True)
 @everyone
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_keeps_batch_axes_dtype_and_device(settings: DenoiserSettings, dtype: torch.dtype) -> None:
-    denoiser, z = make_denoiser(settings), pictures(2, 3, 20, 18).to(dtype)
+    denoiser, z = build_denoiser(settings), pictures(2, 3, 20, 18).to(dtype)
     out = denoiser(z, 0.1)
     assert (out.shape, out.dtype, out.device) == (z.shape, dtype, z.device)
     assert bool(out.isfinite().all())
@@ -107,7 +107,7 @@ def test_keeps_batch_axes_dtype_and_device(settings: DenoiserSettings, dtype: to
 
 @everyone
 def test_is_pure(settings: DenoiserSettings) -> None:
-    denoiser, z = make_denoiser(settings), pictures(2, 20, 18)
+    denoiser, z = build_denoiser(settings), pictures(2, 20, 18)
     before = z.clone()
     first = denoiser(z, 0.1)
     assert torch.equal(z, before)
@@ -116,12 +116,12 @@ def test_is_pure(settings: DenoiserSettings) -> None:
     # PyPI's bm3d adds up in an order of chance, so that its last digits change from call to call.
     atol = 1e-5 if settings.name == "pypi-bm3d" else 0
     torch.testing.assert_close(denoiser(z, 0.1), first, atol=atol, rtol=0)
-    torch.testing.assert_close(make_denoiser(settings)(z, 0.1), first, atol=atol, rtol=0)
+    torch.testing.assert_close(build_denoiser(settings)(z, 0.1), first, atol=atol, rtol=0)
 
 
 @everyone
 def test_takes_a_sigma_for_each_image(settings: DenoiserSettings) -> None:
-    denoiser, z = make_denoiser(settings), pictures(3, 20, 18)
+    denoiser, z = build_denoiser(settings), pictures(3, 20, 18)
     sigma = torch.tensor([0.05, 0.1, 0.3])
     out = denoiser(z, sigma)
     for k in range(3):
@@ -142,7 +142,7 @@ def test_reconstructs(settings: DenoiserSettings) -> None:
     fidelity = LeastSquares(model, simulate(model, pictures(20, 18)).data)
     words = [("algorithm", "sigma", 0.02), ("sampler", "batch", 2)]
     words += [("denoiser", key, value) for key, value in settings.model_dump(exclude_unset=True).items()]
-    result = solve(make_algorithm(resolve(None, words), fidelity), iterations=3)
+    result = solve(prepare(resolve(None, words)).algorithm(fidelity), iterations=3)
     assert result.state.k == 3
     assert result.image.shape == (20, 18)
     assert bool(result.image.isfinite().all())

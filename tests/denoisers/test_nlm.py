@@ -12,7 +12,7 @@ from torch import Tensor
 
 from plugstream import NLM, InputError
 from plugstream.denoisers.nlm import weights
-from plugstream.recipes import make_denoiser
+from plugstream.runs.parts import build_denoiser
 from plugstream.settings import DenoiserSettings
 
 
@@ -203,4 +203,4 @@ def test_wrong_input_is_refused_in_one_line() -> None:
 
 
 def test_settings_make_it() -> None:
-    assert isinstance(make_denoiser(DenoiserSettings.of(name="nlm", low=None)), NLM)
+    assert isinstance(build_denoiser(DenoiserSettings.of(name="nlm", low=None)), NLM)

@@ -19,7 +19,7 @@ from plugstream.denoisers.tnrd import ReactionDiffusion, denoiser as denoiser_mo
 from plugstream.denoisers.tnrd.files import load_card, load_models, save_model
 from plugstream.denoisers.tnrd.influence import REACH, influence, polynomials
 from plugstream.denoisers.tnrd.model import dct_filters, diffuse, pad_symmetric
-from plugstream.recipes import make_denoiser
+from plugstream.runs.parts import build_denoiser
 from plugstream.settings import DenoiserSettings
 from small_run import main
 from tnrd_models import picture, random_model, written_out
@@ -493,12 +493,12 @@ def test_wrong_input_is_refused_in_one_line() -> None:
 
 def test_settings_make_it(tmp_path: Path) -> None:
     TNRD(random_model()).save(tmp_path / "model.safetensors")
-    made = make_denoiser(DenoiserSettings.of(name="tnrd", weights=str(tmp_path / "model.safetensors"), white=2.0))
+    made = build_denoiser(DenoiserSettings.of(name="tnrd", weights=str(tmp_path / "model.safetensors"), white=2.0))
     assert isinstance(made, Clipped)
     assert isinstance(made.denoiser, TNRD)
     assert made.denoiser.white == 2
     assert made.min_size == 7
-    assert isinstance(make_denoiser(DenoiserSettings.of(name="tnrd", weights=str(tmp_path), low=None)), TNRD)
+    assert isinstance(build_denoiser(DenoiserSettings.of(name="tnrd", weights=str(tmp_path), low=None)), TNRD)
 
 
 def test_it_denoises_a_file(tmp_path: Path) -> None:

@@ -149,7 +149,7 @@ def test_what_was_chosen_is_not_chosen_again(scans, tmp_path, monkeypatch):
     """Neither by resuming nor by repeating."""
     out = tmp_path / "run"
     assert main(["reconstruct", str(scans / "negative.zarr"), "--out", str(out), *RUN]) == 0
-    monkeypatch.setattr("plugstream.runs.run.prefer_bounds", None)  # whoever calls it now fails
+    monkeypatch.setattr("plugstream.runs.plan.prefer_bounds", None)  # whoever calls it now fails
     again = tmp_path / "again"
     words = ["reconstruct", str(scans / "negative.zarr"), "--settings", str(out / "settings.toml"), "--out", str(again)]
     assert main(words) == 0

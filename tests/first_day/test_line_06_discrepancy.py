@@ -13,7 +13,7 @@ from hypothesis import given, strategies as st
 from effort import effort, thorough
 from plugstream import BornGeometry, BornModel, Grid, InputError, LeastSquares, simulate, solve
 from plugstream.monitors import snr
-from plugstream.recipes import make_algorithm
+from plugstream.runs.parts import prepare
 from plugstream.settings import resolve
 from plugstream.tuning import discrepancy_score, largest_crossing, residual_excess
 from plugstream.tuning.scan import Plan, tune_scan
@@ -58,7 +58,7 @@ def test_it_comes_within_a_decibel_of_the_best_sigma(load, tmp_path, name, level
     truth = torch.from_numpy(scan.truth)
 
     def judge(sigma):
-        image = solve(make_algorithm(settings(sigma=float(sigma)), fidelity), iterations=30).image
+        image = solve(prepare(settings(sigma=float(sigma))).algorithm(fidelity), iterations=30).image
         return float(snr(image, truth)), float(residual_excess(fidelity, image, level))
 
     best = max(judge(sigma)[0] for sigma in np.geomspace(5e-3, 0.3, effort(7, 12)))

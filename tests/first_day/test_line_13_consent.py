@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from plugstream.errors import InputError
-from plugstream.recipes import make_denoiser
+from plugstream.runs.parts import build_denoiser
 from plugstream.settings import DenoiserSettings, Settings, resolve, to_toml
 from small_run import content, main
 
@@ -195,7 +195,7 @@ def test_simulate_runs_nothing_and_asks_for_nothing(tmp_path, net):
 
 
 def test_arguments_of_a_function_are_consent(tmp_path, net):
-    assert isinstance(make_denoiser(DenoiserSettings.of(name=net))(torch.ones(4, 4), 0.1), torch.Tensor)
+    assert isinstance(build_denoiser(DenoiserSettings.of(name=net))(torch.ones(4, 4), 0.1), torch.Tensor)
     assert ran(tmp_path)
     file = tmp_path / "s.toml"
     file.write_text(to_toml(Settings(denoiser=DenoiserSettings.of(name=net))))

@@ -15,10 +15,10 @@ from plugstream import Born2D, InputError, Receiver, ScanSender, ScanWriter, ope
 from plugstream.runs.events import Measurement, Views, read_events
 from plugstream.runs.replay import History, replay
 from plugstream.runs.report import _draw_curves
-from plugstream.runs.views import open_live, wait_for_batch
+from plugstream.runs.views import wait_for_batch
 from plugstream.sampling import Epochs, OnceEach, Shifted, Uniform
 from plugstream.settings import resolve
-from small_run import main, with_all_views
+from small_run import main, open_live, with_all_views
 from streaming import ANY, SMALL, TOKEN, acquiring, assert_same, make_scan, receiving
 
 

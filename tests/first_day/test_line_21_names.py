@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 import plugstream as ps
-from plugstream.recipes import make_algorithm
+from plugstream.runs.parts import prepare
 from plugstream.settings import AlgorithmSettings, Settings, resolve
 from small_run import main
 
@@ -48,7 +48,7 @@ def test_none_is_none_on_both_sides(regression):
     words = ps.ProximalGradient(regression, ps.TV(), sigma=0.1, momentum="none", restart="none")
     nothing = ps.ProximalGradient(regression, ps.TV(), sigma=0.1, momentum=None, restart=None)
     settings = resolve(None, [("momentum", "name", "none"), ("algorithm", "sigma", 0.1)])
-    asked = make_algorithm(settings, regression)
+    asked = prepare(settings).algorithm(regression)
     for algorithm in (words, nothing, asked):
         assert (algorithm.momentum, algorithm.restart) == ("none", "none")
     a, b = (ps.solve(algorithm, iterations=3).image for algorithm in (words, nothing))
@@ -58,4 +58,4 @@ def test_none_is_none_on_both_sides(regression):
 def test_settings_default_to_the_librarys_step(regression):
     library = ps.ProximalGradient(regression, ps.TV(), sigma=0.1).step_size
     settings = Settings(algorithm=AlgorithmSettings(sigma=0.1))
-    assert make_algorithm(settings, regression).step_size == library
+    assert prepare(settings).algorithm(regression).step_size == library

@@ -15,6 +15,7 @@ from scipy.special import hankel1
 import plugstream.models.born_fast as fast_module
 from plugstream import BornGeometry, BornModel, Grid, InputError, LeastSquares, ring
 from plugstream.instruments._parts import instrument_parts
+from plugstream.instruments.base import Experiment
 from plugstream.models.born_expansion import (
     choose_directions,
     largest_gain,
@@ -23,7 +24,7 @@ from plugstream.models.born_expansion import (
     support_radius,
 )
 from plugstream.models.born_fast import expand, fold
-from plugstream.recipes import check, make_model
+from plugstream.runs.plan import plan
 from plugstream.settings import Settings
 
 F64 = torch.float64
@@ -393,16 +394,18 @@ def test_a_plan_names_what_stands_too_close():
 
 
 def test_settings_reach_the_model(small_geometry):
-    parts = (*instrument_parts(small_geometry), small_geometry.n_views)
-    model = make_model(*parts, Settings(instrument={"method": "fast", "eps": 1e-4}))
+    def planned(geometry, **asked):
+        experiment = Experiment(*instrument_parts(geometry), geometry.n_views, truth=None)
+        return plan(Settings(algorithm={"sigma": 0.1}, sampler={"batch": 1}, instrument=asked), experiment), experiment
+
+    fast, experiment = planned(small_geometry, method="fast", eps=1e-4)
+    model = fast.model(experiment.columns, experiment.n_views)
     assert (model.method, model.eps) == ("fast", 1e-4)
-    assert make_model(*parts, Settings()).method == "dense"
+    assert planned(small_geometry)[0].model(experiment.columns, experiment.n_views).method == "dense"
     near = BornGeometry.rings(Grid((32, 32), 0.01), 0.05, views=5, receivers=6, radius=0.25)
     for asked in ({"method": "fast"}, {"eps": 1e-9}):
         with pytest.raises(InputError, match=r"needs at least|eps must be from"):  # before anything is written
-            check(
-                Settings(algorithm={"sigma": 0.1}, sampler={"batch": 1}, instrument=asked), *instrument_parts(near), 5
-            )
+            planned(near, **asked)
 
 
 def test_without_finufft_it_works_and_says_what_is_missing():

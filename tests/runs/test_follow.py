@@ -19,9 +19,8 @@ from plugstream import TV, BornModel, LeastSquares, ProximalGradient, ScanWriter
 from plugstream.errors import DamagedError, InputError
 from plugstream.runs.events import Views, read_events
 from plugstream.runs.replay import replay
-from plugstream.runs.views import open_live
 from plugstream.settings import resolve
-from small_run import main, with_all_views
+from small_run import main, open_live, with_all_views
 
 PLAYER = Path(__file__).parents[1] / "play_scan.py"
 SMALL = ["--size", "24", "--views", "24", "--receivers", "30", "--radius", "0.4", "--wavelength", "0.03"]

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from plugstream import BornModel, LeastSquares, open_scan
-from plugstream.recipes import make_algorithm
 from plugstream.runs import run
+from plugstream.runs.parts import prepare
 from plugstream.settings import resolve
 from small_run import main
 
@@ -44,7 +44,9 @@ def test_distance_and_cost_are_those_of_the_views_that_are_told(scan, tmp_path, 
     whole = open_scan(scan).load()
     # The problem with these views alone, with the step that all of them had.
     some = LeastSquares(BornModel(whole.geometry.with_views(np.array(views))), whole.data[list(views)])
-    algorithm = make_algorithm(resolve(folder / "settings.toml"), LeastSquares(BornModel(whole.geometry), whole.data))
+    algorithm = prepare(resolve(folder / "settings.toml")).algorithm(
+        LeastSquares(BornModel(whole.geometry), whole.data)
+    )
     gamma, sigma = algorithm.parameters(7)
     image = torch.from_numpy(np.load(folder / "result.npy"))
     moved = algorithm.denoiser.denoise(image - gamma * some.gradient(image), sigma)[0]

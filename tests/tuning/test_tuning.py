@@ -144,14 +144,14 @@ def _settings(**more):
 def test_tune_finds_the_sigma_that_a_fine_scan_finds(small_scan, tmp_path):
     """The best of 60 values of sigma, each reconstructed, against twelve evaluations of the search."""
     from plugstream import SNR, solve
-    from plugstream.recipes import make_algorithm
+    from plugstream.runs.parts import prepare
 
     plan = Plan(low=1e-3, high=0.4, evaluations=12)
     best, score = tune_scan(small_scan, _settings(), plan, tmp_path / "j.jsonl")
     fidelity = LeastSquares(BornModel(small_scan.geometry), small_scan.data)
 
     def final(sigma):
-        algorithm = make_algorithm(_settings(sigma=float(sigma)), fidelity)
+        algorithm = prepare(_settings(sigma=float(sigma))).algorithm(fidelity)
         monitor = SNR(torch.from_numpy(small_scan.truth))
         return float(solve(algorithm, iterations=12, monitors=[monitor], every=12).history["snr"].value[-1])
 

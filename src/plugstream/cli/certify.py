@@ -54,7 +54,7 @@ def run(parsed: argparse.Namespace) -> int:
 
     from plugstream.certificates import certify
     from plugstream.certificates.drawing import draw_certificate
-    from plugstream.recipes import check_precision, prepare_device
+    from plugstream.runs.devices import check_precision, prepare_device
     from plugstream.runs.folder import free_folder, whole_folder
 
     device, dtype = prepare_device(settings.compute)
@@ -94,12 +94,12 @@ def _pictures(folder: Path | None, size: int) -> dict[str, Tensor]:
 def _denoiser(settings: Settings, size: int) -> Denoiser:
     """The denoiser of the settings; a guide is brought to the pictures' size."""
     from plugstream.denoisers import NLM
-    from plugstream.recipes import make_denoiser
     from plugstream.runs.images import load_picture
+    from plugstream.runs.parts import build_denoiser
 
     s = settings.denoiser
     if getattr(s, "guide", None) is None:
-        return make_denoiser(s)
+        return build_denoiser(s)
     if s.least is not None or s.high is not None or s.damping is not None:
         raise InputError("only nlm by itself takes a guide; leave out low, high and damping")
     return NLM(load_picture(s.guide, size))

@@ -14,6 +14,7 @@ from plugstream.text import printable, shell_quote
 if TYPE_CHECKING:
     from plugstream.instruments.base import Experiment
     from plugstream.registry import Options
+    from plugstream.runs.plan import Plan
     from plugstream.scans import Scan
     from plugstream.settings import Settings
 
@@ -90,7 +91,7 @@ def simulate_scan(settings: Settings, path: Path | None, *, name: Path | None = 
     import numpy as np
 
     from plugstream.capacity import check_disk
-    from plugstream.recipes import prepare_device
+    from plugstream.runs.devices import prepare_device
     from plugstream.scans import save_scan
     from plugstream.simulation import measure
 
@@ -119,17 +120,16 @@ def simulate_scan(settings: Settings, path: Path | None, *, name: Path | None = 
 
 
 def reconstruct_scan(
-    scan: Scan, settings: Settings, folder: Path, command: str, source: str | Path, *, go_on: bool = False
+    scan: Scan, planned: Plan, folder: Path, command: str, source: str | Path, *, go_on: bool = False
 ) -> int:
     """Reconstruct into the folder, say what came out, and return the exit status."""
-    from plugstream.runs.identity import absolute
     from plugstream.runs.run import reconstruct
     from plugstream.runs.terminal import Terminal
     from plugstream.solver import Stop
     from plugstream.verdict import Outcome
 
-    settings = absolute(settings)
-    result = reconstruct(scan, settings, folder, command=command, source=source, go_on=go_on, terminal=Terminal())
+    settings = planned.settings
+    result = reconstruct(scan, planned, folder, command=command, source=source, go_on=go_on, terminal=Terminal())
     for series in result.history.values():
         if series.quantity.needs_truth and (series.step == result.image_step).any():
             value = float(series.value[series.step == result.image_step][-1])

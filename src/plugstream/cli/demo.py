@@ -29,14 +29,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(parsed: argparse.Namespace) -> int:
     """Simulate a scan of a picture and reconstruct it online."""
     settings = settings_of(parsed, PRESETS)
-    from plugstream.recipes import check
     from plugstream.runs.folder import free_folder, remove_unbegun, whole_folder
     from plugstream.runs.identity import absolute
+    from plugstream.runs.plan import plan
     from plugstream.runs.run import write_down
 
     settings = absolute(settings)
     experiment, _ = make_experiment(settings)
-    check(settings, experiment.instrument, experiment.columns, experiment.n_views)
+    planned = plan(settings, experiment)
     folder = parsed.out or free_folder("plugstream-demo")
     place = folder / "scan.zarr"
     again = f"plugstream demo --settings {shell_quote(folder / 'settings.toml')}{trust_flag(settings)}"
@@ -44,7 +44,7 @@ def run(parsed: argparse.Namespace) -> int:
         scan = simulate_scan(settings, partial / place.name, name=place)
         write_down(partial, settings, again, Path(place.name))
     try:
-        return reconstruct_scan(scan, settings, folder, again, place)
+        return reconstruct_scan(scan, planned, folder, again, place)
     except InputError as error:
         if is_refusal(error):
             remove_unbegun(folder, place.name)

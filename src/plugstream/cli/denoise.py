@@ -30,11 +30,12 @@ def run(parsed: argparse.Namespace) -> int:
 
     settings, sigma = settings_of(parsed, PRESETS), parse_sigma(parsed.sigma, zero=True)
     from plugstream.denoising import check_sigma, denoise_picture
-    from plugstream.recipes import check_precision, make_denoiser, prepare_device
+    from plugstream.runs.devices import check_precision, prepare_device
     from plugstream.runs.images import check_writable, read_picture, write_picture
+    from plugstream.runs.parts import build_denoiser
 
     device, dtype = prepare_device(settings.compute)
-    denoiser = make_denoiser(settings.denoiser)
+    denoiser = build_denoiser(settings.denoiser)
     pixels, stored = read_picture(parsed.picture)
     check_writable(parsed.out, pixels.ndim, stored)
     doubt = None if parsed.large_sigma else check_sigma(sigma, pixels, stored, parsed.sigma)

@@ -26,30 +26,37 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(parsed: argparse.Namespace) -> int:
     """Form the image of a scan, a few views at a time."""
     settings = settings_of(parsed)
-    from plugstream.recipes import check
     from plugstream.runs.folder import free_folder
-    from plugstream.runs.views import open_live, wait_for_scan
+    from plugstream.runs.identity import absolute
+    from plugstream.runs.parts import prepare
+    from plugstream.runs.plan import plan
+    from plugstream.runs.views import wait_for_scan, wait_for_views
     from plugstream.scans.store import open_scan
 
     if parsed.out is not None and parsed.out.exists():  # before waiting for a scan, too
         raise InputError(f"the output {parsed.out} exists already; choose another with --out, or remove it")
+    settings = absolute(settings)
+    parts = prepare(settings)
     if settings.scan.follow:
-        wait_for_scan(parsed.scan, settings, say)
+        wait_for_scan(parsed.scan, settings.scan.patience, say)
+    stored = open_scan(parsed.scan)
     if parsed.instrument is None:  # it was not there when the arguments were read, or lies elsewhere
-        settings = settings_of(parsed, instrument=open_scan(parsed.scan).instrument.name)
-    stored = open_live(parsed.scan, settings, say) if settings.scan.follow else open_scan(parsed.scan)
-    if not settings.scan.follow and not stored.complete:
+        settings = absolute(settings_of(parsed, instrument=stored.instrument.name))
+        parts = prepare(settings, parts)
+    planned = plan(parts, stored)
+    if settings.scan.follow:
+        wait_for_views(stored, planned, say)
+    elif not stored.complete:
         say(f"the scan is still being measured; its first {stored.n_views} views are used, and all with --follow")
-    check(settings, stored.instrument, stored.columns, stored.n_views)
-    scan = prepare(stored, settings)
+    scan = load_small(stored, settings)
     stem = Path(str(parsed.scan)).resolve().stem
     folder = parsed.out or free_folder(f"{stem}-run")
     where, saved = (shell_quote(path) for path in (parsed.scan, folder / "settings.toml"))
     command = f"plugstream reconstruct {where} --settings {saved}{trust_flag(settings)}"
-    return reconstruct_scan(scan, settings, folder, command, parsed.scan)
+    return reconstruct_scan(scan, planned, folder, command, parsed.scan)
 
 
-def prepare(stored: StoredScan, settings: Settings) -> Scan:
+def load_small(stored: StoredScan, settings: Settings) -> Scan:
     """A small scan in memory, with every chunk checked; others stay where they are."""
     s = settings.scan
     if s.follow or s.skip_damaged or stored.nbytes > s.in_memory * 1e6:

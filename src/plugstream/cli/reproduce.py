@@ -40,7 +40,7 @@ def run(parsed: argparse.Namespace) -> int:
     from plugstream.experiments.reproduce import WHAT, Reproduction, write
     from plugstream.experiments.scale import FULL, QUICK
     from plugstream.experiments.setup import load_pictures, make_problem
-    from plugstream.recipes import prepare_device
+    from plugstream.runs.devices import prepare_device
     from plugstream.settings import ComputeSettings
 
     begin = time.monotonic()

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from plugstream.cli.common import TRUST_HELP, reconstruct_scan, scan_place
-from plugstream.cli.reconstruct import prepare
+from plugstream.cli.reconstruct import load_small
 from plugstream.cli.values import whole
 from plugstream.errors import InputError
 
@@ -28,6 +28,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(parsed: argparse.Namespace) -> int:
     """Go on with a run."""
     from plugstream.consent import check_address
+    from plugstream.runs.identity import absolute
+    from plugstream.runs.plan import plan
     from plugstream.runs.run import open_run
     from plugstream.scans.store import open_scan
     from plugstream.settings import resolve
@@ -48,5 +50,7 @@ def run(parsed: argparse.Namespace) -> int:
         check_address(source, parsed.folder / "run.json", trust=parsed.trust)
     if isinstance(source, Path) and not source.exists():
         raise InputError(f"there is no scan at {source}; if it was moved, say where it is with --scan")
-    scan = prepare(open_scan(source), settings)
-    return reconstruct_scan(scan, settings, parsed.folder, kept.command, source, go_on=True)
+    stored = open_scan(source)
+    planned = plan(absolute(settings), stored)
+    scan = load_small(stored, settings)
+    return reconstruct_scan(scan, planned, parsed.folder, kept.command, source, go_on=True)

@@ -1,7 +1,6 @@
 """The losses by name: how a prediction is compared with the data.
 
-Facts that an entry may say: prox, that its fidelity has one, for linear models; grows, that it can go on where the scan
-gets more views.
+A fact that an entry may say: prox, that its fidelity has one, for linear models.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ class AmplitudeOptions(Options):
     roots: bool = Field(False, description="the data is the root of intensities", json_schema_extra={"switch": True})
 
 
-@register("loss", "gaussian", "least squares: independent Gaussian noise of one strength", prox=True, grows=True)
+@register("loss", "gaussian", "least squares: independent Gaussian noise of one strength", prox=True)
 def build_gaussian(options: Options) -> Loss:
     from plugstream.losses import Gaussian
 

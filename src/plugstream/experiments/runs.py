@@ -21,6 +21,7 @@ from plugstream.errors import PlugstreamWarning
 from plugstream.experiments.setup import PerImage, Problem
 from plugstream.fidelity import Fidelity
 from plugstream.monitors import SNR, Distance, Monitor
+from plugstream.runs.parts import build_algorithm
 from plugstream.sampling import Sampler
 from plugstream.schedules import Geometric, OverL
 from plugstream.settings import AlgorithmSettings, GradientSettings, MomentumSettings, SamplerSettings
@@ -110,15 +111,15 @@ def make_algorithm(
         "sampler": make_sampler(spec, problem.fidelity),
     }
     denoiser = PerImage(make_denoiser(spec.denoiser, weights), levels)
-    made: Algorithm[Any] = AlgorithmSettings.of(name=spec.method).assemble(
+    return build_algorithm(
+        AlgorithmSettings.of(name=spec.method),
         problem.fidelity,
         denoiser,
-        MomentumSettings.of(name=spec.momentum, restart=spec.restart),
-        GradientSettings.of(name=spec.gradient),
-        0,
+        momentum=MomentumSettings.of(name=spec.momentum).build(),
+        restart=spec.restart,
+        gradient=GradientSettings.of(name=spec.gradient).build(0),
         **common,
     )
-    return made
 
 
 def run(

@@ -19,16 +19,15 @@ import torch
 
 from plugstream import __version__
 from plugstream.algorithms import ADMM, Algorithm, ProximalGradient, State
-from plugstream.bounds import prefer_bounds
 from plugstream.errors import DamagedError, InputError, PlugstreamWarning, StorageError, is_refusal
 from plugstream.fidelity import Fidelity
 from plugstream.image_space import ImageSpace
 from plugstream.loss_fidelity import DataFidelity
-from plugstream.monitors import Monitor, quantities_of
+from plugstream.monitors import quantities_of
 from plugstream.progress import report
 from plugstream.quantities import Quantity
-from plugstream.recipes import check, make_algorithm, make_fidelity, make_model
 from plugstream.runs.checkpoints import Checkpoints, Saved
+from plugstream.runs.checks import check_mask
 from plugstream.runs.events import (
     EventLog,
     Listener,
@@ -43,17 +42,18 @@ from plugstream.runs.events import (
 from plugstream.runs.folder import check_plain, lock, remove_unbegun, whole_folder, write_text
 from plugstream.runs.identity import files_read, identity, settings_identity
 from plugstream.runs.liveness import Heartbeats, this_process
+from plugstream.runs.plan import Plan
 from plugstream.runs.preview import Previews
 from plugstream.runs.replay import History, replay
 from plugstream.runs.results import bound_notes, write_results
 from plugstream.runs.signals import Requests
 from plugstream.runs.terminal import Terminal
 from plugstream.runs.views import Population, goes_by_lipschitz, wait_for_batch
-from plugstream.runs.watch import Variance, Watch
+from plugstream.runs.watch import Watch
 from plugstream.sampling import Announced, OnceEach, spread_views
 from plugstream.scans.scan import Scan
 from plugstream.scans.store import StoredScan, open_scan
-from plugstream.settings import Settings, needed_monitors, to_toml, with_low
+from plugstream.settings import Settings, to_toml
 from plugstream.solver import Progress, Result, Snapshot, Stop, solve
 from plugstream.text import shell_quote
 
@@ -92,7 +92,7 @@ def open_run(folder: Path) -> Kept:
 
 def reconstruct(
     scan: Scan,
-    settings: Settings,
+    planned: Plan,
     folder: Path,
     *,
     command: str,
@@ -100,7 +100,7 @@ def reconstruct(
     go_on: bool = False,
     terminal: Terminal | None = None,
 ) -> Result[State]:
-    """Reconstruct a scan as the settings say, into a new folder, or an existing one that nobody else writes to.
+    """Reconstruct a scan as it was planned, into a new folder, or an existing one that nobody else writes to.
 
     A new folder appears with what `plugstream resume` needs already in it, and is gone again where what was asked for
     turns out before the first step to be impossible.
@@ -110,18 +110,17 @@ def reconstruct(
 
     Arguments:
         scan: in memory, or stored; then a batch is read when it is drawn, and if `settings.scan` says so new views
-            are used as they come and damaged ones left out.
+            are used as they come and damaged ones left out. planned: for it, by `plan`.
         command: how to repeat it. source: where the scan lies; both are written down for `plugstream resume`.
         go_on: go on from the last checkpoint of this folder, or from the start if there is none yet.
     """
-    check(settings, scan.instrument, scan.columns, scan.n_views)
-    settings.monitor.check(scan.instrument.image.shape, truth=scan.truth is not None)
+    check_mask(scan.instrument, scan.columns)  # which lay on a disk when it was planned, and may be in memory now
     if go_on or folder.exists():
-        return _reconstruct(scan, settings, folder, command, source, go_on, terminal)
+        return _reconstruct(scan, planned, folder, command, source, go_on, terminal)
     with whole_folder(folder) as partial:
-        write_down(partial, settings, command, _place(source, folder))
+        write_down(partial, planned.settings, command, _place(source, folder))
     try:
-        return _reconstruct(scan, settings, folder, command, source, go_on, terminal, fresh=True)
+        return _reconstruct(scan, planned, folder, command, source, go_on, terminal, fresh=True)
     except InputError as error:
         if is_refusal(error):
             remove_unbegun(folder)
@@ -147,7 +146,7 @@ def _place(source: str | Path, folder: Path) -> str | Path:
 
 def _reconstruct(
     scan: Scan,
-    settings: Settings,
+    planned: Plan,
     folder: Path,
     command: str,
     source: str | Path,
@@ -155,6 +154,7 @@ def _reconstruct(
     terminal: Terminal | None,
     fresh: bool = False,
 ) -> Result[State]:
+    settings = planned.settings
     with lock(folder):
         events = folder / "events.jsonl"
         past = replay(events) if go_on else History()
@@ -185,7 +185,7 @@ def _reconstruct(
         listeners: tuple[Listener, ...] = () if terminal is None else (terminal,)
         log = EventLog(events, listeners)
         caught: list[warnings.WarningMessage]
-        session = _Session(scan, settings, log, checkpoints, go_on, past, saved, terminal, write_settings)
+        session = _Session(scan, planned, log, checkpoints, go_on, past, saved, terminal, write_settings)
         try:
             with warnings.catch_warnings(record=True) as caught:
                 warnings.simplefilter("always", PlugstreamWarning)
@@ -194,7 +194,7 @@ def _reconstruct(
                 scan.instrument.warn_if_implausible(scan.columns)
                 result, backprojection = session.run()
             _tell(log, caught)
-            settings = session.settings
+            settings = session.planned.settings
             notes = bound_notes(result.image, settings.denoiser)
             for text in notes:
                 log.add(Note(text))
@@ -236,7 +236,7 @@ class _Session:
     """One reconstruction from its start, or from a checkpoint, to its result: what `reconstruct` was given, opened."""
 
     scan: Scan
-    settings: Settings
+    planned: Plan
     log: EventLog
     checkpoints: Checkpoints
     go_on: bool
@@ -253,7 +253,7 @@ class _Session:
 
     def run(self) -> tuple[Result[State], torch.Tensor | None]:
         """The result and the first back-projection, which only a linear model has."""
-        settings, log, past = self.settings, self.log, self.past
+        settings, log, past = self.planned.settings, self.log, self.past
         me = this_process()
         log.add(
             Start(
@@ -272,10 +272,10 @@ class _Session:
         if isinstance(self.scan, StoredScan):
             if settings.scan.skip_damaged:
                 log.add(Note("reading every view, to leave out those that are damaged"))
-            self.population = Population(self.scan, settings, log, past)
+            self.population = Population(self.scan, self.planned, log, past)
             fidelity = self.population.fidelity
         else:
-            fidelity = _in_memory(self.scan, settings, log, past)
+            fidelity = _in_memory(self.scan, self.planned, log, past)
         try:
             if self.go_on:
                 self._tell_where()
@@ -299,7 +299,11 @@ class _Session:
         rows = model.restrict(rows.to(model.device, model.data_dtype), some)
         size = float(rows.abs().max()) * math.sqrt(math.prod(model.data_shape))
         sizes = [size]
-        if goes_by_lipschitz(self.settings) and fidelity.has_lipschitz and 0 < fidelity.lipschitz_max < math.inf:
+        if (
+            goes_by_lipschitz(self.planned.settings)
+            and fidelity.has_lipschitz
+            and 0 < fidelity.lipschitz_max < math.inf
+        ):
             sizes.append(size / math.sqrt(fidelity.lipschitz_max))
         limits = torch.finfo(fidelity.dtype)
         if size > 0 and not all(math.sqrt(limits.tiny) < value < math.sqrt(limits.max) / _ROOM for value in sizes):
@@ -313,24 +317,19 @@ class _Session:
 
     def _settle_bounds(self, fidelity: DataFidelity) -> None:
         """Ask the data for the lower bound if nobody gave it, once: what it said stays in the settings of the run."""
-        d = self.settings.denoiser
-        if d.low != "auto":
-            return
-        low, text = d.least, "the image is kept below its upper bound alone"
-        if low is not None:
-            report("asking the data for the bounds of the image")
-            preference = prefer_bounds(fidelity)
-            low, text = preference.low, preference.reason
-        self.log.add(Note(text))
-        self.settings = with_low(self.settings, low)
-        self.checkpoints.about |= settings_identity(self.settings)
-        self.write_settings(self.settings)
+        self.planned, reason = self.planned.settle_bounds(fidelity)
+        if reason is not None:
+            self.log.add(Note(reason))
+            self.checkpoints.about |= settings_identity(self.planned.settings)
+            self.write_settings(self.planned.settings)
 
     def _iterate(self, fidelity: DataFidelity) -> tuple[Result[State], torch.Tensor | None]:
-        settings, log, population = self.settings, self.log, self.population
+        settings, log, population = self.planned.settings, self.log, self.population
         if (describe := getattr(fidelity.model, "describe", None)) is not None:
             log.add(Note(describe()))
-        made = make_algorithm(settings, fidelity)
+        for text in self.planned.notes:
+            log.add(Note(text))
+        made: Any = self.planned.algorithm(fidelity)
         if population is not None:
             batch = settings.sampler.views
             drawn = made.sampler if batch is None else OnceEach(made.sampler, batch)
@@ -341,7 +340,7 @@ class _Session:
             made = watch.algorithm
             if self.saved is not None:
                 watch.restore(replay(log.path))
-        algorithm: Algorithm[State] = made  # type: ignore[assignment]
+        algorithm: Algorithm[State] = made
         if self.saved is None:
             self._check_range(fidelity)
         state = algorithm.init()
@@ -400,7 +399,7 @@ class _Session:
         iterations = max(0, settings.algorithm.iterations - begun)
         if population is not None and live:  # until the callback says so
             iterations = 0 if population.done(begun) else sys.maxsize
-        monitors = _monitors(settings, self.scan, self._measured_views)
+        monitors = self.planned.monitors(self._measured_views)
         quantities = quantities_of(monitors)
         log.add(Quantities(tuple(quantity.content() for quantity in quantities)))
         over = None if snapshot is None else _over(snapshot, settings, quantities)
@@ -435,9 +434,10 @@ class _Session:
 
     def _measured_views(self, fidelity: Fidelity) -> torch.Tensor | None:
         """The views that distance and cost are measured on, None for all, which is what the theory speaks of."""
-        monitor, population = self.settings.monitor, self.population
+        settings, population = self.planned.settings, self.population
+        monitor = settings.monitor
         most = monitor.measured_views
-        large = population is not None and population.scan.nbytes > self.settings.scan.in_memory * 1e6
+        large = population is not None and population.scan.nbytes > settings.scan.in_memory * 1e6
         if large and most is None and not monitor.watch_theory:
             view = math.prod(self.scan.instrument.data_shape) * self.scan.dtype.itemsize
             most = min(_MEASURED, max(_MEASURED // 10, _MEASURED_BYTES // view))
@@ -541,27 +541,19 @@ def _over(snapshot: Snapshot[State], settings: Settings, quantities: Sequence[Qu
     return Stop.TIME if a.time_limit is not None and snapshot.wall >= a.time_limit else None
 
 
-def _in_memory(scan: Scan, settings: Settings, log: EventLog, past: History) -> DataFidelity:
+def _in_memory(scan: Scan, planned: Plan, log: EventLog, past: History) -> DataFidelity:
     views = scan.n_views
     if past.views:  # there may be more by now, if it was still being measured when the run began
         views = past.views[-1].views
     index = torch.arange(views)
-    model = make_model(scan.instrument, scan.columns, views, settings)
-    fidelity = make_fidelity(settings, model, scan.read(index))
-    if goes_by_lipschitz(settings) and fidelity.has_lipschitz:
+    model = planned.model(scan.columns, views)
+    fidelity = planned.parts.fidelity(model, scan.read(index))
+    if goes_by_lipschitz(planned.settings) and fidelity.has_lipschitz:
         log.add(Note("estimating the Lipschitz constant L of every view"))
     if not past.views:
         log.add(Views(step=0, views=views, damaged=(), lipschitz=None, ended=True))
         log.sync()
     return fidelity
-
-
-def _monitors(settings: Settings, scan: Scan, views: Callable[[Fidelity], torch.Tensor | None]) -> list[Monitor]:
-    truth = None if scan.truth is None else torch.from_numpy(scan.truth)
-    monitors: list[Monitor] = settings.monitor.assemble(truth, views, also=needed_monitors(settings))
-    if settings.monitor.watch_theory:
-        monitors.append(Variance(settings.sampler.seed))
-    return monitors
 
 
 def _tell(log: EventLog, caught: list[warnings.WarningMessage]) -> None:

@@ -17,16 +17,15 @@ import torch
 from torch import Tensor
 
 from plugstream.errors import DamagedError, InputError, StorageError
-from plugstream.models.base import Model
-from plugstream.recipes import check, check_settings, make_fidelity, make_model
 from plugstream.runs.events import EventLog, Note, Views
+from plugstream.runs.plan import Plan
 from plugstream.runs.replay import History
 from plugstream.scans.chunks import first_of
 from plugstream.scans.prefetch import Prefetched
-from plugstream.scans.store import StoredScan, open_scan
+from plugstream.scans.store import StoredScan
 from plugstream.settings import Settings
 
-__all__ = ["Population", "goes_by_lipschitz", "open_live", "wait_for_batch", "wait_for_scan"]
+__all__ = ["Population", "goes_by_lipschitz", "wait_for_batch", "wait_for_scan", "wait_for_views"]
 
 # The commit record of a live scan is looked at no more often than this, in seconds.
 _LOOK = 0.05
@@ -60,18 +59,19 @@ class Population:
     A scan has ended when its writer says so, or when no view came for the settings' patience. In the latter case views
     that come after all are used, and the iterations after the end are counted anew.
 
-    Arguments: scan; settings; log to write records to; past, from the log of a run that goes on.
+    Arguments: scan; planned; log to write records to; past, from the log of a run that goes on.
     """
 
-    def __init__(self, scan: StoredScan, settings: Settings, log: EventLog, past: History) -> None:
-        self.scan, self.settings, self.log = scan, settings, log
+    def __init__(self, scan: StoredScan, planned: Plan, log: EventLog, past: History) -> None:
+        settings = planned.settings
+        self.scan, self.planned, self.settings, self.log = scan, planned, settings, log
         self.follow = settings.scan.follow
         self.ended_at: int | None = None
         self._looked = self._news = time.monotonic()
         self._known_until = past.last_step
         first = past.views[0] if past.views else Views(0, scan.n_views, (), None, scan.complete)
         self._check_there(first)
-        self.model = self._model(first.views, None)
+        self.model = planned.model(scan.columns, first.views)
         self.bounded = goes_by_lipschitz(settings) and self.model.linear
         self.source = Prefetched(
             scan,
@@ -80,7 +80,7 @@ class Population:
             pin=settings.compute.device.startswith("cuda"),
         )
         self.record = first
-        self.fidelity = make_fidelity(settings, self.model, self.source)
+        self.fidelity = planned.parts.fidelity(self.model, self.source)
         if past.views:
             self._use(first)
         else:
@@ -91,8 +91,10 @@ class Population:
                 log.add(Note(f"there are {there} views, fewer than a batch of {least}: a step uses each of them"))
             self._use(replace(first, damaged=damaged))
             bound = None
-            if self.bounded:
-                bound = self._bound(range(first.views)) if self.follow else self.fidelity.lipschitz_max
+            if self.bounded and self.follow:
+                bound = self._bound(range(first.views), damaged)
+            elif self.bounded and self.fidelity.has_lipschitz:
+                bound = self.fidelity.lipschitz_max
             self._change(replace(self.record, lipschitz=bound), left_out=self.record.damaged)
         self._replay = past.views[1:]
 
@@ -127,7 +129,7 @@ class Population:
             found = self._damaged(before.views)
             lipschitz = before.lipschitz
             if views > before.views and self.bounded:
-                lipschitz = max(lipschitz or 0.0, self._bound(range(before.views, views)))
+                lipschitz = max(lipschitz or 0.0, self._bound(range(before.views, views), found))
             self._change(Views(step, views, before.damaged + found, lipschitz, ended), left_out=found)
 
     def done(self, step: int) -> bool:
@@ -143,7 +145,7 @@ class Population:
     def _use(self, record: Views) -> None:
         self._check_there(record)
         if record.views > self.model.n_views:
-            self.model = self._model(record.views, self.model)
+            self.model = self.planned.model(self.scan.columns, record.views, self.model)
         self.fidelity = self.fidelity.with_views(self.model, _available(record), lipschitz_max=record.lipschitz)
         if not record.ended:
             self.ended_at = None
@@ -166,37 +168,22 @@ class Population:
     def _damaged(self, first: int) -> tuple[int, ...]:
         return tuple(sorted(self.scan.damaged(first))) if self.settings.scan.skip_damaged else ()
 
-    def _bound(self, views: range) -> float:
-        model = self.model
-        if views.stop > model.n_views:  # of views that the model does not have yet
-            model = self.model = self._model(views.stop, model)
-        return float(model.squared_norm_bounds(torch.arange(views.start, views.stop)).max())
-
-    def _model(self, views: int, previous: Model | None) -> Model:
-        """The model of the first views, with what that of fewer of them has computed."""
-        scan = self.scan
-        return make_model(scan.instrument, scan.columns, views, self.settings, previous)
+    def _bound(self, views: range, damaged: tuple[int, ...]) -> float:
+        """A bound of the L_i of those views that can be used, which the model may not have yet."""
+        fidelity = self.fidelity
+        if views.stop > self.model.n_views:
+            self.model = self.planned.model(self.scan.columns, views.stop, self.model)
+            fidelity = fidelity.with_views(self.model)
+        usable = np.setdiff1d(np.arange(views.start, views.stop), damaged)
+        return fidelity.bound_lipschitz(torch.from_numpy(usable)) if len(usable) else 0.0
 
 
-def open_live(place: str | Path, settings: Settings, say: Callable[[str], None]) -> StoredScan:
-    """Open a scan to follow, as soon as it is there and has a batch of views, or is finished with fewer.
+def wait_for_scan(place: str | Path, patience: float | None, say: Callable[[str], None]) -> None:
+    """Wait until there is a scan to follow.
 
-    What can be refused without a view is refused before that. After the settings' patience without a view it goes on
-    with those that there are.
-
-    Arguments: place, a folder, which may not have been made yet, a zip or an address; say, called when it waits.
+    Arguments: place, a folder, which may not have been made yet, a zip or an address; patience, in seconds, None for as
+    long as it takes; say, called when it waits.
     """
-    wait_for_scan(place, settings, say)
-    scan = open_scan(place)
-    check(settings, scan.instrument)
-    _wait_for_views(scan, _least(settings), say, settings.scan.patience)
-    return scan
-
-
-def wait_for_scan(place: str | Path, settings: Settings, say: Callable[[str], None]) -> None:
-    """Wait until there is a scan to follow, after refusing what can be refused without it; as `open_live`."""
-    check_settings(settings)
-    patience = settings.scan.patience
     if isinstance(place, Path) and not place.exists() and place.parent.is_dir():
         say(f"waiting for the scan {place}, which is not there yet; Ctrl-C ends this")
         begun = time.monotonic()
@@ -204,6 +191,17 @@ def wait_for_scan(place: str | Path, settings: Settings, say: Callable[[str], No
             time.sleep(_LOOK)
             if patience is not None and time.monotonic() - begun > patience:
                 raise InputError(f"no scan was made at {place} for {patience:g} s; start what writes it")
+
+
+def wait_for_views(scan: StoredScan, planned: Plan, say: Callable[[str], None]) -> None:
+    """Wait until a scan that is followed has a batch of views, or is finished with fewer, and check the first ones.
+
+    After the settings' patience without a view it goes on with those that there are.
+    """
+    seen = scan.n_views > 0
+    _wait_for_count(scan, _least(planned.settings), say, planned.settings.scan.patience)
+    if not seen:
+        planned.check_views(scan)
 
 
 def wait_for_batch(scan: StoredScan, settings: Settings, say: Callable[[str], None]) -> None:
@@ -219,7 +217,7 @@ def wait_for_batch(scan: StoredScan, settings: Settings, say: Callable[[str], No
         if not told:
             say(f"waiting for {least - there} more views of {scan.path}, to have a batch of {least}; Ctrl-C ends this")
             told = True
-        _wait_for_views(scan, scan.n_views + 1, lambda _: None, patience)
+        _wait_for_count(scan, scan.n_views + 1, lambda _: None, patience)
 
 
 def _least(settings: Settings) -> int:
@@ -227,7 +225,7 @@ def _least(settings: Settings) -> int:
     return settings.sampler.views or 1
 
 
-def _wait_for_views(scan: StoredScan, least: int, say: Callable[[str], None], patience: float | None) -> None:
+def _wait_for_count(scan: StoredScan, least: int, say: Callable[[str], None], patience: float | None) -> None:
     """Wait until a live scan has this many views, is finished with fewer, or gets none for so many seconds."""
     if scan.n_views < least and not scan.complete:
         say(f"waiting for the first {least} views of {scan.path}; Ctrl-C ends this")

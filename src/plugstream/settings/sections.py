@@ -110,26 +110,6 @@ class AlgorithmSettings(Choice):
     time_limit: float | None = Field(None, gt=0, description="stop after this many seconds")
     distance_limit: float | None = Field(None, gt=0, description="stop at this relative distance to a fixed point")
 
-    def assemble(
-        self,
-        fidelity: Any,
-        denoiser: Any,
-        momentum: MomentumSettings,
-        gradient: GradientSettings,
-        seed: int,
-        **common: Any,
-    ) -> Any:
-        """The algorithm, built from what its entry uses.
-
-        Arguments: seed, of the gradient; common, by keyword sigma or lam, step_size and sampler.
-        """
-        uses = self.entry.facts.get("uses", ())
-        if "momentum" in uses:
-            common |= {"momentum": momentum.build(), "restart": momentum.restart}
-        if "gradient" in uses:
-            common["gradient"] = gradient.build(seed)
-        return self.build(fidelity, denoiser, **common)
-
 
 class MomentumSettings(Choice):
     """The sequence q_k of pgm."""

@@ -13,15 +13,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from plugstream.algorithms import Algorithm
-from plugstream.bounds import prefer_bounds
 from plugstream.errors import InputError, PlugstreamWarning
 from plugstream.fidelity import LeastSquares
 from plugstream.monitors import snr
-from plugstream.recipes import check, make_algorithm, make_fidelity, make_model
 from plugstream.registry import entries
+from plugstream.runs.plan import Plan as RunPlan, plan as make_plan
 from plugstream.scans.scan import Scan, fingerprint
-from plugstream.settings import Settings, resolve, with_low
+from plugstream.settings import Settings, resolve
 from plugstream.solver import solve
 from plugstream.tuning.journal import Journal
 from plugstream.tuning.scores import held_out_score, residual_excess, split_views
@@ -89,13 +87,13 @@ def tune_scan(
     Arguments: settings say everything that is not searched; the sigma they may hold only serves their check.
     """
     level = settings.algorithm.sigma or plan.low
-    settings = _with(settings, sigma=level, lam=None)
-    check(settings, scan.instrument, scan.columns, scan.n_views)
+    planned = make_plan(_with(settings, sigma=level, lam=None), scan)
+    settings = planned.settings
     if plan.by == "snr" and scan.truth is None:
         raise InputError("the scan has no true image to measure the SNR against; use --by held-out or discrepancy")
     if settings.algorithm.sigma_end is not None:
         raise InputError("sigma_end is not scaled with sigma, so it cannot be searched; leave it out")
-    judge = _Judge(scan, settings, plan)  # before the journal, since it refuses what cannot be judged
+    judge = _Judge(scan, planned, plan)  # before the journal, since it refuses what cannot be judged
     if settings.denoiser.low == "auto":
         settings = judge.settle_bounds(say)
     about = {
@@ -215,13 +213,13 @@ class _Range:
 class _Judge:
     """Reconstructs with given settings, and scores the image; by discrepancy with a sign, and zero is best."""
 
-    def __init__(self, scan: Scan, settings: Settings, plan: Plan) -> None:
-        self.settings, self.plan = settings, plan
-        model = make_model(scan.instrument, scan.columns, scan.n_views, settings)
+    def __init__(self, scan: Scan, planned: RunPlan, plan: Plan) -> None:
+        self.planned, self.plan = planned, plan
+        model, settings = planned.model(scan.columns, scan.n_views), planned.settings
         data = scan.read()
         self.whole = LeastSquares(model, data)
         self.truth = None if scan.truth is None else torch.from_numpy(scan.truth).to(model.device)
-        self.fidelity, self.held = make_fidelity(settings, model, data), torch.arange(0)
+        self.fidelity, self.held = planned.parts.fidelity(model, data), torch.arange(0)
         if plan.by == "held-out":
             kept, self.held = split_views(torch.arange(scan.n_views), plan.held)
             if settings.sampler.entry.facts.get("draws") == "same":
@@ -229,20 +227,19 @@ class _Judge:
                     f"the sampler {settings.sampler.name} may need views that are held out; use another, or "
                     "--by discrepancy"
                 )
-            self.fidelity = make_fidelity(settings, model, data, available=kept)
+            self.fidelity = planned.parts.fidelity(model, data, available=kept)
+        self.sampler = planned.parts.sampler(self.fidelity)
 
     def settle_bounds(self, say: Callable[[str], None]) -> Settings:
         """The settings with the lower bound that all of the data asks for, by which every image is judged."""
-        low = self.settings.denoiser.least
-        if low is not None:
-            preference = prefer_bounds(self.whole)
-            low = preference.low
-            say(preference.reason)
-        self.settings = with_low(self.settings, low)
-        return self.settings
+        self.planned, reason = self.planned.settle_bounds(self.whole)
+        if reason is not None:
+            say(reason)
+        return self.planned.settings
 
     def __call__(self, chosen: dict[str, Any], iterations: int) -> float:
-        algorithm: Algorithm[Any] = make_algorithm(_with(self.settings, **chosen), self.fidelity)
+        planned = self.planned.revise(_with(self.planned.settings, **chosen))
+        algorithm = planned.algorithm(self.fidelity, self.sampler)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", PlugstreamWarning)  # a step that is too long shows in the score
             result = solve(algorithm, iterations=iterations)

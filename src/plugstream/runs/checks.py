@@ -1,0 +1,97 @@
+"""What is refused before a run begins: settings that contradict each other, and views that nothing can be made of."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from plugstream.choices import Choice
+from plugstream.errors import InputError
+from plugstream.instruments.base import Columns, Instrument
+from plugstream.registry import entries
+from plugstream.runs.devices import check_precision
+from plugstream.schedules import LONGEST_STEP, parse_step
+from plugstream.settings import AlgorithmSettings, Settings
+
+__all__ = ["check_batch", "check_mask", "check_settings"]
+
+
+def check_settings(settings: Settings) -> None:
+    """Refuse what can be known to fail whatever the scan is, before there is one; nothing is built for it."""
+    a = settings.algorithm
+    _check_strength(a)
+    check_precision(settings, sigma=a.sigma, sigma_end=a.sigma_end, lam=a.lam)
+    if _says(a, "prox") and not _says(settings.loss, "prox"):
+        raise InputError(
+            f"{a.name} needs the prox of the loss, which only {_those('loss', 'prox')} has; use --algorithm "
+            f"{_those('algorithm', 'prox', False)}, or --loss {_those('loss', 'prox')}"
+        )
+    if settings.scan.follow:
+        _check_growth(settings)
+
+
+def check_batch(settings: Settings, n_views: int) -> None:
+    """Refuse a batch of more views than there are, unless more are to come."""
+    batch = settings.sampler.views
+    if not settings.scan.follow and batch is not None and batch > n_views:
+        raise InputError(f"a batch of {batch} views was asked for, but the scan has {n_views}; use a smaller --batch")
+
+
+def check_mask(instrument: Instrument, columns: Columns) -> None:
+    """Refuse a scan of which no data counts; a mask that lies on a disk is not read for it."""
+    mask = instrument.covering(columns)
+    if isinstance(mask, np.ndarray) and not mask.any():
+        axes = instrument.data.shape
+        what = axes[0] if len(axes) == 1 and isinstance(axes[0], str) else "datum"
+        raise InputError(f"every {what} of every view is masked, so there is nothing to reconstruct from")
+
+
+def _check_growth(settings: Settings) -> None:
+    """Refuse to follow a scan with what needs all of its views from the beginning."""
+    a = settings.algorithm
+    for choice, what in ((a, "algorithm"), (settings.sampler, "sampler")):
+        if not _says(choice, "grows"):
+            raise InputError(
+                f"the {what} {choice.name} cannot take views that are still to come; follow with "
+                f"{_those(what, 'grows')}"
+            )
+    if "gradient" in a.entry.facts.get("uses", ()) and not _says(settings.gradient, "grows"):
+        raise InputError(
+            f"{settings.gradient.name} remembers the gradients of all views, so it cannot follow a scan that "
+            f"grows; follow with --gradient {_those('gradient', 'grows')}"
+        )
+
+
+def _check_strength(settings: AlgorithmSettings) -> None:
+    """Refuse a noise level that is not given, or twice, and steps that are none."""
+    if settings.sigma is None and settings.lam is None:
+        raise InputError(
+            "how strongly to denoise is not given; use --sigma (for TV and values from 0 to 1, 0.01 to 0.03 is a "
+            "good start) or --lam"
+        )
+    if settings.sigma is not None and settings.lam is not None:
+        raise InputError("both sigma and lam are given; leave one out")
+    if settings.sigma_end is not None and not settings.sigma:
+        raise InputError("sigma_end needs a sigma > 0 to start from")
+    for name, step in (("step_size", settings.step_size), ("step_size_end", settings.step_size_end)):
+        if isinstance(step, str):
+            parse_step(step)
+        elif step is not None and not 0 < step <= LONGEST_STEP:
+            raise InputError(f"{name} must be more than 0 and finite, not {step:g}; write a number, or 0.5/L")
+    if settings.step_size_end is not None and isinstance(settings.step_size, str) != isinstance(
+        settings.step_size_end, str
+    ):
+        raise InputError(
+            f"step_size {settings.step_size} and step_size_end {settings.step_size_end} must both be numbers or "
+            "multiples of 1/L"
+        )
+
+
+def _says(choice: Choice, fact: str) -> bool:
+    """Whether the chosen entry says this of itself."""
+    return bool(choice.entry.facts.get(fact, False))
+
+
+def _those(kind: str, fact: str, value: bool = True) -> str:
+    """The entries of a kind that say this of themselves, or that do not, in words."""
+    names = [e.name for e in entries(kind).values() if bool(e.facts.get(fact, False)) == value and ":" not in e.name]
+    return f"{', '.join(names[:-1])} or {names[-1]}" if len(names) > 1 else "".join(names)

@@ -1,0 +1,170 @@
+"""What settings alone determine of a run, each part built once: before there is a scan, and whatever it is."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from plugstream import loss_fidelity
+from plugstream.algorithms import Algorithm
+from plugstream.denoisers import Denoiser
+from plugstream.denoisers.by_name import Prior
+from plugstream.fidelity import Fidelity
+from plugstream.loss_fidelity import DataFidelity
+from plugstream.losses import Loss
+from plugstream.model_fidelity import Measurements
+from plugstream.models.base import Model, Views
+from plugstream.runs.checks import check_settings
+from plugstream.runs.devices import prepare_device
+from plugstream.sampling import Sampler
+from plugstream.schedules import Geometric, OverL, parse_step, value_at
+from plugstream.settings import AlgorithmSettings, DenoiserSettings, Settings
+
+__all__ = ["Parts", "build_algorithm", "build_denoiser", "prepare"]
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The parts of a run that need no scan.
+
+    Attributes: settings; device and dtype to compute in, the dtype being the real precision; prior, the denoiser before
+    its bounds; loss; momentum and gradient, None where the algorithm uses none.
+    """
+
+    settings: Settings
+    device: torch.device
+    dtype: torch.dtype
+    prior: Prior
+    loss: Loss
+    momentum: Any
+    gradient: Any
+
+    def denoiser(self) -> Denoiser:
+        """The denoiser within the bounds of the settings, damped if they say so."""
+        d = self.settings.denoiser
+        return self.prior.within(*_bounds(d), d.damping)
+
+    def fidelity(self, model: Model, data: Tensor | Measurements, *, available: Views = None) -> DataFidelity:
+        """How far an image is from the data, by the loss that was asked for; least squares where it is that."""
+        return loss_fidelity.make_fidelity(model, data, self.loss, available=available)
+
+    def sampler(self, fidelity: Fidelity) -> Sampler:
+        """The sampler of this fidelity's views."""
+        sampler: Sampler = self.settings.sampler.build(fidelity)
+        return sampler
+
+    def algorithm(
+        self, fidelity: Fidelity, denoiser: Denoiser | None = None, sampler: Sampler | None = None
+    ) -> Algorithm[Any]:
+        """The algorithm with its step, noise level and sampler.
+
+        Arguments: denoiser and sampler, where there are some already; else they are those of the settings.
+        """
+        a = self.settings.algorithm
+        steps = a.sigma_steps or a.iterations
+        falling = None if a.sigma is None or a.sigma_end is None else Geometric(a.sigma, a.sigma_end, steps)
+        return build_algorithm(
+            a,
+            fidelity,
+            self.denoiser() if denoiser is None else denoiser,
+            momentum=self.momentum,
+            restart=self.settings.momentum.restart,
+            gradient=self.gradient,
+            sigma=a.sigma if falling is None else falling,
+            lam=a.lam,
+            step_size=_falling_step(a.step_size, a.step_size_end, steps),
+            sampler=self.sampler(fidelity) if sampler is None else sampler,
+        )
+
+
+def prepare(settings: Settings, previous: Parts | None = None) -> Parts:
+    """Build what settings alone determine, once; what can be known to fail whatever the scan is, is refused.
+
+    Arguments: previous, the parts of other settings, of which those that are the same are not built again.
+    """
+    check_settings(settings)
+    device, dtype = prepare_device(settings.compute)
+    uses = settings.algorithm.entry.facts.get("uses", ())
+
+    def build(section: str, *arguments: Any) -> Any:
+        if section in ("momentum", "gradient") and section not in uses:
+            return None
+        unchanged = previous is not None and _same(previous.settings, settings, section)
+        part = getattr(previous, section) if unchanged else None
+        return getattr(settings, section).build(*arguments) if part is None else part
+
+    known = previous is not None and _same_prior(previous.settings, settings)
+    parts = Parts(
+        settings,
+        device,
+        dtype,
+        prior=previous.prior if previous is not None and known else _prior(settings.denoiser),
+        loss=build("loss"),
+        momentum=build("momentum"),
+        gradient=build("gradient", settings.sampler.seed),
+    )
+    parts.denoiser()  # which refuses a damping or bounds that cannot be
+    return parts
+
+
+def build_algorithm(
+    algorithm: AlgorithmSettings,
+    fidelity: Fidelity,
+    denoiser: Denoiser | Any,
+    *,
+    momentum: Any,
+    restart: str,
+    gradient: Any,
+    **common: Any,
+) -> Algorithm[Any]:
+    """The algorithm that is chosen, from what its entry uses.
+
+    Arguments: momentum and gradient, built, which an entry that does not use them is not given; common, by keyword
+    sigma or lam, step_size and sampler.
+    """
+    uses = algorithm.entry.facts.get("uses", ())
+    if "momentum" in uses:
+        common |= {"momentum": momentum, "restart": restart}
+    if "gradient" in uses:
+        common["gradient"] = gradient
+    made: Algorithm[Any] = algorithm.build(fidelity, denoiser, **common)
+    return made
+
+
+def build_denoiser(settings: DenoiserSettings) -> Denoiser:
+    """The denoiser of settings, within its bounds, damped if asked for."""
+    return _prior(settings).within(*_bounds(settings), settings.damping)
+
+
+def _prior(settings: DenoiserSettings) -> Prior:
+    return Prior(settings.name, dict(settings.options), *_bounds(settings))
+
+
+def _bounds(settings: DenoiserSettings) -> tuple[float, float]:
+    low, high = settings.least, settings.high
+    return -math.inf if low is None else low, math.inf if high is None else high
+
+
+def _same(one: Settings, other: Settings, section: str) -> bool:
+    """Whether two settings build the same of this section; a gradient draws by the sampler's seed, too."""
+    seeds = section != "gradient" or one.sampler.seed == other.sampler.seed
+    return seeds and bool(getattr(one, section) == getattr(other, section))
+
+
+def _same_prior(one: Settings, other: Settings) -> bool:
+    """Whether two denoisers differ in bounds and damping at most."""
+    first, second = (settings.denoiser.model_dump(exclude={"low", "high", "damping"}) for settings in (one, other))
+    return first == second
+
+
+def _falling_step(start: float | str, end: float | str | None, steps: int) -> float | str | Geometric | OverL:
+    if end is None:
+        return start
+    if isinstance(start, str) and isinstance(end, str):
+        first, last = parse_step(start).multiple, parse_step(end).multiple
+        return OverL(Geometric(value_at(first, 1), value_at(last, 1), steps))
+    return Geometric(float(start), float(end), steps)

@@ -1,0 +1,177 @@
+"""A plan: everything that a run needs, built once from settings and scan, and handed on.
+
+    prepare(settings)   what settings alone determine: device, denoiser, loss, momentum, gradient (`runs.parts`)
+    plan(parts, scan)   what they make of a scan's instrument: the denoiser for its images, its model and monitors
+
+Whatever can be refused without computing is refused here, before anything is written. Model, fidelity and algorithm
+depend on which views a run has, which its log knows, too: the run asks the plan for each of them once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from plugstream.algorithms import Algorithm
+from plugstream.bounds import prefer_bounds
+from plugstream.denoisers import Denoiser
+from plugstream.denoisers.base import Wrapper
+from plugstream.denoisers.shapes import adapt, describe
+from plugstream.errors import InputError
+from plugstream.fidelity import Fidelity
+from plugstream.image_space import ImageSpace
+from plugstream.instruments.base import Columns, Experiment, Instrument, find_instrument
+from plugstream.loss_fidelity import DataFidelity
+from plugstream.models.base import Model
+from plugstream.monitors import Monitor
+from plugstream.progress import report
+from plugstream.registry import Options
+from plugstream.rows import first_rows
+from plugstream.runs.checks import check_batch, check_mask
+from plugstream.runs.parts import Parts, prepare
+from plugstream.runs.watch import Variance
+from plugstream.sampling import Sampler
+from plugstream.scans.scan import Scan
+from plugstream.settings import Settings, needed_monitors, with_low
+
+__all__ = ["Plan", "build_monitors", "model_options", "plan"]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Everything that a run needs, for scans of one instrument.
+
+    Attributes: parts, of the settings alone; instrument; truth, the true image where it is known; denoiser, for images
+    of this instrument; notes, what a person should know of how it was built.
+    """
+
+    parts: Parts
+    instrument: Instrument
+    truth: NDArray[Any] | None
+    denoiser: Denoiser
+    notes: tuple[str, ...] = ()
+
+    @property
+    def settings(self) -> Settings:
+        """The settings that it is built from."""
+        return self.parts.settings
+
+    def model(self, columns: Columns, n_views: int, previous: Model | None = None) -> Model:
+        """The model of the first views; `previous` is that of fewer of them, whose work is used again."""
+        parts, options = self.parts, model_options(self.settings, self.instrument)
+        rows = first_rows(columns, n_views)
+        if previous is None:
+            report(f"building the model of {n_views} views")
+            self.instrument.check_model(rows, n_views, options, device=parts.device, dtype=parts.dtype)
+        return self.instrument.build_model(
+            rows, n_views, options, device=parts.device, dtype=parts.dtype, previous=previous
+        )
+
+    def algorithm(self, fidelity: Fidelity, sampler: Sampler | None = None) -> Algorithm[Any]:
+        """The algorithm on the views of this fidelity."""
+        return self.parts.algorithm(fidelity, self.denoiser, sampler)
+
+    def monitors(self, views: Callable[[Fidelity], Tensor | None]) -> list[Monitor]:
+        """What is measured; `views` says on which views distance and cost are, None for all."""
+        return build_monitors(self.settings, self.truth, views)
+
+    def revise(self, settings: Settings) -> Plan:
+        """The plan with other settings of the same scan; what both have in common is not built again."""
+        return _fit(prepare(settings, self.parts), self.instrument, self.truth)
+
+    def settle_bounds(self, fidelity: DataFidelity) -> tuple[Plan, str | None]:
+        """The plan with the lower bound that the data asks for, and why, where nobody gave one; else as it is."""
+        d = self.settings.denoiser
+        if d.low != "auto":
+            return self, None
+        low, reason = d.least, "the image is kept below its upper bound alone"
+        if low is not None:
+            report("asking the data for the bounds of the image")
+            preference = prefer_bounds(fidelity)
+            low, reason = preference.low, preference.reason
+        return self.revise(with_low(self.settings, low)), reason
+
+    def check_views(self, scan: Scan | Experiment) -> None:
+        """Refuse views that nothing can be made of: of implausible places, all masked, too few, or too many to hold."""
+        parts, instrument, columns = self.parts, self.instrument, scan.columns
+        instrument.check_plausible(columns)
+        check_mask(instrument, columns)
+        options = model_options(self.settings, instrument)
+        instrument.check_model(columns, scan.n_views, options, device=parts.device, dtype=parts.dtype)
+        check_batch(self.settings, scan.n_views)
+
+
+def plan(settings: Settings | Parts, scan: Scan | Experiment) -> Plan:
+    """Build what a run needs, once; whatever must be refused is refused, before anything is written.
+
+    A denoiser of images of another kind than the scan's is adapted to them by itself, and the plan's notes say so.
+
+    Arguments:
+        settings: or what was built of them already, so that it is not built again.
+        scan: which may be an experiment that is still to be simulated, or a scan whose first view is still to come;
+            of the latter `Plan.check_views` refuses what the views show.
+    """
+    parts = settings if isinstance(settings, Parts) else prepare(settings)
+    instrument = scan.instrument
+    instrument.check_plausible()
+    made = _fit(parts, instrument, scan.truth)
+    made.settings.monitor.check(instrument.image.shape, truth=scan.truth is not None)
+    if scan.n_views > 0:
+        made.check_views(scan)
+    else:
+        options = model_options(parts.settings, instrument)
+        instrument.check_model(None, 1, options, device=parts.device, dtype=parts.dtype)
+    return made
+
+
+def model_options(settings: Settings, instrument: Instrument) -> Options:
+    """What a person says of the instrument's model; settings of another instrument are refused."""
+    asked = find_instrument(settings.instrument.name).name
+    if asked != instrument.name:
+        raise InputError(
+            f"the scan is of {instrument.name}, but {asked} was asked for; leave --instrument, or [instrument] of the "
+            "settings, out"
+        )
+    return settings.instrument.options
+
+
+def build_monitors(
+    settings: Settings, truth: NDArray[Any] | None, views: Callable[[Fidelity], Tensor | None]
+) -> list[Monitor]:
+    """What the settings ask to be measured, which of a scan with its truth includes the SNR."""
+    known = None if truth is None else torch.from_numpy(truth)
+    monitors: list[Monitor] = settings.monitor.assemble(known, views, also=needed_monitors(settings))
+    if settings.monitor.watch_theory:
+        monitors.append(Variance(settings.sampler.seed))
+    return monitors
+
+
+def _fit(parts: Parts, instrument: Instrument, truth: NDArray[Any] | None) -> Plan:
+    """The plan for the images of an instrument."""
+    space = instrument.image
+    notes: list[str] = []
+    if space.is_complex and parts.settings.denoiser.low == "auto":  # complex values have no order
+        parts = replace(parts, settings=with_low(parts.settings, None))
+        notes.append("the image is complex, so that its values have no bounds")
+    asked = parts.denoiser()
+    _check_guide(asked, space)
+    denoiser = adapt(asked, space.shape, complex=space.is_complex, channels=space.channels)
+    if denoiser is not asked:
+        notes.append(f"the denoiser is adapted to the image: {describe(denoiser)}")
+    return Plan(parts, instrument, truth, denoiser, tuple(notes))
+
+
+def _check_guide(denoiser: Denoiser, space: ImageSpace) -> None:
+    """Refuse a guide of another size than the image."""
+    while isinstance(denoiser, Wrapper):
+        denoiser = denoiser.denoiser
+    guide = getattr(denoiser, "guide", None)
+    slices = guide is not None and guide.ndim == 2 and len(space.spatial) == 3  # one for all slices of a volume
+    if guide is not None and not slices and tuple(guide.shape) != tuple(space.spatial):
+        sizes = (" x ".join(map(str, shape)) for shape in (guide.shape, space.spatial))
+        raise InputError("the guide is {}, but the image {}".format(*sizes))
