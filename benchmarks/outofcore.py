@@ -129,7 +129,7 @@ def make(stored: ps.StoredScan, denoiser: str, in_memory: int | None) -> Any:
     from plugstream.sampling import Announced
     from plugstream.scans.prefetch import Prefetched
 
-    geometry, sampler = stored.geometry, ps.Uniform(10)
+    geometry, sampler = ps.born_geometry(stored), ps.Uniform(10)
     prior = {"tv": ps.TV(low=0.0), "bm3d": ps.Clipped(ps.BM3D(), 0.0)}[denoiser]
     if in_memory is not None:
         data = stored.read(torch.arange(in_memory))

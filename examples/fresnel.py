@@ -79,7 +79,7 @@ def reconstruct(
 ) -> tuple[torch.Tensor, ps.Grid, float]:
     """The image, its grid, and the part of the data's energy that it leaves unexplained."""
     scans = [import_fresnel(file, frequency) for frequency in frequencies]
-    models = [ps.BornModel(scan.geometry) for scan in scans]
+    models = [ps.BornModel(ps.born_geometry(scan)) for scan in scans]
     factors = [ps.LeastSquares(m, s.data).lipschitz_max ** -0.5 for m, s in zip(models, scans, strict=True)]
     data = torch.cat([factor * scan.data for factor, scan in zip(factors, scans, strict=True)])
     fidelity = ps.LeastSquares(Joint(models, factors), data)
@@ -88,7 +88,7 @@ def reconstruct(
     )
     image = ps.solve(algorithm, iterations=iterations).image
     left = float(fidelity.value(image) / fidelity.value(torch.zeros_like(image)))
-    return image, scans[0].geometry.grid, left
+    return image, ps.born_geometry(scans[0]).grid, left
 
 
 def main(folder: Path, picture: str) -> None:

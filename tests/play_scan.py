@@ -14,16 +14,19 @@ import time
 
 import torch
 
+from plugstream.instruments.born import born_geometry
 from plugstream.scans import ScanWriter, open_scan
 
 
 def main() -> None:
     source, pause = open_scan(sys.argv[1]), float(sys.argv[3])
     last = int(sys.argv[4]) if len(sys.argv) > 4 else None
-    with ScanWriter(sys.argv[2], source.geometry, truth=source.truth, views_per_shard=4) as writer:
+    with ScanWriter(sys.argv[2], born_geometry(source), truth=source.truth, views_per_shard=4) as writer:
         print("open", flush=True)
         for view in range(writer.committed, source.n_views):
-            writer.append(source.read(torch.tensor([view])).numpy(), source.geometry.transmitters[view : view + 1])
+            writer.append(
+                source.read(torch.tensor([view])).numpy(), born_geometry(source).transmitters[view : view + 1]
+            )
             if last is not None and view > last:
                 os.kill(os.getpid(), signal.SIGKILL)
             writer.commit()

@@ -14,6 +14,7 @@ import torch
 import zmq
 
 from plugstream import BornGeometry, Grid, InputError, MemoryScan, open_scan, ring
+from plugstream.instruments.born import born_geometry
 from plugstream.scans import stream
 from plugstream.scans.receive import Receiver
 
@@ -41,9 +42,9 @@ def assert_same(path, scan):
     got.check()
     assert got.read().numpy().tobytes() == scan.read().numpy().tobytes()  # to the bit, NaN where it is masked too
     for name in ("receivers", "transmitters", "plane_waves", "mask"):
-        assert np.array_equal(getattr(got.geometry, name), getattr(scan.geometry, name)), name
-    assert got.geometry.grid == scan.geometry.grid
-    assert got.geometry.wavelength == scan.geometry.wavelength
+        assert np.array_equal(getattr(born_geometry(got), name), getattr(born_geometry(scan), name)), name
+    assert born_geometry(got).grid == born_geometry(scan).grid
+    assert born_geometry(got).wavelength == born_geometry(scan).wavelength
 
 
 @contextmanager
@@ -134,7 +135,7 @@ def bye(name, views, token=TOKEN):
 
 
 def message(scan, number, name="scan", token=TOKEN):
-    geometry = scan.geometry
+    geometry = born_geometry(scan)
     mask = None if geometry.mask is None else geometry.mask[number]
     kind = "transmitters" if geometry.plane_waves is None else "plane_waves"
     return view(name, number, scan.data[number].numpy(), getattr(geometry, kind)[number], mask, kind, token)

@@ -44,7 +44,7 @@ _HOME = {
     "plugstream.importers": ["import_file", "import_fresnel", "import_hdf5", "import_npz"],
     "plugstream.loss_fidelity": ["LossFidelity"],
     "plugstream.losses": ["Amplitude", "Gaussian", "Huber", "Loss", "Poisson"],
-    "plugstream.instruments.born": ["Born2D"],
+    "plugstream.instruments.born": ["Born2D", "born_geometry"],
     "plugstream.models": ["BornModel", "FunctionModel", "MatrixModel", "Model", "ModelBase"],
     "plugstream.models.born_geometry": ["BornGeometry", "ring"],
     "plugstream.monitors": ["PSNR", "SNR", "SSIM", "Cost", "Distance", "snr"],
@@ -116,7 +116,7 @@ if TYPE_CHECKING:  # the same names for type checkers and editors; a test keeps 
         import_hdf5 as import_hdf5,
         import_npz as import_npz,
     )
-    from plugstream.instruments.born import Born2D as Born2D
+    from plugstream.instruments.born import Born2D as Born2D, born_geometry as born_geometry
     from plugstream.loss_fidelity import LossFidelity as LossFidelity
     from plugstream.losses import (
         Amplitude as Amplitude,

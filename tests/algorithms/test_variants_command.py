@@ -18,6 +18,7 @@ from plugstream import (
     save_scan,
     simulate,
 )
+from plugstream.instruments.born import born_geometry
 from plugstream.runs.parts import prepare
 from plugstream.runs.plan import plan
 from plugstream.settings import resolve
@@ -54,7 +55,7 @@ def test_stopped_and_resumed_is_the_same_to_the_bit(scan, tmp_path, monkeypatch,
 
 
 def test_settings_become_the_algorithm(scan):
-    fidelity = LeastSquares(BornModel(scan.geometry), scan.data)
+    fidelity = LeastSquares(BornModel(born_geometry(scan)), scan.data)
 
     def made(*more, **values):
         return prepare(resolve(None, [*(("algorithm", k, v) for k, v in values.items()), *more])).algorithm(fidelity)

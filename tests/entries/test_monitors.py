@@ -11,6 +11,7 @@ import pytest
 import plugstream as ps
 from plugstream.cli import main
 from plugstream.errors import InputError
+from plugstream.instruments.born import born_geometry
 from plugstream.quality import WINDOW
 from plugstream.registry import entries
 from plugstream.settings import resolve, to_toml
@@ -119,7 +120,7 @@ def test_mistakes_are_one_line(scan, tmp_path, capsys, words, message):
 
 def test_what_needs_the_truth_is_left_out_or_refused(scan, tmp_path, capsys):
     stored = ps.open_scan(scan).load()
-    bare = ps.MemoryScan(stored.data, stored.geometry)
+    bare = ps.MemoryScan(stored.data, born_geometry(stored))
     ps.save_scan(bare, tmp_path / "bare.zarr")
     assert main(["reconstruct", str(tmp_path / "bare.zarr"), "--out", str(tmp_path / "run"), *RUN]) == 0
     assert set(measured(tmp_path / "run")) == {"distance", "relative_distance"}

@@ -13,6 +13,7 @@ from plugstream import BornGeometry, BornModel, Grid, LeastSquares, MatrixModel,
 from plugstream.bounds import on_bounds, prefer_bounds
 from plugstream.errors import InputError
 from plugstream.importers import import_fresnel
+from plugstream.instruments.born import born_geometry
 from plugstream.runs.events import read_events
 from plugstream.runs.images import load_picture
 from plugstream.settings import resolve
@@ -83,7 +84,7 @@ def test_real_targets_are_found_non_negative(shared_data):
     ):
         for frequency in frequencies:
             scan = import_fresnel(shared_data / "fresnel" / name, frequency, size=48, width=0.2)
-            chosen = prefer_bounds(LeastSquares(BornModel(scan.geometry), scan.read()))
+            chosen = prefer_bounds(LeastSquares(BornModel(born_geometry(scan)), scan.read()))
             assert chosen.low == 0, (name, frequency, chosen.reason)
 
 

@@ -13,7 +13,7 @@ import torch
 from plugstream import BornGeometry, Grid, MemoryScan, open_scan
 from plugstream.errors import InputError, PlugstreamWarning
 from plugstream.importers import import_npz
-from plugstream.instruments.born import Born2D
+from plugstream.instruments.born import Born2D, born_geometry
 from plugstream.models.born_geometry import ring
 from plugstream.models.born_plausible import check_plausible, warn_if_implausible
 from plugstream.runs.events import read_events
@@ -106,7 +106,7 @@ def test_import_of_millimetres_with_the_unit_is_the_scan_in_metres(tmp_path, cap
     millimetres = write_npz(tmp_path / "mm.npz", scale=1000.0)
     import_npz(metres, tmp_path / "m.zarr", {})
     import_npz(millimetres, tmp_path / "mm.zarr", {}, unit="mm")
-    one, other = (open_scan(tmp_path / f"{name}.zarr").geometry for name in ("m", "mm"))
+    one, other = (born_geometry(open_scan(tmp_path / f"{name}.zarr")) for name in ("m", "mm"))
     assert one.wavelength == pytest.approx(other.wavelength, rel=1e-12)
     assert one.receivers == pytest.approx(other.receivers, rel=1e-12)
     assert one.grid.pixel == pytest.approx(other.grid.pixel, rel=1e-12)

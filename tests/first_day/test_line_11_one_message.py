@@ -17,6 +17,7 @@ import pytest
 
 from plugstream import InputError, Limits, open_scan, send_scan
 from plugstream.bounded_json import load_json
+from plugstream.instruments.born import born_geometry
 from plugstream.scans.receive import Receiver
 from plugstream.scans.stream import _crc32c
 from streaming import ANY, Client, acquiring, assert_same, begin, changed, end, make_scan, message, receiving
@@ -41,7 +42,7 @@ def nested(depth):
 
 def hostile(scan):
     """Messages that ended the receiver, and their relatives: in every field that is printed, compared or multiplied."""
-    first = begin("scan", scan.geometry, {})
+    first = begin("scan", born_geometry(scan), {})
     other = message(scan, 0)
     text = json.loads(first[2])
     yield with_raw(first, "arrays", b'{"receivers": [' + NINES + b", 2]}")
@@ -91,7 +92,7 @@ def test_the_same_in_the_middle_of_a_scan(tmp_path):
     scan = make_scan(5)
     with receiving(tmp_path / "s.zarr") as receiver:
         with Client(receiver.address) as client:
-            assert client.ask(begin("scan", scan.geometry, {})) == ("ack", 0)
+            assert client.ask(begin("scan", born_geometry(scan), {})) == ("ack", 0)
             assert client.ask(message(scan, 0)) == ("ack", 1)
             for frames in hostile(scan):
                 assert client.ask(frames)[0] in ("nak", "refuse", "conflict")
@@ -170,7 +171,7 @@ def test_eleven_hundred_idle_connections(tmp_path):
                     crowd.append(socket.create_connection(place, timeout=10))
 
         with Client(address) as client:
-            assert client.ask(begin("scan", scan.geometry, {})) == ("ack", 0)
+            assert client.ask(begin("scan", born_geometry(scan), {})) == ("ack", 0)
             come(1100)
             for v in range(3):
                 assert client.ask(message(scan, v)) == ("ack", v + 1)
@@ -328,7 +329,7 @@ def test_random_headers_never_end_it(tmp_path):
         [[]],
     ]
     values += ["begin", "view", "end", "bye", "complex64", "transmitters", "the-secret-of-the-sender", False]
-    good = [begin("scan", scan.geometry, {}), message(scan, 0), message(scan, 1), end("scan", 3)]
+    good = [begin("scan", born_geometry(scan), {}), message(scan, 0), message(scan, 1), end("scan", 3)]
     with receiving(tmp_path / "s.zarr") as receiver, Client(receiver.address) as client:
         for _ in range(1500):
             frames = good[rng.integers(4)]

@@ -20,6 +20,7 @@ import zmq.auth
 
 from plugstream import InputError, MemoryScan, Receiver, make_keys, open_scan, send_scan
 from plugstream.cli import main
+from plugstream.instruments.born import born_geometry
 from plugstream.scans.keys import ClientKeys, ServerKeys
 from plugstream.scans.scan import fingerprint
 from streaming import (
@@ -50,16 +51,16 @@ def answer_of(client, frames):
 def test_a_stranger_is_told_nothing_and_takes_nothing_over(tmp_path):
     scan, evil, out = make_scan(6), make_scan(6, seed=9), tmp_path / "s.zarr"
     with receiving(out) as receiver, Client(receiver.address) as owner, Client(receiver.address) as stranger:
-        assert owner.ask(begin(SECRET, scan.geometry, {})) == ("ack", 0)
+        assert owner.ask(begin(SECRET, born_geometry(scan), {})) == ("ack", 0)
         for v in range(3):
             assert owner.ask(message(scan, v, SECRET)) == ("ack", v + 1)
         wrong = {"token": "a-token-that-was-guessed"}
         messages = [
             [b"{}"],
             [b"\xff"],
-            begin("other", scan.geometry, {}, **wrong),
-            begin(SECRET, scan.geometry, {}, **wrong),  # one that knows the name is not told more
-            begin(SECRET, make_scan(6, 8).geometry, {}, **wrong),
+            begin("other", born_geometry(scan), {}, **wrong),
+            begin(SECRET, born_geometry(scan), {}, **wrong),  # one that knows the name is not told more
+            begin(SECRET, born_geometry(make_scan(6, 8)), {}, **wrong),
             message(evil, 3, SECRET, **wrong),
             message(evil, 3, SECRET),  # one that has even the token, but did not begin
             message(scan, 0, SECRET),
@@ -87,14 +88,17 @@ def test_the_sender_is_known_again_after_a_restart_and_its_token_is_in_no_file(t
             receiver._take_batch()
 
     with Receiver(out, ANY) as first, Client(first.address) as client:
-        client.say(begin("scan", scan.geometry, {}))
+        client.say(begin("scan", born_geometry(scan), {}))
         client.say(message(scan, 0))
         take(first, 1)
     for path in out.rglob("*"):
         assert path.is_dir() or TOKEN.encode() not in path.read_bytes()
     with receiving(out) as receiver:
         with Client(receiver.address) as stranger:
-            assert stranger.ask(begin("scan", scan.geometry, {}, token="another-token-than-that")) == ("refuse", 0)
+            assert stranger.ask(begin("scan", born_geometry(scan), {}, token="another-token-than-that")) == (
+                "refuse",
+                0,
+            )
         send_scan(scan, receiver.address, name="scan", token=TOKEN)
     assert_same(out, scan)
 
@@ -102,7 +106,7 @@ def test_the_sender_is_known_again_after_a_restart_and_its_token_is_in_no_file(t
 def test_a_scan_that_does_not_say_whose_it_is_cannot_be_continued(tmp_path):
     from plugstream import ScanWriter
 
-    ScanWriter(tmp_path / "old.zarr", make_scan(2).geometry, provenance={"stream": "scan"}).close()
+    ScanWriter(tmp_path / "old.zarr", born_geometry(make_scan(2)), provenance={"stream": "scan"}).close()
     with pytest.raises(InputError, match="does not say who sent it"):
         Receiver(tmp_path / "old.zarr", ANY)
 
@@ -113,7 +117,7 @@ def test_a_repeated_view_is_compared_with_the_disk(tmp_path, plane, masked, rest
     """Its data, its source and its mask; what is the same is acknowledged again, and the rest is named."""
     scan, out = make_scan(4, plane=plane, masked=masked), tmp_path / "s.zarr"
     source = "plane_waves" if plane else "transmitters"
-    place, mask = getattr(scan.geometry, source)[1], None if not masked else scan.geometry.mask[1]
+    place, mask = getattr(born_geometry(scan), source)[1], None if not masked else born_geometry(scan).mask[1]
     data = scan.data[1].numpy()
     other = data.copy()
     other[0 if mask is None else int(np.argmax(mask))] += 1e-3
@@ -123,13 +127,13 @@ def test_a_repeated_view_is_compared_with_the_disk(tmp_path, plane, masked, rest
 
     if restarted:
         with Receiver(out, ANY) as first, Client(first.address) as client:
-            for frames in [begin("scan", scan.geometry, {}, source), *(message(scan, v) for v in range(3))]:
+            for frames in [begin("scan", born_geometry(scan), {}, source), *(message(scan, v) for v in range(3))]:
                 client.say(frames)
             while first.committed < 3:
                 first._take_batch()
     with receiving(out) as receiver, Client(receiver.address) as client:
         sequence = 3 if restarted else 0
-        assert client.ask(begin("scan", scan.geometry, {}, source)) == ("ack", sequence)
+        assert client.ask(begin("scan", born_geometry(scan), {}, source)) == ("ack", sequence)
         if not restarted:
             for v in range(3):
                 assert client.ask(message(scan, v)) == ("ack", v + 1)
@@ -165,8 +169,8 @@ def test_what_is_not_the_same_scan_is_not_taken_for_acknowledged(tmp_path):
     scan = make_scan(6)
     data = scan.data.clone()
     data[1, 2] += 1e-4
-    other = MemoryScan(data, scan.geometry)
-    moved = MemoryScan(scan.data, replace(scan.geometry, transmitters=scan.geometry.transmitters + 1e-9))
+    other = MemoryScan(data, born_geometry(scan))
+    moved = MemoryScan(scan.data, replace(born_geometry(scan), transmitters=born_geometry(scan).transmitters + 1e-9))
     with receiving(tmp_path / "s.zarr") as receiver:
         with pytest.raises(KeyboardInterrupt):
             send_scan(scan, receiver.address, name="scan", token=TOKEN, window=1, progress=break_off)
@@ -192,7 +196,7 @@ def break_off(views):
 def test_a_view_that_was_damaged_on_the_disk_is_not_acknowledged_again(tmp_path):
     scan, out = make_scan(71), tmp_path / "s.zarr"  # more than a shard has, of which the last is read in any case
     with Receiver(out, ANY) as first, Client(first.address) as client:
-        for frames in [begin("scan", scan.geometry, {}), *(message(scan, v) for v in range(70))]:
+        for frames in [begin("scan", born_geometry(scan), {}), *(message(scan, v) for v in range(70))]:
             client.say(frames)
         while first.committed < 70:
             first._take_batch()
@@ -205,7 +209,7 @@ def test_a_view_that_was_damaged_on_the_disk_is_not_acknowledged_again(tmp_path)
     with Receiver(out, ANY) as receiver, Client(receiver.address) as client:
         thread = threading.Thread(target=run_until_silent, args=(receiver,))
         thread.start()
-        client.say(begin("scan", scan.geometry, {}))
+        client.say(begin("scan", born_geometry(scan), {}))
         answer = client.hear_all()
         assert (answer["sequence"], "crc32c" in answer) == (70, False)
         assert client.ask(message(scan, 0)) == ("ack", 70)
@@ -356,7 +360,7 @@ def test_a_gate_that_is_besieged_lets_the_right_one_in(tmp_path, keys):
                 with Client(receiver.address) as client:
                     client.socket.linger = 0
                     with suppress(zmq.Again):  # once it is shut out
-                        client.socket.send_multipart(begin("scan", scan.geometry, {}), zmq.NOBLOCK)
+                        client.socket.send_multipart(begin("scan", born_geometry(scan), {}), zmq.NOBLOCK)
                     time.sleep(0.02)
 
         enemy = threading.Thread(target=besiege)

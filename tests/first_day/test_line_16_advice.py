@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 from plugstream import MemoryScan, open_scan
+from plugstream.instruments.born import born_geometry
 from plugstream.models.born_geometry import ring
 from plugstream.scans import save_scan
 from small_run import SMALL, main
@@ -78,7 +79,7 @@ def test_a_damaged_view_is_still_told_with_skip_damaged(scan, tmp_path, capsys):
 def test_data_beyond_the_range_of_float32_is_told_as_that(scan, tmp_path, capsys, scale, streamed):
     whole = open_scan(scan).load()
     data = whole.data * (scale / whole.data.abs().max())
-    save_scan(MemoryScan(data, whole.geometry), tmp_path / "s.zarr")
+    save_scan(MemoryScan(data, born_geometry(whole)), tmp_path / "s.zarr")
     words = ["reconstruct", str(tmp_path / "s.zarr"), *RUN, "--iterations", "3", "--out", str(tmp_path / "r")]
     words += ["--in-memory", "0"] * streamed
     assert main(words) == 2
@@ -96,7 +97,7 @@ def test_values_at_masked_receivers_do_not_count(scan, tmp_path):
     mask[:, 3] = False
     data = whole.data.clone()
     data[:, 3] = 1e30
-    save_scan(MemoryScan(data, replace(whole.geometry, mask=mask)), tmp_path / "s.zarr")
+    save_scan(MemoryScan(data, replace(born_geometry(whole), mask=mask)), tmp_path / "s.zarr")
     words = ["reconstruct", str(tmp_path / "s.zarr"), *RUN, "--iterations", "3", "--out", str(tmp_path / "r")]
     assert main(words) == 0
 
@@ -104,7 +105,7 @@ def test_values_at_masked_receivers_do_not_count(scan, tmp_path):
 def test_everything_masked_is_told_as_that(scan, tmp_path, capsys):
     whole = open_scan(scan).load()
     mask = np.zeros(tuple(whole.data.shape), dtype=bool)
-    save_scan(MemoryScan(whole.data, replace(whole.geometry, mask=mask)), tmp_path / "s.zarr")
+    save_scan(MemoryScan(whole.data, replace(born_geometry(whole), mask=mask)), tmp_path / "s.zarr")
     assert main(["reconstruct", str(tmp_path / "s.zarr"), *RUN, "--out", str(tmp_path / "r")]) == 2
     said = capsys.readouterr().err
     assert "every receiver of every view is masked" in said

@@ -17,6 +17,7 @@ from plugstream import Born2D, ring
 from plugstream.cli import main
 from plugstream.drawing import Panel, Shades, draw_images
 from plugstream.image_space import ImageSpace
+from plugstream.instruments.born import born_geometry
 from plugstream.runs.images import picture_y_axis
 from small_run import SMALL
 
@@ -163,7 +164,7 @@ def test_an_unknown_report_is_refused(scan, tmp_path, capsys):
 def test_the_fresnel_cylinder_is_above(shared_data, tmp_path):
     source = shared_data / "fresnel" / "dielTM_dec8f.exp"
     scan = ps.import_fresnel(source, 2.0, size=32)
-    model = ps.BornModel(scan.geometry)
+    model = ps.BornModel(born_geometry(scan))
     image = ps.LeastSquares(model, scan.data).backprojection()
     ps.save_image(image, tmp_path / "b", ps.ImageSpace.of(scan))
     with Image.open(tmp_path / "b.png") as picture:

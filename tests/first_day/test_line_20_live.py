@@ -12,6 +12,7 @@ import torch
 
 import plugstream as ps
 from plugstream import Born2D, InputError, Receiver, ScanSender, ScanWriter, open_scan
+from plugstream.instruments.born import born_geometry
 from plugstream.runs.events import Measurement, Views, read_events
 from plugstream.runs.replay import History, replay
 from plugstream.runs.report import _draw_curves
@@ -23,12 +24,12 @@ from streaming import ANY, SMALL, TOKEN, acquiring, assert_same, make_scan, rece
 
 
 def setup_of(scan):
-    return Born2D.of(scan.geometry)
+    return Born2D.of(born_geometry(scan))
 
 
 def rows_of(scan, first, last):
     """What `ScanWriter.append` and `ScanSender.append` take of these views."""
-    geometry = scan.geometry
+    geometry = born_geometry(scan)
     source = "transmitters" if geometry.plane_waves is None else "plane_waves"
     more = {} if geometry.mask is None else {"mask": geometry.mask[first:last]}
     return scan.data[first:last].numpy(), {source: getattr(geometry, source)[first:last], **more}
@@ -194,7 +195,7 @@ def scan(tmp_path_factory):
 
 
 def grow(source, writer, first, last):
-    writer.append(source.read(torch.arange(first, last)).numpy(), source.geometry.transmitters[first:last])
+    writer.append(source.read(torch.arange(first, last)).numpy(), born_geometry(source).transmitters[first:last])
     writer.commit()
 
 
@@ -214,7 +215,7 @@ def test_a_run_waits_for_a_batch_of_views_that_can_be_used(scan, tmp_path):
     changes = [("algorithm", "sigma", 0.01), ("sampler", "batch", 6), ("scan", "follow", True)]
     changes += [("scan", "skip_damaged", True)]
     settings, said = resolve(None, changes), []
-    with ScanWriter(live, source.geometry, views_per_shard=4) as writer:
+    with ScanWriter(live, born_geometry(source), views_per_shard=4) as writer:
         grow(source, writer, 0, 8)
         file = live / "data" / "c" / "0" / "0"
         content = bytearray(file.read_bytes())
@@ -242,7 +243,7 @@ def test_a_scan_that_ends_early_is_used_whole_and_resumed_to_the_bit(scan, tmp_p
     """Three views, a batch of ten: the run waits for its patience, uses each of the three in every step, and ends;
     when the instrument goes on after all it draws batches of ten, and what it did is repeated to the bit."""
     source, live, out = open_scan(scan), tmp_path / "live.zarr", tmp_path / "run"
-    with ScanWriter(live, source.geometry, truth=source.truth) as writer:
+    with ScanWriter(live, born_geometry(source), truth=source.truth) as writer:
         grow(source, writer, 0, 3)
     words = ["reconstruct", str(live), "--out", str(out), *RUN, "--batch", "10", "--follow", "--patience", "0.3"]
     assert main(words) == 0
@@ -311,7 +312,7 @@ def test_arrivals_are_marked_in_the_curves():
 
 def test_the_report_of_a_followed_run_is_drawn(scan, tmp_path):
     source, live, out = open_scan(scan), tmp_path / "live.zarr", tmp_path / "run"
-    with ScanWriter(live, source.geometry, truth=source.truth) as writer:
+    with ScanWriter(live, born_geometry(source), truth=source.truth) as writer:
         grow(source, writer, 0, 6)
 
         def measure():

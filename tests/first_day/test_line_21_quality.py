@@ -98,7 +98,7 @@ def test_the_command_measures_them(tmp_path, capsys):
 
 def test_without_a_truth_they_are_refused_before_anything_is_written(scan, tmp_path, capsys):
     stored = ps.open_scan(scan).load()
-    bare = ps.MemoryScan(stored.data, stored.geometry)
+    bare = ps.MemoryScan(stored.data, ps.born_geometry(stored))
     ps.save_scan(bare, tmp_path / "bare.zarr")
     words = ["reconstruct", str(tmp_path / "bare.zarr"), "--sigma", "0.01", "--out", str(tmp_path / "run"), "--ssim"]
     assert main(words) == 2

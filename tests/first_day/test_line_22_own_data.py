@@ -10,6 +10,7 @@ from scipy.special import hankel1
 from plugstream import InputError, PlugstreamWarning, open_scan
 from plugstream.cli import main
 from plugstream.importers import import_fresnel, import_hdf5, import_npz
+from plugstream.instruments.born import born_geometry
 from plugstream.models.born_geometry import ring
 
 LIGHT = 299_792_458.0
@@ -79,7 +80,7 @@ def test_total_and_incident_fields_at_any_of_the_frequencies(tmp_path, name, axi
         out = tmp_path / f"{number}.zarr"
         assert run(tmp_path / name, out, VALUES, frequency=frequency) == VIEWS
         scan = open_scan(out)
-        assert scan.geometry.wavelength == pytest.approx(LIGHT / FREQUENCIES[number])
+        assert born_geometry(scan).wavelength == pytest.approx(LIGHT / FREQUENCIES[number])
         close(scan.read().numpy(), measured(kind)[1][number])
         close(np.array([complex(*scan.provenance["calibration"])]), STRENGTHS[[number]])
         assert scan.provenance["incident_mismatch"]["all_angles"] < 1e-4
@@ -103,7 +104,7 @@ def test_scattered_data_conjugated_pairs_masks_and_units(tmp_path):
     run = store(tmp_path / "f.h5", arrays, frequency="GHz", receivers="mm", transmitters="mm")
     run(tmp_path / "f.h5", tmp_path / "s.zarr", {"size": 16, "width": 0.2}, conjugate=True, frequency=3)
     scan = open_scan(tmp_path / "s.zarr")
-    assert np.array_equal(scan.geometry.mask, mask[1])
+    assert np.array_equal(born_geometry(scan).mask, mask[1])
     close(scan.read().numpy()[mask[1]], measured()[1][1][mask[1]])
 
 
@@ -147,7 +148,7 @@ def test_real_measurements_come_out_as_the_fresnel_importer_has_them(shared_data
     mapping = VALUES | {"frequency_unit": "GHz"}
     import_npz(tmp_path / "f.npz", tmp_path / "s.zarr", mapping, conjugate=True, frequency=3)
     scan, known = open_scan(tmp_path / "s.zarr"), import_fresnel(file, 3.0)
-    got, want = (s.read().numpy()[np.asarray(s.geometry.mask)] for s in (scan, known))
+    got, want = (s.read().numpy()[np.asarray(born_geometry(s).mask)] for s in (scan, known))
     factor = np.vdot(want, got) / np.vdot(want, want)
     close(got, factor * want)
     assert abs(factor - 1) < 1e-3
@@ -234,7 +235,7 @@ def test_fields_on_the_grid_have_an_axis_too_but_no_calibration(tmp_path):
     arrays = {"data": data, "fields": fields, "receivers": ANTENNAS, "frequency": FREQUENCIES}
     run = store(tmp_path / "f.npz", arrays)
     run(tmp_path / "f.npz", tmp_path / "s.zarr", VALUES, frequency=3)
-    close(np.asarray(open_scan(tmp_path / "s.zarr").geometry.fields[:]), fields[1])
+    close(np.asarray(born_geometry(open_scan(tmp_path / "s.zarr")).fields[:]), fields[1])
     run = store(tmp_path / "g.npz", arrays | {"incident": data})
     with pytest.raises(InputError, match="calibrates transmitters and plane_waves, not fields"):
         run(tmp_path / "g.npz", tmp_path / "t.zarr", VALUES, frequency=3)

@@ -15,6 +15,7 @@ from scipy.special import h1vp, hankel1, jv, jvp
 from plugstream import PlugstreamWarning, open_scan
 from plugstream.cli import main
 from plugstream.importers import import_fresnel
+from plugstream.instruments.born import born_geometry
 
 ROOT = Path(__file__).parents[2]
 # Centre and radius in mm, permittivity: where an exact solution fits best for 2001, as published for 2005.
@@ -71,7 +72,7 @@ def exact(geometry, cylinders, orders=14):
 
 def agreement(scan, field):
     """Correlation of the scan with a field where it was recorded, and the factor that takes the field to the scan."""
-    y, z = scan.data.numpy()[scan.geometry.mask], field[scan.geometry.mask]
+    y, z = scan.data.numpy()[born_geometry(scan).mask], field[born_geometry(scan).mask]
     return abs(np.vdot(z, y)) / np.linalg.norm(y) / np.linalg.norm(z), np.vdot(z, y) / np.vdot(z, z)
 
 
@@ -79,14 +80,14 @@ def agreement(scan, field):
 @pytest.mark.parametrize("name", CYLINDERS)
 def test_the_imported_field_is_that_of_the_cylinders_solved_exactly(fresnel, name, frequency):
     scan = import_fresnel(fresnel / name, frequency)
-    alike, factor = agreement(scan, exact(scan.geometry, CYLINDERS[name]))
+    alike, factor = agreement(scan, exact(born_geometry(scan), CYLINDERS[name]))
     assert alike > 0.98
     assert abs(factor - 1) < 0.2  # calibration: neither strength nor phase is left over
     # Conjugated wrongly, or the axes mirrored, it would not be.
     wrong = [(-x, -y, r, e) for x, y, r, e in CYLINDERS[name]]
-    assert agreement(scan, exact(scan.geometry, CYLINDERS[name]).conj())[0] < 0.9
+    assert agreement(scan, exact(born_geometry(scan), CYLINDERS[name]).conj())[0] < 0.9
     if name != "twodielTM_8f.exp":
-        assert agreement(scan, exact(scan.geometry, wrong))[0] < 0.8
+        assert agreement(scan, exact(born_geometry(scan), wrong))[0] < 0.8
 
 
 def test_the_two_cylinders_of_2001_are_not_quite_where_they_were_meant_to_be(fresnel):
@@ -94,7 +95,7 @@ def test_the_two_cylinders_of_2001_are_not_quite_where_they_were_meant_to_be(fre
     scans = [import_fresnel(fresnel / "twodielTM_8f.exp", frequency) for frequency in (2.0, 3.0)]
 
     def fit(cylinders):
-        return np.mean([agreement(scan, exact(scan.geometry, cylinders, orders=6))[0] for scan in scans])
+        return np.mean([agreement(scan, exact(born_geometry(scan), cylinders, orders=6))[0] for scan in scans])
 
     best = CYLINDERS["twodielTM_8f.exp"]
     assert fit(best) > 0.985
@@ -122,7 +123,7 @@ def test_the_two_cylinders_of_2001_are_not_quite_where_they_were_meant_to_be(fre
 )
 def test_positions_and_calibration_of_all_files(fresnel, name, views, recorded, radii):
     scan = import_fresnel(fresnel / name, 3.0)
-    g = scan.geometry
+    g = born_geometry(scan)
     assert g.n_views == views
     assert (g.mask.sum(1) == recorded).all()
     assert np.allclose(np.hypot(*g.transmitters.T), radii[0])
@@ -165,8 +166,8 @@ def test_the_command_names_the_scan_itself(fresnel, tmp_path, capsys, monkeypatc
     assert "Geffrin" in said
     scan = open_scan("FoamDielExtTM-3GHz.zarr")
     assert torch.equal(scan.read(), import_fresnel(fresnel / "FoamDielExtTM.txt", 3).data)
-    assert scan.geometry.grid.shape == (32, 32)
-    assert scan.geometry.grid.pixel == 0.005
+    assert born_geometry(scan).grid.shape == (32, 32)
+    assert born_geometry(scan).grid.pixel == 0.005
     assert main(words) == 2
     assert "exists already" in capsys.readouterr().err
     assert main(["info", str(fresnel / "dielTM_dec8f.exp")]) == 0
@@ -196,7 +197,7 @@ def test_a_file_that_was_cut_short_is_noticed(fresnel, tmp_path, capsys):
     file.write_text("\n".join(text.splitlines()[:-10]) + "\n")
     with pytest.warns(PlugstreamWarning, match=r"has 1763 of the 1764 measurements at 3 GHz.* cut short"):
         scan = import_fresnel(file, 3)
-    assert scan.geometry.mask.sum() == 1763
+    assert born_geometry(scan).mask.sum() == 1763
 
 
 def blobs(image, grid):
@@ -242,7 +243,7 @@ def test_two_cylinders_are_found_apart(fresnel, example):
 @pytest.mark.usefixtures("one_thread")
 def test_the_joint_model_of_the_example_is_linear_with_its_adjoint(fresnel, example):
     scans = [import_fresnel(fresnel / "dielTM_dec8f.exp", f, size=16) for f in (1, 2)]
-    joint = example.Joint([example.ps.BornModel(s.geometry) for s in scans], [2.0, 0.5])
+    joint = example.Joint([example.ps.BornModel(born_geometry(s)) for s in scans], [2.0, 0.5])
     generator = torch.Generator().manual_seed(0)
     for views in (None, torch.tensor([40, 3, 71, 3, 36])):
         x = torch.randn(16, 16, generator=generator)

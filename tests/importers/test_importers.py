@@ -13,6 +13,7 @@ import torch
 from plugstream import InputError, ScanWriter, open_scan
 from plugstream.cli import main
 from plugstream.importers import import_hdf5, import_npz
+from plugstream.instruments.born import born_geometry
 from plugstream.models.born_geometry import ring
 
 
@@ -47,12 +48,12 @@ def same(path, arrays):
     scan = open_scan(path)
     mask = arrays["mask"]
     assert np.array_equal(scan.read().numpy()[mask], arrays["data"][mask])
-    assert np.array_equal(scan.geometry.mask, mask)
-    assert np.array_equal(scan.geometry.receivers, arrays["receivers"])
-    assert np.array_equal(scan.geometry.transmitters, arrays["transmitters"])
+    assert np.array_equal(born_geometry(scan).mask, mask)
+    assert np.array_equal(born_geometry(scan).receivers, arrays["receivers"])
+    assert np.array_equal(born_geometry(scan).transmitters, arrays["transmitters"])
     assert np.array_equal(scan.truth, arrays["truth"])
-    assert scan.geometry.wavelength == 0.5
-    assert scan.geometry.grid.shape == (8, 8)
+    assert born_geometry(scan).wavelength == 0.5
+    assert born_geometry(scan).grid.shape == (8, 8)
     assert scan.complete
     return scan
 
@@ -119,9 +120,9 @@ def test_the_command_reads_mappings_attributes_and_units(arrays, tmp_path, capsy
     assert main([*words, "--map", "data=/a/data", "receivers=/a/receivers", "pixel=/a@step"]) == 0, capsys.readouterr()
     scan = open_scan(tmp_path / "s.zarr")
     assert np.array_equal(scan.read().numpy()[arrays["mask"]], arrays["data"][arrays["mask"]])
-    assert np.allclose(scan.geometry.receivers, arrays["receivers"], rtol=1e-14)
-    assert (scan.geometry.wavelength, scan.geometry.background) == (0.5, 1.5)
-    assert scan.geometry.grid.pixel == pytest.approx(0.1)
+    assert np.allclose(born_geometry(scan).receivers, arrays["receivers"], rtol=1e-14)
+    assert (born_geometry(scan).wavelength, born_geometry(scan).background) == (0.5, 1.5)
+    assert born_geometry(scan).grid.pixel == pytest.approx(0.1)
     capsys.readouterr()
     assert main(["info", str(file)]) == 0
     assert "/a/data  (6, 5) complex64" in capsys.readouterr().out
@@ -133,16 +134,16 @@ def test_plane_waves_far_fields_and_given_fields(arrays, tmp_path):
     write(tmp_path / "p.h5", {**base, "plane_waves": arrays["transmitters"]})
     import_hdf5(tmp_path / "p.h5", tmp_path / "p.zarr", VALUES | {"far_field": True}, unit="mm")
     scan = open_scan(tmp_path / "p.zarr")
-    assert scan.geometry.far_field
-    assert np.allclose(np.hypot(*scan.geometry.plane_waves.T), 1)  # directions have no unit
-    assert scan.geometry.wavelength == 0.5e-3
+    assert born_geometry(scan).far_field
+    assert np.allclose(np.hypot(*born_geometry(scan).plane_waves.T), 1)  # directions have no unit
+    assert born_geometry(scan).wavelength == 0.5e-3
     fields = (fields * np.exp(0.5j)).astype(np.complex64)
     for number, form in enumerate((fields, records(fields, "r", "i"), np.stack([fields.real, fields.imag], -1))):
         write(tmp_path / "f.h5", {**base, "fields": form})
         import_hdf5(tmp_path / "f.h5", tmp_path / f"f{number}.zarr", VALUES)
-        assert np.array_equal(open_scan(tmp_path / f"f{number}.zarr").geometry.fields, fields)
+        assert np.array_equal(born_geometry(open_scan(tmp_path / f"f{number}.zarr")).fields, fields)
     import_hdf5(tmp_path / "f.h5", tmp_path / "c.zarr", VALUES, conjugate=True)  # time turned round in all of the file
-    assert np.array_equal(open_scan(tmp_path / "c.zarr").geometry.fields, fields.conj())
+    assert np.array_equal(born_geometry(open_scan(tmp_path / "c.zarr")).fields, fields.conj())
 
 
 @pytest.mark.parametrize("far", [True, False])
@@ -154,7 +155,7 @@ def test_far_field_is_what_the_file_says(arrays, tmp_path, far):
     words = [str(tmp_path / "f.npz"), str(tmp_path / "g.zarr"), "--map", f"far_field={str(far).lower()}"]
     assert main(["import", "npz", *words]) == 0
     for name in ("f", "g"):
-        assert open_scan(tmp_path / f"{name}.zarr").geometry.far_field is far
+        assert born_geometry(open_scan(tmp_path / f"{name}.zarr")).far_field is far
 
 
 def test_lengths_may_have_units_of_their_own(tmp_path):
@@ -166,12 +167,12 @@ def test_lengths_may_have_units_of_their_own(tmp_path):
         file["wavelength"].attrs["units"] = np.bytes_("mm")
     values = {"size": 8, "pixel": 0.1}
     import_hdf5(tmp_path / "f.h5", tmp_path / "a.zarr", values)
-    geometry = open_scan(tmp_path / "a.zarr").geometry
+    geometry = born_geometry(open_scan(tmp_path / "a.zarr"))
     assert (geometry.wavelength, geometry.grid.pixel) == (0.5, 0.1)
     assert np.array_equal(geometry.receivers, 0.01 * kept["receivers"])
     assert np.array_equal(geometry.transmitters, kept["transmitters"])
     import_hdf5(tmp_path / "f.h5", tmp_path / "b.zarr", {"size": 8, "pixel": 20.0}, unit="um")
-    assert open_scan(tmp_path / "b.zarr").geometry.wavelength == pytest.approx(5e-4)
+    assert born_geometry(open_scan(tmp_path / "b.zarr")).wavelength == pytest.approx(5e-4)
     with h5py.File(tmp_path / "f.h5", "a") as file:
         file["receivers"].attrs["units"] = "furlong"
     with pytest.raises(InputError, match=r"receivers of .* is in 'furlong', which is none of m, .*; give --unit"):
@@ -182,7 +183,7 @@ def test_a_width_that_is_asked_for_wins_over_the_files_pixel(arrays, tmp_path, c
     np.savez(tmp_path / "f.npz", **arrays, **VALUES)
     words = ["import", "npz", str(tmp_path / "f.npz"), str(tmp_path / "s.zarr")]
     assert main([*words, "--width", "1.6"]) == 0, capsys.readouterr()
-    assert open_scan(tmp_path / "s.zarr").geometry.grid.pixel == 0.2
+    assert born_geometry(open_scan(tmp_path / "s.zarr")).grid.pixel == 0.2
     assert open_scan(tmp_path / "s.zarr").provenance["mapping"] == {"width": 1.6}
 
 

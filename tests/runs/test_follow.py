@@ -17,6 +17,7 @@ import torch
 
 from plugstream import TV, BornModel, LeastSquares, ProximalGradient, ScanWriter, Uniform, open_scan, snr
 from plugstream.errors import DamagedError, InputError
+from plugstream.instruments.born import born_geometry
 from plugstream.runs.events import Views, read_events
 from plugstream.runs.replay import replay
 from plugstream.settings import resolve
@@ -73,7 +74,7 @@ def test_data_on_disk_gives_what_data_in_memory_gives(scan, tmp_path):
 def test_bounded_momentum_is_quicker_than_none_and_does_not_gather_noise(scan):
     """Few views a step and many steps, as where a scan is followed: Nesterov's momentum loses what it had won."""
     stored = open_scan(scan)
-    truth, fidelity = torch.from_numpy(stored.truth), LeastSquares(BornModel(stored.geometry), stored.read())
+    truth, fidelity = torch.from_numpy(stored.truth), LeastSquares(BornModel(born_geometry(stored)), stored.read())
     early, late = {}, {}
     for momentum in ("none", "bounded", "nesterov"):
         algorithm = ProximalGradient(fidelity, TV(low=0.0), sigma=0.01, sampler=Uniform(4), momentum=momentum)
@@ -153,9 +154,11 @@ def test_a_followed_run_is_resumed_to_the_bit(scan, tmp_path):
     """From a checkpoint of when the scan was running, with all of the scan there: the record tells what there was."""
     live, out, early = tmp_path / "live.zarr", tmp_path / "run", tmp_path / "early"
     source = open_scan(scan)
-    with ScanWriter(live, source.geometry, truth=source.truth, views_per_shard=4) as writer:
+    with ScanWriter(live, born_geometry(source), truth=source.truth, views_per_shard=4) as writer:
         for view in range(24):
-            writer.append(source.read(torch.tensor([view])).numpy(), source.geometry.transmitters[view : view + 1])
+            writer.append(
+                source.read(torch.tensor([view])).numpy(), born_geometry(source).transmitters[view : view + 1]
+            )
             writer.commit()
             if view == 5:
                 run = start_run(live, out)
@@ -240,23 +243,23 @@ def test_waiting_for_views_has_an_end_too(scan, tmp_path):
     patient = resolve(None, [*changes, ("scan", "patience", 0.2)])
     with pytest.raises(InputError, match=r"no scan was made at .* for 0.2 s"):
         open_live(live, patient, said.append)
-    with ScanWriter(live, source.geometry) as writer:
+    with ScanWriter(live, born_geometry(source)) as writer:
         with pytest.raises(InputError, match=r"no view came to .* for 0.2 s"):
             open_live(live, patient, said.append)
         with pytest.raises(InputError, match="cannot take views that are still to come"):  # before there is one
             open_live(live, resolve(None, [*changes, ("sampler", "name", "fixed")]), said.append)
-        writer.append(source.read(torch.arange(2)).numpy(), source.geometry.transmitters[:2])
+        writer.append(source.read(torch.arange(2)).numpy(), born_geometry(source).transmitters[:2])
     assert open_live(live, patient, said.append).n_views == 2  # fewer than a batch, and no more are coming
     shutil.rmtree(live)
-    ScanWriter(live, source.geometry).close()
+    ScanWriter(live, born_geometry(source)).close()
     with pytest.raises(InputError, match=r"cannot be followed: .*No such file.*; fix that, and start again"):
         open_live(live, resolve(None, changes), lambda _: shutil.rmtree(live))
 
 
 def test_a_scan_that_is_spoilt_while_it_is_followed_ends_the_run_in_one_line(scan, tmp_path, capsys):
     source, live, out = open_scan(scan), tmp_path / "live.zarr", tmp_path / "run"
-    with ScanWriter(live, source.geometry) as writer:
-        writer.append(source.read(torch.arange(8)).numpy(), source.geometry.transmitters[:8])
+    with ScanWriter(live, born_geometry(source)) as writer:
+        writer.append(source.read(torch.arange(8)).numpy(), born_geometry(source).transmitters[:8])
 
     def spoil() -> None:
         while not (out / "checkpoints").exists():
@@ -309,9 +312,9 @@ def test_damaged_views_are_left_out_if_asked_for(scan, tmp_path, capsys):
     assert last_snr(out) > 10
     # The data term is that of a scan that never had those views.
     stored, good = open_scan(broken), [i for i in range(24) if i not in (0, 5, 17)]
-    fidelity = LeastSquares(BornModel(stored.geometry), stored, available=torch.tensor(good))
+    fidelity = LeastSquares(BornModel(born_geometry(stored)), stored, available=torch.tensor(good))
     whole = open_scan(scan)
-    left = LeastSquares(BornModel(whole.geometry.with_views(good)), whole.read(torch.tensor(good)))
+    left = LeastSquares(BornModel(born_geometry(whole).with_views(good)), whole.read(torch.tensor(good)))
     x = torch.rand(24, 24, generator=torch.Generator().manual_seed(0))
     for name in ("value", "gradient"):
         torch.testing.assert_close(getattr(fidelity, name)(x), getattr(left, name)(x))

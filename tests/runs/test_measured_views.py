@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from plugstream import BornModel, LeastSquares, open_scan
+from plugstream.instruments.born import born_geometry
 from plugstream.runs import run
 from plugstream.runs.parts import prepare
 from plugstream.settings import resolve
@@ -43,9 +44,9 @@ def test_distance_and_cost_are_those_of_the_views_that_are_told(scan, tmp_path, 
     assert told == (len(views) < 12)
     whole = open_scan(scan).load()
     # The problem with these views alone, with the step that all of them had.
-    some = LeastSquares(BornModel(whole.geometry.with_views(np.array(views))), whole.data[list(views)])
+    some = LeastSquares(BornModel(born_geometry(whole).with_views(np.array(views))), whole.data[list(views)])
     algorithm = prepare(resolve(folder / "settings.toml")).algorithm(
-        LeastSquares(BornModel(whole.geometry), whole.data)
+        LeastSquares(BornModel(born_geometry(whole)), whole.data)
     )
     gamma, sigma = algorithm.parameters(7)
     image = torch.from_numpy(np.load(folder / "result.npy"))

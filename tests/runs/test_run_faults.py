@@ -24,6 +24,7 @@ from effort import effort, thorough
 from plugstream import open_scan, save_scan
 from plugstream.algorithms import GradientState
 from plugstream.errors import InputError
+from plugstream.instruments.born import born_geometry
 from plugstream.runs.checkpoints import Checkpoints
 from plugstream.runs.events import EventLog, Measurement, Note, Resume, read_events
 from plugstream.runs.identity import difference, identity
@@ -89,7 +90,7 @@ def rewrite(path: Path, change: Callable[[MemoryScan], MemoryScan]) -> None:
 @pytest.mark.parametrize("what", ["one number", "transmitters", "noise", "shorter"])
 def test_other_data_is_refused(scan, tmp_path, capsys, what):
     def change(s: MemoryScan) -> MemoryScan:
-        data, geometry = s.data.clone(), s.geometry
+        data, geometry = s.data.clone(), born_geometry(s)
         if what == "one number":
             data[7, 3] *= 1 + 1e-6
         elif what == "noise":
@@ -120,11 +121,11 @@ def test_a_large_scan_is_compared_by_some_of_its_views(scan, monkeypatch):
     one = open_scan(scan).load()
     data = one.data.clone()
     data[4] *= 2
-    other = MemoryScan(data, one.geometry)
+    other = MemoryScan(data, born_geometry(one))
     about = identity(one, Settings(), 12)
     assert [name for name in about if name.startswith("view")] == [f"view {n} of the scan" for n in (0, 4, 8)]
     assert difference(about, identity(other, Settings(), 12)) == "view 4 of the scan has changed"
-    assert difference(about, identity(MemoryScan(one.data, one.geometry), Settings(), 12)) is None
+    assert difference(about, identity(MemoryScan(one.data, born_geometry(one)), Settings(), 12)) is None
 
 
 def test_a_file_of_the_denoiser_may_move_but_not_change(scan, tmp_path, capsys, monkeypatch):

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from plugstream import TV, BornGeometry, BornModel, Grid, LeastSquares, ProximalGradient, Uniform, simulate
+from plugstream.instruments.born import born_geometry
 from plugstream.sampling import Announced
 from plugstream.scans.prefetch import Prefetched
 from plugstream.scans.store import StoredScan, open_scan
@@ -66,7 +67,7 @@ def test_a_copy_that_waits_is_not_overwritten(stored):
 
 @pytest.mark.parametrize("method", ["dense", "fast"])
 def test_a_run_from_the_disk_is_that_from_memory(stored, method):
-    model = BornModel(stored.geometry, method=method, device="cuda")
+    model = BornModel(born_geometry(stored), method=method, device="cuda")
     images = []
     with Prefetched(stored, threads=2, pin=True) as ahead:
         for data, sampler in ((stored.read(), Uniform(10)), (ahead, Announced(Uniform(10), ahead.expect, 2))):

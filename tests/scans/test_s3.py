@@ -28,6 +28,7 @@ from plugstream import (
     save_scan,
     simulate,
 )
+from plugstream.instruments.born import born_geometry
 from small_run import main
 
 pytest.importorskip("s3fs")
@@ -71,7 +72,7 @@ def test_a_scan_in_a_bucket_is_read_and_reconstructed(bucket, made, tmp_path, ca
     assert scan.complete
     for views in (None, torch.tensor([17, 3, 3, 22, 4])):
         assert torch.equal(scan.read(views), made.read(views))
-    assert np.array_equal(scan.geometry.transmitters, made.geometry.transmitters)
+    assert np.array_equal(born_geometry(scan).transmitters, born_geometry(made).transmitters)
     assert main(["info", where]) == 0
     assert main(["verify", where]) == 0
     words = ["--sigma", "0.02", "--batch", "3", "--iterations", "4"]
@@ -99,13 +100,13 @@ def test_damage_in_a_bucket_is_named(bucket, made, tmp_path):
 def test_a_growing_scan_in_a_bucket_is_followed(bucket, made, tmp_path):
     """Whoever copies a scan there in the order in which it was written, commit.json last, may be followed."""
     local = tmp_path / "scan.zarr"
-    with ScanWriter(local, made.geometry) as writer:
-        writer.append(made.data[:8], made.geometry.transmitters[:8])
+    with ScanWriter(local, born_geometry(made)) as writer:
+        writer.append(made.data[:8], born_geometry(made).transmitters[:8])
         writer.commit()
         bucket.put(str(local), "scans/live.zarr", recursive=True)
         far = open_scan("s3://scans/live.zarr")
         assert (far.n_views, far.complete) == (8, False)
-        writer.append(made.data[8:], made.geometry.transmitters[8:])
+        writer.append(made.data[8:], born_geometry(made).transmitters[8:])
         writer.finish()
     for path in sorted(local.rglob("*"), key=lambda path: path.name == "commit.json"):
         if path.is_file():

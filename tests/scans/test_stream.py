@@ -16,6 +16,7 @@ import zmq
 
 from plugstream import BornGeometry, InputError, MemoryScan, open_scan
 from plugstream.cli import main
+from plugstream.instruments.born import born_geometry
 from plugstream.scans import ScanWriter
 from plugstream.scans.keys import make_keys
 from plugstream.scans.receive import Receiver
@@ -109,7 +110,7 @@ def test_everything_a_message_can_have_wrong_is_counted_refused_and_asked_for_ag
     with receiving(tmp_path / "s.zarr") as receiver, Client(receiver.address) as client:
         assert client.ask(good) == ("nak", 0)  # a scan must be begun
         expected["unannounced"] = 1
-        assert client.ask(begin("scan", scan.geometry, {})) == ("ack", 0)
+        assert client.ask(begin("scan", born_geometry(scan), {})) == ("ack", 0)
         assert client.ask(message(scan, 0)) == ("ack", 1)
         for number, (kind, frames) in enumerate(bad):
             if kind == "early":
@@ -135,7 +136,7 @@ def test_everything_a_message_can_have_wrong_is_counted_refused_and_asked_for_ag
 def test_reordered_views_are_asked_for_in_order_and_once(tmp_path):
     scan = make_scan(8)
     with receiving(tmp_path / "s.zarr") as receiver, Client(receiver.address) as client:
-        assert client.ask(begin("scan", scan.geometry, {})) == ("ack", 0)
+        assert client.ask(begin("scan", born_geometry(scan), {})) == ("ack", 0)
         for v in (3, 1, 2, 5, 4):
             client.say(message(scan, v))
         assert client.hear() == ("nak", 1)
@@ -158,7 +159,7 @@ def with_grid(**changes):
 def test_a_begin_that_describes_no_scan_makes_none(tmp_path):
     """Each is whole but for one thing; the receiver refuses it and lives on."""
     scan = make_scan(3)
-    header, receivers, good = begin("scan", scan.geometry, {})
+    header, receivers, good = begin("scan", born_geometry(scan), {})
     changes = [
         {"wavelength": -1},
         {"wavelength": "0.03"},
@@ -221,7 +222,12 @@ def test_a_hostile_crowd_does_not_change_a_bit(tmp_path):
     scan = make_scan(60, 40)
     stop = threading.Event()
     rng = random.Random(1)
-    valid = [begin("scan", scan.geometry, {}), *(message(scan, v) for v in range(60)), end("scan", 60), end("scan", 1)]
+    valid = [
+        begin("scan", born_geometry(scan), {}),
+        *(message(scan, v) for v in range(60)),
+        end("scan", 60),
+        end("scan", 1),
+    ]
 
     def hostile(address):
         host, port = re.fullmatch(r"tcp://(.*):(\d+)", address).groups()
@@ -306,8 +312,8 @@ def test_mistakes_on_the_command_line(tmp_path, capsys, words, text):
 
 def test_only_unfinished_scans_of_its_own_are_continued(tmp_path):
     scan = make_scan(3)
-    with ScanWriter(tmp_path / "w.zarr", scan.geometry) as writer:
-        writer.append(scan.data[:1], scan.geometry.transmitters[:1])
+    with ScanWriter(tmp_path / "w.zarr", born_geometry(scan)) as writer:
+        writer.append(scan.data[:1], born_geometry(scan).transmitters[:1])
     with pytest.raises(InputError, match="was not made by 'plugstream acquire'"):
         Receiver(tmp_path / "w.zarr", ANY)
     with receiving(tmp_path / "s.zarr") as receiver:
@@ -330,7 +336,7 @@ def test_fields_are_streamed_where_a_message_has_room_for_them(small_geometry, t
     with receiving(tmp_path / "s.zarr") as receiver:
         send_scan(scan, receiver.address)
     assert_same(tmp_path / "s.zarr", scan)
-    assert np.array_equal(open_scan(tmp_path / "s.zarr").geometry.fields, fields)
+    assert np.array_equal(born_geometry(open_scan(tmp_path / "s.zarr")).fields, fields)
     monkeypatch.setattr("plugstream.scans.stream.MOST_BYTES", 959)
     with pytest.raises(InputError, match="fields take 960 bytes, and a message has room for 959"):
         send_scan(scan, "tcp://127.0.0.1:9")
@@ -348,7 +354,7 @@ def test_what_no_receiver_could_take_is_not_sent():
         ({"x": object()}, "cannot be written as JSON"),
     ):
         with pytest.raises(InputError, match=text):
-            send_scan(MemoryScan(scan.data, scan.geometry, provenance=provenance), address)
+            send_scan(MemoryScan(scan.data, born_geometry(scan), provenance=provenance), address)
 
 
 def test_a_folder_that_cannot_be_written_to_is_refused_before_anybody_sends(tmp_path, monkeypatch):
@@ -391,7 +397,7 @@ def test_a_shorter_scan_of_the_same_name_is_told_so(tmp_path):
     scan = make_scan(6)
     with receiving(tmp_path / "s.zarr") as receiver:
         with Client(receiver.address) as client:
-            assert client.ask(begin("scan", scan.geometry, {})) == ("ack", 0)
+            assert client.ask(begin("scan", born_geometry(scan), {})) == ("ack", 0)
             for v in range(5):
                 assert client.ask(message(scan, v)) == ("ack", v + 1)
         with pytest.raises(InputError, match="has 5 views of scan scan, more than are sent"):
@@ -405,12 +411,12 @@ def test_a_scan_that_another_made_meanwhile_is_not_mixed_with_ours(tmp_path):
     scan, path = make_scan(4), tmp_path / "s.zarr"
     with receiving(path) as second:
         with Receiver(path, ANY) as first, Client(first.address) as client:
-            client.say(begin("scan", scan.geometry, {}))
+            client.say(begin("scan", born_geometry(scan), {}))
             client.say(message(scan, 0))
             while first.committed < 1:
                 first._take_batch()
         with Client(second.address) as client:
-            assert client.ask(begin("other", scan.geometry, {})) == ("refuse", 0)
+            assert client.ask(begin("other", born_geometry(scan), {})) == ("refuse", 0)
         send_scan(scan, second.address, name="scan", token=TOKEN)
     assert_same(path, scan)
     assert open_scan(path).provenance["stream"] == "scan"

@@ -20,6 +20,7 @@ import torch
 
 from plugstream import InputError, MemoryScan, open_scan
 from plugstream.cli import main
+from plugstream.instruments.born import born_geometry
 from plugstream.scans import receive
 from plugstream.scans.receive import Receiver
 from plugstream.scans.send import send_scan
@@ -44,14 +45,18 @@ def test_the_end_is_acknowledged_until_the_sender_knows(tmp_path):
     scan = make_scan(3)
     with receiving(tmp_path / "s.zarr") as receiver:
         with Client(receiver.address) as deaf:
-            for frames in [begin("scan", scan.geometry, {}), *(message(scan, v) for v in range(3)), end("scan", 3)]:
+            for frames in [
+                begin("scan", born_geometry(scan), {}),
+                *(message(scan, v) for v in range(3)),
+                end("scan", 3),
+            ]:
                 deaf.say(frames)
             while not receiver.finished:
                 time.sleep(0.01)
         time.sleep(0.5)  # longer than a sender waits until it tries again
         with Client(receiver.address) as again:
             assert again.ask(end("scan", 3)) == ("nak", 0)
-            assert again.ask(begin("scan", scan.geometry, {})) == ("ack", 4)
+            assert again.ask(begin("scan", born_geometry(scan), {})) == ("ack", 4)
             again.say(bye("scan", 3))
         said = time.monotonic()
     assert time.monotonic() - said < receive._GRACE / 2  # it did not wait any longer
@@ -174,8 +179,8 @@ def test_another_scan_is_refused(tmp_path):
     scan, other = make_scan(5), make_scan(5, 8)
     with receiving(tmp_path / "s.zarr") as receiver:
         with Client(receiver.address) as client:
-            assert client.ask(begin("scan", scan.geometry, {})) == ("ack", 0)
-            assert client.ask(begin("other", scan.geometry, {})) == ("refuse", 0)
+            assert client.ask(begin("scan", born_geometry(scan), {})) == ("ack", 0)
+            assert client.ask(begin("other", born_geometry(scan), {})) == ("refuse", 0)
         with pytest.raises(InputError, match=r"refuses the scan: s.zarr was begun with other receivers"):
             send_scan(other, receiver.address, name="scan", token=TOKEN)
         send_scan(scan, receiver.address, name="scan", token=TOKEN)
@@ -191,9 +196,9 @@ def break_off(views):
 def test_a_scan_that_begins_alike_is_another(tmp_path):
     """The same data and setup, other positions of the transmitters after the first."""
     scan = make_scan(5)
-    places = scan.geometry.transmitters.copy()
+    places = born_geometry(scan).transmitters.copy()
     places[1:] += 0.1
-    other = MemoryScan(scan.data, replace(scan.geometry, transmitters=places))
+    other = MemoryScan(scan.data, replace(born_geometry(scan), transmitters=places))
     with receiving(tmp_path / "s.zarr") as receiver:
         with pytest.raises(KeyboardInterrupt):
             send_scan(scan, receiver.address, window=1, progress=break_off)
@@ -220,7 +225,7 @@ def test_both_sides_give_up_in_one_line(tmp_path):
         with pytest.raises(InputError, match=r"nothing was received for 0.2 s; no scan was begun at tcp://127.0.0.1:"):
             receiver.run(timeout=0.2)
         with Client(receiver.address) as client:
-            client.say(begin("scan", scan.geometry, {}))
+            client.say(begin("scan", born_geometry(scan), {}))
             client.say(message(scan, 0))
             with pytest.raises(InputError, match=r"nothing was received for 0.3 s; 1 views are in"):
                 receiver.run(timeout=0.3)
@@ -243,7 +248,7 @@ def test_a_full_disk_ends_it_in_one_line(tmp_path, monkeypatch):
 
     scan, whole = make_scan(4), writer.write_whole
     with Receiver(tmp_path / "s.zarr", ANY) as receiver, Client(receiver.address) as client:
-        client.say(begin("scan", scan.geometry, {}))
+        client.say(begin("scan", born_geometry(scan), {}))
         client.say(message(scan, 0))
         with pytest.raises(InputError, match="nothing was received"):
             receiver.run(timeout=0.3)

@@ -12,6 +12,7 @@ from hypothesis import given, strategies as st
 
 from effort import effort, thorough
 from plugstream import BornGeometry, BornModel, Grid, InputError, LeastSquares, MatrixModel, save_scan, simulate
+from plugstream.instruments.born import born_geometry
 from plugstream.settings import resolve
 from plugstream.tuning import (
     Journal,
@@ -148,7 +149,7 @@ def test_tune_finds_the_sigma_that_a_fine_scan_finds(small_scan, tmp_path):
 
     plan = Plan(low=1e-3, high=0.4, evaluations=12)
     best, score = tune_scan(small_scan, _settings(), plan, tmp_path / "j.jsonl")
-    fidelity = LeastSquares(BornModel(small_scan.geometry), small_scan.data)
+    fidelity = LeastSquares(BornModel(born_geometry(small_scan)), small_scan.data)
 
     def final(sigma):
         algorithm = prepare(_settings(sigma=float(sigma))).algorithm(fidelity)

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from plugstream.cli.common import say
+from plugstream.cli.common import add_instrument, know_instrument, say
 from plugstream.text import shell_join
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--max-bytes", type=size, metavar="SIZE", help="take no more bytes of views, such as 200GB")
     parser.add_argument("--keep-free", type=size, metavar="SIZE", help="leave so much of the disk free (1GB or 5 %%)")
     parser.add_argument("--max-connections", type=int, metavar="N", help="connections at once (32)")
+    add_instrument(parser)
 
 
 def size(text: str) -> int:
@@ -49,6 +50,7 @@ def run(parsed: argparse.Namespace) -> int:
     from plugstream.scans.limits import Limits
     from plugstream.scans.receive import Receiver
 
+    know_instrument(parsed)
     quotas = {"views": parsed.max_views, "nbytes": parsed.max_bytes, "free": parsed.keep_free}
     limits = Limits(parsed.max_connections, **{name: value for name, value in quotas.items() if value is not None})
     told = time.monotonic()
@@ -69,7 +71,7 @@ def run(parsed: argparse.Namespace) -> int:
                 say(_summary(receiver, parsed.out))
                 again = ["plugstream", "acquire", str(parsed.out), "--listen", receiver.address]
                 again += ["--remote"] * parsed.remote
-                for flag in ("keys", "max_views", "max_bytes", "keep_free", "max_connections"):
+                for flag in ("keys", "max_views", "max_bytes", "keep_free", "max_connections", "instrument"):
                     if (value := getattr(parsed, flag)) is not None:
                         again += ["--" + flag.replace("_", "-"), str(value)]
                 say(f"interrupted; go on with: {shell_join(again)}")

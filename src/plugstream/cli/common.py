@@ -12,17 +12,20 @@ from plugstream.errors import InputError
 from plugstream.text import printable, shell_quote
 
 if TYPE_CHECKING:
-    from plugstream.instruments.base import Experiment
+    from plugstream.instruments.base import Experiment, Instrument
     from plugstream.registry import Options
     from plugstream.runs.plan import Plan
-    from plugstream.scans import Scan
+    from plugstream.scans import Scan, StoredScan
     from plugstream.settings import Settings
 
 __all__ = [
     "ALGORITHM",
     "RECONSTRUCTION",
     "TRUST_HELP",
+    "add_instrument",
+    "know_instrument",
     "make_experiment",
+    "open_known",
     "reconstruct_scan",
     "say",
     "scan_place",
@@ -39,6 +42,33 @@ RECONSTRUCTION = (*ALGORITHM, "monitor", "compute", "run")
 def scan_place(text: str) -> str | Path:
     """Where a scan lies: an address such as s3://bucket/scan.zarr as it is, and else a path."""
     return text if "://" in text else Path(text)
+
+
+def add_instrument(parser: argparse.ArgumentParser) -> None:
+    """Give a command that reads a scan, and has no settings, the flag for an instrument of one's own."""
+    parser.add_argument(
+        "--instrument", metavar="FILE.py:NAME", help="the class of the scan's instrument, if it is in a file of yours"
+    )
+
+
+def know_instrument(parsed: argparse.Namespace) -> type[Instrument] | None:
+    """The instrument that was typed, if one was; scans of it can be opened from now on."""
+    if parsed.instrument is None:
+        return None
+    from plugstream.instruments.base import find_instrument
+
+    return find_instrument(parsed.instrument, trust=True)
+
+
+def open_known(parsed: argparse.Namespace) -> StoredScan:
+    """The scan of the arguments; an instrument that was typed and is not the scan's is refused."""
+    from plugstream.scans.store import open_scan
+
+    asked = know_instrument(parsed)
+    scan = open_scan(parsed.scan)
+    if asked is not None and asked.name != scan.instrument.name:
+        raise InputError(f"the scan is of {scan.instrument.name}, but {asked.name} was asked for; leave it out")
+    return scan
 
 
 def settings_of(

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from plugstream.cli.common import scan_place
+from plugstream.cli.common import add_instrument, open_known, scan_place
 from plugstream.text import printable
 
 SECTIONS: tuple[str, ...] = ()
@@ -19,6 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=scan_place,
         help="a scan: a Zarr folder, a zip file of one, or an fsspec address; the folder of a run; or a file to import",
     )
+    add_instrument(parser)
 
 
 def run(parsed: argparse.Namespace) -> int:
@@ -29,14 +30,13 @@ def run(parsed: argparse.Namespace) -> int:
         _show(describe_run(parsed.scan))
         return 0
     from plugstream.importers import describe_file
-    from plugstream.scans.store import open_scan
 
     about = describe_file(parsed.scan)
     if about is not None:
         outlook, lines = about
         print("\n".join([printable(f"{parsed.scan}: {outlook}"), *map(_plain, lines)]))
         return 0
-    scan = open_scan(parsed.scan)
+    scan = open_known(parsed)
     if scan.n_views == 0:
         state = "complete, but without views" if scan.complete else "still running, no views yet"
         print(f"{'scan':<12}{printable(scan.path)} ({state}), {scan.instrument.name}")

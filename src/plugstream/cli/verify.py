@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from plugstream.cli.common import say, scan_place
+from plugstream.cli.common import add_instrument, open_known, say, scan_place
 from plugstream.text import printable
 
 SECTIONS: tuple[str, ...] = ()
@@ -13,13 +13,12 @@ SECTIONS: tuple[str, ...] = ()
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What the command has besides settings."""
     parser.add_argument("scan", type=scan_place, help="a scan: a Zarr folder, a zip file of one, or an fsspec address")
+    add_instrument(parser)
 
 
 def run(parsed: argparse.Namespace) -> int:
     """Read every byte; geometry and mask are checked on opening. Exit status 1 if a view is damaged."""
-    from plugstream.scans.store import open_scan
-
-    scan = open_scan(parsed.scan)
+    scan = open_known(parsed)
     if scan.n_views == 0:
         say(f"{scan.path} has no views yet")
         return 0

@@ -10,7 +10,10 @@ from plugstream.instruments.born import Born2D
 from plugstream.models.born_geometry import BornGeometry
 from plugstream.rows import Rows
 
-__all__ = ["geometry_of", "instrument_parts"]
+__all__ = ["InstrumentLike", "instrument_parts"]
+
+InstrumentLike = Instrument | BornGeometry
+"""What tells the instrument of a scan; a geometry has the columns of its views besides."""
 
 
 def instrument_parts(value: Any) -> tuple[Instrument, dict[str, Rows]]:
@@ -25,10 +28,3 @@ def instrument_parts(value: Any) -> tuple[Instrument, dict[str, Rows]]:
         raise InputError(f"a scan needs an instrument, such as Born2D, or a BornGeometry, not {type(value).__name__}")
     rows = {column.name: getattr(value, column.name) for column in Born2D.columns}
     return Born2D.of(value), {name: array for name, array in rows.items() if array is not None}
-
-
-def geometry_of(instrument: Instrument, columns: Any) -> BornGeometry:
-    """The geometry of a Born scan's views; scans of other instruments have none."""
-    if not isinstance(instrument, Born2D):
-        raise InputError(f"a scan of {instrument.name} has no geometry of transmitters and receivers; use its columns")
-    return instrument.geometry(**columns)

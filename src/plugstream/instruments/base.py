@@ -297,9 +297,12 @@ def declare(cls: Declared) -> Declared:
     return register_class(cls)
 
 
-def find_instrument(name: str) -> type[Instrument]:
-    """The instrument of a name that somebody asked for: of ours, of a package, or FILE.py:NAME."""
-    entry = find("instrument", name)
+def find_instrument(name: str, *, trust: bool = False) -> type[Instrument]:
+    """The instrument of a name that somebody asked for: of ours, of a package, or FILE.py:NAME.
+
+    Arguments: trust, that the file may be run from now on, as of `plugstream.registry.find`.
+    """
+    entry = find("instrument", name, trust=trust)
     cls = entry.facts.get("instrument", entry.build)
     if not (isinstance(cls, type) and issubclass(cls, Instrument)):
         raise InputError(f"{name} is not declared as an instrument; write @declare above the class")

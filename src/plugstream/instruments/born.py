@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from plugstream.models.base import Model
 
-__all__ = ["Born2D", "BornOptions", "BornSimulation"]
+__all__ = ["Born2D", "BornOptions", "BornSimulation", "born_geometry"]
 
 
 class BornOptions(Options):
@@ -272,6 +272,16 @@ class Born2D(Instrument):
         mask = columns.get("mask")
         recorded = None if mask is None else torch.from_numpy(mask[:])
         return add_noise(clean, options.snr, seed=options.seed, mask=recorded).to(torch.complex64)
+
+
+def born_geometry(scan: Any) -> BornGeometry:
+    """The geometry of a Born scan's views, such as `BornModel` takes; scans of other instruments have none.
+
+    Arguments: scan, in memory or stored.
+    """
+    if not isinstance(scan.instrument, Born2D):
+        raise InputError(f"a scan of {scan.instrument.name} has no geometry of transmitters and receivers")
+    return scan.instrument.geometry(**scan.columns)
 
 
 def _range(points: Points) -> str:

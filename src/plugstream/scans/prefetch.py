@@ -61,7 +61,7 @@ class Prefetched:
             dropped.cancel()
 
     def read(self, views: Tensor | None = None) -> Tensor:
-        """The measurements of these views, (B, receivers), on the CPU; all for None."""
+        """The measurements of these views, (B, *data_shape), on the CPU; all for None."""
         coming = None if views is None else self._coming.pop(_key(views), None)
         return self._read(views) if coming is None else coming.result()
 

@@ -7,7 +7,6 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
@@ -17,9 +16,8 @@ from torch import Tensor
 
 from plugstream.arrays import Array, as_tensor
 from plugstream.errors import InputError
-from plugstream.instruments._parts import geometry_of, instrument_parts
+from plugstream.instruments._parts import InstrumentLike, instrument_parts
 from plugstream.instruments.base import Columns, Instrument
-from plugstream.models.born_geometry import BornGeometry
 from plugstream.scans.checks import (
     check_agreement,
     check_columns,
@@ -55,10 +53,6 @@ class Scan(Protocol):
     def dtype(self) -> np.dtype[Any]:
         """Of the measurements."""
 
-    @property
-    def geometry(self) -> BornGeometry:
-        """Of a Born scan; scans of other instruments have none."""
-
     def read(self, views: Tensor | None = None) -> Tensor:
         """The measurements of these views, (B, *data_shape), on the CPU; all for None."""
 
@@ -71,7 +65,7 @@ class MemoryScan:
     instrument has that, a tensor of complex128 as it is, and otherwise in the instrument's usual dtype. The truth is an
     array of float32, or complex64 where the image is complex.
 
-    Arguments: data; instrument, or a `BornGeometry`, which has the columns too; truth; provenance; columns by name, a
+    Arguments: data; instrument, or a geometry, which has the columns too; truth; provenance; columns by name, a
     row for each view.
     """
 
@@ -84,7 +78,7 @@ class MemoryScan:
     def __init__(
         self,
         data: Array,
-        instrument: Instrument | BornGeometry,
+        instrument: InstrumentLike,
         truth: Array | None = None,
         provenance: Mapping[str, Any] | None = None,
         columns: Columns | None = None,
@@ -121,11 +115,6 @@ class MemoryScan:
     @property
     def dtype(self) -> np.dtype[Any]:
         return self.data.numpy().dtype
-
-    @cached_property
-    def geometry(self) -> BornGeometry:
-        """Of a Born scan; scans of other instruments have none."""
-        return geometry_of(self.instrument, self.columns)
 
     def read(self, views: Tensor | None = None) -> Tensor:
         return self.data if views is None else self.data[views]

@@ -18,9 +18,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from plugstream.errors import InputError
-from plugstream.instruments._parts import instrument_parts
-from plugstream.instruments.base import Column, Instrument
-from plugstream.models.born_geometry import BornGeometry
+from plugstream.instruments._parts import InstrumentLike, instrument_parts
+from plugstream.instruments.base import Column
 from plugstream.scans.checks import check_continuation, check_views, name_rows
 from plugstream.scans.keys import ClientKeys
 from plugstream.scans.layout import is_packed
@@ -44,9 +43,9 @@ class ScanSender:
     and started again. `flush` waits until all views are safe, and so does leaving a `with` block
     without an error. What goes wrong is raised by the next call.
 
-        with ScanSender("tcp://127.0.0.1:5577", Born2D(receivers, wavelength, grid)) as sender:
-            for data, transmitter in measure():
-                sender.append(data[None], transmitters=transmitter[None])
+        with ScanSender("tcp://127.0.0.1:5577", instrument) as sender:
+            for data, angle in measure():
+                sender.append(data[None], angle=[angle])
             sender.finish()
 
     A scan is known by its name, and belongs to whoever knows its token. Both are random if not given; a program that
@@ -55,7 +54,7 @@ class ScanSender:
 
     Arguments:
         address: where `plugstream acquire` listens, such as tcp://127.0.0.1:5577.
-        instrument: with its fixed arrays and attributes; of a `BornGeometry` all but its views is taken.
+        instrument: with its fixed arrays and attributes; of a geometry all but its views is taken.
         dtype: of the data, one that the instrument has; its usual one if not given.
         provenance: where the data comes from, anything that JSON can write, up to 64 kB.
         name: 1 to 64 letters, digits, dots and dashes. token: a secret of 16 to 128 characters.
@@ -68,7 +67,7 @@ class ScanSender:
     def __init__(
         self,
         address: str,
-        instrument: Instrument | BornGeometry,
+        instrument: InstrumentLike,
         *,
         dtype: str | None = None,
         provenance: Mapping[str, Any] | None = None,

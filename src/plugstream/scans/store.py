@@ -23,9 +23,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from plugstream.errors import DamagedError, InputError
-from plugstream.instruments._parts import geometry_of
 from plugstream.instruments.base import Column, Columns, instrument_of
-from plugstream.models.born_geometry import BornGeometry
 from plugstream.progress import report
 from plugstream.rows import Rows
 from plugstream.scans.bounds import machine_memory, parse_json
@@ -112,7 +110,6 @@ class StoredScan:
         self._data = self._reader("data", layout)
         self._rows: dict[str, Rows] = {}
         self._columns: Columns = {}
-        self._geometry: tuple[int, BornGeometry] | None = None
         self._spoiled: dict[int, str] = {}
         self.n_views = 0
         self.complete = False
@@ -125,14 +122,6 @@ class StoredScan:
         if self.n_views == 0:
             raise InputError(f"the scan {self.path} has no views yet; wait for its first ones")
         return self._columns
-
-    @property
-    def geometry(self) -> BornGeometry:
-        """Of a Born scan's views; scans of other instruments have none."""
-        columns = self.columns
-        if self._geometry is None or self._geometry[0] != self.n_views:
-            self._geometry = self.n_views, geometry_of(self.instrument, columns)
-        return self._geometry[1]
 
     @property
     def dtype(self) -> np.dtype[Any]:

@@ -35,9 +35,8 @@ from numpy.typing import NDArray
 
 from plugstream.bounded_json import load_json
 from plugstream.errors import InputError
-from plugstream.instruments._parts import instrument_parts
+from plugstream.instruments._parts import InstrumentLike, instrument_parts
 from plugstream.instruments.base import Instrument
-from plugstream.models.born_geometry import BornGeometry
 from plugstream.scans.layout import find_instrument
 
 __all__ = [
@@ -58,7 +57,7 @@ __all__ = [
 ]
 
 MOST_BYTES = 8 << 20
-"""Of one part of a message: the positions of half a million receivers."""
+"""Of one part of a message: half a million positions."""
 _PROTOCOL = 3
 _HEADER_BYTES = 1 << 16
 _BEGIN = {"plugstream", "type", "scan", "token", "sequence", "instrument", "arrays", "crc32c"}
@@ -164,7 +163,7 @@ def zmq_module() -> Any:
 
 def begin(
     name: Name,
-    instrument: Instrument | BornGeometry,
+    instrument: InstrumentLike,
     provenance: Mapping[str, Any],
     columns: Sequence[str] | None = None,
     dtype: str | None = None,

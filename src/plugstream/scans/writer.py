@@ -19,9 +19,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from plugstream.errors import InputError, StorageError
 from plugstream.files import hidden_place, lock_folder, name_target, sync_folder, write_whole
-from plugstream.instruments._parts import instrument_parts
+from plugstream.instruments._parts import InstrumentLike, instrument_parts
 from plugstream.instruments.base import Instrument
-from plugstream.models.born_geometry import BornGeometry
 from plugstream.progress import report
 from plugstream.scans.checks import check_continuation, check_truth, check_views, name_rows, truth_dtype
 from plugstream.scans.chunks import Layout
@@ -47,14 +46,14 @@ class ScanWriter:
     themselves; `commit` commits what there is, and leaving a `with` block without an error does so too. One process
     writes a scan at a time. Where it died, opening the scan again goes on after the last committed view.
 
-        with ScanWriter("scan.zarr", Born2D(receivers, wavelength, grid), provenance={"operator": "..."}) as writer:
-            for data, transmitter in measure():
-                writer.append(data[None], transmitters=transmitter[None])
+        with ScanWriter("scan.zarr", instrument, provenance={"operator": "..."}) as writer:
+            for data, angle in measure():
+                writer.append(data[None], angle=[angle])
             writer.finish()
 
     Arguments:
         path: the folder, new, or of a scan that is not finished.
-        instrument: with its fixed arrays and attributes; of a `BornGeometry` all but its views is taken. May be left
+        instrument: with its fixed arrays and attributes; of a geometry all but its views is taken. May be left
             out for a scan that exists, and must agree with it otherwise.
         dtype: of the data on the disk, one that the instrument has; its usual one if not given.
         provenance: where the data comes from, anything that JSON can write. Kept from the beginning of a scan.
@@ -65,7 +64,7 @@ class ScanWriter:
     def __init__(
         self,
         path: str | Path,
-        instrument: Instrument | BornGeometry | None = None,
+        instrument: InstrumentLike | None = None,
         *,
         dtype: str | None = None,
         provenance: Mapping[str, Any] | None = None,
