@@ -122,8 +122,8 @@ def test_minus_identity_is_nonexpansive_and_not_averaged():
     assert found.lipschitz.lipschitz == pytest.approx(1)
     assert found.averaged_status == "refuted"
     assert found.theta.theta == pytest.approx(1, abs=1e-6)
-    assert found.proved() == []
-    assert any("any damping" in line for line in found.refuted())
+    assert found.proofs() == []
+    assert any("any damping" in line for line in found.refutations())
     half = certify(Damped(linear(-torch.eye(N, dtype=F64)), 0.5), 0.1, {"noise": image(1)}, steps=0)
     assert half.averaged_status == "open"
     assert half.theta.theta == pytest.approx(0.5, rel=1e-3)
@@ -203,9 +203,9 @@ def test_tv_is_half_averaged_by_construction_and_nothing_contradicts_it():
     assert (found.nonexpansive_status, found.averaged_status) == ("proved", "proved")
     assert not found.contradicted
     assert 0.4 < found.theta.theta <= 0.5
-    assert any("0.5-averaged" in line for line in found.proved())
-    assert any("proximal operator" in line for line in found.proved())
-    assert found.refuted() == []
+    assert any("0.5-averaged" in line for line in found.proofs())
+    assert any("proximal operator" in line for line in found.proofs())
+    assert found.refutations() == []
 
 
 def test_a_wrong_claim_is_contradicted():
@@ -225,7 +225,7 @@ def test_what_is_proved_is_never_contradicted(denoiser):
 
 def test_bm3d_is_measured_and_reported_as_it_is():
     found = certify(BM3D(), 0.1, {"noise": image(1, (24, 24)).float()}, products=6, steps=3)
-    assert found.proved() == []
+    assert found.proofs() == []
     assert found.how == "finite differences"
     assert found.accuracy == pytest.approx(8 * torch.finfo(torch.float32).eps, rel=0.2)
 
@@ -262,7 +262,7 @@ def test_errors_of_the_outputs_are_taken_off():
         (lambda: certify(TV(), 0.0, {"a": image(0)}), "sigma > 0"),
         (lambda: certify(TV(), 0.1, {}), "at least one image"),
         (lambda: certify(BM3D(), 0.1, {"a": image(0, (4, 4))}), "at least 8"),
-        (lambda: certify(TV(), 0.1, {"a": image(0)[None]}), r"\(H, W\)"),
+        (lambda: certify(TV(), 0.1, {"a": image(0)[None, None]}), r"\(H, W\)"),
         (lambda: certify(TV(), 0.1, {"a": image(0)}, sizes=()), "sizes"),
     ],
 )

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from plugstream.certificates.pairs import Pair
 
-__all__ = ["AT_THE_LIMIT", "Certificate", "Seen", "damping_for"]
+__all__ = ["AT_THE_LIMIT", "Certificate", "PairNumbers", "damping_for"]
 
 # A theta that is 1 to this much is 1: that of -I, say, whose pairs give it up to rounding.
 AT_THE_LIMIT = 1 - 1e-6
@@ -20,7 +20,7 @@ Status = Literal["proved", "refuted", "open"]
 
 
 @dataclass(frozen=True)
-class Seen:
+class PairNumbers:
     """A pair's numbers: what kind of pair, its root mean square distance over sigma, and its three lower bounds."""
 
     kind: str
@@ -58,12 +58,12 @@ class Certificate:
         asymmetry: ||(J - J^T) / 2||_F / ||J||_F, the largest estimate, and what rounding could give.
         boundedness: the largest ||D(z) - z||^2 / (n sigma^2) seen.
         jumps: whether halving the worst pair made its ratio grow on and on.
-        seen: the numbers of every pair.
+        pairs: the numbers of every pair.
     """
 
     denoiser: str
     sigma: float
-    shape: tuple[int, int]
+    shape: tuple[int, ...]
     images: tuple[str, ...]
     dtype: str
     how: str
@@ -78,7 +78,7 @@ class Certificate:
     boundedness: float
     boundedness_where: str
     jumps: bool
-    seen: tuple[Seen, ...]
+    pairs: tuple[PairNumbers, ...]
 
     @property
     def nonexpansive_status(self) -> Status:
@@ -99,7 +99,7 @@ class Certificate:
         """Whether something was measured that contradicts what was proved: a mistake in the code or in the proof."""
         return self.averaged is not None and self.theta.theta > max(self.averaged, 1e-9) * (1 + 1e-9)
 
-    def proved(self) -> list[str]:
+    def proofs(self) -> list[str]:
         """What holds by construction, in sentences."""
         if self.averaged is None:
             return []
@@ -111,7 +111,7 @@ class Certificate:
         lines.append(f"this is of the exact map; outputs are known to a relative error of {self.accuracy:.1e}")
         return lines
 
-    def refuted(self) -> list[str]:
+    def refutations(self) -> list[str]:
         """What a pair of images shows not to hold, in sentences."""
         lines = []
         lipschitz, theta = self.lipschitz.lipschitz, self.theta.theta
@@ -138,7 +138,7 @@ class Certificate:
             lines.append("WHAT WAS PROVED IS CONTRADICTED: please report this")
         return lines
 
-    def still_open(self) -> list[str]:
+    def questions(self) -> list[str]:
         """What was neither proved nor refuted, in sentences."""
         lines = []
         if self.nonexpansive_status == "open":
@@ -149,7 +149,7 @@ class Certificate:
             lines.append("whether its Jacobian is symmetric everywhere: where it was looked at it is, up to rounding")
         return lines
 
-    def measured(self) -> list[tuple[str, str, str]]:
+    def rows(self) -> list[tuple[str, str, str]]:
         """Rows of a table: what, its value, and where."""
 
         def row(name: str, value: float, pair: Pair) -> tuple[str, str, str]:
@@ -168,19 +168,19 @@ class Certificate:
 
     def text(self) -> str:
         """All of it for a person to read."""
-        height, width = self.shape
+        sides = " x ".join(map(str, self.shape))
         lines = [
-            f"{self.denoiser}, sigma {self.sigma:.6g}, on {', '.join(self.images)} ({height} x {width}, {self.dtype}); "
-            f"{len(self.seen)} pairs of images; {self.how}"
+            f"{self.denoiser}, sigma {self.sigma:.6g}, on {', '.join(self.images)} ({sides}, {self.dtype}); "
+            f"{len(self.pairs)} pairs of images; {self.how}"
         ]
         none = ["nothing"]
-        for title, found in (("proved by construction", self.proved()), ("refuted by a pair", self.refuted())):
+        for title, found in (("proved by construction", self.proofs()), ("refuted by a pair", self.refutations())):
             lines += ["", title, *(f"  {line}" for line in found or none)]
-        rows = self.measured()
+        rows = self.rows()
         wide = [max(len(row[column]) for row in rows) for column in (0, 1)]
         lines += ["", "measured, as a lower bound that is attained"]
         lines += [f"  {name:<{wide[0]}}  {value:<{wide[1]}}  {where}" for name, value, where in rows]
-        lines += ["", "open", *(f"  {line}" for line in self.still_open() or none)]
+        lines += ["", "open", *(f"  {line}" for line in self.questions() or none)]
         return "\n".join(lines)
 
     def as_json(self) -> dict[str, Any]:
@@ -204,8 +204,8 @@ class Certificate:
             "dtype": self.dtype,
             "jacobian": self.how,
             "accuracy": self.accuracy,
-            "pairs": len(self.seen),
-            "proved": {"averaged": self.averaged, "proximal": self.proximal, "sentences": self.proved()},
+            "pairs": len(self.pairs),
+            "proved": {"averaged": self.averaged, "proximal": self.proximal, "sentences": self.proofs()},
             "measured": {
                 "lipschitz": witness("lipschitz", self.lipschitz),
                 "residual_lipschitz": witness("residual", self.residual),
@@ -213,8 +213,8 @@ class Certificate:
                 "boundedness": {"at_least": self.boundedness, "where": self.boundedness_where},
                 "asymmetry": {"estimate": self.asymmetry, "rounding": self.asymmetry_floor},
             },
-            "refuted": self.refuted(),
-            "open": self.still_open(),
+            "refuted": self.refutations(),
+            "open": self.questions(),
             "nonexpansive": self.nonexpansive_status,
             "theta_averaged": self.averaged_status,
             "contradicted": self.contradicted,

@@ -10,11 +10,12 @@ import torch
 from torch import Tensor
 
 from plugstream.arrays import Array, as_tensor
-from plugstream.certificates.certificate import Certificate, Seen
+from plugstream.certificates.certificate import Certificate, PairNumbers
 from plugstream.certificates.pairs import Pair, bisect, denoise, measure
 from plugstream.certificates.paths import path_pairs, reconstruction_path, small_problem
 from plugstream.certificates.search import Adjoint, Secants, asymmetry, make_adjoint, worst_directions
-from plugstream.denoisers.base import Denoiser
+from plugstream.denoisers.base import Denoiser, Sigma
+from plugstream.denoisers.shapes import adapt
 from plugstream.errors import InputError
 
 __all__ = ["certify"]
@@ -35,6 +36,7 @@ def certify(
     steps: int = 8,
     halvings: int = 12,
     seed: int = 0,
+    channels: bool = False,
     tell: Callable[[str], None] | None = None,
 ) -> Certificate:
     r"""Whether a denoiser may be used where a theorem asks for an averaged one: its constants, with their witnesses.
@@ -55,7 +57,10 @@ def certify(
     tolerance could do has been taken off.
 
     Arguments:
-        images: names and images (H, W), without noise, of one dtype: float64 wherever the denoiser takes it.
+        denoiser: any; for volumes, channels and complex images with the adapters that it needs (`adapt`).
+        images: names and images of one shape, without noise, (H, W) or (D, H, W), of one dtype: float64 or complex128
+            wherever the denoiser takes it. Complex ones are vectors of real and imaginary parts, with noise in both.
+        channels: whether the first axis is of channels.
         sizes: root mean square distances of the pairs to search at, in units of sigma; those that would drown in
             rounding are left out.
         products: of the Jacobian in a search. steps: of a reconstruction; 0 for none. halvings: of the worst pairs.
@@ -64,7 +69,12 @@ def certify(
     Elgendy, IEEE Trans. Comput. Imaging 3(1), 2017.
     """
     tensors = {name: as_tensor(name, image) for name, image in images.items()}
-    _check(denoiser, sigma, tensors, sizes)
+    _check(sigma, tensors, sizes, channels)
+    example = next(iter(tensors.values()))
+    denoiser = adapt(denoiser, tuple(example.shape), complex=example.is_complex(), channels=channels)
+    if example.is_complex():
+        denoiser = RealView(denoiser)
+        tensors = {name: torch.view_as_real(image.resolve_conj()) for name, image in tensors.items()}
     look = _Look(denoiser, sigma, tell or (lambda text: None))
     skew, floor, how = 0.0, 0.0, set()
     for number, (name, image) in enumerate(tensors.items()):
@@ -85,11 +95,10 @@ def certify(
         raise InputError("the denoiser never reached its tolerance, so nothing can be said; allow it more iterations")
     look.tell("halving the worst pairs")
     jumps = look.halve(halvings)
-    example = next(iter(tensors.values()))
     return Certificate(
         denoiser=_name(denoiser),
         sigma=sigma,
-        shape=(example.shape[0], example.shape[1]),
+        shape=tuple(example.shape),
         images=tuple(images),
         dtype=str(example.dtype).removeprefix("torch."),
         how=" and ".join(sorted(how)),
@@ -104,7 +113,7 @@ def certify(
         boundedness=look.boundedness[0],
         boundedness_where=look.boundedness[1],
         jumps=jumps,
-        seen=tuple(look.seen),
+        pairs=tuple(look.pairs),
     )
 
 
@@ -116,7 +125,7 @@ class _Look:
     sigma: float
     tell: Callable[[str], None]
     best: dict[str, Pair] = field(default_factory=dict)
-    seen: list[Seen] = field(default_factory=list)
+    pairs: list[PairNumbers] = field(default_factory=list)
     boundedness: tuple[float, str] = (0.0, "")
     accuracy: float = 0.0
 
@@ -126,7 +135,7 @@ class _Look:
         self.accuracy = max(
             self.accuracy, pair.error / max(float(pair.first.norm()), float(pair.second.norm()), 1e-300)
         )
-        self.seen.append(Seen(kind, pair.spread / self.sigma, pair.lipschitz, pair.residual, pair.theta))
+        self.pairs.append(PairNumbers(kind, pair.spread / self.sigma, pair.lipschitz, pair.residual, pair.theta))
         for goal in ("lipschitz", "residual", "theta"):
             if goal not in self.best or getattr(pair, goal) > getattr(self.best[goal], goal):
                 self.best[goal] = pair
@@ -140,7 +149,11 @@ class _Look:
 
     def follow(self, name: str, image: Tensor, steps: int, seed: int) -> Tensor:
         """Compare the inputs along a reconstruction, and return the last."""
-        path = reconstruction_path(small_problem(image), self.denoiser, self.sigma, steps=steps, seed=seed)
+        inner = self.denoiser
+        if isinstance(inner, RealView):
+            image, inner = torch.view_as_complex(image), inner.denoiser
+        path = reconstruction_path(small_problem(image), inner, self.sigma, steps=steps, seed=seed)
+        path = torch.view_as_real(path) if path.is_complex() else path
         inputs = path.flatten(0, 1)
         outputs, error, _ = denoise(self.denoiser, self.sigma, inputs)
         for i, j, what in path_pairs(path):
@@ -184,28 +197,45 @@ class _Look:
         return jumps
 
 
+class RealView(Denoiser):
+    """A denoiser of complex images as one of real arrays, whose last axis has real and imaginary parts."""
+
+    def __init__(self, denoiser: Denoiser) -> None:
+        self.denoiser = denoiser
+        self.ndim, self.channels = denoiser.ndim + 1, denoiser.channels
+        self.averaged, self.proximal = denoiser.averaged, denoiser.proximal
+
+    def denoise(self, image: Tensor, sigma: Sigma, warm: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+        out, warm = self.denoiser.denoise(torch.view_as_complex(image.contiguous()), sigma, warm)
+        return torch.view_as_real(out.resolve_conj()), warm
+
+
 def _noisy(image: Tensor, sigma: float, generator: torch.Generator) -> Tensor:
     return image + sigma * torch.randn(image.shape, generator=generator, dtype=torch.float64).to(image)
 
 
 def _name(denoiser: Denoiser) -> str:
+    if isinstance(denoiser, RealView):
+        return _name(denoiser.denoiser)
     name = type(denoiser).__name__
     inner = getattr(denoiser, "denoiser", None)
     return f"{name}({_name(inner)})" if isinstance(inner, Denoiser) else name
 
 
-def _check(denoiser: Denoiser, sigma: float, images: Mapping[str, Tensor], sizes: tuple[float, ...]) -> None:
+def _check(sigma: float, images: Mapping[str, Tensor], sizes: tuple[float, ...], channels: bool) -> None:
     if not 0 < sigma < math.inf:
         raise InputError(f"a certificate needs a sigma > 0, not {sigma}")
     if not images:
         raise InputError("a certificate needs at least one image to measure at")
     if not sizes or not all(0 < size < math.inf for size in sizes):
         raise InputError(f"the sizes of pairs must be numbers > 0, not {sizes}")
+    first, example = next(iter(images.items()))
     for name, image in images.items():
-        if image.ndim != 2 or not image.is_floating_point() or not bool(torch.isfinite(image).all()):
-            raise InputError(f"{name} must be an image (H, W) of finite floating point numbers")
-        if min(image.shape) < denoiser.min_size:
+        numbers = image.is_floating_point() or image.is_complex()
+        if image.ndim - channels not in (2, 3) or not numbers or not bool(torch.isfinite(image).all()):
+            raise InputError(f"{name} must be an image (H, W) or (D, H, W) of finite floating point numbers")
+        if image.shape != example.shape or image.dtype != example.dtype:
             raise InputError(
-                f"{name} is {image.shape[0]} x {image.shape[1]}, but the denoiser needs at least {denoiser.min_size} "
-                "pixels a side"
+                f"{name} is {tuple(image.shape)} of {image.dtype}, but {first} is {tuple(example.shape)} of "
+                f"{example.dtype}; bring them to one shape and dtype"
             )

@@ -60,11 +60,11 @@ def draw_certificate(found: Certificate, path: str | Path) -> None:
 
 def _points(axes: Any, found: Certificate, goal: str) -> float:
     """Plot the pairs; where no theta will do they stand at the top as crosses. The largest value is returned."""
-    values: list[float] = [getattr(seen, goal) for seen in found.seen]
+    values: list[float] = [getattr(seen, goal) for seen in found.pairs]
     finite: list[float] = [value for value in values if value < math.inf]
     top = max([*finite, 1.0])
     for kind, (label, color, marker) in _KINDS.items():
-        points = [(seen.size, getattr(seen, goal)) for seen in found.seen if seen.kind == kind]
+        points = [(seen.size, getattr(seen, goal)) for seen in found.pairs if seen.kind == kind]
         inside = [(x, y) for x, y in points if y < math.inf]
         if inside:
             axes.plot(*zip(*inside, strict=True), marker, color=color, markersize=3.5, alpha=0.7, label=label)

@@ -37,7 +37,7 @@ class Pair:
     D(z) and D(z') are known to `error` each (`denoise`). The three numbers are what is left if it is all taken off, so
     that they stay lower bounds of the exact map's constants.
 
-    Arguments: the images, (H, W), and the outputs; error, a length; where, in words.
+    Arguments: the images, of any kind, and the outputs; error, a length; where, in words.
     Reference: Sun, Wohlberg and Kamilov, Proposition 7(c); Bauschke and Combettes, Proposition 4.35.
     """
 
@@ -51,8 +51,8 @@ class Pair:
     @cached_property
     def _lengths(self) -> tuple[float, float, float, float]:
         """||u||, ||w||, ||r|| and <u, r>."""
-        u = (self.first - self.second).double()
-        w = (self.out_first - self.out_second).double()
+        u = _parts(self.first - self.second).double()
+        w = _parts(self.out_first - self.out_second).double()
         r = u - w
         return float(u.norm()), float(w.norm()), float(r.norm()), float((u * r).sum())
 
@@ -64,7 +64,7 @@ class Pair:
     @property
     def spread(self) -> float:
         """The root mean square of u: the distance in the unit of sigma."""
-        return self.distance / math.sqrt(self.first.numel())
+        return self.distance / math.sqrt(_parts(self.first).numel())
 
     @property
     def margin(self) -> float:
@@ -110,15 +110,22 @@ def denoise(
 
 
 def error_of(denoiser: Denoiser, images: Tensor, out: Tensor) -> float:
-    """How far an output may be from the exact map's, as a length, for images (..., H, W) the largest.
+    """How far an output may be from the exact map's, as a length, for several images the largest.
 
     It is ||z|| times the tolerance that an iterative denoiser states (`tol`), or eight times the machine precision of
     the type it computes in; outputs in double precision that single precision would hold were computed in that.
     """
-    single = out.dtype == torch.float32 or bool((out.float().double() == out.double()).all())
+    real = _parts(out)
+    single = real.dtype == torch.float32 or bool((real.float().double() == real.double()).all())
     eps = torch.finfo(torch.float32 if single else torch.float64).eps
-    length = float(torch.linalg.vector_norm(images.double(), dim=(-2, -1)).max())
+    double = images.to(torch.complex128 if images.is_complex() else torch.float64)
+    length = float(torch.linalg.vector_norm(double, dim=tuple(range(-denoiser.axes, 0))).max())
     return max(_tolerance(denoiser), _ROUNDINGS * eps) * length
+
+
+def _parts(values: Tensor) -> Tensor:
+    """Complex values as vectors of real and imaginary parts; real ones as they are."""
+    return torch.view_as_real(values.resolve_conj()) if values.is_complex() else values
 
 
 def _tolerance(denoiser: Denoiser) -> float:

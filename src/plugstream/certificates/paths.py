@@ -10,6 +10,7 @@ from plugstream.fidelity import LeastSquares
 from plugstream.grid import Grid
 from plugstream.models.born import BornModel
 from plugstream.models.born_geometry import BornGeometry
+from plugstream.models.function import FunctionModel
 from plugstream.sampling import Uniform
 from plugstream.simulation import simulate
 
@@ -19,12 +20,42 @@ __all__ = ["path_pairs", "reconstruction_path", "small_problem"]
 def small_problem(image: Tensor, *, views: int = 12, receivers: int = 48, snr: float = 40.0) -> LeastSquares:
     """A diffraction tomography of an image like the paper's: a ring around it, a wavelength of six pixels, 40 dB.
 
-    Arguments: image, (H, W), the truth. Returns the fidelity of `views` views, in the image's precision.
+    Of volumes, channels and complex images it is some of their Fourier coefficients instead, other ones in each view:
+    by the diffraction theorem that is what tomography measures in any number of dimensions.
+
+    Arguments: image, the truth, (H, W) or of any other kind. Returns the fidelity of `views` views, in its precision.
     """
+    if image.ndim != 2 or image.is_complex():
+        return _fourier_problem(image, views, receivers, snr)
     grid = Grid((image.shape[-2], image.shape[-1]), 1 / max(image.shape))
     geometry = BornGeometry.rings(grid, 6 * grid.pixel, views=views, receivers=receivers, radius=8.0)
     model = BornModel(geometry, method="dense", device=image.device, dtype=image.dtype)
     return LeastSquares(model, simulate(model, image, snr=snr).data)
+
+
+def _fourier_problem(image: Tensor, views: int, count: int, snr: float) -> LeastSquares:
+    """Random Fourier coefficients of an image of any kind, `count` a view, with noise."""
+    shape, generator = tuple(image.shape), torch.Generator().manual_seed(0)
+    places = torch.randint(image.numel(), (views, count), generator=generator).to(image.device)
+    axes = tuple(range(-len(shape), 0))
+
+    def coefficients(z: Tensor, chosen: Tensor) -> Tensor:
+        spectrum: Tensor = torch.fft.fftn(z, dim=axes, norm="ortho").flatten(z.ndim - len(shape))
+        return spectrum[..., places[chosen.to(z.device)]]
+
+    model = FunctionModel(
+        coefficients,
+        n_views=views,
+        image_shape=shape,
+        data_shape=(count,),
+        linear=True,
+        device=image.device,
+        dtype=image.dtype,
+        data_dtype=image.dtype.to_complex(),
+    )
+    clean = model.forward(image)
+    noise = torch.randn(clean.shape, generator=generator, dtype=torch.complex128).to(clean)
+    return LeastSquares(model, clean + noise * (clean.norm() / noise.norm() * 10 ** (-snr / 20)))
 
 
 @torch.no_grad()
@@ -36,7 +67,7 @@ def reconstruction_path(
     From x^0 = 0, x^k = D(z^k). Beside each z^k of the batch algorithm stands the input that the online one would have
     had from the same x^{k-1} with B random views; how D maps that pair is what Proposition 5 asks of it.
 
-    Returns (steps, 2, H, W): of all views, and of B views.
+    Returns (steps, 2, *image_shape): of all views, and of B views.
     """
     gamma, sampler = 1 / fidelity.lipschitz_max, Uniform(batch, seed)
     x = torch.zeros(fidelity.image_shape, device=fidelity.device, dtype=fidelity.dtype)
@@ -53,7 +84,7 @@ def reconstruction_path(
 
 
 def path_pairs(path: Tensor) -> list[tuple[int, int, str]]:
-    """Which inputs of a path, (steps, 2, H, W) as one row of 2 steps images, to compare, and what the pair is."""
+    """Which inputs of a path, (steps, 2, *image_shape) as one row of 2 steps images, to compare, and what they are."""
     steps = len(path)
     pairs = [(2 * k, 2 * k + 1, f"all views against three, step {k + 1}") for k in range(steps)]
     pairs += [(2 * k, 2 * k + 2, f"steps {k + 1} and {k + 2}") for k in range(steps - 1)]
