@@ -34,7 +34,7 @@ def geometry(views: int, kind: str = "line", masked: bool = False, radius: float
 def test_a_grown_model_is_the_model_of_all_views(method, kind, masked):
     model = BornModel(geometry(3, kind, masked), method=method, dtype=torch.float64)
     for views in (4, 9, 20):
-        model = model.grown(geometry(views, kind, masked))
+        model = model.with_geometry(geometry(views, kind, masked))
     whole = BornModel(geometry(20, kind, masked), method=method, dtype=torch.float64)
     x = torch.rand(24, 20, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     assert model.n_views == 20
@@ -48,7 +48,7 @@ def test_a_nearer_source_makes_the_fast_model_plan_anew():
     far, near = geometry(3), geometry(6, radius=0.3)
     both = np.concatenate([far.transmitters, near.transmitters[3:]])
     grown = BornGeometry(receivers=far.receivers, wavelength=0.04, grid=far.grid, transmitters=both)
-    model = BornModel(far, method="fast").grown(grown)
+    model = BornModel(far, method="fast").with_geometry(grown)
     x = torch.rand(24, 20)
     want = BornModel(grown, method="dense").forward(x)
     assert float((model.forward(x) - want).norm() / want.norm()) < 1e-5
@@ -98,7 +98,7 @@ def test_a_fidelity_grows_with_its_scan():
     assert len(fidelity.available) == 5
     torch.testing.assert_close(fidelity.gradient(x), LeastSquares(whole, data).gradient(x, range(5)))
     before = fidelity.lipschitz_max
-    first, fidelity = fidelity, fidelity.with_views(fidelity.model.grown(g))
+    first, fidelity = fidelity, fidelity.with_views(fidelity.model.with_geometry(g))
     assert (len(first.available), first.lipschitz_max) == (5, before)
     assert fidelity.available.tolist() == list(range(20))
     assert fidelity.lipschitz_max >= before

@@ -130,7 +130,7 @@ def test_nothing_changes_where_nothing_is_kept(method, kind, far, masked, dtype,
     for got, expected in zip(everything(model), want, strict=True):
         assert torch.equal(got, expected)
     few = BornModel(geometry(kind, masked=masked, far=far, views=9), method=method, dtype=dtype)
-    for got, expected in zip(everything(few.grown(g)), want, strict=True):
+    for got, expected in zip(everything(few.with_geometry(g)), want, strict=True):
         assert torch.equal(got, expected)
 
 
@@ -160,7 +160,7 @@ def test_a_growing_model_lets_go_of_its_table_at_the_limit(method, monkeypatch):
     alone = of_all.held
     assert model.held > alone
     for views in (12, 15, VIEWS):
-        before, model = model.held, model.grown(geometry("any", views=views))
+        before, model = model.held, model.with_geometry(geometry("any", views=views))
         assert (model.held > before) == (views == 12)
     assert model.held < BornModel(geometry("any", views=9), method=method).held
     for got, expected in zip(everything(model), everything(of_all), strict=True):
@@ -217,7 +217,7 @@ def test_a_transmitter_on_a_pixel_is_named_before_any_work(monkeypatch):
         BornModel(replace(g, transmitters=moved), method="dense")
     model = BornModel(g.with_views(np.arange(9)), method="dense")
     with pytest.raises(InputError, match="transmitter 19 lies on the centre of a pixel"):
-        model.grown(replace(g, transmitters=moved))
+        model.with_geometry(replace(g, transmitters=moved))
 
 
 @given(
@@ -329,7 +329,7 @@ for got, expected in zip(use(model, views), want, strict=True):
     assert torch.equal(got, expected)
 bounds = model.squared_norm_bounds(torch.arange(count))
 assert torch.equal(bounds[views], want[-1])
-grown = model.grown(make(np.concatenate([points, 2 * points[:5]]), Mask(count + 5)))
+grown = model.with_geometry(make(np.concatenate([points, 2 * points[:5]]), Mask(count + 5)))
 assert torch.equal(grown.forward(x, views), want[0])
 assert model.held < few.held
 print(peak() - before)

@@ -233,7 +233,7 @@ class Born2D(Instrument):
 
         geometry = self.geometry(**columns)
         if isinstance(previous, BornModel):
-            return previous.grown(geometry)
+            return previous.with_geometry(geometry)
         chosen = options or BornOptions()
         return BornModel(geometry, method=chosen.method, eps=chosen.eps, device=device, dtype=dtype)
 

@@ -196,7 +196,7 @@ class BornModel(ModelBase):
             self._bound = self.engine.green_squared_norm()
         return torch.from_numpy(peak_intensities(self.geometry, index.numpy())).mul_(self._bound)
 
-    def grown(self, geometry: BornGeometry) -> BornModel:
+    def with_geometry(self, geometry: BornGeometry) -> BornModel:
         """The model of a scan to which views were added: the same setup, and the views of this model first.
 
         All but the new illuminations is shared with this model. Where one is nearer than what the fast method was
@@ -207,7 +207,7 @@ class BornModel(ModelBase):
             method, nufft = self._asked
             return BornModel(geometry, method=method, eps=self.eps, device=self.device, dtype=self.dtype, nufft=nufft)
         model = copy.copy(self)
-        model.geometry, model.n_views, model.engine = geometry, geometry.n_views, self.engine.grown(geometry)
+        model.geometry, model.n_views, model.engine = geometry, geometry.n_views, self.engine.with_geometry(geometry)
         model._mask, model._nearest = model._kept_mask(), min(nearest, self._nearest)
         return model
 

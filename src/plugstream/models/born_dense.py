@@ -93,7 +93,7 @@ class DenseBorn:
             out[rows] = self._back(weigh(scattered, None, mask, rows)).mul_(fields).real
         return out.reshape(images.shape)
 
-    def grown(self, geometry: BornGeometry) -> DenseBorn:
+    def with_geometry(self, geometry: BornGeometry) -> DenseBorn:
         """With the views of `geometry`, of which these are the first; the Green's matrix is shared."""
         out = copy.copy(self)
         out.geometry, out.n_views = geometry, geometry.n_views

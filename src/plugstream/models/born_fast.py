@@ -251,7 +251,7 @@ class FastBorn:
         """R^H R, (P, P)."""
         return self._receivers.mH @ self._receivers
 
-    def grown(self, geometry: BornGeometry) -> FastBorn:
+    def with_geometry(self, geometry: BornGeometry) -> FastBorn:
         """With the views of `geometry`, of which these are the first; receivers and the FFT's plan are shared."""
         out = copy.copy(self)
         for name in ("_graphed", "_graphed_rows"):  # they have these views
