@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 import pytest
-from pydantic import Field
+from pydantic import Field, create_model
 
 from plugstream import registry
 from plugstream.errors import InputError
@@ -64,3 +64,19 @@ def test_every_entry_has_a_line_of_help_and_documented_options() -> None:
             assert entry.help
             assert "\n" not in entry.help
             assert all(field.description for field in entry.options.model_fields.values()), entry.name
+
+
+def test_no_option_is_called_like_what_sections_do() -> None:
+    from pydantic import BaseModel
+
+    from plugstream.choices import Choice
+    from plugstream.selections import Selection
+    from plugstream.settings import Settings
+    from plugstream.settings.values import section_of
+
+    kinds = [kind for kind in map(section_of, Settings.model_fields) if issubclass(kind, Choice | Selection)]
+    own = {name for kind in kinds for name in {*dir(kind), "name", "names"} - set(dir(BaseModel))}
+    assert {name for name in own if not name.startswith("_")} == registry.RESERVED
+    for options in ({"build": (int, 1)}, {"name": (str, "x")}):
+        with pytest.raises(InputError, match="an option cannot be called"):
+            register("loss", "odd", "odd", options=create_model("Odd", __base__=Options, **options))

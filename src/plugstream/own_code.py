@@ -146,7 +146,7 @@ def _run(file: Path, place: Path, digest: str) -> OwnFile:
     token = _running.set(own)
     try:
         spec.loader.exec_module(own.module)
-    except Exception as error:  # whatever their code does
+    except (Exception, SystemExit) as error:  # whatever their code does
         sys.modules.pop(name, None)
         text = str(error) if isinstance(error, InputError) else f"{type(error).__name__}: {error}"
         own.error = InputError(f"{file} cannot be run: {text}".splitlines()[0])

@@ -198,6 +198,8 @@ def register(
     if kind not in KINDS:
         raise InputError(f"there is no kind {kind!r} of entries; kinds are {', '.join(KINDS)}")
 
+    _refuse_reserved(options)
+
     def declare(build: F) -> F:
         origin = f"{build.__module__}.{build.__qualname__}"
         if (own := declarations()) is not None:  # a file of a person's own is being run
@@ -210,6 +212,18 @@ def register(
         return build
 
     return declare
+
+
+RESERVED = frozenset(
+    {"assemble", "build", "check", "entry", "follows", "kind", "least", "name", "names"}
+    | {"of", "options", "options_of", "views"}
+)
+"""What sections of the settings have and do themselves, which no option can be called."""
+
+
+def _refuse_reserved(options: type[Options]) -> None:
+    for key in RESERVED.intersection(getattr(options, "model_fields", ())):
+        raise InputError(f"an option cannot be called {key!r}, as one of {options.__name__} is; choose another name")
 
 
 def entries(kind: str) -> dict[str, Entry]:
@@ -287,6 +301,7 @@ def _own_entry(kind: str, where: str) -> Entry | None:
     options = _annotated_options(build)
     if options is None:
         return None
+    _refuse_reserved(options)
     text = (inspect.getdoc(build) or "yours").splitlines()[0]
     return Entry(kind, where, text, build, options, origin=where)
 

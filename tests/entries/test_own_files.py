@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
 import numpy as np
@@ -190,3 +191,75 @@ def test_what_fails_in_it_later_is_told_with_its_line(scan, tmp_path, own, capsy
     assert main(["reconstruct", str(scan), "--out", str(tmp_path / "run"), *RUN, "--sampler", f"{own}:every"]) == 2
     told = capsys.readouterr().err.strip().splitlines()[-1]
     assert f"no attribute 'nothing' at {own}:{line}, which is code of your own" in told
+
+
+EVERYTHING = """
+from pathlib import Path
+
+from plugstream import Quantity
+from plugstream.algorithms import Plain, ProximalGradient
+from plugstream.denoisers import SoftThreshold
+from plugstream.losses import Gaussian
+from plugstream.sampling import Shifted
+
+with Path(__file__).with_name("ran").open("a") as file:
+    file.write("once\\n")
+
+denoiser = SoftThreshold()
+
+
+def algorithm(fidelity, denoiser, **parts):
+    return ProximalGradient(fidelity, denoiser, **parts)
+
+
+def sampler(fidelity):
+    return Shifted(4)
+
+
+def momentum():
+    return lambda k, q: 1.0
+
+
+def gradient(seed):
+    return Plain()
+
+
+def loss():
+    return Gaussian()
+
+
+class monitor:
+    every = None
+    measures = (Quantity("largest"),)
+
+    def __init__(self, truth, views):
+        pass
+
+    def begin(self, algorithm, state, past):
+        return lambda algorithm, state: {"largest": state.image.amax((-2, -1))}
+"""
+KINDS = ["denoiser", "algorithm", "sampler", "momentum", "gradient", "loss", "monitor"]
+
+
+def test_one_file_has_everything_and_is_run_once(scan, tmp_path, own):
+    own.write_text(EVERYTHING)
+    words = [word for kind in KINDS for word in (f"--{kind}", f"{own}:{kind}")]
+    assert main(["reconstruct", str(scan), "--out", str(tmp_path / "run"), *RUN, *words]) == 0
+    assert runs(own) == 1
+    assert "largest" in (tmp_path / "run" / "history.csv").read_text()
+
+
+@pytest.mark.parametrize("kind", [*KINDS, "instrument"])
+def test_a_file_of_settings_has_nothing_run(tmp_path, own, kind):
+    """The same consent for every kind: none is run because a file says so, and all with --trust."""
+    own.write_text(EVERYTHING)
+    forget()
+    file = tmp_path / "theirs.toml"
+    named = f"{own}:{kind}"
+    file.write_text(f"[{kind}]\n" + (f'names = ["{named}"]\n' if kind == "monitor" else f'name = "{named}"\n'))
+    with pytest.raises(InputError, match=f"asks to run {kind} of .*sha256.*--trust"):
+        resolve(file)
+    assert runs(own) == 0
+    with contextlib.suppress(InputError):  # of the instrument, which it does not have
+        resolve(file, trust=True)
+    assert runs(own) == 1

@@ -33,7 +33,7 @@ def run(parsed: argparse.Namespace) -> int:
     kind = next(kind for kind in KINDS.values() if kind.plural == parsed.command)
     found = [_described(entry) for entry in entries(kind.name).values()]
     if parsed.json:
-        print(json.dumps(found, indent=1))
+        print(json.dumps(found, indent=1, default=str))
     elif parsed.markdown:
         columns = (_DENOISER_FACTS if kind.name == "denoiser" else _FACTS) if parsed.facts else _DOCUMENTED
         print(_markdown(columns, found))

@@ -258,7 +258,7 @@ class _Session:
         log.add(
             Start(
                 iterations=settings.algorithm.iterations,
-                settings=settings.model_dump(),
+                settings=settings.model_dump(mode="json"),
                 files=files_read(settings),
                 plugstream=__version__,
                 torch=torch.__version__,

@@ -197,7 +197,7 @@ def to_toml(settings: Settings, header: str = "") -> str:
     Consent to unpickle is a person's, and not written.
     """
     lines = [f"# {line}" for line in header.splitlines()]
-    content = settings.model_dump()
+    content = settings.model_dump(mode="json")
     names = {section: table[key] for section, table in content.items() for key in ("name", "names") if key in table}
     for section, table in content.items():
         lines += ["", f"[{section}]"]

@@ -5,7 +5,10 @@ from __future__ import annotations
 import itertools
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, get_args
+from enum import Enum
+from pathlib import PurePath
+from types import UnionType
+from typing import Any, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
@@ -102,7 +105,16 @@ def parse_setting(section: str, key: str, text: str, names: Mapping[str, Any] | 
 
 def parse_typed(kind: Any, text: str) -> Any:
     """A value of this type from the command line; one that is a text stays as it was typed."""
-    return text if kind is str or set(get_args(kind)) == {str, type(None)} else parse_value(text)
+    return text if _is_text(kind) else parse_value(text)
+
+
+def _is_text(kind: Any) -> bool:
+    """Whether values of a type are written as text: a path, a word of an enumeration, or nothing besides."""
+    if get_origin(kind) is Literal:
+        return all(isinstance(value, str) for value in get_args(kind))
+    if get_origin(kind) in (Union, UnionType):
+        return all(_is_text(one) for one in get_args(kind) if one is not type(None))
+    return isinstance(kind, type) and issubclass(kind, str | PurePath | Enum)
 
 
 def _annotation(section: str, key: str, names: Mapping[str, Any] | None) -> Any:

@@ -102,7 +102,7 @@ def tune_scan(
         "plan": [plan.by, list(plan.over), plan.low, plan.high, plan.held, plan.noise],
         # A score of zero is best here; files of before held its distance from zero.
         **({"scores": "dB above the noise"} if plan.by == "discrepancy" else {}),
-        "settings": _with(settings, sigma=1.0).model_dump(exclude={"simulate", "monitor", "run", "scan"}),
+        "settings": _with(settings, sigma=1.0).model_dump(mode="json", exclude={"simulate", "monitor", "run", "scan"}),
     }
     book = Journal(journal, about)
     if len(book):
