@@ -16,7 +16,20 @@ from plugstream.scans.store import StoredScan, open_scan
 from plugstream.settings import Settings
 
 SMALL = ["--size", "24", "--views", "12", "--receivers", "30", "--radius", "0.4", "--wavelength", "0.03"]
-RUN = ["--sigma", "0.02", "--batch", "4", "--threads", "1", "--iterations", "150", "--checkpoint", "0"]
+RUN = [
+    "--report-format",
+    "none",
+    "--sigma",
+    "0.02",
+    "--batch",
+    "4",
+    "--threads",
+    "1",
+    "--iterations",
+    "150",
+    "--checkpoint",
+    "0",
+]
 
 
 def main(words: list[str]) -> int:

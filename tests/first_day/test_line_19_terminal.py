@@ -61,7 +61,7 @@ def progress_lines(written: bytes) -> list[str]:
 
 
 # Enough steps and measurements for a second or more, so that there is progress to show and time left to tell.
-LONG = ["--sigma", "0.01", "--iterations", "800", "--every", "10", "--cost", "true"]
+LONG = ["--report-format", "none", "--sigma", "0.01", "--iterations", "800", "--every", "10", "--cost", "true"]
 
 
 @pytest.mark.parametrize("columns", [80, 40])

@@ -25,7 +25,20 @@ from small_run import main, open_live, with_all_views
 
 PLAYER = Path(__file__).parents[1] / "play_scan.py"
 SMALL = ["--size", "24", "--views", "24", "--receivers", "30", "--radius", "0.4", "--wavelength", "0.03"]
-RUN = ["--sigma", "0.01", "--batch", "4", "--threads", "1", "--checkpoint", "0", "--iterations", "60"]
+RUN = [
+    "--report-format",
+    "none",
+    "--sigma",
+    "0.01",
+    "--batch",
+    "4",
+    "--threads",
+    "1",
+    "--checkpoint",
+    "0",
+    "--iterations",
+    "60",
+]
 
 
 @pytest.fixture(scope="module")
