@@ -79,12 +79,13 @@ class Kind:
     """A kind of thing that has names.
 
     Arguments: name, for people; plural, of the command that lists it and of the entry-point group `plugstream.PLURAL`;
-    package, whose modules are searched for entries.
+    package, whose modules are searched for entries; parts, attributes that whatever is built must have.
     """
 
     name: str
     plural: str
     package: str
+    parts: tuple[str, ...] = ()
 
     @property
     def group(self) -> str:
@@ -99,12 +100,12 @@ KINDS: dict[str, Kind] = {
     kind.name: kind
     for kind in (
         Kind("denoiser", "denoisers", _ENTRIES),
-        Kind("algorithm", "algorithms", _ENTRIES),
-        Kind("sampler", "samplers", _ENTRIES),
+        Kind("algorithm", "algorithms", _ENTRIES, ("init", "step", "parameters", "fidelity", "denoiser", "sampler")),
+        Kind("sampler", "samplers", _ENTRIES, ("draw",)),
         Kind("momentum", "momenta", _ENTRIES),
-        Kind("gradient", "gradients", _ENTRIES),
-        Kind("loss", "losses", _ENTRIES),
-        Kind("monitor", "monitors", _ENTRIES),
+        Kind("gradient", "gradients", _ENTRIES, ("begin", "estimate")),
+        Kind("loss", "losses", _ENTRIES, ("value", "derivative", "curvature")),
+        Kind("monitor", "monitors", _ENTRIES, ("begin", "every", "measures")),
         Kind("instrument", "instruments", "plugstream.instruments"),
         Kind("importer", "importers", "plugstream.importers"),
     )
@@ -152,9 +153,16 @@ class Entry:
         """
         if self.is_pattern:
             more["name"] = name
-        elif pattern_of(self.name) == OWN:
-            return call_own(self.name, self.build, options, *parts, **more)
-        return self.build(options, *parts, **more)
+        own = pattern_of(self.name) == OWN and not self.is_pattern
+        made = call_own(name, self.build, options, *parts, **more) if own else self.build(options, *parts, **more)
+        needed = KINDS[self.kind].parts
+        absent = [part for part in needed if not hasattr(made, part)]
+        if needed and isinstance(made, type):
+            raise InputError(f"the {self.kind} {name} is the class {made.__name__}, where one of its objects should be")
+        if absent:
+            what = f"{type(made).__name__}, which has no {absent[0]}"
+            raise InputError(f"the {self.kind} {name} is {what}; it needs {', '.join(needed)}")
+        return made
 
     @property
     def option_names(self) -> tuple[str, ...]:

@@ -64,6 +64,18 @@ def shrunk(options: ShrinkOptions):
     return lambda z, sigma: options.shrink * z
 
 
+def nothing(fidelity):
+    pass
+
+
+def itself(fidelity):
+    return Every
+
+
+def other(*parts, **more):
+    return Every()
+
+
 def broken(options: StrideOptions, fidelity: Fidelity):
     raise ValueError("no")
 '''
@@ -137,6 +149,12 @@ def test_a_denoiser_of_a_file_has_its_options(scan, tmp_path, own):
         (["--sampler", "OWN:build_every", "--batch", "2"], "has no use for batch; leave it out, or choose uniform"),
         (["--sampler", "OWN:broken"], "broken cannot be called: ValueError: no"),
         (["--sampler", "OWN:absent"], "has no absent"),
+        (["--sampler", "OWN:nothing"], "own.py:nothing is NoneType, which has no draw; it needs draw"),
+        (["--sampler", "OWN:itself"], "own.py:itself is the class Every, where one of its objects should be"),
+        (["--algorithm", "OWN:other"], "own.py:other is Every, which has no init; it needs init, step, parameters"),
+        (["--monitor", "OWN:other"], "own.py:other is Every, which has no begin; it needs begin, every, measures"),
+        (["--gradient", "OWN:other"], "own.py:other is Every, which has no begin"),
+        (["--loss", "OWN:other"], "own.py:other is Every, which has no value"),
         (["--loss", "OWN:build_every"], "is declared as a sampler, not as a loss"),
     ],
 )
