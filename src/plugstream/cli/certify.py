@@ -6,7 +6,7 @@ import argparse
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from plugstream.cli.common import say, settings_of
 from plugstream.cli.values import SEEDS, whole
@@ -14,6 +14,7 @@ from plugstream.errors import InputError
 from plugstream.text import printable
 
 if TYPE_CHECKING:
+    from pydantic.fields import FieldInfo
     from torch import Tensor
 
     from plugstream.denoisers import Denoiser
@@ -98,19 +99,32 @@ def _denoiser(settings: Settings, size: int) -> Denoiser:
     from plugstream.runs.parts import build_denoiser
 
     s = settings.denoiser
-    if getattr(s, "guide", None) is None:
+    if not s.entry.facts.get("guided", False) or s.guide is None:
         return build_denoiser(s)
     if s.least is not None or s.high is not None or s.damping is not None:
         raise InputError("only nlm by itself takes a guide; leave out low, high and damping")
     return NLM(load_picture(s.guide, size))
 
 
+def _note(key: str, info: FieldInfo, value: Any) -> str:
+    """An option of a denoiser that is not its default, in words; of a file its name."""
+    from plugstream.choices import is_marked
+
+    extra = info.json_schema_extra if isinstance(info.json_schema_extra, dict) else {}
+    if is_marked(info, "file"):
+        value = Path(value).stem if "note" in extra else Path(value).name
+    return str(extra.get("note", f"{key} {{}}")).format(value)
+
+
 def _title(settings: Settings) -> str:
+    """A denoiser as its certificate names it: with whatever makes it another than its name alone."""
+    from plugstream.choices import is_marked
+
     s = settings.denoiser
-    guide, profile, weights = (getattr(s, name, None) for name in ("guide", "profile", "weights"))
-    notes = [] if guide is None else [f"with {Path(guide).stem} as its guide"]
-    notes += [] if profile in (None, "normal") else [f"profile {profile}"]
-    notes += [] if weights is None else [f"weights {Path(weights).name}"]
+    options = s.options.model_dump(mode="json", exclude_defaults=True)
+    fields = s.entry.options.model_fields
+    told = [key for key in options if ("denoiser", key, options[key]) not in PRESETS]
+    notes = [_note(key, fields[key], options[key]) for key in told if not is_marked(fields[key], "consent")]
     notes += [] if s.least is None and s.high is None else [f"within [{s.least}, {s.high}]"]
     notes += [] if s.damping is None else [f"damped with theta {s.damping:g}"]
     return ", ".join([s.name, *notes])

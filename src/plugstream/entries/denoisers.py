@@ -53,7 +53,7 @@ class NLMOptions(Options):
     guide: str | None = Field(
         None,
         description="a fixed guide, which makes it averaged: a picture or .npy of the image's size",
-        json_schema_extra={"flag": "nlm-guide", **_FILE},
+        json_schema_extra={"flag": "nlm-guide", "note": "with {} as its guide", **_FILE},
     )
 
 
@@ -145,6 +145,7 @@ def build_bm3d(options: BM3DOptions) -> Denoiser:
     "self-similar images",
     options=NLMOptions,
     object="NLM(guide)",
+    guided=True,
     why="with a fixed guide 1/2: a symmetric, doubly stochastic, positive semidefinite matrix; without, not known",
     **_FAST,
 )
