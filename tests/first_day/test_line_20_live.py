@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import plugstream as ps
-from plugstream import Born2D, InputError, Receiver, ScanSender, ScanWriter, open_scan
+from plugstream import SNR, Born2D, Distance, InputError, Receiver, ScanSender, ScanWriter, open_scan
 from plugstream.instruments.born import born_geometry
 from plugstream.runs.events import Measurement, Views, read_events
 from plugstream.runs.replay import History, replay
@@ -291,8 +291,9 @@ def test_arrivals_are_marked_in_the_curves():
 
     measured = [Measurement(10 * k, 0.0, {"relative_distance": 0.5**k, "snr": 2.0 * k}) for k in range(6)]
     arrivals = [(0, 4), (12, 9), (33, 20)]
+    quantities = [*Distance.measures, *SNR.measures]
     figure = Figure()
-    _draw_curves(figure, measured, arrivals)
+    _draw_curves(figure, measured, quantities, arrivals)
     curves = [axes for axes in figure.axes if axes.get_title()]
     others = [axes for axes in figure.axes if not axes.get_title()]
     assert len(curves) == len(others) == 2
@@ -306,7 +307,7 @@ def test_arrivals_are_marked_in_the_curves():
         assert line.get_drawstyle() == "steps-post"
         assert axes.get_ylabel() == "views that have come"
     plain = Figure()
-    _draw_curves(plain, measured, arrivals[:1])  # a scan that was there from the start
+    _draw_curves(plain, measured, quantities, arrivals[:1])  # a scan that was there from the start
     assert len(plain.axes) == 2
 
 
