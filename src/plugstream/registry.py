@@ -293,6 +293,10 @@ def refuse_foreign(
         raise InputError(f"the {kind} {name} has no use for {key}; {advice}")
 
 
+def _a(word: str) -> str:
+    return f"{'an' if word[0] in 'aeiou' else 'a'} {word}"
+
+
 def _own_entry(kind: str, where: str) -> Entry | None:
     """The entry that a name of a file stands for, None where it says nothing of options."""
     path, _, name = where.rpartition(":")
@@ -303,7 +307,7 @@ def _own_entry(kind: str, where: str) -> Entry | None:
         if entry.kind == kind:
             return replace(entry, name=where, origin=where)
     if declared:
-        raise InputError(f"{where} is declared as a {declared[0].kind}, not as a {kind}")
+        raise InputError(f"{where} is declared as {_a(declared[0].kind)}, not as {_a(kind)}")
     if build is None:
         raise InputError(f"{path} has no {name}")
     options = _annotated_options(build)

@@ -13,7 +13,6 @@ from plugstream.text import printable, shell_quote
 
 if TYPE_CHECKING:
     from plugstream.instruments.base import Experiment, Instrument
-    from plugstream.registry import Options
     from plugstream.runs.plan import Plan
     from plugstream.scans import Scan, StoredScan
     from plugstream.settings import Settings
@@ -103,19 +102,23 @@ def trust_flag(settings: Settings, source: str | Path | None = None) -> str:
     return f" {TRUST}" if needs_trust(settings) or isinstance(source, str) else ""
 
 
-def make_experiment(settings: Settings) -> tuple[Experiment, Options]:
-    """The experiment to simulate, and the options that it was made from; what no experiment can be is refused."""
+def make_experiment(settings: Settings) -> Experiment:
+    """The experiment to simulate; what no experiment can be is refused."""
     from plugstream.instruments.base import find_instrument
 
-    kind, options = find_instrument(settings.instrument.name), settings.simulate.options
-    experiment = kind.simulate_views(options)
+    experiment = find_instrument(settings.instrument.name).simulate_views(settings.simulate.options)
     experiment.instrument.check_plausible()
     experiment.instrument.check_plausible(experiment.columns)
-    return experiment, options
+    return experiment
 
 
-def simulate_scan(settings: Settings, path: Path | None, *, name: Path | None = None) -> Scan:
-    """Simulate a scan, and write it if there is a path; `name` is what the path is called in messages."""
+def simulate_scan(
+    settings: Settings, path: Path | None, *, name: Path | None = None, experiment: Experiment | None = None
+) -> Scan:
+    """Simulate a scan, and write it if there is a path.
+
+    Arguments: name, what the path is called in messages; experiment, that of `make_experiment` if it was made already.
+    """
     import math
 
     import numpy as np
@@ -129,7 +132,7 @@ def simulate_scan(settings: Settings, path: Path | None, *, name: Path | None = 
         raise InputError(f"{path} exists already; remove it or choose another name")
     if path is not None and not path.parent.is_dir():
         raise InputError(f"the folder {path.parent} does not exist; make it first")
-    experiment, options = make_experiment(settings)
+    experiment = experiment or make_experiment(settings)
     instrument, views = experiment.instrument, experiment.n_views
     what = f"{views} views of {instrument.view_text}"
     if path is not None:
@@ -142,7 +145,7 @@ def simulate_scan(settings: Settings, path: Path | None, *, name: Path | None = 
     instrument.check_model(experiment.columns, views, asked, device=device, dtype=dtype)
     model = instrument.build_model(experiment.columns, views, asked, device=device, dtype=dtype)
     say(f"simulating {what}" + (f" of {experiment.summary}" if experiment.summary else ""))
-    scan = measure(experiment, model, options)
+    scan = measure(experiment, model, settings.simulate.options)
     if path is not None:
         save_scan(scan, path)
         say(f"wrote {name or path}")

@@ -35,13 +35,13 @@ def run(parsed: argparse.Namespace) -> int:
     from plugstream.runs.run import write_down
 
     settings = absolute(settings)
-    experiment, _ = make_experiment(settings)
+    experiment = make_experiment(settings)
     planned = plan(settings, experiment)
     folder = parsed.out or free_folder("plugstream-demo")
     place = folder / "scan.zarr"
     again = f"plugstream demo --settings {shell_quote(folder / 'settings.toml')}{trust_flag(settings)}"
     with whole_folder(folder) as partial:
-        scan = simulate_scan(settings, partial / place.name, name=place)
+        scan = simulate_scan(settings, partial / place.name, name=place, experiment=experiment)
         write_down(partial, settings, again, Path(place.name))
     try:
         return reconstruct_scan(scan, planned, folder, again, place)

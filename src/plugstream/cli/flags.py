@@ -103,10 +103,12 @@ def _help(section: str, key: str, info: FieldInfo) -> str:
 
 
 def _peek(arguments: Sequence[str]) -> str | None:
-    """The instrument of the scan that is among the arguments, None where there is none yet, or not on a disk."""
+    """The instrument of the scan that is among the arguments, None where it is not there yet, or is not known."""
+    from plugstream.registry import entries
     from plugstream.scans.peek import peek_instrument
 
-    return next((name for word in arguments[1:] if (name := peek_instrument(word)) is not None), None)
+    name = next((name for word in arguments[1:] if (name := peek_instrument(word)) is not None), None)
+    return name if name in entries("instrument") else None  # else opening it says what is wrong
 
 
 def _chosen_names(

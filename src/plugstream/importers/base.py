@@ -53,9 +53,7 @@ def import_file(
     model = import_options(entry, given.get("instrument"))
     for key in given:
         if key not in model.model_fields:
-            owners = [e.name for e in entries("importer").values() if key in import_options(e).model_fields]
-            advice = f"leave it out, or choose {' or '.join(owners)}" if owners else "no other has it either"
-            raise InputError(f"the importer {kind} has no use for {key}; {advice}")
+            raise InputError(f"the importer {kind} has no use for {key}; {_owners(entry, key)}")
     options = Entry("importer", kind, "", entry.build, model).check(given)
     if path.exists() and not path.is_file():
         raise InputError(f"{path} is not a file, but a folder, a pipe or a device")
@@ -72,6 +70,16 @@ def import_file(
 
     save_scan(made, target)
     return target, Imported(made.n_views)
+
+
+def _owners(entry: Entry, key: str) -> str:
+    """What to do about an option that an importer does not have here: who has it."""
+    others = [e.name for e in entries("importer").values() if e is not entry and key in import_options(e).model_fields]
+    devices = [
+        one.name for one in entries("instrument").values() if key in import_options(entry, one.name).model_fields
+    ]
+    owners = [f"--instrument {name}" for name in devices] or others
+    return f"leave it out, or choose {' or '.join(owners)}" if owners else "no other has it either"
 
 
 def describe_file(path: str | Path) -> tuple[str, list[str]] | None:

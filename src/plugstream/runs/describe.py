@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+from plugstream.consent import TRUST, needs_trust
 from plugstream.quantities import sort_quantities
 from plugstream.runs.checkpoints import Checkpoints
 from plugstream.runs.liveness import is_running
@@ -56,7 +57,8 @@ def describe_run(folder: Path) -> dict[str, str]:
     if history.preview is not None:
         rows["preview"] = f"{history.preview.file}, of step {history.preview.step}"
     if not running:
-        again = f"plugstream resume {shell_quote(folder)}"
+        trust = f" {TRUST}" if needs_trust(settings) else ""
+        again = f"plugstream resume {shell_quote(folder)}{trust}"
         done = ended is not None and not ended.failed and step >= asked
         rows["go on with"] = f"{again} --iterations {2 * max(asked, step)}" if done else again
     rows["repeat with"] = kept.command
