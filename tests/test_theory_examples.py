@@ -68,6 +68,7 @@ def test_proposition_5_bounds_the_mean_over_seeds():
     assert floor[1.0, 16] < floor[1.0, 1]
 
 
+@pytest.mark.slow
 def test_the_corollarys_rates():
     script, found = quick("corollary")
     for (name, where), case in found.items():

@@ -35,14 +35,14 @@ def picture(height: int, width: int, seed: int = 0, count: int = 1) -> Tensor:
 # references, hence the long steps of the larger ones.
 CASES: dict[str, tuple[int, int, Profile, tuple[int, ...]]] = {
     "8x8": (8, 8, NORMAL, (1, 2)),
-    "9x13": (9, 13, NORMAL, (2,)),  # stage 1 in the fixed order
+    "8x11": (8, 11, NORMAL, (2,)),  # stage 1 in the fixed order
     "24x31": (24, 31, Profile(step=8, radius=6), (2,)),
     "groups of 1 and 2": (12, 17, Profile(step=8, radius=3, group1=1, group2=2), (2,)),
     "groups of 4 and 8": (12, 17, Profile(step=8, radius=3, group1=4, group2=8), (2,)),
     "40x40": (40, 40, Profile(step=8, radius=3), ()),
     "step 2": (20, 9, Profile(step=2, radius=2, group1=4, group2=8), ()),
 }
-INTERPRETED = effort(["8x8", "9x13", "step 2"], list(CASES))
+INTERPRETED = effort(["8x8", "8x11", "step 2"], list(CASES))
 
 
 def check(name: str) -> dict[str, object]:
@@ -55,7 +55,7 @@ def check(name: str) -> dict[str, object]:
     for stage in stages:
         want = reference.bm3d(z, sigma, profile, stages=stage)
         answer[f"stage {stage}"] = float((triton_form.bm3d(z, sigma, profile, stages=stage) - want).abs().max())
-    if name == "9x13":
+    if name == "8x11":
         fixed = triton_form.bm3d(z, sigma, profile, stages=1, deterministic=True)
         answer["deterministic"] = float((fixed - reference.bm3d(z, sigma, profile, stages=1)).abs().max())
         answer["sigma 0"] = torch.equal(triton_form.bm3d(z, 0 * sigma, profile, stages=1), z)

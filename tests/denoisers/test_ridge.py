@@ -10,6 +10,7 @@ import torch
 from hypothesis import given, settings, strategies as st
 from scipy.optimize import minimize
 
+from effort import effort, thorough
 from plugstream.denoisers import ridge, ridge_prior
 from plugstream.denoisers.ridge import ConvexRidge, load_ridge, save_ridge
 from plugstream.denoisers.ridge_prior import Ridges, prox
@@ -320,7 +321,8 @@ def noisy(x: torch.Tensor, sigma: float) -> torch.Tensor:
     return x + sigma * torch.randn(x.shape, generator=torch.Generator().manual_seed(0), dtype=x.dtype)
 
 
-@pytest.mark.parametrize("sigma", [5 / 255, 25 / 255])
+@thorough
+@pytest.mark.parametrize("sigma", effort([25 / 255], [5 / 255, 25 / 255]))
 def test_what_ships_is_averaged(sigma):
     """Its whole Jacobian at a photograph's detail: symmetric, eigenvalues from 0 to 1, 2 D - I nonexpansive."""
     z = noisy(picture(8), sigma)
