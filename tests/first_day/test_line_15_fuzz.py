@@ -60,7 +60,7 @@ def reached(*arguments: Any, **keywords: Any) -> Any:
 
 
 CUTS = (
-    "plugstream.runs.run.solve",
+    "plugstream.runs.session.solve",
     "plugstream.tuning.scan.solve",
     "plugstream.simulation.simulate",
     "plugstream.denoising.denoise_picture",

@@ -13,6 +13,7 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -228,7 +229,7 @@ def test_heartbeats_come_at_most_so_often_with_progress_and_speed(tmp_path, monk
     log = EventLog(tmp_path / "events.jsonl")
     beats = Heartbeats(log, 1000)
     for step in range(101):  # ten a second
-        beats.after_step(step)
+        beats.after_step(SimpleNamespace(state=SimpleNamespace(k=step)))
         clock[0] += 0.1
     log.close()
     found = [event for event in read_events(tmp_path / "events.jsonl") if isinstance(event, Heartbeat)]
@@ -297,7 +298,7 @@ def test_a_disk_that_takes_no_preview_does_not_end_the_run(tmp_path):
     log = EventLog(tmp_path / "events.jsonl")
     previews = Previews(tmp_path / "gone", ImageSpace((4, 4)), log, 1e-9)
     for step in range(3):
-        previews.after_step(step, torch.zeros(4, 4))
+        previews.after_step(SimpleNamespace(state=SimpleNamespace(k=step, image=torch.zeros(4, 4))))
         time.sleep(0.001)
     log.close()
     (note,) = read_events(tmp_path / "events.jsonl")

@@ -10,7 +10,7 @@ import torch
 
 from plugstream import BornModel, LeastSquares, open_scan
 from plugstream.instruments.born import born_geometry
-from plugstream.runs import run
+from plugstream.runs import measuring
 from plugstream.runs.parts import prepare
 from plugstream.settings import resolve
 from small_run import main
@@ -36,8 +36,8 @@ def measured(folder):
     ],
 )
 def test_distance_and_cost_are_those_of_the_views_that_are_told(scan, tmp_path, monkeypatch, capsys, words, views):
-    monkeypatch.setattr(run, "_MEASURED", 40)
-    monkeypatch.setattr(run, "_MEASURED_BYTES", 0)
+    monkeypatch.setattr(measuring, "_VIEWS", 40)
+    monkeypatch.setattr(measuring, "_BYTES", 0)
     folder = tmp_path / "run"
     assert main(["reconstruct", str(scan), "--out", str(folder), *WORDS, *words]) == 0
     told = f"the distance is measured on {len(views)} evenly spaced views of 12" in capsys.readouterr().err

@@ -32,7 +32,7 @@ def run(parsed: argparse.Namespace) -> int:
     from plugstream.runs.folder import free_folder, remove_unbegun, whole_folder
     from plugstream.runs.identity import absolute
     from plugstream.runs.plan import plan
-    from plugstream.runs.run import write_down
+    from plugstream.runs.record import write_down
 
     settings = absolute(settings)
     experiment = make_experiment(settings)

@@ -30,12 +30,12 @@ def run(parsed: argparse.Namespace) -> int:
     from plugstream.consent import check_address
     from plugstream.runs.identity import absolute
     from plugstream.runs.plan import plan
-    from plugstream.runs.run import open_run
+    from plugstream.runs.record import open_run
     from plugstream.scans.store import open_scan
     from plugstream.settings import resolve
 
-    kept = open_run(parsed.folder)
-    source = parsed.scan or kept.source
+    record = open_run(parsed.folder)
+    source = parsed.scan or record.source
     changes: list[tuple[str, str, Any]] = []
     if parsed.iterations is not None:
         before = resolve(parsed.folder / "settings.toml", trust=parsed.trust).algorithm
@@ -53,4 +53,4 @@ def run(parsed: argparse.Namespace) -> int:
     stored = open_scan(source)
     planned = plan(absolute(settings), stored)
     scan = load_small(stored, settings)
-    return reconstruct_scan(scan, planned, parsed.folder, kept.command, source, go_on=True)
+    return reconstruct_scan(scan, planned, parsed.folder, record.command, source, go_on=True)

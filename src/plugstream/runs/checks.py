@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
+import torch
 
 from plugstream.choices import Choice
 from plugstream.errors import InputError
 from plugstream.instruments.base import Columns, Instrument
+from plugstream.loss_fidelity import DataFidelity
 from plugstream.registry import entries
 from plugstream.runs.devices import check_precision
+from plugstream.sampling import spread_views
+from plugstream.scans.scan import Scan
+from plugstream.scans.store import StoredScan
 from plugstream.schedules import LONGEST_STEP, parse_step
 from plugstream.settings import AlgorithmSettings, Settings
 
-__all__ = ["check_batch", "check_mask", "check_settings"]
+__all__ = ["check_batch", "check_mask", "check_range", "check_settings"]
+
+# Views of a scan that is not in memory that are looked at for the range of its values, and what sums of them may add.
+_VIEWS, _ROOM = 8, 100.0
 
 
 def check_settings(settings: Settings) -> None:
@@ -43,6 +53,32 @@ def check_mask(instrument: Instrument, columns: Columns) -> None:
         axes = instrument.data.shape
         what = axes[0] if len(axes) == 1 and isinstance(axes[0], str) else "datum"
         raise InputError(f"every {what} of every view is masked, so there is nothing to reconstruct from")
+
+
+def check_range(scan: Scan, fidelity: DataFidelity, *, by_lipschitz: bool) -> None:
+    """Refuse data whose squares, or those of the image that it makes, leave the range of the precision.
+
+    The image is about as large as ||y_i|| / ||H_i||. Of a scan that is not in memory a few views are looked at.
+
+    Arguments: by_lipschitz, whether L is needed anyway, so that it may be asked for.
+    """
+    model, available = fidelity.model, fidelity.available
+    some = spread_views(available, _VIEWS) if isinstance(scan, StoredScan) else None
+    some = available if some is None else some
+    rows = model.restrict(scan.read(some).to(model.device, model.data_dtype), some)
+    size = float(rows.abs().max()) * math.sqrt(math.prod(model.data_shape))
+    sizes = [size]
+    if by_lipschitz and fidelity.has_lipschitz and 0 < fidelity.lipschitz_max < math.inf:
+        sizes.append(size / math.sqrt(fidelity.lipschitz_max))
+    limits = torch.finfo(fidelity.dtype)
+    if size > 0 and not all(math.sqrt(limits.tiny) < value < math.sqrt(limits.max) / _ROOM for value in sizes):
+        name = str(fidelity.dtype.to_real()).removeprefix("torch.")
+        wider = "use --dtype float64, or scale the data" if name == "float32" else "scale the data"
+        raise InputError(
+            f"the data has values of {float(rows.abs().max()):.2g}, and the image would be of about "
+            f"{sizes[-1]:.2g}: their squares are outside the range of {name}, {limits.tiny:.0e} to "
+            f"{limits.max:.0e}; {wider}"
+        )
 
 
 def _check_growth(settings: Settings) -> None:

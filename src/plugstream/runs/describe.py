@@ -9,9 +9,9 @@ from plugstream.consent import TRUST, needs_trust
 from plugstream.quantities import sort_quantities
 from plugstream.runs.checkpoints import Checkpoints
 from plugstream.runs.liveness import is_running
+from plugstream.runs.record import open_run
 from plugstream.runs.replay import History, replay
 from plugstream.runs.results import title_of
-from plugstream.runs.run import open_run
 from plugstream.settings import Settings, resolve
 from plugstream.text import shell_quote
 
@@ -25,7 +25,7 @@ def is_run(place: object) -> bool:
 
 def describe_run(folder: Path) -> dict[str, str]:
     """How far a run is, how it ended, what it was asked to do, and how to go on with it: names and texts, in order."""
-    kept = open_run(folder)
+    record = open_run(folder)
     settings = resolve(folder / "settings.toml", used=())
     history = replay(folder / "events.jsonl")
     ended, beat = history.stop, history.heartbeat
@@ -46,14 +46,16 @@ def describe_run(folder: Path) -> dict[str, str]:
     shown = [q.text(value) for q in quantities if (value := values[q.name]) is not None]
     if shown:
         rows["measured"] = ", ".join(shown)
-    missing = isinstance(kept.source, Path) and not kept.source.exists()
+    missing = isinstance(record.source, Path) and not record.source.exists()
     rows |= {
-        "scan": f"{kept.source}{' (not there; resume --scan says where it is)' if missing else ''}",
+        "scan": f"{record.source}{' (not there; resume --scan says where it is)' if missing else ''}",
         "algorithm": title_of(settings),
         "strength": _strength(settings),
         "images": ", ".join(sorted(path.name for path in folder.glob("result*"))) or "none yet",
         "report": ", ".join(sorted(path.name for path in folder.glob("report.*"))) or "none yet",
     }
+    if record.step is not None:
+        rows["step"] = f"{record.step.get('size')}: {record.step.get('asked')}, {record.step.get('origin')}"
     if history.preview is not None:
         rows["preview"] = f"{history.preview.file}, of step {history.preview.step}"
     if not running:
@@ -61,7 +63,7 @@ def describe_run(folder: Path) -> dict[str, str]:
         again = f"plugstream resume {shell_quote(folder)}{trust}"
         done = ended is not None and not ended.failed and step >= asked
         rows["go on with"] = f"{again} --iterations {2 * max(asked, step)}" if done else again
-    rows["repeat with"] = kept.command
+    rows["repeat with"] = record.command
     return rows
 
 

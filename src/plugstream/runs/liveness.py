@@ -9,9 +9,12 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
+from plugstream.algorithms import State
+from plugstream.runs.callbacks import Callback
 from plugstream.runs.events import EventLog, Heartbeat
 from plugstream.runs.folder import is_locked
 from plugstream.runs.replay import History
+from plugstream.solver import Progress
 
 __all__ = ["Heartbeats", "Process", "is_running", "this_process"]
 
@@ -61,7 +64,7 @@ def is_running(folder: Path, history: History) -> bool | None:
 
 
 @dataclass
-class Heartbeats:
+class Heartbeats(Callback):
     """Writes a sign of life with progress and speed, at most every few seconds; a shorter run has none.
 
     Arguments: log; planned, how many steps there will be, None where that is not known; every, seconds.
@@ -73,9 +76,8 @@ class Heartbeats:
     begun: float = field(default_factory=time.monotonic)
     last: tuple[float, int] | None = None
 
-    def after_step(self, step: int) -> None:
-        """Called after every step, and before the first."""
-        now = time.monotonic()
+    def after_step(self, progress: Progress[State]) -> None:
+        step, now = progress.state.k, time.monotonic()
         if self.last is None:
             self.last = (now, step)
         seconds = now - self.last[0]

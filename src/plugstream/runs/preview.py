@@ -20,8 +20,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from plugstream.algorithms import State
 from plugstream.image_space import ImageSpace
+from plugstream.runs.callbacks import Callback
 from plugstream.runs.events import EventLog, Note, Preview
+from plugstream.solver import Progress
 from plugstream.tensors import load_tensors, save_tensors
 
 __all__ = ["Previews", "make_panels", "read_preview"]
@@ -36,7 +39,7 @@ _SHARE = 100.0
 
 
 @dataclass
-class Previews:
+class Previews(Callback):
     """Writes a preview of the image at most every few seconds, and less often where the disk or the image is slow.
 
     The first comes after that time, so that short runs have none. The image is only read, so iterates do not change.
@@ -50,8 +53,7 @@ class Previews:
     every: float
     due: float | None = field(default=None, init=False)
 
-    def after_step(self, step: int, image: Tensor) -> None:
-        """Called after every step, and before the first."""
+    def after_step(self, progress: Progress[State]) -> None:
         if not self.every:
             return
         now = time.monotonic()
@@ -59,7 +61,7 @@ class Previews:
             self.due = now + self.every
         if now < self.due:
             return
-        self.write(step, image)
+        self.write(progress.state.k, progress.state.image)
         cost = time.monotonic() - now
         self.due = now + cost + max(self.every, _SHARE * cost)
 

@@ -7,10 +7,14 @@ import threading
 from types import FrameType, TracebackType
 from typing import Any, Self
 
+from plugstream.algorithms import State
+from plugstream.runs.callbacks import Callback
+from plugstream.solver import Progress
+
 __all__ = ["Requests"]
 
 
-class Requests:
+class Requests(Callback):
     """Notes the first request to stop, and leaves the second one to do what it would have done without this.
 
     An interrupt in the middle of a step could leave anything half done, an import or a measurement; so the run asks
@@ -20,6 +24,7 @@ class Requests:
 
     def __init__(self) -> None:
         self.came = False
+        self._step = -1
         self._before: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> Self:
@@ -33,6 +38,12 @@ class Requests:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._restore()
+
+    def after_step(self, progress: Progress[State]) -> None:
+        """End the run as a Ctrl-C at this instant would; not twice at one step, as where the last is measured again."""
+        stepped, self._step = self._step < progress.state.k, progress.state.k
+        if self.came and stepped:
+            raise KeyboardInterrupt
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         self.came = True

@@ -9,8 +9,11 @@ import time
 from collections import deque
 from typing import TextIO
 
+from plugstream.algorithms import State
 from plugstream.quantities import Quantity, read_quantity, sort_quantities
+from plugstream.runs.callbacks import Callback
 from plugstream.runs.events import Event, Measurement, Note, Quantities, Start, Stop, Views
+from plugstream.solver import Progress
 
 __all__ = ["Terminal"]
 
@@ -19,7 +22,7 @@ _LEAST_BAR = 6
 _RECENT = 20.0  # seconds of steps that the time left is estimated from
 
 
-class Terminal:
+class Terminal(Callback):
     """Shows events as they come. On a terminal steps rewrite one line; elsewhere every measurement is a line.
 
     The line fits the terminal, however narrow, and says how long the run will still take. Where the terminal cannot
@@ -71,6 +74,9 @@ class Terminal:
                 )
                 if event.verdict is not None:
                     self._line(f"verdict: {event.verdict}: {event.explanation}")
+
+    def after_step(self, progress: Progress[State]) -> None:
+        self.tick(progress.state.k, progress.time)
 
     def tick(self, step: int, seconds: float) -> None:
         """Called at every step; on a terminal it redraws the line at most ten times a second."""

@@ -11,21 +11,29 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from plugstream.algorithms import Algorithm, State
 from plugstream.errors import DamagedError, InputError, StorageError
+from plugstream.loss_fidelity import DataFidelity
+from plugstream.runs.callbacks import Callback
 from plugstream.runs.events import EventLog, Note, Views
 from plugstream.runs.plan import Plan
 from plugstream.runs.replay import History
+from plugstream.runs.steps import goes_by_lipschitz
+from plugstream.sampling import Announced, OnceEach
 from plugstream.scans.chunks import first_of
 from plugstream.scans.prefetch import Prefetched
+from plugstream.scans.scan import Scan
 from plugstream.scans.store import StoredScan
 from plugstream.settings import Settings
+from plugstream.solver import Progress
 
-__all__ = ["Population", "goes_by_lipschitz", "wait_for_batch", "wait_for_scan", "wait_for_views"]
+__all__ = ["EndOfScan", "Population", "open_in_memory", "wait_for_batch", "wait_for_scan", "wait_for_views"]
 
 # The commit record of a live scan is looked at no more often than this, in seconds.
 _LOOK = 0.05
@@ -41,12 +49,7 @@ def _available(record: Views) -> Tensor | None:
     return torch.from_numpy(left)
 
 
-def goes_by_lipschitz(settings: Settings) -> bool:
-    """Whether the step is a multiple of 1/L, so that L has to be known."""
-    return isinstance(settings.algorithm.step_size, str)
-
-
-class Population:
+class Population(Callback):
     """The views of a run that reads its scan as it goes: replays what its log tells, then looks for more.
 
     `fidelity` is that of the views there are. Where they change it is another one, and the run's algorithm has to be.
@@ -110,6 +113,21 @@ class Population:
             damaged = tuple(sorted((*self.record.damaged, *found)))
             self._change(replace(self.record, step=step, damaged=damaged), left_out=found)
             self._replay, self._known_until = [], step
+
+    def after_step(self, progress: Progress[State]) -> Algorithm[State] | None:
+        """See whether there are other views by now; they make another fidelity, and that another algorithm."""
+        self.look(progress.state.k)
+        if self.fidelity is progress.algorithm.fidelity:
+            return None
+        grown: Algorithm[State] = replace(progress.algorithm, fidelity=self.fidelity)  # type: ignore[type-var]
+        return grown
+
+    def read_ahead(self, algorithm: Any) -> Any:
+        """The algorithm with a sampler that tells the reader which views it will want, and draws none twice of few."""
+        settings, sampler = self.settings, algorithm.sampler
+        batch = settings.sampler.views
+        drawn = sampler if batch is None else OnceEach(sampler, batch)
+        return replace(algorithm, sampler=Announced(drawn, self.source.expect, settings.scan.ahead))
 
     def look(self, step: int) -> None:
         """Before the next step, when `step` have been taken: replay, or see whether there are more views."""
@@ -176,6 +194,28 @@ class Population:
             fidelity = fidelity.with_views(self.model)
         usable = np.setdiff1d(np.arange(views.start, views.stop), damaged)
         return fidelity.bound_lipschitz(torch.from_numpy(usable)) if len(usable) else 0.0
+
+
+class EndOfScan(Callback):
+    """Ends a run that follows a scan, so many steps after the scan has ended."""
+
+    def __init__(self, population: Population) -> None:
+        self.population = population
+
+    def after_step(self, progress: Progress[State]) -> bool:
+        return self.population.follow and self.population.done(progress.state.k)
+
+
+def open_in_memory(scan: Scan, planned: Plan, log: EventLog, past: History) -> DataFidelity:
+    """The fidelity of a scan in memory, with the views that it had when the run began."""
+    views = past.views[-1].views if past.views else scan.n_views  # there may be more by now
+    fidelity = planned.parts.fidelity(planned.model(scan.columns, views), scan.read(torch.arange(views)))
+    if goes_by_lipschitz(planned.settings) and fidelity.has_lipschitz:
+        log.add(Note("estimating the Lipschitz constant L of every view"))
+    if not past.views:
+        log.add(Views(step=0, views=views, damaged=(), lipschitz=None, ended=True))
+        log.sync()
+    return fidelity
 
 
 def wait_for_scan(place: str | Path, patience: float | None, say: Callable[[str], None]) -> None:

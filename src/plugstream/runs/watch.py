@@ -22,11 +22,12 @@ from plugstream.denoisers.base import Denoiser, Sigma, Wrapper
 from plugstream.errors import InputError
 from plugstream.monitors import Measure, Past
 from plugstream.quantities import Quantity
+from plugstream.runs.callbacks import Callback
 from plugstream.runs.events import Contradiction, EventLog, Note, TheoryTerms, WatchTotals
 from plugstream.runs.replay import History
 from plugstream.sampling import Announced
 from plugstream.settings import Settings
-from plugstream.solver import Result
+from plugstream.solver import Progress, Result
 from plugstream.theory import bound, gradient_variance
 
 __all__ = ["Theory", "Variance", "Watch", "theory_of"]
@@ -86,7 +87,7 @@ class Variance:
 
 
 @dataclass
-class Watch:
+class Watch(Callback):
     """Looks at every step of a run. `algorithm` is the run's with its denoiser recorded, which changes no bit."""
 
     algorithm: Any
@@ -108,8 +109,7 @@ class Watch:
         recorder = Recorder(algorithm.denoiser)
         return cls(replace(algorithm, denoiser=recorder), recorder, settings, log)
 
-    def remember(self, step: int) -> None:
-        """Write down what `restore` needs."""
+    def save(self, step: int) -> None:
         self.log.add(WatchTotals(step, self.steps, self.theta))
 
     def restore(self, history: History) -> None:
@@ -125,7 +125,7 @@ class Watch:
             views = None if event.views is None else list(event.views)
             self._count(event.part, factor, f"step {event.step} ({_words(views)})")
 
-    def look(self, state: State, *, measured: bool) -> None:
+    def after_step(self, progress: Progress[State]) -> None:
         """After a step, when its views are still those that are available: compare it with the one before.
 
         A step that was looked at already, as the last is again when it has been measured, does not count twice.
@@ -133,6 +133,7 @@ class Watch:
         The denoiser's inputs of two steps and its outputs are a pair as any other, and cost nothing. A gradient step on
         the same views at the last two images costs two gradients, and is taken where something is measured anyway.
         """
+        state, self.algorithm = progress.state, progress.algorithm  # which is another where the scan has grown
         now = self.recorder.take()
         if state.k == self.step:
             return  # what the denoiser did since is of a measurement
@@ -149,7 +150,7 @@ class Watch:
             if pair.lipschitz > 1:
                 self._contradicted("denoiser", state.k, pair)
         self.before = now
-        if measured and isinstance(self.algorithm, ProximalGradient):
+        if progress.measured and isinstance(self.algorithm, ProximalGradient):
             pair = self._gradient_step(state, previous)
             if pair.lipschitz > 1:
                 self._contradicted("gradient", state.k, pair)

@@ -1,0 +1,82 @@
+"""What acts while a run iterates: after each of its steps, before its checkpoints, and where it goes on from one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from plugstream.algorithms import Algorithm, State
+from plugstream.runs.events import EventLog, Measurement
+from plugstream.runs.replay import History
+from plugstream.solver import Progress
+
+__all__ = ["Callback", "Callbacks", "MeasurementLog"]
+
+Answer = bool | Algorithm[State] | None
+"""What a callback wants: True that the run ends, an algorithm that it goes on with this one, None nothing."""
+
+
+class Callback:
+    """Something that acts while a run iterates. It keeps to itself, so that iterates do not depend on it.
+
+    What it must remember beyond a checkpoint it writes to the log before that (`save`) and finds there (`restore`).
+    """
+
+    def after_step(self, progress: Progress[State]) -> Answer:
+        """Act before the first step, after each, and once more if something is measured at the end."""
+        return None
+
+    def save(self, step: int) -> None:
+        """Write down what `restore` needs, before a checkpoint of this step."""
+        return
+
+    def restore(self, history: History) -> None:
+        """Be as it was when the checkpoint was written that the run goes on from."""
+        return
+
+
+class Callbacks:
+    """The callbacks of a run, which act in this order; `last` is the last progress that they were told.
+
+    Arguments: callbacks, in order.
+    """
+
+    def __init__(self, callbacks: Sequence[Callback]) -> None:
+        self.callbacks = tuple(callbacks)
+        self.last: Progress[State] | None = None
+
+    @property
+    def functions(self) -> list[Callable[[Progress[Any]], Answer]]:
+        """For `solve`."""
+        return [self._note, *(callback.after_step for callback in self.callbacks)]
+
+    def save(self, step: int) -> None:
+        """Before a checkpoint of this step."""
+        for callback in self.callbacks:
+            callback.save(step)
+
+    def restore(self, history: History) -> None:
+        """Where the run goes on from a checkpoint."""
+        for callback in self.callbacks:
+            callback.restore(history)
+
+    def _note(self, progress: Progress[State]) -> None:
+        self.last = progress
+
+
+class MeasurementLog(Callback):
+    """Writes what was measured to the log.
+
+    `last` is the last progress whose measurements are there: only of such a one is a checkpoint written, since a run
+    that goes on from it does not measure them again.
+    """
+
+    def __init__(self, log: EventLog) -> None:
+        self.log = log
+        self.last: Progress[State] | None = None
+
+    def after_step(self, progress: Progress[State]) -> None:
+        if progress.measured:
+            values: dict[str, float | None] = {name: float(value) for name, value in progress.measured.items()}
+            self.log.add(Measurement(progress.state.k, round(progress.time, 4), values))
+        self.last = progress

@@ -1,0 +1,87 @@
+"""When checkpoints are written, and how a run goes on from one."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from typing import Any
+
+from plugstream.algorithms import Algorithm, ProximalGradient, State
+from plugstream.errors import InputError
+from plugstream.quantities import Quantity
+from plugstream.runs.callbacks import Callback, Callbacks
+from plugstream.runs.checkpoints import Checkpoints, Saved
+from plugstream.runs.events import EventLog
+from plugstream.runs.replay import History
+from plugstream.settings import Settings
+from plugstream.solver import Progress, Snapshot, Stop
+
+__all__ = ["CheckpointWriter", "check_history", "reason_to_stop", "restore_snapshot"]
+
+
+class CheckpointWriter(Callback):
+    """Writes a checkpoint every few seconds, and before it the log of what led there.
+
+    Arguments: log; checkpoints; every, seconds, 0 for every step. `step` is that of the last one written.
+    """
+
+    def __init__(self, log: EventLog, checkpoints: Checkpoints, every: float) -> None:
+        self.log, self.checkpoints, self.every = log, checkpoints, every
+        self.callbacks = Callbacks([])  # which have something to save; set once all of them are there
+        self.step = 0
+        self._written = time.monotonic()
+
+    def after_step(self, progress: Progress[State]) -> None:
+        if progress.state.k > 0 and time.monotonic() - self._written >= self.every:
+            self.write(progress)
+            self._written = time.monotonic()
+
+    def write(self, progress: Progress[State]) -> None:
+        """Write a checkpoint of this progress now."""
+        self.callbacks.save(progress.state.k)
+        self.log.sync()
+        self.checkpoints.save(progress.snapshot(), self.log.check)
+        self.step = progress.state.k
+
+
+def check_history(saved: Saved, past: History, log: str) -> None:
+    """Refuse to go on from a checkpoint whose log is not as it was when the checkpoint was written."""
+    if not past.views:
+        raise InputError(
+            f"{log} does not tell which views the run used, so it cannot go on from {saved.path}; bring that "
+            "file back, or start a new run"
+        )
+    if not past.knows(saved.content["log"]):
+        raise InputError(
+            f"lines are missing at the end of {log}, which {saved.path} was written after; bring that file back "
+            "from a copy, or start a new run"
+        )
+
+
+def restore_snapshot(saved: Saved, algorithm: Algorithm[Any], like: State, *, changed: bool) -> Snapshot[State]:
+    """Where to go on from.
+
+    Arguments: like, a state of the algorithm; changed, whether views are left out from here on: what SAGA and SVRG
+    remember is a mean over all that there were, and is formed anew.
+    """
+    snapshot: Snapshot[Any] = saved.snapshot(like)
+    if changed and isinstance(algorithm, ProximalGradient) and not isinstance(algorithm.gradient, str):
+        memory = algorithm.gradient.begin(algorithm.fidelity, snapshot.state.s)
+        snapshot = replace(snapshot, state=replace(snapshot.state, **memory._asdict()))
+    return snapshot
+
+
+def reason_to_stop(
+    snapshot: Snapshot[State], settings: Settings, quantities: tuple[Quantity, ...] | list[Quantity]
+) -> Stop | None:
+    """Why the run had already ended when this was saved, None if it had not; steps are counted elsewhere."""
+    a, k = settings.algorithm, snapshot.state.k
+    for quantity in quantities:
+        if a.distance_limit is None or not quantity.stops or quantity.name not in snapshot.rows:
+            continue
+        step, _, value = snapshot.rows[quantity.name][-1]
+        # Where a run was interrupted there is a measurement more, for which it would not have stopped.
+        regular = step == k and (k - snapshot.first) % settings.monitor.every == 0
+        if regular and all(quantity.reaches(one, a.distance_limit) for one in value.flatten().tolist()):
+            return Stop.DISTANCE
+    return Stop.TIME if a.time_limit is not None and snapshot.wall >= a.time_limit else None

@@ -1,0 +1,259 @@
+"""One reconstruction from its start, or from a checkpoint, to its result."""
+
+from __future__ import annotations
+
+import contextlib
+import platform
+import sys
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from plugstream import __version__
+from plugstream.algorithms import State
+from plugstream.errors import InputError, PlugstreamWarning, StorageError
+from plugstream.image_space import ImageSpace
+from plugstream.loss_fidelity import DataFidelity
+from plugstream.monitors import quantities_of
+from plugstream.progress import report
+from plugstream.runs.callbacks import Callback, Callbacks, MeasurementLog
+from plugstream.runs.checkpoints import Checkpoints, Saved
+from plugstream.runs.checks import check_range
+from plugstream.runs.events import EventLog, Note, Quantities, Resume, Start, Stop as StopEvent
+from plugstream.runs.identity import files_read, settings_identity
+from plugstream.runs.liveness import Heartbeats, this_process
+from plugstream.runs.measuring import MeasuredViews
+from plugstream.runs.plan import Plan
+from plugstream.runs.preview import Previews
+from plugstream.runs.replay import History, replay
+from plugstream.runs.results import bound_notes, write_results
+from plugstream.runs.saving import CheckpointWriter, reason_to_stop, restore_snapshot
+from plugstream.runs.signals import Requests
+from plugstream.runs.steps import describe_step, goes_by_lipschitz
+from plugstream.runs.terminal import Terminal
+from plugstream.runs.views import EndOfScan, Population, open_in_memory
+from plugstream.runs.watch import Watch
+from plugstream.sampling import spread_views
+from plugstream.scans.scan import Scan
+from plugstream.scans.store import StoredScan
+from plugstream.solver import Result, Stop, solve
+from plugstream.text import shell_quote
+
+__all__ = ["Session"]
+
+# The report shows a back-projection of this many views at most: of a large scan all of them would take minutes.
+_BACKPROJECTED = 1000
+
+
+@dataclass
+class Session:
+    """A reconstruction into a folder that is locked: what `reconstruct` was given, opened.
+
+    Arguments: scan; planned; folder; log; checkpoints; go_on, whether the run had begun before; past, what its log
+    tells; saved, the checkpoint to go on from; terminal; write, which writes settings.toml and run.json down.
+    """
+
+    scan: Scan
+    planned: Plan
+    folder: Path
+    log: EventLog
+    checkpoints: Checkpoints
+    go_on: bool
+    past: History
+    saved: Saved | None
+    terminal: Terminal | None
+    write: Callable[..., None]
+    population: Population | None = None
+    callbacks: Callbacks = field(default_factory=lambda: Callbacks([]))
+
+    def __post_init__(self) -> None:
+        self.measurements = MeasurementLog(self.log)
+        self.writer = CheckpointWriter(self.log, self.checkpoints, self.planned.settings.run.checkpoint)
+
+    @property
+    def step(self) -> int:
+        """The last step that was taken, or that the run goes on from."""
+        last = self.callbacks.last
+        return last.state.k if last is not None else 0 if self.saved is None else self.saved.step
+
+    def run(self) -> Result[State]:
+        """The result, after all of it was written."""
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always", PlugstreamWarning)
+            self._start()
+            self.scan.instrument.warn_if_implausible()
+            self.scan.instrument.warn_if_implausible(self.scan.columns)
+            try:
+                fidelity = self._open_views()
+                self._settle_bounds(fidelity)
+                result, backprojection = self._iterate(fidelity, caught)
+            finally:
+                if self.population is not None:
+                    self.population.close()
+        self._tell(caught)
+        notes = bound_notes(result.image, self.planned.settings.denoiser)
+        for text in notes:
+            self.log.add(Note(text))
+        try:
+            told = [str(result.verdict), *notes]
+            write_results(self.folder, self.scan, self.planned.settings, result, backprojection, told)
+        except OSError as error:
+            raise StorageError(
+                f"cannot write the results to {self.folder}: {error.strerror or error}; fix that, and "
+                f"'plugstream resume {shell_quote(self.folder)}' writes them"
+            ) from error
+        verdict, reason = result.verdict, result.reason
+        ends = (result.state.k, result.image_step, result.time, result.wall, reason.value, reason.failed)
+        self.log.add(StopEvent(*ends, verdict=verdict.name, trusted=verdict.trusted, explanation=verdict.text))
+        return result
+
+    def rescue(self, reason: str) -> None:
+        """Whatever ended the run, keep its last good state as a checkpoint, if it took a step, and say why it ended.
+
+        A disk that is full, say, takes neither; then the checkpoint before is what there is to go on from.
+        """
+        last, before = self.callbacks.last, 0 if self.saved is None else self.saved.step
+        seconds = (0.0, 0.0) if last is None else (last.time, last.wall)
+        with contextlib.suppress(InputError, MemoryError):  # what went wrong first is what is told
+            if last is not None and last is self.measurements.last and self.step > max(before, self.writer.step):
+                self.writer.write(last)
+        with contextlib.suppress(InputError, MemoryError):
+            self.log.add(StopEvent(self.step, self.step, *seconds, reason=reason, failed=True))
+
+    def _start(self) -> None:
+        settings, me = self.planned.settings, this_process()
+        versions = (__version__, torch.__version__, platform.python_version())
+        content = (settings.algorithm.iterations, settings.model_dump(mode="json"), files_read(settings))
+        self.log.add(Start(*content, *versions, pid=me.pid, started=me.started, machine=me.machine))
+        self.log.add(Note(f"building the model of {self.scan.n_views} views on {settings.compute.device}"))
+
+    def _open_views(self) -> DataFidelity:
+        """The fidelity of the views that the run has, or had where it goes on from."""
+        scan, log = self.scan, self.log
+        if isinstance(scan, StoredScan):
+            if self.planned.settings.scan.skip_damaged:
+                log.add(Note("reading every view, to leave out those that are damaged"))
+            self.population = Population(scan, self.planned, log, self.past)
+            fidelity = self.population.fidelity
+        else:
+            fidelity = open_in_memory(scan, self.planned, log, self.past)
+        if self.go_on:
+            step = 0 if self.saved is None else self.saved.step
+            for text in () if self.saved is None else self.saved.notes:
+                log.add(Note(f"warning: {text}"))
+            log.add(Resume(step))
+            log.add(Note(f"going on from step {step}"))
+            if self.population is not None:
+                self.population.begin_at(step)
+                fidelity = self.population.fidelity
+        return fidelity
+
+    def _settle_bounds(self, fidelity: DataFidelity) -> None:
+        """Ask the data for the lower bound if nobody gave it, once: what it said stays in the settings of the run."""
+        self.planned, reason = self.planned.settle_bounds(fidelity)
+        if reason is not None:
+            self.log.add(Note(reason))
+            self.checkpoints.about |= settings_identity(self.planned.settings)
+            self.write(self.planned.settings)
+
+    def _iterate(
+        self, fidelity: DataFidelity, caught: list[warnings.WarningMessage]
+    ) -> tuple[Result[State], torch.Tensor | None]:
+        """The result and the first back-projection, which only a linear model has."""
+        settings, log, population = self.planned.settings, self.log, self.population
+        describe = getattr(fidelity.model, "describe", None)
+        for text in ([] if describe is None else [describe()]) + list(self.planned.notes):
+            log.add(Note(text))
+        algorithm: Any = self.planned.algorithm(fidelity)
+        algorithm = algorithm if population is None else population.read_ahead(algorithm)
+        watch = Watch.over(algorithm, settings, log) if settings.monitor.watch_theory else None
+        algorithm = algorithm if watch is None else watch.algorithm
+        if self.saved is None:
+            check_range(self.scan, fidelity, by_lipschitz=goes_by_lipschitz(settings))
+        state, snapshot = algorithm.init(), None
+        if self.saved is not None:
+            changed = population is not None and population.record.step == self.saved.step
+            snapshot = restore_snapshot(self.saved, algorithm, state, changed=changed)
+            state = snapshot.state
+        choice = describe_step(settings, algorithm, state)
+        self.write(settings, step=choice.content())
+        log.add(Note(str(choice)))
+        self._tell(caught)
+        views = MeasuredViews(self.scan, settings)
+        if (text := views.describe(fidelity)) is not None:
+            log.add(Note(text))
+        monitors = self.planned.monitors(views)
+        quantities = quantities_of(monitors)
+        log.add(Quantities(tuple(quantity.content() for quantity in quantities)))
+        over = None if snapshot is None else reason_to_stop(snapshot, settings, quantities)
+        with Requests() as requests:
+            self._gather_callbacks(watch, requests)
+            result: Result[State] = solve(
+                algorithm,
+                state=state if snapshot is None else None,
+                resume=snapshot,
+                iterations=self._iterations(state.k) if over is None else 0,
+                monitors=monitors,
+                every=settings.monitor.every,
+                time_limit=settings.algorithm.time_limit,
+                distance_limit=settings.algorithm.distance_limit,
+                callbacks=self.callbacks.functions,
+            )
+        if over is not None:
+            result = replace(result, reason=over)
+        elif result.reason is Stop.CALLBACK:  # so many steps after the end of the scan
+            result = replace(result, reason=Stop.ITERATIONS)
+        if self.callbacks.last is not None and result.state.k > 0:
+            self.writer.write(self.callbacks.last)
+        if watch is not None:
+            watch.end(result)
+        return result, self._backproject(fidelity if population is None else population.fidelity)
+
+    def _gather_callbacks(self, watch: Watch | None, requests: Requests) -> None:
+        """The callbacks, in the order in which they act after a step.
+
+        What was measured is in the log before a checkpoint tells of it, and the theory is watched while the views are
+        still those of the step. Signals come after the checkpoint, and last what changes the views for the next step.
+        """
+        population, settings = self.population, self.planned.settings
+        planned = None if settings.scan.follow and population is not None else settings.algorithm.iterations
+        space = ImageSpace.of(self.scan)
+        order: list[Callback | None] = [
+            self.measurements,
+            watch,
+            self.terminal,
+            Heartbeats(self.log, planned),
+            Previews(self.folder, space, self.log, settings.run.preview),
+            self.writer,
+            requests,
+            population,
+            None if population is None else EndOfScan(population),
+        ]
+        self.callbacks = self.writer.callbacks = Callbacks([callback for callback in order if callback is not None])
+        if self.saved is not None:
+            self.callbacks.restore(replay(self.log.path))
+
+    def _iterations(self, begun: int) -> int:
+        """How many steps to take; as many as it takes where the scan is followed, which `EndOfScan` ends."""
+        if self.population is not None and self.population.follow:
+            return 0 if self.population.done(begun) else sys.maxsize
+        return max(0, self.planned.settings.algorithm.iterations - begun)
+
+    def _backproject(self, fidelity: DataFidelity) -> torch.Tensor | None:
+        if not fidelity.linear:
+            return None
+        some = None if self.population is None else spread_views(fidelity.available, _BACKPROJECTED)
+        if some is not None:
+            self.log.add(Note(f"the back-projection is of {len(some)} views"))
+        report("forming the back-projection")
+        return fidelity.backprojection(some)
+
+    def _tell(self, caught: list[warnings.WarningMessage]) -> None:
+        """Pass warnings on as events, once each."""
+        for text in dict.fromkeys(str(warning.message) for warning in caught):
+            self.log.add(Note(f"warning: {text}"))
+        caught.clear()

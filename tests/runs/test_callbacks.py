@@ -1,0 +1,110 @@
+"""What acts while a run iterates acts in one order, saves before checkpoints, and is restored from the log."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from plugstream import TV, FunctionModel, LeastSquares, ProximalGradient, solve
+from plugstream.runs.callbacks import Callback, Callbacks, MeasurementLog
+from plugstream.runs.checkpoints import Checkpoints
+from plugstream.runs.events import EventLog, Measurement, Note, read_events
+from plugstream.runs.record import open_run
+from plugstream.runs.replay import History, replay
+from plugstream.runs.saving import CheckpointWriter
+from plugstream.runs.steps import describe_step
+from plugstream.settings import resolve
+from small_run import RUN, main
+
+
+class Counter(Callback):
+    """Notes in the log how often it acted, which is what it remembers."""
+
+    def __init__(self, name: str, log: EventLog, calls: list[str]) -> None:
+        self.name, self.log, self.calls, self.count = name, log, calls, 0
+
+    def after_step(self, progress: Any) -> None:
+        self.count += 1
+        self.calls.append(f"{self.name} {progress.state.k}")
+
+    def save(self, step: int) -> None:
+        self.calls.append(f"{self.name} saves {step}")
+        self.log.add(Note(f"{self.name} {self.count}"))
+
+    def restore(self, history: History) -> None:
+        self.count = 7
+
+
+def test_they_act_in_order_and_save_before_the_checkpoint(regression: Any, tmp_path: Path) -> None:
+    calls: list[str] = []
+    log = EventLog(tmp_path / "events.jsonl")
+    writer = CheckpointWriter(log, Checkpoints(tmp_path / "checkpoints", {}), every=0.0)
+    measurements = MeasurementLog(log)
+    callbacks = Callbacks([measurements, Counter("a", log, calls), writer, Counter("b", log, calls)])
+    writer.callbacks = callbacks
+    result = solve(ProximalGradient(regression, TV(), sigma=0.01), iterations=2, callbacks=callbacks.functions)
+    log.close()
+    first, second, third = ["a 0", "b 0"], ["a 1", "a saves 1", "b saves 1", "b 1"], ["a 2", "a saves 2", "b saves 2"]
+    assert calls == [*first, *second, *third, "b 2"]
+    assert writer.step == result.state.k == 2
+    assert callbacks.last is measurements.last
+    saved = Checkpoints(tmp_path / "checkpoints", {}).load()
+    assert saved is not None
+    assert saved.step == 2
+    assert replay(tmp_path / "events.jsonl").knows(saved.content["log"])  # what they saved is in the log by then
+    notes = [event.text for event in read_events(tmp_path / "events.jsonl") if isinstance(event, Note)]
+    assert notes == ["a 2", "b 1", "a 3", "b 2"]
+    callbacks.restore(History())
+    assert [one.count for one in callbacks.callbacks if isinstance(one, Counter)] == [7, 7]
+
+
+def test_measurements_are_logged_before_their_progress_counts(tmp_path: Path) -> None:
+    log = EventLog(tmp_path / "events.jsonl")
+    measurements = MeasurementLog(log)
+    fine = SimpleNamespace(state=SimpleNamespace(k=1), time=0.5, measured={"snr": torch.tensor(3.0)})
+    measurements.after_step(fine)  # type: ignore[arg-type]
+    broken = SimpleNamespace(state=SimpleNamespace(k=2), time=0.5, measured={"snr": "no number"})
+    with pytest.raises(ValueError, match="could not convert"):
+        measurements.after_step(broken)  # type: ignore[arg-type]
+    log.close()
+    assert measurements.last is fine
+    assert [e.values for e in read_events(log.path) if isinstance(e, Measurement)] == [{"snr": 3.0}]
+
+
+def test_the_run_says_which_step_was_chosen_and_why(scan: Path, tmp_path: Path, capsys: Any) -> None:
+    words = ["reconstruct", str(scan), *RUN, "--iterations", "2"]
+    for name, step, origin in (("a", "0.5/L", "from the L that bounds every view"), ("b", "1000", "given by hand")):
+        assert main([*words, "--step", step, "--out", str(tmp_path / name)]) == 0
+        assert f"the step is {step}" in capsys.readouterr().err
+        chosen = open_run(tmp_path / name).step
+        assert chosen is not None
+        assert chosen["origin"] == origin
+        assert (chosen["lipschitz"] is None) == (name == "b")
+        if name == "a":
+            assert chosen["size"] == pytest.approx(0.5 / chosen["lipschitz"])
+        said = [e.text for e in read_events(tmp_path / name / "events.jsonl") if isinstance(e, Note)]
+        assert any(origin in text for text in said)
+    assert main(["resume", str(tmp_path / "a"), "--iterations", "3"]) == 0
+    assert open_run(tmp_path / "a").step == json.loads((tmp_path / "a" / "run.json").read_text())["step"]
+    capsys.readouterr()
+    assert main(["info", str(tmp_path / "a")]) == 0
+    assert "from the L that bounds every view" in capsys.readouterr().out
+
+
+def test_without_an_l_the_step_comes_from_the_jacobian() -> None:
+    model = FunctionModel(
+        lambda x, views: x[None] ** 3 + views[:, None, None], n_views=3, image_shape=(4, 5), data_shape=(4, 5)
+    )
+    fidelity = LeastSquares(model, torch.ones(3, 4, 5))
+    algorithm = ProximalGradient(fidelity, TV(), sigma=0.01)
+    settings = resolve(None, [("algorithm", "sigma", 0.01)])
+    state = algorithm.init(torch.ones(4, 5))
+    choice = describe_step(settings, algorithm, state)
+    assert "Jacobian at the first image" in str(choice)
+    assert choice.lipschitz == state.lipschitz
+    assert choice.size == pytest.approx(1 / state.lipschitz)
