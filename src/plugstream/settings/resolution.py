@@ -18,7 +18,7 @@ from plugstream.files import read_small
 from plugstream.registry import OWN, entries, pattern_of
 from plugstream.selections import Selection, refuse_unselected, selected_fields, selected_names, switch_fields
 from plugstream.settings.sections import Settings
-from plugstream.settings.values import all_leaves, choice_of, leaves, selection_of
+from plugstream.settings.values import all_leaves, choice_of, leaves, section_of, selection_of
 
 __all__ = ["resolve", "to_toml"]
 
@@ -222,13 +222,17 @@ def _check_name(section: str, key: str | None = None, name: Any = None) -> None:
 
     Arguments: section; key, None to check the section alone; name, of the entry or entries chosen in it, if any.
     """
+    if section in Settings.model_fields:
+        common = section_of(section).model_fields
+        if key is None or (key in common and not common[key].exclude):
+            return
     known = {f"{s}.{k}" for s, k, _ in all_leaves(Settings.model_fields)}
     if _is_own(name) or (isinstance(name, tuple) and any(map(_is_own, name))):
         choice = choice_of(section)
         owner = section if choice is None else choice.follows or section
         known |= {f"{s}.{k}" for s, k, _ in leaves([section], {owner: name})}
     given = section if key is None else f"{section}.{key}"
-    if given in known or (key is None and section in Settings.model_fields):
+    if given in known:
         return
     choices = [*known, *Settings.model_fields] if key is None else [*known]
     elsewhere = [one for one in choices if one.partition(".")[2] == key]  # the key may be right and the section wrong
