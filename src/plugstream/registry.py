@@ -259,8 +259,8 @@ def find(kind: str, name: str, *, trust: bool = False) -> Entry:
         entry = _own_entry(kind, name)
         if entry is not None:
             return entry
-        if OWN not in known:
-            raise InputError(f'{name} is not declared as an entry; write @register("{kind}", ...) above it')
+        if OWN not in known or known[OWN].facts.get("declared", False):
+            raise InputError(f"{name} is not declared as {_a(kind)}; write {_declaration(kind)} above it")
     if name in known and ":" not in name:
         return known[name]
     if (pattern := pattern_of(name)) in known:
@@ -295,6 +295,10 @@ def refuse_foreign(
 
 def _a(word: str) -> str:
     return f"{'an' if word[0] in 'aeiou' else 'a'} {word}"
+
+
+def _declaration(kind: str) -> str:
+    return "@declare (plugstream.instruments.base)" if kind == "instrument" else f'@register("{kind}", ...)'
 
 
 def _own_entry(kind: str, where: str) -> Entry | None:

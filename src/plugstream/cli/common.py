@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -104,12 +105,17 @@ def trust_flag(settings: Settings, source: str | Path | None = None) -> str:
 
 def make_experiment(settings: Settings) -> Experiment:
     """The experiment to simulate; what no experiment can be is refused."""
-    from plugstream.instruments.base import find_instrument
+    from plugstream.instruments.base import Experiment, find_instrument
+    from plugstream.scans.checks import check_columns
 
-    experiment = find_instrument(settings.instrument.name).simulate_views(settings.simulate.options)
+    kind = find_instrument(settings.instrument.name)
+    experiment = kind.simulate_views(settings.simulate.options)
+    if not isinstance(experiment, Experiment):
+        raise InputError(f"simulate_views of {kind.name} must return an Experiment, not {type(experiment).__name__}")
+    columns = check_columns(experiment.instrument, experiment.columns, experiment.n_views)
     experiment.instrument.check_plausible()
-    experiment.instrument.check_plausible(experiment.columns)
-    return experiment
+    experiment.instrument.check_plausible(columns)
+    return replace(experiment, columns=columns)
 
 
 def simulate_scan(

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from plugstream.errors import InputError
 from plugstream.own_code import run_declarations
-from plugstream.registry import Options, find, register
+from plugstream.registry import Options, entries, find, register
 from plugstream.rows import Rows
 
 if TYPE_CHECKING:
@@ -306,6 +306,8 @@ def find_instrument(name: str, *, trust: bool = False) -> type[Instrument]:
     cls = entry.facts.get("instrument", entry.build)
     if not (isinstance(cls, type) and issubclass(cls, Instrument)):
         raise InputError(f"{name} is not declared as an instrument; write @declare above the class")
+    if ":" in name and cls.name in entries("instrument"):
+        raise InputError(f"{name} is called {cls.name!r}, and so is another instrument; give it a name of its own")
     return cls
 
 
