@@ -18,7 +18,7 @@ from plugstream.runs.events import read_events
 from plugstream.runs.images import load_picture
 from plugstream.settings import resolve
 from plugstream.simulation import simulate
-from plugstream.tuning.scan import Plan, tune_scan
+from plugstream.tuning.scan import Search, tune_scan
 from small_run import content, main
 
 RUN = ["--sigma", "0.02", "--batch", "4", "--threads", "1", "--iterations", "30"]
@@ -179,7 +179,7 @@ def test_tuning_asks_the_data_too(tmp_path):
     scan = simulate(rings(), SIGNED["hole"], snr=30)
     settings = resolve(None, [("algorithm", "iterations", 10), ("sampler", "batch", 4)])
     said: list[str] = []
-    plan = Plan(low=1e-3, high=0.1, evaluations=5)
+    plan = Search(low=1e-3, high=0.1, evaluations=5)
     best, score = tune_scan(scan, settings, plan, tmp_path / "journal.jsonl", said.append)
     assert best.denoiser.low is None
     assert score > 3

@@ -17,7 +17,7 @@ from plugstream.monitors import snr
 from plugstream.runs.parts import prepare
 from plugstream.settings import resolve
 from plugstream.tuning import discrepancy_score, largest_crossing, residual_excess
-from plugstream.tuning.scan import Plan, tune_scan
+from plugstream.tuning.scan import Search, tune_scan
 
 
 def small_scan(picture, level):
@@ -68,7 +68,7 @@ def test_it_comes_within_a_decibel_of_the_best_sigma(load, tmp_path, name, level
         assert poor < best - 4
         assert abs(excess) < 0.1
     blind = dataclasses.replace(scan, truth=None)
-    plan = Plan(by="discrepancy", noise=level, evaluations=10)
+    plan = Search(by="discrepancy", noise=level, evaluations=10)
     tuned, score = tune_scan(blind, settings(), plan, tmp_path / "j.jsonl")
     reached, left = judge(tuned.algorithm.sigma)
     assert reached > best - 1.0
@@ -134,4 +134,4 @@ def test_no_crossing_is_said_and_the_nearest_taken():
 @pytest.mark.parametrize("noise", [5000.0, -1000.0, 301.0])
 def test_noise_that_data_cannot_have_is_refused(noise):
     with pytest.raises(InputError, match="none that data can have"):
-        Plan(by="discrepancy", noise=noise)
+        Search(by="discrepancy", noise=noise)

@@ -14,7 +14,7 @@ from plugstream import BornGeometry, BornModel, Grid, PlugstreamWarning, save_sc
 from plugstream.cli import main
 from plugstream.settings import resolve
 from plugstream.tuning import golden_section
-from plugstream.tuning.scan import Plan, tune_scan
+from plugstream.tuning.scan import Search, tune_scan
 
 
 @pytest.fixture(scope="module")
@@ -64,9 +64,9 @@ def test_what_rises_for_ever_is_known_as_such(slope, edge, value):
 def test_tune_goes_beyond_its_range(scan, tmp_path, by, ends):
     """From a range that does not hold it, the same sigma as from one that does, and the terminal says why."""
     plan = {"by": by, "noise": 20.0, "held": 0.25, "evaluations": 10}
-    reference, score = tune_scan(scan, settings(), Plan(low=0.01, high=1.0, **plan), tmp_path / "a.jsonl")
+    reference, score = tune_scan(scan, settings(), Search(low=0.01, high=1.0, **plan), tmp_path / "a.jsonl")
     said = []
-    wide = Plan(low=ends[0], high=ends[1], widenings=8, **plan)
+    wide = Search(low=ends[0], high=ends[1], widenings=8, **plan)
     tuned, reached = tune_scan(scan, settings(), wide, tmp_path / "b.jsonl", said.append)
     assert reached >= score - 0.1
     assert tuned.algorithm.sigma == pytest.approx(reference.algorithm.sigma, rel=0.5)
@@ -79,7 +79,7 @@ def test_tune_goes_beyond_its_range(scan, tmp_path, by, ends):
 
 @pytest.mark.parametrize("by", ["snr", "discrepancy"])
 def test_what_is_still_at_the_end_is_said(scan, tmp_path, by):
-    plan = Plan(by=by, noise=20.0, low=1e-4, high=1e-3, widenings=1, evaluations=6)
+    plan = Search(by=by, noise=20.0, low=1e-4, high=1e-3, widenings=1, evaluations=6)
     with pytest.warns(PlugstreamWarning, match="the largest that was tried") as caught:
         tuned, _ = tune_scan(scan, settings(), plan, tmp_path / "j.jsonl")
     assert tuned.algorithm.sigma == pytest.approx(1e-3 * 10**0.25)
@@ -93,7 +93,7 @@ def test_what_is_still_at_the_end_is_said(scan, tmp_path, by):
 
 
 def test_noise_that_no_sigma_reaches_is_said(scan, tmp_path):
-    plan = Plan(by="discrepancy", noise=60.0, low=0.01, high=1.0, evaluations=6, widenings=1)
+    plan = Search(by="discrepancy", noise=60.0, low=0.01, high=1.0, evaluations=6, widenings=1)
     with pytest.warns(PlugstreamWarning, match="no sigma that was tried fits the data to its noise of 60 dB"):
         tune_scan(scan, settings(), plan, tmp_path / "j.jsonl")
 

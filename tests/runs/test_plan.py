@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from plugstream import InputError
+import plugstream
+from plugstream import Born2D, InputError
 from plugstream.denoisers.shapes import SliceMean
 from plugstream.image_space import ImageSpace
 from plugstream.instruments.base import Data, Experiment, Instrument
@@ -70,6 +71,20 @@ def test_own_code_runs_and_builds_once_a_command(scan: Path, own: Path, tmp_path
     search = ["--out", str(tmp_path / "t.toml"), "--evaluations", "5", "--over", "sigma,step_size,momentum"]
     assert main(["tune", str(scan), *search, "--iterations", "2", "--batch", "4", "--threads", "1", *parts]) == 0
     assert counts(own) == once
+
+
+def test_the_demo_builds_one_model_to_simulate_and_to_reconstruct(tmp_path: Path, monkeypatch: Any) -> None:
+    build, models = Born2D.build_model, []
+    monkeypatch.setattr(Born2D, "build_model", lambda *args, **more: models.append(build(*args, **more)) or models[-1])
+    assert main(["demo", *SMALL, "--out", str(tmp_path / "a"), *RUN, "--iterations", "2"]) == 0
+    assert len(models) == 1
+
+
+def test_runs_and_searches_know_no_instrument() -> None:
+    home = Path(plugstream.__file__).parent
+    files = [home / "solver.py", *(home / "runs").glob("*.py"), *(home / "tuning").glob("*.py")]
+    words = ("born", "geometry", "receiver", "transmitter")
+    assert [f.name for f in files if any(word in f.read_text().lower() for word in words)] == []
 
 
 def test_what_is_refused_leaves_nothing_and_runs_no_model(scan: Path, tmp_path: Path, capsys: Any) -> None:

@@ -22,7 +22,7 @@ from plugstream.tuning import (
     split_views,
     successive_halving,
 )
-from plugstream.tuning.scan import Plan, tune_scan
+from plugstream.tuning.scan import Search, tune_scan
 from small_run import main
 
 
@@ -147,7 +147,7 @@ def test_tune_finds_the_sigma_that_a_fine_scan_finds(small_scan, tmp_path):
     from plugstream import SNR, solve
     from plugstream.runs.parts import prepare
 
-    plan = Plan(low=1e-3, high=0.4, evaluations=12)
+    plan = Search(low=1e-3, high=0.4, evaluations=12)
     best, score = tune_scan(small_scan, _settings(), plan, tmp_path / "j.jsonl")
     fidelity = LeastSquares(BornModel(born_geometry(small_scan)), small_scan.data)
 
@@ -166,9 +166,9 @@ def test_tune_finds_the_sigma_that_a_fine_scan_finds(small_scan, tmp_path):
 @thorough
 def test_tune_over_step_and_momentum_is_no_worse_and_goes_on_from_its_journal(small_scan, tmp_path):
     only = tune_scan(
-        small_scan, _settings(), Plan(low=1e-3, high=1.0, evaluations=effort(6, 12)), tmp_path / "a.jsonl"
+        small_scan, _settings(), Search(low=1e-3, high=1.0, evaluations=effort(6, 12)), tmp_path / "a.jsonl"
     )[1]
-    plan = Plan(over=("sigma", "step_size", "momentum"), low=1e-3, high=1.0, evaluations=effort(6, 12))
+    plan = Search(over=("sigma", "step_size", "momentum"), low=1e-3, high=1.0, evaluations=effort(6, 12))
     lines = []
     best, score = tune_scan(small_scan, _settings(), plan, tmp_path / "b.jsonl", lines.append)
     assert score >= only - 0.05
@@ -185,7 +185,7 @@ def test_tune_over_step_and_momentum_is_no_worse_and_goes_on_from_its_journal(sm
 @pytest.mark.filterwarnings("ignore:sigma .* that was tried")  # of the range of one value, which only scores it
 @pytest.mark.parametrize("by", ["held-out", "discrepancy"])
 def test_tune_without_a_truth_comes_near_the_best(small_scan, tmp_path, by):
-    plan = Plan(low=1e-3, high=1.0)
+    plan = Search(low=1e-3, high=1.0)
     best = tune_scan(small_scan, _settings(), plan, tmp_path / "a.jsonl")[1]
     blind = dataclasses.replace(small_scan, truth=None)
     with pytest.raises(InputError, match="no true image"):

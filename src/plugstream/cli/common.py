@@ -14,6 +14,7 @@ from plugstream.text import printable, shell_quote
 
 if TYPE_CHECKING:
     from plugstream.instruments.base import Experiment, Instrument
+    from plugstream.models.base import Model
     from plugstream.runs.plan import Plan
     from plugstream.scans import Scan, StoredScan
     from plugstream.settings import Settings
@@ -119,11 +120,17 @@ def make_experiment(settings: Settings) -> Experiment:
 
 
 def simulate_scan(
-    settings: Settings, path: Path | None, *, name: Path | None = None, experiment: Experiment | None = None
+    settings: Settings,
+    path: Path | None,
+    *,
+    name: Path | None = None,
+    experiment: Experiment | None = None,
+    model: Model | None = None,
 ) -> Scan:
     """Simulate a scan, and write it if there is a path.
 
-    Arguments: name, what the path is called in messages; experiment, that of `make_experiment` if it was made already.
+    Arguments: name, what the path is called in messages; experiment, that of `make_experiment`, and its model, where
+    they were made already.
     """
     import math
 
@@ -146,10 +153,11 @@ def simulate_scan(
         check_disk(path, size * views * math.prod(instrument.data_shape), f"a scan of {what}")
     instrument.warn_if_implausible()
     instrument.warn_if_implausible(experiment.columns)
-    device, dtype = prepare_device(settings.compute)
-    asked = settings.instrument.options
-    instrument.check_model(experiment.columns, views, asked, device=device, dtype=dtype)
-    model = instrument.build_model(experiment.columns, views, asked, device=device, dtype=dtype)
+    if model is None:
+        device, dtype = prepare_device(settings.compute)
+        asked = settings.instrument.options
+        instrument.check_model(experiment.columns, views, asked, device=device, dtype=dtype)
+        model = instrument.build_model(experiment.columns, views, asked, device=device, dtype=dtype)
     say(f"simulating {what}" + (f" of {experiment.summary}" if experiment.summary else ""))
     scan = measure(experiment, model, settings.simulate.options)
     if path is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from pathlib import Path
 
 from plugstream.cli.common import (
@@ -41,10 +42,11 @@ def run(parsed: argparse.Namespace) -> int:
     place = folder / "scan.zarr"
     again = f"plugstream demo --settings {shell_quote(folder / 'settings.toml')}{trust_flag(settings)}"
     with whole_folder(folder) as partial:
-        scan = simulate_scan(settings, partial / place.name, name=place, experiment=experiment)
-        write_down(partial, settings, again, Path(place.name))
+        model = planned.model(experiment.columns, experiment.n_views)
+        scan = simulate_scan(settings, partial / place.name, name=place, experiment=experiment, model=model)
+        write_down(partial, planned.settings, again, Path(place.name))
     try:
-        return reconstruct_scan(scan, planned, folder, again, place)
+        return reconstruct_scan(scan, replace(planned, known_model=model), folder, again, place)
     except InputError as error:
         if is_refusal(error):
             remove_unbegun(folder, place.name)

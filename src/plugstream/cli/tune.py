@@ -50,11 +50,11 @@ def run(parsed: argparse.Namespace) -> int:
     from plugstream.files import write_whole
     from plugstream.scans.store import open_scan
     from plugstream.settings import to_toml
-    from plugstream.tuning.scan import Plan, tune_scan
+    from plugstream.tuning.scan import Search, tune_scan
 
     scan = open_scan(parsed.scan).load()
     settings = settings_of(parsed, instrument=scan.instrument.name)
-    plan = Plan(
+    search = Search(
         by=("held-out" if scan.truth is None else "snr") if parsed.by is None else parsed.by,
         over=tuple(name.strip() for name in parsed.over.split(",")),
         low=parsed.sigma_low,
@@ -65,22 +65,22 @@ def run(parsed: argparse.Namespace) -> int:
         widenings=parsed.widenings,
     )
     journal = parsed.out.with_suffix(".jsonl")
-    say(f"searching {', '.join(plan.over)} by {plan.by}; {journal} keeps what was tried")
+    say(f"searching {', '.join(search.over)} by {search.by}; {journal} keeps what was tried")
     try:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", PlugstreamWarning)
-            best, score = tune_scan(scan, settings, plan, journal, say)
+            best, score = tune_scan(scan, settings, search, journal, say)
     except KeyboardInterrupt:
         say(f"stopped; the same command goes on from {journal}")
         return 130
     where, saved = (shell_quote(path) for path in (parsed.scan, parsed.out))
     command = f"plugstream reconstruct {where} --settings {saved}{trust_flag(best)}"
     remarks = list(dict.fromkeys(str(warning.message) for warning in caught))
-    header = f"plugstream {__version__} tune, by {plan.by}: {score:.3f} dB\nuse with: {command}"
+    header = f"plugstream {__version__} tune, by {search.by}: {score:.3f} dB\nuse with: {command}"
     header = "\n".join([header, *(f"warning: {remark}" for remark in remarks)])
     write_whole(parsed.out, [to_toml(best, header).encode()])
     a = best.algorithm
-    say(f"sigma {a.sigma:.5g}, step {a.step_size}, momentum {best.momentum.name}: {score:.2f} dB by {plan.by}")
+    say(f"sigma {a.sigma:.5g}, step {a.step_size}, momentum {best.momentum.name}: {score:.2f} dB by {search.by}")
     for remark in remarks:
         say(f"warning: {remark}")
     say(f"wrote {parsed.out}; use it with: {command}")

@@ -47,7 +47,8 @@ class Plan:
     """Everything that a run needs, for scans of one instrument.
 
     Attributes: parts, of the settings alone; instrument; truth, the true image where it is known; denoiser, for images
-    of this instrument; notes, what a person should know of how it was built.
+    of this instrument; notes, what a person should know of how it was built; known_model, that of the scan's views
+    where it was built already, to simulate them.
     """
 
     parts: Parts
@@ -55,6 +56,7 @@ class Plan:
     truth: NDArray[Any] | None
     denoiser: Denoiser
     notes: tuple[str, ...] = ()
+    known_model: Model | None = None
 
     @property
     def settings(self) -> Settings:
@@ -63,6 +65,8 @@ class Plan:
 
     def model(self, columns: Columns, n_views: int, previous: Model | None = None) -> Model:
         """The model of the first views; `previous` is that of fewer of them, whose work is used again."""
+        if previous is None and self.known_model is not None and self.known_model.n_views == n_views:
+            return self.known_model
         parts, options = self.parts, model_options(self.settings, self.instrument)
         rows = first_rows(columns, n_views)
         if previous is None:
@@ -82,7 +86,8 @@ class Plan:
 
     def revise(self, settings: Settings) -> Plan:
         """The plan with other settings of the same scan; what both have in common is not built again."""
-        return _fit(prepare(settings, self.parts), self.instrument, self.truth)
+        revised = _fit(prepare(settings, self.parts), self.instrument, self.truth)
+        return replace(revised, known_model=self.known_model)
 
     def settle_bounds(self, fidelity: DataFidelity) -> tuple[Plan, str | None]:
         """The plan with the lower bound that the data asks for, and why, where nobody gave one; else as it is."""

@@ -55,9 +55,10 @@ class Population(Callback):
     `fidelity` is that of the views there are. Where they change it is another one, and the run's algorithm has to be.
 
     L, which the step goes by, must bound every view's L_i. When a scan is followed it is the largest of the bounds
-    ||H_i||^2 that the model has (`Model.squared_norm_bounds`), which of a Born model costs nothing for a new view; it
-    can only grow, so that the step can only become shorter. Otherwise it is what `LeastSquares` estimates. A step that
-    is a number needs none, and for a model that is not linear there is none: the step is then found on the way.
+    ||H_i||^2 that the model has (`Model.squared_norm_bounds`), times the curvature of the loss, which costs little for
+    a new view; it can only grow, so that the step can only become shorter. Otherwise it is what the fidelity estimates.
+    A step that is a number needs none, and for a model that is not linear there is none: the step is then found on the
+    way.
 
     A scan has ended when its writer says so, or when no view came for the settings' patience. In the latter case views
     that come after all are used, and the iterations after the end are counted anew.
@@ -75,7 +76,8 @@ class Population(Callback):
         first = past.views[0] if past.views else Views(0, scan.n_views, (), None, scan.complete)
         self._check_there(first)
         self.model = planned.model(scan.columns, first.views)
-        self.bounded = goes_by_lipschitz(settings) and self.model.linear
+        known = self.model.linear and hasattr(self.model, "squared_norm_bounds")
+        self.bounded = goes_by_lipschitz(settings) and known
         self.source = Prefetched(
             scan,
             threads=settings.scan.readers,

@@ -36,7 +36,7 @@ __all__ = ["Theory", "Variance", "Watch", "theory_of"]
 _VIEWS = 24
 # A contradiction is told again when its factor is larger than all before by this much.
 _AGAIN = 1.1
-# Rounding in a gradient step, in units of the machine precision: sums over receivers and pixels.
+# Rounding in a gradient step, in units of the machine precision: sums over data and pixels.
 _ROUNDINGS = 64.0
 
 

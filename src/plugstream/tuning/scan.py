@@ -17,7 +17,7 @@ from plugstream.errors import InputError, PlugstreamWarning
 from plugstream.fidelity import LeastSquares
 from plugstream.monitors import snr
 from plugstream.registry import entries
-from plugstream.runs.plan import Plan as RunPlan, plan as make_plan
+from plugstream.runs.plan import Plan, plan
 from plugstream.scans.scan import Scan, fingerprint
 from plugstream.settings import Settings, resolve
 from plugstream.solver import solve
@@ -25,7 +25,7 @@ from plugstream.tuning.journal import Journal
 from plugstream.tuning.scores import held_out_score, residual_excess, split_views
 from plugstream.tuning.search import golden_section, largest_crossing, successive_halving
 
-__all__ = ["Plan", "tune_scan"]
+__all__ = ["Search", "tune_scan"]
 
 # Multiples of the step that was asked for. Twice 1/L is where the gradient step stops being nonexpansive.
 _STEPS = (1.0, 0.5, 1.5)
@@ -34,7 +34,7 @@ _SIGMAS = 4
 
 
 @dataclass(frozen=True)
-class Plan:
+class Search:
     """What to search for, and by what.
 
     by: "snr" (needs a truth), "held-out" (a part `held` of the views judges) or "discrepancy" (needs `noise`, the input
@@ -71,7 +71,7 @@ class Plan:
 
 
 def tune_scan(
-    scan: Scan, settings: Settings, plan: Plan, journal: Path, say: Callable[[str], None] = lambda text: None
+    scan: Scan, settings: Settings, search: Search, journal: Path, say: Callable[[str], None] = lambda text: None
 ) -> tuple[Settings, float]:
     """The settings with which a scan is reconstructed best, and their score (dB; larger is better).
 
@@ -86,22 +86,22 @@ def tune_scan(
 
     Arguments: settings say everything that is not searched; the sigma they may hold only serves their check.
     """
-    level = settings.algorithm.sigma or plan.low
-    planned = make_plan(_with(settings, sigma=level, lam=None), scan)
+    level = settings.algorithm.sigma or search.low
+    planned = plan(_with(settings, sigma=level, lam=None), scan)
     settings = planned.settings
-    if plan.by == "snr" and scan.truth is None:
+    if search.by == "snr" and scan.truth is None:
         raise InputError("the scan has no true image to measure the SNR against; use --by held-out or discrepancy")
     if settings.algorithm.sigma_end is not None:
         raise InputError("sigma_end is not scaled with sigma, so it cannot be searched; leave it out")
-    judge = _Judge(scan, planned, plan)  # before the journal, since it refuses what cannot be judged
+    judge = _Judge(scan, planned, search)  # before the journal, since it refuses what cannot be judged
     if settings.denoiser.low == "auto":
         settings = judge.settle_bounds(say)
     about = {
         "scan": fingerprint(scan),
         "views": scan.n_views,
-        "plan": [plan.by, list(plan.over), plan.low, plan.high, plan.held, plan.noise],
+        "plan": [search.by, list(search.over), search.low, search.high, search.held, search.noise],
         # A score of zero is best here; files of before held its distance from zero.
-        **({"scores": "dB above the noise"} if plan.by == "discrepancy" else {}),
+        **({"scores": "dB above the noise"} if search.by == "discrepancy" else {}),
         "settings": _with(settings, sigma=1.0).model_dump(mode="json", exclude={"simulate", "monitor", "run", "scan"}),
     }
     book = Journal(journal, about)
@@ -116,27 +116,27 @@ def tune_scan(
         value = book.ask({**chosen, "iterations": iterations}, lambda: judge(chosen, iterations))
         if len(book) > fresh:
             named = ", ".join(f"{k} {v:.5g}" if isinstance(v, float) else f"{k} {v}" for k, v in chosen.items())
-            unit = "dB above the noise" if plan.by == "discrepancy" else "dB"
+            unit = "dB above the noise" if search.by == "discrepancy" else "dB"
             say(f"{count}: {named}, {iterations} steps: {value:.3f} {unit}")
         return value
 
     steps = settings.algorithm.iterations
     winner: dict[str, Any] = {}
-    if set(plan.over) & {"step_size", "momentum"}:
+    if set(search.over) & {"step_size", "momentum"}:
         tried = [
             {**other, "sigma": float(sigma)}
-            for other in _others(settings, plan.over)
-            for sigma in np.geomspace(plan.low, plan.high, _SIGMAS + 2)[1:-1]
+            for other in _others(settings, search.over)
+            for sigma in np.geomspace(search.low, search.high, _SIGMAS + 2)[1:-1]
         ]
 
         def order(chosen: dict[str, Any], iterations: int) -> float:
             value = score(chosen, iterations)
-            return -abs(value) if plan.by == "discrepancy" else value
+            return -abs(value) if search.by == "discrepancy" else value
 
         best = successive_halving(order, tried, budget=steps, least=max(1, min(steps, 5)))[0][1]
         winner = {key: value for key, value in best.items() if key != "sigma"}
-    find = _by_discrepancy if plan.by == "discrepancy" else _by_score
-    sigma, best_score, remark = find(plan, lambda sigma: score({**winner, "sigma": sigma}, steps), say)
+    find = _by_discrepancy if search.by == "discrepancy" else _by_score
+    sigma, best_score, remark = find(search, lambda sigma: score({**winner, "sigma": sigma}, steps), say)
     if not math.isfinite(best_score):
         raise InputError("no setting that was tried gave an image; choose another range of sigma, or a shorter step")
     if remark:
@@ -146,16 +146,16 @@ def tune_scan(
 
 
 def _by_score(
-    plan: Plan, score: Callable[[float], float], say: Callable[[str], None]
+    search: Search, score: Callable[[float], float], say: Callable[[str], None]
 ) -> tuple[float, float, str | None]:
     """The sigma of the largest score, that score, and what is to be said of it."""
-    asked = _Range(plan, say)
+    asked = _Range(search, say)
     found = golden_section(
         lambda sigma: score(asked.note(float(sigma[0]))),
-        plan.low,
-        plan.high,
-        evaluations=plan.evaluations,
-        widenings=plan.widenings,
+        search.low,
+        search.high,
+        evaluations=search.evaluations,
+        widenings=search.widenings,
     )
     sigma, best = float(found.value[0]), float(found.score[0])
     remark = None
@@ -169,27 +169,27 @@ def _by_score(
 
 
 def _by_discrepancy(
-    plan: Plan, excess: Callable[[float], float], say: Callable[[str], None]
+    search: Search, excess: Callable[[float], float], say: Callable[[str], None]
 ) -> tuple[float, float, str | None]:
     """The sigma at which the residual is the noise's energy, minus the distance from it, and what is to be said."""
-    asked = _Range(plan, say)
+    asked = _Range(search, say)
 
     def above(sigma: float) -> float:
         value = excess(asked.note(sigma))
         return value if math.isfinite(value) else math.inf  # a run that failed fits nothing
 
-    found = largest_crossing(above, plan.low, plan.high, evaluations=plan.evaluations, widenings=plan.widenings)
+    found = largest_crossing(above, search.low, search.high, evaluations=search.evaluations, widenings=search.widenings)
     remark = None
     if found.edge > 0:
         remark = (
             f"even sigma {found.value:.5g}, the largest that was tried, leaves {-found.excess:.2g} dB less than the "
-            f"noise of {plan.noise:g} dB: there is less noise in the data than that, or give a larger --sigma-high"
+            f"noise of {search.noise:g} dB: there is less noise in the data than that, or give a larger --sigma-high"
         )
     elif found.edge < 0:
         remark = (
-            f"no sigma that was tried fits the data to its noise of {plan.noise:g} dB; {found.value:.5g} comes nearest "
-            f"and leaves {found.excess:.2g} dB more: there is more noise than that, or give more --iterations or "
-            "a larger --batch"
+            f"no sigma that was tried fits the data to its noise of {search.noise:g} dB; {found.value:.5g} comes "
+            f"nearest and leaves {found.excess:.2g} dB more: there is more noise than that, or give more --iterations "
+            "or a larger --batch"
         )
     return found.value, -abs(found.excess), remark
 
@@ -197,8 +197,8 @@ def _by_discrepancy(
 class _Range:
     """Says when a search goes beyond the range that it began with."""
 
-    def __init__(self, plan: Plan, say: Callable[[str], None]) -> None:
-        self.low, self.high, self.say = plan.low, plan.high, say
+    def __init__(self, search: Search, say: Callable[[str], None]) -> None:
+        self.low, self.high, self.say = search.low, search.high, say
 
     def note(self, sigma: float) -> float:
         if sigma > self.high * (1 + 1e-9):
@@ -213,15 +213,15 @@ class _Range:
 class _Judge:
     """Reconstructs with given settings, and scores the image; by discrepancy with a sign, and zero is best."""
 
-    def __init__(self, scan: Scan, planned: RunPlan, plan: Plan) -> None:
-        self.planned, self.plan = planned, plan
+    def __init__(self, scan: Scan, planned: Plan, search: Search) -> None:
+        self.planned, self.search = planned, search
         model, settings = planned.model(scan.columns, scan.n_views), planned.settings
         data = scan.read()
         self.whole = LeastSquares(model, data)
         self.truth = None if scan.truth is None else torch.from_numpy(scan.truth).to(model.device)
         self.fidelity, self.held = planned.parts.fidelity(model, data), torch.arange(0)
-        if plan.by == "held-out":
-            kept, self.held = split_views(torch.arange(scan.n_views), plan.held)
+        if search.by == "held-out":
+            kept, self.held = split_views(torch.arange(scan.n_views), search.held)
             if settings.sampler.entry.facts.get("draws") == "same":
                 raise InputError(
                     f"the sampler {settings.sampler.name} may need views that are held out; use another, or "
@@ -247,13 +247,13 @@ class _Judge:
             return -math.inf
         if result.reason.name == "INTERRUPTED":
             raise KeyboardInterrupt
-        if self.plan.by == "snr":
+        if self.search.by == "snr":
             assert self.truth is not None
             return float(snr(result.image, self.truth))
-        if self.plan.by == "held-out":
+        if self.search.by == "held-out":
             return float(held_out_score(self.whole, result.image, self.held))
-        assert self.plan.noise is not None
-        return float(residual_excess(self.whole, result.image, self.plan.noise))
+        assert self.search.noise is not None
+        return float(residual_excess(self.whole, result.image, self.search.noise))
 
 
 def _others(settings: Settings, over: Sequence[str]) -> list[dict[str, Any]]:
