@@ -49,7 +49,7 @@ def plugstream(*words: object) -> str:
 
 
 @contextmanager
-def ended(process: subprocess.Popen[str]) -> Iterator[subprocess.Popen[str]]:
+def stopping(process: subprocess.Popen[str]) -> Iterator[subprocess.Popen[str]]:
     """A process that does not outlast the test."""
     try:
         yield process
@@ -58,7 +58,7 @@ def ended(process: subprocess.Popen[str]) -> Iterator[subprocess.Popen[str]]:
         process.communicate(timeout=60)
 
 
-def opened(path: Path) -> StoredScan:
+def open_toy(path: Path) -> StoredScan:
     find_instrument(TOY, trust=True)
     return open_scan(path)
 
@@ -71,8 +71,8 @@ def home(tmp_path_factory) -> Path:
     listen = ["--listen", "tcp://127.0.0.1:*", "--timeout", "30"]
     follow = ["--follow", "--patience", "30", "--iterations", "60", "--report-format", "none"]
     with (
-        ended(start("acquire", live, *listen, "--instrument", TOY)) as acquire,
-        ended(start("reconstruct", live, *RUN, *follow, "--out", folder / "follow")) as run,
+        stopping(start("acquire", live, *listen, "--instrument", TOY)) as acquire,
+        stopping(start("reconstruct", live, *RUN, *follow, "--out", folder / "follow")) as run,
     ):
         assert acquire.stderr is not None
         address = re.search(r"listening on (\S+)", acquire.stderr.readline())[1]
@@ -86,7 +86,7 @@ def home(tmp_path_factory) -> Path:
 
 
 def test_what_was_sent_is_what_was_simulated(home, capsys):
-    sent, live = opened(home / "sent.zarr"), opened(home / "live.zarr")
+    sent, live = open_toy(home / "sent.zarr"), open_toy(home / "live.zarr")
     assert live.complete
     assert sent.dtype == np.uint16
     assert sent.read().shape == (VIEWS, 3, 5)
@@ -110,7 +110,7 @@ def test_a_run_that_follows_it_uses_every_view(home):
     assert history.views[0].views < VIEWS == history.views[-1].views
     assert history.stop is not None
     assert not history.stop.failed
-    image, truth = np.load(home / "follow" / "result.npy"), opened(home / "sent.zarr").truth
+    image, truth = np.load(home / "follow" / "result.npy"), open_toy(home / "sent.zarr").truth
     assert image.shape == (2, 8, 9)
     assert image.dtype == np.complex64
     assert snr(image, truth, ndim=3) > 6
@@ -120,7 +120,7 @@ def test_a_killed_run_is_resumed_to_the_bit_and_has_a_report(home):
     words = ["reconstruct", str(home / "sent.zarr"), *RUN, "--background", "0.5", "--iterations", str(STEPS)]
     assert main([*words, "--checkpoint", "100", "--report-format", "none", "--out", str(home / "whole")]) == 0
     killed = home / "killed"
-    with ended(start(*words, "--checkpoint", "0", "--out", killed)) as process:
+    with stopping(start(*words, "--checkpoint", "0.02", "--out", killed)) as process:
         deadline = time.monotonic() + 60
         while len(list((killed / "checkpoints").glob("step-*"))) < 2 and time.monotonic() < deadline:
             time.sleep(0.002)
@@ -146,14 +146,14 @@ def test_a_killed_run_is_resumed_to_the_bit_and_has_a_report(home):
 
 
 def test_it_is_imported_by_its_declaration(home, tmp_path, capsys):
-    sent = opened(home / "sent.zarr")
+    sent = open_toy(home / "sent.zarr")
     arrays = {name: rows[:] for name, rows in sent.columns.items()}
     arrays |= {"probe": sent.instrument.probe, "truth": sent.truth, "strength": np.array(200.0)}
     np.savez(tmp_path / "t.npz", counts=sent.read().numpy(), **arrays)
     words = ["import", "npz", str(tmp_path / "t.npz"), str(tmp_path / "t.zarr"), "--instrument", TOY]
     assert main([*words, "--map", "data=counts", "gain=strength", "slices=2"]) == 0
     capsys.readouterr()
-    made, sent = opened(tmp_path / "t.zarr"), opened(home / "sent.zarr")  # of the same class: the file was run anew
+    made, sent = open_toy(tmp_path / "t.zarr"), open_toy(home / "sent.zarr")  # of the same class: the file was run anew
     assert np.array_equal(made.read(), sent.read())
     assert made.dtype == np.uint16
     assert made.instrument.difference(sent.instrument) == ""

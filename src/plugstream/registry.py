@@ -240,7 +240,13 @@ def entries(kind: str) -> dict[str, Entry]:
     A package whose entry point cannot be loaded is left out here, and named by `find` where its entry is asked for.
     """
     _load(kind)
-    return dict(sorted(_registered[kind].items(), key=lambda item: ":" in item[0]))
+    package = f"{KINDS[kind].package}."
+
+    def place(item: tuple[str, Entry]) -> tuple[bool, bool, str]:  # whichever file was imported first
+        ours = item[1].origin.startswith(package)
+        return ":" in item[0], not ours, item[1].origin.removeprefix(package).partition(".")[0] if ours else ""
+
+    return dict(sorted(_registered[kind].items(), key=place))
 
 
 def find(kind: str, name: str, *, trust: bool = False) -> Entry:

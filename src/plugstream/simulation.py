@@ -49,7 +49,7 @@ def simulate(
         raise InputError("the image holds NaN or infinity")
     report(f"simulating {model.n_views} views")
     clean = model.forward(image.to(device=model.device, dtype=model.dtype)).cpu()
-    mask = device.covering(rows)
+    mask = device.find_mask(rows)
     data = add_noise(clean, snr, seed=seed, mask=None if mask is None else torch.from_numpy(mask[:]))
     usual = getattr(torch, device.data.dtypes[0])
     provenance = {"snr_db": snr if math.isfinite(snr) else None, "seed": seed, "y_axis": y_axis}

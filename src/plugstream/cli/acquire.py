@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from plugstream.cli.common import add_instrument, know_instrument, say
+from plugstream.cli.common import add_instrument, load_instrument, say
 from plugstream.text import shell_join
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def run(parsed: argparse.Namespace) -> int:
     from plugstream.scans.limits import Limits
     from plugstream.scans.receive import Receiver
 
-    know_instrument(parsed)
+    load_instrument(parsed)
     quotas = {"views": parsed.max_views, "nbytes": parsed.max_bytes, "free": parsed.keep_free}
     limits = Limits(parsed.max_connections, **{name: value for name, value in quotas.items() if value is not None})
     told = time.monotonic()

@@ -24,9 +24,9 @@ __all__ = [
     "RECONSTRUCTION",
     "TRUST_HELP",
     "add_instrument",
-    "know_instrument",
+    "load_instrument",
     "make_experiment",
-    "open_known",
+    "open_argument",
     "reconstruct_scan",
     "say",
     "scan_place",
@@ -52,7 +52,7 @@ def add_instrument(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def know_instrument(parsed: argparse.Namespace) -> type[Instrument] | None:
+def load_instrument(parsed: argparse.Namespace) -> type[Instrument] | None:
     """The instrument that was typed, if one was; scans of it can be opened from now on."""
     if parsed.instrument is None:
         return None
@@ -61,11 +61,11 @@ def know_instrument(parsed: argparse.Namespace) -> type[Instrument] | None:
     return find_instrument(parsed.instrument, trust=True)
 
 
-def open_known(parsed: argparse.Namespace) -> StoredScan:
+def open_argument(parsed: argparse.Namespace) -> StoredScan:
     """The scan of the arguments; an instrument that was typed and is not the scan's is refused."""
     from plugstream.scans.store import open_scan
 
-    asked = know_instrument(parsed)
+    asked = load_instrument(parsed)
     scan = open_scan(parsed.scan)
     if asked is not None and asked.name != scan.instrument.name:
         raise InputError(f"the scan is of {scan.instrument.name}, but {asked.name} was asked for; leave it out")

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from plugstream.cli.common import add_instrument, open_known, scan_place
+from plugstream.cli.common import add_instrument, open_argument, scan_place
 from plugstream.text import printable
 
 SECTIONS: tuple[str, ...] = ()
@@ -36,7 +36,7 @@ def run(parsed: argparse.Namespace) -> int:
         outlook, lines = about
         print("\n".join([printable(f"{parsed.scan}: {outlook}"), *map(_plain, lines)]))
         return 0
-    scan = open_known(parsed)
+    scan = open_argument(parsed)
     if scan.n_views == 0:
         state = "complete, but without views" if scan.complete else "still running, no views yet"
         print(f"{'scan':<12}{printable(scan.path)} ({state}), {scan.instrument.name}")

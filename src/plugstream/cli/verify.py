@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from plugstream.cli.common import add_instrument, open_known, say, scan_place
+from plugstream.cli.common import add_instrument, open_argument, say, scan_place
 from plugstream.text import printable
 
 SECTIONS: tuple[str, ...] = ()
@@ -18,7 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(parsed: argparse.Namespace) -> int:
     """Read every byte; geometry and mask are checked on opening. Exit status 1 if a view is damaged."""
-    scan = open_known(parsed)
+    scan = open_argument(parsed)
     if scan.n_views == 0:
         say(f"{scan.path} has no views yet")
         return 0

@@ -4,12 +4,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from plugstream.importers.base import Imported, describe_file, import_file
+    from plugstream.importers.base import ImportResult, describe_file, import_file
     from plugstream.importers.fresnel import import_fresnel
     from plugstream.importers.hdf5 import import_hdf5
     from plugstream.importers.npz import import_npz
 
-__all__ = ["Imported", "describe_file", "import_file", "import_fresnel", "import_hdf5", "import_npz"]
+__all__ = ["ImportResult", "describe_file", "import_file", "import_fresnel", "import_hdf5", "import_npz"]
 
 _HOME = {name: name.removeprefix("import_") for name in ("import_fresnel", "import_hdf5", "import_npz")}
 

@@ -1,7 +1,7 @@
 """Scans from arrays that have names in some file: what HDF5 and NPZ share, for any instrument.
 
 By its declaration an instrument says which arrays and values a scan of it has, and so what is looked for
-(`plugstream.importers.declared`). One whose files need more than that, such as calibration, has a reader of its own:
+(`plugstream.importers.declaration`). One whose files need more than that, such as calibration, has a reader of its own:
 
     @reader("born-2d", options=BornImport)
     def read(source: Source, mapping: Mapping[str, Any], options: BornImport) -> Reading: ...
@@ -22,7 +22,7 @@ from pydantic import create_model
 
 from plugstream.errors import InputError, StorageError
 from plugstream.files import read_small
-from plugstream.importers.base import Imported
+from plugstream.importers.base import ImportResult
 from plugstream.importers.lookup import Source
 from plugstream.instruments.base import Instrument, find_instrument
 from plugstream.registry import Entry, Field, Options, entries
@@ -86,7 +86,7 @@ class _Own:
     read: Reader
     options: type[Options]
     values: tuple[str, ...]
-    hopeless: Callable[[Source], str]
+    impossible: Callable[[Source], str]
 
 
 _readers: dict[str, _Own] = {}
@@ -97,16 +97,16 @@ def reader(
     *,
     options: type[Options] = Options,
     values: tuple[str, ...] = (),
-    hopeless: Callable[[Source], str] = lambda source: "",
+    impossible: Callable[[Source], str] = lambda source: "",
 ) -> Callable[[R], R]:
     """Declare the function below as what reads files of arrays as scans of an instrument.
 
     Arguments: instrument, by name; options besides `ArrayOptions`; values, names of a mapping that may be numbers;
-    hopeless, why no mapping could make a scan of a file, "" where one could.
+    impossible, why no mapping could make a scan of a file, "" where one could.
     """
 
     def declare(function: R) -> R:
-        _readers[instrument] = _Own(function, options, values, hopeless)
+        _readers[instrument] = _Own(function, options, values, impossible)
         return function
 
     return declare
@@ -134,7 +134,7 @@ def _combine(options: type[Options], more: tuple[type[Options], ...]) -> type[Op
     return cast("type[Options]", made)
 
 
-def import_arrays(source: Source, out: str | Path, mapping: Mapping[str, Any], options: Any) -> Imported:
+def import_arrays(source: Source, out: str | Path, mapping: Mapping[str, Any], options: Any) -> ImportResult:
     """Write a scan from the arrays of an open file, some views at a time.
 
     Holds for files of any size: no more than a few megabytes of measurements are in memory. An output that exists is
@@ -169,7 +169,7 @@ def import_arrays(source: Source, out: str | Path, mapping: Mapping[str, Any], o
     except InputError as error:
         kind = StorageError if isinstance(error, StorageError) else InputError
         raise kind(f"cannot import {source.path}: {error}") from error
-    return Imported(reading.n_views, reading.remarks)
+    return ImportResult(reading.n_views, reading.remarks)
 
 
 def plan_reading(source: Source, mapping: Mapping[str, Any], options: Any) -> Reading:
@@ -177,9 +177,9 @@ def plan_reading(source: Source, mapping: Mapping[str, Any], options: Any) -> Re
     entries("importer")
     cls = find_instrument(options.instrument, trust=True)
     own = _readers.get(cls.name)
-    from plugstream.importers.declared import read_declared  # which needs `Reading` from here
+    from plugstream.importers.declaration import read_by_declaration  # which needs `Reading` from here
 
-    return read_declared(source, mapping, cls) if own is None else own.read(source, mapping, options)
+    return read_by_declaration(source, mapping, cls) if own is None else own.read(source, mapping, options)
 
 
 def read_blocks(views: int, view_bytes: int) -> list[slice]:
@@ -236,7 +236,7 @@ def describe_arrays(kind: str, path: Path, opener: Callable[[Path], Any]) -> tup
             flag = "" if name == usual else f" --instrument {name}"
             return f"'plugstream import {kind} {shell_quote(path)}{flag}' makes a scan of it", lines
         own = _readers.get(usual)
-        if own is not None and (why := own.hopeless(source)):
+        if own is not None and (why := own.impossible(source)):
             return f"'plugstream import' cannot make a scan of it: {why}", lines
         need = "makes a scan of it if --map says where in it everything is"
         return f"'plugstream import {kind}' {need}: {reasons[usual]}", lines

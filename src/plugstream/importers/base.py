@@ -5,7 +5,7 @@ An importer is an entry of the registry whose function is called with its option
     @register("importer", "microscope", "files of our microscope", options=MicroscopeOptions)
     def read(options: MicroscopeOptions, file: Path, out: Path) -> Scan: ...
 
-It returns a scan, which is saved to OUT, or has written OUT itself, a few views at a time, and returns `Imported`.
+It returns a scan, which is saved to OUT, or has written OUT itself, a few views at a time, and returns `ImportResult`.
 Facts: `default_name(options, file)`, the name of a scan that is given none; `describe(file)`, for `plugstream info`,
 gives what can be made of a file and lines with what is in it, or None for a file of another kind;
 `options_for(instrument)`, the options where they differ from instrument to instrument.
@@ -21,11 +21,11 @@ from typing import Any
 from plugstream.errors import InputError
 from plugstream.registry import Entry, Options, entries, find
 
-__all__ = ["Imported", "describe_file", "import_file", "import_options"]
+__all__ = ["ImportResult", "describe_file", "import_file", "import_options"]
 
 
 @dataclass(frozen=True)
-class Imported:
+class ImportResult:
     """A scan that an importer has written: the number of its views, and remarks for whoever asked for it."""
 
     views: int
@@ -41,7 +41,7 @@ def import_options(entry: Entry, instrument: str | None = None) -> type[Options]
 
 def import_file(
     kind: str, file: str | Path, out: str | Path | None = None, values: Mapping[str, Any] | None = None
-) -> tuple[Path, Imported]:
+) -> tuple[Path, ImportResult]:
     """Make a scan from a file of others: where it is, and what is in it. An output that exists is refused.
 
     Arguments: kind, the name of an importer; file; out, the scan to make, by default named after the file; values of
@@ -62,14 +62,14 @@ def import_file(
     if target.exists():
         raise InputError(f"{target} exists already; remove it or choose another name")
     made = entry.make(kind, options, path, target)
-    if isinstance(made, Imported):
+    if isinstance(made, ImportResult):
         return target, made
     if not (hasattr(made, "instrument") and hasattr(made, "read")):
         raise InputError(f"the importer {kind} made no scan, but {type(made).__name__}")
     from plugstream.scans.writer import save_scan
 
     save_scan(made, target)
-    return target, Imported(made.n_views)
+    return target, ImportResult(made.n_views)
 
 
 def _owners(entry: Entry, key: str) -> str:

@@ -49,7 +49,7 @@ class BornImport(Options):
     )
 
 
-def _hopeless(source: Source) -> str:
+def _why_impossible(source: Source) -> str:
     """Why no array of a file can be the data, "" where one might."""
     if any(_may_be_data([(shape, what) for _, shape, what in source.names()])):
         return ""
@@ -69,7 +69,7 @@ def _may_be_data(arrays: list[tuple[tuple[int, ...], str]]) -> Iterator[bool]:
         yield len(shape) == 2 and min(shape) > 2 and numbers and real.count(shape) > 1
 
 
-@reader("born-2d", options=BornImport, values=VALUES, hopeless=_hopeless)
+@reader("born-2d", options=BornImport, values=VALUES, impossible=_why_impossible)
 def read_born(source: Source, mapping: Mapping[str, Any], options: Any) -> Reading:
     """A file as a scan of `born-2d`.
 

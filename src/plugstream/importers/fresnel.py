@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from plugstream.errors import InputError, PlugstreamWarning
 from plugstream.grid import Grid, Points
 from plugstream.importers.arrays import scan_name
-from plugstream.importers.base import Imported
+from plugstream.importers.base import ImportResult
 from plugstream.importers.calibration import MISMATCH_LIMIT, NEAR
 from plugstream.importers.frequencies import LIGHT
 from plugstream.instruments.born import Born2D
@@ -280,7 +280,7 @@ def describe_fresnel(path: Path) -> tuple[str, list[str]] | None:
     default_name=scan_name,
     describe=describe_fresnel,
 )
-def build(options: FresnelOptions, file: Path, out: Path) -> Imported:
+def build(options: FresnelOptions, file: Path, out: Path) -> ImportResult:
     """Write the scan of one frequency."""
     from plugstream.scans.writer import save_scan
 
@@ -293,4 +293,4 @@ def build(options: FresnelOptions, file: Path, out: Path) -> Imported:
         f"the calibrated incident field is off by {off['within_30_degrees']:.2f} of a line source's within 30 degrees "
         f"of the direct line, by {off['all_angles']:.2f} over all receivers"
     )
-    return Imported(scan.n_views, (quality, f"cite {scan.provenance['citation']}"))
+    return ImportResult(scan.n_views, (quality, f"cite {scan.provenance['citation']}"))

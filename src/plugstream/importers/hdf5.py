@@ -20,7 +20,7 @@ from plugstream.importers.arrays import (
     read_mapping,
     scan_name,
 )
-from plugstream.importers.base import Imported
+from plugstream.importers.base import ImportResult
 from plugstream.importers.lookup import Source
 from plugstream.registry import register
 
@@ -163,7 +163,7 @@ def _describe(path: Path) -> tuple[str, list[str]] | None:
     default_name=scan_name,
     describe=_describe,
 )
-def build(options: ArrayOptions, file: Path, out: Path) -> Imported:
+def build(options: ArrayOptions, file: Path, out: Path) -> ImportResult:
     """Write the scan."""
     with open_hdf5(file) as source:
         return import_arrays(source, out, read_mapping(options), options)

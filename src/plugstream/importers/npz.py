@@ -23,7 +23,7 @@ from plugstream.importers.arrays import (
     read_mapping,
     scan_name,
 )
-from plugstream.importers.base import Imported
+from plugstream.importers.base import ImportResult
 from plugstream.importers.lookup import Source
 from plugstream.registry import register
 from plugstream.scans.bounds import machine_memory
@@ -129,7 +129,7 @@ def _describe(path: Path) -> tuple[str, list[str]] | None:
     default_name=scan_name,
     describe=_describe,
 )
-def build(options: ArrayOptions, file: Path, out: Path) -> Imported:
+def build(options: ArrayOptions, file: Path, out: Path) -> ImportResult:
     """Write the scan."""
     with open_npz(file) as source:
         return import_arrays(source, out, read_mapping(options), options)

@@ -235,7 +235,7 @@ class Instrument(ABC):
         """The attributes as JSON has them."""
         return {a.name: _to_json(a.kind, getattr(self, a.name)) for a in self.attributes}
 
-    def covering(self, columns: Mapping[str, Any]) -> Any:
+    def find_mask(self, columns: Mapping[str, Any]) -> Any:
         """That column which says which data counts, None where all of it does."""
         return next((columns[column.name] for column in self.columns if column.covers and column.name in columns), None)
 
@@ -286,10 +286,10 @@ class Experiment:
     summary: str = ""
 
 
-Declared = TypeVar("Declared", bound=type[Instrument])
+InstrumentClass = TypeVar("InstrumentClass", bound=type[Instrument])
 
 
-def declare(cls: Declared) -> Declared:
+def declare(cls: InstrumentClass) -> InstrumentClass:
     """Make an instrument known by its name: a decorator, above `@dataclass`."""
     register_class = register(
         "instrument", cls.name, cls.help, options=cls.model_options, instrument=cls, simulation=cls.simulation

@@ -48,7 +48,7 @@ def check_batch(settings: Settings, n_views: int) -> None:
 
 def check_mask(instrument: Instrument, columns: Columns) -> None:
     """Refuse a scan of which no data counts; a mask that lies on a disk is not read for it."""
-    mask = instrument.covering(columns)
+    mask = instrument.find_mask(columns)
     if isinstance(mask, np.ndarray) and not mask.any():
         axes = instrument.data.shape
         what = axes[0] if len(axes) == 1 and isinstance(axes[0], str) else "datum"

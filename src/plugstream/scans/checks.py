@@ -46,7 +46,7 @@ def check_views(
     count = len(next(iter(checked.values()))) if checked else len(values) if values.ndim else 0
     check_agreement(values.shape, instrument, count)
     values = convert_data(values, dtype or instrument.data.dtypes[0])
-    check_finite(values, instrument.covering(checked), first)
+    check_finite(values, instrument.find_mask(checked), first)
     return {
         "data": values,
         **{column.name: checked[column.name] for column in instrument.columns if column.name in checked},

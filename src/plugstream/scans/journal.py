@@ -168,7 +168,7 @@ class Journal:
         try:  # here, so that what the writer itself refuses is an error of the disk
             rows = check_columns(instrument, rows, 1)
             instrument.check_plausible(rows)
-            check_finite(data, instrument.covering(rows), message.sequence - 1)
+            check_finite(data, instrument.find_mask(rows), message.sequence - 1)
         except InputError as error:
             raise RefusedError("mistyped", str(error)) from error
         return {"data": data[0], **{name: rows[name][0] for name in columns if name != "data"}}

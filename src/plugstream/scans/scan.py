@@ -100,7 +100,7 @@ class MemoryScan:
         wide = isinstance(data, Tensor) and data.dtype == torch.complex128
         if not wide and values.dtype.name not in device.data.dtypes:
             values = convert_data(values, device.data.dtypes[0])
-        check_finite(values, device.covering(checked))
+        check_finite(values, device.find_mask(checked))
         set_once = object.__setattr__  # as the __init__ of a frozen dataclass does
         set_once(self, "data", torch.from_numpy(values))
         set_once(self, "instrument", device)
@@ -137,7 +137,7 @@ def hashes(scan: Scan, views: int) -> dict[str, str]:
         some = part if whole else part[:1]
         try:
             data = scan.read(torch.from_numpy(some)).numpy()
-            mask = instrument.covering(columns)
+            mask = instrument.find_mask(columns)
             check_finite(data, None if mask is None else mask[some])
         except InputError:  # damaged, or of NaN, which is damage that came before the checksum
             continue

@@ -166,7 +166,7 @@ class StoredScan:
         report(f"reading {self.nbytes / 1e6:.3g} MB of the scan")
         columns = {name: rows[:] for name, rows in self.columns.items()}
         data = self.read()
-        if bad := not_finite(data.numpy(), self.instrument.covering(columns)):
+        if bad := not_finite(data.numpy(), self.instrument.find_mask(columns)):
             raise DamagedError(self.path, dict.fromkeys(bad, _NOT_FINITE))
         return MemoryScan(data, self.instrument, self.truth, self.provenance, columns)
 
@@ -178,7 +178,7 @@ class StoredScan:
     def damaged(self, first: int = 0) -> dict[int, str]:
         """Read every view from `first` on, and say what is wrong with those that cannot be used: {view: what}."""
         bad = {view: what for view, what in self._spoiled.items() if view >= first}
-        mask = self.instrument.covering(self.columns)
+        mask = self.instrument.find_mask(self.columns)
         for views in self.blocks(first):
             report("reading every view", int(views[0]), self.n_views)
             numbers = np.setdiff1d(views.numpy(), list(self._spoiled))

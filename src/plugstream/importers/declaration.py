@@ -16,10 +16,10 @@ from plugstream.importers.complex_numbers import kind_of, read_complex
 from plugstream.importers.lookup import UNITS, Lookup, Source, check_names, read_rows, unit_of
 from plugstream.instruments.base import Attribute, Instrument
 
-__all__ = ["read_declared"]
+__all__ = ["read_by_declaration"]
 
 
-def read_declared(source: Source, mapping: Mapping[str, Any], cls: type[Instrument]) -> Reading:
+def read_by_declaration(source: Source, mapping: Mapping[str, Any], cls: type[Instrument]) -> Reading:
     """A file as a scan of an instrument, by what the instrument declares and nothing else.
 
     data, columns and fixed arrays are arrays, and so is truth, which may be missing; attributes are values. Complex
