@@ -116,10 +116,10 @@ def _combine(base: type[Choice], options: type[Options]) -> type[Choice]:
 
 def fields_of(base: type[Choice], name: str) -> dict[str, FieldInfo]:
     """The fields of a section with this entry, the common ones first."""
-    return _ordered(base, section_class(base, name))
+    return _order_fields(base, section_class(base, name))
 
 
-def _ordered(base: type[Choice], section: type[Choice]) -> dict[str, FieldInfo]:
+def _order_fields(base: type[Choice], section: type[Choice]) -> dict[str, FieldInfo]:
     fields = section.model_fields
     return {key: fields[key] for key in [*base.model_fields, *(key for key in fields if key not in base.model_fields)]}
 
@@ -128,7 +128,7 @@ def every_field(base: type[Choice]) -> Iterator[tuple[str, FieldInfo]]:
     """The fields that any entry of the kind has, each name once."""
     seen = set()
     for entry in entries(base.kind).values():
-        for key, info in _ordered(base, _combine(base, base.options_of(entry))).items():
+        for key, info in _order_fields(base, _combine(base, base.options_of(entry))).items():
             if key not in seen:
                 seen.add(key)
                 yield key, info

@@ -21,7 +21,7 @@ from plugstream.registry import OWN, pattern_of
 if TYPE_CHECKING:
     from plugstream.settings import Settings
 
-__all__ = ["TRUST", "allow_code", "check_address", "consented", "needs_trust"]
+__all__ = ["TRUST", "allow_code", "apply_consent", "check_address", "needs_trust"]
 
 TRUST = "--trust"
 """The flag by which a person says that what a file names may be run, opened and fetched."""
@@ -47,12 +47,12 @@ def allow_code(
         weights = values.get("denoiser", {}).get("weights")
         pickled = isinstance(weights, str) and not weights.endswith(".safetensors")
         pickled = pickled and ("denoiser", "weights") in from_file and any(True for _ in _code(values["denoiser"]))
-        _refuse(file, [*map(_running, asked), *([f"unpickle {_shown(str(weights))}"] if pickled else [])])
+        _refuse(file, [*map(_run_request, asked), *([f"unpickle {_file_text(str(weights))}"] if pickled else [])])
     for _, _, where in named:
         allow(where)
 
 
-def consented(
+def apply_consent(
     settings: Settings, from_file: Collection[tuple[str, str]], file: Path | None, *, trust: bool
 ) -> Settings:
     """The settings as they may be used: what the file asks to unpickle is refused, unless it is trusted.
@@ -63,7 +63,7 @@ def consented(
     unpickle = getattr(d, "unpickle", False) and ("denoiser", "unpickle") not in from_file
     if _is_pickle(d) and not unpickle and {("denoiser", "weights"), ("denoiser", "unpickle")} & set(from_file):
         if not trust:
-            _refuse(file, [f"unpickle {_shown(str(d.weights))}"])
+            _refuse(file, [f"unpickle {_file_text(str(d.weights))}"])
         unpickle = True
     if unpickle == getattr(d, "unpickle", False):
         return settings
@@ -85,9 +85,9 @@ def _code(table: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
                 yield key, name
 
 
-def _running(where: str) -> str:
+def _run_request(where: str) -> str:
     path, _, name = where.rpartition(":")
-    return f"run {name} of {_shown(path)}"
+    return f"run {name} of {_file_text(path)}"
 
 
 def needs_trust(settings: Settings) -> bool:
@@ -110,7 +110,7 @@ def _is_pickle(denoiser: Choice) -> bool:
     return hasattr(denoiser, "unpickle") and weights is not None and not weights.endswith(".safetensors")
 
 
-def _shown(text: str) -> str:
+def _file_text(text: str) -> str:
     """A file with its SHA-256, so that a person can tell which one it is."""
     path = Path(text)
     try:

@@ -46,30 +46,33 @@ class OwnFile:
 
 _PREFIX = "plugstream_user_"
 _files: dict[Path, OwnFile] = {}
-_allowed: set[Path] = set()
-_running: ContextVar[OwnFile | None] = ContextVar("running", default=None)
+_consents: set[Path] = set()
+_current: ContextVar[OwnFile | None] = ContextVar("current", default=None)
 
 
 def allow(where: str) -> None:
     """Note that a person wants this file run: it was typed, is an argument of a function, or is trusted."""
-    _allowed.add(_split(where)[0].resolve())
+    _consents.add(_split(where)[0].resolve())
 
 
 def is_allowed(where: str) -> bool:
     """Whether `allow` was called for the file."""
-    return _split(where)[0].resolve() in _allowed
+    return _split(where)[0].resolve() in _consents
 
 
 def forget() -> None:
     """Begin anew, as a command does: nothing is allowed, and what was run would be run again."""
     _files.clear()
-    _allowed.clear()
+    _consents.clear()
 
 
-def declarations() -> list[Any] | None:
-    """Where to put what is registered now: the list of the file that is being run, None where none is."""
-    running = _running.get()
-    return None if running is None else running.declarations
+def declarations(module: str) -> list[Any] | None:
+    """Where to put what a module registers now: its list, if it is a file that is being run, and else None.
+
+    Whatever such a file imports may register things too, which are everybody's.
+    """
+    own = _current.get()
+    return own.declarations if own is not None and own.module.__name__ == module else None
 
 
 def run_declarations() -> list[Any]:
@@ -143,7 +146,7 @@ def _run(file: Path, place: Path, digest: str) -> OwnFile:
         raise InputError(f"{file} is not a Python file")
     own = OwnFile(digest, importlib.util.module_from_spec(spec))
     sys.modules[name] = own.module  # where dataclasses and pydantic look up what annotations mean
-    token = _running.set(own)
+    token = _current.set(own)
     try:
         spec.loader.exec_module(own.module)
     except (Exception, SystemExit) as error:  # whatever their code does
@@ -152,7 +155,7 @@ def _run(file: Path, place: Path, digest: str) -> OwnFile:
         own.error = InputError(f"{file} cannot be run: {text}".splitlines()[0])
         own.error.__cause__ = error
     finally:
-        _running.reset(token)
+        _current.reset(token)
     return own
 
 

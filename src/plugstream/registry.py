@@ -210,7 +210,7 @@ def register(
 
     def declare(build: F) -> F:
         origin = f"{build.__module__}.{build.__qualname__}"
-        if (own := declarations()) is not None:  # a file of a person's own is being run
+        if (own := declarations(build.__module__)) is not None:  # a file of a person's own is being run
             own.append(Entry(kind, name, help, build, options, needs, facts, origin))
             return build
         before = _registered[kind].get(name)

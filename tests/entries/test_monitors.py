@@ -148,6 +148,21 @@ def test_settings_of_before_are_read(tmp_path):
     assert resolve(file, [("monitor", "cost", False)]).monitor.names == ("snr", "psnr")
 
 
+def test_a_run_of_before_goes_on(scan, tmp_path):
+    """Its settings.toml has a setting for each monitor; the result is that of a run that was never stopped."""
+    words = ["reconstruct", str(scan), *RUN, "--cost"]
+    assert main([*words, "--out", str(tmp_path / "whole"), "--iterations", "6"]) == 0
+    assert main([*words, "--out", str(tmp_path / "half")]) == 0
+    file = tmp_path / "half" / "settings.toml"
+    text, listed = file.read_text(), 'names = ["distance", "snr", "cost"]\n'
+    assert listed in text
+    file.write_text(text.replace(listed, "distance = true\ncost = true\npsnr = false\nssim = false\n"))
+    assert main(["resume", str(tmp_path / "half"), "--iterations", "6"]) == 0
+    whole, half = (np.load(tmp_path / name / "result.npy") for name in ("whole", "half"))
+    assert np.array_equal(whole, half)
+    assert measured(tmp_path / "half") == measured(tmp_path / "whole")
+
+
 def test_the_list_tells_the_flags(capsys):
     assert main(["monitors", "--json"]) == 0
     listed = {entry["name"]: entry for entry in json.loads(capsys.readouterr().out)}

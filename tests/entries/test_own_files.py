@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -188,6 +190,17 @@ def test_settings_of_a_file_are_dropped_with_it(own, tmp_path):
     assert resolve(file, used=()).sampler.name == settings.sampler.name
     assert before
     assert runs(own) == 0
+
+
+def test_what_a_file_imports_declares_for_everybody(tmp_path):
+    """In a process of its own, where nothing of ours was loaded before."""
+    own = tmp_path / "early.py"
+    own.write_text('from plugstream.registry import entries\n\nentries("sampler")\n\n\ndef sampler(fidelity): ...\n')
+    code = (
+        f"from plugstream.own_code import load_from_file\nload_from_file({str(own)!r} + ':sampler')\n"
+        "from plugstream.registry import entries\nassert 'uniform' in entries('sampler')\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
 def test_a_file_declares_nothing_for_others(own):

@@ -127,7 +127,7 @@ def _chosen_names(
     for section in sections:
         choice, selection = choice_of(section), selection_of(section)
         if selection is not None:
-            names[section] = _selected(selection, content.get(section), arguments)
+            names[section] = _selection_names(selection, content.get(section), arguments)
         if choice is None or choice.follows:
             continue
         extra = choice.model_fields["name"].json_schema_extra
@@ -138,7 +138,7 @@ def _chosen_names(
             *(value for s, key, value in presets if (s, key) == (section, "name")),
             *([table["name"]] if isinstance(table, dict) and "name" in table else []),
         ]
-        typed = [*values_of(arguments, flag), *_assigned(values_of(arguments, "--set"), f"{section}.name")]
+        typed = [*values_of(arguments, flag), *_assigned_values(values_of(arguments, "--set"), f"{section}.name")]
         try:
             name = [*said, *typed][-1]
             names[section] = find(choice.kind, name, trust=bool(typed) or TRUST in arguments).name
@@ -147,7 +147,7 @@ def _chosen_names(
     return names
 
 
-def _selected(selection: type[Selection], table: Any, arguments: Sequence[str]) -> tuple[str, ...]:
+def _selection_names(selection: type[Selection], table: Any, arguments: Sequence[str]) -> tuple[str, ...]:
     """The entries that the arguments, or the file they name, choose together."""
     from plugstream.consent import TRUST
     from plugstream.registry import entries, find
@@ -198,7 +198,7 @@ def values_of(arguments: Sequence[str], flag: str) -> list[str]:
     ]
 
 
-def _assigned(assignments: Iterable[str], path: str) -> list[str]:
+def _assigned_values(assignments: Iterable[str], path: str) -> list[str]:
     pairs = (text.partition("=") for text in assignments)
     return [value.strip().strip("\"'") for name, _, value in pairs if name.strip() == path]
 

@@ -31,11 +31,11 @@ def run(parsed: argparse.Namespace) -> int:
     from plugstream.registry import KINDS, entries
 
     kind = next(kind for kind in KINDS.values() if kind.plural == parsed.command)
-    found = [_described(entry) for entry in entries(kind.name).values()]
+    found = [_describe(entry) for entry in entries(kind.name).values()]
     if parsed.json:
         print(json.dumps(found, indent=1, default=str))
     elif parsed.markdown:
-        columns = (_DENOISER_FACTS if kind.name == "denoiser" else _FACTS) if parsed.facts else _DOCUMENTED
+        columns = (_DENOISER_FACTS if kind.name == "denoiser" else _FACTS) if parsed.facts else _DOCUMENT
         print(_markdown(columns, found))
     else:
         columns = {"denoiser": _DENOISER, "monitor": _MONITOR}.get(kind.name, _COLUMNS)
@@ -43,7 +43,7 @@ def run(parsed: argparse.Namespace) -> int:
     return 0
 
 
-def _described(entry: Entry) -> dict[str, Any]:
+def _describe(entry: Entry) -> dict[str, Any]:
     """All that can be said of an entry, as JSON has it."""
     # Several monitors are chosen together, so the options of each have its name before them.
     prefix = f"{entry.name}-" if entry.kind == "monitor" and not entry.is_pattern else ""
@@ -120,7 +120,7 @@ def _sigma(entry: dict[str, Any]) -> str:
     return _SIGMA[entry["sigma"]] + levels
 
 
-def _stated(entry: dict[str, Any]) -> str:
+def _facts_text(entry: dict[str, Any]) -> str:
     """The facts of an entry in words."""
     return "; ".join(key if value is True else f"{key} {_plain(value)}" for key, value in entry["facts"].items())
 
@@ -129,7 +129,7 @@ def _plain(value: Any) -> str:
     return " ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
-def _measured(entry: dict[str, Any]) -> str:
+def _quantities_text(entry: dict[str, Any]) -> str:
     """What a monitor measures, in which unit and which way is better; one may stop by what has a star."""
     ways = {True: "smaller is better", False: "larger is better", None: ""}
     return "; ".join(
@@ -139,7 +139,7 @@ def _measured(entry: dict[str, Any]) -> str:
     )
 
 
-_DOCUMENTED: dict[str, Any] = {
+_DOCUMENT: dict[str, Any] = {
     "name": lambda entry: entry["name"],
     "what it is": lambda entry: entry["help"],
     "options": lambda entry: "; ".join(f"`{o['flag']}`: {o['about']}" for o in entry["options"].values()),
@@ -147,7 +147,7 @@ _DOCUMENTED: dict[str, Any] = {
 _FACTS: dict[str, Any] = {
     "name": lambda entry: entry["name"],
     "what it is": lambda entry: entry["help"],
-    "declared": _stated,
+    "declared": _facts_text,
 }
 _COLUMNS: dict[str, Any] = {
     "name": lambda entry: entry["name"],
@@ -157,7 +157,7 @@ _COLUMNS: dict[str, Any] = {
 }
 _MONITOR: dict[str, Any] = {
     "name": lambda entry: entry["name"],
-    "measures (* one may stop by it)": _measured,
+    "measures (* one may stop by it)": _quantities_text,
     "options": _flags,
     "what it is": lambda entry: entry["help"],
 }

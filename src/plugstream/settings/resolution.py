@@ -12,7 +12,7 @@ from typing import Any, get_args
 from pydantic import ValidationError
 
 from plugstream.choices import Choice, is_marked, refuse_other, section_class
-from plugstream.consent import allow_code, consented
+from plugstream.consent import allow_code, apply_consent
 from plugstream.errors import InputError
 from plugstream.files import read_small
 from plugstream.registry import OWN, entries, pattern_of
@@ -96,7 +96,7 @@ def resolve(
         text = first["msg"].removeprefix("Value error, ")
         reason = text[:1].lower() + text[1:]
         raise InputError(f"setting {where} = {first['input']!r} cannot be used: {reason}") from None
-    return consented(settings, from_file, file, trust=trust) if "denoiser" in ours else settings
+    return apply_consent(settings, from_file, file, trust=trust) if "denoiser" in ours else settings
 
 
 def _read(file: Path) -> dict[str, dict[str, Any]]:
