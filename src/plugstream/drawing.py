@@ -39,8 +39,9 @@ INK, BLUE, ORANGE = "#222222", "#1f5fa8", "#c2571a"
 _PANEL = 3.1  # inches of an image's longer side, and of many rows of them
 _SMALL_PANEL = 2.2
 _MOST_IMAGES = 6
+_LONGEST = 30.0  # times its height, and an image still has one scale in both directions
 _FAINT = 0.05  # part of the largest magnitude below which a phase says nothing
-_NOTHING = "#808080"
+_NOTHING, _CYCLIC = "#808080", "twilight"
 
 
 @dataclass(frozen=True)
@@ -114,13 +115,13 @@ def _row(name: str, planes: Sequence[Plane], shades: Shades, waves: bool) -> lis
     """A row of panels, of complex planes two: magnitudes and phases. The first panel of each has the image's name."""
     rows: list[list[Panel]] = []
     for number, plane in enumerate(planes):
-        parts = split_parts(plane.values.astype(np.complex128) if waves else plane.values)
+        parts = split_parts(plane.values.astype(np.complex128 if waves else np.float64))
         for place, (part, values, span) in enumerate(parts):
             words = (name if number == 0 else "", part if number == 0 else "", plane.title)
             colours = shades
             if span is not None:
                 values = np.where(np.abs(plane.values) < _FAINT * shades.high, np.nan, values)
-                colours = Shades(*span, "phase (rad)", "twilight")
+                colours = Shades(*span, "phase (rad)", _CYCLIC)
             if number == 0:
                 rows.append([])
             rows[place].append(Panel(", ".join(word for word in words if word), values, colours, plane.space))
@@ -198,13 +199,15 @@ def draw_rows(figure: Any, rows: Rows, space: ImageSpace) -> None:
                 bar.ax.tick_params(labelsize=8, color="#666666")
                 bar.outline.set_edgecolor("#999999")
                 bar.set_label(panel.shades.label, fontsize=9)
+                if panel.shades.colours == _CYCLIC:
+                    bar.set_ticks([-np.pi, 0, np.pi], labels=["-π", "0", "π"])
 
 
 def _draw_panel(axes: Any, panel: Panel, space: ImageSpace, *, photograph: bool) -> Any:
     """Draw one panel; without a spacing the axes of a photograph are its rows and columns, others have their names."""
     from matplotlib import colormaps
 
-    unit, shades = space.scale()[0], panel.shades
+    unit, shades, sides = space.scale()[0], panel.shades, space.extent_size()
     drawn = axes.imshow(
         panel.image,
         origin="lower" if space.upwards else "upper",
@@ -213,6 +216,7 @@ def _draw_panel(axes: Any, panel: Panel, space: ImageSpace, *, photograph: bool)
         vmax=shades.high,
         cmap=colormaps[shades.colours].with_extremes(bad=_NOTHING),
         interpolation="nearest",
+        aspect="equal" if max(sides) <= _LONGEST * min(sides) else "auto",
     )
     names = [f"{name} ({unit})" for name in space.axes[-2:]]
     if space.spacing is None:
@@ -221,7 +225,7 @@ def _draw_panel(axes: Any, panel: Panel, space: ImageSpace, *, photograph: bool)
     axes.set_ylabel(names[0], fontsize=9)
     axes.set_xlabel(names[1], fontsize=9)
     axes.tick_params(labelsize=8, color="#666666")
-    axes.locator_params(nbins=5)
+    axes.locator_params(nbins=5, integer=space.spacing is None)
     for spine in axes.spines.values():
         spine.set_color("#999999")
     return drawn
