@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from plugstream.cli import main
+from small_run import main
 
 TEXT = (Path(__file__).parents[2] / "docs" / "extending.md").read_text(encoding="utf-8")
 FILES = re.findall(r"```python\n# (\w+\.py): .*?\n(.*?)```\n\n    plugstream (.*?)\n", TEXT, flags=re.DOTALL)

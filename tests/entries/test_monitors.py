@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 import plugstream as ps
-from plugstream.cli import main
 from plugstream.errors import InputError
 from plugstream.instruments.born import born_geometry
 from plugstream.quality import WINDOW
 from plugstream.registry import entries
 from plugstream.settings import resolve, to_toml
+from small_run import main
 
 RUN = ["--sigma", "0.02", "--threads", "1", "--iterations", "3", "--every", "3"]
 ROUGHNESS = '''

@@ -120,7 +120,7 @@ def test_a_package_of_others_adds_a_denoiser_and_a_sampler(environment, scan, tm
     assert "MIT" in line
     assert any(line.startswith("middle ") for line in run(environment, "samplers").stdout.splitlines())
     words = ["reconstruct", str(scan), "--out", str(tmp_path / "run"), "--sigma", "0.02", "--iterations", "4"]
-    choice = ["--denoiser", "median", "--size", "5", "--sampler", "middle", "--preview", "0"]
+    choice = ["--denoiser", "median", "--size", "5", "--sampler", "middle", "--report-format", "none"]
     done = run(environment, *words, *choice)
     assert done.returncode == 0, done.stderr
     text = (tmp_path / "run" / "settings.toml").read_text()
