@@ -301,6 +301,7 @@ class Needs9(Identity):
         (lambda f: ProximalGradient(f, Identity()), "either sigma"),
         (lambda f: ProximalGradient(f, Identity(), sigma=1, lam=1), "either sigma"),
         (lambda f: ProximalGradient(f, Identity(), sigma=1, momentum="heavy"), "no momentum 'heavy'"),
+        (lambda f: ProximalGradient(f, Identity(), sigma=1, momentum=3), "momentum is 3, not a name or a function"),
         (lambda f: ProximalGradient(f, Identity(), sigma=1, step_size=-1.0).init(), "step must be a number > 0"),
         (lambda f: ProximalGradient(f, Identity(), sigma=-1).init(), "sigma must be a number >= 0"),
         (lambda f: ProximalGradient(f, Needs9(), sigma=1).init(), "image is 4 x 5, but the denoiser needs at least 9"),

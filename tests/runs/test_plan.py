@@ -17,6 +17,7 @@ from plugstream.image_space import ImageSpace
 from plugstream.instruments.base import Data, Experiment, Instrument
 from plugstream.runs.parts import prepare
 from plugstream.runs.plan import plan
+from plugstream.runs.replay import replay
 from plugstream.settings import resolve
 from small_run import RUN, SMALL, main
 
@@ -71,6 +72,17 @@ def test_own_code_runs_and_builds_once_a_command(scan: Path, own: Path, tmp_path
     search = ["--out", str(tmp_path / "t.toml"), "--evaluations", "5", "--over", "sigma,step_size,momentum"]
     assert main(["tune", str(scan), *search, "--iterations", "2", "--batch", "4", "--threads", "1", *parts]) == 0
     assert counts(own) == once
+
+
+@pytest.mark.parametrize("loss", [["huber", "--delta", "0.001"], ["gaussian"]])
+def test_a_scan_is_followed_with_any_loss_and_goes_on_to_the_bit(scan: Path, tmp_path: Path, loss: list[str]) -> None:
+    words = ["reconstruct", str(scan), "--follow", *RUN, "--loss", *loss]
+    assert main([*words, "--iterations", "6", "--out", str(tmp_path / "whole")]) == 0
+    assert main([*words, "--iterations", "3", "--out", str(tmp_path / "halves")]) == 0
+    assert main(["resume", str(tmp_path / "halves"), "--iterations", "6"]) == 0
+    assert np.array_equal(*(np.load(tmp_path / name / "result.npy") for name in ("whole", "halves")))
+    views = [event.lipschitz for event in replay(tmp_path / "whole" / "events.jsonl").views]
+    assert all(bound is not None for bound in views)
 
 
 def test_the_demo_builds_one_model_to_simulate_and_to_reconstruct(tmp_path: Path, monkeypatch: Any) -> None:

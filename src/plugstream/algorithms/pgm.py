@@ -131,6 +131,8 @@ class ProximalGradient(PlugAndPlay):
         for name in ("momentum", "restart"):  # None is Python's word for what the command line calls none
             if getattr(self, name) is None:
                 object.__setattr__(self, name, "none")
+        if not (isinstance(self.momentum, str) or callable(self.momentum)):
+            raise InputError(f"the momentum is {self.momentum!r}, not a name or a function from (k, q_{{k-1}}) to q_k")
         if isinstance(self.momentum, str) and self.momentum not in MOMENTUM:
             raise InputError(f"there is no momentum {self.momentum!r}; choose one of {', '.join(MOMENTUM)}")
         if isinstance(self.gradient, str):

@@ -29,7 +29,7 @@ __all__ = ["reconstruct"]
 
 def reconstruct(
     scan: Scan,
-    planned: Plan,
+    plan: Plan,
     folder: Path,
     *,
     command: str,
@@ -47,17 +47,17 @@ def reconstruct(
 
     Arguments:
         scan: in memory, or stored; then a batch is read when it is drawn, and if `settings.scan` says so new views
-            are used as they come and damaged ones left out. planned: for it, by `plan`.
+            are used as they come and damaged ones left out. plan: made for it.
         command: how to repeat it. source: where the scan lies; both are written down for `plugstream resume`.
         go_on: go on from the last checkpoint of this folder, or from the start if there is none yet.
     """
     check_mask(scan.instrument, scan.columns)  # which lay on a disk when it was planned, and may be in memory now
     if go_on or folder.exists():
-        return _reconstruct(scan, planned, folder, command, source, go_on, terminal)
+        return _reconstruct(scan, plan, folder, command, source, go_on, terminal)
     with whole_folder(folder) as partly:
-        write_down(partly, planned.settings, command, place_of(source, folder))
+        write_down(partly, plan.settings, command, place_of(source, folder))
     try:
-        return _reconstruct(scan, planned, folder, command, source, go_on, terminal, fresh=True)
+        return _reconstruct(scan, plan, folder, command, source, go_on, terminal, fresh=True)
     except InputError as error:
         if is_refusal(error):
             remove_unbegun(folder)
@@ -66,7 +66,7 @@ def reconstruct(
 
 def _reconstruct(
     scan: Scan,
-    planned: Plan,
+    plan: Plan,
     folder: Path,
     command: str,
     source: str | Path,
@@ -77,20 +77,20 @@ def _reconstruct(
     with lock(folder):
         events = folder / "events.jsonl"
         past = replay(events) if go_on else History()
-        if isinstance(scan, StoredScan) and planned.settings.scan.follow and not past.views:
-            wait_for_batch(scan, planned.settings, lambda text: None if terminal is None else terminal(Note(text)))
+        if isinstance(scan, StoredScan) and plan.settings.scan.follow and not past.views:
+            wait_for_batch(scan, plan.settings, lambda text: None if terminal is None else terminal(Note(text)))
         if past.views and (had := past.views[-1].views) > scan.n_views:
             raise InputError(f"the run had {had} views, but the scan {source} has {scan.n_views}")
         first = past.views[0].views if past.views else scan.n_views
-        checkpoints = Checkpoints(folder / "checkpoints", identity(scan, planned.settings, first))
+        checkpoints = Checkpoints(folder / "checkpoints", identity(scan, plan.settings, first))
         saved = checkpoints.load() if go_on else None
         if saved is not None:
             check_history(saved, past, str(events))
         # Whatever is refused has been refused by now, and nothing has been written.
         write = partial(write_down, folder, command=command, source=place_of(source, folder))
-        write(planned.settings)
+        write(plan.settings)
         log = EventLog(events, () if terminal is None else (terminal,))
-        session = Session(scan, planned, folder, log, checkpoints, go_on, past, saved, terminal, write)
+        session = Session(scan, plan, folder, log, checkpoints, go_on, past, saved, terminal, write)
         try:
             result = session.run()
         except Exception as error:  # of the data, of the disk, of memory, or a mistake of ours: nothing is lost by it

@@ -53,12 +53,12 @@ _BACKPROJECTED = 1000
 class Session:
     """A reconstruction into a folder that is locked: what `reconstruct` was given, opened.
 
-    Arguments: scan; planned; folder; log; checkpoints; go_on, whether the run had begun before; past, what its log
+    Arguments: scan; plan; folder; log; checkpoints; go_on, whether the run had begun before; past, what its log
     tells; saved, the checkpoint to go on from; terminal; write, which writes settings.toml and run.json down.
     """
 
     scan: Scan
-    planned: Plan
+    plan: Plan
     folder: Path
     log: EventLog
     checkpoints: Checkpoints
@@ -72,7 +72,7 @@ class Session:
 
     def __post_init__(self) -> None:
         self.measurements = MeasurementLog(self.log)
-        self.writer = CheckpointWriter(self.log, self.checkpoints, self.planned.settings.run.checkpoint)
+        self.writer = CheckpointWriter(self.log, self.checkpoints, self.plan.settings.run.checkpoint)
 
     @property
     def step(self) -> int:
@@ -95,12 +95,12 @@ class Session:
                 if self.population is not None:
                     self.population.close()
         self._tell(caught)
-        notes = bound_notes(result.image, self.planned.settings.denoiser)
+        notes = bound_notes(result.image, self.plan.settings.denoiser)
         for text in notes:
             self.log.add(Note(text))
         try:
             told = [str(result.verdict), *notes]
-            write_results(self.folder, self.scan, self.planned.settings, result, backprojection, told)
+            write_results(self.folder, self.scan, self.plan.settings, result, backprojection, told)
         except OSError as error:
             raise StorageError(
                 f"cannot write the results to {self.folder}: {error.strerror or error}; fix that, and "
@@ -125,7 +125,7 @@ class Session:
             self.log.add(StopEvent(self.step, self.step, *seconds, reason=reason, failed=True))
 
     def _start(self) -> None:
-        settings, me = self.planned.settings, this_process()
+        settings, me = self.plan.settings, this_process()
         versions = (__version__, torch.__version__, platform.python_version())
         content = (settings.algorithm.iterations, settings.model_dump(mode="json"), files_read(settings))
         self.log.add(Start(*content, *versions, pid=me.pid, started=me.started, machine=me.machine))
@@ -135,12 +135,12 @@ class Session:
         """The fidelity of the views that the run has, or had where it goes on from."""
         scan, log = self.scan, self.log
         if isinstance(scan, StoredScan):
-            if self.planned.settings.scan.skip_damaged:
+            if self.plan.settings.scan.skip_damaged:
                 log.add(Note("reading every view, to leave out those that are damaged"))
-            self.population = Population(scan, self.planned, log, self.past)
+            self.population = Population(scan, self.plan, log, self.past)
             fidelity = self.population.fidelity
         else:
-            fidelity = open_in_memory(scan, self.planned, log, self.past)
+            fidelity = open_in_memory(scan, self.plan, log, self.past)
         if self.go_on:
             step = 0 if self.saved is None else self.saved.step
             for text in () if self.saved is None else self.saved.notes:
@@ -154,21 +154,21 @@ class Session:
 
     def _settle_bounds(self, fidelity: DataFidelity) -> None:
         """Ask the data for the lower bound if nobody gave it, once: what it said stays in the settings of the run."""
-        self.planned, reason = self.planned.settle_bounds(fidelity)
+        self.plan, reason = self.plan.settle_bounds(fidelity)
         if reason is not None:
             self.log.add(Note(reason))
-            self.checkpoints.about |= settings_identity(self.planned.settings)
-            self.write(self.planned.settings)
+            self.checkpoints.about |= settings_identity(self.plan.settings)
+            self.write(self.plan.settings)
 
     def _iterate(
         self, fidelity: DataFidelity, caught: list[warnings.WarningMessage]
     ) -> tuple[Result[State], torch.Tensor | None]:
         """The result and the first back-projection, which only a linear model has."""
-        settings, log, population = self.planned.settings, self.log, self.population
+        settings, log, population = self.plan.settings, self.log, self.population
         describe = getattr(fidelity.model, "describe", None)
-        for text in ([] if describe is None else [describe()]) + list(self.planned.notes):
+        for text in ([] if describe is None else [describe()]) + list(self.plan.notes):
             log.add(Note(text))
-        algorithm: Any = self.planned.algorithm(fidelity)
+        algorithm: Any = self.plan.algorithm(fidelity)
         algorithm = algorithm if population is None else population.read_ahead(algorithm)
         watch = Watch.over(algorithm, settings, log) if settings.monitor.watch_theory else None
         algorithm = algorithm if watch is None else watch.algorithm
@@ -186,7 +186,7 @@ class Session:
         views = MeasuredViews(self.scan, settings)
         if (text := views.describe(fidelity)) is not None:
             log.add(Note(text))
-        monitors = self.planned.monitors(views)
+        monitors = self.plan.monitors(views)
         quantities = quantities_of(monitors)
         log.add(Quantities(tuple(quantity.content() for quantity in quantities)))
         over = None if snapshot is None else reason_to_stop(snapshot, settings, quantities)
@@ -219,14 +219,14 @@ class Session:
         What was measured is in the log before a checkpoint tells of it, and the theory is watched while the views are
         still those of the step. Signals come after the checkpoint, and last what changes the views for the next step.
         """
-        population, settings = self.population, self.planned.settings
-        planned = None if settings.scan.follow and population is not None else settings.algorithm.iterations
+        population, settings = self.population, self.plan.settings
+        steps = None if settings.scan.follow and population is not None else settings.algorithm.iterations
         space = ImageSpace.of(self.scan)
         order: list[Callback | None] = [
             self.measurements,
             watch,
             self.terminal,
-            Heartbeats(self.log, planned),
+            Heartbeats(self.log, steps),
             Previews(self.folder, space, self.log, settings.run.preview),
             self.writer,
             requests,
@@ -241,7 +241,7 @@ class Session:
         """How many steps to take; as many as it takes where the scan is followed, which `EndOfScan` ends."""
         if self.population is not None and self.population.follow:
             return 0 if self.population.done(begun) else sys.maxsize
-        return max(0, self.planned.settings.algorithm.iterations - begun)
+        return max(0, self.plan.settings.algorithm.iterations - begun)
 
     def _backproject(self, fidelity: DataFidelity) -> torch.Tensor | None:
         if not fidelity.linear:

@@ -63,19 +63,19 @@ class Population(Callback):
     A scan has ended when its writer says so, or when no view came for the settings' patience. In the latter case views
     that come after all are used, and the iterations after the end are counted anew.
 
-    Arguments: scan; planned; log to write records to; past, from the log of a run that goes on.
+    Arguments: scan; plan; log to write records to; past, from the log of a run that goes on.
     """
 
-    def __init__(self, scan: StoredScan, planned: Plan, log: EventLog, past: History) -> None:
-        settings = planned.settings
-        self.scan, self.planned, self.settings, self.log = scan, planned, settings, log
+    def __init__(self, scan: StoredScan, plan: Plan, log: EventLog, past: History) -> None:
+        settings = plan.settings
+        self.scan, self.plan, self.settings, self.log = scan, plan, settings, log
         self.follow = settings.scan.follow
         self.ended_at: int | None = None
         self._looked = self._news = time.monotonic()
         self._known_until = past.last_step
         first = past.views[0] if past.views else Views(0, scan.n_views, (), None, scan.complete)
         self._check_there(first)
-        self.model = planned.model(scan.columns, first.views)
+        self.model = plan.model(scan.columns, first.views)
         known = self.model.linear and hasattr(self.model, "squared_norm_bounds")
         self.bounded = goes_by_lipschitz(settings) and known
         self.source = Prefetched(
@@ -85,7 +85,7 @@ class Population(Callback):
             pin=settings.compute.device.startswith("cuda"),
         )
         self.record = first
-        self.fidelity = planned.parts.fidelity(self.model, self.source)
+        self.fidelity = plan.parts.fidelity(self.model, self.source)
         if past.views:
             self._use(first)
         else:
@@ -165,7 +165,7 @@ class Population(Callback):
     def _use(self, record: Views) -> None:
         self._check_there(record)
         if record.views > self.model.n_views:
-            self.model = self.planned.model(self.scan.columns, record.views, self.model)
+            self.model = self.plan.model(self.scan.columns, record.views, self.model)
         self.fidelity = self.fidelity.with_views(self.model, _available(record), lipschitz_max=record.lipschitz)
         if not record.ended:
             self.ended_at = None
@@ -192,7 +192,7 @@ class Population(Callback):
         """A bound of the L_i of those views that can be used, which the model may not have yet."""
         fidelity = self.fidelity
         if views.stop > self.model.n_views:
-            self.model = self.planned.model(self.scan.columns, views.stop, self.model)
+            self.model = self.plan.model(self.scan.columns, views.stop, self.model)
             fidelity = fidelity.with_views(self.model)
         usable = np.setdiff1d(np.arange(views.start, views.stop), damaged)
         return fidelity.bound_lipschitz(torch.from_numpy(usable)) if len(usable) else 0.0
@@ -208,11 +208,11 @@ class EndOfScan(Callback):
         return self.population.follow and self.population.done(progress.state.k)
 
 
-def open_in_memory(scan: Scan, planned: Plan, log: EventLog, past: History) -> DataFidelity:
+def open_in_memory(scan: Scan, plan: Plan, log: EventLog, past: History) -> DataFidelity:
     """The fidelity of a scan in memory, with the views that it had when the run began."""
     views = past.views[-1].views if past.views else scan.n_views  # there may be more by now
-    fidelity = planned.parts.fidelity(planned.model(scan.columns, views), scan.read(torch.arange(views)))
-    if goes_by_lipschitz(planned.settings) and fidelity.has_lipschitz:
+    fidelity = plan.parts.fidelity(plan.model(scan.columns, views), scan.read(torch.arange(views)))
+    if goes_by_lipschitz(plan.settings) and fidelity.has_lipschitz:
         log.add(Note("estimating the Lipschitz constant L of every view"))
     if not past.views:
         log.add(Views(step=0, views=views, damaged=(), lipschitz=None, ended=True))
@@ -235,15 +235,15 @@ def wait_for_scan(place: str | Path, patience: float | None, say: Callable[[str]
                 raise InputError(f"no scan was made at {place} for {patience:g} s; start what writes it")
 
 
-def wait_for_views(scan: StoredScan, planned: Plan, say: Callable[[str], None]) -> None:
+def wait_for_views(scan: StoredScan, plan: Plan, say: Callable[[str], None]) -> None:
     """Wait until a scan that is followed has a batch of views, or is finished with fewer, and check the first ones.
 
     After the settings' patience without a view it goes on with those that there are.
     """
     seen = scan.n_views > 0
-    _wait_for_count(scan, _least(planned.settings), say, planned.settings.scan.patience)
+    _wait_for_count(scan, _least(plan.settings), say, plan.settings.scan.patience)
     if not seen:
-        planned.check_views(scan)
+        plan.check_views(scan)
 
 
 def wait_for_batch(scan: StoredScan, settings: Settings, say: Callable[[str], None]) -> None:
