@@ -78,10 +78,13 @@ def _refuse(file: Path | None, asked: list[str]) -> NoReturn:
 
 
 def _code(table: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """The keys of a section that choose code of one's own, with FILE.py:NAME, which may be the key itself."""
+    """The keys of a section that choose code of one's own, with FILE.py:NAME, which may be the key itself.
+
+    One that is switched off again is not chosen.
+    """
     for key, value in table.items():
         for name in [key, *(value if isinstance(value, list | tuple) else [value] if key == "name" else [])]:
-            if isinstance(name, str) and pattern_of(name) == OWN:
+            if isinstance(name, str) and pattern_of(name) == OWN and table.get(name) is not False:
                 yield key, name
 
 

@@ -148,6 +148,23 @@ def test_settings_of_before_are_read(tmp_path):
     assert resolve(file, [("monitor", "cost", False)]).monitor.names == ("snr", "psnr")
 
 
+def test_what_is_taken_away_takes_its_options_along(tmp_path):
+    own, file = tmp_path / "roughness.py", tmp_path / "settings.toml"
+    own.write_text(ROUGHNESS)
+    typed = [("monitor", f"{own}:roughness", True), ("monitor", "roughness_power", 2.0), ("monitor", "psnr", True)]
+    settings = resolve(None, [*typed, ("monitor", "psnr_peak", 255.0)])
+    file.write_text(to_toml(settings))
+    assert resolve(file, trust=True) == settings
+    assert resolve(file, [("monitor", "names", ["snr"])]).monitor.names == ("snr",)
+    fewer = resolve(file, [("monitor", "psnr", False)], trust=True).monitor
+    assert fewer.names == ("distance", "snr", f"{own}:roughness")
+    assert fewer.options_of(f"{own}:roughness").power == 2.0
+    assert resolve(file, [("monitor", f"{own}:roughness", False)]).monitor.psnr_peak == 255.0
+    assert resolve(file, used=()).monitor.psnr_peak == 255.0
+    with pytest.raises(InputError, match="psnr_peak"):
+        resolve(None, [("monitor", "psnr_peak", 255.0)])
+
+
 def test_a_run_of_before_goes_on(scan, tmp_path):
     """Its settings.toml has a setting for each monitor; the result is that of a run that was never stopped."""
     words = ["reconstruct", str(scan), *RUN, "--cost"]

@@ -16,7 +16,7 @@ from plugstream.consent import allow_code, apply_consent
 from plugstream.errors import InputError
 from plugstream.files import read_small
 from plugstream.registry import OWN, entries, pattern_of
-from plugstream.selections import Selection, refuse_unselected, selected_fields, selected_names, switch_fields
+from plugstream.selections import Selection, label_of, refuse_unselected, selected_fields, selected_names, switch_fields
 from plugstream.settings.sections import Settings
 from plugstream.settings.values import all_leaves, choice_of, leaves, section_of, selection_of
 
@@ -53,6 +53,7 @@ def resolve(
     ours = set(Settings.model_fields) if used is None else set(used)
     from_file = {(section, key) for section, table in values.items() for key in table}
     before = {section: table.get("name") for section, table in values.items()}
+    listed = {section: [*_texts(table.get("names")), *table] for section, table in values.items()}
     preset, typed = set(), set()
     for section, key, value in presets if file is None else ():
         values.setdefault(section, {})[key] = value
@@ -78,8 +79,9 @@ def resolve(
             name = names.get(owner, default)
             _settle_choice(section, choice, name, table, free, {k for s, k in from_file if s == section and unread})
         elif (selection := selection_of(section)) is not None:
-            unread = {k for s, k in from_file if s == section and section not in ours}
-            names[section] = _settle_selection(section, selection, table, unread)
+            theirs = {key for s, key in from_file if s == section}
+            earlier = listed.get(section, ())
+            names[section] = _settle_selection(section, selection, table, theirs, earlier, run=section in ours)
         else:
             for key in table:
                 _check_name(section, key)
@@ -130,6 +132,10 @@ def _settle_values(section: str, table: dict[str, Any], names: Mapping[str, Any]
             )
 
 
+def _texts(value: Any) -> list[str]:
+    return [one for one in value if isinstance(one, str)] if isinstance(value, list | tuple) else []
+
+
 def _is_own(name: Any) -> bool:
     return isinstance(name, str) and pattern_of(name) == OWN
 
@@ -164,20 +170,31 @@ def _settle_choice(
 
 
 def _settle_selection(
-    section: str, selection: type[Selection], table: dict[str, Any], unread: Collection[str]
+    section: str,
+    selection: type[Selection],
+    table: dict[str, Any],
+    theirs: Collection[str],
+    earlier: Collection[str],
+    *,
+    run: bool,
 ) -> tuple[str, ...]:
     """The names of entries put together, from their list and from those that are switched on or off one by one.
 
-    Arguments: as for `_settle_choice`; what the entries that are not chosen would have is refused.
+    Options of an entry that the file chose and that was taken away again are left out, and so are those of code that is
+    not run. Other options of entries that are not chosen are refused.
+
+    Arguments: table, of the section, changed in place; theirs, its keys that are the file's; earlier, what the file
+    chose, whatever else may be among that; run, whether code of one's own is run.
     """
     try:
         names = selected_names(selection, table)
     except InputError as error:
         raise InputError(f"setting {section}.names cannot be used: {error}") from None
     mine, switches = selected_fields(selection, names), switch_fields(selection, names)
-    if any(map(_is_own, names)):
-        for key in set(unread) - set(mine) - set(switches):
-            table.pop(key)
+    away = [f"{label_of(name)}_" for name in earlier if name not in names or (_is_own(name) and not run)]
+    for key in set(theirs) - set(mine) - set(switches):
+        if key.startswith(tuple(away)):
+            table.pop(key, None)
     for key in [key for key in table if key in switches or _is_own(key)]:
         table.pop(key)
     for key in table:
