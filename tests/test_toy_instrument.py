@@ -43,7 +43,7 @@ def start(*words: object) -> subprocess.Popen[str]:
 def plugstream(*words: object) -> str:
     """A command that goes well, as a process of its own, and what it says."""
     process = start(*words)
-    shown, said = process.communicate(timeout=60)
+    shown, said = process.communicate(timeout=100)
     assert process.returncode == 0, said
     return shown + said
 
@@ -55,7 +55,7 @@ def stopping(process: subprocess.Popen[str]) -> Iterator[subprocess.Popen[str]]:
         yield process
     finally:
         process.kill()
-        process.communicate(timeout=60)
+        process.communicate(timeout=100)
 
 
 def open_toy(path: Path) -> StoredScan:
@@ -68,8 +68,8 @@ def home(tmp_path_factory) -> Path:
     """sent.zarr, which was simulated; live.zarr, what acquire received of it; follow, a run that followed that."""
     folder = tmp_path_factory.mktemp("toy")
     live = folder / "live.zarr"
-    listen = ["--listen", "tcp://127.0.0.1:*", "--timeout", "30"]
-    follow = ["--follow", "--patience", "30", "--iterations", "60", "--report-format", "none"]
+    listen = ["--listen", "tcp://127.0.0.1:*", "--timeout", "90"]
+    follow = ["--follow", "--patience", "90", "--iterations", "60", "--report-format", "none"]
     with (
         stopping(start("acquire", live, *listen, "--instrument", TOY)) as acquire,
         stopping(start("reconstruct", live, *RUN, *follow, "--out", folder / "follow")) as run,
@@ -80,7 +80,7 @@ def home(tmp_path_factory) -> Path:
         said = plugstream("simulate", folder / "sent.zarr", *words, "--stream", address, "--rate", "40")
         assert f"all {VIEWS} views are acknowledged" in said
         for process in (acquire, run):
-            _, said = process.communicate(timeout=60)
+            _, said = process.communicate(timeout=100)
             assert process.returncode == 0, said
     return folder
 
@@ -175,6 +175,15 @@ def test_it_is_imported_by_its_declaration(home, tmp_path, capsys):
         assert message in said
         assert said.count("\n") == 1
         assert not (tmp_path / "no.zarr").exists()
+
+
+@pytest.mark.parametrize("by", ["snr", "held-out"])
+def test_its_sigma_is_tuned(home, tmp_path, by, capsys):
+    words = ["tune", str(home / "sent.zarr"), *RUN[: RUN.index("--sigma")], "--batch", "8", "--iterations", "15"]
+    out = tmp_path / "tuned.toml"
+    assert main([*words, "--by", by, "--evaluations", "5", "--widenings", "0", "--out", str(out)]) == 0
+    assert float(re.search(r"sigma (\S+), step 1/L.* dB by", capsys.readouterr().err)[1]) > 0
+    assert f'name = "{TOY}"' in out.read_text()
 
 
 def test_help_mistakes_and_damage_are_told(home, capsys):

@@ -249,7 +249,7 @@ class _Judge:
             raise KeyboardInterrupt
         if self.search.by == "snr":
             assert self.truth is not None
-            return float(snr(result.image, self.truth))
+            return float(snr(result.image, self.truth, self.truth.ndim))
         if self.search.by == "held-out":
             return float(held_out_score(self.whole, result.image, self.held))
         assert self.search.noise is not None
