@@ -126,7 +126,7 @@ def make(stored: ps.StoredScan, denoiser: str, in_memory: int | None) -> Any:
     import torch
 
     import plugstream as ps
-    from plugstream.sampling import Announced
+    from plugstream.sampling import Announcer
     from plugstream.scans.prefetch import Prefetched
 
     geometry, sampler = ps.born_geometry(stored), ps.Uniform(10)
@@ -137,7 +137,7 @@ def make(stored: ps.StoredScan, denoiser: str, in_memory: int | None) -> Any:
         return ps.ProximalGradient(fidelity, prior, sigma=0.01, sampler=sampler)
     source = Prefetched(stored, threads=2)
     fidelity = ps.LeastSquares(ps.BornModel(geometry), source)
-    return ps.ProximalGradient(fidelity, prior, sigma=0.01, sampler=Announced(sampler, source.expect, 2))
+    return ps.ProximalGradient(fidelity, prior, sigma=0.01, sampler=Announcer(sampler, source.expect, 2))
 
 
 def memory(path: Path, denoiser: str) -> dict[str, float]:

@@ -8,7 +8,7 @@ import tifffile
 import torch
 from PIL import Image
 
-from plugstream import BM3D, TV
+from plugstream import BM3D, TV, InputError
 from plugstream.cli import main
 from plugstream.denoising import OPPONENT, denoise_picture
 
@@ -112,3 +112,8 @@ def test_mistakes(grey, tmp_path, capsys, monkeypatch, words, message):
     assert message in said
     assert said.count("\n") == 1
     assert sorted(p.name for p in tmp_path.iterdir()) == before
+
+
+def test_a_denoiser_of_volumes_is_refused():
+    with pytest.raises(InputError, match="is for volumes, and a picture has two axes"):
+        denoise_picture(np.zeros((8, 9)), TV(ndim=3), 0.1)

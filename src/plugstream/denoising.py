@@ -57,6 +57,8 @@ def denoise_picture(
         raise InputError(f"the picture is of shape {pixels.shape}; grey (H, W) or colour (H, W, 3) is needed")
     if not np.isfinite(pixels).all():
         raise InputError("the picture holds NaN or infinity")
+    if denoiser.ndim != 2:
+        raise InputError(f"{denoiser.describe()} is for volumes, and a picture has two axes; use another denoiser")
     if any(length < least for length, least in zip(pixels.shape[:2], denoiser.min_shape, strict=True)):
         raise InputError(
             f"the picture is {pixels.shape[0]} x {pixels.shape[1]}, but the denoiser needs at least "

@@ -21,7 +21,7 @@ from plugstream.errors import InputError
 
 __all__ = [
     "All",
-    "Announced",
+    "Announcer",
     "Batch",
     "Epochs",
     "Fixed",
@@ -201,7 +201,7 @@ class OnceEach:
 
 
 @dataclass(frozen=True, eq=False)
-class Announced:
+class Announcer:
     """Draws what another sampler draws, and tells beforehand which views this and the next steps want.
 
     Since a draw depends on seed, step and available views only, whoever reads the data can do so ahead of time; if

@@ -8,7 +8,7 @@ import torch
 
 from plugstream import TV, BornGeometry, BornModel, Grid, LeastSquares, ProximalGradient, Uniform, simulate
 from plugstream.instruments.born import born_geometry
-from plugstream.sampling import Announced
+from plugstream.sampling import Announcer
 from plugstream.scans.prefetch import Prefetched
 from plugstream.scans.store import StoredScan, open_scan
 from plugstream.scans.writer import save_scan
@@ -70,7 +70,7 @@ def test_a_run_from_the_disk_is_that_from_memory(stored, method):
     model = BornModel(born_geometry(stored), method=method, device="cuda")
     images = []
     with Prefetched(stored, threads=2, pin=True) as ahead:
-        for data, sampler in ((stored.read(), Uniform(10)), (ahead, Announced(Uniform(10), ahead.expect, 2))):
+        for data, sampler in ((stored.read(), Uniform(10)), (ahead, Announcer(Uniform(10), ahead.expect, 2))):
             fidelity = LeastSquares(model, data)
             algorithm = ProximalGradient(fidelity, TV(low=0.0), sigma=0.01, sampler=sampler)
             state = algorithm.init()

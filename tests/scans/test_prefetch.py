@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, strategies as st
 
 from plugstream import InputError, Uniform
-from plugstream.sampling import All, Announced
+from plugstream.sampling import All, Announcer
 from plugstream.scans.prefetch import Prefetched
 
 
@@ -49,7 +49,7 @@ def test_what_is_read_is_what_was_asked_for(data):
 def test_a_sampler_that_announces_is_read_by_other_threads():
     source = Source(pause=0.001)
     with Prefetched(source, threads=2) as ahead:
-        sampler = Announced(Uniform(4, seed=3), ahead.expect, ahead=2)
+        sampler = Announcer(Uniform(4, seed=3), ahead.expect, ahead=2)
         for step in range(20):
             views = sampler.draw(step, torch.arange(50)).views
             assert torch.equal(views, Uniform(4, seed=3).draw(step, torch.arange(50)).views)
@@ -57,14 +57,14 @@ def test_a_sampler_that_announces_is_read_by_other_threads():
     assert all(name.startswith("plugstream-read") for name in source.threads)
     assert 20 <= len(source.threads) <= 22  # every batch once, and up to two beyond the last
     told = []
-    assert Announced(All(), told.append).draw(0, torch.arange(50)).views is None
+    assert Announcer(All(), told.append).draw(0, torch.arange(50)).views is None
     assert told == []
 
 
 def test_the_next_batches_are_read_before_they_are_asked_for():
     source = Source()
     with Prefetched(source, threads=2) as ahead:
-        sampler = Announced(Uniform(4), ahead.expect, ahead=2)
+        sampler = Announcer(Uniform(4), ahead.expect, ahead=2)
         ahead.read(sampler.draw(0, torch.arange(50)).views)
         limit = time.monotonic() + 30
         while len(source.threads) < 3 and time.monotonic() < limit:

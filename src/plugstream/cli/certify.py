@@ -61,8 +61,8 @@ def run(parsed: argparse.Namespace) -> int:
     device, dtype = prepare_device(settings.compute)
     check_precision(settings, sigma=sigma)
     denoiser = _denoiser(settings, parsed.size)
-    if parsed.size < denoiser.min_size:
-        raise InputError(f"{settings.denoiser.name} needs at least {denoiser.min_size} pixels a side; use --size")
+    if parsed.size < (least := max(denoiser.min_shape)):
+        raise InputError(f"{settings.denoiser.name} needs at least {least} pixels a side; use --size")
     pictures = _pictures(parsed.images, parsed.size)
     images = {name: picture.to(device=device, dtype=dtype) for name, picture in pictures.items()}
     folder = parsed.out or free_folder(f"certificate-{Path(settings.denoiser.name).name}")

@@ -25,7 +25,7 @@ from plugstream.runs.events import EventLog, Note, Views
 from plugstream.runs.plan import Plan
 from plugstream.runs.replay import History
 from plugstream.runs.steps import goes_by_lipschitz
-from plugstream.sampling import Announced, OnceEach
+from plugstream.sampling import Announcer, OnceEach
 from plugstream.scans.chunks import first_of
 from plugstream.scans.prefetch import Prefetched
 from plugstream.scans.scan import Scan
@@ -129,7 +129,7 @@ class Population(Callback):
         settings, sampler = self.settings, algorithm.sampler
         batch = settings.sampler.views
         drawn = sampler if batch is None else OnceEach(sampler, batch)
-        return replace(algorithm, sampler=Announced(drawn, self.source.expect, settings.scan.ahead))
+        return replace(algorithm, sampler=Announcer(drawn, self.source.expect, settings.scan.ahead))
 
     def look(self, step: int) -> None:
         """Before the next step, when `step` have been taken: replay, or see whether there are more views."""

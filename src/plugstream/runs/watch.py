@@ -25,7 +25,7 @@ from plugstream.quantities import Quantity
 from plugstream.runs.callbacks import Callback
 from plugstream.runs.events import Contradiction, EventLog, Note, TheoryTerms, WatchTotals
 from plugstream.runs.replay import History
-from plugstream.sampling import Announced
+from plugstream.sampling import Announcer
 from plugstream.settings import Settings
 from plugstream.solver import Progress, Result
 from plugstream.theory import bound, gradient_variance
@@ -235,7 +235,7 @@ class Watch(Callback):
 
     def _sampler(self) -> Any:
         sampler = self.algorithm.sampler
-        return sampler.sampler if isinstance(sampler, Announced) else sampler  # not to announce a batch twice
+        return sampler.sampler if isinstance(sampler, Announcer) else sampler  # not to announce a batch twice
 
     def _unmet(self, result: Result[State]) -> list[str]:
         """The conditions of Proposition 5 that do not hold, or are not known to."""
