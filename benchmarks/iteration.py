@@ -91,11 +91,11 @@ def main() -> None:
     begin = time.perf_counter()
     largest = fidelity.lipschitz_max
     print(f"max_i L_i = {largest:.3e}, found in {time.perf_counter() - begin:.2f} s")
-    denoiser = WatchedDenoiser(ps.Clipped(ps.BM3D(), 0.0))
+    denoiser = WatchedDenoiser(ps.Clip(ps.BM3D(), 0.0))
     sigma = 0.6 / 255
     algorithms: dict[str, ps.Algorithm[Any]] = {
         "PnP-SGD(10)": ps.ProximalGradient(
-            fidelity, denoiser, sigma=sigma, sampler=ps.Shifted(10), momentum="nesterov"
+            fidelity, denoiser, sigma=sigma, sampler=ps.ShiftedViews(10), momentum="nesterov"
         ),
         "PnP-FISTA(60)": ps.ProximalGradient(fidelity, denoiser, sigma=sigma, momentum="nesterov"),
         "PnP-ADMM(60)": ps.ADMM(fidelity, denoiser, sigma=sigma, step_size="10/L"),

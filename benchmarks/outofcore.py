@@ -127,15 +127,15 @@ def make(stored: ps.StoredScan, denoiser: str, in_memory: int | None) -> Any:
 
     import plugstream as ps
     from plugstream.sampling import Announcer
-    from plugstream.scans.prefetch import Prefetched
+    from plugstream.scans.prefetch import Prefetcher
 
     geometry, sampler = ps.born_geometry(stored), ps.Uniform(10)
-    prior = {"tv": ps.TV(low=0.0), "bm3d": ps.Clipped(ps.BM3D(), 0.0)}[denoiser]
+    prior = {"tv": ps.TV(low=0.0), "bm3d": ps.Clip(ps.BM3D(), 0.0)}[denoiser]
     if in_memory is not None:
         data = stored.read(torch.arange(in_memory))
         fidelity = ps.LeastSquares(ps.BornModel(geometry.with_views(np.arange(in_memory))), data)
         return ps.ProximalGradient(fidelity, prior, sigma=0.01, sampler=sampler)
-    source = Prefetched(stored, threads=2)
+    source = Prefetcher(stored, threads=2)
     fidelity = ps.LeastSquares(ps.BornModel(geometry), source)
     return ps.ProximalGradient(fidelity, prior, sigma=0.01, sampler=Announcer(sampler, source.expect, 2))
 

@@ -28,9 +28,11 @@ def main() -> None:
     for name, denoiser, sigma in (
         ("no prior", ps.NonNegative(), 0.0),
         ("TV", ps.TV(low=0.0), 0.05),
-        ("non-local means", ps.Clipped(non_local_means), 0.01),
+        ("non-local means", ps.Clip(non_local_means), 0.01),
     ):
-        algorithm = ps.ProximalGradient(fidelity, denoiser, sigma=sigma, sampler=ps.Shifted(8), momentum="nesterov")
+        algorithm = ps.ProximalGradient(
+            fidelity, denoiser, sigma=sigma, sampler=ps.ShiftedViews(8), momentum="nesterov"
+        )
         result = ps.solve(algorithm, iterations=60, monitors=[ps.SNR(truth), ps.Distance()])
         last = {key: float(series.value[-1]) for key, series in result.history.items()}
         print(

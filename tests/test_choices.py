@@ -15,12 +15,12 @@ RUN = ["--sigma", "0.02", "--threads", "1", "--iterations", "4"]
 OWN = """
 from pathlib import Path
 from plugstream.losses import Huber
-from plugstream.sampling import Shifted
+from plugstream.sampling import ShiftedViews
 
 Path(__file__).with_name("ran").touch()
 
 def sampler(fidelity):
-    return Shifted(fidelity.n_views // 3)
+    return ShiftedViews(fidelity.n_views // 3)
 
 def loss():
     return Huber(0.5)

@@ -17,7 +17,7 @@ from plugstream import (
     LeastSquares,
     MatrixModel,
     ProximalGradient,
-    Shifted,
+    ShiftedViews,
     Stop,
     simulate,
     solve,
@@ -90,7 +90,7 @@ def test_a_whole_run_agrees_with_the_cpu():
     results = []
     for device in ("cpu", "cuda"):
         fidelity = LeastSquares(BornModel(geometry, device=device), scan.data)
-        algorithm = ProximalGradient(fidelity, TV(low=0.0), sigma=0.02, sampler=Shifted(10), momentum="nesterov")
+        algorithm = ProximalGradient(fidelity, TV(low=0.0), sigma=0.02, sampler=ShiftedViews(10), momentum="nesterov")
         results.append(solve(algorithm, iterations=40, monitors=[SNR(truth), Distance()]))
     cpu, gpu = results
     assert gpu.image.is_cuda

@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from plugstream import BM3D, BornGeometry, BornModel
-from plugstream._graphs import Graphed
+from plugstream._graphs import GraphCall
 
 
-class Counted:
+class CountingModel:
     """x^2 + y, and how often Python ran it."""
 
     def __init__(self):
@@ -24,15 +24,15 @@ class Counted:
 
 
 def test_on_the_cpu_every_call_is_the_functions_own():
-    f = Counted()
-    g = Graphed(f)
+    f = CountingModel()
+    g = GraphCall(f)
     for k in range(5):
         assert torch.equal(g(torch.full((3,), float(k)), None), torch.full((3,), float(k * k)))
     assert f.calls == 5
 
 
 def test_a_copy_captures_anew():
-    g = Graphed(Counted())
+    g = GraphCall(CountingModel())
     again = copy.deepcopy(g)
     assert again.function is not g.function
     assert torch.equal(again(torch.ones(2)), torch.ones(2))
@@ -43,8 +43,8 @@ class TestOnAGpu:
     @pytest.mark.parametrize("size", [2, 5])
     @pytest.mark.parametrize("second", [False, True])
     def test_replays_give_the_functions_results(self, size, second):
-        f = Counted()
-        g = Graphed(f)
+        f = CountingModel()
+        g = GraphCall(f)
         results = []
         for k in range(8):
             x = torch.full((size, 3), float(k), device="cuda")
@@ -54,7 +54,7 @@ class TestOnAGpu:
             assert torch.equal(result.cpu(), torch.full((size, 3), float(k * k + (k if second else 0))))
 
     def test_more_shapes_than_are_kept(self):
-        g = Graphed(Counted())
+        g = GraphCall(CountingModel())
         for _ in range(2):
             for size in range(1, 9):
                 for _ in range(4):
@@ -63,8 +63,8 @@ class TestOnAGpu:
         assert len(g._graphs) <= 4
 
     def test_gradients_and_captures_go_to_the_function(self):
-        f = Counted()
-        g = Graphed(f)
+        f = CountingModel()
+        g = GraphCall(f)
         x = torch.rand(4, device="cuda", requires_grad=True)
         for _ in range(5):
             (slope,) = torch.autograd.grad(g(x).sum(), x)
@@ -80,7 +80,7 @@ class TestOnAGpu:
         assert torch.equal(out.cpu(), torch.full((4,), 9.0))
 
     def test_streams_and_threads_do_not_mix(self):
-        g = Graphed(Counted())
+        g = GraphCall(CountingModel())
         wrong = []
 
         def work(value):

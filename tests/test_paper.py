@@ -12,7 +12,7 @@ from plugstream import (
     BornModel,
     LeastSquares,
     ProximalGradient,
-    Shifted,
+    ShiftedViews,
     load_picture,
     simulate,
     snr as snr_of,
@@ -34,7 +34,7 @@ def test_online_with_tv_reaches_the_batch_methods_image(shared_data):
         )
         return float(solve(algorithm, iterations=iterations, monitors=[SNR(truth)]).history["snr"].value[-1])
 
-    batch, online = final(All(), 150), final(Shifted(10), 150)
+    batch, online = final(All(), 150), final(ShiftedViews(10), 150)
     backprojection = float(snr_of(fidelity.backprojection(), truth))
     print(f"PnP-FISTA(60) {batch:.2f} dB, PnP-SGD(10) {online:.2f} dB, back-projection {backprojection:.2f} dB")
     assert online >= batch - 0.1

@@ -28,7 +28,7 @@ def test_a_name_that_is_not_there_suggests_the_nearest() -> None:
 
 
 def test_what_is_declared_is_found_and_twice_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(registry._registered, "loss", dict(entries("loss")))
+    monkeypatch.setitem(registry._table, "loss", dict(entries("loss")))
 
     class Own(Options):
         power: float = Field(1.0, gt=0, description="of the misfit")

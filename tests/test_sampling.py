@@ -7,13 +7,13 @@ import pytest
 import torch
 from hypothesis import given, strategies as st
 
-from plugstream import All, Epochs, Fixed, Importance, InputError, Shifted, Uniform
+from plugstream import All, Epochs, FixedViews, Importance, InputError, ShiftedViews, Uniform
 from plugstream.sampling import evenly_spaced
 
 
 def samplers(batch: int, n: int, seed: int = 0):
     weights = np.random.default_rng(5).uniform(0.2, 3, n)
-    return [All(), Uniform(batch, seed), Epochs(batch, seed), Shifted(batch), Importance(batch, weights, seed)]
+    return [All(), Uniform(batch, seed), Epochs(batch, seed), ShiftedViews(batch), Importance(batch, weights, seed)]
 
 
 def mean_gradient(sampler, gradients: torch.Tensor, steps: int) -> torch.Tensor:
@@ -52,8 +52,8 @@ def test_only_available_views_are_drawn(batch, seed):
 def test_the_mean_gradient_is_the_full_one(kind, n, batch):
     gradients = torch.from_numpy(np.random.default_rng(0).standard_normal((n, 6)))
     sampler = samplers(batch, n, seed=3)[kind]
-    exact = isinstance(sampler, All | Shifted | Epochs)
-    # Shifted and Epochs are exact after whole rounds; the random ones within five standard errors.
+    exact = isinstance(sampler, All | ShiftedViews | Epochs)
+    # ShiftedViews and Epochs are exact after whole rounds; the random ones within five standard errors.
     steps = n * 60 if exact else 4000
     error = (mean_gradient(sampler, gradients, steps) - gradients.mean(0)).abs().max()
     assert float(error) < (1e-12 if exact else 5 * 4 / np.sqrt(steps * batch))
@@ -93,9 +93,9 @@ def test_epochs_are_shuffled_anew():
 
 
 def test_shifted_is_the_authors_order():
-    assert Shifted(3).draw(0, torch.arange(60)).views.tolist() == [0, 20, 40]
-    assert Shifted(3).draw(1, torch.arange(60)).views.tolist() == [1, 21, 41]
-    assert Shifted(3).draw(59, torch.arange(60)).views.tolist() == [59, 19, 39]
+    assert ShiftedViews(3).draw(0, torch.arange(60)).views.tolist() == [0, 20, 40]
+    assert ShiftedViews(3).draw(1, torch.arange(60)).views.tolist() == [1, 21, 41]
+    assert ShiftedViews(3).draw(59, torch.arange(60)).views.tolist() == [59, 19, 39]
 
 
 def test_uniform_draws_differ_with_seed_and_step():
@@ -113,10 +113,10 @@ def test_the_stream_is_fixed_for_ever():
 
 
 def test_fixed_and_bad_input():
-    assert Fixed([3, 1]).draw(9, torch.arange(5)).views.tolist() == [3, 1]
+    assert FixedViews([3, 1]).draw(9, torch.arange(5)).views.tolist() == [3, 1]
     assert evenly_spaced(4, 10).tolist() == [0, 2, 5, 7]
     with pytest.raises(InputError, match="view 7 was asked for, but is not among the 5 views"):
-        Fixed([1, 7]).draw(0, torch.arange(5))
+        FixedViews([1, 7]).draw(0, torch.arange(5))
     with pytest.raises(InputError, match="at least one view"):
         Uniform(0)
     with pytest.raises(InputError, match="no views to draw from"):

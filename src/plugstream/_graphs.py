@@ -11,14 +11,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["Graphed"]
+__all__ = ["GraphCall"]
 
 _EAGER_CALLS = 2  # before a graph is captured: the first compiles kernels, and a call made twice may not come again
 _MOST = 4  # graphs kept by one function, each with the memory that a call takes
 _LARGEST = 512 * 512  # beyond, kernels take longer than their launches, and a graph would only keep memory
 
 
-class Graphed:
+class GraphCall:
     """Calls a function whose kernels are short without launching each of them: from the third call on, as one graph.
 
     Holds for functions of tensors to a tensor that read nothing back from the device, do the same whatever the values
@@ -39,7 +39,7 @@ class Graphed:
         self._lock = threading.Lock()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Graphed, (self.function,)  # a copy captures graphs of its own
+        return GraphCall, (self.function,)  # a copy captures graphs of its own
 
     def __call__(self, *arguments: Tensor | None) -> Tensor:
         given = [a for a in arguments if a is not None]

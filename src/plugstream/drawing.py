@@ -195,7 +195,7 @@ def draw_rows(figure: Any, rows: Rows, space: ImageSpace) -> None:
                 axes.tick_params(labelbottom=False)
             if _ends(row, number):
                 cax = axes.inset_axes((1.05, 0.0, 0.05, 1.0))
-                bar = figure.colorbar(drawn, cax=cax, extend=_beyond(row, panel.shades))
+                bar = figure.colorbar(drawn, cax=cax, extend=_bar_ends(row, panel.shades))
                 bar.ax.tick_params(labelsize=8, color="#666666")
                 bar.outline.set_edgecolor("#999999")
                 bar.set_label(panel.shades.label, fontsize=9)
@@ -286,7 +286,7 @@ def _ends(panels: Sequence[Panel], number: int) -> bool:
     return number + 1 == len(panels) or panels[number + 1].shades != panels[number].shades
 
 
-def _beyond(panels: Sequence[Panel], shades: Shades) -> str:
+def _bar_ends(panels: Sequence[Panel], shades: Shades) -> str:
     """Whether values lie beyond the ends of the colours, in the words of matplotlib's colour bars."""
     values = np.concatenate([panel.image.ravel() for panel in panels if panel.shades == shades])
     slack = 0.005 * (shades.high - shades.low)

@@ -82,7 +82,7 @@ def _open_beside(path: Path) -> tuple[int, Path]:
     """A new file beside `path`, locked for as long as it is open, and its name: .NAME.16-digits.new."""
     _remove_left(path)
     while True:
-        temporary = path.with_name(f"{_beside(path)}{secrets.token_hex(8)}.new")
+        temporary = path.with_name(f"{_sibling_prefix(path)}{secrets.token_hex(8)}.new")
         handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -98,7 +98,7 @@ def _open_beside(path: Path) -> tuple[int, Path]:
 
 def _remove_left(path: Path) -> None:
     """Remove what writers of `path` left that are no more: their files are not locked by anybody."""
-    begin = _beside(path)
+    begin = _sibling_prefix(path)
     try:
         names = [name for name in os.listdir(path.parent) if name.startswith(begin) and name.endswith(".new")]
     except OSError:
@@ -115,7 +115,7 @@ def _remove_left(path: Path) -> None:
                 os.close(handle)
 
 
-def _beside(path: Path) -> str:
+def _sibling_prefix(path: Path) -> str:
     """How the names of files beside `path` begin; a name that is as long as a file system takes is cut."""
     name = f".{path.name}."
     while len(os.fsencode(name)) > 255 - 20:

@@ -111,7 +111,7 @@ def _parse(file: FileIO, what: str, path: Path) -> Iterator[tuple[int, dict[str,
             line = lines.readline(_LONGEST)
             if _is_cut(line):
                 return
-            content = _unsealed(line, check)
+            content = _unseal(line, check)
             if content is None:
                 raise DamagedError(
                     f"line {number} of {what} {path} cannot be read: it fails its checksum, or a line before it is "
@@ -123,7 +123,7 @@ def _parse(file: FileIO, what: str, path: Path) -> Iterator[tuple[int, dict[str,
         lines.detach()  # which leaves the file open
 
 
-def _unsealed(line: bytes, before: str) -> dict[str, Any] | None:
+def _unseal(line: bytes, before: str) -> dict[str, Any] | None:
     """The object of a line with its `check`, or None where it is not as it was written."""
     end = _END.search(line, max(0, len(line) - _END_BYTES - 1))
     if end is None or end[1].decode() != _checksum(line[: end.start()], before):

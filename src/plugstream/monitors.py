@@ -148,7 +148,7 @@ class SNR:
     every: int | None = None
 
     def begin(self, algorithm: Algorithm[Any], state: State, past: Past) -> Measure:
-        truth, ndim = _known("SNR", self.truth, algorithm, state)
+        truth, ndim = _truth_of("SNR", self.truth, algorithm, state)
         return lambda _, state: {"snr": snr(state.image, truth, ndim)}
 
 
@@ -163,7 +163,7 @@ class PSNR:
     every: int | None = None
 
     def begin(self, algorithm: Algorithm[Any], state: State, past: Past) -> Measure:
-        truth, ndim = _known("PSNR", self.truth, algorithm, state)
+        truth, ndim = _truth_of("PSNR", self.truth, algorithm, state)
         psnr(truth, truth, self.peak, ndim)  # what it refuses is refused before the first step
         return lambda _, state: {"psnr": psnr(state.image, truth, self.peak, ndim)}
 
@@ -179,7 +179,7 @@ class SSIM:
     every: int | None = None
 
     def begin(self, algorithm: Algorithm[Any], state: State, past: Past) -> Measure:
-        truth, ndim = _known("SSIM", self.truth, algorithm, state)
+        truth, ndim = _truth_of("SSIM", self.truth, algorithm, state)
         if ndim != 2:
             raise InputError(f"SSIM compares images of two axes, and these have {ndim}")
         ssim(truth, truth, self.peak)
@@ -236,7 +236,7 @@ def with_stop(monitors: Sequence[Monitor]) -> list[Monitor]:
     return [*monitors] if stops else [*monitors, Distance()]
 
 
-def _known(what: str, truth: Array, algorithm: Algorithm[Any], state: State) -> tuple[Tensor, int]:
+def _truth_of(what: str, truth: Array, algorithm: Algorithm[Any], state: State) -> tuple[Tensor, int]:
     """The truth like the images of this run, and the number of an image's axes."""
     shape = algorithm.fidelity.image_shape
     known = as_tensor("the truth", truth).to(state.image.device)

@@ -30,7 +30,7 @@ def psnr(image: Array, truth: Array, peak: float | None = None, ndim: int = 2) -
     (...).
     """
     x, target = _alike(image, truth, ndim)
-    top = value_range(target, ndim) if peak is None else torch.as_tensor(_checked(peak)).to(target.real)
+    top = value_range(target, ndim) if peak is None else torch.as_tensor(_check_peak(peak)).to(target.real)
     pixels = target[(0,) * (target.ndim - ndim)].numel()
     return 10 * torch.log10(top.square() / (squared_norm(x - target, ndim) / pixels))
 
@@ -52,7 +52,7 @@ def ssim(image: Array, truth: Array, peak: float | None = None) -> Tensor:
         raise InputError("SSIM is defined for real images; compare magnitudes or real parts")
     if min(x.shape[-2:]) < WINDOW:
         raise InputError(f"SSIM needs images of at least {WINDOW} x {WINDOW} pixels, not {tuple(x.shape[-2:])}")
-    top = value_range(y) if peak is None else torch.as_tensor(_checked(peak))
+    top = value_range(y) if peak is None else torch.as_tensor(_check_peak(peak))
     x, y = torch.broadcast_tensors(x.double(), y.double())
     top = top.to(x)[..., None, None]
     c1, c2 = (_K1 * top).square(), (_K2 * top).square()
@@ -81,7 +81,7 @@ def _alike(image: Array, truth: Array, ndim: int) -> tuple[Tensor, Tensor]:
     return x, target
 
 
-def _checked(peak: float) -> float:
+def _check_peak(peak: float) -> float:
     if not isinstance(peak, int | float | np.number) or not peak > 0:
         raise InputError(f"the peak must be a number > 0, not {peak!r}")
     return float(peak)

@@ -187,7 +187,7 @@ class Entry:
 
 
 F = TypeVar("F", bound=Callable[..., Any])
-_registered: dict[str, dict[str, Entry]] = {name: {} for name in KINDS}
+_table: dict[str, dict[str, Entry]] = {name: {} for name in KINDS}
 
 
 def register(
@@ -213,10 +213,10 @@ def register(
         if (own := declarations(build.__module__)) is not None:  # a file of a person's own is being run
             own.append(Entry(kind, name, help, build, options, needs, facts, origin))
             return build
-        before = _registered[kind].get(name)
+        before = _table[kind].get(name)
         if before is not None and before.origin != origin:
             raise InputError(f"the {kind} {name!r} is declared twice: by {before.origin} and by {origin}")
-        _registered[kind][name] = Entry(kind, name, help, build, options, needs, facts, origin)
+        _table[kind][name] = Entry(kind, name, help, build, options, needs, facts, origin)
         return build
 
     return declare
@@ -246,7 +246,7 @@ def entries(kind: str) -> dict[str, Entry]:
         ours = item[1].origin.startswith(package)
         return ":" in item[0], not ours, item[1].origin.removeprefix(package).partition(".")[0] if ours else ""
 
-    return dict(sorted(_registered[kind].items(), key=place))
+    return dict(sorted(_table[kind].items(), key=place))
 
 
 def find(kind: str, name: str, *, trust: bool = False) -> Entry:

@@ -24,11 +24,11 @@ __all__ = [
     "Announcer",
     "Batch",
     "Epochs",
-    "Fixed",
+    "FixedViews",
     "Importance",
     "OnceEach",
     "Sampler",
-    "Shifted",
+    "ShiftedViews",
     "Uniform",
     "as_sampler",
     "coin",
@@ -59,7 +59,7 @@ def as_sampler(sampler: Any) -> Sampler:
     if isinstance(sampler, int | np.integer) and not isinstance(sampler, bool):
         return Uniform(int(sampler))
     if isinstance(sampler, type) or not callable(getattr(sampler, "draw", None)):
-        known = "All(), Uniform(B), Epochs(B), Shifted(B), Fixed(views), Importance(B, p)"
+        known = "All(), Uniform(B), Epochs(B), ShiftedViews(B), FixedViews(views), Importance(B, p)"
         raise InputError(f"a sampler must be one of {known} or a number B of views a step, not {sampler!r}")
     made: Sampler = sampler
     return made
@@ -74,7 +74,7 @@ class All:
 
 
 @dataclass(frozen=True)
-class Fixed:
+class FixedViews:
     """The same few views in every step: a batch algorithm on part of the data (the paper's PnP-FISTA(10))."""
 
     views: Sequence[int]
@@ -103,7 +103,7 @@ class Uniform:
 
     def draw(self, step: int, available: Tensor) -> Batch:
         n = _count(available)
-        return Batch(_pick(available, _below(n, _words(self.seed, step, self.batch))))
+        return Batch(_pick(available, _integers_below(n, _words(self.seed, step, self.batch))))
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,7 @@ class Epochs:
 
 
 @dataclass(frozen=True)
-class Shifted:
+class ShiftedViews:
     """B evenly spaced views, all moved on by one in each step: what the paper's authors ran.
 
     Not random: a single step is biased, but over n consecutive steps every view has been used B times. For views
@@ -250,7 +250,7 @@ def _words(seed: int, step: int, count: int) -> NDArray[np.uint64]:
     return np.random.Philox(key=seed, counter=[0, 0, 0, step]).random_raw(count)
 
 
-def _below(n: int, words: NDArray[np.uint64]) -> NDArray[np.int64]:
+def _integers_below(n: int, words: NDArray[np.uint64]) -> NDArray[np.int64]:
     # The top 53 bits as a fraction, times n: the bias is at most n / 2^53.
     return ((words >> np.uint64(11)) * 2.0**-53 * n).astype(np.int64)
 

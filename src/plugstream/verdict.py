@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from plugstream.algorithms.variance import Plain
-from plugstream.sampling import All, Fixed
+from plugstream.sampling import All, FixedViews
 
 __all__ = ["Outcome", "Verdict", "judge", "remedies"]
 
@@ -207,7 +207,7 @@ def remedies(algorithm: Any) -> str:
     sampler = getattr(algorithm, "sampler", All())
     while hasattr(sampler, "sampler"):  # one that only announces what another draws
         sampler = sampler.sampler
-    if isinstance(sampler, Fixed):
+    if isinstance(sampler, FixedViews):
         return "each step takes the same few views and the others pull elsewhere: all views would lower it"
     if isinstance(sampler, All):
         return (

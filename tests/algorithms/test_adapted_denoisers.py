@@ -11,7 +11,7 @@ from plugstream import (
     NLM,
     TNRD,
     TV,
-    Clipped,
+    Clip,
     ConvexRidge,
     FunctionModel,
     InputError,
@@ -67,7 +67,7 @@ def test_any_denoiser_on_any_image(denoiser, kind):
 
 def test_what_was_done_is_said():
     shape, dtype, channels = KINDS["complex volumes of channels"]
-    algorithm = ADMM(masked_identity(shape, dtype, channels), Clipped(BM3D(), None, None), sigma=0.05)
+    algorithm = ADMM(masked_identity(shape, dtype, channels), Clip(BM3D(), None, None), sigma=0.05)
     said = algorithm.denoiser.describe()
     assert "mean of BM3D on the slices along the three axes" in said
     assert "channel by channel" in said

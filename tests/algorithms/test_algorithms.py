@@ -14,10 +14,10 @@ from plugstream import (
     SNR,
     TV,
     All,
-    Clipped,
-    Damped,
+    Clip,
+    Damping,
     Epochs,
-    Fixed,
+    FixedViews,
     Geometric,
     Identity,
     Importance,
@@ -27,7 +27,7 @@ from plugstream import (
     PlugstreamWarning,
     Power,
     ProximalGradient,
-    Shifted,
+    ShiftedViews,
     SmoothFidelity,
     SoftThreshold,
     Uniform,
@@ -133,7 +133,7 @@ def test_proposition_1_with_tv_against_a_general_minimiser(regression):
 def test_proposition_3_ista_and_admm_have_the_same_fixed_points(regression):
     """For a denoiser that is averaged but no prox: a rotation mixed with a shrinkage, Jacobian not symmetric."""
     q, _ = torch.linalg.qr(torch.randn(20, 20, dtype=F64, generator=torch.Generator().manual_seed(2)))
-    turn = Damped(lambda z, s: (z.flatten() @ q).reshape(z.shape), 0.4, nonexpansive=True)
+    turn = Damping(lambda z, s: (z.flatten() @ q).reshape(z.shape), 0.4, nonexpansive=True)
     assert not torch.allclose(q, q.T)
     gamma = 1 / regression.lipschitz_max
     ista = run(ProximalGradient(regression, turn, sigma=1.0, step_size=gamma), 4000).image
@@ -150,20 +150,18 @@ def test_pnp_sgd_reaches_the_batch_solution_where_every_view_agrees():
     model = MatrixModel(list(rng.standard_normal((8, 5, 20))), (4, 5))
     truth = torch.from_numpy(rng.random((4, 5)))
     fidelity = LeastSquares(model, model.forward(truth))
-    for sampler in (Uniform(2), Epochs(2), Shifted(2), Importance(2, fidelity.lipschitz_views)):
-        state = run(
-            ProximalGradient(fidelity, Clipped(Identity()), sigma=0.0, step_size="0.5/L", sampler=sampler), 3500
-        )
+    for sampler in (Uniform(2), Epochs(2), ShiftedViews(2), Importance(2, fidelity.lipschitz_views)):
+        state = run(ProximalGradient(fidelity, Clip(Identity()), sigma=0.0, step_size="0.5/L", sampler=sampler), 3500)
         assert float((state.image - truth).abs().max()) < 1e-6
 
 
 def every_algorithm(fidelity):
     samplers = [
         All(),
-        Fixed([0, 3]),
+        FixedViews([0, 3]),
         Uniform(2, 5),
         Epochs(2, 5),
-        Shifted(2),
+        ShiftedViews(2),
         Importance(2, fidelity.lipschitz_views, 5),
     ]
     for sampler in samplers:
@@ -238,7 +236,7 @@ def test_one_step_is_the_formula(regression):
     q2 = (1 + np.sqrt(1 + 4 * q1**2)) / 2
     s2 = x2 + (q1 - 1) / q2 * (x2 - x1)
     algorithm = ProximalGradient(
-        regression, SoftThreshold(), sigma=sigma, step_size=gamma, sampler=Shifted(2), momentum="nesterov"
+        regression, SoftThreshold(), sigma=sigma, step_size=gamma, sampler=ShiftedViews(2), momentum="nesterov"
     )
     state = run(algorithm, 2, algorithm.init(torch.from_numpy(x0.reshape(4, 5))))
     assert np.allclose(state.image.numpy().ravel(), x2, atol=1e-14)
@@ -307,7 +305,7 @@ class Needs9(Identity):
         (lambda f: ProximalGradient(f, Needs9(), sigma=1).init(), "image is 4 x 5, but the denoiser needs at least 9"),
         (lambda f: ADMM(f, Identity(), sigma=1).init(torch.zeros(3, 3)), "first image has shape"),
         (lambda f: ADMM(f, Identity(), sigma=1).init(torch.full((4, 5), np.nan)), "first image holds NaN"),
-        (lambda f: ProximalGradient(f, Identity(), sigma=1, sampler=Fixed([9])).init(), "view 9 was asked for"),
+        (lambda f: ProximalGradient(f, Identity(), sigma=1, sampler=FixedViews([9])).init(), "view 9 was asked for"),
     ],
 )
 def test_bad_settings_are_refused_before_work_starts(regression, make, message):

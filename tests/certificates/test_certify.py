@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from plugstream import BM3D, NLM, TV, Box, Damped, FromFunction, FromModule, InputError, SoftThreshold
+from plugstream import BM3D, NLM, TV, Box, Damping, FromFunction, FromModule, InputError, SoftThreshold
 from plugstream.certificates import Pair, certify, damping_for
 from plugstream.certificates.pairs import bisect, measure
 from plugstream.certificates.search import Secants, asymmetry, make_adjoint, worst_directions
@@ -124,7 +124,7 @@ def test_minus_identity_is_nonexpansive_and_not_averaged():
     assert found.theta.theta == pytest.approx(1, abs=1e-6)
     assert found.proofs() == []
     assert any("any damping" in line for line in found.refutations())
-    half = certify(Damped(linear(-torch.eye(N, dtype=F64)), 0.5), 0.1, {"noise": image(1)}, steps=0)
+    half = certify(Damping(linear(-torch.eye(N, dtype=F64)), 0.5), 0.1, {"noise": image(1)}, steps=0)
     assert half.averaged_status == "open"
     assert half.theta.theta == pytest.approx(0.5, rel=1e-3)
 
@@ -159,7 +159,7 @@ def test_an_adjoint_that_is_not_of_the_jacobian_is_not_used():
     flat = 0.1 * image(2, (16, 16))  # noise of the size of sigma, so that pixels look alike
     guided = NLM(search=2, patch=1)  # its guide is the image, and detached
     assert make_adjoint(Secants(guided, 0.1, flat, 0.001)) is None
-    fixed = Damped(NLM(image(3, (16, 16)), search=2, patch=1), 0.5)
+    fixed = Damping(NLM(image(3, (16, 16)), search=2, patch=1), 0.5)
     assert make_adjoint(Secants(fixed, 0.1, flat, 0.001)) is not None
     refuses = FromFunction(lambda z: torch.abs(z, out=torch.empty_like(z)))
     assert make_adjoint(Secants(refuses, 0.1, flat, 0.001)) is None

@@ -89,7 +89,7 @@ def test_rows_of_pairs() -> None:
     row = 64 * dy + dx + triton_kernels._MIDDLE.value
     near = row & triton_kernels._FAR.value == 0
     assert np.array_equal(near, (dy >= -8) & (dy < 8) & (dx >= -8) & (dx < 8))
-    table = triton_form._shared("bior15", torch.device("cpu")).numpy().reshape(-1, 64)
+    table = triton_form._correlation_table("bior15", torch.device("cpu")).numpy().reshape(-1, 64)
     got = np.where(near[..., None], table[np.where(near, row, 0)], 0)
     want = correlations("bior15")[np.minimum(np.abs(dy), 8), np.minimum(np.abs(dx), 8)]
     np.testing.assert_allclose(got, want, atol=1e-7)

@@ -17,9 +17,9 @@ from plugstream import (
     TV,
     Box,
     Channels,
-    Clipped,
+    Clip,
     ConvexRidge,
-    Damped,
+    Damping,
     FromFunction,
     FromModule,
     Identity,
@@ -71,13 +71,13 @@ def test_the_mean_is_that_of_three_directions():
 
 MAPS = {
     "slices of a threshold": Slices(SoftThreshold(), 1),
-    "slices of a projection after a threshold": Slices(Clipped(SoftThreshold()), 2),
-    "slices, damped": Damped(Slices(SoftThreshold(), 0), 0.3),
+    "slices of a projection after a threshold": Slices(Clip(SoftThreshold()), 2),
+    "slices, damped": Damping(Slices(SoftThreshold(), 0), 0.3),
     "mean of TV": SliceMean(EXACT),
     "mean of anisotropic TV": SliceMean(TV(isotropic=False, tol=1e-5, max_iterations=100_000)),
     "mean of a guided NLM": SliceMean(NLM(noise(6, 6, 6, seed=5), search=3)),
-    "mean of two thirds": SliceMean(Clipped(SoftThreshold())),
-    "mean of a fifth": SliceMean(Damped(Box(-0.1, 0.3), 0.4)),
+    "mean of two thirds": SliceMean(Clip(SoftThreshold())),
+    "mean of a fifth": SliceMean(Damping(Box(-0.1, 0.3), 0.4)),
     "mean of the identity": SliceMean(Identity()),
     "mean of ridge": SliceMean(ConvexRidge(tol=1e-5, max_iterations=3000)),
 }
@@ -170,7 +170,7 @@ def test_warm_starts_are_handed_on(inner):
         lambda d: Slices(d, 1),
         SliceMean,
         lambda d: Slices(Channels(d), 2),
-        lambda d: Damped(Slices(d), 0.5),
+        lambda d: Damping(Slices(d), 0.5),
     ):
         denoiser = around(inner)
         clean, warm = denoiser.denoise(z, 0.1)
@@ -216,7 +216,7 @@ def test_the_least_size_is_that_of_the_slices():
     assert Slices(BM3D(), 1).min_shape == (8, 1, 8)
     assert SliceMean(BM3D()).min_shape == (8, 8, 8)
     assert Channels(Slices(BM3D(), 0)).min_shape == (1, 8, 8)
-    assert Clipped(Slices(BM3D(), 0)).min_shape == (1, 8, 8)
+    assert Clip(Slices(BM3D(), 0)).min_shape == (1, 8, 8)
 
 
 class Volumes(nn.Module):
@@ -261,9 +261,9 @@ CHOSEN = [
     (Slices(BM3D(), 2), VOLUME, {"volume": "mean"}, ["Slices", "BM3D"]),
     (RealImaginary(BM3D()), VOLUME, {"complex": True}, ["SliceMean", "RealImaginary", "BM3D"]),
     (MagnitudePhase(BM3D()), IMAGE, {"complex": True, "parts": "real-imaginary"}, ["MagnitudePhase", "BM3D"]),
-    (Clipped(BM3D()), VOLUME, {}, ["Clipped", "SliceMean", "BM3D"]),
-    (Damped(BM3D(), 0.5), IMAGE, {"complex": True}, ["Damped", "RealImaginary", "BM3D"]),
-    (Clipped(BM3D()), IMAGE, {"complex": True, "parts": "real-imaginary"}, ["RealImaginary", "Clipped", "BM3D"]),
+    (Clip(BM3D()), VOLUME, {}, ["Clip", "SliceMean", "BM3D"]),
+    (Damping(BM3D(), 0.5), IMAGE, {"complex": True}, ["Damping", "RealImaginary", "BM3D"]),
+    (Clip(BM3D()), IMAGE, {"complex": True, "parts": "real-imaginary"}, ["RealImaginary", "Clip", "BM3D"]),
     (PerImage(BM3D(), torch.ones(2)), VOLUME, {}, ["PerImage", "SliceMean", "BM3D"]),
     (SoftThreshold(), (3, *VOLUME), {"channels": True, "complex": True}, ["SoftThreshold"]),
     (Identity(), VOLUME, {"complex": True}, ["Identity"]),
@@ -286,7 +286,7 @@ def test_adapters_are_chosen_by_themselves_or_as_asked_for(number):
     out, _ = made.denoise(z, torch.tensor([0.1, 0.3]))
     assert out.shape == z.shape
     assert out.dtype == z.dtype
-    alone = made.rewrap(made.denoiser) if isinstance(made, Clipped) else made
+    alone = made.rewrap(made.denoiser) if isinstance(made, Clip) else made
     if not isinstance(made, PerImage):
         torch.testing.assert_close(alone(z[1], 0.3), out[1], atol=1e-4, rtol=0)
     assert adapt(made, shape, **asked) is made or isinstance(denoiser, PerImage)
@@ -296,7 +296,7 @@ def test_what_was_chosen_is_said_in_words():
     assert describe(adapt(BM3D(), VOLUME)) == (
         "the mean of BM3D on the slices along the three axes; not known to be averaged"
     )
-    assert describe(Clipped(Slices(SoftThreshold(), 1))) == (
+    assert describe(Clip(Slices(SoftThreshold(), 1))) == (
         "SoftThreshold on the slices along axis 1 after clipping to [0, inf]; 0.667-averaged"
     )
     assert describe(adapt(ConvexRidge(), (3, *IMAGE), channels=True, complex=True)) == (
@@ -319,7 +319,7 @@ def test_mistakes_are_said_in_one_line():
         (lambda: adapt(BM3D(), IMAGE, phase="no"), "phase must be"),
         (lambda: adapt(FromFunction(lambda z: z, ndim=3), IMAGE), "no adapter"),
         (lambda: adapt(FromFunction(lambda z: z, channels=True), IMAGE), "no adapter"),
-        (lambda: adapt(Clipped(BM3D()), IMAGE, complex=True), r"cannot be kept in \[0, inf\]"),
+        (lambda: adapt(Clip(BM3D()), IMAGE, complex=True), r"cannot be kept in \[0, inf\]"),
         (lambda: adapt(Box(0.0), IMAGE, complex=True), r"cannot be kept in \[0, inf\]"),
         (lambda: Slices(BM3D(), 3), "axis 0, 1 or 2"),
         (lambda: Slices(Slices(BM3D(), 0), 0), "is for volumes"),
@@ -338,8 +338,8 @@ def test_mistakes_are_said_in_one_line():
         (lambda: NLM()(noise(8, 8, dtype=torch.complex64), 0.1), "takes real images"),
         (lambda: ConvexRidge()(noise(8, 8, dtype=torch.complex64), 0.1), "takes real images"),
         (lambda: Box(0.0)(noise(8, 8, dtype=torch.complex64), 0.1), "cannot be kept"),
-        (lambda: Clipped(Identity())(noise(8, 8, dtype=torch.complex64), 0.1), "takes real images"),
-        (lambda: Clipped(Identity()).denoise(noise(8, 8, dtype=torch.complex64), 0.1), "cannot be kept"),
+        (lambda: Clip(Identity())(noise(8, 8, dtype=torch.complex64), 0.1), "takes real images"),
+        (lambda: Clip(Identity()).denoise(noise(8, 8, dtype=torch.complex64), 0.1), "cannot be kept"),
     ]
     for call, words in cases:
         with pytest.raises(InputError, match=words) as told:

@@ -12,8 +12,8 @@ from torch import nn
 from plugstream import (
     TV,
     Box,
-    Clipped,
-    Damped,
+    Clip,
+    Damping,
     FromFunction,
     FromModule,
     Identity,
@@ -30,8 +30,8 @@ NAMED = {
     "nonnegative": NonNegative(),
     "box": Box(-0.3, 0.8),
     "soft": SoftThreshold(),
-    "damped": Damped(SoftThreshold(), 0.4),
-    "clipped": Clipped(SoftThreshold()),
+    "damped": Damping(SoftThreshold(), 0.4),
+    "clipped": Clip(SoftThreshold()),
 }
 
 
@@ -86,7 +86,7 @@ def test_soft_threshold_minimises(z, sigma, weight):
 
 def test_clipping_comes_before():
     seen = []
-    out = Clipped(lambda z: (seen.append(z.clone()), z - 1)[1], 0.0)(torch.tensor([[-2.0, 3.0]]), 1.0)
+    out = Clip(lambda z: (seen.append(z.clone()), z - 1)[1], 0.0)(torch.tensor([[-2.0, 3.0]]), 1.0)
     assert seen[0].tolist() == [[0.0, 3.0]]
     assert out.tolist() == [[-1.0, 2.0]]
 
@@ -94,7 +94,7 @@ def test_clipping_comes_before():
 @given(theta=st.floats(0.01, 0.99))
 def test_damped_is_the_mean_of_both_and_keeps_fixed_points(theta):
     z = torch.randn(3, 3, dtype=F64)
-    damped = Damped(NonNegative(), theta)
+    damped = Damping(NonNegative(), theta)
     assert torch.allclose(damped(z, 1.0), (1 - theta) * z + theta * z.clamp_min(0))
     assert torch.allclose(damped(z.abs(), 1.0), z.abs())
 
@@ -103,7 +103,7 @@ def test_wrappers_hand_the_warm_start_on():
     z = torch.randn(8, 8, dtype=F64)
     tv = TV(tol=1e-6)
     _, dual = tv.denoise(z, 0.5)
-    for wrapper in (Damped(tv, 0.5), Clipped(tv, -10.0)):
+    for wrapper in (Damping(tv, 0.5), Clip(tv, -10.0)):
         _, handed_on = wrapper.denoise(z, 0.5)
         assert torch.equal(handed_on, dual)
 
@@ -112,10 +112,10 @@ def test_averagedness_composes_as_proposition_6_says():
     assert compose_averaged(0.5, 0.5) == pytest.approx(2 / 3)
     assert compose_averaged(0.0, 0.3) == 0.3
     assert compose_averaged(None, 0.5) is None
-    assert Damped(lambda z, s: z, 0.3).averaged is None
-    assert Damped(lambda z, s: z, 0.3, nonexpansive=True).averaged == 0.3
-    assert Damped(SoftThreshold(), 0.3).averaged == pytest.approx(0.15)
-    assert Clipped(SoftThreshold()).averaged == pytest.approx(2 / 3)
+    assert Damping(lambda z, s: z, 0.3).averaged is None
+    assert Damping(lambda z, s: z, 0.3, nonexpansive=True).averaged == 0.3
+    assert Damping(SoftThreshold(), 0.3).averaged == pytest.approx(0.15)
+    assert Clip(SoftThreshold()).averaged == pytest.approx(2 / 3)
 
 
 def test_functions_with_and_without_sigma():
@@ -166,9 +166,9 @@ def test_bad_denoiser_input_is_refused():
     with pytest.raises(InputError, match="sigma has shape"):
         SoftThreshold()(z, torch.ones(3))
     with pytest.raises(InputError, match="theta must lie between 0 and 1"):
-        Damped(Identity(), 1.5)
+        Damping(Identity(), 1.5)
     with pytest.raises(InputError, match="empty"):
-        Clipped(Identity(), 1.0, 0.0)
+        Clip(Identity(), 1.0, 0.0)
     with pytest.raises(InputError, match="condition must be"):
         FromModule(Net(1), condition="film")
     assert float(Box(0, 1).value(torch.full((2, 2), 2.0))) == np.inf

@@ -14,7 +14,7 @@ import torch
 from hypothesis import given, strategies as st
 from PIL import Image
 
-from plugstream import TNRD, Clipped, InputError
+from plugstream import TNRD, Clip, InputError
 from plugstream.denoisers.tnrd import ReactionDiffusion, denoiser as denoiser_module
 from plugstream.denoisers.tnrd.files import load_card, load_models, save_model
 from plugstream.denoisers.tnrd.influence import REACH, influence, polynomials
@@ -494,7 +494,7 @@ def test_wrong_input_is_refused_in_one_line() -> None:
 def test_settings_make_it(tmp_path: Path) -> None:
     TNRD(random_model()).save(tmp_path / "model.safetensors")
     made = build_denoiser(DenoiserSettings.of(name="tnrd", weights=str(tmp_path / "model.safetensors"), white=2.0))
-    assert isinstance(made, Clipped)
+    assert isinstance(made, Clip)
     assert isinstance(made.denoiser, TNRD)
     assert made.denoiser.white == 2
     assert made.min_size == 7

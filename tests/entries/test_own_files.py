@@ -231,7 +231,7 @@ from plugstream import Quantity
 from plugstream.algorithms import Plain, ProximalGradient
 from plugstream.denoisers import SoftThreshold
 from plugstream.losses import Gaussian
-from plugstream.sampling import Shifted
+from plugstream.sampling import ShiftedViews
 
 with Path(__file__).with_name("ran").open("a") as file:
     file.write("once\\n")
@@ -244,7 +244,7 @@ def algorithm(fidelity, denoiser, **parts):
 
 
 def sampler(fidelity):
-    return Shifted(4)
+    return ShiftedViews(4)
 
 
 def momentum():

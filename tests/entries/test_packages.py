@@ -79,9 +79,9 @@ def build_median(options):
 
 @register("sampler", "middle", "the views in the middle")
 def build_middle(options, fidelity):
-    from plugstream.sampling import Fixed
+    from plugstream.sampling import FixedViews
 
-    return Fixed(tuple(range(fidelity.n_views // 4, 3 * fidelity.n_views // 4)))
+    return FixedViews(tuple(range(fidelity.n_views // 4, 3 * fidelity.n_views // 4)))
 """
 
 

@@ -15,7 +15,7 @@ from plugstream import (
     TV,
     Box,
     Distance,
-    Fixed,
+    FixedViews,
     FunctionModel,
     Identity,
     LeastSquares,
@@ -93,7 +93,7 @@ def test_small_batches_hover(problem, momentum, seed):
 def test_advice_depends_on_what_is_done(problem):
     saga = ProximalGradient(problem, TV(tol=1e-2), lam=1.0, sampler=Uniform(2), gradient=SAGA(), step_size="1/3L")
     assert "SAGA" not in outcome(saga, 600).text
-    fixed = outcome(ProximalGradient(problem, TV(), lam=1.0, sampler=Fixed((0, 1))), 1500, every=50)
+    fixed = outcome(ProximalGradient(problem, TV(), lam=1.0, sampler=FixedViews((0, 1))), 1500, every=50)
     assert fixed.outcome is Outcome.HOVERING
     assert "all views" in fixed.text
     assert "noise" not in fixed.text

@@ -33,7 +33,7 @@ from small_run import SMALL, main
 F64 = torch.float64
 
 
-class Counted(FunctionModel):
+class CountingModel(FunctionModel):
     """A function of Fourier filters, (views, N, N), whose L_i are known, and how many views it was asked for."""
 
     def __init__(self, filters: Tensor) -> None:
@@ -70,7 +70,7 @@ def _filters(views: int, n: int, kind: str) -> Tensor:
 def test_the_bound_of_a_function_is_from_above_within_a_fifth_and_cheap(kind: str) -> None:
     filters = _filters(60, 64, kind)
     largest = float(filters.square().max())
-    model = Counted(filters)
+    model = CountingModel(filters)
     fidelity = LeastSquares(model, torch.zeros(60, 64, 64))
     assert largest <= fidelity.lipschitz_max <= 1.2 * largest * (1 + 1e-4)
     bounded = model.asked
@@ -163,7 +163,7 @@ def test_matrices_are_estimated_as_ever() -> None:
     assert exact <= fidelity.lipschitz_max <= 1.011 * exact
     # Whoever wants estimates of a function's views, and their time, says so.
     filters = _filters(4, 16, "dense")
-    asked = LeastSquares(Counted(filters), torch.zeros(4, 16, 16), lipschitz_most=1000)
+    asked = LeastSquares(CountingModel(filters), torch.zeros(4, 16, 16), lipschitz_most=1000)
     assert asked.lipschitz_max == pytest.approx(1.01 * float(filters.square().max()), rel=5e-3)
 
 
@@ -184,7 +184,7 @@ def _refuse(*_: object, **__: object) -> Tensor:
 def test_a_step_that_is_a_number_computes_no_l(
     make: Callable[[LeastSquares], ProximalGradient], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model = Counted(_filters(30, 16, "dense"))
+    model = CountingModel(_filters(30, 16, "dense"))
     for name in ("squared_norms", "squared_norm_bounds"):
         monkeypatch.setattr(ModelBase, name, _refuse)
     fidelity = LeastSquares(model, torch.ones(30, 16, 16))
@@ -199,7 +199,7 @@ def test_a_step_that_is_a_number_computes_no_l(
 
 def test_a_long_step_that_is_a_number_is_warned_of_still() -> None:
     filters = _filters(10, 16, "dense")
-    fidelity = LeastSquares(Counted(filters), torch.ones(10, 16, 16))
+    fidelity = LeastSquares(CountingModel(filters), torch.ones(10, 16, 16))
     with pytest.warns(PlugstreamWarning, match=r"is at least .* / L, beyond 2 / L <= "):
         ProximalGradient(fidelity, Identity(), sigma=0, step_size=3.0, sampler=Uniform(2)).init()
 
@@ -240,7 +240,9 @@ def test_a_run_with_a_number_computes_no_l(
 def test_l_says_how_far_it_is() -> None:
     heard: list[tuple[str, int, int]] = []
     filters = _filters(20, 16, "dense")
-    fidelity = LeastSquares(Counted(filters), torch.zeros(20, 16, 16), progress=lambda *words: heard.append(words))
+    fidelity = LeastSquares(
+        CountingModel(filters), torch.zeros(20, 16, 16), progress=lambda *words: heard.append(words)
+    )
     assert fidelity.lipschitz_max > 0
     assert heard[0] == ("bounding L of every view", 0, 20)
     assert heard[-1] == ("bounding L of every view", 20, 20)

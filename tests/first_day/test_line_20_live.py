@@ -17,7 +17,7 @@ from plugstream.runs.events import Measurement, Views, read_events
 from plugstream.runs.replay import History, replay
 from plugstream.runs.report import _draw_curves
 from plugstream.runs.views import wait_for_batch
-from plugstream.sampling import Epochs, OnceEach, Shifted, Uniform
+from plugstream.sampling import Epochs, OnceEach, ShiftedViews, Uniform
 from plugstream.settings import resolve
 from small_run import main, open_live, with_all_views
 from streaming import ANY, SMALL, TOKEN, acquiring, assert_same, make_scan, receiving
@@ -200,7 +200,7 @@ def grow(source, writer, first, last):
 
 
 def test_fewer_views_than_a_batch_are_each_drawn_once():
-    for sampler in (Uniform(10), Epochs(10), Shifted(10)):
+    for sampler in (Uniform(10), Epochs(10), ShiftedViews(10)):
         capped = OnceEach(sampler, 10)
         for step in range(5):
             assert capped.draw(step, torch.arange(3)).views.tolist() == [0, 1, 2]

@@ -103,7 +103,7 @@ def test_smooth_fidelity_takes_arrays():
 @pytest.mark.parametrize(
     "denoiser",
     [ps.TV(), ps.Box(0, 1), ps.SoftThreshold(), ps.Identity(), ps.NLM(search=2, patch=1), ps.BM3D(),
-     ps.Damped(ps.TV(), 0.5), ps.Clipped(ps.TV()), ps.FromFunction(lambda z, s: z * (1 - s)),
+     ps.Damping(ps.TV(), 0.5), ps.Clip(ps.TV()), ps.FromFunction(lambda z, s: z * (1 - s)),
      ps.FromModule(nn.Conv2d(1, 1, 3, padding=1)), ps.ConvexRidge()],
     ids=lambda d: type(d).__name__,
 )  # fmt: skip
@@ -155,7 +155,7 @@ def test_a_run_takes_arrays_and_gives_tensors():
     for kind in (np.asarray, torch.from_numpy):
         f = fidelity(kind(DATA))
         algorithm = ps.ProximalGradient(
-            f, ps.SoftThreshold(), sigma=np.float64(0.2), sampler=ps.Fixed(np.array([0, 3]))
+            f, ps.SoftThreshold(), sigma=np.float64(0.2), sampler=ps.FixedViews(np.array([0, 3]))
         )
         monitors = [ps.SNR(kind(truth)), ps.PSNR(kind(truth)), ps.Distance()]
         results.append(ps.solve(algorithm, kind(IMAGE), iterations=5, monitors=monitors))
@@ -192,8 +192,8 @@ def test_no_bound_is_none():
     assert ps.TV(low=None, high=None)(z, 0.1).equal(ps.TV()(z, 0.1))
     assert ps.TV(low=None) == ps.TV()
     assert ps.Box(None, None)(z, 0.1).equal(z)
-    assert ps.Clipped(ps.Identity(), None, 0.5)(z, 0.1).equal(z.clamp(max=0.5))
-    for make in (ps.TV, ps.Box, lambda **words: ps.Clipped(ps.TV(), **words)):
+    assert ps.Clip(ps.Identity(), None, 0.5)(z, 0.1).equal(z.clamp(max=0.5))
+    for make in (ps.TV, ps.Box, lambda **words: ps.Clip(ps.TV(), **words)):
         with pytest.raises(ps.InputError, match="low must be a number, or None"):
             make(low="none")
         with pytest.raises(ps.InputError, match="is empty"):

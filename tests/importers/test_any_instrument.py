@@ -59,7 +59,7 @@ def _registered() -> Iterator[None]:
     registry.entries("instrument")
     declare(Spokes)
     yield
-    del registry._registered["instrument"]["test-spokes"]
+    del registry._table["instrument"]["test-spokes"]
 
 
 @pytest.fixture

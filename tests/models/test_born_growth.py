@@ -116,12 +116,12 @@ def test_passes_over_all_views_go_in_blocks(monkeypatch):
     monkeypatch.setattr("plugstream.model_fidelity._BLOCK_BYTES", 3 * 33 * 8)
     sizes = []
 
-    class Counted(MemoryScan):
+    class CountingModel(MemoryScan):
         def read(self, views=None):
             sizes.append(len(views))
             return super().read(views)
 
-    streamed, held = LeastSquares(BornModel(g), Counted(data, g)), LeastSquares(BornModel(g), data)
+    streamed, held = LeastSquares(BornModel(g), CountingModel(data, g)), LeastSquares(BornModel(g), data)
     weights = torch.rand(20)
     for call in (
         lambda f: f.gradient(x),

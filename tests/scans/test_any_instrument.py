@@ -75,7 +75,7 @@ def _registered():
     registry.entries("instrument")
     declare(ToyCounts)
     yield
-    del registry._registered["instrument"]["toy-counts"]
+    del registry._table["instrument"]["toy-counts"]
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import torch
 from plugstream import TV, BornGeometry, BornModel, Grid, LeastSquares, ProximalGradient, Uniform, simulate
 from plugstream.instruments.born import born_geometry
 from plugstream.sampling import Announcer
-from plugstream.scans.prefetch import Prefetched
+from plugstream.scans.prefetch import Prefetcher
 from plugstream.scans.store import StoredScan, open_scan
 from plugstream.scans.writer import save_scan
 
@@ -38,7 +38,7 @@ def stored(tmp_path_factory) -> StoredScan:
 
 def test_batches_are_pinned_and_right(stored):
     whole = stored.read()
-    with Prefetched(stored, threads=2, pin=True) as ahead:
+    with Prefetcher(stored, threads=2, pin=True) as ahead:
         for step in range(20):
             views = [Uniform(10).draw(step + later, torch.arange(500)).views for later in range(3)]
             ahead.expect(views)
@@ -46,7 +46,7 @@ def test_batches_are_pinned_and_right(stored):
             assert got.is_pinned()
             assert torch.equal(got, whole[views[0]])
         assert ahead.read(torch.tensor([3])).is_pinned()  # one that was not expected
-    with Prefetched(stored) as ahead:
+    with Prefetcher(stored) as ahead:
         assert not ahead.read(torch.tensor([3])).is_pinned()
 
 
@@ -54,7 +54,7 @@ def test_a_copy_that_waits_is_not_overwritten(stored):
     """The GPU is busy, so that copies are made long after they were asked for and their batches were let go."""
     whole = stored.read()
     got, want = [], []
-    with Prefetched(stored, threads=2, pin=True) as ahead:
+    with Prefetcher(stored, threads=2, pin=True) as ahead:
         for step in range(60):
             torch.cuda._sleep(20_000_000)  # clock cycles, about ten milliseconds
             views = [Uniform(10, seed=1).draw(step + later, torch.arange(500)).views for later in range(3)]
@@ -69,7 +69,7 @@ def test_a_copy_that_waits_is_not_overwritten(stored):
 def test_a_run_from_the_disk_is_that_from_memory(stored, method):
     model = BornModel(born_geometry(stored), method=method, device="cuda")
     images = []
-    with Prefetched(stored, threads=2, pin=True) as ahead:
+    with Prefetcher(stored, threads=2, pin=True) as ahead:
         for data, sampler in ((stored.read(), Uniform(10)), (ahead, Announcer(Uniform(10), ahead.expect, 2))):
             fidelity = LeastSquares(model, data)
             algorithm = ProximalGradient(fidelity, TV(low=0.0), sigma=0.01, sampler=sampler)

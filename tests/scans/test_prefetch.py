@@ -11,7 +11,7 @@ from hypothesis import given, strategies as st
 
 from plugstream import InputError, Uniform
 from plugstream.sampling import All, Announcer
-from plugstream.scans.prefetch import Prefetched
+from plugstream.scans.prefetch import Prefetcher
 
 
 class Source:
@@ -34,7 +34,7 @@ class Source:
 @given(data=st.data())
 def test_what_is_read_is_what_was_asked_for(data):
     batch = st.lists(st.integers(0, 49), min_size=1, max_size=4)
-    with Prefetched(Source(), threads=2, keep=3) as ahead:
+    with Prefetcher(Source(), threads=2, keep=3) as ahead:
         for _ in range(data.draw(st.integers(1, 15))):
             views = data.draw(batch)
             if data.draw(st.booleans()):
@@ -48,7 +48,7 @@ def test_what_is_read_is_what_was_asked_for(data):
 
 def test_a_sampler_that_announces_is_read_by_other_threads():
     source = Source(pause=0.001)
-    with Prefetched(source, threads=2) as ahead:
+    with Prefetcher(source, threads=2) as ahead:
         sampler = Announcer(Uniform(4, seed=3), ahead.expect, ahead=2)
         for step in range(20):
             views = sampler.draw(step, torch.arange(50)).views
@@ -63,7 +63,7 @@ def test_a_sampler_that_announces_is_read_by_other_threads():
 
 def test_the_next_batches_are_read_before_they_are_asked_for():
     source = Source()
-    with Prefetched(source, threads=2) as ahead:
+    with Prefetcher(source, threads=2) as ahead:
         sampler = Announcer(Uniform(4), ahead.expect, ahead=2)
         ahead.read(sampler.draw(0, torch.arange(50)).views)
         limit = time.monotonic() + 30
@@ -78,10 +78,10 @@ def test_the_next_batches_are_read_before_they_are_asked_for():
 def test_an_error_comes_where_its_batch_is_asked_for():
     source = Source()
     source.bad = {7}
-    with Prefetched(source) as ahead:
+    with Prefetcher(source) as ahead:
         ahead.expect([torch.tensor([7]), torch.tensor([8])])
         assert ahead.read(torch.tensor([8])).tolist() == [8]
         with pytest.raises(InputError, match="damaged"):
             ahead.read(torch.tensor([7]))
     with pytest.raises(InputError, match="at least one thread"):
-        Prefetched(source, threads=0)
+        Prefetcher(source, threads=0)

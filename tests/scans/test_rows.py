@@ -13,7 +13,7 @@ from plugstream.cli import main
 from plugstream.instruments.born import born_geometry
 from plugstream.scans import save_scan, store
 from plugstream.scans.chunks import ChunkReader
-from plugstream.scans.prefetch import Prefetched
+from plugstream.scans.prefetch import Prefetcher
 from plugstream.scans.rows import StoredRows
 
 VIEWS, RECEIVERS, GRID = 40, 9, Grid((12, 10), 0.01)
@@ -62,7 +62,7 @@ def test_gradients_are_those_of_the_scan_in_memory(scans):
     stored = open_scan(path)
     image = torch.rand(12, 10, generator=torch.Generator().manual_seed(1))
     here = LeastSquares(BornModel(born_geometry(whole), method="dense"), whole.data)
-    with Prefetched(stored) as source:
+    with Prefetcher(stored) as source:
         there = LeastSquares(BornModel(born_geometry(stored), method="dense"), source)
         for views in (torch.tensor([3, 17, 3, 39]), torch.arange(VIEWS)):
             assert torch.equal(here.gradient(image, views), there.gradient(image, views))
@@ -80,7 +80,7 @@ def test_what_was_read_ahead_is_not_read_again(scans, monkeypatch):
 
     monkeypatch.setattr(ChunkReader, "read", counted)
     batches = [torch.tensor([n, 3, 20 + n]) for n in range(5)]
-    with Prefetched(stored) as source:
+    with Prefetcher(stored) as source:
         source.expect(batches)
         for views in batches:
             source.read(views)

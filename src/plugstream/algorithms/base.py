@@ -86,7 +86,7 @@ class PlugAndPlay:
     sampler: Sampler | Any = field(default_factory=All)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "denoiser", _adapted(as_denoiser(self.denoiser), self.fidelity))
+        object.__setattr__(self, "denoiser", _adapt_denoiser(as_denoiser(self.denoiser), self.fidelity))
         object.__setattr__(self, "sampler", as_sampler(self.sampler))
         if (self.sigma is None) == (self.lam is None):
             raise InputError("give either sigma, the denoiser's noise level, or lam, the weight of the prior")
@@ -192,7 +192,7 @@ class PlugAndPlay:
             )
 
 
-def _adapted(denoiser: Denoiser, fidelity: Fidelity) -> Denoiser:
+def _adapt_denoiser(denoiser: Denoiser, fidelity: Fidelity) -> Denoiser:
     """The denoiser for the images of this fidelity; itself where it takes them, which is refused if it cannot be had.
 
     Of images with three axes the first is of channels where the fidelity says so, or a denoiser that takes them is

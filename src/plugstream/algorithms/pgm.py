@@ -41,7 +41,7 @@ BOUND = 3.0
 variance of small batches about as much larger, however long it goes on; Nesterov's makes it larger with every step."""
 
 
-def _bounded(k: Any, q: Any) -> Any:
+def _bounded_momentum(k: Any, q: Any) -> Any:
     rising = MOMENTUM["nesterov"](k, q)
     return rising.clamp_max(BOUND) if isinstance(rising, Tensor) else min(rising, BOUND)
 
@@ -50,7 +50,7 @@ MOMENTUM: dict[str, Momentum] = {
     "none": lambda k, q: 1.0 + 0.0 * q,
     "nesterov": lambda k, q: (1 + (1 + 4 * q * q) ** 0.5) / 2,
     "chambolle-dossal": lambda k, q: (k + 2) / 3,  # (k + a - 1) / a with a = 3: the iterates converge too
-    "bounded": _bounded,
+    "bounded": _bounded_momentum,
 }
 
 RESTARTS = ("none", "gradient", "residual")

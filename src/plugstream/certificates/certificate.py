@@ -33,7 +33,7 @@ class PairNumbers:
 def damping_for(theta: float) -> float | None:
     r"""The damping that would have made a denoiser averaged, as far as was seen; None if there is none.
 
-    Damped(D, t) = (1 - t) I + t D has the residual t (I - D), so a pair that asks D for theta asks it for t theta,
+    Damping(D, t) = (1 - t) I + t D has the residual t (I - D), so a pair that asks D for theta asks it for t theta,
     which is below 1 for t < 1 / theta. If theta is infinite, D lengthens something along itself, and any damping does.
 
     Arguments: theta, the largest seen. Returns t with t theta = 0.9 at most, in two digits.

@@ -89,7 +89,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _end_by_exception()
     with steady_streams(), warnings.catch_warnings():
         warnings.simplefilter("always", PlugstreamWarning)
-        warnings.showwarning = _once(_show_warning)
+        warnings.showwarning = _show_once(_show_warning)
         try:
             forget()  # what an earlier call was allowed to run
             if arguments is None:
@@ -128,7 +128,7 @@ def _end_by_exception() -> None:
             signal.signal(number, end)
 
 
-def _once(show: Callable[..., None]) -> Callable[..., None]:
+def _show_once(show: Callable[..., None]) -> Callable[..., None]:
     """Show each warning the first time that it is given."""
     seen: set[str] = set()
 

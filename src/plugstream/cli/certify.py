@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from plugstream.cli.common import say, settings_of
-from plugstream.cli.values import SEEDS, whole
+from plugstream.cli.values import SEEDS, whole_number
 from plugstream.errors import InputError
 from plugstream.text import printable
 
@@ -36,9 +36,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What the command has besides settings."""
     parser.add_argument("--sigma", required=True, help="the noise level to certify it for, such as 15/255 or 0.06")
     parser.add_argument("--images", type=Path, metavar="FOLDER", help=f"pictures ({', '.join(_PICTURES)} if not given)")
-    parser.add_argument("--size", type=whole(4096), default=48, help="pixels a side to which pictures are brought (48)")
-    parser.add_argument("--products", type=whole(10**9), default=36, help="products of the Jacobian in a search (36)")
-    parser.add_argument("--seed", type=whole(SEEDS), default=0, help="of the noise and the directions (0)")
+    parser.add_argument(
+        "--size", type=whole_number(4096), default=48, help="pixels a side to which pictures are brought (48)"
+    )
+    parser.add_argument(
+        "--products", type=whole_number(10**9), default=36, help="products of the Jacobian in a search (36)"
+    )
+    parser.add_argument("--seed", type=whole_number(SEEDS), default=0, help="of the noise and the directions (0)")
     parser.add_argument(
         "--out", type=Path, help="the folder to make for certificate.json, .png, .txt and witnesses.npz"
     )

@@ -39,9 +39,9 @@ def keep_informed(what: str, *, plain: bool = True, since: float | None = None) 
         return
     before = sys.stdout, sys.stderr
     beat = _Heartbeat(stream, live, what, time.monotonic() if since is None else since)
-    sys.stderr = _Noticed(stream, beat)
+    sys.stderr = _WatchedStream(stream, beat)
     if live and sys.stdout.isatty():
-        sys.stdout = _Noticed(sys.stdout, beat)
+        sys.stdout = _WatchedStream(sys.stdout, beat)
     thread = threading.Thread(target=beat.run, name="plugstream-heartbeat", daemon=True)
     thread.start()
     try:
@@ -113,7 +113,7 @@ class _Heartbeat:
             self.stream.flush()
 
 
-class _Noticed:
+class _WatchedStream:
     """A standard stream that tells the heartbeat of what is written to it."""
 
     def __init__(self, stream: Any, beat: _Heartbeat) -> None:

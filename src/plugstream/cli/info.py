@@ -52,10 +52,10 @@ def run(parsed: argparse.Namespace) -> int:
     }
     for column in instrument.columns:
         if column.name in scan.columns:
-            rows[column.name] = _declared(column, scan.columns[column.name].shape[1:])
+            rows[column.name] = _describe_array(column, scan.columns[column.name].shape[1:])
     for array in instrument.arrays:
         if (values := getattr(instrument, array.name)) is not None:
-            rows[array.name] = _declared(array, values.shape)
+            rows[array.name] = _describe_array(array, values.shape)
     for attribute in instrument.attributes:
         value = getattr(instrument, attribute.name)
         if isinstance(value, float | int | str):
@@ -83,7 +83,7 @@ def _plain(text: str, most: int = 300) -> str:
     return shown if len(text) <= most else f"{shown[:most]}..."
 
 
-def _declared(declared: Any, shape: tuple[int, ...]) -> str:
+def _describe_array(declared: Any, shape: tuple[int, ...]) -> str:
     """A column or fixed array in a line: type, shape, unit and meaning."""
     size = " x ".join(map(str, shape)) or "one number"
     unit = f" in {declared.unit}" if declared.unit else ""

@@ -104,7 +104,7 @@ def _markdown(columns: dict[str, Any], found: list[dict[str, Any]]) -> str:
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
-def _here(entry: dict[str, Any]) -> str:
+def _is_here(entry: dict[str, Any]) -> str:
     return "yes" if entry["missing"] is None else "no"
 
 
@@ -151,7 +151,7 @@ _FACTS: dict[str, Any] = {
 }
 _COLUMNS: dict[str, Any] = {
     "name": lambda entry: entry["name"],
-    "here": _here,
+    "here": _is_here,
     "options": _flags,
     "what it is": lambda entry: entry["help"],
 }
@@ -173,7 +173,7 @@ _DENOISER_FACTS: dict[str, Any] = {
 }
 _DENOISER: dict[str, Any] = {
     "name": lambda entry: entry["name"],
-    "here": _here,
+    "here": _is_here,
     "sigma": _sigma,
     "averaged": lambda entry: "not known" if entry["averaged"] is None else f"{entry['averaged']:g}",
     "CPU": lambda entry: entry["forms_here"]["cpu"],

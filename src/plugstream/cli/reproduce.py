@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 from plugstream.cli.common import say
-from plugstream.cli.values import number, whole
+from plugstream.cli.values import number, whole_number
 from plugstream.errors import InputError, StorageError
 
 SECTIONS: tuple[str, ...] = ()
@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--quick", action="store_true", help="two images, fewer iterations, settings as found before")
     parser.add_argument("--device", default="cpu", help="cpu, cuda or cuda:N (cpu)")
     parser.add_argument("--tnrd", type=Path, help="TNRD's weights, such as the authors' TNRD_sigma=5.mat; ours without")
-    parser.add_argument("--size", type=whole(4096), default=256, help="pixels a side; the paper's is 256")
+    parser.add_argument("--size", type=whole_number(4096), default=256, help="pixels a side; the paper's is 256")
     parser.add_argument(
         "--seconds", type=number(1e9), help="begin nothing new after this time; the same command goes on"
     )

@@ -8,7 +8,7 @@ from typing import Any
 
 from plugstream.cli.common import TRUST_HELP, reconstruct_scan, scan_place
 from plugstream.cli.reconstruct import load_small
-from plugstream.cli.values import whole
+from plugstream.cli.values import whole_number
 from plugstream.errors import InputError
 
 SECTIONS: tuple[str, ...] = ()
@@ -18,7 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What the command has besides settings."""
     parser.add_argument("folder", type=Path, help="the folder of a run")
     parser.add_argument(
-        "--iterations", type=whole(10**12), help="steps in all, if there are to be more than were planned"
+        "--iterations", type=whole_number(10**12), help="steps in all, if there are to be more than were planned"
     )
     parser.add_argument("--scan", type=scan_place, help="where the scan lies, if it was moved")
     parser.add_argument("--skip-damaged", action="store_true", help="from now on leave damaged views out")

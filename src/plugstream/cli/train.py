@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from plugstream.cli.common import say
-from plugstream.cli.values import SEEDS, number, whole
+from plugstream.cli.values import SEEDS, number, whole_number
 from plugstream.errors import InputError
 from plugstream.text import printable, shell_join
 
@@ -29,17 +29,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--sigma", type=number(1e4), help="tnrd: the noise it is for, on the scale 0 .. 255")
     parser.add_argument(
         "--steps",
-        type=whole(10**9),
+        type=whole_number(10**9),
         help="steps of Adam, for tnrd those of all stages together (ridge 2000, tnrd 6000)",
     )
-    parser.add_argument("--stage-steps", type=whole(10**9), default=500, help="tnrd: steps of each stage alone (500)")
+    parser.add_argument(
+        "--stage-steps", type=whole_number(10**9), default=500, help="tnrd: steps of each stage alone (500)"
+    )
     parser.add_argument(
         "--start", type=Path, help="tnrd: a model of any noise level to start from, instead of by stages"
     )
-    parser.add_argument("--batch", type=whole(65_536), help="patches a step (ridge 32, tnrd 16)")
-    parser.add_argument("--patch", type=whole(8192), help="pixels a side of a patch (ridge 64, tnrd 96)")
+    parser.add_argument("--batch", type=whole_number(65_536), help="patches a step (ridge 32, tnrd 16)")
+    parser.add_argument("--patch", type=whole_number(8192), help="pixels a side of a patch (ridge 64, tnrd 96)")
     parser.add_argument("--rate", type=number(1e3), help="learning rate at the start (ridge 0.02, tnrd 0.02)")
-    parser.add_argument("--seed", type=whole(SEEDS, 0), default=0, help="of patches and noise (0)")
+    parser.add_argument("--seed", type=whole_number(SEEDS, 0), default=0, help="of patches and noise (0)")
     parser.add_argument("--device", default="cpu", help="cpu, cuda or cuda:N (cpu)")
 
 

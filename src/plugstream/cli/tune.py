@@ -7,7 +7,7 @@ import warnings
 from pathlib import Path
 
 from plugstream.cli.common import ALGORITHM, say, scan_place, settings_of, trust_flag
-from plugstream.cli.values import number, whole
+from plugstream.cli.values import number, whole_number
 from plugstream.errors import InputError, PlugstreamWarning
 from plugstream.text import shell_quote
 
@@ -24,10 +24,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--over", default="sigma", help="what to search, of sigma,step_size,momentum (sigma)")
     parser.add_argument("--sigma-low", type=number(1e100), default=5e-4, help="least sigma (0.0005)")
     parser.add_argument("--sigma-high", type=number(1e100), default=0.1, help="largest sigma (0.1)")
-    parser.add_argument("--evaluations", type=whole(10**6), default=12, help="reconstructions to find sigma with (12)")
+    parser.add_argument(
+        "--evaluations", type=whole_number(10**6), default=12, help="reconstructions to find sigma with (12)"
+    )
     parser.add_argument(
         "--widenings",
-        type=whole(1000),
+        type=whole_number(1000),
         default=4,
         help="how often to go beyond that range where the best is at its end (4)",
     )

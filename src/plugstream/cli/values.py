@@ -6,13 +6,13 @@ import argparse
 import math
 from collections.abc import Callable
 
-__all__ = ["SEEDS", "number", "whole"]
+__all__ = ["SEEDS", "number", "whole_number"]
 
 SEEDS = 2**63 - 1
 """The largest seed."""
 
 
-def whole(high: int, low: int | None = None) -> Callable[[str], int]:
+def whole_number(high: int, low: int | None = None) -> Callable[[str], int]:
     """For argparse: a whole number of at most `high`, and at least `low` where the command does not say so itself."""
 
     def read(text: str) -> int:

@@ -180,14 +180,14 @@ def from_skimage(name: Literal["tv", "nlm", "wavelet", "bilateral"], **options: 
         "tv": lambda z, s: restoration.denoise_tv_chambolle(z, **{"weight": s * s, **options}),
         "nlm": lambda z, s: restoration.denoise_nl_means(z, **{"sigma": s, "h": 0.8 * s, **options}),
         "wavelet": lambda z, s: restoration.denoise_wavelet(z, **{"sigma": s, "rescale_sigma": True, **options}),
-        "bilateral": lambda z, s: _shifted(restoration.denoise_bilateral, z, {"sigma_color": s, **options}),
+        "bilateral": lambda z, s: _shift_to_positive(restoration.denoise_bilateral, z, {"sigma_color": s, **options}),
     }
     if name not in functions:
         raise InputError(f"scikit-image's denoisers here are {', '.join(functions)}, not {name!r}")
     return FromNumpy(functions[name])
 
 
-def _shifted(function: Callable[..., Any], z: Any, options: dict[str, Any]) -> Any:
+def _shift_to_positive(function: Callable[..., Any], z: Any, options: dict[str, Any]) -> Any:
     """The bilateral filter takes no negative values; it commutes with adding a constant."""
     low = float(z.min())
     return function(z - low, **options) + low
@@ -214,7 +214,7 @@ def from_file(
     """
     path, _, name = where.rpartition(":")
     file = Path(path)
-    made = _named(where)
+    made = _load_function(where)
     if isinstance(made, Denoiser):
         if weights is not None:
             raise InputError(f"{name} of {file} is a denoiser already and takes no weights")
@@ -226,7 +226,7 @@ def from_file(
     raise InputError(f"{name} of {file} is {type(made).__name__}, not an nn.Module or a Denoiser")
 
 
-def _named(where: str) -> Any:
+def _load_function(where: str) -> Any:
     found = load_from_file(where)
     if isinstance(found, nn.Module | Denoiser) or not callable(found):
         return found

@@ -36,15 +36,15 @@ class Prior:
 
     def within(self, low: float, high: float, damping: float | None = None) -> Denoiser:
         """The denoiser within these bounds, which one that cannot keep them is given by clipping, damped if asked."""
-        from plugstream.denoisers.wrap import Clipped, Damped
+        from plugstream.denoisers.wrap import Clip, Damping
 
         _check_bounds(low, high)
         if self.bounded and self._last != (low, high):
             self._inner, self._last = self._make(low, high), (low, high)
         denoiser = self._inner
         if not self.bounded and (math.isfinite(low) or math.isfinite(high)):
-            denoiser = Clipped(denoiser, low, high)
-        return denoiser if damping is None else Damped(denoiser, damping)
+            denoiser = Clip(denoiser, low, high)
+        return denoiser if damping is None else Damping(denoiser, damping)
 
     def _make(self, low: float, high: float) -> Denoiser:
         from plugstream.denoisers.wrap import as_denoiser

@@ -165,7 +165,7 @@ def _bound(kernels: Tensor, steepest: Tensor) -> Tensor:
     return torch.einsum("nc,cfg->nfg", steepest, spectra).amax((1, 2)) / between
 
 
-def _mirrored(count: int, by: int, device: torch.device) -> Tensor:
+def _mirror_indices(count: int, by: int, device: torch.device) -> Tensor:
     """Which of `count` pixels stands at each place of a line that continues as its mirror image, `by` at each end."""
     line = torch.arange(count, device=device)
     return torch.cat([line[:by].flip(0), line, line[-by:].flip(0)])
@@ -263,7 +263,7 @@ class RidgePotential:
 
     def _line(self, count: int) -> Tensor:
         if count not in self._lines:
-            self._lines[count] = _mirrored(count, self.kernels.shape[-1] // 2, self.kernels.device)
+            self._lines[count] = _mirror_indices(count, self.kernels.shape[-1] // 2, self.kernels.device)
         return self._lines[count]
 
     def _extend(self, x: Tensor) -> Tensor:

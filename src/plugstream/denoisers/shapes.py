@@ -62,7 +62,7 @@ class Slices(Denoiser):
         stack = self._slices(image)
         _require_warm(warm, image, lead)
         count = stack.shape[lead]
-        level = _spread(sigma, count)
+        level = _repeat_sigma(sigma, count)
         starts = None if warm is None else warm.movedim(self.axis - 3, lead)
         outs, warms = [], []
         for part in self._portions(stack, lead):
@@ -188,7 +188,7 @@ class Channels(Denoiser):
 
     def denoise(self, image: Tensor, sigma: Sigma, warm: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
         require_axes(image, self)
-        return self.denoiser.denoise(image, _spread(sigma, image.shape[-self.axes]), warm)
+        return self.denoiser.denoise(image, _repeat_sigma(sigma, image.shape[-self.axes]), warm)
 
     @accept_arrays
     def _value(self, image: Tensor) -> Tensor:
@@ -211,7 +211,7 @@ def adapt(
 
     A denoiser that has a form of its own for these images (TV, the soft threshold, the identity) is rebuilt for them.
     Any other gets `SliceMean` for volumes (or `Slices` along the short axis where slices along the others would be
-    too small for it), `Channels` for channels and `RealImaginary` for complex images. `Clipped`, `Damped` and the like
+    too small for it), `Channels` for channels and `RealImaginary` for complex images. `Clip`, `Damping` and the like
     stay outermost. What was done is told by `describe`, with what it does to averagedness.
 
     Arguments:
@@ -308,7 +308,7 @@ def _require_warm(warm: Tensor | None, image: Tensor, lead: int) -> None:
         )
 
 
-def _spread(sigma: Sigma, count: int) -> Sigma:
+def _repeat_sigma(sigma: Sigma, count: int) -> Sigma:
     """One sigma for each image as one for each of the `count` parts of each image."""
     return sigma[..., None].expand(*sigma.shape, count) if isinstance(sigma, Tensor) and sigma.ndim else sigma
 

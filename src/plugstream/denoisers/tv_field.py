@@ -21,7 +21,9 @@ def differences(image: Tensor, ndim: int = 2) -> Tensor:
     for number, along in enumerate(out.unbind(-ndim - 1)):
         axis, size = number - ndim, image.shape[number - ndim]
         if size > 1:
-            torch.sub(_until(image, axis, 1, size), _until(image, axis, 0, -1), out=_until(along, axis, 0, -1))
+            torch.sub(
+                _slice_axis(image, axis, 1, size), _slice_axis(image, axis, 0, -1), out=_slice_axis(along, axis, 0, -1)
+            )
     return out
 
 
@@ -31,9 +33,9 @@ def differences_adjoint(field: Tensor, ndim: int = 2) -> Tensor:
     out = torch.zeros_like(parts[0])
     for number, part in enumerate(parts):
         axis = number - ndim
-        inside = _until(part, axis, 0, -1)
-        _until(out, axis, 0, -1).sub_(inside)
-        _until(out, axis, 1, part.shape[axis]).add_(inside)
+        inside = _slice_axis(part, axis, 0, -1)
+        _slice_axis(out, axis, 0, -1).sub_(inside)
+        _slice_axis(out, axis, 1, part.shape[axis]).add_(inside)
     return out
 
 
@@ -97,7 +99,7 @@ def _squares(parts: list[Tensor]) -> Tensor:
     return out
 
 
-def _until(tensor: Tensor, axis: int, first: int, end: int) -> Tensor:
+def _slice_axis(tensor: Tensor, axis: int, first: int, end: int) -> Tensor:
     """tensor[first:end] along an axis; an end below 0 counts from the back."""
     size = tensor.shape[axis]
     end = size + end if end < 0 else end

@@ -49,7 +49,7 @@ def _launch(tv: TV, problem: Problem, active: Tensor) -> Callable[[Tensor, Tenso
 
     z = problem.z
     rate, strength = problem.rate.flatten().contiguous(), problem.strength.flatten().contiguous()
-    low, high = (_each(bound, problem) for bound in (problem.low, problem.high))
+    low, high = (_fill_bound(bound, problem) for bound in (problem.low, problem.high))
     height, width = z.shape[-2:]
     if problem.ndim == 2 and not problem.coupled:
         grid = (-(-height * width // _BLOCK), len(z))
@@ -76,7 +76,7 @@ def _launch(tv: TV, problem: Problem, active: Tensor) -> Callable[[Tensor, Tenso
     return coupled
 
 
-def _each(bound: Tensor | float, problem: Problem) -> Tensor:
+def _fill_bound(bound: Tensor | float, problem: Problem) -> Tensor:
     """A bound as one number for each image and component, filled in on the device."""
     if isinstance(bound, Tensor):
         return bound.flatten().contiguous()

@@ -23,7 +23,7 @@ from plugstream.denoisers.base import (
 )
 from plugstream.errors import InputError
 
-__all__ = ["Clipped", "Damped", "FromFunction", "FromModule", "as_denoiser"]
+__all__ = ["Clip", "Damping", "FromFunction", "FromModule", "as_denoiser"]
 
 
 class FromFunction(Denoiser):
@@ -144,7 +144,7 @@ class FromModule(Denoiser):
         return kept[1]
 
 
-class Clipped(Wrapper):
+class Clip(Wrapper):
     """Project onto [low, high], then denoise: D(clip(z), sigma). Complex values have no order and are refused.
 
     The paper's code clips at zero before BM3D and TNRD, which keeps a non-negative unknown so. If D is a-averaged,
@@ -165,8 +165,8 @@ class Clipped(Wrapper):
             refuse_complex_box(self.low, self.high)
         return super().variant(ndim, channels=channels, complex=complex)
 
-    def rewrap(self, denoiser: Denoiser) -> Clipped:
-        return Clipped(denoiser, self.low, self.high)
+    def rewrap(self, denoiser: Denoiser) -> Clip:
+        return Clip(denoiser, self.low, self.high)
 
     def describe(self) -> str:
         return f"{self.denoiser.describe()} after clipping to [{self.low:g}, {self.high:g}]"
@@ -178,7 +178,7 @@ class Clipped(Wrapper):
         return self.denoiser.denoise(image.clamp(self.low, self.high), sigma, warm)
 
 
-class Damped(Wrapper):
+class Damping(Wrapper):
     """Make a nonexpansive denoiser averaged: (1 - theta) z + theta D(z, sigma), 0 < theta < 1.
 
     It has the same fixed points as D, but not the same fixed points once combined with a gradient step. If D is
@@ -194,8 +194,8 @@ class Damped(Wrapper):
         known = self.denoiser.averaged
         self.averaged = theta * known if known is not None else (theta if nonexpansive else None)
 
-    def rewrap(self, denoiser: Denoiser) -> Damped:
-        return Damped(denoiser, self.theta, nonexpansive=self.nonexpansive)
+    def rewrap(self, denoiser: Denoiser) -> Damping:
+        return Damping(denoiser, self.theta, nonexpansive=self.nonexpansive)
 
     def describe(self) -> str:
         return f"{self.denoiser.describe()}, damped by {self.theta:g}"

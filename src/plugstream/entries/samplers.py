@@ -54,9 +54,9 @@ def build_epochs(options: DrawOptions, fidelity: Fidelity) -> Sampler:
 
 @register("sampler", "shifted", "evenly spaced views, moved on by one a step", options=BatchOptions, grows=True)
 def build_shifted(options: BatchOptions, fidelity: Fidelity) -> Sampler:
-    from plugstream.sampling import Shifted
+    from plugstream.sampling import ShiftedViews
 
-    return Shifted(options.batch)
+    return ShiftedViews(options.batch)
 
 
 @register("sampler", "importance", "views drawn by their Lipschitz constants, weighted to match", options=DrawOptions)
@@ -68,9 +68,9 @@ def build_importance(options: DrawOptions, fidelity: Fidelity) -> Sampler:
 
 @register("sampler", "fixed", "the same evenly spaced views in every step", options=BatchOptions, draws="same")
 def build_fixed(options: BatchOptions, fidelity: Fidelity) -> Sampler:
-    from plugstream.sampling import Fixed, evenly_spaced
+    from plugstream.sampling import FixedViews, evenly_spaced
 
-    return Fixed(tuple(evenly_spaced(options.batch, fidelity.n_views).tolist()))
+    return FixedViews(tuple(evenly_spaced(options.batch, fidelity.n_views).tolist()))
 
 
 @register("sampler", "all", "every view in every step: the batch algorithms", grows=True, draws="all")

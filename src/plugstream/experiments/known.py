@@ -13,12 +13,12 @@ from pathlib import Path
 import numpy as np
 
 from plugstream.experiments.printed import IMAGES
-from plugstream.experiments.runs import Spec, Tuned
+from plugstream.experiments.runs import Spec, TunedSpec
 
 __all__ = ["known_settings"]
 
 
-def known_settings(method: str, names: Sequence[str], iterations: int) -> Tuned:
+def known_settings(method: str, names: Sequence[str], iterations: int) -> TunedSpec:
     """What was found for a method of Table 2 or a line of `beyond`, to be run for so many iterations at most.
 
     A picture that is not the paper's gets the geometric mean of the sigmas of those that are.
@@ -28,4 +28,4 @@ def known_settings(method: str, names: Sequence[str], iterations: int) -> Tuned:
     sigma = dict(zip(IMAGES, content["sigma"], strict=True))
     usual = float(np.exp(np.mean(np.log(content["sigma"]))))
     chosen = [sigma.get(name, usual) for name in names]
-    return Tuned(replace(spec, iterations=min(iterations, spec.iterations)), chosen, [], 0)
+    return TunedSpec(replace(spec, iterations=min(iterations, spec.iterations)), chosen, [], 0)

@@ -118,8 +118,8 @@ def beyond_table(cells: Mapping[str, dict[str, Any]]) -> Table:
         rows.append(
             (
                 name,
-                _at(cell, 10),
-                _at(cell, 25),
+                _snr_after(cell, 10),
+                _snr_after(cell, 25),
                 _average(cell),
                 cell["iterations"],
                 *(calls_to_reach(cell, level) for level in LEVELS),
@@ -164,7 +164,7 @@ def _average(cell: dict[str, Any]) -> float:
     return float(np.mean(cell["snr"]))
 
 
-def _at(cell: dict[str, Any], calls: int) -> float | None:
+def _snr_after(cell: dict[str, Any], calls: int) -> float | None:
     history = cell["history"]["snr"]
     if calls not in history["step"]:
         return None

@@ -30,7 +30,7 @@ from plugstream.tuning import golden_section
 
 __all__ = [
     "Spec",
-    "Tuned",
+    "TunedSpec",
     "as_numpy",
     "falling",
     "make_algorithm",
@@ -69,7 +69,7 @@ class Spec:
 
 
 @dataclass(frozen=True)
-class Tuned:
+class TunedSpec:
     """The sigma that was found for each image, the SNR it gave, and the settings that it is for."""
 
     spec: Spec
@@ -158,14 +158,14 @@ def outcome(problem: Problem, result: Result[Any], **more: Any) -> dict[str, Any
         name: {
             "step": series.step.tolist(),
             "time": np.round(series.time, 5).tolist(),
-            "value": _rounded(series.value),
+            "value": _round_digits(series.value),
         }
         for name, series in result.history.items()
     }
     snr = result.history["snr"].value[-1]
     return {
         "names": list(problem.names),
-        "snr": _rounded(snr),
+        "snr": _round_digits(snr),
         "iterations": int(result.state.k),
         "seconds": round(result.time, 4),
         "passes": round(problem.counted.visits / problem.fidelity.n_views, 2),
@@ -185,7 +185,7 @@ def tune(
     grid: int = 5,
     evaluations: int = 11,
     weights: Path | None = None,
-) -> Tuned:
+) -> TunedSpec:
     """The settings and the sigma of each image that give the best SNR at the end of a run.
 
     Every spec is tried on a grid of sigma; the one with the best average over the images goes on to golden section,
@@ -213,7 +213,7 @@ def tune(
     )
     found = golden_section(objective(best), first, last, grid=grid, evaluations=evaluations)
     total = sum(len(tries) for tries in known.values())
-    return Tuned(best, (found.value / 255).tolist(), found.score.tolist(), total)
+    return TunedSpec(best, (found.value / 255).tolist(), found.score.tolist(), total)
 
 
 def falling(spec: Spec, end: float, steps: int) -> Spec:
@@ -226,7 +226,7 @@ def as_numpy(image: Tensor) -> NDArray[np.float16]:
     return image.detach().cpu().numpy().astype(np.float16)
 
 
-def _rounded(values: NDArray[np.float64]) -> Any:
+def _round_digits(values: NDArray[np.float64]) -> Any:
     """To six digits: what is printed has two, and files should stay small."""
     with np.errstate(divide="ignore", invalid="ignore"):
         digits = 5 - np.floor(np.log10(np.abs(values)))

@@ -20,7 +20,7 @@ from plugstream.models.born import BornModel
 from plugstream.models.born_geometry import BornGeometry
 from plugstream.noise import add_noise
 
-__all__ = ["Counted", "PerImage", "Pictures", "Problem", "load_pictures", "make_problem"]
+__all__ = ["CountingModel", "PerImage", "Pictures", "Problem", "load_pictures", "make_problem"]
 
 # Of scikit-image, and all of the paper's size or larger; they stand in where the paper's images are not at hand.
 _STAND_IN = ("camera", "moon", "coins", "page")
@@ -68,7 +68,7 @@ class Problem:
     pictures: Pictures
     truth: Tensor
     fidelity: LeastSquares
-    counted: Counted
+    counted: CountingModel
     seconds: float
 
     @property
@@ -94,13 +94,13 @@ def make_problem(pictures: Pictures, *, device: torch.device | str = "cpu", meth
     clean = model.forward(truth).cpu()
     seeds = [IMAGES.index(name) if name in IMAGES else i for i, name in enumerate(pictures.names)]
     data = torch.stack([add_noise(one, 40.0, seed=seed) for one, seed in zip(clean, seeds, strict=True)])
-    counted = Counted(model)
+    counted = CountingModel(model)
     fidelity = LeastSquares(cast(Model, counted), data, prox_tol=1e-4, prox_iterations=12)
     assert fidelity.lipschitz_max > 0  # found now, and not within the first run's time
     return Problem(pictures, truth, fidelity, counted, time.perf_counter() - begin)
 
 
-class Counted:
+class CountingModel:
     """A model that counts how many views it is asked for: a gradient, or H^H H, of one view is one visit.
 
     Forward and adjoint alone are half a visit each. Several images that go together count once.

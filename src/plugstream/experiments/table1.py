@@ -31,7 +31,7 @@ def strengths(problem: Problem, denoiser: str, step: float) -> list[float]:
     points. For BM3D their code has sigma proportional to the step; TNRD is one model whatever the step. A picture that
     is not the paper's gets the mean of theirs.
     """
-    chosen = _chosen(problem, denoiser)
+    chosen = _authors_strengths(problem, denoiser)
     if denoiser == "tnrd":
         return [sigma / 255 for sigma in chosen]
     if denoiser == "tv":
@@ -40,7 +40,7 @@ def strengths(problem: Problem, denoiser: str, step: float) -> list[float]:
     return [step * sigma / 255 for sigma in chosen]
 
 
-def _chosen(problem: Problem, denoiser: str) -> list[float]:
+def _authors_strengths(problem: Problem, denoiser: str) -> list[float]:
     """The authors' numbers for each image: lambda of TV, and sigma on the scale 0 .. 255 of the others."""
     if denoiser == "tnrd":
         return [TNRD_SIGMA] * len(problem.names)
@@ -68,7 +68,7 @@ def distance_cell(
     about = {
         "images": list(problem.names),
         "spec": spec.about(),
-        "chosen": _chosen(problem, denoiser),
+        "chosen": _authors_strengths(problem, denoiser),
         "every": scale.distance_every,
     }
 

@@ -7,7 +7,7 @@ from typing import Any
 from plugstream.experiments.cells import Store
 from plugstream.experiments.known import known_settings
 from plugstream.experiments.printed import METHODS
-from plugstream.experiments.runs import Spec, Tuned, as_numpy, outcome, run, tune
+from plugstream.experiments.runs import Spec, TunedSpec, as_numpy, outcome, run, tune
 from plugstream.experiments.scale import Scale
 from plugstream.experiments.setup import Problem
 
@@ -54,10 +54,10 @@ def method_cells(problem: Problem, store: Store, scale: Scale, method: str) -> d
 
     def search() -> tuple[dict[str, Any], dict[str, Any]]:
         if scale.evaluations == 0:
-            return _tuned(known_settings(method, problem.names, specs[0].iterations)), {}
+            return _describe_tuning(known_settings(method, problem.names, specs[0].iterations)), {}
         low, high = _RANGE[specs[0].method]
         found = tune(problem, specs, low, high, grid=scale.grid, evaluations=scale.evaluations)
-        return _tuned(found), {}
+        return _describe_tuning(found), {}
 
     found = store.cell(f"tune-{slug}", about, search)
     spec = Spec(**found["spec"])
@@ -80,7 +80,7 @@ def fig5_cells(problem: Problem, store: Store, scale: Scale) -> dict[str, dict[s
     return {method: method_cells(problem, store, scale, method) for method in ("PnP-SGD(10)", *BATCH)}
 
 
-def _tuned(found: Tuned) -> dict[str, Any]:
+def _describe_tuning(found: TunedSpec) -> dict[str, Any]:
     return {
         "spec": found.spec.about(),
         "sigma": found.sigma,

@@ -33,7 +33,7 @@ def read_by_declaration(source: Source, mapping: Mapping[str, Any], cls: type[In
     for array in cls.arrays:
         if (found := look.array(array.name)) is not None:
             whole = _numeric(path, array.name, found, array.dtype)
-            fixed[array.name] = _scaled(path, array, found)(read_rows(whole, slice(None), array.name, source))
+            fixed[array.name] = _unit_scale(path, array, found)(read_rows(whole, slice(None), array.name, source))
     values = {a.name: value for a in cls.attributes if (value := _attribute(look, a)) is not None}
     try:
         instrument = cls.from_parts(fixed, values)
@@ -43,7 +43,7 @@ def read_by_declaration(source: Source, mapping: Mapping[str, Any], cls: type[In
     if stored is None:
         raise InputError(f"{path} has no data; say where it is with --map data=PATH")
     data = _numeric(path, "data", stored, cls.data.dtypes[0])
-    _scaled(path, cls.data, stored)
+    _unit_scale(path, cls.data, stored)
     if len(data.shape) == 0 or data.shape[0] == 0 or tuple(data.shape[1:]) != instrument.data_shape:
         raise InputError(
             f"data of {path} has shape {tuple(data.shape)}, but {cls.name} has views of {instrument.view_text}: it "
@@ -51,7 +51,7 @@ def read_by_declaration(source: Source, mapping: Mapping[str, Any], cls: type[In
         )
     rows = {column: found for column in cls.columns if (found := look.array(column.name)) is not None}
     columns = {column.name: _numeric(path, column.name, found, column.dtype) for column, found in rows.items()}
-    scales = {column.name: _scaled(path, column, found) for column, found in rows.items()}
+    scales = {column.name: _unit_scale(path, column, found) for column, found in rows.items()}
     for name, array in columns.items():
         if len(array.shape) == 0 or array.shape[0] != data.shape[0]:
             raise InputError(f"{name} of {path} has shape {tuple(array.shape)}, but data has {data.shape[0]} views")
@@ -73,7 +73,7 @@ def _numeric(path: Path, name: str, array: Any, dtype: str) -> Any:
     return array
 
 
-def _scaled(path: Path, declared: Any, array: Any) -> Callable[[Any], Any]:
+def _unit_scale(path: Path, declared: Any, array: Any) -> Callable[[Any], Any]:
     """What turns values in an array's own unit into those of the declared one."""
     own, name = unit_of(array), getattr(declared, "name", "data")
     if own is None or own == declared.unit:

@@ -62,7 +62,7 @@ def choose_band(
         return None if wanted is None else Band(wanted)
     if wanted is None:
         if len(known) > 1:
-            raise InputError(f"{path} has {_named(known)}; choose one with --frequency")
+            raise InputError(f"{path} has {_list_frequencies(known)}; choose one with --frequency")
         return Band(float(known[0]), 0, 1)
     index = int(np.abs(np.log(known / wanted)).argmin())
     if abs(known[index] / wanted - 1) <= _SAME:
@@ -73,10 +73,10 @@ def choose_band(
         return Band(wavelength, 0, 1)
     hint = "; if that is not what they are, give --map frequency_unit=GHz or such" if by_frequency else ""
     asked = f"{frequency:g} GHz" if frequency is not None else f"wavelength of {wanted:g} m"
-    raise InputError(f"{path} has no {asked}; it has {_named(known)}{hint}")
+    raise InputError(f"{path} has no {asked}; it has {_list_frequencies(known)}{hint}")
 
 
-def _named(wavelengths: Any) -> str:
+def _list_frequencies(wavelengths: Any) -> str:
     shown = [f"{LIGHT / value / 1e9:.6g}" for value in wavelengths]
     return ", ".join(shown if len(shown) <= 12 else [*shown[:11], "..", shown[-1]]) + " GHz"
 

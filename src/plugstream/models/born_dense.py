@@ -267,7 +267,7 @@ def _line_sources(
         out[row].real = -0.25 * scale * y0(distance)
         out[row].imag = 0.25 * scale * j0(distance)
 
-    _each(fill, len(sources))
+    _fill_all(fill, len(sources))
     return out
 
 
@@ -280,10 +280,10 @@ def _plane_waves(
     def fill(row: int) -> None:
         out[row] = scale * np.exp(1j * k * (pixels @ directions[row]))
 
-    _each(fill, len(directions))
+    _fill_all(fill, len(directions))
     return out
 
 
-def _each(fill: Any, count: int) -> None:
+def _fill_all(fill: Any, count: int) -> None:
     with ThreadPoolExecutor(max_workers=torch.get_num_threads()) as pool:
         list(pool.map(fill, range(count)))

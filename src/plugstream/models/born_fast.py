@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from plugstream._graphs import Graphed
+from plugstream._graphs import GraphCall
 from plugstream.grid import Points
 from plugstream.linalg import largest_eigenvalue
 from plugstream.models import nufft_triton
@@ -117,12 +117,12 @@ class FastBorn:
         return self._gradient(images, data, index, weights, mask)
 
     @cached_property
-    def _graphed(self) -> Graphed:
-        return Graphed(self._gradient)
+    def _graphed(self) -> GraphCall:
+        return GraphCall(self._gradient)
 
     @cached_property
-    def _graphed_rows(self) -> Graphed:
-        return Graphed(self._gradient_of_rows)
+    def _graphed_rows(self) -> GraphCall:
+        return GraphCall(self._gradient_of_rows)
 
     def _gradient(
         self, images: Tensor, data: Tensor, index: Tensor | None, weights: Tensor | None, mask: Tensor | None

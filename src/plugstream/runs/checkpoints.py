@@ -18,7 +18,7 @@ from plugstream.runs.identity import difference, tools
 from plugstream.solver import Snapshot
 from plugstream.tensors import load_tensors, save_tensors
 
-__all__ = ["Checkpoints", "Saved"]
+__all__ = ["Checkpoints", "SavedState"]
 
 _FORMAT = "plugstream-checkpoint"
 _VERSION = "3"
@@ -26,7 +26,7 @@ _KEPT = 2
 
 
 @dataclass(frozen=True)
-class Saved:
+class SavedState:
     """A checkpoint that was read and belongs to the run: where it is, at which step, and what it holds."""
 
     path: Path
@@ -112,7 +112,7 @@ class Checkpoints:
         found = self.folder.glob("step-*.safetensors")
         return sorted(found, key=lambda path: (len(path.name), path.name), reverse=True)
 
-    def load(self) -> Saved | None:
+    def load(self) -> SavedState | None:
         """The newest checkpoint that is whole, with a note on each newer one; None if the run has not got that far.
 
         One of another scan or other settings is refused, and so is a folder where none is whole.
@@ -142,7 +142,7 @@ class Checkpoints:
             if path not in kept:
                 path.unlink()
 
-    def _read(self, path: Path) -> Saved:
+    def _read(self, path: Path) -> SavedState:
         try:
             header, tensors = load_tensors(path, _FORMAT)
         except InputError as error:
@@ -154,7 +154,7 @@ class Checkpoints:
         content, before, now = json.loads(header["content"]), json.loads(header["tools"]), tools()
         others = [f"{name} {before.get(name)}, now {value}" for name, value in now.items() if before.get(name) != value]
         notes = [f"so far it was computed with {'; '.join(others)}; the last bits may differ for it"] if others else []
-        return Saved(path, content["state"]["k"], content, tensors, notes)
+        return SavedState(path, content["state"]["k"], content, tensors, notes)
 
 
 class _DamagedError(Exception):

@@ -93,7 +93,7 @@ def prepare(settings: Settings, previous: Parts | None = None) -> Parts:
     def build(section: str, *arguments: Any) -> Any:
         if section in ("momentum", "gradient") and section not in uses:
             return None
-        unchanged = previous is not None and _same(previous.settings, settings, section)
+        unchanged = previous is not None and _builds_same(previous.settings, settings, section)
         part = getattr(previous, section) if unchanged else None
         return getattr(settings, section).build(*arguments) if part is None else part
 
@@ -149,7 +149,7 @@ def _bounds(settings: DenoiserSettings) -> tuple[float, float]:
     return -math.inf if low is None else low, math.inf if high is None else high
 
 
-def _same(one: Settings, other: Settings, section: str) -> bool:
+def _builds_same(one: Settings, other: Settings, section: str) -> bool:
     """Whether two settings build the same of this section; a gradient draws by the sampler's seed, too."""
     seeds = section != "gradient" or one.sampler.seed == other.sampler.seed
     return seeds and bool(getattr(one, section) == getattr(other, section))

@@ -74,7 +74,7 @@ def _draw(
         folder / "report.png",
         space=ImageSpace.of(scan),
         formats=settings.run.report_formats,
-        title="\n".join([_title(settings, result, history), *_wrapped(notes)]),
+        title="\n".join([_title(settings, result, history), *_wrap_notes(notes)]),
         result=_single(result.image),
         backprojection=None if backprojection is None else _single(backprojection),
         truth=scan.truth,
@@ -105,7 +105,7 @@ def _percent(part: float) -> str:
     return "all" if part == 1 else f"{min(99.9, 100 * part):.3g} %"
 
 
-def _wrapped(notes: Sequence[str]) -> list[str]:
+def _wrap_notes(notes: Sequence[str]) -> list[str]:
     return [line for text in notes for line in textwrap.wrap(text, _LINE)]
 
 

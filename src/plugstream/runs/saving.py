@@ -10,7 +10,7 @@ from plugstream.algorithms import Algorithm, ProximalGradient, State
 from plugstream.errors import InputError
 from plugstream.quantities import Quantity
 from plugstream.runs.callbacks import Callback, Callbacks
-from plugstream.runs.checkpoints import Checkpoints, Saved
+from plugstream.runs.checkpoints import Checkpoints, SavedState
 from plugstream.runs.events import EventLog
 from plugstream.runs.replay import History
 from plugstream.settings import Settings
@@ -44,7 +44,7 @@ class CheckpointWriter(Callback):
         self.step = progress.state.k
 
 
-def check_history(saved: Saved, past: History, log: str) -> None:
+def check_history(saved: SavedState, past: History, log: str) -> None:
     """Refuse to go on from a checkpoint whose log is not as it was when the checkpoint was written."""
     if not past.views:
         raise InputError(
@@ -58,7 +58,7 @@ def check_history(saved: Saved, past: History, log: str) -> None:
         )
 
 
-def restore_snapshot(saved: Saved, algorithm: Algorithm[Any], like: State, *, changed: bool) -> Snapshot[State]:
+def restore_snapshot(saved: SavedState, algorithm: Algorithm[Any], like: State, *, changed: bool) -> Snapshot[State]:
     """Where to go on from.
 
     Arguments: like, a state of the algorithm; changed, whether views are left out from here on: what SAGA and SVRG

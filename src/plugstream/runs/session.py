@@ -21,7 +21,7 @@ from plugstream.loss_fidelity import DataFidelity
 from plugstream.monitors import quantities_of
 from plugstream.progress import report
 from plugstream.runs.callbacks import Callback, Callbacks, MeasurementLog
-from plugstream.runs.checkpoints import Checkpoints, Saved
+from plugstream.runs.checkpoints import Checkpoints, SavedState
 from plugstream.runs.checks import check_range
 from plugstream.runs.events import EventLog, Note, Quantities, Resume, Start, Stop as StopEvent
 from plugstream.runs.identity import files_read, settings_identity
@@ -64,7 +64,7 @@ class Session:
     checkpoints: Checkpoints
     go_on: bool
     past: History
-    saved: Saved | None
+    saved: SavedState | None
     terminal: Terminal | None
     write: Callable[..., None]
     population: Population | None = None

@@ -27,7 +27,7 @@ from plugstream.runs.replay import History
 from plugstream.runs.steps import goes_by_lipschitz
 from plugstream.sampling import Announcer, OnceEach
 from plugstream.scans.chunks import first_of
-from plugstream.scans.prefetch import Prefetched
+from plugstream.scans.prefetch import Prefetcher
 from plugstream.scans.scan import Scan
 from plugstream.scans.store import StoredScan
 from plugstream.settings import Settings
@@ -78,7 +78,7 @@ class Population(Callback):
         self.model = plan.model(scan.columns, first.views)
         known = self.model.linear and hasattr(self.model, "squared_norm_bounds")
         self.bounded = goes_by_lipschitz(settings) and known
-        self.source = Prefetched(
+        self.source = Prefetcher(
             scan,
             threads=settings.scan.readers,
             keep=settings.scan.ahead + 3,
@@ -90,7 +90,7 @@ class Population(Callback):
             self._use(first)
         else:
             damaged = self._damaged(0)
-            there, least = first.views - len(damaged), _least(settings)
+            there, least = first.views - len(damaged), _first_batch(settings)
             if self.follow and there < least:  # for which it has been waited as long as was asked for
                 first = replace(first, ended=True)
                 log.add(Note(f"there are {there} views, fewer than a batch of {least}: a step uses each of them"))
@@ -241,7 +241,7 @@ def wait_for_views(scan: StoredScan, plan: Plan, say: Callable[[str], None]) -> 
     After the settings' patience without a view it goes on with those that there are.
     """
     seen = scan.n_views > 0
-    _wait_for_count(scan, _least(plan.settings), say, plan.settings.scan.patience)
+    _wait_for_count(scan, _first_batch(plan.settings), say, plan.settings.scan.patience)
     if not seen:
         plan.check_views(scan)
 
@@ -251,7 +251,7 @@ def wait_for_batch(scan: StoredScan, settings: Settings, say: Callable[[str], No
 
     It goes on with fewer where the scan is finished, or gets no view for the settings' patience.
     """
-    least, patience, told = _least(settings), settings.scan.patience, False
+    least, patience, told = _first_batch(settings), settings.scan.patience, False
     while not scan.complete and (patience is None or time.monotonic() - scan.changed <= patience):
         there = scan.n_views - (len(scan.damaged()) if settings.scan.skip_damaged and scan.n_views else 0)
         if there >= least:
@@ -262,7 +262,7 @@ def wait_for_batch(scan: StoredScan, settings: Settings, say: Callable[[str], No
         _wait_for_count(scan, scan.n_views + 1, lambda _: None, patience)
 
 
-def _least(settings: Settings) -> int:
+def _first_batch(settings: Settings) -> int:
     """How many views a run that follows a scan begins with."""
     return settings.sampler.views or 1
 

@@ -212,7 +212,7 @@ class ChunkReader:
             for number in sorted(chunks):
                 rows = chunks[number]
                 offset, size = (0, 0) if places is None else places[number].tolist()
-                if what := wrong or _misplaced(offset, size, layout.chunk_bytes + CRC):
+                if what := wrong or _index_error(offset, size, layout.chunk_bytes + CRC):
                     bad.update(dict.fromkeys(views[rows].tolist(), what))
                 else:
                     # A chunk of one view is read where it is wanted; one of several has a row of its own.
@@ -296,7 +296,7 @@ class ChunkReader:
         return found
 
 
-def _misplaced(offset: int, size: int, expected: int) -> str:
+def _index_error(offset: int, size: int, expected: int) -> str:
     """What is wrong with a chunk's entry in the index of its shard, "" if nothing."""
     if offset == _ABSENT:
         return "it is missing from its shard"

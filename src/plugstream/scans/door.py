@@ -138,11 +138,11 @@ class Door:
                     return int(struct.unpack_from("=Q", told, _RECEIVED)[0])
         return 0
 
-    def _connection(self, handle: int) -> _Borrowed:
-        return _Borrowed(handle, self._port)
+    def _connection(self, handle: int) -> _SocketLoan:
+        return _SocketLoan(handle, self._port)
 
 
-class _Borrowed:
+class _SocketLoan:
     """A descriptor of ZeroMQ's as a socket, for an instant; None if it is no connection of this port any more."""
 
     def __init__(self, handle: int, port: int | None) -> None:

@@ -108,7 +108,7 @@ def describe(instrument: Instrument, provenance: Mapping[str, Any], scan_id: str
             },
         },
         "conventions": dict(instrument.conventions),
-        "provenance": _written(provenance),
+        "provenance": _make_writable(provenance),
     }
     attributes = json.loads(json.dumps(attributes))  # as it will be read: JSON turns a key that is a number into text
     return {**attributes, "crc32c": checksum(attributes)}
@@ -119,12 +119,12 @@ def array_attributes(axes: tuple[Size, ...], unit: str, meaning: str) -> dict[st
     return {"axes": list(axes), "unit": unit, "meaning": meaning}
 
 
-def _written(value: Any) -> Any:
+def _make_writable(value: Any) -> Any:
     """The value with texts that UTF-8 cannot write, as names of files may be, spelt so that it can."""
     if isinstance(value, Mapping):
-        return {_written(key): _written(item) for key, item in value.items()}
+        return {_make_writable(key): _make_writable(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_written(item) for item in value]
+        return [_make_writable(item) for item in value]
     if isinstance(value, str) and any("\ud800" <= c <= "\udfff" for c in value):
         return printable(value)
     return value

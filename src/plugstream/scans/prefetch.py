@@ -12,7 +12,7 @@ from torch import Tensor
 
 from plugstream.errors import InputError
 
-__all__ = ["Prefetched"]
+__all__ = ["Prefetcher"]
 
 
 class Readable(Protocol):
@@ -23,7 +23,7 @@ class Readable(Protocol):
     def read(self, views: Tensor | None = None) -> Tensor: ...
 
 
-class Prefetched:
+class Prefetcher:
     """A scan that is read by a few threads while the last batch is still being worked on.
 
     `expect` says which batches will be asked for, and `read` returns them when they are there; one that was not

@@ -238,7 +238,7 @@ class Message:
             header = load_json(frames[0], most_bytes=_HEADER_BYTES)
         except ValueError as error:
             raise RefusedError("unreadable", f"the header cannot be read: {error}") from None
-        if not isinstance(header, dict) or not _same(header.get("plugstream"), _PROTOCOL):
+        if not isinstance(header, dict) or not _is_exactly(header.get("plugstream"), _PROTOCOL):
             raise RefusedError("mistyped", f"the header is not of this protocol, whose version is {_PROTOCOL}")
         message = cls(header, frames[1:])
         for name, kind in (("type", str), ("scan", str), ("token", str), ("sequence", int)):
@@ -307,7 +307,7 @@ class Message:
         if [name for name in declared if name in columns] != columns:
             raise RefusedError("mistyped", f"a view has some of {', '.join(declared)}, in this order")
         first = Part("data", dtype, instrument.data_shape)
-        if self.header.get("dtype") != first.dtype or not _same(self.header.get("shape"), list(first.shape)):
+        if self.header.get("dtype") != first.dtype or not _is_exactly(self.header.get("shape"), list(first.shape)):
             claim = f"{self.header.get('dtype')} of {self.header.get('shape')}"[:80]
             raise RefusedError("mistyped", f"{self.kind} must carry {first.dtype} of {list(first.shape)}, not {claim}")
         return self._arrays(view_parts(instrument, dtype, columns))
@@ -397,10 +397,10 @@ def _crc32c(parts: Sequence[bytes]) -> int:
     return total
 
 
-def _same(found: Any, wanted: int | list[int]) -> bool:
+def _is_exactly(found: Any, wanted: int | list[int]) -> bool:
     """Whether JSON has these whole numbers: 1.0 and true are equal to 1, and are not it."""
     if isinstance(wanted, list):
-        return type(found) is list and len(found) == len(wanted) and all(map(_same, found, wanted))
+        return type(found) is list and len(found) == len(wanted) and all(map(_is_exactly, found, wanted))
     return type(found) is int and found == wanted
 
 

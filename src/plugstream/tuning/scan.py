@@ -87,7 +87,7 @@ def tune_scan(
     Arguments: settings say everything that is not searched; the sigma they may hold only serves their check.
     """
     level = settings.algorithm.sigma or search.low
-    planned = plan(_with(settings, sigma=level, lam=None), scan)
+    planned = plan(_change_settings(settings, sigma=level, lam=None), scan)
     settings = planned.settings
     if search.by == "snr" and scan.truth is None:
         raise InputError("the scan has no true image to measure the SNR against; use --by held-out or discrepancy")
@@ -102,7 +102,9 @@ def tune_scan(
         "plan": [search.by, list(search.over), search.low, search.high, search.held, search.noise],
         # A score of zero is best here; files of before held its distance from zero.
         **({"scores": "dB above the noise"} if search.by == "discrepancy" else {}),
-        "settings": _with(settings, sigma=1.0).model_dump(mode="json", exclude={"simulate", "monitor", "run", "scan"}),
+        "settings": _change_settings(settings, sigma=1.0).model_dump(
+            mode="json", exclude={"simulate", "monitor", "run", "scan"}
+        ),
     }
     book = Journal(journal, about)
     if len(book):
@@ -125,7 +127,7 @@ def tune_scan(
     if set(search.over) & {"step_size", "momentum"}:
         tried = [
             {**other, "sigma": float(sigma)}
-            for other in _others(settings, search.over)
+            for other in _combinations(settings, search.over)
             for sigma in np.geomspace(search.low, search.high, _SIGMAS + 2)[1:-1]
         ]
 
@@ -142,7 +144,7 @@ def tune_scan(
     if remark:
         book.conclude({**winner, "sigma": sigma, "iterations": steps}, remark)
         warnings.warn(remark, PlugstreamWarning, stacklevel=2)
-    return _with(settings, **winner, sigma=sigma), best_score
+    return _change_settings(settings, **winner, sigma=sigma), best_score
 
 
 def _by_score(
@@ -238,7 +240,7 @@ class _Judge:
         return self.planned.settings
 
     def __call__(self, chosen: dict[str, Any], iterations: int) -> float:
-        planned = self.planned.revise(_with(self.planned.settings, **chosen))
+        planned = self.planned.revise(_change_settings(self.planned.settings, **chosen))
         algorithm = planned.algorithm(self.fidelity, self.sampler)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", PlugstreamWarning)  # a step that is too long shows in the score
@@ -256,7 +258,7 @@ class _Judge:
         return float(residual_excess(self.whole, result.image, self.search.noise))
 
 
-def _others(settings: Settings, over: Sequence[str]) -> list[dict[str, Any]]:
+def _combinations(settings: Settings, over: Sequence[str]) -> list[dict[str, Any]]:
     """The combinations of step and momentum to try, what was asked for first."""
     options: dict[str, list[Any]] = {}
     if "step_size" in over:
@@ -280,7 +282,7 @@ def _times(step: float | str, factor: float) -> float | str:
     return factor * step
 
 
-def _with(settings: Settings, **changes: Any) -> Settings:
+def _change_settings(settings: Settings, **changes: Any) -> Settings:
     """The settings with some of what is searched changed, checked again."""
     values = [(section, key, value) for section, table in settings.model_dump().items() for key, value in table.items()]
     return resolve(None, [*values, *(_setting(key, value) for key, value in changes.items())])

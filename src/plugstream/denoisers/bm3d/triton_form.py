@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from plugstream._graphs import Graphed
+from plugstream._graphs import GraphCall
 from plugstream.denoisers import _triton
 from plugstream.denoisers.bm3d.profile import BLOCK, Profile
 from plugstream.denoisers.bm3d.reference import group_size
@@ -48,7 +48,7 @@ def bm3d(images: Tensor, sigma: Tensor, profile: Profile, *, stages: int = 2, de
         sigma: float32 on the same device, one for each image; never read by the host. 0 returns the image as it is.
         deterministic: add up in a fixed order instead: slower, more memory, the same bits every time.
     """
-    return _graphed(profile, stages, deterministic)(images, sigma)
+    return _graph_call(profile, stages, deterministic)(images, sigma)
 
 
 def _bm3d(images: Tensor, sigma: Tensor, profile: Profile, stages: int, deterministic: bool) -> Tensor:
@@ -57,8 +57,8 @@ def _bm3d(images: Tensor, sigma: Tensor, profile: Profile, stages: int, determin
 
 
 @lru_cache(maxsize=8)
-def _graphed(profile: Profile, stages: int, deterministic: bool) -> Graphed:
-    return Graphed(lambda images, sigma: _bm3d(images, sigma, profile, stages, deterministic))
+def _graph_call(profile: Profile, stages: int, deterministic: bool) -> GraphCall:
+    return GraphCall(lambda images, sigma: _bm3d(images, sigma, profile, stages, deterministic))
 
 
 def match(guide: Tensor, profile: Profile, wanted: int) -> Tensor:
@@ -131,7 +131,7 @@ def _stage(images: Tensor, basic: Tensor | None, sigma: Tensor, profile: Profile
         guide_spectra,
         groups,
         torch.empty_like(groups),
-        _shared(name, device),
+        _correlation_table(name, device),
         sigma,
         blocks,
         shares,
@@ -196,7 +196,7 @@ def _constants(name: str, kaiser: float, device: torch.device) -> tuple[Tensor, 
 
 
 @cache
-def _shared(name: str, device: torch.device) -> Tensor:
+def _correlation_table(name: str, device: torch.device) -> Tensor:
     """`correlations` for distances with a sign, as `filter_groups` reads them: that of (dy, dx) at [8 + dy, 8 + dx]."""
     table = np.zeros((16, 64, 64))
     apart = np.abs(np.arange(-BLOCK, BLOCK))

@@ -116,7 +116,7 @@ def _noise(codes, shared, K: tl.constexpr, LEVELS: tl.constexpr):
     between = ()
     for depth in tl.static_range(LEVELS):
         for m in tl.static_range(1 << depth):
-            between = between + (_between(codes, shared, m * (K >> depth), K >> (depth + 1)),)
+            between = between + (_shared_sum(codes, shared, m * (K >> depth), K >> (depth + 1)),)
     within = ()
     for _ in tl.static_range(K):
         within = within + (tl.zeros([64], tl.float32),)
@@ -133,7 +133,7 @@ def _noise(codes, shared, K: tl.constexpr, LEVELS: tl.constexpr):
 
 
 @triton.jit
-def _between(codes, shared, start: tl.constexpr, half: tl.constexpr):
+def _shared_sum(codes, shared, start: tl.constexpr, half: tl.constexpr):
     """The sum of what each of `half` blocks from `start` on shares with each of the `half` after them."""
     sums = tl.zeros([64], tl.float32)
     for i in range(start, start + half):  # not static: that would take minutes to compile

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-__all__ = ["Matrix", "apply", "form", "nlm", "rates", "reflected", "weights"]
+__all__ = ["Matrix", "apply", "form", "nlm", "rates", "reflect_indices", "weights"]
 
 
 class Matrix(NamedTuple):
@@ -66,7 +66,7 @@ def weights(guide: Tensor, width: float, search: int, patch: int, balance: int) 
     out[search, search] = 1
     rate = float(rates(torch.tensor(width, dtype=torch.float64), patch, guide.dtype))
     # Symmetric continuation by any number of pixels, since patches may be larger than small images are wide.
-    rows, columns = (reflected(size, patch, guide.device) for size in guide.shape)
+    rows, columns = (reflect_indices(size, patch, guide.device) for size in guide.shape)
     padded = guide[rows][:, columns]
     for dy in range(min(search, height - 1) + 1):
         for dx in range(-min(search, across - 1), min(search, across - 1) + 1):
@@ -100,7 +100,7 @@ def rates(width: Tensor, patch: int, dtype: torch.dtype) -> Tensor:
     return torch.where(width > 0, rate, 0.0).to(dtype)
 
 
-def reflected(size: int, margin: int, device: torch.device) -> Tensor:
+def reflect_indices(size: int, margin: int, device: torch.device) -> Tensor:
     """The pixels -margin .. size + margin - 1 of a line continued symmetrically, as often as needed."""
     at = torch.arange(-margin, size + margin, device=device) % (2 * size)
     return torch.where(at < size, at, 2 * size - 1 - at)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from plugstream.denoisers import _triton
-from plugstream.denoisers.nlm.reference import Matrix, rates, reflected
+from plugstream.denoisers.nlm.reference import Matrix, rates, reflect_indices
 
 __all__ = ["apply", "form", "nlm", "serves"]
 
@@ -67,7 +67,7 @@ def _form(
     from plugstream.denoisers.nlm.triton_kernels import affinities
 
     count, height, across = guides.shape
-    rows, columns = (reflected(size, patch, guides.device) for size in (height, across))
+    rows, columns = (reflect_indices(size, patch, guides.device) for size in (height, across))
     padded = guides[:, rows][:, :, columns].contiguous()
     halves = _halves(search)
     affinity = torch.empty((count, halves, height, across), device=guides.device)

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from plugstream._graphs import Graphed
+from plugstream._graphs import GraphCall
 from plugstream.denoisers.base import Denoiser, Sigma, per_image, require_real
 from plugstream.denoisers.tnrd import native, triton_form
 from plugstream.denoisers.tnrd.files import load_models, save_model
@@ -158,7 +158,7 @@ def _kernels(model: ReactionDiffusion, device: torch.device) -> Callable[[Tensor
         arrays = native.prepare(model)
         return lambda images, levels: native.tnrd(images, _gain(model, levels) * model.scale, arrays)
     tables = triton_form.prepare(model, device)
-    return Graphed(lambda images, levels: triton_form.tnrd(images, _gain(model, levels) * model.scale, tables))
+    return GraphCall(lambda images, levels: triton_form.tnrd(images, _gain(model, levels) * model.scale, tables))
 
 
 def _gain(model: ReactionDiffusion, levels: Tensor) -> Tensor:

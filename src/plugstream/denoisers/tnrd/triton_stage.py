@@ -51,7 +51,7 @@ class _Stage(torch.autograd.Function):
         around = (height + 6) * (width + 6)
         shares = torch.empty((count, 49, around), device=u.device)
         ones = torch.ones(count, device=u.device)
-        down, up = _padded(kernels)
+        down, up = _pad_kernels(kernels)
         table = _table(weights, slopes=False)
         drive[_triton.cover(around, _DRIVE["BLOCK"]), count](
             u, ones, down, up, table, shares, height, width,
@@ -77,7 +77,7 @@ class _Stage(torch.autograd.Function):
         responses, given = (torch.empty((filters, images * around), device=device) for _ in range(2))
         parts = _triton.cover(around, _BACK["BLOCK"] * _BACK["LOOPS"])
         of_kernels = torch.empty((images * parts, 64, 64), device=device)
-        down, up = _padded(kernels)
+        down, up = _pad_kernels(kernels)
         drive_gradients[parts, images](
             u, grad, down, up, _table(weights, slopes=True), shares, responses, given, of_kernels,
             height, width, images, CELLS=_CELLS, STEP=_STEP, REACH=REACH, FILTERS=filters,
@@ -107,7 +107,7 @@ class _Stage(torch.autograd.Function):
         )
 
 
-def _padded(kernels: Tensor) -> tuple[Tensor, Tensor]:
+def _pad_kernels(kernels: Tensor) -> tuple[Tensor, Tensor]:
     """(filters, 7, 7) as tap by filter and filter by tap, both 64 x 64 with zeros."""
     up = kernels.new_zeros(64, 64)
     up[: len(kernels), :49] = kernels.flatten(1)
