@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from effort import effort, thorough
 from plugstream import ADMM, Identity, LeastSquares, MatrixModel, ProximalGradient, Uniform, solve
 from plugstream.linalg import conjugate_gradient, inner, largest_eigenvalue, norm, per_image, squared_norm
 from plugstream.monitors import SNR, Distance
@@ -91,8 +92,9 @@ ALGORITHMS = {
 }
 
 
+@thorough
 @pytest.mark.parametrize("name", ALGORITHMS)
-@pytest.mark.parametrize(("shape", "dtype"), SHAPES[1:])
+@pytest.mark.parametrize(("shape", "dtype"), effort(SHAPES[-1:], SHAPES[1:]))
 def test_algorithms_reach_the_least_squares_image(name: str, shape: tuple[int, ...], dtype: torch.dtype) -> None:
     fidelity, matrix, data = _problem(shape, dtype)
     algorithm = ProximalGradient(fidelity, Identity(), sigma=0.0, **ALGORITHMS[name])
