@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import torch
 from torch import Tensor
 
@@ -9,6 +11,8 @@ from plugstream.errors import InputError
 from plugstream.fidelity import LeastSquares
 
 __all__ = ["discrepancy_score", "held_out_score", "residual_excess", "split_views"]
+
+_BLOCK_VIEWS = 64  # whose data is in memory at a time
 
 
 def split_views(views: Tensor, fraction: float = 0.1) -> tuple[Tensor, Tensor]:
@@ -30,8 +34,7 @@ def held_out_score(fidelity: LeastSquares, image: Tensor, views: Tensor) -> Tens
     the image whose predictions are nearest to the noise-free data, so it needs neither a truth nor the noise level.
     """
     wrong = fidelity.value(image, views)
-    energy = fidelity.value(torch.zeros_like(image), views)
-    return -10 * torch.log10(wrong / energy)
+    return -10 * torch.log10(wrong / _data_energy(fidelity, image, views))
 
 
 def residual_excess(fidelity: LeastSquares, image: Tensor, snr: float) -> Tensor:
@@ -44,7 +47,7 @@ def residual_excess(fidelity: LeastSquares, image: Tensor, snr: float) -> Tensor
     little below zero, and zero smooths a little more than is best.
     Reference: Morozov, Soviet Math. Dokl. 7, 1966.
     """
-    ratio = fidelity.value(image) / fidelity.value(torch.zeros_like(image))
+    ratio = fidelity.value(image) / _data_energy(fidelity, image, None)
     return 10 * torch.log10(ratio * (1 + 10 ** (snr / 10)))
 
 
@@ -56,3 +59,16 @@ def discrepancy_score(fidelity: LeastSquares, image: Tensor, snr: float) -> Tens
     sign change of `residual_excess`, with `largest_crossing`, not for the maximum of this.
     """
     return -residual_excess(fidelity, image, snr).abs()
+
+
+def _data_energy(fidelity: LeastSquares, image: Tensor, views: Tensor | None) -> Tensor:
+    """The mean over views of ||y_i||^2 / 2, which the value is to be compared with.
+
+    For a linear model that is the value at zero. Other models may predict something of nothing.
+    """
+    if fidelity.linear:
+        return fidelity.value(torch.zeros_like(image), views)
+    index = fidelity.available if views is None else views
+    axes = tuple(range(-1 - len(fidelity.data_shape), 0))
+    energies = (fidelity.data(block).abs().square().sum(axes) for block in index.split(_BLOCK_VIEWS))
+    return functools.reduce(torch.add, energies) / (2 * len(index))
