@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
+import multiprocessing
 import socket
-import subprocess
-import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -34,18 +33,20 @@ def free_port() -> int:
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
     """What 2 and 4 ranks computed, a folder for each number."""
+    server = multiprocessing.get_context("forkserver")  # which imports torch once for all of them
+    server.set_forkserver_preload(["rank_problems"])
     out, started = {}, []
     for size in SIZES:
         out[size] = tmp_path_factory.mktemp(f"ranks{size}")
         common = {"WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
         for rank in range(size):
-            command = [sys.executable, rank_problems.__file__, str(out[size])]
-            environment = {**os.environ, **common, "RANK": str(rank), "OMP_NUM_THREADS": "1"}
-            started.append(subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True))
+            started.append(server.Process(target=rank_problems.main, args=(out[size], {**common, "RANK": str(rank)})))
+            started[-1].start()
+    deadline = time.monotonic() + LIMIT
     try:
         for process in started:
-            _, said = process.communicate(timeout=LIMIT)
-            assert process.returncode == 0, said
+            process.join(max(0.0, deadline - time.monotonic()))
+        assert [process.exitcode for process in started] == [0] * len(started)
     finally:
         for process in started:
             process.kill()

@@ -102,10 +102,9 @@ class _Ranks(Group):
         import torch.distributed as dist
 
         packed = self._pack(tensor, failure)
-        flat = packed.new_empty(self.size * len(packed))  # gloo takes no other shape
+        rows = packed.new_empty((self.size, len(packed)))
         with self._talk():
-            dist.all_gather_into_tensor(flat, packed, group=self._group)
-        rows = flat.reshape(self.size, -1)
+            dist.all_gather(list(rows), packed, group=self._group)
         self._settle(rows[:, -_FLAGS:].sum(0), failure)
         return torch.stack([_unpack(row, tensor) for row in rows])
 
