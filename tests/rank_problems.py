@@ -26,11 +26,13 @@ from plugstream import (
     Distance,
     Epochs,
     Fixed,
+    FromFunction,
     FunctionModel,
     Grid,
     Group,
     Huber,
     Importance,
+    InputError,
     LeastSquares,
     LossFidelity,
     MatrixModel,
@@ -40,7 +42,9 @@ from plugstream import (
     Sharded,
     Shifted,
     SoftThreshold,
+    Tiled,
     Uniform,
+    adapt,
     process_group,
     solve,
 )
@@ -174,6 +178,19 @@ def images(group: Group, shards: int | None) -> Iterator[tuple[str, Tensor]]:
             solver = ProximalGradient(fidelity, soft, sigma=0.01, sampler=Uniform(3), gradient=gradient)
             start = torch.ones(fidelity.image_shape, dtype=fidelity.dtype)
             yield f"{name} {gradient}", solve(solver, start, iterations=4).image
+    noisy = torch.rand((2, 30, 26), generator=torch.Generator().manual_seed(10))
+    for tile in (9, 40):  # many tiles, and one, which all but rank 0 have no part in
+        tiled = Tiled(TV(tol=1e-2), tile, 4, group=group)
+        clean, warm = tiled.denoise(noisy, 0.3)
+        yield f"tiles of {tile}", clean
+        yield f"warm tiles of {tile}", tiled.denoise(noisy, 0.3, warm)[0]
+    solver = ProximalGradient(problem, Tiled(soft, 5, group=group), sigma=1e-3, sampler=Uniform(3))
+    yield "born on tiles", solve(solver, iterations=3).image
+    volume = torch.rand((7, 6, 5), dtype=torch.complex64, generator=torch.Generator().manual_seed(11))
+    threshold = adapt(soft, (7, 6, 5), complex=True)
+    yield "slabs", Tiled(threshold, 2, group=group)(volume, 0.3)
+    if shards is None:  # which are others for another number of ranks, and so are the bits
+        yield "a slab for each", Tiled(threshold, group=group)(volume, 0.3)
     yield "waves admm", solve(ADMM(share(waves()), soft, sigma=0.01, step_size="5/L"), iterations=3).image
 
 
@@ -229,6 +246,21 @@ def failure(group: Group) -> str:
     return "no error"
 
 
+def failing_tile(group: Group) -> str:
+    """What this rank says of a tile that the last of them cannot denoise."""
+
+    def function(z: Tensor) -> Tensor:
+        if group.rank == group.size - 1:
+            raise InputError("this tile cannot be denoised")
+        return z
+
+    try:
+        Tiled(FromFunction(function), 2, 0, group=group)(torch.zeros(8, 8), 0.1)
+    except InputError as error:
+        return str(error)
+    return "no error"
+
+
 def interrupt(group: Group) -> list[Any]:
     """How a run ends when the last rank is interrupted in its third step: the reason and the steps taken."""
 
@@ -249,7 +281,12 @@ def main(folder: Path, environment: dict[str, str]) -> None:
     with process_group(timeout=60) as group:
         tensors = {f"plain {name}": value for make in (images, numbers) for name, value in make(group, None)}
         tensors |= {f"fixed {name}": value for make in (images, numbers) for name, value in make(group, SHARDS)}
-        said = {"reads": reads(group), "failure": failure(group), "interrupt": interrupt(group)}
+        said = {
+            "reads": reads(group),
+            "failure": failure(group),
+            "tile": failing_tile(group),
+            "interrupt": interrupt(group),
+        }
         said["shared"] = group.share({"rank": group.rank})
     np.savez(folder / f"rank{group.rank}.npz", **{name: value.numpy() for name, value in tensors.items()})
     (folder / f"rank{group.rank}.json").write_text(json.dumps(said))

@@ -108,6 +108,7 @@ def test_what_ranks_say_of_reading_failing_and_interrupts(size: int, folders: di
     assert {one["failure"] for one in said} == {
         "view 6 of the scan cannot be read: its checksum is wrong {6: 'its checksum is wrong'}"
     }
+    assert {one["tile"] for one in said} == {"this tile cannot be denoised"}
     assert {tuple(one["interrupt"]) for one in said} == {("INTERRUPTED", 2)}
     assert all(one["shared"] == {"rank": 0} for one in said)
 

@@ -35,6 +35,7 @@ _HOME = {
         "SliceMean",
         "Slices",
         "SoftThreshold",
+        "Tiled",
         "adapt",
     ],
     "plugstream.errors": ["DamagedError", "InputError", "PlugstreamWarning", "StorageError"],
@@ -101,6 +102,7 @@ if TYPE_CHECKING:  # the same names for type checkers and editors; a test keeps 
         SliceMean as SliceMean,
         Slices as Slices,
         SoftThreshold as SoftThreshold,
+        Tiled as Tiled,
         adapt as adapt,
     )
     from plugstream.errors import (
