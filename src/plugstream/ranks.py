@@ -13,10 +13,10 @@ import signal
 import threading
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from types import FrameType
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -77,14 +77,26 @@ class Group:
         """Rank 0's value, of any kind that can be pickled; that of the others is not looked at."""
         return value
 
+    def decide(self, decision: Callable[[], T]) -> T:
+        """What rank 0 decides, which alone is asked; what it raises all raise."""
+        return decision()
+
+    def remember(self, name: str, text: str) -> None:
+        """Keep a text for processes that torchrun starts in place of these, if one of them dies."""
+        return
+
+    def recall(self, name: str) -> str | None:
+        """What processes before these have kept under this name; None where torchrun has restarted nobody."""
+        return None
+
 
 class _Ranks(Group):
     """The processes that torchrun started."""
 
-    def __init__(self, rank: int, size: int, timeout: float) -> None:
+    def __init__(self, rank: int, size: int, timeout: float, store: Any = None) -> None:
         import torch.distributed as dist
 
-        self.rank, self.size, self.timeout = rank, size, timeout
+        self.rank, self.size, self.timeout, self._store = rank, size, timeout, store
         self.interrupted = False
         # A group of its own, since the time to come together is short and that for a step is not.
         self._group = dist.new_group(timeout=timedelta(seconds=timeout))
@@ -116,6 +128,28 @@ class _Ranks(Group):
             dist.broadcast_object_list(box, src=0, group=self._group, device=torch.device("cpu"))
         shared: T = box[0]
         return shared
+
+    def decide(self, decision: Callable[[], T]) -> T:
+        outcome: tuple[T | None, BaseException | None] = (None, None)
+        own: BaseException | None = None
+        if self.leads:
+            try:
+                outcome = (decision(), None)
+            except Exception as error:
+                own, outcome = error, (None, _portable(error))
+        value, failure = self.share(outcome)
+        if failure is not None:
+            raise failure if own is None else own
+        return cast(T, value)
+
+    def remember(self, name: str, text: str) -> None:
+        if self._store is not None:
+            self._store.set(f"plugstream/memory/{name}", text)
+
+    def recall(self, name: str) -> str | None:
+        key = f"plugstream/memory/{name}"
+        known = self._store is not None and self._store.check([key])
+        return self._store.get(key).decode() if known else None
 
     def gather_objects(self, value: T) -> list[T]:
         """Every process's value, in the order of ranks."""
@@ -207,12 +241,13 @@ def process_group(*, timeout: float | None = None) -> Iterator[Group]:
     backend = "cpu:gloo,cuda:nccl" if cuda else "gloo"
     rank, wait = int(os.environ["RANK"]), timedelta(seconds=JOIN_TIMEOUT)
     try:
+        store = None
         if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
-            store = _fresh_store(rank, size)
-            dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=wait)
+            store, fresh = _fresh_store(rank, size)
+            dist.init_process_group(backend, store=fresh, rank=rank, world_size=size, timeout=wait)
         else:  # this rank 0 has a store of its own, in which nothing can be left
             dist.init_process_group(backend, timeout=wait)
-        group = _Ranks(rank, size, seconds)
+        group = _Ranks(rank, size, seconds, store)
     except RuntimeError as error:  # of which torch's own errors of the network are kinds
         raise StorageError(
             f"rank {rank} did not find the other {size - 1} within {JOIN_TIMEOUT:g} s "
@@ -233,8 +268,8 @@ def _timeout() -> float:
         raise InputError(f"PLUGSTREAM_RANK_TIMEOUT must be a number of seconds, not {text!r}") from None
 
 
-def _fresh_store(rank: int, size: int) -> Any:
-    """A part of torchrun's store that belongs to these processes alone, and not to those that they replace.
+def _fresh_store(rank: int, size: int) -> tuple[Any, Any]:
+    """torchrun's store, which outlasts a restart, and a part of it that is these processes' alone.
 
     torch 2.13 hands restarted processes the store of those before them, with the addresses of the dead in it
     (TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 in torchrun's own environment avoids it, and here it is not needed). Nor can
@@ -264,7 +299,7 @@ def _fresh_store(rank: int, size: int) -> Any:
         if listed:
             store.set(f"plugstream/{listed}/{rank}", "here")
             if store.check([f"plugstream/{listed}/{other}" for other in range(size)]):
-                return dist.PrefixStore(f"plugstream/{listed}", store)  # type: ignore[attr-defined]
+                return store, dist.PrefixStore(f"plugstream/{listed}", store)  # type: ignore[attr-defined]
         if time.monotonic() > deadline:
             raise RuntimeError("they did not come together")
         time.sleep(0.02)
