@@ -14,7 +14,7 @@ from collections.abc import Callable
 import torch
 from skimage import data
 
-from plugstream import BM3D, NLM, TNRD, TV, ConvexRidge, Denoiser, FromModule, PlugstreamWarning, Tiled
+from plugstream import BM3D, NLM, TNRD, TV, ConvexRidge, Denoiser, FromModule, PlugstreamWarning, Tiles
 
 HALOS = (0, 8, 16, 24, 32, 48, 64, 104)
 
@@ -63,7 +63,7 @@ def errors(denoiser: Denoiser, noisy: torch.Tensor, sigma: float, tile: int) -> 
     """The relative error for each halo."""
     whole = denoiser(noisy, sigma)
     change = torch.linalg.vector_norm(whole - noisy)
-    tiled = (Tiled(denoiser, tile, halo)(noisy, sigma) for halo in HALOS)
+    tiled = (Tiles(denoiser, tile, halo)(noisy, sigma) for halo in HALOS)
     return [float(torch.linalg.vector_norm(one - whole) / change) for one in tiled]
 
 

@@ -25,7 +25,7 @@ from plugstream import (
     DamagedError,
     Distance,
     Epochs,
-    Fixed,
+    FixedViews,
     FromFunction,
     FunctionModel,
     Grid,
@@ -40,9 +40,9 @@ from plugstream import (
     Poisson,
     ProximalGradient,
     Sharded,
-    Shifted,
+    ShiftedViews,
     SoftThreshold,
-    Tiled,
+    Tiles,
     Uniform,
     adapt,
     process_group,
@@ -57,8 +57,8 @@ SAMPLERS = {
     "uniform": Uniform(4),
     "one": Uniform(1),  # fewer views than ranks
     "epochs": Epochs(3),
-    "shifted": Shifted(3),
-    "fixed": Fixed([5, 0, 2]),
+    "shifted": ShiftedViews(3),
+    "fixed": FixedViews([5, 0, 2]),
     "importance": Importance(4, [1.0, 2.0, 3.0, 1.0, 2.0, 3.0, 1.0]),
 }
 
@@ -180,17 +180,17 @@ def images(group: Group, shards: int | None) -> Iterator[tuple[str, Tensor]]:
             yield f"{name} {gradient}", solve(solver, start, iterations=4).image
     noisy = torch.rand((2, 30, 26), generator=torch.Generator().manual_seed(10))
     for tile in (9, 40):  # many tiles, and one, which all but rank 0 have no part in
-        tiled = Tiled(TV(tol=1e-2), tile, 4, group=group)
+        tiled = Tiles(TV(tol=1e-2), tile, 4, group=group)
         clean, warm = tiled.denoise(noisy, 0.3)
         yield f"tiles of {tile}", clean
         yield f"warm tiles of {tile}", tiled.denoise(noisy, 0.3, warm)[0]
-    solver = ProximalGradient(problem, Tiled(soft, 5, group=group), sigma=1e-3, sampler=Uniform(3))
+    solver = ProximalGradient(problem, Tiles(soft, 5, group=group), sigma=1e-3, sampler=Uniform(3))
     yield "born on tiles", solve(solver, iterations=3).image
     volume = torch.rand((7, 6, 5), dtype=torch.complex64, generator=torch.Generator().manual_seed(11))
     threshold = adapt(soft, (7, 6, 5), complex=True)
-    yield "slabs", Tiled(threshold, 2, group=group)(volume, 0.3)
+    yield "slabs", Tiles(threshold, 2, group=group)(volume, 0.3)
     if shards is None:  # which are others for another number of ranks, and so are the bits
-        yield "a slab for each", Tiled(threshold, group=group)(volume, 0.3)
+        yield "a slab for each", Tiles(threshold, group=group)(volume, 0.3)
     yield "waves admm", solve(ADMM(share(waves()), soft, sigma=0.01, step_size="5/L"), iterations=3).image
 
 
@@ -255,7 +255,7 @@ def failing_tile(group: Group) -> str:
         return z
 
     try:
-        Tiled(FromFunction(function), 2, 0, group=group)(torch.zeros(8, 8), 0.1)
+        Tiles(FromFunction(function), 2, 0, group=group)(torch.zeros(8, 8), 0.1)
     except InputError as error:
         return str(error)
     return "no error"

@@ -35,7 +35,7 @@ _HOME = {
         "SliceMean",
         "Slices",
         "SoftThreshold",
-        "Tiled",
+        "Tiles",
         "adapt",
     ],
     "plugstream.errors": ["DamagedError", "InputError", "PlugstreamWarning", "StorageError"],
@@ -102,7 +102,7 @@ if TYPE_CHECKING:  # the same names for type checkers and editors; a test keeps 
         SliceMean as SliceMean,
         Slices as Slices,
         SoftThreshold as SoftThreshold,
-        Tiled as Tiled,
+        Tiles as Tiles,
         adapt as adapt,
     )
     from plugstream.errors import (

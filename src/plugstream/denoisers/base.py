@@ -55,7 +55,7 @@ class Denoiser(ABC):
             Complex images are vectors of real and imaginary parts.
         proximal: True where it is the prox of a convex function by construction, so that its Jacobian is symmetric.
         reach: how many pixels away a value still matters, along every spatial axis (of volumes along the first); None
-            where that is not known or has no end. Results do not change if an image is cut beyond it (`Tiled`).
+            where that is not known or has no end. Results do not change if an image is cut beyond it (`Tiles`).
         halo: how many pixels around a tile are enough in practice (docs/scale.md), where that is less than the reach or
             there is none.
         align: the pixels' grid of this step matters, from the image's corner on: tiles begin on it.

@@ -16,7 +16,7 @@ from plugstream.denoisers.wrap import as_denoiser
 from plugstream.errors import InputError
 from plugstream.ranks import Group
 
-__all__ = ["Tiled"]
+__all__ = ["Tiles"]
 
 Slices = tuple[slice, ...]
 
@@ -30,7 +30,7 @@ class _Tile:
     inside: Slices
 
 
-class Tiled(Wrapper):
+class Tiles(Wrapper):
     """A denoiser on tiles with halos, so that it needs the memory of a tile and can be shared among processes.
 
     Images are cut along both axes, volumes into slabs along the first axis. Every tile is denoised with `halo` pixels
@@ -84,9 +84,9 @@ class Tiled(Wrapper):
             if hasattr(inner, "value"):
                 self.value = self._value
 
-    def rewrap(self, denoiser: Denoiser) -> Tiled:
+    def rewrap(self, denoiser: Denoiser) -> Tiles:
         tile, halo, align = self._asked
-        return Tiled(denoiser, tile, halo, align=align, group=self.group)
+        return Tiles(denoiser, tile, halo, align=align, group=self.group)
 
     def describe(self) -> str:
         size = "slabs, one for each process" if self.tile is None else f"tiles of {self.tile}"

@@ -22,7 +22,7 @@ from plugstream.bounds import prefer_bounds
 from plugstream.denoisers import Denoiser
 from plugstream.denoisers.base import Wrapper
 from plugstream.denoisers.shapes import adapt, describe
-from plugstream.denoisers.tiles import Tiled
+from plugstream.denoisers.tiles import Tiles
 from plugstream.errors import InputError
 from plugstream.fidelity import Fidelity
 from plugstream.image_space import ImageSpace
@@ -173,11 +173,11 @@ def _fit(parts: Parts, instrument: Instrument, truth: NDArray[Any] | None) -> Pl
     if tile is None and parts.settings.compute.halo is not None:
         raise InputError("a halo was asked for, but no tiles; add --tile")
     if tile is not None:
-        denoiser = Tiled(denoiser, tile, parts.settings.compute.halo, group=group)
+        denoiser = Tiles(denoiser, tile, parts.settings.compute.halo, group=group)
         notes.append(f"the denoiser works on tiles: {describe(denoiser)}")
     elif group.size > 1 and parts.device.type == "cuda":
         # GPUs may add in any order; the image of one of them is that of all.
-        denoiser = Tiled(denoiser, max(space.spatial), 0, group=group)
+        denoiser = Tiles(denoiser, max(space.spatial), 0, group=group)
     return Plan(parts, instrument, truth, denoiser, tuple(notes))
 
 

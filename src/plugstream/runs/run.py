@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from plugstream.algorithms import State
 from plugstream.errors import InputError, is_refusal
-from plugstream.runs.checkpoints import Checkpoints, Saved
+from plugstream.runs.checkpoints import Checkpoints, SavedState
 from plugstream.runs.checks import check_mask
 from plugstream.runs.events import EventLog, Note, SilentLog
 from plugstream.runs.failures import explain_failure
@@ -116,7 +116,7 @@ def _assist(scan: Scan, plan: Plan, folder: Path, go_on: bool) -> Result[State]:
     """Do the part of a process that neither writes nor decides."""
     if isinstance(scan, StoredScan) and plan.settings.scan.follow and not go_on:
         wait_for_batch(scan, plan.settings, lambda text: None)
-    past, saved = plan.parts.group.share((History(), cast(Saved | None, None)))
+    past, saved = plan.parts.group.share((History(), cast(SavedState | None, None)))
     log, checkpoints = SilentLog(folder / "events.jsonl"), Checkpoints(folder / "checkpoints", {})
     return Session(scan, plan, folder, log, checkpoints, go_on, past, saved, None, _write_nothing).run()
 
