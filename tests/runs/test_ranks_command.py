@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -18,7 +19,8 @@ from plugstream.runs.replay import replay
 from small_run import main
 
 RUN = ["--report-format", "none", "--sigma", "0.02", "--batch", "5", "--threads", "1", "--every", "5"]
-TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run"]
+ALONE = ("--nproc-per-node", "2")
 PLAYER = Path(__file__).parents[1] / "play_scan.py"
 LIMIT = 150.0  # seconds, for anything: a tenth of it on a quiet machine
 
@@ -26,9 +28,11 @@ LIMIT = 150.0  # seconds, for anything: a tenth of it on a quiet machine
 class Launch:
     """A torchrun of two ranks, its output in a file; ended with all of its processes whatever happens."""
 
-    def __init__(self, log: Path, *words: str, restarts: int = 0, **environment: str) -> None:
+    def __init__(
+        self, log: Path, *words: str, restarts: int = 0, torchrun: tuple[str, ...] = ALONE, **environment: str
+    ) -> None:
         self.log, self.begun = log, time.monotonic()
-        command = [*TORCHRUN, "--max-restarts", str(restarts), "-m", "plugstream", *words]
+        command = [*TORCHRUN, *torchrun, "--max-restarts", str(restarts), "-m", "plugstream", *words]
         with log.open("w") as file:
             self.process = subprocess.Popen(
                 command, stdout=file, stderr=file, env={**os.environ, **environment}, start_new_session=True
@@ -101,6 +105,26 @@ def test_a_killed_rank_is_restarted_and_the_result_is_the_same(scan: Path, tmp_p
 
 
 @pytest.mark.slow
+def test_a_rank_of_another_machine_is_restarted_too(scan: Path, tmp_path: Path) -> None:
+    """Two torchruns, as on two machines, of which only one counts a restart."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        place = f"127.0.0.1:{probe.getsockname()[1]}"
+    machine = ("--nnodes", "2", "--nproc-per-node", "1", "--rdzv-backend", "c10d", "--rdzv-endpoint", place)
+    words = ["reconstruct", str(scan), *RUN, "--iterations", "200", "--checkpoint", "0", "--deterministic"]
+    assert main([*words, "--out", str(tmp_path / "one")]) == 0
+    words += ["--out", str(tmp_path / "two")]
+    with (
+        Launch(tmp_path / "log0", *words, restarts=2, torchrun=machine) as first,
+        Launch(tmp_path / "log1", *words, restarts=2, torchrun=machine) as second,
+    ):
+        first.wait_until(lambda: past_step(tmp_path / "two", 20), "a checkpoint")
+        os.kill(second.ranks()[0], signal.SIGKILL)
+        assert (first.end(), second.end()) == (0, 0), first.log.read_text() + second.log.read_text()
+    assert (tmp_path / "two" / "result.npy").read_bytes() == (tmp_path / "one" / "result.npy").read_bytes()
+
+
+@pytest.mark.slow
 def test_a_rank_that_hangs_is_noticed(scan: Path, tmp_path: Path) -> None:
     words = ["reconstruct", str(scan), *RUN, "--iterations", "100000", "--checkpoint", "0"]
     folder = tmp_path / "run"
@@ -161,3 +185,17 @@ def test_tiles_are_settings(scan: Path, tmp_path: Path, capfd: pytest.CaptureFix
     assert np.allclose(*images, atol=1e-6)
     assert main([*words, "--out", str(tmp_path / "wrong"), "--halo", "3"]) == 2
     assert "add --tile" in capfd.readouterr().err
+
+
+def test_ranks_give_the_bits_of_one_process_for_any_instrument(tmp_path: Path) -> None:
+    """One that is not linear, whose image is a complex volume, denoised on slabs that the ranks share."""
+    toy = f"{Path(__file__).parents[1] / 'toy_holograph.py'}:ToyHolograph"
+    scan = tmp_path / "toy.zarr"
+    assert main(["simulate", str(scan), "--instrument", toy]) == 0
+    words = ["reconstruct", str(scan), "--instrument", toy, *RUN, "--iterations", "8", "--denoiser", "tv"]
+    words += ["--tile", "2", "--deterministic", "--gradient", "svrg"]
+    assert main([*words, "--out", str(tmp_path / "one")]) == 0
+    with Launch(tmp_path / "log", *words, "--out", str(tmp_path / "two")) as launch:
+        assert launch.end() == 0, launch.log.read_text()
+    assert np.load(tmp_path / "two" / "result.npy").ndim == 3
+    assert (tmp_path / "two" / "result.npy").read_bytes() == (tmp_path / "one" / "result.npy").read_bytes()

@@ -68,7 +68,11 @@ class Parts:
         return cast(DataFidelity, Sharded(fidelity, self.group, shards=shards))
 
     def share(self, group: Group) -> Parts:
-        """The same for several processes."""
+        """The same for several processes; what they cannot share is refused."""
+        if group.size > 1 and self.device.index is not None:
+            raise InputError(
+                f"{group.size} processes cannot share {self.device}; use --device cuda, of which each has one"
+            )
         if self.settings.compute.deterministic and group.size > _SHARDS:
             raise InputError(
                 f"--deterministic shares a step among {_SHARDS} processes at most, and there are {group.size}; leave "
