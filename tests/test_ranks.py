@@ -212,10 +212,19 @@ def test_what_cannot_be_shared_is_refused(monkeypatch: pytest.MonkeyPatch) -> No
         Sharded(rank_problems.born(), Group(), shards=6)
     with pytest.raises(InputError, match="SmoothFidelity cannot be shared"):
         Sharded(SmoothFidelity([lambda x: x.sum()], (2, 2)), Group())
-    for name, value in {"WORLD_SIZE": "2", "RANK": "0", "PLUGSTREAM_RANK_TIMEOUT": "soon"}.items():
-        monkeypatch.setenv(name, value)
-    with pytest.raises(InputError, match="PLUGSTREAM_RANK_TIMEOUT"), process_group():
-        pass
+    place = {"WORLD_SIZE": "2", "RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
+    for wrong, text in (
+        ({"WORLD_SIZE": "two"}, "WORLD_SIZE of the environment must be a whole number"),
+        ({"RANK": "2"}, "rank 2 of 2"),
+        ({"MASTER_ADDR": ""}, "start it with torchrun"),
+        ({"PLUGSTREAM_RANK_TIMEOUT": "soon"}, "PLUGSTREAM_RANK_TIMEOUT"),
+        ({"PLUGSTREAM_RANK_TIMEOUT": "-1"}, "must be > 0"),
+    ):
+        with monkeypatch.context() as patch:
+            for name, value in {**place, **wrong}.items():
+                patch.setenv(name, value)
+            with pytest.raises(InputError, match=text), process_group():
+                pass
 
 
 def test_tree_sum_adds_neighbours_first() -> None:

@@ -226,10 +226,15 @@ def process_group(*, timeout: float | None = None) -> Iterator[Group]:
     Arguments: timeout, seconds after which a process that the others wait for counts as hung, so that all end
     (and torchrun --max-restarts starts them again); 300 if not given, or what PLUGSTREAM_RANK_TIMEOUT says.
     """
-    size = int(os.environ.get("WORLD_SIZE", "1"))
+    size, rank = _read_number("WORLD_SIZE", 1), _read_number("RANK", 0)
     if size == 1 or "RANK" not in os.environ:
         yield Group()
         return
+    if not 0 <= rank < size or not os.environ.get("MASTER_ADDR") or _read_number("MASTER_PORT", 0) < 1:
+        raise InputError(
+            f"this is to be rank {rank} of {size}, but where they meet (MASTER_ADDR, MASTER_PORT) is not said, or "
+            "there is no such rank; start it with torchrun, or without WORLD_SIZE in the environment"
+        )
     import torch.distributed as dist
 
     seconds = _timeout() if timeout is None else timeout
@@ -239,7 +244,7 @@ def process_group(*, timeout: float | None = None) -> Iterator[Group]:
     if cuda:
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
     backend = "cpu:gloo,cuda:nccl" if cuda else "gloo"
-    rank, wait = int(os.environ["RANK"]), timedelta(seconds=JOIN_TIMEOUT)
+    wait = timedelta(seconds=JOIN_TIMEOUT)
     try:
         store = None
         if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
@@ -258,6 +263,14 @@ def process_group(*, timeout: float | None = None) -> Iterator[Group]:
         _require_alike(group)
         yield group
     dist.destroy_process_group()  # not after an error: whoever waits for this process is not kept waiting
+
+
+def _read_number(name: str, otherwise: int) -> int:
+    """A whole number of the environment."""
+    text = os.environ.get(name, str(otherwise))
+    if not text.isdecimal() or len(text) > 9:
+        raise InputError(f"{name} of the environment must be a whole number, as torchrun sets it, not {text!r}")
+    return int(text)
 
 
 def _timeout() -> float:

@@ -196,7 +196,7 @@ def reconstruct_scan(
 @contextlib.contextmanager
 def join_processes() -> Iterator[Group | None]:
     """The processes that torchrun started along with this one; None where it did not."""
-    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+    if os.environ.get("WORLD_SIZE", "1") == "1":
         yield None
         return
     from plugstream.ranks import process_group
