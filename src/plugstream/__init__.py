@@ -35,6 +35,7 @@ _HOME = {
         "SliceMean",
         "Slices",
         "SoftThreshold",
+        "Tiles",
         "adapt",
     ],
     "plugstream.errors": ["DamagedError", "InputError", "PlugstreamWarning", "StorageError"],
@@ -51,6 +52,7 @@ _HOME = {
     "plugstream.noise": ["add_noise"],
     "plugstream.quality": ["psnr", "ssim"],
     "plugstream.quantities": ["Quantity"],
+    "plugstream.ranks": ["Group", "process_group"],
     "plugstream.runs.images": ["load_picture", "save_image"],
     "plugstream.sampling": ["All", "Epochs", "FixedViews", "Importance", "ShiftedViews", "Uniform"],
     "plugstream.scans": ["MemoryScan", "ScanWriter", "StoredScan", "open_scan", "save_scan"],
@@ -59,6 +61,7 @@ _HOME = {
     "plugstream.scans.receive": ["Receiver"],
     "plugstream.scans.send": ["ScanSender", "send_scan"],
     "plugstream.schedules": ["Geometric", "OverL", "Power"],
+    "plugstream.sharded": ["Sharded"],
     "plugstream.simulation": ["simulate"],
     "plugstream.smooth_fidelity": ["SmoothFidelity"],
     "plugstream.solver": ["Progress", "Result", "Stop", "solve"],
@@ -99,6 +102,7 @@ if TYPE_CHECKING:  # the same names for type checkers and editors; a test keeps 
         SliceMean as SliceMean,
         Slices as Slices,
         SoftThreshold as SoftThreshold,
+        Tiles as Tiles,
         adapt as adapt,
     )
     from plugstream.errors import (
@@ -144,6 +148,7 @@ if TYPE_CHECKING:  # the same names for type checkers and editors; a test keeps 
     from plugstream.noise import add_noise as add_noise
     from plugstream.quality import psnr as psnr, ssim as ssim
     from plugstream.quantities import Quantity as Quantity
+    from plugstream.ranks import Group as Group, process_group as process_group
     from plugstream.runs.images import load_picture as load_picture, save_image as save_image
     from plugstream.sampling import (
         All as All,
@@ -165,6 +170,7 @@ if TYPE_CHECKING:  # the same names for type checkers and editors; a test keeps 
     from plugstream.scans.receive import Receiver as Receiver
     from plugstream.scans.send import ScanSender as ScanSender, send_scan as send_scan
     from plugstream.schedules import Geometric as Geometric, OverL as OverL, Power as Power
+    from plugstream.sharded import Sharded as Sharded
     from plugstream.simulation import simulate as simulate
     from plugstream.smooth_fidelity import SmoothFidelity as SmoothFidelity
     from plugstream.solver import Progress as Progress, Result as Result, Stop as Stop, solve as solve

@@ -119,7 +119,11 @@ class LossFidelity(ModelFidelity):
     @cached_property
     def curvature(self) -> float:
         """The loss's bound for this data, over all views that are available; infinite where it has none."""
-        parts = self._parts(None, None)
+        return self.curvature_of()
+
+    def curvature_of(self, views: Views = None) -> float:
+        """The loss's bound for the data of these views."""
+        parts = self._parts(views, None)
         return max(self.loss.curvature(self.data(some), waves=self._waves) for some, _ in parts)
 
     @property
@@ -154,8 +158,7 @@ class LossFidelity(ModelFidelity):
 
     def bound_lipschitz(self, views: Views = None) -> float:
         """As `LeastSquares.bound_lipschitz`, times the loss's curvature for the data of these views."""
-        bound = max(self.loss.curvature(self.data(some), waves=self._waves) for some, _ in self._parts(views, None))
-        return bound * self._norms.bound_lipschitz(views)
+        return self.curvature_of(views) * self._norms.bound_lipschitz(views)
 
     def _bound(self) -> float:
         if not math.isfinite(self.curvature):

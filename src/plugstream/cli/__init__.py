@@ -12,13 +12,14 @@ A command is a module of this package, imported when it is used, with
 from __future__ import annotations
 
 import argparse
+import contextlib
 import difflib
 import os
 import signal
 import sys
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from importlib import import_module
 from keyword import iskeyword
 from pathlib import Path
@@ -75,6 +76,10 @@ _LISTS = (
     "importers",
 )
 _OWN_OUTPUT = ("acquire", "info", *_LISTS)
+# What several processes can do together, under torchrun.
+_SHARED = ("reconstruct", "resume")
+# The status for a mistake of ours.
+_BUG = 70
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -87,7 +92,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if arguments is None:  # a process of its own, rather than a call
         open_standard_streams()
         _end_by_exception()
-    with steady_streams(), warnings.catch_warnings():
+    told = sys.stderr
+    with steady_streams(), _one_voice(arguments is None), warnings.catch_warnings():
         warnings.simplefilter("always", PlugstreamWarning)
         warnings.showwarning = _show_once(_show_warning)
         try:
@@ -95,6 +101,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if arguments is None:
                 check_room_to_start()
             parsed = _parse(list(sys.argv[1:] if arguments is None else arguments))
+            if arguments is None and _ranks() > 1 and parsed.command not in _SHARED:
+                raise InputError(
+                    f"{parsed.command} is for one process; only {' and '.join(_SHARED)} share their work among several"
+                )
             plain = arguments is None and parsed.command not in _OWN_OUTPUT  # a call may have its output read
             since = _STARTED if arguments is None else None
             with keep_informed(f"{parsed.command}: loading the libraries", plain=plain, since=since):
@@ -108,13 +118,30 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return 0
         except Exception as error:
             text, status = explain(error)
-            print(f"plugstream: {one_line(text)}", file=sys.stderr)
+            print(f"plugstream: {one_line(text)}", file=told if status == _BUG else sys.stderr)
             try:
                 sys.stdout.flush()
             except OSError:
                 give_up(sys.stdout)
         sys.stderr.flush()
         return status
+
+
+def _ranks() -> int:
+    """How many processes torchrun started, 1 where it did not."""
+    words = os.environ.get("WORLD_SIZE", "1")
+    return int(words) if words.isdigit() else 1
+
+
+@contextlib.contextmanager
+def _one_voice(process: bool) -> Iterator[None]:
+    """Of several processes, let rank 0 alone speak: the others say what it says, and hear of its errors, and it of
+    theirs."""
+    if not process or _ranks() == 1 or os.environ.get("RANK", "0") == "0":
+        yield
+        return
+    with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere), contextlib.redirect_stderr(nowhere):
+        yield
 
 
 def _end_by_exception() -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +17,7 @@ from plugstream.text import printable, shell_quote
 if TYPE_CHECKING:
     from plugstream.instruments.base import Experiment, Instrument
     from plugstream.models.base import Model
+    from plugstream.ranks import Group
     from plugstream.runs.plan import Plan
     from plugstream.scans import Scan, StoredScan
     from plugstream.settings import Settings
@@ -24,6 +27,7 @@ __all__ = [
     "RECONSTRUCTION",
     "TRUST_HELP",
     "add_instrument",
+    "join_processes",
     "load_instrument",
     "make_experiment",
     "open_argument",
@@ -187,6 +191,18 @@ def reconstruct_scan(
         say(f"go on with: plugstream resume {shell_quote(folder)}{trust_flag(settings, source)}")
         return 130
     return {Outcome.DIVERGED: 1, Outcome.STUCK: 3}.get(result.verdict.outcome, 0)
+
+
+@contextlib.contextmanager
+def join_processes() -> Iterator[Group | None]:
+    """The processes that torchrun started along with this one; None where it did not."""
+    if os.environ.get("WORLD_SIZE", "1") == "1":
+        yield None
+        return
+    from plugstream.ranks import process_group
+
+    with process_group() as group:
+        yield group
 
 
 def say(text: str) -> None:

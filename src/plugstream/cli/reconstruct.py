@@ -6,11 +6,20 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from plugstream.cli.common import RECONSTRUCTION, reconstruct_scan, say, scan_place, settings_of, trust_flag
+from plugstream.cli.common import (
+    RECONSTRUCTION,
+    join_processes,
+    reconstruct_scan,
+    say,
+    scan_place,
+    settings_of,
+    trust_flag,
+)
 from plugstream.errors import DamagedError, InputError
 from plugstream.text import shell_quote
 
 if TYPE_CHECKING:
+    from plugstream.ranks import Group
     from plugstream.scans import Scan, StoredScan
     from plugstream.settings import Settings
 
@@ -25,6 +34,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(parsed: argparse.Namespace) -> int:
     """Form the image of a scan, a few views at a time."""
+    with join_processes() as group:
+        begun = None if group is None else group.decide(lambda: _begun_before(group))
+        if begun is None:
+            return _run(parsed, group)
+        from plugstream.cli.resume import resume
+
+        # Processes of this run died, and torchrun has started these in their place. The person who typed the command
+        # has agreed to what its settings name.
+        return resume(begun, group=group, trust=True)
+
+
+def _begun_before(group: Group) -> Path | None:
+    """The folder of the run that processes before these have begun, None where there were none."""
+    known = group.recall("run")
+    return Path(known) if known is not None and (Path(known) / "run.json").exists() else None
+
+
+def _run(parsed: argparse.Namespace, group: Group | None) -> int:
     settings = settings_of(parsed)
     from plugstream.runs.folder import free_folder
     from plugstream.runs.identity import absolute
@@ -36,7 +63,7 @@ def run(parsed: argparse.Namespace) -> int:
     if parsed.out is not None and parsed.out.exists():  # before waiting for a scan, too
         raise InputError(f"the output {parsed.out} exists already; choose another with --out, or remove it")
     settings = absolute(settings)
-    parts = prepare(settings)
+    parts = prepare(settings) if group is None else prepare(settings).share(group)
     if settings.scan.follow:
         wait_for_scan(parsed.scan, settings.scan.patience, say)
     stored = open_scan(parsed.scan)
@@ -48,18 +75,25 @@ def run(parsed: argparse.Namespace) -> int:
         wait_for_views(stored, planned, say)
     elif not stored.complete:
         say(f"the scan is still being measured; its first {stored.n_views} views are used, and all with --follow")
-    scan = load_small(stored, settings)
+    scan = load_small(stored, settings, group)
     stem = Path(str(parsed.scan)).resolve().stem
     folder = parsed.out or free_folder(f"{stem}-run")
+    if group is not None:
+        folder = group.share(folder)
+        if group.leads:
+            group.remember("run", str(folder.resolve()))
     where, saved = (shell_quote(path) for path in (parsed.scan, folder / "settings.toml"))
     command = f"plugstream reconstruct {where} --settings {saved}{trust_flag(settings)}"
     return reconstruct_scan(scan, planned, folder, command, parsed.scan)
 
 
-def load_small(stored: StoredScan, settings: Settings) -> Scan:
-    """A small scan in memory, with every chunk checked; others stay where they are."""
+def load_small(stored: StoredScan, settings: Settings, group: Group | None = None) -> Scan:
+    """A small scan in memory, with every chunk checked; others stay where they are.
+
+    Of several processes each reads its own part of every batch.
+    """
     s = settings.scan
-    if s.follow or s.skip_damaged or stored.nbytes > s.in_memory * 1e6:
+    if group is not None or s.follow or s.skip_damaged or stored.nbytes > s.in_memory * 1e6:
         return stored
     try:
         return stored.load()

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from plugstream.cli.common import TRUST_HELP, reconstruct_scan, scan_place
+from plugstream.cli.common import TRUST_HELP, join_processes, reconstruct_scan, scan_place
 from plugstream.cli.reconstruct import load_small
 from plugstream.cli.values import whole_number
 from plugstream.errors import InputError
+
+if TYPE_CHECKING:
+    from plugstream.ranks import Group
 
 SECTIONS: tuple[str, ...] = ()
 
@@ -27,15 +31,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(parsed: argparse.Namespace) -> int:
     """Go on with a run."""
-    from plugstream.consent import check_address
-    from plugstream.runs.identity import absolute
-    from plugstream.runs.plan import plan
     from plugstream.runs.record import open_run
-    from plugstream.scans.store import open_scan
     from plugstream.settings import resolve
 
-    record = open_run(parsed.folder)
-    source = parsed.scan or record.source
+    open_run(parsed.folder)
     changes: list[tuple[str, str, Any]] = []
     if parsed.iterations is not None:
         before = resolve(parsed.folder / "settings.toml", trust=parsed.trust).algorithm
@@ -45,12 +44,40 @@ def run(parsed: argparse.Namespace) -> int:
             changes.append(("algorithm", "sigma_steps", before.iterations))
     if parsed.skip_damaged:
         changes.append(("scan", "skip_damaged", True))
-    settings = resolve(parsed.folder / "settings.toml", changes, trust=parsed.trust)
-    if isinstance(source, str) and parsed.scan is None:
-        check_address(source, parsed.folder / "run.json", trust=parsed.trust)
+    with join_processes() as group:
+        return resume(parsed.folder, changes, moved=parsed.scan, group=group, trust=parsed.trust)
+
+
+def resume(
+    folder: Path,
+    changes: Sequence[tuple[str, str, Any]] = (),
+    *,
+    moved: str | Path | None = None,
+    group: Group | None = None,
+    trust: bool = False,
+) -> int:
+    """Go on with the run in a folder.
+
+    Arguments: changes of its settings; moved, where its scan lies by now; group, the processes that share the work;
+    trust, whether what its files name may be run and fetched.
+    """
+    from plugstream.consent import check_address
+    from plugstream.runs.identity import absolute
+    from plugstream.runs.parts import prepare
+    from plugstream.runs.plan import plan
+    from plugstream.runs.record import open_run
+    from plugstream.scans.store import open_scan
+    from plugstream.settings import resolve
+
+    record = open_run(folder)
+    source = moved or record.source
+    settings = resolve(folder / "settings.toml", changes, trust=trust)
+    if isinstance(source, str) and moved is None:
+        check_address(source, folder / "run.json", trust=trust)
     if isinstance(source, Path) and not source.exists():
         raise InputError(f"there is no scan at {source}; if it was moved, say where it is with --scan")
     stored = open_scan(source)
-    planned = plan(absolute(settings), stored)
-    scan = load_small(stored, settings)
-    return reconstruct_scan(scan, planned, parsed.folder, record.command, source, go_on=True)
+    parts = prepare(absolute(settings))
+    planned = plan(parts if group is None else parts.share(group), stored)
+    scan = load_small(stored, settings, group)
+    return reconstruct_scan(scan, planned, folder, record.command, source, go_on=True)

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         NonNegative as NonNegative,
         SoftThreshold as SoftThreshold,
     )
+    from plugstream.denoisers.tiles import Tiles as Tiles
     from plugstream.denoisers.tnrd import TNRD as TNRD
     from plugstream.denoisers.tv import TV as TV
     from plugstream.denoisers.wrap import (
@@ -59,6 +60,7 @@ _HOME = {
     "SliceMean": "shapes",
     "Slices": "shapes",
     "SoftThreshold": "simple",
+    "Tiles": "tiles",
     "adapt": "shapes",
     "as_denoiser": "wrap",
     "describe": "shapes",

@@ -54,6 +54,11 @@ class Denoiser(ABC):
         averaged: theta, where it is theta-averaged by construction (1/2 for a prox); None where that is not known.
             Complex images are vectors of real and imaginary parts.
         proximal: True where it is the prox of a convex function by construction, so that its Jacobian is symmetric.
+        reach: how many pixels away a value still matters, along every spatial axis (of volumes along the first); None
+            where that is not known or has no end. Results do not change if an image is cut beyond it (`Tiles`).
+        halo: how many pixels around a tile are enough in practice (docs/scale.md), where that is less than the reach or
+            there is none.
+        align: the pixels' grid of this step matters, from the image's corner on: tiles begin on it.
     """
 
     ndim: int = 2
@@ -63,6 +68,9 @@ class Denoiser(ABC):
     stacked: bool = False
     averaged: float | None = None
     proximal: bool = False
+    reach: int | None = None
+    halo: int | None = None
+    align: int = 1
 
     def __init_subclass__(cls, **keywords: Any) -> None:
         super().__init_subclass__(**keywords)
@@ -102,6 +110,10 @@ class Denoiser(ABC):
 
     def orient(self, axis: int) -> Denoiser:
         """The denoiser for slices of a volume along one of its axes: itself, unless it holds a volume of its own."""
+        return self
+
+    def window(self, where: tuple[slice, ...]) -> Denoiser:
+        """The denoiser for a part of an image, given along its spatial axes: itself, unless it holds an image."""
         return self
 
     def describe(self) -> str:
@@ -144,6 +156,7 @@ class Wrapper(Denoiser):
         self.ndim, self.channels, self.min_size = denoiser.ndim, denoiser.channels, denoiser.min_size
         self.takes_complex = denoiser.takes_complex and not self.ordered
         self.stacked = denoiser.stacked
+        self.reach, self.halo, self.align = denoiser.reach, denoiser.halo, denoiser.align
 
     @abstractmethod
     def rewrap(self, denoiser: Denoiser) -> Denoiser:
@@ -155,6 +168,10 @@ class Wrapper(Denoiser):
 
     def orient(self, axis: int) -> Denoiser:
         inner = self.denoiser.orient(axis)
+        return self if inner is self.denoiser else self.rewrap(inner)
+
+    def window(self, where: tuple[slice, ...]) -> Denoiser:
+        inner = self.denoiser.window(where)
         return self if inner is self.denoiser else self.rewrap(inner)
 
     def describe(self) -> str:

@@ -25,6 +25,9 @@ class _Parts(Denoiser):
         self.denoiser = denoiser = as_denoiser(denoiser)
         self.ndim, self.channels, self.min_size = denoiser.ndim, denoiser.channels, denoiser.min_size
         self.stacked = denoiser.stacked
+        # What is taken of the whole image, a mean, has no end; in practice it is that of the denoiser.
+        self.halo = denoiser.reach if denoiser.halo is None else denoiser.halo
+        self.align = denoiser.align
 
     @property
     def min_shape(self) -> tuple[int, ...]:
@@ -64,11 +67,16 @@ class RealImaginary(_Parts):
         self.phase = phase
         if phase == "keep":
             self.averaged, self.proximal = self.denoiser.averaged, self.denoiser.proximal
+            self.reach = self.denoiser.reach
             if hasattr(self.denoiser, "value"):
                 self.value = self._value
 
     def orient(self, axis: int) -> Denoiser:
         inner = self.denoiser.orient(axis)
+        return self if inner is self.denoiser else RealImaginary(inner, phase=self.phase)
+
+    def window(self, where: tuple[slice, ...]) -> Denoiser:
+        inner = self.denoiser.window(where)
         return self if inner is self.denoiser else RealImaginary(inner, phase=self.phase)
 
     def describe(self) -> str:
@@ -126,6 +134,10 @@ class MagnitudePhase(_Parts):
 
     def orient(self, axis: int) -> Denoiser:
         inner = self.denoiser.orient(axis)
+        return self if inner is self.denoiser else MagnitudePhase(inner, phase=self.phase)
+
+    def window(self, where: tuple[slice, ...]) -> Denoiser:
+        inner = self.denoiser.window(where)
         return self if inner is self.denoiser else MagnitudePhase(inner, phase=self.phase)
 
     def describe(self) -> str:

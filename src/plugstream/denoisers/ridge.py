@@ -47,6 +47,7 @@ class ConvexRidge(Denoiser):
 
     averaged = 0.5
     proximal = True
+    halo = 32
 
     def __init__(
         self,

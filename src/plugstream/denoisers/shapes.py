@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
-from typing import Literal
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor
@@ -45,6 +46,10 @@ class Slices(Denoiser):
         self.channels, self.takes_complex, self.stacked = denoiser.channels, denoiser.takes_complex, denoiser.stacked
         self.min_size = denoiser.min_size
         self.averaged, self.proximal = denoiser.averaged, denoiser.proximal
+        if axis == 0:  # a slice knows nothing of those before and behind it
+            self.reach = 0
+        else:
+            self.reach, self.halo, self.align = denoiser.reach, denoiser.halo, denoiser.align
         if hasattr(denoiser, "value"):
             self.value = self._value
 
@@ -53,6 +58,14 @@ class Slices(Denoiser):
         least = list(self.denoiser.min_shape)
         least.insert(self.axis, 1)
         return tuple(least)
+
+    def window(self, where: tuple[slice, ...]) -> Denoiser:
+        inner = self.denoiser.window((where[self.axis], *where[: self.axis], *where[self.axis + 1 :]))
+        if inner is self.denoiser:
+            return self
+        other = copy.copy(self)  # the denoiser is oriented already
+        other.denoiser = inner
+        return other
 
     def describe(self) -> str:
         return f"{self.denoiser.describe()} on the slices along axis {self.axis}"
@@ -127,6 +140,7 @@ class SliceMean(Denoiser):
         self.channels, self.takes_complex, self.stacked = denoiser.channels, denoiser.takes_complex, denoiser.stacked
         self.min_size = denoiser.min_size
         self.averaged, self.proximal = denoiser.averaged, denoiser.proximal
+        self.reach, self.halo, self.align = denoiser.reach, denoiser.halo, denoiser.align
 
     @property
     def min_shape(self) -> tuple[int, ...]:
@@ -134,6 +148,15 @@ class SliceMean(Denoiser):
             max(lengths) for lengths in zip(*(direction.min_shape for direction in self.directions), strict=True)
         )
         return d, h, w
+
+    def window(self, where: tuple[slice, ...]) -> Denoiser:
+        first, second, third = self.directions
+        parts = (first.window(where), second.window(where), third.window(where))
+        if parts == self.directions:
+            return self
+        other = copy.copy(self)
+        other.directions = cast(Any, parts)
+        return other
 
     def describe(self) -> str:
         return f"the mean of {self.denoiser.describe()} on the slices along the three axes"
@@ -172,6 +195,7 @@ class Channels(Denoiser):
         self.ndim, self.takes_complex, self.stacked = denoiser.ndim, denoiser.takes_complex, denoiser.stacked
         self.min_size = denoiser.min_size
         self.averaged, self.proximal = denoiser.averaged, denoiser.proximal
+        self.reach, self.halo, self.align = denoiser.reach, denoiser.halo, denoiser.align
         if hasattr(denoiser, "value"):
             self.value = self._value
 
@@ -181,6 +205,10 @@ class Channels(Denoiser):
 
     def orient(self, axis: int) -> Denoiser:
         inner = self.denoiser.orient(axis)
+        return self if inner is self.denoiser else Channels(inner)
+
+    def window(self, where: tuple[slice, ...]) -> Denoiser:
+        inner = self.denoiser.window(where)
         return self if inner is self.denoiser else Channels(inner)
 
     def describe(self) -> str:

@@ -19,6 +19,7 @@ class Identity(AnyShape):
 
     averaged = 0.0
     proximal = True
+    reach = 0
 
     def denoise(self, image: Tensor, sigma: Sigma, warm: Tensor | None = None) -> tuple[Tensor, None]:
         return image, None
@@ -39,6 +40,7 @@ class Box(AnyShape):
     high: float = math.inf
     averaged = 0.5
     proximal = True
+    reach = 0
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -77,6 +79,7 @@ class SoftThreshold(AnyShape):
     weight: float = 1.0
     averaged = 0.5
     proximal = True
+    reach = 0
 
     def denoise(self, image: Tensor, sigma: Sigma, warm: Tensor | None = None) -> tuple[Tensor, None]:
         threshold = self.weight * per_image(sigma, image, self.axes) ** 2

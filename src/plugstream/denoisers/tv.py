@@ -78,6 +78,7 @@ class TV(AnyShape):
 
     averaged = 0.5
     proximal = True
+    halo = 32
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -292,6 +292,24 @@ class EventLog:
         )
 
 
+class SilentLog(EventLog):
+    """A log that nothing is written to: that of a process which helps the one that writes."""
+
+    check = ""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def add(self, event: Event) -> None:
+        return
+
+    def sync(self) -> None:
+        return
+
+    def close(self) -> None:
+        return
+
+
 def read_events(path: Path) -> Iterator[Event]:
     """The events of a log; a last line that was cut short by a crash is left out, and any other damage refused."""
     for event, _ in checked_events(path):

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -13,18 +13,24 @@ from plugstream import loss_fidelity
 from plugstream.algorithms import Algorithm
 from plugstream.denoisers import Denoiser
 from plugstream.denoisers.by_name import Prior
+from plugstream.errors import InputError
 from plugstream.fidelity import Fidelity
 from plugstream.loss_fidelity import DataFidelity
 from plugstream.losses import Loss
 from plugstream.model_fidelity import Measurements
 from plugstream.models.base import Model, Views
+from plugstream.ranks import Group
 from plugstream.runs.checks import check_settings
 from plugstream.runs.devices import prepare_device
 from plugstream.sampling import Sampler
 from plugstream.schedules import Geometric, OverL, parse_step, value_at
 from plugstream.settings import AlgorithmSettings, DenoiserSettings, Settings
+from plugstream.sharded import Sharded
 
 __all__ = ["Parts", "build_algorithm", "build_denoiser", "prepare"]
+
+# Into how many parts a step is cut with --deterministic, whatever the number of processes.
+_SHARDS = 8
 
 
 @dataclass(frozen=True)
@@ -32,7 +38,8 @@ class Parts:
     """The parts of a run that need no scan.
 
     Attributes: settings; device and dtype to compute in, the dtype being the real precision; prior, the denoiser before
-    its bounds; loss; momentum and gradient, None where the algorithm uses none.
+    its bounds; loss; momentum and gradient, None where the algorithm uses none; group, the processes that share the
+    work.
     """
 
     settings: Settings
@@ -42,6 +49,7 @@ class Parts:
     loss: Loss
     momentum: Any
     gradient: Any
+    group: Group = field(default_factory=Group)
 
     def denoiser(self) -> Denoiser:
         """The denoiser within the bounds of the settings, damped if they say so."""
@@ -49,8 +57,28 @@ class Parts:
         return self.prior.within(*_bounds(d), d.damping)
 
     def fidelity(self, model: Model, data: Tensor | Measurements, *, available: Views = None) -> DataFidelity:
-        """How far an image is from the data, by the loss that was asked for; least squares where it is that."""
-        return loss_fidelity.make_fidelity(model, data, self.loss, available=available)
+        """How far an image is from the data, by the loss that was asked for; least squares where it is that.
+
+        Several processes share its views.
+        """
+        fidelity = loss_fidelity.make_fidelity(model, data, self.loss, available=available)
+        shards = _SHARDS if self.settings.compute.deterministic else None
+        if self.group.size == 1 and shards is None:
+            return fidelity
+        return cast(DataFidelity, Sharded(fidelity, self.group, shards=shards))
+
+    def share(self, group: Group) -> Parts:
+        """The same for several processes; what they cannot share is refused."""
+        if group.size > 1 and self.device.index is not None:
+            raise InputError(
+                f"{group.size} processes cannot share {self.device}; use --device cuda, of which each has one"
+            )
+        if self.settings.compute.deterministic and group.size > _SHARDS:
+            raise InputError(
+                f"--deterministic shares a step among {_SHARDS} processes at most, and there are {group.size}; leave "
+                "it out, or start fewer"
+            )
+        return replace(self, group=group)
 
     def sampler(self, fidelity: Fidelity) -> Sampler:
         """The sampler of this fidelity's views."""
@@ -106,6 +134,7 @@ def prepare(settings: Settings, previous: Parts | None = None) -> Parts:
         loss=build("loss"),
         momentum=build("momentum"),
         gradient=build("gradient", settings.sampler.seed),
+        group=Group() if previous is None else previous.group,
     )
     parts.denoiser()  # which refuses a damping or bounds that cannot be
     return parts

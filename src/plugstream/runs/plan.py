@@ -22,6 +22,7 @@ from plugstream.bounds import prefer_bounds
 from plugstream.denoisers import Denoiser
 from plugstream.denoisers.base import Wrapper
 from plugstream.denoisers.shapes import adapt, describe
+from plugstream.denoisers.tiles import Tiles
 from plugstream.errors import InputError
 from plugstream.fidelity import Fidelity
 from plugstream.image_space import ImageSpace
@@ -168,6 +169,15 @@ def _fit(parts: Parts, instrument: Instrument, truth: NDArray[Any] | None) -> Pl
     denoiser = adapt(asked, space.shape, complex=space.is_complex, channels=space.channels)
     if denoiser is not asked:
         notes.append(f"the denoiser is adapted to the image: {describe(denoiser)}")
+    tile, group = parts.settings.compute.tile, parts.group
+    if tile is None and parts.settings.compute.halo is not None:
+        raise InputError("a halo was asked for, but no tiles; add --tile")
+    if tile is not None:
+        denoiser = Tiles(denoiser, tile, parts.settings.compute.halo, group=group)
+        notes.append(f"the denoiser works on tiles: {describe(denoiser)}")
+    elif group.size > 1 and parts.device.type == "cuda":
+        # GPUs may add in any order; the image of one of them is that of all.
+        denoiser = Tiles(denoiser, max(space.spatial), 0, group=group)
     return Plan(parts, instrument, truth, denoiser, tuple(notes))
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
+from typing import Any, cast
 
 from plugstream.algorithms import State
 from plugstream.errors import InputError, is_refusal
-from plugstream.runs.checkpoints import Checkpoints
+from plugstream.runs.checkpoints import Checkpoints, SavedState
 from plugstream.runs.checks import check_mask
-from plugstream.runs.events import EventLog, Note
+from plugstream.runs.events import EventLog, Note, SilentLog
 from plugstream.runs.failures import explain_failure
 from plugstream.runs.folder import lock, remove_unbegun, whole_folder
 from plugstream.runs.identity import identity
@@ -22,6 +23,7 @@ from plugstream.runs.terminal import Terminal
 from plugstream.runs.views import wait_for_batch
 from plugstream.scans.scan import Scan
 from plugstream.scans.store import StoredScan
+from plugstream.settings import Settings
 from plugstream.solver import Result
 
 __all__ = ["reconstruct"]
@@ -50,8 +52,11 @@ def reconstruct(
             are used as they come and damaged ones left out. plan: made for it.
         command: how to repeat it. source: where the scan lies; both are written down for `plugstream resume`.
         go_on: go on from the last checkpoint of this folder, or from the start if there is none yet.
+    Of several processes (`Parts.share`) all call it; rank 0 does what is said here, and the others help.
     """
     check_mask(scan.instrument, scan.columns)  # which lay on a disk when it was planned, and may be in memory now
+    if not plan.parts.group.leads:
+        return _assist(scan, plan, folder, go_on)
     if go_on or folder.exists():
         return _reconstruct(scan, plan, folder, command, source, go_on, terminal)
     with whole_folder(folder) as partly:
@@ -86,6 +91,7 @@ def _reconstruct(
         saved = checkpoints.load() if go_on else None
         if saved is not None:
             check_history(saved, past, str(events))
+        plan.parts.group.share((past, saved))
         # Whatever is refused has been refused by now, and nothing has been written.
         write = partial(write_down, folder, command=command, source=place_of(source, folder))
         write(plan.settings)
@@ -104,3 +110,16 @@ def _reconstruct(
         finally:
             log.close()
     return result
+
+
+def _assist(scan: Scan, plan: Plan, folder: Path, go_on: bool) -> Result[State]:
+    """Do the part of a process that neither writes nor decides."""
+    if isinstance(scan, StoredScan) and plan.settings.scan.follow and not go_on:
+        wait_for_batch(scan, plan.settings, lambda text: None)
+    past, saved = plan.parts.group.share((History(), cast(SavedState | None, None)))
+    log, checkpoints = SilentLog(folder / "events.jsonl"), Checkpoints(folder / "checkpoints", {})
+    return Session(scan, plan, folder, log, checkpoints, go_on, past, saved, None, _write_nothing).run()
+
+
+def _write_nothing(settings: Settings, **also: Any) -> None:
+    return

@@ -23,6 +23,7 @@ from plugstream.progress import report
 from plugstream.runs.callbacks import Callback, Callbacks, MeasurementLog
 from plugstream.runs.checkpoints import Checkpoints, SavedState
 from plugstream.runs.checks import check_range
+from plugstream.runs.decisions import Decisions
 from plugstream.runs.events import EventLog, Note, Quantities, Resume, Start, Stop as StopEvent
 from plugstream.runs.identity import files_read, settings_identity
 from plugstream.runs.liveness import Heartbeats, this_process
@@ -40,6 +41,7 @@ from plugstream.runs.watch import Watch
 from plugstream.sampling import spread_views
 from plugstream.scans.scan import Scan
 from plugstream.scans.store import StoredScan
+from plugstream.settings import with_low
 from plugstream.solver import Result, Stop, solve
 from plugstream.text import shell_quote
 
@@ -71,6 +73,7 @@ class Session:
     callbacks: Callbacks = field(default_factory=lambda: Callbacks([]))
 
     def __post_init__(self) -> None:
+        self.group = self.plan.parts.group
         self.measurements = MeasurementLog(self.log)
         self.writer = CheckpointWriter(self.log, self.checkpoints, self.plan.settings.run.checkpoint)
 
@@ -98,6 +101,8 @@ class Session:
         notes = bound_notes(result.image, self.plan.settings.denoiser)
         for text in notes:
             self.log.add(Note(text))
+        if not self.group.leads:
+            return result
         try:
             told = [str(result.verdict), *notes]
             write_results(self.folder, self.scan, self.plan.settings, result, backprojection, told)
@@ -154,11 +159,20 @@ class Session:
 
     def _settle_bounds(self, fidelity: DataFidelity) -> None:
         """Ask the data for the lower bound if nobody gave it, once: what it said stays in the settings of the run."""
-        self.plan, reason = self.plan.settle_bounds(fidelity)
+        if self.group.size == 1:
+            self.plan, reason = self.plan.settle_bounds(fidelity)
+        else:
+            low, reason = self.group.decide(lambda: self._prefer_bounds(fidelity))
+            if reason is not None:
+                self.plan = self.plan.revise(with_low(self.plan.settings, low))
         if reason is not None:
             self.log.add(Note(reason))
             self.checkpoints.about |= settings_identity(self.plan.settings)
             self.write(self.plan.settings)
+
+    def _prefer_bounds(self, fidelity: DataFidelity) -> tuple[float | None, str | None]:
+        plan, reason = self.plan.settle_bounds(fidelity)
+        return plan.settings.denoiser.least, reason
 
     def _iterate(
         self, fidelity: DataFidelity, caught: list[warnings.WarningMessage]
@@ -190,8 +204,10 @@ class Session:
         quantities = quantities_of(monitors)
         log.add(Quantities(tuple(quantity.content() for quantity in quantities)))
         over = None if snapshot is None else reason_to_stop(snapshot, settings, quantities)
-        with Requests() as requests:
-            self._gather_callbacks(watch, requests)
+        several = self.group.size > 1
+        with Requests(several=several) as requests:
+            decisions = Decisions(self.group, requests, population, settings.algorithm.time_limit) if several else None
+            self._gather_callbacks(watch, requests, decisions)
             result: Result[State] = solve(
                 algorithm,
                 state=state if snapshot is None else None,
@@ -199,25 +215,27 @@ class Session:
                 iterations=self._iterations(state.k) if over is None else 0,
                 monitors=monitors,
                 every=settings.monitor.every,
-                time_limit=settings.algorithm.time_limit,
+                time_limit=None if several else settings.algorithm.time_limit,
                 distance_limit=settings.algorithm.distance_limit,
                 callbacks=self.callbacks.functions,
             )
         if over is not None:
             result = replace(result, reason=over)
         elif result.reason is Stop.CALLBACK:  # so many steps after the end of the scan
-            result = replace(result, reason=Stop.ITERATIONS)
-        if self.callbacks.last is not None and result.state.k > 0:
+            ended = None if decisions is None else decisions.reason
+            result = replace(result, reason=Stop.ITERATIONS if ended is None else ended)
+        if self.callbacks.last is not None and result.state.k > 0 and self.group.leads:
             self.writer.write(self.callbacks.last)
         if watch is not None:
             watch.end(result)
         return result, self._backproject(fidelity if population is None else population.fidelity)
 
-    def _gather_callbacks(self, watch: Watch | None, requests: Requests) -> None:
+    def _gather_callbacks(self, watch: Watch | None, requests: Requests, decisions: Decisions | None) -> None:
         """The callbacks, in the order in which they act after a step.
 
         What was measured is in the log before a checkpoint tells of it, and the theory is watched while the views are
         still those of the step. Signals come after the checkpoint, and last what changes the views for the next step.
+        Of several processes rank 0 alone writes, and decides for all.
         """
         population, settings = self.population, self.plan.settings
         steps = None if settings.scan.follow and population is not None else settings.algorithm.iterations
@@ -229,13 +247,18 @@ class Session:
             Heartbeats(self.log, steps),
             Previews(self.folder, space, self.log, settings.run.preview),
             self.writer,
-            requests,
-            population,
-            None if population is None else EndOfScan(population),
+            *(
+                [requests, population, None if population is None else EndOfScan(population)]
+                if decisions is None
+                else []
+            ),
+            decisions,
         ]
+        if not self.group.leads:
+            order = [watch, decisions]
         self.callbacks = self.writer.callbacks = Callbacks([callback for callback in order if callback is not None])
         if self.saved is not None:
-            self.callbacks.restore(replay(self.log.path))
+            self.callbacks.restore(replay(self.log.path) if self.group.leads else self.past)
 
     def _iterations(self, begun: int) -> int:
         """How many steps to take; as many as it takes where the scan is followed, which `EndOfScan` ends."""

@@ -20,10 +20,13 @@ class Requests(Callback):
     An interrupt in the middle of a step could leave anything half done, an import or a measurement; so the run asks
     between steps whether there was one. It does so for the main thread only, to which signals come, and for signals
     that are not ignored, as SIGINT is by what a shell put into the background.
+
+    Arguments: several, whether torchrun started this among other processes. It sends them a SIGTERM after a Ctrl-C that
+    they have heard by themselves, and ends them after half a minute; so no signal is left to do what it would.
     """
 
-    def __init__(self) -> None:
-        self.came = False
+    def __init__(self, *, several: bool = False) -> None:
+        self.came, self.several = False, several
         self._step = -1
         self._before: dict[signal.Signals, Any] = {}
 
@@ -41,13 +44,18 @@ class Requests(Callback):
 
     def after_step(self, progress: Progress[State]) -> None:
         """End the run as a Ctrl-C at this instant would; not twice at one step, as where the last is measured again."""
-        stepped, self._step = self._step < progress.state.k, progress.state.k
-        if self.came and stepped:
+        if self.due(progress.state.k):
             raise KeyboardInterrupt
+
+    def due(self, step: int) -> bool:
+        """Whether the run is to end after this step, of which it is asked once."""
+        stepped, self._step = self._step < step, step
+        return self.came and stepped
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         self.came = True
-        self._restore()
+        if not self.several:
+            self._restore()
 
     def _restore(self) -> None:
         while self._before:

@@ -37,6 +37,8 @@ __all__ = ["EndOfScan", "Population", "open_in_memory", "wait_for_batch", "wait_
 
 # The commit record of a live scan is looked at no more often than this, in seconds.
 _LOOK = 0.05
+# How long views that rank 0 has seen may take to be seen by other processes, in seconds.
+_LAG = 60.0
 
 
 def _available(record: Views) -> Tensor | None:
@@ -70,10 +72,13 @@ class Population(Callback):
         settings = plan.settings
         self.scan, self.plan, self.settings, self.log = scan, plan, settings, log
         self.follow = settings.scan.follow
+        self.group = plan.parts.group
         self.ended_at: int | None = None
         self._looked = self._news = time.monotonic()
         self._known_until = past.last_step
-        first = past.views[0] if past.views else Views(0, scan.n_views, (), None, scan.complete)
+        now = Views(0, scan.n_views, (), None, scan.complete)
+        first = self.group.share(past.views[0] if past.views else now)
+        self.seen = self.group.share(scan.n_views)
         self._check_there(first)
         self.model = plan.model(scan.columns, first.views)
         known = self.model.linear and hasattr(self.model, "squared_norm_bounds")
@@ -89,7 +94,7 @@ class Population(Callback):
         if past.views:
             self._use(first)
         else:
-            damaged = self._damaged(0)
+            damaged = self.group.decide(lambda: self._damaged(0))
             there, least = first.views - len(damaged), _first_batch(settings)
             if self.follow and there < least:  # for which it has been waited as long as was asked for
                 first = replace(first, ended=True)
@@ -110,7 +115,8 @@ class Population(Callback):
         if self._known_until < 0:
             return
         # What is damaged by now is left out from here on, whatever the log says of later steps.
-        found = tuple(view for view in self._damaged(0) if view not in self.record.damaged)
+        now = self.group.decide(lambda: self._damaged(0))
+        found = tuple(view for view in now if view not in self.record.damaged)
         if found:
             damaged = tuple(sorted((*self.record.damaged, *found)))
             self._change(replace(self.record, step=step, damaged=damaged), left_out=found)
@@ -118,7 +124,11 @@ class Population(Callback):
 
     def after_step(self, progress: Progress[State]) -> Algorithm[State] | None:
         """See whether there are other views by now; they make another fidelity, and that another algorithm."""
-        self.look(progress.state.k)
+        return self.change_views(progress, self.find_views(progress.state.k))
+
+    def change_views(self, progress: Progress[State], views: Views | None) -> Algorithm[State] | None:
+        """Go over to what `find_views` found; every process, to what rank 0 found."""
+        self._turn_to(progress.state.k, views)
         if self.fidelity is progress.algorithm.fidelity:
             return None
         grown: Algorithm[State] = replace(progress.algorithm, fidelity=self.fidelity)  # type: ignore[type-var]
@@ -129,32 +139,62 @@ class Population(Callback):
         settings, sampler = self.settings, algorithm.sampler
         batch = settings.sampler.views
         drawn = sampler if batch is None else OnceEach(sampler, batch)
-        return replace(algorithm, sampler=Announcer(drawn, self.source.expect, settings.scan.ahead))
+        return replace(algorithm, sampler=Announcer(drawn, self._expect, settings.scan.ahead))
 
-    def look(self, step: int) -> None:
-        """Before the next step, when `step` have been taken: replay, or see whether there are more views."""
-        while self._replay and self._replay[0].step == step:
-            self._use(self._replay.pop(0))
+    def _expect(self, batches: list[Tensor]) -> None:
+        """Begin to read what this process will want of these batches."""
+        share = getattr(self.fidelity, "own_parts", None)
+        if share is None:
+            self.source.expect(batches)
+        else:
+            parts = [share(views) for views in batches]
+            self.source.keep = max(self.source.keep, 2 * sum(len(pieces) for pieces in parts))
+            self.source.expect([piece for pieces in parts for piece in pieces])
+
+    def find_views(self, step: int) -> Views | None:
+        """Before the next step, when `step` have been taken: whether there are more views; None for no change.
+
+        Of the record L is not known yet.
+        """
         now = time.monotonic()
-        over = self.record.ended and self.scan.complete and self.scan.n_views == self.record.views
+        record = next((one for one in reversed(self._replay) if one.step == step), self.record)
+        over = record.ended and self.scan.complete and self.scan.n_views == record.views
         if not self.follow or over or step <= self._known_until or now - self._looked < _LOOK:
-            return
+            return None
         self._looked = now
         if _refresh(self.scan, f"fix that, and go on with 'plugstream resume {self.log.path.parent}'"):
             self._news = now
-        views, before = self.scan.n_views, self.record
+        views, before = self.scan.n_views, record
         patience = self.settings.scan.patience
         ended = self.scan.complete or (patience is not None and now - self._news > patience)
         if views > before.views or (ended and not before.ended):
-            found = self._damaged(before.views)
-            lipschitz = before.lipschitz
-            if views > before.views and self.bounded:
-                lipschitz = max(lipschitz or 0.0, self._bound(range(before.views, views), found))
-            self._change(Views(step, views, before.damaged + found, lipschitz, ended), left_out=found)
+            return Views(step, views, before.damaged + self._damaged(before.views), before.lipschitz, ended)
+        return None
+
+    def _turn_to(self, step: int, views: Views | None) -> None:
+        """Replay what the log tells of this step, or go over to these views."""
+        while self._replay and self._replay[0].step == step:
+            self._use(self._replay.pop(0))
+        if views is None:
+            return
+        before, found = self.record, views.damaged[len(self.record.damaged) :]
+        self.seen = views.views
+        self._wait_for(views.views)
+        lipschitz = before.lipschitz
+        if views.views > before.views and self.bounded:
+            lipschitz = max(lipschitz or 0.0, self._bound(range(before.views, views.views), found))
+        self._change(replace(views, lipschitz=lipschitz), left_out=found)
+
+    def _wait_for(self, views: int) -> None:
+        """Until this process sees what rank 0 saw, which on a disk of the network may take a moment."""
+        until = time.monotonic() + _LAG
+        while self.scan.n_views < views and time.monotonic() < until:
+            if not _refresh(self.scan, "see whether all processes reach it"):
+                time.sleep(_LOOK)
 
     def done(self, step: int) -> bool:
         """Whether the run has taken as many steps after the end of the scan as was asked for."""
-        if self.ended_at is None or self.scan.n_views > self.record.views:
+        if self.ended_at is None or self.seen > self.record.views:
             return False
         return step >= self.ended_at + self.settings.algorithm.iterations
 

@@ -243,6 +243,17 @@ class ComputeSettings(_Section):
     device: str = Field("cpu", description="cpu, cuda or cuda:N")
     dtype: Literal["float32", "float64"] = Field("float32", description="precision")
     threads: int | None = Field(None, ge=1, le=_THREADS, description="CPU threads; torch's choice if not given")
+    tile: int | None = Field(
+        None, ge=1, description="denoise tiles of so many pixels a side (slabs of a volume), to need less memory"
+    )
+    halo: int | None = Field(
+        None, ge=0, description="pixels around a tile that it is denoised with; what the denoiser needs if not given"
+    )
+    deterministic: bool = Field(
+        False,
+        description="under torchrun, give the same bits with 1, 2, 4 or 8 processes; takes longer",
+        json_schema_extra=_SWITCH,
+    )
 
 
 class ScanSettings(_Section):

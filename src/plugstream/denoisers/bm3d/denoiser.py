@@ -50,6 +50,11 @@ class BM3D(Denoiser):
             raise InputError(f"there is no BM3D profile {self.profile!r}; choose one of {', '.join(PROFILES)}")
         if self.stages not in (1, 2):
             raise InputError(f"BM3D has stages 1 and 2, not {self.stages}")
+        # A pixel, in a block, found from a reference, that has other blocks: twice the radius and two blocks a stage.
+        radius = self.parameters.radius
+        object.__setattr__(self, "reach", self.stages * 2 * (radius + BLOCK - 1))
+        object.__setattr__(self, "halo", 2 * radius + 10)
+        object.__setattr__(self, "align", self.parameters.step)
 
     @property
     def parameters(self) -> Profile:

@@ -74,6 +74,7 @@ class NLM(Denoiser):
             _check(self.guide, self.patch, "the guide")
             object.__setattr__(self, "guide", self.guide.detach().clone())  # later changes must not reach it
         object.__setattr__(self, "min_size", self.patch + 1)
+        object.__setattr__(self, "halo", 2 * (self.search + self.patch))
         object.__setattr__(self, "stacked", self.guide is not None and self.guide.ndim > 2)
         object.__setattr__(self, "averaged", None if self.guide is None else 0.5)
         object.__setattr__(self, "proximal", self.guide is not None)
@@ -82,6 +83,12 @@ class NLM(Denoiser):
         if self.guide is None or self.guide.ndim == 2 or axis == 0:
             return self
         return replace(self, guide=self.guide.movedim(axis - 3, -3))
+
+    def window(self, where: tuple[slice, ...]) -> NLM:
+        if self.guide is None:
+            return self
+        index: Any = (..., *where[-self.guide.ndim :])
+        return replace(self, guide=self.guide[index])
 
     def denoise(self, image: Tensor, sigma: Sigma, warm: Tensor | None = None) -> tuple[Tensor, None]:
         _check(image, self.patch, "the image")

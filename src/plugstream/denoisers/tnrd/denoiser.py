@@ -59,6 +59,8 @@ class TNRD(Denoiser):
             raise InputError(f"the value of white must be a number > 0, not {white}")
         self.white = float(white)
         self.min_size = max(model.size for model in self.models)
+        # A stage filters twice, with a filter and with the same one mirrored.
+        self.reach = max(model.stages * (model.size - 1) for model in self.models)
         self._kept: dict[tuple[int, torch.device], tuple[object, Callable[[Tensor, Tensor], Tensor]]] = {}
 
     @classmethod

@@ -1,0 +1,189 @@
+"""Large images in pieces: a denoiser on overlapping tiles, one after the other or shared among processes."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from plugstream.arrays import accept_arrays
+from plugstream.denoisers.base import Denoiser, Sigma, Wrapper, require_axes
+from plugstream.denoisers.wrap import as_denoiser
+from plugstream.errors import InputError
+from plugstream.ranks import Group
+
+__all__ = ["Tiles"]
+
+Slices = tuple[slice, ...]
+
+
+@dataclass(frozen=True)
+class _Tile:
+    """A part of an image: `place` where it lies, `outer` with its halo, and `inside` where it lies in that."""
+
+    place: Slices
+    outer: Slices
+    inside: Slices
+
+
+class Tiles(Wrapper):
+    """A denoiser on tiles with halos, so that it needs the memory of a tile and can be shared among processes.
+
+    Images are cut along both axes, volumes into slabs along the first axis. Every tile is denoised with `halo` pixels
+    around it, as far as the image goes, and of the result the tile itself is kept.
+
+    Where a pixel depends on others up to a distance r only (`Denoiser.reach`: TNRD's filters, BM3D's search, a
+    network's receptive field, the soft threshold with r = 0) a halo of r gives what the whole image gives, up to
+    rounding, and with it whatever is known of the denoiser. TV's and NLM's pixels depend on all others; there the error
+    falls with the halo (docs/scale.md), and nothing is known of averagedness, though it may well hold.
+
+    With a `group` each process denoises its own tiles, and all get the whole image. The result does not depend on the
+    number of processes, to the bit, as long as the tiles are the same.
+
+    Arguments:
+        denoiser: any. Means over the whole image that an adapter takes are those of the tile.
+        tile: pixels along an axis, of a tile without its halo; None: as many slabs along the first axis as processes.
+        halo: pixels around it; what the denoiser says (`halo`, or else `reach`) if not given.
+        align: a tile with its halo begins at a multiple of it, which networks that halve images need (8, say); what the
+            denoiser says if not given.
+        group: from `process_group()`.
+    The warm start is that of the denoiser, put together from the tiles.
+    """
+
+    def __init__(
+        self,
+        denoiser: Denoiser | Callable[..., Tensor],
+        tile: int | None = None,
+        halo: int | None = None,
+        *,
+        align: int | None = None,
+        group: Group | None = None,
+    ) -> None:
+        super().__init__(as_denoiser(denoiser))
+        inner = self.denoiser
+        known = inner.reach if inner.halo is None else inner.halo
+        if halo is None and known is None:
+            raise InputError(
+                f"how far {inner.describe()} looks is not known; give the halo of tiles, the radius of what it sees"
+            )
+        if tile is not None and tile < 1:
+            raise InputError(f"a tile needs at least one pixel a side, not {tile}")
+        if (halo is not None and halo < 0) or (align is not None and align < 1):
+            raise InputError(f"the halo of tiles must be >= 0 and align >= 1, not {halo} and {align}")
+        self._asked = (tile, halo, align)
+        self.tile, self.group = tile, Group() if group is None else group
+        # One of them is a number.
+        self.around = int(known if halo is None else halo)  # type: ignore[arg-type]
+        self.align = inner.align if align is None else align
+        if inner.reach is not None and self.around >= inner.reach and self.align % inner.align == 0:
+            self.averaged, self.proximal = inner.averaged, inner.proximal
+            if hasattr(inner, "value"):
+                self.value = self._value
+
+    def rewrap(self, denoiser: Denoiser) -> Tiles:
+        tile, halo, align = self._asked
+        return Tiles(denoiser, tile, halo, align=align, group=self.group)
+
+    def describe(self) -> str:
+        size = "slabs, one for each process" if self.tile is None else f"tiles of {self.tile}"
+        return f"{self.denoiser.describe()}, on {size} with a halo of {self.around}"
+
+    def denoise(self, image: Tensor, sigma: Sigma, warm: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+        require_axes(image, self)
+        tiles = self.tiles(tuple(image.shape[-self.ndim :]))
+        if len(tiles) == 1 and self.group.size == 1:
+            return self.denoiser.denoise(image, sigma, warm)
+        outs: list[Tensor] = []
+        afters: list[Tensor] = []
+        failure: BaseException | None = None
+        try:
+            for tile in self._own(tiles, self.group.rank):
+                out, after = self._denoise_one(tile, image, sigma, warm)
+                outs.append(out)
+                afters += [] if after is None else [after]
+        except Exception as error:  # which all processes hear of in the message that follows
+            failure = error
+        clean = self._join(tiles, outs, torch.empty_like(image), failure)
+        # Only a process with a tile knows what a warm start looks like, and rank 0 always has one.
+        lead = image.ndim - self.axes
+        known = self.group.share((afters[0].shape[lead : -self.ndim], afters[0].dtype) if afters else None)
+        if known is None:
+            return clean, None
+        shape = (*image.shape[:lead], *known[0], *image.shape[-self.ndim :])
+        return clean, self._join(tiles, afters, torch.empty(shape, dtype=known[1], device=image.device), None)
+
+    def tiles(self, shape: tuple[int, ...]) -> list[_Tile]:
+        """The tiles of an image with these spatial axes, in the order of rows."""
+        least = self.min_shape
+        cuts: list[list[tuple[slice, slice, slice]]] = []
+        for axis, length in enumerate(shape):
+            if self.tile is None:
+                count = min(length, self.group.size) if axis == 0 else 1
+            else:
+                count = 1 if axis and self.ndim == 3 else -(-length // self.tile)
+            edges = [length * number // count for number in range(count + 1)]
+            cuts.append([self._cut(edges[k], edges[k + 1], length, least[axis]) for k in range(count)])
+        return [_Tile(*(tuple(one[k] for one in parts) for k in range(3))) for parts in itertools.product(*cuts)]
+
+    def _cut(self, start: int, stop: int, length: int, least: int) -> tuple[slice, slice, slice]:
+        """One tile along one axis: where it lies, with its halo, and where it lies in that."""
+        first = max(0, start - self.around) // self.align * self.align
+        last = min(length, max(-(-(stop + self.around) // self.align) * self.align, first + least))
+        first = max(0, min(first, last - least)) // self.align * self.align
+        return slice(start, stop), slice(first, last), slice(start - first, stop - first)
+
+    def _own(self, tiles: list[_Tile], rank: int) -> list[_Tile]:
+        """A process's tiles: nearly as many as every other's, and rank 0 has one wherever there is one."""
+        size = self.group.size
+        return tiles[-(-len(tiles) * rank // size) : -(-len(tiles) * (rank + 1) // size)]
+
+    def _denoise_one(
+        self, tile: _Tile, image: Tensor, sigma: Sigma, warm: Tensor | None
+    ) -> tuple[Tensor, Tensor | None]:
+        begin = None if warm is None else _part(warm, tile.outer).contiguous()
+        out, after = self.denoiser.window(tile.outer).denoise(_part(image, tile.outer).contiguous(), sigma, begin)
+        if after is not None and (
+            after.shape[-self.ndim :] != out.shape[-self.ndim :]
+            or after.shape[: image.ndim - self.axes] != image.shape[: image.ndim - self.axes]
+        ):
+            after = None  # one that cannot be cut, which changes nothing but how soon an accuracy is reached
+        return _part(out, tile.inside), None if after is None else _part(after, tile.inside)
+
+    def _join(self, tiles: list[_Tile], parts: list[Tensor], whole: Tensor, failure: BaseException | None) -> Tensor:
+        """The whole, filled with the parts of all processes."""
+        if self.group.size == 1:
+            if failure is not None:
+                raise failure
+            for tile, part in zip(tiles, parts, strict=True):
+                _part(whole, tile.place).copy_(part)
+            return whole
+        shares = [self._own(tiles, rank) for rank in range(self.group.size)]
+        most = max(sum(int(_part(whole, tile.place).numel()) for tile in share) for share in shares)
+        message = whole.new_zeros(most)
+        if failure is None:
+            flat = [part.reshape(-1) for part in parts]
+            used = sum(len(part) for part in flat)
+            message[:used] = torch.cat(flat) if flat else message[:0]
+        for row, share in zip(self.group.gather(message, failure), shares, strict=True):
+            start = 0
+            for tile in share:
+                target = _part(whole, tile.place)
+                target.copy_(row[start : start + target.numel()].reshape(target.shape))
+                start += target.numel()
+        return whole
+
+    @accept_arrays
+    def _value(self, image: Tensor) -> Tensor:
+        """r(x) of the whole image: (..., *image) to (...)."""
+        value: Tensor = self.denoiser.value(image)  # type: ignore[attr-defined]
+        return value
+
+
+def _part(tensor: Tensor, where: Slices) -> Tensor:
+    """A part of a tensor along its last axes."""
+    index: Any = (..., *where)
+    return tensor[index]
