@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -14,6 +15,7 @@ from plugstream.errors import InputError, PlugstreamWarning
 
 __all__ = [
     "Solution",
+    "broadcast_axes",
     "conjugate_gradient",
     "image_axes",
     "inner",
@@ -25,6 +27,14 @@ __all__ = [
     "product_unit",
     "squared_norm",
 ]
+
+
+def broadcast_axes(*shapes: Sequence[int]) -> tuple[int, ...]:
+    """The shape that these broadcast to; ValueError where they do not.
+
+    torch's own function does the same, and the first call of it imports a computer algebra system, for half a second.
+    """
+    return np.broadcast_shapes(*map(tuple, shapes))
 
 
 # A random start has some of every eigenvector, but needs a few products until the top one stands out.

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from plugstream.arrays import Array, accept_arrays_in, as_tensor
 from plugstream.errors import DamagedError, InputError, PlugstreamWarning
-from plugstream.linalg import largest_eigenvalue, per_image, squared_norm
+from plugstream.linalg import broadcast_axes, largest_eigenvalue, per_image, squared_norm
 from plugstream.models.base import Model, Views, all_views, as_views, check_shape
 from plugstream.sampling import spread_views
 
@@ -223,8 +223,8 @@ class ModelFidelity:
         check_shape("image", image, self.image_shape)
         lead = tuple(image.shape[: image.ndim - len(self.image_shape)])
         try:
-            torch.broadcast_shapes(lead, self.batch_shape)
-        except RuntimeError:
+            broadcast_axes(lead, self.batch_shape)
+        except ValueError:
             raise InputError(
                 f"there is data of {self.batch_shape} images, which does not go with images of leading axes {lead}"
             ) from None

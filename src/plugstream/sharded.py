@@ -13,7 +13,7 @@ from torch import Tensor
 from plugstream.arrays import accept_arrays
 from plugstream.errors import InputError
 from plugstream.fidelity import LeastSquares
-from plugstream.linalg import conjugate_gradient, inner, per_image, squared_norm
+from plugstream.linalg import broadcast_axes, conjugate_gradient, inner, per_image, squared_norm
 from plugstream.loss_fidelity import LossFidelity
 from plugstream.models.base import Model, Views, all_views
 from plugstream.ranks import Group
@@ -142,7 +142,7 @@ class Sharded:
         """grad d(x) - grad d(x') over these views."""
         if self.shares.single:
             return self.whole.gradient_change(image, other, views, weights)
-        like = self._like(image.expand(torch.broadcast_shapes(image.shape, other.shape)))
+        like = self._like(image.expand(broadcast_axes(image.shape, other.shape)))
         return self._sum(lambda some, w: self.part.gradient_change(image, other, some, w), views, weights, like)
 
     @accept_arrays
@@ -168,7 +168,7 @@ class Sharded:
         if self.shares.single or isinstance(self.whole, LeastSquares):
             return self.whole.slope_change(new, old, views)
         tail = len(self.data_shape) + 1
-        lead = torch.broadcast_shapes(new.shape[:-tail], old.shape[:-tail], self.batch_shape)
+        lead = broadcast_axes(new.shape[:-tail], old.shape[:-tail], self.batch_shape)
         new, old = (slopes.expand(*lead, *slopes.shape[-tail:]) for slopes in (new, old))
         index, axis = self._index(views), len(lead)
 
@@ -295,10 +295,9 @@ class Sharded:
     def _index(self, views: Views) -> Tensor:
         return self.available if views is None else all_views(views, self.n_views)
 
-    def _lead(self, image: Tensor) -> torch.Size:
+    def _lead(self, image: Tensor) -> tuple[int, ...]:
         self.whole._check_batch(image)
-        lead: torch.Size = torch.broadcast_shapes(image.shape[: image.ndim - len(self.image_shape)], self.batch_shape)
-        return lead
+        return broadcast_axes(image.shape[: image.ndim - len(self.image_shape)], self.batch_shape)
 
     def _like(self, image: Tensor) -> Tensor:
         return torch.zeros((*self._lead(image), *self.image_shape), dtype=self.dtype, device=self.device)

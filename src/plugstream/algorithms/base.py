@@ -16,6 +16,7 @@ from plugstream.denoisers.shapes import adapt
 from plugstream.denoisers.wrap import as_denoiser
 from plugstream.errors import InputError, PlugstreamWarning
 from plugstream.fidelity import Fidelity
+from plugstream.linalg import broadcast_axes
 from plugstream.models.base import Views, check_shape
 from plugstream.sampling import All, Sampler, as_sampler
 from plugstream.schedules import Number, OverL, parse_step, value_at
@@ -157,8 +158,8 @@ class PlugAndPlay:
         self.sampler.draw(0, self.fidelity.available)
         own, several = tuple(image.shape[: image.ndim - len(shape)]), getattr(self.fidelity, "batch_shape", ())
         try:
-            lead = torch.broadcast_shapes(own, several)
-        except RuntimeError:
+            lead = broadcast_axes(own, several)
+        except ValueError:
             raise InputError(f"the first image has leading axes {own}, but there is data of {several} images") from None
         image = image.expand(*lead, *shape)  # one start for the data of several images
         return image.to(device=self.fidelity.device, dtype=self.fidelity.dtype)

@@ -13,7 +13,7 @@ from torch import Tensor
 from plugstream.arrays import accept_arrays_in
 from plugstream.eigenvalue_bounds import largest_eigenvalue_bounds
 from plugstream.errors import InputError
-from plugstream.linalg import largest_eigenvalue
+from plugstream.linalg import broadcast_axes, largest_eigenvalue
 from plugstream.progress import report
 
 __all__ = ["Model", "ModelBase", "Views", "all_views", "as_views", "check_shape"]
@@ -126,7 +126,7 @@ class ModelBase(ABC):
         given. Leading axes broadcast: one image may come with the data of several.
         A model that can do it without going through memory twice overrides it.
         """
-        lead = torch.broadcast_shapes(
+        lead = broadcast_axes(
             image.shape[: image.ndim - len(self.image_shape)], data.shape[: data.ndim - 1 - len(self.data_shape)]
         )
         image = image.expand(*lead, *self.image_shape)  # a pullback takes data of the prediction's shape

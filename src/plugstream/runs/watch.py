@@ -10,14 +10,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from plugstream.algorithms import ADMM, Algorithm, ProximalGradient, State
-from plugstream.certificates import Pair, damping_for
-from plugstream.certificates.pairs import error_of
 from plugstream.denoisers.base import Denoiser, Sigma, Wrapper
 from plugstream.errors import InputError
 from plugstream.monitors import Measure, Past
@@ -29,6 +27,9 @@ from plugstream.sampling import Announcer
 from plugstream.settings import Settings
 from plugstream.solver import Progress, Result
 from plugstream.theory import bound, gradient_variance
+
+if TYPE_CHECKING:
+    from plugstream.certificates import Pair
 
 __all__ = ["Theory", "Variance", "Watch", "theory_of"]
 
@@ -144,6 +145,9 @@ class Watch(Callback):
             return
         self.steps += 1
         if self.before is not None and self.before[2] == now[2]:
+            from plugstream.certificates import Pair  # with SciPy: only runs that are watched need it
+            from plugstream.certificates.pairs import error_of
+
             error = max(error_of(self.recorder.denoiser, z, out) for z, out, _ in (self.before, now))
             pair = Pair(now[0], self.before[0], now[1], self.before[1], error)
             self.theta = max(self.theta, pair.theta)
@@ -209,6 +213,8 @@ class Watch(Callback):
     def _advice(self, part: str) -> str:
         if part == "gradient":
             return "use a shorter step, at most 1/L"
+        from plugstream.certificates import damping_for
+
         damping = damping_for(self.theta)
         if damping is None:
             return (
@@ -218,6 +224,8 @@ class Watch(Callback):
         return f"damped with theta = {damping:.2g} (--damping {damping:.2g}) it would agree with all steps seen"
 
     def _gradient_step(self, state: State, previous: Tensor) -> Pair:
+        from plugstream.certificates import Pair
+
         image = state.image
         gamma, _ = self.algorithm.parameters(state.k, state)
         batch = self._sampler().draw(state.k - 1, self.algorithm.fidelity.available)
