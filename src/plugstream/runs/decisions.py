@@ -1,4 +1,4 @@
-"""What a run decides once a step, by its clock, its disk and signals: rank 0 decides, and tells all processes."""
+"""What a run decides once a step, by its clock, its disk and signals; of several processes rank 0, for all."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ class _Decision:
 class Decisions(Callback):
     """Whether to stop and which views there are, decided by rank 0 after each step, in one message to all.
 
-    No process goes by its own clock, disk or signals, so that none leaves while others wait for it. `reason` says why
-    the run ended, where it did so here.
+    No process goes by its own clock, disk or signals, so that none leaves while others wait for it. A process by itself
+    is its own rank 0. `reason` says why the run ended, where it did so here.
 
     Arguments: group; requests, the signals that came; population, the views of a scan that is read as it goes;
-    time_limit, seconds.
+    time_limit in seconds, None where `solve` looks at its own clock, as it may where there is one process.
     """
 
     def __init__(

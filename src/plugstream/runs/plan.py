@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from plugstream.algorithms import Algorithm
-from plugstream.bounds import prefer_bounds
+from plugstream.bounds import Preference, prefer_bounds
 from plugstream.denoisers import Denoiser
 from plugstream.denoisers.base import Wrapper
 from plugstream.denoisers.shapes import adapt, describe
@@ -90,17 +90,19 @@ class Plan:
         revised = _fit(prepare(settings, self.parts), self.instrument, self.truth)
         return replace(revised, known_model=self.known_model)
 
-    def settle_bounds(self, fidelity: DataFidelity) -> tuple[Plan, str | None]:
-        """The plan with the lower bound that the data asks for, and why, where nobody gave one; else as it is."""
+    def prefer_low(self, fidelity: DataFidelity) -> Preference | None:
+        """The lower bound that the data asks for, and why; None where somebody gave one."""
         d = self.settings.denoiser
         if d.low != "auto":
-            return self, None
-        low, reason = d.least, "the image is kept below its upper bound alone"
-        if low is not None:
-            report("asking the data for the bounds of the image")
-            preference = prefer_bounds(fidelity)
-            low, reason = preference.low, preference.reason
-        return self.revise(with_low(self.settings, low)), reason
+            return None
+        if d.least is None:
+            return Preference(None, "the image is kept below its upper bound alone")
+        report("asking the data for the bounds of the image")
+        return prefer_bounds(fidelity)
+
+    def with_low(self, low: float | None) -> Plan:
+        """The plan with this lower bound of the image."""
+        return self.revise(with_low(self.settings, low))
 
     def check_views(self, scan: Scan | Experiment) -> None:
         """Refuse views that nothing can be made of: of implausible places, all masked, too few, or too many to hold."""

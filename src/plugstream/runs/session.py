@@ -36,12 +36,11 @@ from plugstream.runs.saving import CheckpointWriter, reason_to_stop, restore_sna
 from plugstream.runs.signals import Requests
 from plugstream.runs.steps import describe_step, goes_by_lipschitz
 from plugstream.runs.terminal import Terminal
-from plugstream.runs.views import EndOfScan, Population, open_in_memory
+from plugstream.runs.views import Population, open_in_memory
 from plugstream.runs.watch import Watch
 from plugstream.sampling import spread_views
 from plugstream.scans.scan import Scan
 from plugstream.scans.store import StoredScan
-from plugstream.settings import with_low
 from plugstream.solver import Result, Stop, solve
 from plugstream.text import shell_quote
 
@@ -159,20 +158,12 @@ class Session:
 
     def _settle_bounds(self, fidelity: DataFidelity) -> None:
         """Ask the data for the lower bound if nobody gave it, once: what it said stays in the settings of the run."""
-        if self.group.size == 1:
-            self.plan, reason = self.plan.settle_bounds(fidelity)
-        else:
-            low, reason = self.group.decide(lambda: self._prefer_bounds(fidelity))
-            if reason is not None:
-                self.plan = self.plan.revise(with_low(self.plan.settings, low))
-        if reason is not None:
-            self.log.add(Note(reason))
+        preference = self.group.decide(lambda: self.plan.prefer_low(fidelity))
+        if preference is not None:
+            self.plan = self.plan.with_low(preference.low)
+            self.log.add(Note(preference.reason))
             self.checkpoints.about |= settings_identity(self.plan.settings)
             self.write(self.plan.settings)
-
-    def _prefer_bounds(self, fidelity: DataFidelity) -> tuple[float | None, str | None]:
-        plan, reason = self.plan.settle_bounds(fidelity)
-        return plan.settings.denoiser.least, reason
 
     def _iterate(
         self, fidelity: DataFidelity, caught: list[warnings.WarningMessage]
@@ -206,8 +197,9 @@ class Session:
         over = None if snapshot is None else reason_to_stop(snapshot, settings, quantities)
         several = self.group.size > 1
         with Requests(several=several) as requests:
-            decisions = Decisions(self.group, requests, population, settings.algorithm.time_limit) if several else None
-            self._gather_callbacks(watch, requests, decisions)
+            limit = settings.algorithm.time_limit
+            decisions = Decisions(self.group, requests, population, limit if several else None)
+            self._gather_callbacks(watch, decisions)
             result: Result[State] = solve(
                 algorithm,
                 state=state if snapshot is None else None,
@@ -215,26 +207,25 @@ class Session:
                 iterations=self._iterations(state.k) if over is None else 0,
                 monitors=monitors,
                 every=settings.monitor.every,
-                time_limit=None if several else settings.algorithm.time_limit,
+                time_limit=None if several else limit,
                 distance_limit=settings.algorithm.distance_limit,
                 callbacks=self.callbacks.functions,
             )
         if over is not None:
             result = replace(result, reason=over)
-        elif result.reason is Stop.CALLBACK:  # so many steps after the end of the scan
-            ended = None if decisions is None else decisions.reason
-            result = replace(result, reason=Stop.ITERATIONS if ended is None else ended)
+        elif result.reason is Stop.CALLBACK and decisions.reason is not None:
+            result = replace(result, reason=decisions.reason)
         if self.callbacks.last is not None and result.state.k > 0 and self.group.leads:
             self.writer.write(self.callbacks.last)
         if watch is not None:
             watch.end(result)
         return result, self._backproject(fidelity if population is None else population.fidelity)
 
-    def _gather_callbacks(self, watch: Watch | None, requests: Requests, decisions: Decisions | None) -> None:
+    def _gather_callbacks(self, watch: Watch | None, decisions: Decisions) -> None:
         """The callbacks, in the order in which they act after a step.
 
         What was measured is in the log before a checkpoint tells of it, and the theory is watched while the views are
-        still those of the step. Signals come after the checkpoint, and last what changes the views for the next step.
+        still those of the step. Last, after the checkpoint, it is decided whether to end, and by which views to go on.
         Of several processes rank 0 alone writes, and decides for all.
         """
         population, settings = self.population, self.plan.settings
@@ -247,11 +238,6 @@ class Session:
             Heartbeats(self.log, steps),
             Previews(self.folder, space, self.log, settings.run.preview),
             self.writer,
-            *(
-                [requests, population, None if population is None else EndOfScan(population)]
-                if decisions is None
-                else []
-            ),
             decisions,
         ]
         if not self.group.leads:
@@ -261,7 +247,7 @@ class Session:
             self.callbacks.restore(replay(self.log.path) if self.group.leads else self.past)
 
     def _iterations(self, begun: int) -> int:
-        """How many steps to take; as many as it takes where the scan is followed, which `EndOfScan` ends."""
+        """How many steps to take; as many as it takes where the scan is followed, which `Decisions` ends."""
         if self.population is not None and self.population.follow:
             return 0 if self.population.done(begun) else sys.maxsize
         return max(0, self.plan.settings.algorithm.iterations - begun)

@@ -7,14 +7,10 @@ import threading
 from types import FrameType, TracebackType
 from typing import Any, Self
 
-from plugstream.algorithms import State
-from plugstream.runs.callbacks import Callback
-from plugstream.solver import Progress
-
 __all__ = ["Requests"]
 
 
-class Requests(Callback):
+class Requests:
     """Notes the first request to stop, and leaves the second one to do what it would have done without this.
 
     An interrupt in the middle of a step could leave anything half done, an import or a measurement; so the run asks
@@ -42,13 +38,8 @@ class Requests(Callback):
     ) -> None:
         self._restore()
 
-    def after_step(self, progress: Progress[State]) -> None:
-        """End the run as a Ctrl-C at this instant would; not twice at one step, as where the last is measured again."""
-        if self.due(progress.state.k):
-            raise KeyboardInterrupt
-
     def due(self, step: int) -> bool:
-        """Whether the run is to end after this step, of which it is asked once."""
+        """Whether the run is to end after this step; not twice at one, as where the last is measured again."""
         stepped, self._step = self._step < step, step
         return self.came and stepped
 

@@ -20,7 +20,6 @@ from torch import Tensor
 from plugstream.algorithms import Algorithm, State
 from plugstream.errors import DamagedError, InputError, StorageError
 from plugstream.loss_fidelity import DataFidelity
-from plugstream.runs.callbacks import Callback
 from plugstream.runs.events import EventLog, Note, Views
 from plugstream.runs.plan import Plan
 from plugstream.runs.replay import History
@@ -33,7 +32,7 @@ from plugstream.scans.store import StoredScan
 from plugstream.settings import Settings
 from plugstream.solver import Progress
 
-__all__ = ["EndOfScan", "Population", "open_in_memory", "wait_for_batch", "wait_for_scan", "wait_for_views"]
+__all__ = ["Population", "open_in_memory", "wait_for_batch", "wait_for_scan", "wait_for_views"]
 
 # The commit record of a live scan is looked at no more often than this, in seconds.
 _LOOK = 0.05
@@ -51,7 +50,7 @@ def _available(record: Views) -> Tensor | None:
     return torch.from_numpy(left)
 
 
-class Population(Callback):
+class Population:
     """The views of a run that reads its scan as it goes: replays what its log tells, then looks for more.
 
     `fidelity` is that of the views there are. Where they change it is another one, and the run's algorithm has to be.
@@ -122,12 +121,8 @@ class Population(Callback):
             self._change(replace(self.record, step=step, damaged=damaged), left_out=found)
             self._replay, self._known_until = [], step
 
-    def after_step(self, progress: Progress[State]) -> Algorithm[State] | None:
-        """See whether there are other views by now; they make another fidelity, and that another algorithm."""
-        return self.change_views(progress, self.find_views(progress.state.k))
-
     def change_views(self, progress: Progress[State], views: Views | None) -> Algorithm[State] | None:
-        """Go over to what `find_views` found; every process, to what rank 0 found."""
+        """Go over to what `find_views` of rank 0 found; other views make another fidelity, and that an algorithm."""
         self._turn_to(progress.state.k, views)
         if self.fidelity is progress.algorithm.fidelity:
             return None
@@ -236,16 +231,6 @@ class Population(Callback):
             fidelity = fidelity.with_views(self.model)
         usable = np.setdiff1d(np.arange(views.start, views.stop), damaged)
         return fidelity.bound_lipschitz(torch.from_numpy(usable)) if len(usable) else 0.0
-
-
-class EndOfScan(Callback):
-    """Ends a run that follows a scan, so many steps after the scan has ended."""
-
-    def __init__(self, population: Population) -> None:
-        self.population = population
-
-    def after_step(self, progress: Progress[State]) -> bool:
-        return self.population.follow and self.population.done(progress.state.k)
 
 
 def open_in_memory(scan: Scan, plan: Plan, log: EventLog, past: History) -> DataFidelity:

@@ -234,9 +234,10 @@ class _Judge:
 
     def settle_bounds(self, say: Callable[[str], None]) -> Settings:
         """The settings with the lower bound that all of the data asks for, by which every image is judged."""
-        self.planned, reason = self.planned.settle_bounds(self.whole)
-        if reason is not None:
-            say(reason)
+        preference = self.planned.prefer_low(self.whole)
+        if preference is not None:
+            self.planned = self.planned.with_low(preference.low)
+            say(preference.reason)
         return self.planned.settings
 
     def __call__(self, chosen: dict[str, Any], iterations: int) -> float:
