@@ -31,7 +31,6 @@ from plugstream.cli.flags import add_settings, join_values
 from plugstream.cli.heartbeat import keep_informed
 from plugstream.cli.streams import give_up, open_standard_streams, steady_streams
 from plugstream.errors import InputError, PlugstreamWarning
-from plugstream.own_code import forget
 from plugstream.text import one_line
 
 __all__ = ["main"]
@@ -97,7 +96,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         warnings.simplefilter("always", PlugstreamWarning)
         warnings.showwarning = _show_once(_show_warning)
         try:
-            forget()  # what an earlier call was allowed to run
+            _forget_consents()
             if arguments is None:
                 check_room_to_start()
             parsed = _parse(list(sys.argv[1:] if arguments is None else arguments))
@@ -153,6 +152,13 @@ def _end_by_exception() -> None:
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is signal.SIG_DFL:
             signal.signal(number, end)
+
+
+def _forget_consents() -> None:
+    """Take back what an earlier call in this process was allowed to run: nothing, where the module was never needed."""
+    own_code = sys.modules.get("plugstream.own_code")
+    if own_code is not None:
+        own_code.forget()
 
 
 def _show_once(show: Callable[..., None]) -> Callable[..., None]:
