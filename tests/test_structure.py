@@ -27,6 +27,7 @@ ROOMS: list[list[str]] = [
     ["algorithms"],
     ["verdict"],
     ["monitors"],
+    ["result"],
     ["solver"],
     ["instruments"],
     ["scans"],

@@ -53,6 +53,7 @@ _HOME = {
     "plugstream.quality": ["psnr", "ssim"],
     "plugstream.quantities": ["Quantity"],
     "plugstream.ranks": ["Group", "process_group"],
+    "plugstream.result": ["Progress", "Result", "Stop"],
     "plugstream.runs.images": ["load_picture", "save_image"],
     "plugstream.sampling": ["All", "Epochs", "FixedViews", "Importance", "ShiftedViews", "Uniform"],
     "plugstream.scans": ["MemoryScan", "ScanWriter", "StoredScan", "open_scan", "save_scan"],
@@ -64,7 +65,7 @@ _HOME = {
     "plugstream.sharded": ["Sharded"],
     "plugstream.simulation": ["simulate"],
     "plugstream.smooth_fidelity": ["SmoothFidelity"],
-    "plugstream.solver": ["Progress", "Result", "Stop", "solve"],
+    "plugstream.solver": ["solve"],
     "plugstream.theory": ["fixed_point_distance", "fixed_point_map"],
     "plugstream.verdict": ["Outcome", "Verdict"],
 }
@@ -149,6 +150,7 @@ if TYPE_CHECKING:  # the same names for type checkers and editors; a test keeps 
     from plugstream.quality import psnr as psnr, ssim as ssim
     from plugstream.quantities import Quantity as Quantity
     from plugstream.ranks import Group as Group, process_group as process_group
+    from plugstream.result import Progress as Progress, Result as Result, Stop as Stop
     from plugstream.runs.images import load_picture as load_picture, save_image as save_image
     from plugstream.sampling import (
         All as All,
@@ -173,7 +175,7 @@ if TYPE_CHECKING:  # the same names for type checkers and editors; a test keeps 
     from plugstream.sharded import Sharded as Sharded
     from plugstream.simulation import simulate as simulate
     from plugstream.smooth_fidelity import SmoothFidelity as SmoothFidelity
-    from plugstream.solver import Progress as Progress, Result as Result, Stop as Stop, solve as solve
+    from plugstream.solver import solve as solve
     from plugstream.theory import fixed_point_distance as fixed_point_distance, fixed_point_map as fixed_point_map
     from plugstream.verdict import Outcome as Outcome, Verdict as Verdict
 

@@ -16,7 +16,7 @@ from plugstream.quantities import Quantity, sort_quantities
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from plugstream.solver import Result
+    from plugstream.result import Result
 
 __all__ = [
     "BLUE",

@@ -18,8 +18,9 @@ from plugstream import (
     solve,
 )
 from plugstream.errors import PlugstreamWarning
+from plugstream.result import Snapshot, Stop
 from plugstream.schedules import Geometric
-from plugstream.solver import Snapshot, Stop, data_scale
+from plugstream.solver import data_scale
 
 F64 = torch.float64
 

@@ -22,11 +22,11 @@ from plugstream import (
     save_image,
 )
 from plugstream.image_space import ImageSpace
+from plugstream.result import Snapshot
 from plugstream.runs import checkpoints
 from plugstream.runs.checkpoints import Checkpoints
 from plugstream.runs.report import draw_report
 from plugstream.runs.results import _single
-from plugstream.solver import Snapshot
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from plugstream.ranks import Group
+from plugstream.result import Stop
 from plugstream.runs.decisions import Decisions
 from plugstream.runs.signals import Requests
-from plugstream.solver import Stop
 
 
 class Told(Group):

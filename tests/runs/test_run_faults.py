@@ -25,6 +25,7 @@ from plugstream import open_scan, save_scan
 from plugstream.algorithms import GradientState
 from plugstream.errors import InputError
 from plugstream.instruments.born import born_geometry
+from plugstream.result import Snapshot
 from plugstream.runs.checkpoints import Checkpoints
 from plugstream.runs.events import EventLog, Measurement, Note, Resume, read_events
 from plugstream.runs.identity import difference, identity
@@ -32,7 +33,6 @@ from plugstream.runs.replay import replay
 from plugstream.runs.terminal import Terminal
 from plugstream.scans import MemoryScan
 from plugstream.settings import Settings
-from plugstream.solver import Snapshot
 from small_run import RUN, SMALL, content, main, same_run
 
 

@@ -174,9 +174,9 @@ def reconstruct_scan(
     scan: Scan, planned: Plan, folder: Path, command: str, source: str | Path, *, go_on: bool = False
 ) -> int:
     """Reconstruct into the folder, say what came out, and return the exit status."""
+    from plugstream.result import Stop
     from plugstream.runs.run import reconstruct
     from plugstream.runs.terminal import Terminal
-    from plugstream.solver import Stop
     from plugstream.verdict import Outcome
 
     settings = planned.settings

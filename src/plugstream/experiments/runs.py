@@ -21,11 +21,12 @@ from plugstream.errors import PlugstreamWarning
 from plugstream.experiments.setup import PerImage, Problem
 from plugstream.fidelity import Fidelity
 from plugstream.monitors import SNR, Distance, Monitor
+from plugstream.result import Result
 from plugstream.runs.parts import build_algorithm
 from plugstream.sampling import Sampler
 from plugstream.schedules import Geometric, OverL
 from plugstream.settings import AlgorithmSettings, GradientSettings, MomentumSettings, SamplerSettings
-from plugstream.solver import Result, solve
+from plugstream.solver import solve
 from plugstream.tuning import golden_section
 
 __all__ = [

@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from plugstream.algorithms import Algorithm, State
+from plugstream.result import Progress
 from plugstream.runs.events import EventLog, Measurement
 from plugstream.runs.replay import History
-from plugstream.solver import Progress
 
 __all__ = ["Callback", "Callbacks", "MeasurementLog"]
 

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from plugstream.errors import DamagedError, InputError, StorageError
 from plugstream.files import sync_folder
+from plugstream.result import Snapshot
 from plugstream.runs.identity import difference, tools
-from plugstream.solver import Snapshot
 from plugstream.tensors import load_tensors, save_tensors
 
 __all__ = ["Checkpoints", "SavedState"]

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 from plugstream.algorithms import Algorithm, State
 from plugstream.ranks import Group
+from plugstream.result import Progress, Stop
 from plugstream.runs.callbacks import Callback
 from plugstream.runs.events import Views
 from plugstream.runs.signals import Requests
 from plugstream.runs.views import Population
-from plugstream.solver import Progress, Stop
 
 __all__ = ["Decisions"]
 

@@ -10,11 +10,11 @@ from functools import cache
 from pathlib import Path
 
 from plugstream.algorithms import State
+from plugstream.result import Progress
 from plugstream.runs.callbacks import Callback
 from plugstream.runs.events import EventLog, Heartbeat
 from plugstream.runs.folder import is_locked
 from plugstream.runs.replay import History
-from plugstream.solver import Progress
 
 __all__ = ["Heartbeats", "Process", "is_running", "this_process"]
 

@@ -22,9 +22,9 @@ from torch import Tensor
 
 from plugstream.algorithms import State
 from plugstream.image_space import ImageSpace
+from plugstream.result import Progress
 from plugstream.runs.callbacks import Callback
 from plugstream.runs.events import EventLog, Note, Preview
-from plugstream.solver import Progress
 from plugstream.tensors import load_tensors, save_tensors
 
 __all__ = ["Previews", "make_panels", "read_preview"]

@@ -17,6 +17,7 @@ from plugstream.bounds import on_bounds
 from plugstream.files import sync_folder
 from plugstream.image_space import ImageSpace
 from plugstream.progress import report
+from plugstream.result import Result, Series
 from plugstream.runs.folder import write_text
 from plugstream.runs.images import save_image
 from plugstream.runs.replay import History, replay
@@ -24,7 +25,6 @@ from plugstream.runs.report import draw_report
 from plugstream.runs.watch import theory_of
 from plugstream.scans.scan import Scan
 from plugstream.settings import DenoiserSettings, Settings
-from plugstream.solver import Result, Series
 
 __all__ = ["bound_notes", "write_results"]
 

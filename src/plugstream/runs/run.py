@@ -8,6 +8,7 @@ from typing import Any, cast
 
 from plugstream.algorithms import State
 from plugstream.errors import InputError, is_refusal
+from plugstream.result import Result
 from plugstream.runs.checkpoints import Checkpoints, SavedState
 from plugstream.runs.checks import check_mask
 from plugstream.runs.events import EventLog, Note, SilentLog
@@ -24,7 +25,6 @@ from plugstream.runs.views import wait_for_batch
 from plugstream.scans.scan import Scan
 from plugstream.scans.store import StoredScan
 from plugstream.settings import Settings
-from plugstream.solver import Result
 
 __all__ = ["reconstruct"]
 

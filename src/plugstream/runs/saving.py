@@ -9,12 +9,12 @@ from typing import Any
 from plugstream.algorithms import Algorithm, ProximalGradient, State
 from plugstream.errors import InputError
 from plugstream.quantities import Quantity
+from plugstream.result import Progress, Snapshot, Stop
 from plugstream.runs.callbacks import Callback, Callbacks
 from plugstream.runs.checkpoints import Checkpoints, SavedState
 from plugstream.runs.events import EventLog
 from plugstream.runs.replay import History
 from plugstream.settings import Settings
-from plugstream.solver import Progress, Snapshot, Stop
 
 __all__ = ["CheckpointWriter", "check_history", "reason_to_stop", "restore_snapshot"]
 

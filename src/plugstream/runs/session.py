@@ -20,6 +20,7 @@ from plugstream.image_space import ImageSpace
 from plugstream.loss_fidelity import DataFidelity
 from plugstream.monitors import quantities_of
 from plugstream.progress import report
+from plugstream.result import Result, Stop
 from plugstream.runs.callbacks import Callback, Callbacks, MeasurementLog
 from plugstream.runs.checkpoints import Checkpoints, SavedState
 from plugstream.runs.checks import check_range
@@ -41,7 +42,7 @@ from plugstream.runs.watch import Watch
 from plugstream.sampling import spread_views
 from plugstream.scans.scan import Scan
 from plugstream.scans.store import StoredScan
-from plugstream.solver import Result, Stop, solve
+from plugstream.solver import solve
 from plugstream.text import shell_quote
 
 __all__ = ["Session"]

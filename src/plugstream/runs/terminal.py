@@ -11,9 +11,9 @@ from typing import TextIO
 
 from plugstream.algorithms import State
 from plugstream.quantities import Quantity, read_quantity, sort_quantities
+from plugstream.result import Progress
 from plugstream.runs.callbacks import Callback
 from plugstream.runs.events import Event, Measurement, Note, Quantities, Start, Stop, Views
-from plugstream.solver import Progress
 
 __all__ = ["Terminal"]
 

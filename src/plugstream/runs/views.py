@@ -20,6 +20,7 @@ from torch import Tensor
 from plugstream.algorithms import Algorithm, State
 from plugstream.errors import DamagedError, InputError, StorageError
 from plugstream.loss_fidelity import DataFidelity
+from plugstream.result import Progress
 from plugstream.runs.events import EventLog, Note, Views
 from plugstream.runs.plan import Plan
 from plugstream.runs.replay import History
@@ -30,7 +31,6 @@ from plugstream.scans.prefetch import Prefetcher
 from plugstream.scans.scan import Scan
 from plugstream.scans.store import StoredScan
 from plugstream.settings import Settings
-from plugstream.solver import Progress
 
 __all__ = ["Population", "open_in_memory", "wait_for_batch", "wait_for_scan", "wait_for_views"]
 

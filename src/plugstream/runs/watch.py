@@ -20,12 +20,12 @@ from plugstream.denoisers.base import Denoiser, Sigma, Wrapper
 from plugstream.errors import InputError
 from plugstream.monitors import Measure, Past
 from plugstream.quantities import Quantity
+from plugstream.result import Progress, Result
 from plugstream.runs.callbacks import Callback
 from plugstream.runs.events import Contradiction, EventLog, Note, TheoryTerms, WatchTotals
 from plugstream.runs.replay import History
 from plugstream.sampling import Announcer
 from plugstream.settings import Settings
-from plugstream.solver import Progress, Result
 from plugstream.theory import bound, gradient_variance
 
 if TYPE_CHECKING:

@@ -1,0 +1,165 @@
+"""What `solve` tells of a run: its progress while it goes on, why it stopped, and its result."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from torch import Tensor
+
+from plugstream.algorithms.base import Algorithm, State
+from plugstream.arrays import as_tensor
+from plugstream.quantities import Quantity
+from plugstream.verdict import Verdict
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from plugstream.image_space import ImageSpace
+    from plugstream.scans.scan import Scan
+
+__all__ = ["Callback", "Progress", "Result", "Row", "Series", "Snapshot", "Stop"]
+
+S = TypeVar("S", bound=State)
+
+
+class Stop(Enum):
+    """Why a run ended."""
+
+    ITERATIONS = "all iterations were done"
+    TIME = "the time limit was reached"
+    DISTANCE = "the distance to a fixed point fell below its limit"
+    DIVERGED = "the image grew without bound; use a smaller step (at most 1/L) or a milder denoiser"
+    NOT_FINITE = (
+        "the image became NaN or infinite; use a smaller step (at most 1/L), check the denoiser, or use float64"
+    )
+    INTERRUPTED = "it was interrupted"
+    CALLBACK = "a callback asked for it"
+
+    @property
+    def failed(self) -> bool:
+        return self in (Stop.DIVERGED, Stop.NOT_FINITE)
+
+
+@dataclass(frozen=True)
+class Series:
+    """One measured quantity: at which steps, after how much algorithm time in seconds, what, and what that means.
+
+    `value` has one row a measurement and, behind it, the leading axes of the image.
+    """
+
+    step: NDArray[np.int64]
+    time: NDArray[np.float64]
+    value: NDArray[np.float64]
+    quantity: Quantity
+
+
+Row = tuple[int, float, NDArray[np.float64]]
+"""One measurement: the step, the algorithm's time, and a value for each image."""
+
+
+@dataclass(frozen=True)
+class Snapshot(Generic[S]):
+    """A run in the middle: all that `solve` needs to go on as if there had been no stop.
+
+    `first` is the step that the run began with, `limit` the size beyond which it has diverged, `best` the score and
+    state that an interrupted run returns, `rows` what was measured, by name, and `measured_at` the last step at which
+    each monitor did.
+    """
+
+    state: S
+    first: int
+    time: float
+    wall: float
+    limit: float | None
+    best: tuple[float, S] | None
+    rows: dict[str, list[Row]]
+    measured_at: list[int]
+
+
+@dataclass(frozen=True)
+class Progress(Generic[S]):
+    """What a callback gets after each step: algorithm, state, seconds of algorithm and wall time, what was measured.
+
+    `snapshot()` is the run at this step, from which `solve(..., resume=...)` goes on.
+    """
+
+    algorithm: Algorithm[S]
+    state: S
+    time: float
+    wall: float
+    measured: dict[str, Tensor]
+    snapshot: Callable[[], Snapshot[S]]
+
+
+Callback = Callable[[Progress[S]], "bool | Algorithm[S] | None"]
+"""What `solve` calls after each step: True ends the run, and an algorithm takes the place of the run's."""
+
+
+@dataclass(frozen=True, repr=False)
+class Result(Generic[S]):
+    """What a run gave: the image, how it came about, and a state to go on from.
+
+    `image` is the last iterate. Where a run was interrupted or diverged it is the best one measured: by the first
+    quantity that compares with the truth, otherwise by the first of which a monitor says what is better, such as the
+    distance to a fixed point; `image_step` tells which. `state` is the last good state, and
+    `solve(algorithm, state=result.state, ...)` goes on from it as if there had been no stop. `verdict` says whether the
+    image can be trusted, and `plot()` draws it. The last `image_axes` axes are one image, the first of them that of its
+    channels if it has `channels`.
+    """
+
+    image: Tensor
+    image_step: int
+    state: S
+    reason: Stop
+    history: dict[str, Series]
+    time: float
+    wall: float
+    verdict: Verdict
+    image_axes: int = 2
+    channels: bool = False
+
+    def __repr__(self) -> str:
+        shape = " x ".join(map(str, self.image.shape))
+        parts = [
+            f"image {shape} {str(self.image.dtype).removeprefix('torch.')}",
+            f"{self.state.k} steps in {self.time:.3g} s",
+            f"stopped since {self.reason.value}",
+            self.verdict.name,
+            *(f"{name} {float(np.mean(series.value[-1])):.4g}" for name, series in self.history.items()),
+        ]
+        return f"Result({', '.join(parts)})"
+
+    def plot(
+        self, scan: Scan | None = None, *, space: ImageSpace | None = None, truth: ArrayLike | Tensor | None = None
+    ) -> Figure:
+        """Draw the image with its axes and colour bar, beside the truth and above what was measured.
+
+        Returns a matplotlib figure: `result.plot(scan).savefig("result.pdf")`; any format of matplotlib will do.
+
+        Arguments: scan, which says where the pixels lie, which way y points and, if it was simulated, the truth;
+        instead of it space, and truth, of the image's shape. Without either the axes count pixels, with the first row
+        on top. Volumes are drawn as three slices, complex images as magnitude and phase.
+        """
+        from plugstream.drawing import plot_result
+        from plugstream.image_space import ImageSpace as Space
+
+        if scan is not None:
+            space = Space.of(scan) if space is None else space
+            truth = scan.truth if truth is None else truth
+        known = None if truth is None else as_tensor("the truth", truth).detach().cpu().numpy()
+        if space is None:
+            shape = tuple(self.image.shape[-max(2, self.image_axes) :])
+            space = Space(shape, self.image.is_complex(), self.channels, upwards=False)
+        return plot_result(self, space, known)
+
+    def _repr_png_(self) -> bytes:
+        """What a notebook shows."""
+        file = io.BytesIO()
+        self.plot().savefig(file, dpi=100, format="png")
+        return file.getvalue()
