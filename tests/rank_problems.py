@@ -6,7 +6,7 @@ import json
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -142,15 +142,15 @@ def outliers() -> LossFidelity:
     return LossFidelity(model, data, Huber(0.3))
 
 
-def images(group: Group, shards: int | None) -> Iterator[tuple[str, Tensor]]:
-    """What every algorithm makes of these problems, with every gradient and kind of sampler, in a few steps."""
+def images(group: Group, shards: int | None, samplers: Sequence[str]) -> Iterator[tuple[str, Tensor]]:
+    """What every algorithm makes of these problems, with every gradient and these samplers, in a few steps."""
 
     def share(fidelity: Any) -> Any:
         return fidelity if group.size == 1 and shards is None else Sharded(fidelity, group, shards=shards)
 
     tv, soft = TV(low=0.0), SoftThreshold()
     problem = share(born())
-    for name, sampler in SAMPLERS.items():
+    for name, sampler in ((name, SAMPLERS[name]) for name in samplers):
         for gradient in ("plain", "saga", SVRG(probability=0.4)):
             solver = ProximalGradient(problem, soft, sigma=1e-3, sampler=sampler, gradient=gradient)
             label = gradient if isinstance(gradient, str) else "svrg"
@@ -167,7 +167,7 @@ def images(group: Group, shards: int | None) -> Iterator[tuple[str, Tensor]]:
     yield "born backprojection", problem.backprojection()
     yield "born backprojection of a few", problem.backprojection([1, 4])
     nonlinear, start = share(curved()), torch.full((3, 4, 5), 0.1 + 0.2j)
-    for name, sampler in SAMPLERS.items():
+    for name, sampler in ((name, SAMPLERS[name]) for name in samplers):
         for label, gradient in (("plain", "plain"), ("svrg", SVRG(probability=0.4))):
             step: Any = "1/2L" if name == "uniform" else 0.2  # a step that is found takes most of the time
             solver = ProximalGradient(nonlinear, soft, sigma=0.05, sampler=sampler, gradient=gradient, step_size=step)
@@ -274,13 +274,18 @@ def interrupt(group: Group) -> list[Any]:
     return [result.reason.name, result.state.k]
 
 
-def main(folder: Path, environment: dict[str, str]) -> None:
+def compute(group: Group, shards: int | None, samplers: Sequence[str]) -> dict[str, Tensor]:
+    """All images and numbers by name."""
+    return {**dict(images(group, shards, samplers)), **dict(numbers(group, shards))}
+
+
+def main(folder: Path, environment: dict[str, str], samplers: Sequence[str]) -> None:
     """Be one of several ranks, as the environment says, and leave what it computed in a folder."""
     os.environ |= environment
     torch.set_num_threads(1)
     with process_group(timeout=60) as group:
-        tensors = {f"plain {name}": value for make in (images, numbers) for name, value in make(group, None)}
-        tensors |= {f"fixed {name}": value for make in (images, numbers) for name, value in make(group, SHARDS)}
+        tensors = {f"plain {name}": value for name, value in compute(group, None, samplers).items()}
+        tensors |= {f"fixed {name}": value for name, value in compute(group, SHARDS, samplers).items()}
         said = {
             "reads": reads(group),
             "failure": failure(group),

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 import zmq
 
+import warm
 from plugstream import BornGeometry, Grid, InputError, MemoryScan, open_scan, ring
 from plugstream.instruments.born import born_geometry
 from plugstream.scans import stream
@@ -73,7 +74,7 @@ def receiving(path):
 def acquiring(out, listen=ANY):
     """A real `plugstream acquire`, and where it listens."""
     words = [sys.executable, "-m", "plugstream", "acquire", str(out), "--listen", listen, "--timeout", "60"]
-    process = subprocess.Popen(words, stderr=subprocess.PIPE, text=True)
+    process = warm.Popen(words, stderr=subprocess.PIPE, text=True)
     try:
         line = process.stderr.readline()
         yield process, re.search(r"tcp://\S+\d", line)[0], line

@@ -16,6 +16,7 @@ import tifffile
 import torch
 from PIL import Image
 
+import warm
 from plugstream.cli import main
 from plugstream.runs.events import EventLog, Note, read_events
 from small_run import SMALL
@@ -23,7 +24,7 @@ from small_run import SMALL
 
 def plugstream(*arguments: object, cwd: Path | None = None, timeout: float = 120) -> subprocess.CompletedProcess[str]:
     words = [sys.executable, "-m", "plugstream", *map(str, arguments)]
-    return subprocess.run(words, cwd=cwd, capture_output=True, text=True, timeout=timeout, check=False)
+    return warm.run(words, cwd=cwd, capture_output=True, text=True, timeout=timeout, check=False)
 
 
 @pytest.fixture(scope="module")
@@ -139,9 +140,7 @@ def test_a_diverging_run_says_so_and_keeps_the_best(scan, tmp_path, capsys):
 
 def test_ctrl_c_saves_the_best_so_far(scan, tmp_path):
     words = ["reconstruct", scan, "--sigma", "0.05", "--iterations", "10000000", "--out", tmp_path / "r"]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "plugstream", *map(str, words)], stderr=subprocess.PIPE, text=True
-    )
+    process = warm.Popen([sys.executable, "-m", "plugstream", *map(str, words)], stderr=subprocess.PIPE, text=True)
     log = tmp_path / "r" / "events.jsonl"
     deadline = time.monotonic() + 60
     while not (log.exists() and '"measured", "at"' in log.read_text() and '"step": 20' in log.read_text()):

@@ -21,6 +21,7 @@ import pytest
 import torch
 from PIL import Image
 
+import warm
 from plugstream import open_scan, snr
 from plugstream.cli import main
 from plugstream.instruments.base import find_instrument
@@ -37,7 +38,7 @@ RUN += ["--momentum", "bounded", "--threads", "1", "--every", "50"]
 
 def start(*words: object) -> subprocess.Popen[str]:
     words = (sys.executable, "-m", "plugstream", *words)
-    return subprocess.Popen([str(w) for w in words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    return warm.Popen([str(w) for w in words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
 def plugstream(*words: object) -> str:

@@ -15,6 +15,7 @@ from contextlib import suppress
 import numpy as np
 import pytest
 
+import warm
 from plugstream import InputError, Limits, open_scan, send_scan
 from plugstream.bounded_json import load_json
 from plugstream.instruments.born import born_geometry
@@ -148,11 +149,11 @@ def test_json_of_strangers_is_bounded_before_it_is_parsed():
 
 def limited(out, files, *more):
     words = [sys.executable, "-m", "plugstream", "acquire", str(out), "--listen", ANY, "--timeout", "60", *more]
-    return subprocess.Popen(
+    return warm.Popen(
         words,
         stderr=subprocess.PIPE,
         text=True,
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (files, files)),
+        limits={resource.RLIMIT_NOFILE: files},
     )
 
 

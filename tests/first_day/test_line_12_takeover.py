@@ -18,6 +18,7 @@ import torch
 import zmq
 import zmq.auth
 
+import warm
 from plugstream import InputError, MemoryScan, Receiver, make_keys, open_scan, send_scan
 from plugstream.cli import main
 from plugstream.instruments.born import born_geometry
@@ -334,7 +335,7 @@ def test_real_commands_with_keys(tmp_path, keys):
     out = tmp_path / "s.zarr"
     words = [sys.executable, "-m", "plugstream", "acquire", str(out), "--listen", "tcp://127.0.0.1:*"]
     words += ["--keys", str(keys), "--timeout", "60", "--max-bytes", "1GB", "--max-views", "1000"]
-    receiver = subprocess.Popen(words, stderr=subprocess.PIPE, text=True)
+    receiver = warm.Popen(words, stderr=subprocess.PIPE, text=True)
     try:
         address = re.search(r"tcp://\S+\d", receiver.stderr.readline())[0]
         small = ["simulate", str(tmp_path / "direct.zarr"), *SMALL, "--stream", address]

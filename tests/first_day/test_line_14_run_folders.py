@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+import warm
 from plugstream.errors import InputError
 from plugstream.runs.images import load_picture
 from plugstream.runs.record import open_run
@@ -44,7 +44,7 @@ def test_a_pipe_is_not_waited_for_by_the_commands(run, tmp_path):
     os.mkfifo(folder / "settings.toml")
     for command in ("resume", "info"):
         words = [sys.executable, "-m", "plugstream", command, str(folder)]
-        done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+        done = warm.run(words, capture_output=True, text=True, timeout=60, check=False)
         assert done.returncode == 2, done.stderr
         assert "instead of a plain file" in done.stderr
 

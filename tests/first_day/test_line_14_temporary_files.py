@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+import warm
 from plugstream.errors import InputError
 from plugstream.files import lock_folder, write_whole
 
@@ -67,7 +68,7 @@ write_whole(Path(sys.argv[1]), parts())
 
 
 def begun(path: Path) -> subprocess.Popen[str]:
-    process = subprocess.Popen([sys.executable, "-c", KILLED, str(path)], stdout=subprocess.PIPE, text=True)
+    process = warm.Popen([sys.executable, "-c", KILLED, str(path)], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     assert process.stdout.readline() == "begun\n"
     return process

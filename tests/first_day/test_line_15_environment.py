@@ -12,6 +12,7 @@ import uuid
 import numpy as np
 import pytest
 
+import warm
 from plugstream.cli.faults import BUG
 from plugstream.errors import InputError
 from plugstream.runs.folder import lock, whole_folder
@@ -149,7 +150,7 @@ def test_a_bug_is_one_line_with_a_file_that_tells_more(monkeypatch, capsys, tmp_
 def test_a_signal_before_the_first_step_leaves_nothing(tmp_path):
     """While the demo simulates its scan there is no folder yet, and what is made is removed."""
     words = ["demo", "--size", "256", "--views", "400", "--receivers", "400", "--out", str(tmp_path / "r")]
-    process = subprocess.Popen([*PLUGSTREAM, *words], stderr=subprocess.PIPE, text=True)
+    process = warm.Popen([*PLUGSTREAM, *words], stderr=subprocess.PIPE, text=True)
     try:
         assert process.stderr is not None
         assert any("simulating" in line for line in process.stderr)
@@ -184,7 +185,7 @@ def test_a_run_whose_folder_is_removed_says_so(scan, tmp_path):
     import shutil
 
     words = ["reconstruct", scan, "--sigma", "0.02", "--batch", "4", "--iterations", "100000000", "--checkpoint", "0.5"]
-    process = subprocess.Popen(
+    process = warm.Popen(
         [*PLUGSTREAM, *map(str, words), "--out", str(tmp_path / "r")], stderr=subprocess.PIPE, text=True
     )
     try:

@@ -16,6 +16,7 @@ import h5py
 import numpy as np
 import pytest
 
+import warm
 from plugstream import MemoryScan, open_scan
 from plugstream.instruments.born import born_geometry
 from plugstream.models.born_geometry import ring
@@ -26,7 +27,7 @@ RUN = ["--report-format", "none", "--sigma", "0.02", "--batch", "4", "--threads"
 
 
 def start(*words: object) -> subprocess.Popen[str]:
-    return subprocess.Popen(
+    return warm.Popen(
         [sys.executable, "-m", "plugstream", *map(str, words)],
         stderr=subprocess.PIPE,
         stdout=subprocess.PIPE,

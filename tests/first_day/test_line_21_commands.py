@@ -14,6 +14,7 @@ import tifffile
 from PIL import Image
 
 import plugstream as ps
+import warm
 from plugstream.cli import main
 from plugstream.denoisers.by_name import make
 from plugstream.denoisers.facts import unavailable
@@ -82,7 +83,7 @@ def test_info_describes_a_run_from_its_begin_to_its_end(scan, tmp_path, capsys):
 def test_info_of_a_run_that_was_killed_says_so_and_how_to_go_on(scan, tmp_path, capsys):
     out = tmp_path / "run"
     words = ["reconstruct", str(scan), "--out", str(out), *RUN, "--iterations", "1000000"]
-    process = subprocess.Popen([sys.executable, "-m", "plugstream", *words], stderr=subprocess.DEVNULL)
+    process = warm.Popen([sys.executable, "-m", "plugstream", *words], stderr=subprocess.DEVNULL)
     try:
         end = time.monotonic() + 60
         while not list(out.glob("checkpoints/*.safetensors")) and time.monotonic() < end:

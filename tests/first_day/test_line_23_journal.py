@@ -9,7 +9,6 @@ import json
 import os
 import resource
 import signal
-import subprocess
 import sys
 import time
 
@@ -17,6 +16,7 @@ import numpy as np
 import pytest
 import torch
 
+import warm
 from plugstream import BM3D, InputError, LeastSquares, MemoryScan, open_scan, save_scan
 from plugstream.models import BornModel
 from plugstream.tuning import Journal
@@ -89,7 +89,7 @@ def test_kills_at_any_time_leave_a_journal_that_goes_on(tmp_path):
     filled(path)
     least = 3
     for wait in (0.0, 0.031):
-        process = subprocess.Popen([sys.executable, "-c", KILLED, str(path)])
+        process = warm.Popen([sys.executable, "-c", KILLED, str(path)])
         try:
             end = time.monotonic() + 60
             while path.read_bytes().count(b"\n") <= least + 1 and time.monotonic() < end:

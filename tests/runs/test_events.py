@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 import torch
 
+import warm
 from plugstream import DamagedError, ImageSpace, InputError
 from plugstream.lines import LineWriter
 from plugstream.runs.events import (
@@ -179,7 +180,7 @@ def test_the_history_of_a_resumed_run_is_that_of_one_that_went_through(scan, tmp
 def test_a_killed_run_is_known_as_dead_and_a_live_one_as_running(scan, tmp_path, capsys):
     folder = tmp_path / "run"
     words = ["reconstruct", str(scan), "--out", str(folder), *RUN[:-1], "--iterations", "100000000"]
-    process = subprocess.Popen([sys.executable, "-m", "plugstream", *words], stderr=subprocess.DEVNULL)
+    process = warm.Popen([sys.executable, "-m", "plugstream", *words], stderr=subprocess.DEVNULL)
     log = folder / "events.jsonl"
     try:
         deadline = time.monotonic() + 90

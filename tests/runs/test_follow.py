@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 
+import warm
 from plugstream import TV, BornModel, LeastSquares, ProximalGradient, ScanWriter, Uniform, open_scan, snr
 from plugstream.errors import DamagedError, InputError
 from plugstream.instruments.born import born_geometry
@@ -50,7 +51,7 @@ def scan(tmp_path_factory) -> Path:
 
 def play(source: Path, target: Path, pause: float, *more: object) -> subprocess.Popen[str]:
     words = [sys.executable, str(PLAYER), str(source), str(target), str(pause), *map(str, more)]
-    process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
+    process = warm.Popen(words, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     assert process.stdout.readline() == "open\n"
     return process
@@ -143,7 +144,7 @@ def test_a_fast_scan_and_a_finished_one_are_followed(scan, tmp_path):
 
 def start_run(live: Path, out: Path) -> subprocess.Popen[bytes]:
     words = ["reconstruct", str(live), "--out", str(out), *RUN, "--follow"]
-    return subprocess.Popen([sys.executable, "-m", "plugstream", *words], stderr=subprocess.DEVNULL)
+    return warm.Popen([sys.executable, "-m", "plugstream", *words], stderr=subprocess.DEVNULL)
 
 
 def early_checkpoint(out: Path, keep: Path, views: int) -> None:

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 
+import warm
 from effort import effort, thorough
 from plugstream import ProximalGradient, SoftThreshold, Uniform, solve
 from plugstream.errors import InputError
@@ -60,7 +61,7 @@ for number in itertools.count():
 
 def crash(scan: Path, whole: Path, folder: Path, kills: int, seed: int) -> None:
     words = [sys.executable, "-c", CRASHES, str(scan), str(folder), str(kills), str(seed), *RUN]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=900, check=False)
+    done = warm.run(words, capture_output=True, text=True, timeout=900, check=False)
     assert done.returncode == 0, done.stderr
     for run in folder.glob("run-*"):
         same_run(run, whole)
@@ -70,7 +71,7 @@ def crash(scan: Path, whole: Path, folder: Path, kills: int, seed: int) -> None:
 
 @thorough
 def test_runs_killed_again_and_again_end_as_if_they_had_not_been(scan, whole, tmp_path):
-    crash(scan, whole, tmp_path, kills=effort(30, 300), seed=0)
+    crash(scan, whole, tmp_path, kills=effort(12, 300), seed=0)
 
 
 def test_a_run_can_be_lengthened(scan, whole, tmp_path):
@@ -134,7 +135,7 @@ def test_a_run_that_reached_its_distance_is_over(scan, tmp_path, capsys):
 def test_ctrl_c_leaves_a_run_that_goes_on(scan, whole, tmp_path):
     folder = tmp_path / "run"
     words = [sys.executable, "-m", "plugstream", "reconstruct", str(scan), "--out", str(folder), *RUN]
-    process = subprocess.Popen(words, stderr=subprocess.PIPE, text=True)
+    process = warm.Popen(words, stderr=subprocess.PIPE, text=True)
     while not list((folder / "checkpoints").glob("step-*")) and process.poll() is None:
         time.sleep(0.01)
     process.send_signal(signal.SIGINT)
@@ -170,7 +171,7 @@ def test_a_signal_in_the_middle_of_a_step_waits_for_its_end(scan, tmp_path, name
     (tmp_path / "mine.py").write_text(BUSY.replace("{name}", name))
     words = ["reconstruct", str(scan), "--out", str(tmp_path / "run"), "--denoiser", f"{tmp_path / 'mine.py'}:stopped"]
     words = [sys.executable, "-m", "plugstream", *words, *RUN[:-2], "--checkpoint", "100"]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=120, check=False)
+    done = warm.run(words, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 130, done.stderr
     assert "go on with: plugstream resume" in done.stderr
     (path,) = (tmp_path / "run" / "checkpoints").iterdir()

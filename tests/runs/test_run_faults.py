@@ -8,7 +8,6 @@ import json
 import re
 import resource
 import shutil
-import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -20,6 +19,7 @@ import pytest
 import torch
 from hypothesis import given, settings, strategies as st
 
+import warm
 from effort import effort, thorough
 from plugstream import open_scan, save_scan
 from plugstream.algorithms import GradientState
@@ -42,7 +42,7 @@ def test_two_processes_cannot_write_one_run(whole, tmp_path, capsys):
         "import sys, time; from pathlib import Path; from plugstream.runs.folder import lock\n"
         "with lock(Path(sys.argv[1])): print('locked', flush=True); time.sleep(60)"
     )
-    other = subprocess.Popen([sys.executable, "-c", code, str(folder)], stdout=subprocess.PIPE, text=True)
+    other = warm.Popen([sys.executable, "-c", code, str(folder)], stdout=subprocess.PIPE, text=True)
     try:
         assert other.stdout is not None
         other.stdout.readline()
@@ -374,13 +374,9 @@ def test_a_full_disk_is_one_line_and_loses_nothing(whole, tmp_path, limit, what)
     assert main(["resume", str(folder)]) == 0  # it was over, and has a report now
     before = content(folder)
 
-    def set_limit() -> None:
-        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
-
-    done = subprocess.run(
+    done = warm.run(
         [sys.executable, "-m", "plugstream", "resume", str(folder), "--iterations", "170"],
-        preexec_fn=set_limit, capture_output=True, text=True, timeout=120, check=False,
+        limits={resource.RLIMIT_FSIZE: limit}, capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
     assert done.returncode == 2
     last = done.stderr.strip().splitlines()[-1]
@@ -397,14 +393,10 @@ def test_a_full_disk_is_one_line_and_loses_nothing(whole, tmp_path, limit, what)
 
 @pytest.mark.parametrize("limit", [10, 1000])  # bytes, fewer than settings.toml has
 def test_a_run_that_cannot_begin_leaves_no_folder(scan, tmp_path, limit):
-    def set_limit() -> None:
-        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
-
     words = ["reconstruct", str(scan), "--out", str(tmp_path / "run"), "--sigma", "0.02"]
-    done = subprocess.run(
+    done = warm.run(
         [sys.executable, "-m", "plugstream", *words],
-        preexec_fn=set_limit, capture_output=True, text=True, timeout=120, check=False,
+        limits={resource.RLIMIT_FSIZE: limit}, capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
     assert done.returncode == 2
     assert "cannot write" in done.stderr.strip().splitlines()[-1]

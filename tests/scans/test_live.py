@@ -16,6 +16,7 @@ import torch
 import zarr
 from zarr.codecs import Crc32cCodec
 
+import warm
 from effort import effort, thorough
 from live_writer import RECEIVERS, position, setup, view
 from plugstream import BornGeometry, InputError, MemoryScan, ScanWriter, open_scan, ring
@@ -26,7 +27,7 @@ WRITER = Path(__file__).parents[1] / "live_writer.py"
 
 
 def start(*words: object) -> subprocess.Popen[str]:
-    process = subprocess.Popen(
+    process = warm.Popen(
         [sys.executable, str(WRITER), *map(str, words)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
     assert process.stdout is not None
@@ -93,7 +94,7 @@ def test_a_writer_killed_at_any_instant_leaves_a_scan_that_goes_on(tmp_path):
         whole(path, scan.n_views)
         before = scan.n_views
     assert before > 10
-    done = subprocess.run([sys.executable, str(WRITER), str(path), str(before + 7), "0", "3"], check=True, timeout=60)
+    done = warm.run([sys.executable, str(WRITER), str(path), str(before + 7), "0", "3"], check=True, timeout=60)
     assert done.returncode == 0
     whole(path, before + 7)
     assert open_scan(path).complete
@@ -238,7 +239,7 @@ def test_a_full_disk_is_one_line_and_the_scan_goes_on_later(tmp_path):
         "except InputError as error: print(error)\n"
     )
     path = tmp_path / "s.zarr"
-    done = subprocess.run(
+    done = warm.run(
         [sys.executable, "-c", code, str(path), str(WRITER.parent)],
         capture_output=True,
         text=True,

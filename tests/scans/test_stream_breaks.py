@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 import torch
 
+import warm
 from plugstream import InputError, MemoryScan, open_scan
 from plugstream.cli import main
 from plugstream.instruments.born import born_geometry
@@ -132,7 +133,7 @@ def test_a_sender_that_is_killed_is_started_again(tmp_path):
     out = tmp_path / "s.zarr"
     with acquiring(out) as (receiver, address, _):
         words = [sys.executable, "-m", "plugstream", "simulate", *SMALL, "--stream", address, "--rate", "20"]
-        sender = subprocess.Popen(words, stderr=subprocess.DEVNULL)
+        sender = warm.Popen(words, stderr=subprocess.DEVNULL)
         while not (out.exists() and open_scan(out).n_views >= 5):
             assert sender.poll() is None
             time.sleep(0.01)
@@ -151,7 +152,7 @@ def test_ctrl_c_says_how_to_go_on_and_that_works(tmp_path):
     out = tmp_path / "a scan.zarr"
     with acquiring(out) as (receiver, address, _):
         words = [sys.executable, "-m", "plugstream", "simulate", *SMALL, "--stream", address, "--rate", "20"]
-        sender = subprocess.Popen(words, stderr=subprocess.PIPE, text=True)
+        sender = warm.Popen(words, stderr=subprocess.PIPE, text=True)
         while not (out.exists() and open_scan(out).n_views >= 5):
             assert sender.poll() is None
             time.sleep(0.01)
