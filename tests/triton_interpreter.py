@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import subprocess
 import sys
 
 import pytest
 import torch
+
+import warm
 
 needs_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -19,8 +20,8 @@ def interpret(*arguments: str) -> str:
 
     In a process of its own, since the interpreter must be chosen before Triton is imported.
     """
-    chosen = {"TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": os.pathsep.join(sys.path)}
+    chosen = {"TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""}
     command = [sys.executable, *arguments]
-    done = subprocess.run(command, env=os.environ | chosen, capture_output=True, text=True, timeout=300, check=False)
+    done = warm.run(command, env=os.environ | chosen, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout
