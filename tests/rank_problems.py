@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -295,3 +296,25 @@ def main(folder: Path, environment: dict[str, str], samplers: Sequence[str]) -> 
         said["shared"] = group.share({"rank": group.rank})
     np.savez(folder / f"rank{group.rank}.npz", **{name: value.numpy() for name, value in tensors.items()})
     (folder / f"rank{group.rank}.json").write_text(json.dumps(said))
+
+
+def run_on_gpu(group: Group, shards: int | None = None) -> dict[str, Tensor]:
+    """Images of a Born problem on a GPU: with soft thresholds, and with TV on tiles."""
+    geometry = BornGeometry.rings(Grid((48, 40), 0.01), 0.06, views=9, receivers=30, radius=0.9)
+    model = BornModel(geometry, device="cuda")
+    truth = torch.rand(model.image_shape, generator=torch.Generator().manual_seed(1)).cuda() * 0.1
+    fidelity = Sharded(LeastSquares(model, model.forward(truth)), group, shards=shards)
+    plain = ProximalGradient(fidelity, SoftThreshold(), sigma=1e-4, sampler=Uniform(4))
+    tiled = ProximalGradient(fidelity, Tiles(TV(tol=1e-5), 16, 8, group=group), sigma=1e-3, sampler=Uniform(4))
+    return {name: solve(each, iterations=20).image.cpu() for name, each in (("plain", plain), ("tiled", tiled))}
+
+
+def gpu_main(folder: Path) -> None:
+    """Be one of the ranks, which share a GPU."""
+    with process_group(timeout=60) as group:
+        images = {**run_on_gpu(group), "backend": torch.tensor(list(torch.distributed.get_backend().encode()))}
+        np.savez(folder / f"rank{group.rank}.npz", **{name: value.numpy() for name, value in images.items()})
+
+
+if __name__ == "__main__":
+    gpu_main(Path(sys.argv[1]))

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+import os
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -19,6 +22,7 @@ from torch import Tensor
 import rank_problems
 from effort import effort
 from plugstream import Group, InputError, Sharded, SmoothFidelity, process_group
+from plugstream.ranks import _choose_backend, _Ranks
 from plugstream.shares import Shares, tree_sum
 
 SIZES = (2, 4)
@@ -234,3 +238,46 @@ def test_what_cannot_be_shared_is_refused(monkeypatch: pytest.MonkeyPatch) -> No
 def test_tree_sum_adds_neighbours_first() -> None:
     a, b, c, d = torch.tensor([1e8, 1.0, -1e8, 1.0])
     assert tree_sum([a, b, c, d]) == (a + b) + (c + d)
+
+
+@pytest.mark.gpu
+def test_two_ranks_share_a_gpu(tmp_path: Path) -> None:
+    """As many ranks as asked for on one GPU, through gloo, since NCCL wants a GPU for each."""
+    place = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    started = []
+    for rank in range(2):
+        environment = {**os.environ, **place, "RANK": str(rank), "LOCAL_RANK": "0"}
+        started.append(subprocess.Popen([sys.executable, rank_problems.__file__, str(tmp_path)], env=environment))
+    try:
+        assert [process.wait(LIMIT) for process in started] == [0, 0]
+    finally:
+        for process in started:
+            process.kill()
+    first, second = _computed(tmp_path, 0), _computed(tmp_path, 1)
+    for name, value in rank_problems.run_on_gpu(Group()).items():
+        assert first[name].tobytes() == second[name].tobytes()
+        assert np.abs(first[name] - value.numpy()).max() <= 1e-5 * np.abs(value.numpy()).max()
+    assert bytes(first["backend"].tolist()).decode() == "gloo"
+
+
+@pytest.mark.gpu
+def test_messages_go_through_nccl(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A group of one rank, which is what one GPU has room for: the sums, gathers and decisions of any number."""
+    place = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    for name, value in place.items():
+        monkeypatch.setenv(name, value)
+    backend = _choose_backend(1)
+    assert backend == "cpu:gloo,cuda:nccl"
+    torch.distributed.init_process_group(backend)
+    try:
+        group = _Ranks(0, 1, 60.0)
+        for dtype in (torch.float32, torch.complex64):
+            x = torch.randn((5, 7), dtype=dtype, device="cuda")
+            assert torch.equal(group.sum(x), x)
+            assert torch.equal(group.gather(x), x[None])
+        assert group.decide(lambda: "go on") == "go on"
+        assert group.max(2.5) == 2.5
+        with pytest.raises(InputError, match="cannot"):
+            group.sum(x, InputError("one rank cannot"))
+    finally:
+        torch.distributed.destroy_process_group()

@@ -218,7 +218,8 @@ def process_group(*, timeout: float | None = None) -> Iterator[Group]:
             fidelity = plugstream.Sharded(plugstream.LeastSquares(model, scan), group)
             result = plugstream.solve(plugstream.ProximalGradient(fidelity, ...))
 
-    Tensors on the CPU go through gloo, those on GPUs through NCCL, of which each process gets its own (LOCAL_RANK).
+    Tensors on the CPU go through gloo, those on GPUs through NCCL; each process gets a GPU of its own (LOCAL_RANK).
+    Where a machine has fewer GPUs than processes they share them, and all goes through gloo: NCCL refuses that.
     Processes that torchrun restarted after one of them died find each other again, whatever is left of the first ones
     in torchrun's store. All must be of one kind, with the same versions and number of threads, since each computes
     by itself what they hold in common; others are refused.
@@ -240,10 +241,7 @@ def process_group(*, timeout: float | None = None) -> Iterator[Group]:
     seconds = _timeout() if timeout is None else timeout
     if not seconds > 0:
         raise InputError(f"the timeout of ranks must be > 0 seconds, not {seconds:g}")
-    cuda = torch.cuda.is_available() and dist.is_nccl_available()
-    if cuda:
-        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
-    backend = "cpu:gloo,cuda:nccl" if cuda else "gloo"
+    backend = _choose_backend(size)
     wait = timedelta(seconds=JOIN_TIMEOUT)
     try:
         store = None
@@ -263,6 +261,17 @@ def process_group(*, timeout: float | None = None) -> Iterator[Group]:
         _require_alike(group)
         yield group
     dist.destroy_process_group()  # not after an error: whoever waits for this process is not kept waiting
+
+
+def _choose_backend(size: int) -> str:
+    """What tensors go through, after this process took its GPU, if there are any."""
+    import torch.distributed as dist
+
+    if not torch.cuda.is_available():
+        return "gloo"
+    here, gpus = _read_number("LOCAL_WORLD_SIZE", size), torch.cuda.device_count()
+    torch.cuda.set_device(_read_number("LOCAL_RANK", 0) % gpus)
+    return "cpu:gloo,cuda:nccl" if dist.is_nccl_available() and here <= gpus else "gloo"
 
 
 def _read_number(name: str, otherwise: int) -> int:
