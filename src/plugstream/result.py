@@ -40,6 +40,7 @@ class Stop(Enum):
     )
     INTERRUPTED = "it was interrupted"
     CALLBACK = "a callback asked for it"
+    ASKED = "somebody asked it to stop"
 
     @property
     def failed(self) -> bool:
@@ -86,7 +87,8 @@ class Snapshot(Generic[S]):
 class Progress(Generic[S]):
     """What a callback gets after each step: algorithm, state, seconds of algorithm and wall time, what was measured.
 
-    `snapshot()` is the run at this step, from which `solve(..., resume=...)` goes on.
+    `snapshot()` is the run at this step, from which `solve(..., resume=...)` goes on. `leave_out(seconds)` takes time
+    that a callback has waited for a person off the run's clock.
     """
 
     algorithm: Algorithm[S]
@@ -95,6 +97,7 @@ class Progress(Generic[S]):
     wall: float
     measured: dict[str, Tensor]
     snapshot: Callable[[], Snapshot[S]]
+    leave_out: Callable[[float], None] = lambda seconds: None
 
 
 Callback = Callable[[Progress[S]], "bool | Algorithm[S] | None"]

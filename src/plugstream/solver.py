@@ -181,6 +181,10 @@ class _Run(Generic[S]):
     def wall(self) -> float:
         return perf_counter() - self.start
 
+    def leave_out(self, seconds: float) -> None:
+        """Take seconds that somebody else had off the run's clock."""
+        self.start += seconds
+
     def step(self) -> None:
         _synchronize(self.state.image)
         begin = perf_counter()
@@ -241,7 +245,7 @@ class _Run(Generic[S]):
     def tell(self, measured: dict[str, Tensor], snapshot: Snapshot[S] | None = None) -> bool:
         """Call the callbacks, all of them, go over to the algorithm that one returns, and say whether one ends it."""
         take = partial(self.snapshot, self.state) if snapshot is None else lambda: snapshot
-        progress = Progress(self.algorithm, self.state, self.time, self.wall, measured, take)
+        progress = Progress(self.algorithm, self.state, self.time, self.wall, measured, take, self.leave_out)
         end = False
         for answer in [callback(progress) for callback in self.callbacks]:
             if callable(getattr(answer, "step", None)):

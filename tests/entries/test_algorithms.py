@@ -97,7 +97,8 @@ def test_settings_of_before_are_read():
     """As main wrote them when the algorithm was no entry yet."""
     text = (
         'name = "hqs"\nstep_size = "0.5/L"\nstep_size_end = "none"\nsigma = 0.02\nsigma_end = "none"\n'
-        'sigma_steps = "none"\nlam = "none"\niterations = 6\ntime_limit = "none"\ndistance_limit = "none"\n'
+        'sigma_steps = "none"\nlam = "none"\nchanges = "none"\n'
+        'iterations = 6\ntime_limit = "none"\ndistance_limit = "none"\n'
     )
     import tomllib
 

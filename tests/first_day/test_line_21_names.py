@@ -16,6 +16,7 @@ DIFFERENT = {
     "step_size_end",  # Geometric(start, stop, steps)
     "sigma_end",
     "sigma_steps",
+    "changes",
     "iterations",  # of solve
     "time_limit",
     "distance_limit",

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from plugstream.runs.commands import Command, send_command
 from plugstream.runs.events import Resume, Views, read_events
 from plugstream.runs.replay import replay
 from small_run import main
@@ -199,3 +200,26 @@ def test_ranks_give_the_bits_of_one_process_for_any_instrument(tmp_path: Path) -
         assert launch.end() == 0, launch.log.read_text()
     assert np.load(tmp_path / "two" / "result.npy").ndim == 3
     assert (tmp_path / "two" / "result.npy").read_bytes() == (tmp_path / "one" / "result.npy").read_bytes()
+
+
+@pytest.mark.slow
+def test_ranks_are_steered_together(scan: Path, tmp_path: Path) -> None:
+    """Rank 0 takes the commands; a pause may last longer than a rank may be silent; the bits are one process's."""
+    words = ["reconstruct", str(scan), *RUN, "--iterations", "3000", "--checkpoint", "1000", "--deterministic"]
+    folder = tmp_path / "two"
+    with Launch(tmp_path / "log", *words, "--out", str(folder), PLUGSTREAM_RANK_TIMEOUT="4") as launch:
+        history = replay(folder / "events.jsonl")
+        for command in (Command("change", sigma=0.03), Command("pause"), Command("resume"), Command("stop")):
+            step, told = history.step + 40, len(history.steering)
+            launch.wait_until(lambda k=step: replay(folder / "events.jsonl").step >= k, "steps")
+            send_command(folder, command)
+            launch.wait_until(lambda n=told: len(replay(folder / "events.jsonl").steering) > n, command.action)
+            history = replay(folder / "events.jsonl")
+            if history.paused:
+                time.sleep(6.0)
+                history.step = 0  # it takes no steps meanwhile
+        assert launch.end() == 0, launch.log.read_text()
+    again = ["reconstruct", str(scan), "--settings", str(folder / "settings.toml"), "--out", str(tmp_path / "one")]
+    assert main(again) == 0
+    assert (folder / "result.npy").read_bytes() == (tmp_path / "one" / "result.npy").read_bytes()
+    assert [e.action for e in replay(folder / "events.jsonl").steering] == ["change", "pause", "resume", "stop"]

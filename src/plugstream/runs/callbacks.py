@@ -34,6 +34,14 @@ class Callback:
         """Be as it was when the checkpoint was written that the run goes on from."""
         return
 
+    def before_pause(self, progress: Progress[State]) -> None:
+        """Act before the run waits for a person, who knows how long."""
+        return
+
+    def after_pause(self, seconds: float) -> None:
+        """Leave so many seconds out of its clocks, in which the run was paused."""
+        return
+
 
 class Callbacks:
     """The callbacks of a run, which act in this order; `last` is the last progress that they were told.
@@ -59,6 +67,16 @@ class Callbacks:
         """Where the run goes on from a checkpoint."""
         for callback in self.callbacks:
             callback.restore(history)
+
+    def before_pause(self, progress: Progress[State]) -> None:
+        """Where somebody pauses the run."""
+        for callback in self.callbacks:
+            callback.before_pause(progress)
+
+    def after_pause(self, seconds: float) -> None:
+        """Where the run goes on after so many seconds."""
+        for callback in self.callbacks:
+            callback.after_pause(seconds)
 
     def _note(self, progress: Progress[State]) -> None:
         self.last = progress

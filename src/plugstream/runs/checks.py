@@ -17,7 +17,7 @@ from plugstream.sampling import spread_views
 from plugstream.scans.scan import Scan
 from plugstream.scans.store import StoredScan
 from plugstream.schedules import LONGEST_STEP, parse_step
-from plugstream.settings import AlgorithmSettings, Settings
+from plugstream.settings import AlgorithmSettings, Settings, parse_changes
 
 __all__ = ["check_batch", "check_mask", "check_range", "check_settings"]
 
@@ -35,6 +35,13 @@ def check_settings(settings: Settings) -> None:
             f"{a.name} needs the prox of the loss, which only {_those('loss', 'prox')} has; use --algorithm "
             f"{_those('algorithm', 'prox', False)}, or --loss {_those('loss', 'prox')}"
         )
+    for change in parse_changes(a.changes):
+        check_precision(settings, sigma=change.sigma)
+        if isinstance(change.step_size, str) and not isinstance(a.step_size, str):
+            raise InputError(
+                f"the change '{change}' is to a multiple of 1/L, but the run begins with a step that is a number; "
+                "write both in one way"
+            )
     if settings.scan.follow:
         _check_growth(settings)
 

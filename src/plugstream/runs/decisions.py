@@ -1,44 +1,78 @@
-"""What a run decides once a step, by its clock, its disk and signals; of several processes rank 0, for all."""
+"""What a run decides once a step, by its clock, its disk, signals and what people ask; of several processes rank 0."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
 from plugstream.algorithms import Algorithm, State
+from plugstream.errors import InputError
 from plugstream.ranks import Group
 from plugstream.result import Progress, Stop
-from plugstream.runs.callbacks import Callback
-from plugstream.runs.events import Views
+from plugstream.runs.callbacks import Callback, Callbacks
+from plugstream.runs.commands import Command, Inbox
+from plugstream.runs.events import Note, Views
 from plugstream.runs.signals import Requests
+from plugstream.runs.steering import Course, check_command
 from plugstream.runs.views import Population
+from plugstream.settings import Settings
 
-__all__ = ["Decisions"]
+__all__ = ["Decisions", "Steerage"]
+
+# Seconds between two words of rank 0 to the others while the run is paused, so that they do not take it for dead.
+_WORD = 1.0
 
 
 @dataclass(frozen=True)
 class _Decision:
-    """Of one step: whether somebody interrupted it or time is up, and the views of the next, if they are others."""
+    """Of one step: whether somebody interrupted it or time is up, the views of the next, if they are others, and what
+    people ask for."""
 
     interrupted: bool = False
     late: bool = False
     views: Views | None = None
+    commands: tuple[Command, ...] = ()
+
+
+@dataclass
+class Steerage:
+    """What it takes to steer a run.
+
+    Arguments: course, its changes; inbox, where people ask; settings; callbacks, which are told of a pause.
+    """
+
+    course: Course
+    inbox: Inbox
+    settings: Settings
+    callbacks: Callbacks = field(default_factory=lambda: Callbacks([]))
 
 
 class Decisions(Callback):
-    """Whether to stop and which views there are, decided by rank 0 after each step, in one message to all.
+    """Whether to stop, which views there are and what was asked for, decided by rank 0 after each step, for all.
 
     No process goes by its own clock, disk or signals, so that none leaves while others wait for it. A process by itself
     is its own rank 0. `reason` says why the run ended, where it did so here.
 
     Arguments: group; requests, the signals that came; population, the views of a scan that is read as it goes;
-    time_limit in seconds, None where `solve` looks at its own clock, as it may where there is one process.
+    time_limit in seconds, None where `solve` looks at its own clock, as it may where there is one process; steerage,
+    None for a run that nobody steers.
     """
 
     def __init__(
-        self, group: Group, requests: Requests, population: Population | None, time_limit: float | None
+        self,
+        group: Group,
+        requests: Requests,
+        population: Population | None,
+        time_limit: float | None,
+        steerage: Steerage | None = None,
     ) -> None:
         self.group, self.requests, self.population, self.time_limit = group, requests, population, time_limit
+        self.steerage = steerage
         self.reason: Stop | None = None
+        self._step = 0  # the last at which people were heard
+        self._heard: list[Path] = []  # commands that are not in the log yet
 
     def after_step(self, progress: Progress[State]) -> bool | Algorithm[State] | None:
         decision = self.group.decide(lambda: self._decide(progress))
@@ -53,11 +87,80 @@ class Decisions(Callback):
         if decision.late:
             self.reason = Stop.TIME
             return True
+        if self.steerage is not None:
+            before: Any = progress.algorithm if changed is None else changed
+            after = self._steer(self.steerage, progress, before, decision.commands)
+            if self.steerage.course.stopped:
+                self.reason = Stop.ASKED
+                return True
+            changed = changed if after is before else after
         return changed
+
+    def _steer(
+        self, steerage: Steerage, progress: Progress[State], algorithm: Any, commands: tuple[Command, ...]
+    ) -> Any:
+        """The algorithm to go on with, once nobody wants the run to wait any more."""
+        step, course = progress.state.k, steerage.course
+        algorithm = course.go_on(step, algorithm)
+        algorithm = self._obey(course, step, algorithm, commands)
+        return self._pause(steerage, progress, algorithm) if course.paused else algorithm
+
+    def _pause(self, steerage: Steerage, progress: Progress[State], algorithm: Any) -> Any:
+        step, course = progress.state.k, steerage.course
+        begun = time.monotonic()
+        steerage.callbacks.before_pause(progress)
+        while course.paused:
+            decision = self.group.decide(lambda: self._wait(progress))
+            if decision.interrupted:
+                raise KeyboardInterrupt
+            algorithm = self._obey(course, step, algorithm, decision.commands)
+        seconds = time.monotonic() - begun
+        progress.leave_out(seconds)
+        steerage.callbacks.after_pause(seconds)
+        return algorithm
+
+    def _obey(self, course: Course, step: int, algorithm: Any, commands: tuple[Command, ...]) -> Any:
+        for command in commands:
+            algorithm = course.obey(step, algorithm, command)
+        for path in self._heard:  # of rank 0: they are in the log now
+            path.unlink(missing_ok=True)
+        self._heard.clear()
+        return algorithm
 
     def _decide(self, progress: Progress[State]) -> _Decision:
         if self.requests.due(progress.state.k):
             return _Decision(interrupted=True)
         late = self.time_limit is not None and progress.state.k > 0 and progress.wall >= self.time_limit
         views = None if self.population is None else self.population.find_views(progress.state.k)
-        return _Decision(late=late, views=views)
+        # Not before the first step, nor where the last is measured again: there is nothing to stop.
+        stepped, self._step = self._step < progress.state.k, progress.state.k
+        return _Decision(late=late, views=views, commands=self._hear(progress) if stepped else ())
+
+    def _wait(self, progress: Progress[State]) -> _Decision:
+        """What rank 0 hears while it waits, or nothing after a second."""
+        assert self.steerage is not None
+        until = time.monotonic() + _WORD
+        while time.monotonic() < until:
+            if self.requests.came:
+                return _Decision(interrupted=True)
+            if commands := self._hear(progress):
+                return _Decision(commands=commands)
+            time.sleep(max(0.01, self.steerage.inbox.every / 2))
+        return _Decision()
+
+    def _hear(self, progress: Progress[State]) -> tuple[Command, ...]:
+        """What people asked for since; what cannot be done is told."""
+        if self.steerage is None:
+            return ()
+        heard = []
+        for path, command in self.steerage.inbox.take():
+            try:
+                if isinstance(command, InputError):
+                    raise command
+                check_command(command, progress, self.steerage.settings)
+            except InputError as error:
+                self.steerage.course.log.add(Note(f"warning: what was asked for cannot be done: {error}"))
+            else:
+                heard.append(command)
+            self._heard.append(path)
+        return tuple(heard)

@@ -36,6 +36,7 @@ __all__ = [
     "Quantities",
     "Resume",
     "Start",
+    "Steering",
     "Stop",
     "TheoryTerms",
     "Views",
@@ -159,6 +160,21 @@ class Stop(Event):
 
 
 @dataclass(frozen=True)
+class Steering(Event):
+    """What somebody asked of the run, or its settings had planned, once this step was taken.
+
+    Arguments: action, "change", "pause", "resume" (of a run that was paused) or "stop"; sigma and step_size, which
+    count from the next iteration on, None where they stay as they are.
+    """
+
+    kind = "steering"
+    step: int
+    action: str
+    sigma: float | None = None
+    step_size: float | str | None = None
+
+
+@dataclass(frozen=True)
 class Contradiction(Event):
     """A step whose denoiser or gradient step enlarged a distance by `factor`; its views, None for all."""
 
@@ -236,6 +252,7 @@ _KINDS: dict[str, type[Event]] = {
         Measurement,
         Resume,
         Stop,
+        Steering,
         Contradiction,
         WatchTotals,
         TheoryTerms,

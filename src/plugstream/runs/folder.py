@@ -64,13 +64,14 @@ def check_plain(folder: Path) -> None:
 
     A link would have files elsewhere written to or removed, and a pipe would be waited for.
     """
-    for name in ("run.json", "settings.toml", "events.jsonl", "checkpoints"):
+    folders = ("checkpoints", "commands")
+    for name in ("run.json", "settings.toml", "events.jsonl", *folders):
         try:
             found = os.lstat(folder / name)
         except OSError:
             continue  # which is told where it is needed
-        if not (stat.S_ISDIR if name == "checkpoints" else stat.S_ISREG)(found.st_mode):
-            what = "is a link instead of a folder" if name == "checkpoints" else f"cannot be used: {NOT_PLAIN}"
+        if not (stat.S_ISDIR if name in folders else stat.S_ISREG)(found.st_mode):
+            what = "is a link instead of a folder" if name in folders else f"cannot be used: {NOT_PLAIN}"
             raise InputError(f"{folder / name} {what}; put what it should be in its place")
         if name.endswith((".json", ".toml")) and found.st_size > _MOST_BYTES:
             raise InputError(f"{folder / name} has {found.st_size / 1e6:.0f} MB, so it is none that a run has")
@@ -81,7 +82,7 @@ def remove_unbegun(folder: Path, *own: str) -> None:
 
     Arguments: own, names beside those that every run has.
     """
-    known = {".lock", "settings.toml", "run.json", "events.jsonl", *own}
+    known = {".lock", "settings.toml", "run.json", "events.jsonl", "commands", *own}
     with suppress(OSError, InputError):
         events = folder / "events.jsonl"
         steps = events.exists() and any(getattr(event, "step", 0) > 0 for event in read_events(events))

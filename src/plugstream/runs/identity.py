@@ -65,6 +65,7 @@ def _settings(settings: Settings) -> Iterator[tuple[str, Any]]:
     """All but how long to run, how often to measure and how the scan is read; of a file its content, not its place."""
     a = settings.algorithm
     free = {"algorithm.time_limit", "algorithm.distance_limit", "algorithm.iterations", "monitor.every"}
+    free.add("algorithm.changes")  # which the log tells of a run that goes on
     for section, choice in _choices(settings):
         free |= {f"{section}.{key}" for key in marked_fields(choice, "consent")}  # a person's, which changes no number
     known: dict[str, Any] = {

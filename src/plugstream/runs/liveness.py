@@ -97,6 +97,11 @@ class Heartbeats(Callback):
         )
         self.last = (now, step)
 
+    def after_pause(self, seconds: float) -> None:
+        self.begun += seconds
+        if self.last is not None:
+            self.last = (self.last[0] + seconds, self.last[1])
+
 
 def _stat(pid: int) -> tuple[str, int]:
     """State and start of a process, as the kernel tells them; "" where there is none."""

@@ -104,6 +104,10 @@ class Plan:
         """The plan with this lower bound of the image."""
         return self.revise(with_low(self.settings, low))
 
+    def with_settings(self, settings: Settings) -> Plan:
+        """The plan with settings that build the same, as those with other `changes` do."""
+        return replace(self, parts=replace(self.parts, settings=settings))
+
     def check_views(self, scan: Scan | Experiment) -> None:
         """Refuse views that nothing can be made of: of implausible places, all masked, too few, or too many to hold."""
         parts, instrument, columns = self.parts, self.instrument, scan.columns

@@ -65,6 +65,11 @@ class Previews(Callback):
         cost = time.monotonic() - now
         self.due = now + cost + max(self.every, _SHARE * cost)
 
+    def before_pause(self, progress: Progress[State]) -> None:
+        """Whoever pauses a run wants to see where it is."""
+        if self.every:
+            self.write(progress.state.k, progress.state.image)
+
     def write(self, step: int, image: Tensor) -> None:
         """Write a preview now."""
         tensors, panels = make_panels(image, self.space)

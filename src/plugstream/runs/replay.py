@@ -17,12 +17,14 @@ from plugstream.runs.events import (
     Quantities,
     Resume,
     Start,
+    Steering,
     Stop,
     TheoryTerms,
     Views,
     WatchTotals,
     checked_events,
 )
+from plugstream.settings.changes import Change, parse_changes
 
 __all__ = ["History", "replay"]
 
@@ -39,8 +41,9 @@ class History:
         start: how the last process began. stop: how it ended, None where it did not say so: it runs, or was killed.
         heartbeat, preview: its last ones, None where there is none.
         views: from which steps on there were which views. quantities: what the monitors measure.
-        measured, contradictions, watched: in the order of steps.
-        terms: what the bound of Proposition 5 needs, once the run is over.
+        measured, contradictions, watched, steering: in the order of steps.
+        changes: of sigma and the step, planned or asked for; as for views, a resumed run makes the same ones.
+        terms: what the bound of Proposition 5 needs, once the run is over. paused: whether it waits for somebody.
         step: how far the run is. last_step: up to which step its views are known, -1 for none.
         last_at: when the last event was written, seconds since the epoch. checks: of lines, see `knows`.
     """
@@ -54,11 +57,15 @@ class History:
     measured: list[Measurement] = field(default_factory=list)
     contradictions: list[Contradiction] = field(default_factory=list)
     watched: list[WatchTotals] = field(default_factory=list)
+    steering: list[Steering] = field(default_factory=list)
+    changes: list[Change] = field(default_factory=list)
     terms: TheoryTerms | None = None
+    paused: bool = False
     step: int = 0
     last_step: int = -1
     last_at: float | None = None
     checks: array[int] = field(default_factory=lambda: array("Q"))  # eight bytes a line; a log may have a million
+    _next_change: int = 0
 
     @property
     def settings(self) -> dict[str, Any] | None:
@@ -86,6 +93,8 @@ class History:
             case Start():
                 self.start, self.step = event, 0
                 self.stop = self.heartbeat = self.preview = self.terms = None
+                self.changes = list(parse_changes(event.settings.get("algorithm", {}).get("changes")))
+                self._next_change, self.paused = 0, False
             case Resume():
                 self._go_back(event.step)
             case Views():
@@ -98,6 +107,11 @@ class History:
                 self.measured.append(event)
             case Contradiction():
                 self.contradictions.append(event)
+            case Steering():
+                self.steering.append(event)
+                self.paused = event.action == "pause" or (event.action == "change" and self.paused)
+                if event.action in ("change", "stop"):
+                    self._change(Change(event.step, event.sigma, event.step_size, event.action == "stop"))
             case WatchTotals():
                 self.watched.append(event)
             case TheoryTerms():
@@ -107,10 +121,16 @@ class History:
             case Preview():
                 self.preview = event
             case Stop():
-                self.stop = event
+                self.stop, self.paused = event, False
         step = getattr(event, "step", None)
         if step is not None:
             self.step, self.last_step = max(self.step, step), max(self.last_step, step)
+
+    def _change(self, change: Change) -> None:
+        """Take in a change; one that is not the next that was known takes the place of all that were to come."""
+        if self.changes[self._next_change : self._next_change + 1] != [change]:
+            self.changes = [*self.changes[: self._next_change], change]
+        self._next_change += 1
 
     def _go_back(self, step: int) -> None:
         """Forget what will be repeated; a run that goes on from its start repeats that, too."""
@@ -118,6 +138,9 @@ class History:
         self.measured = [event for event in self.measured if event.step <= last]
         self.contradictions = [event for event in self.contradictions if event.step <= last]
         self.watched = [event for event in self.watched if event.step <= last]
+        # Changes at this step are made again, and written down again.
+        self.steering = [e for e in self.steering if e.step < step or (e.step == step and e.action != "change")]
+        self._next_change = sum(change.step < step for change in self.changes)
         self.step = step
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -24,7 +25,7 @@ from plugstream.runs.terminal import Terminal
 from plugstream.runs.views import wait_for_batch
 from plugstream.scans.scan import Scan
 from plugstream.scans.store import StoredScan
-from plugstream.settings import Settings
+from plugstream.settings import Change, Settings, with_changes
 
 __all__ = ["reconstruct"]
 
@@ -92,6 +93,7 @@ def _reconstruct(
         if saved is not None:
             check_history(saved, past, str(events))
         plan.parts.group.share((past, saved))
+        plan = _with_changes(plan, past, saved)
         # Whatever is refused has been refused by now, and nothing has been written.
         write = partial(write_down, folder, command=command, source=place_of(source, folder))
         write(plan.settings)
@@ -117,8 +119,19 @@ def _assist(scan: Scan, plan: Plan, folder: Path, go_on: bool) -> Result[State]:
     if isinstance(scan, StoredScan) and plan.settings.scan.follow and not go_on:
         wait_for_batch(scan, plan.settings, lambda text: None)
     past, saved = plan.parts.group.share((History(), cast(SavedState | None, None)))
+    plan = _with_changes(plan, past, saved)
     log, checkpoints = SilentLog(folder / "events.jsonl"), Checkpoints(folder / "checkpoints", {})
     return Session(scan, plan, folder, log, checkpoints, go_on, past, saved, None, _write_nothing).run()
+
+
+def _with_changes(plan: Plan, past: History, saved: SavedState | None) -> Plan:
+    """The plan with the changes that the log of a run tells, which goes on where somebody asked it to stop."""
+    if past.start is None:
+        return plan
+    begun = 0 if saved is None else saved.step
+    changes = [replace(change, stop=change.stop and change.step > begun) for change in past.changes]
+    left = [change for change in changes if change != Change(change.step)]
+    return plan.with_settings(with_changes(plan.settings, left))
 
 
 def _write_nothing(settings: Settings, **also: Any) -> None:

@@ -36,6 +36,11 @@ class CheckpointWriter(Callback):
             self.write(progress)
             self._written = time.monotonic()
 
+    def before_pause(self, progress: Progress[State]) -> None:
+        """Whatever happens while it waits, nothing of what was reached is lost."""
+        if progress.state.k > self.step:
+            self.write(progress)
+
     def write(self, progress: Progress[State]) -> None:
         """Write a checkpoint of this progress now."""
         self.callbacks.save(progress.state.k)

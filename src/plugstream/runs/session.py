@@ -8,6 +8,7 @@ import sys
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,8 @@ from plugstream.result import Result, Stop
 from plugstream.runs.callbacks import Callback, Callbacks, MeasurementLog
 from plugstream.runs.checkpoints import Checkpoints, SavedState
 from plugstream.runs.checks import check_range
-from plugstream.runs.decisions import Decisions
+from plugstream.runs.commands import Inbox
+from plugstream.runs.decisions import Decisions, Steerage
 from plugstream.runs.events import EventLog, Note, Quantities, Resume, Start, Stop as StopEvent
 from plugstream.runs.identity import files_read, settings_identity
 from plugstream.runs.liveness import Heartbeats, this_process
@@ -35,6 +37,7 @@ from plugstream.runs.replay import History, replay
 from plugstream.runs.results import bound_notes, write_results
 from plugstream.runs.saving import CheckpointWriter, reason_to_stop, restore_snapshot
 from plugstream.runs.signals import Requests
+from plugstream.runs.steering import Course
 from plugstream.runs.steps import describe_step, goes_by_lipschitz
 from plugstream.runs.terminal import Terminal
 from plugstream.runs.views import Population, open_in_memory
@@ -42,6 +45,7 @@ from plugstream.runs.watch import Watch
 from plugstream.sampling import spread_views
 from plugstream.scans.scan import Scan
 from plugstream.scans.store import StoredScan
+from plugstream.settings import Change, parse_changes, with_changes
 from plugstream.solver import solve
 from plugstream.text import shell_quote
 
@@ -76,6 +80,8 @@ class Session:
         self.group = self.plan.parts.group
         self.measurements = MeasurementLog(self.log)
         self.writer = CheckpointWriter(self.log, self.checkpoints, self.plan.settings.run.checkpoint)
+        self.course = Course(parse_changes(self.plan.settings.algorithm.changes), self.log, self._note_changes)
+        self.inbox = Inbox(self.folder)
 
     @property
     def step(self) -> int:
@@ -88,6 +94,8 @@ class Session:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", PlugstreamWarning)
             self._start()
+            if self.group.leads:
+                self.inbox.clear()  # what was asked of another process
             self.scan.instrument.warn_if_implausible()
             self.scan.instrument.warn_if_implausible(self.scan.columns)
             try:
@@ -174,7 +182,7 @@ class Session:
         describe = getattr(fidelity.model, "describe", None)
         for text in ([] if describe is None else [describe()]) + list(self.plan.notes):
             log.add(Note(text))
-        algorithm: Any = self.plan.algorithm(fidelity)
+        algorithm: Any = self.course.begin_at(self.step, self.plan.algorithm(fidelity))
         algorithm = algorithm if population is None else population.read_ahead(algorithm)
         watch = Watch.over(algorithm, settings, log) if settings.monitor.watch_theory else None
         algorithm = algorithm if watch is None else watch.algorithm
@@ -186,7 +194,8 @@ class Session:
             snapshot = restore_snapshot(self.saved, algorithm, state, changed=changed)
             state = snapshot.state
         choice = describe_step(settings, algorithm, state)
-        self.write(settings, step=choice.content())
+        self.write = partial(self.write, step=choice.content())
+        self.write(settings)
         log.add(Note(str(choice)))
         self._tell(caught)
         views = MeasuredViews(self.scan, settings)
@@ -199,8 +208,10 @@ class Session:
         several = self.group.size > 1
         with Requests(several=several) as requests:
             limit = settings.algorithm.time_limit
-            decisions = Decisions(self.group, requests, population, limit if several else None)
+            steerage = Steerage(self.course, self.inbox, settings)
+            decisions = Decisions(self.group, requests, population, limit if several else None, steerage)
             self._gather_callbacks(watch, decisions)
+            steerage.callbacks = self.callbacks
             result: Result[State] = solve(
                 algorithm,
                 state=state if snapshot is None else None,
@@ -218,9 +229,17 @@ class Session:
             result = replace(result, reason=decisions.reason)
         if self.callbacks.last is not None and result.state.k > 0 and self.group.leads:
             self.writer.write(self.callbacks.last)
+        if self.group.leads:
+            self.inbox.clear()
         if watch is not None:
+            watch.settings = self.plan.settings  # with what was changed on the way
             watch.end(result)
         return result, self._backproject(fidelity if population is None else population.fidelity)
+
+    def _note_changes(self, changes: tuple[Change, ...]) -> None:
+        """Write settings.toml with the changes, so that it repeats the run as it was steered."""
+        self.plan = self.plan.with_settings(with_changes(self.plan.settings, changes))
+        self.write(self.plan.settings)
 
     def _gather_callbacks(self, watch: Watch | None, decisions: Decisions) -> None:
         """The callbacks, in the order in which they act after a step.

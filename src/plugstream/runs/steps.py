@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from plugstream.algorithms import Algorithm, State
-from plugstream.settings import Settings
+from plugstream.settings import Settings, parse_changes
 
 __all__ = ["StepChoice", "describe_step", "goes_by_lipschitz"]
 
@@ -46,8 +46,10 @@ def describe_step(settings: Settings, algorithm: Algorithm[Any], state: State) -
     A step that is a number needs no L, which may take longer than the run, so that none is asked for.
     """
     size, sigma = algorithm.parameters(state.k + 1, state)
-    asked, fidelity = str(settings.algorithm.step_size), algorithm.fidelity
-    if not goes_by_lipschitz(settings):
+    changes = [c.step_size for c in parse_changes(settings.algorithm.changes) if c.step < state.k]
+    said = [settings.algorithm.step_size, *(change for change in changes if change is not None)][-1]
+    asked, fidelity = str(said), algorithm.fidelity
+    if not isinstance(said, str):
         return StepChoice(size, sigma, asked, "given by hand")
     if fidelity.has_lipschitz:
         return StepChoice(size, sigma, asked, "from the L that bounds every view", fidelity.lipschitz_max)

@@ -259,7 +259,10 @@ class Watch(Callback):
             (s.entry.facts.get("draws") not in ("independent", "all"), f"the sampler is {s.name}"),
             (not fidelity.has_lipschitz, "no L is known"),
             (fidelity.has_lipschitz and gamma > (1 + 1e-6) / fidelity.lipschitz_max, "the step is beyond 1/L"),
-            (a.sigma_end is not None or getattr(a, "step_size_end", None) is not None, "sigma or the step changes"),
+            (
+                any(getattr(a, name, None) is not None for name in ("sigma_end", "step_size_end", "changes")),
+                "sigma or the step changes",
+            ),
             (self.settings.scan.follow, "the scan grew"),
             (result.reason.failed, "the run diverged"),
         ]

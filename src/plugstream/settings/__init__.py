@@ -4,6 +4,7 @@ Settings come from the defaults of `sections`, then a TOML file, then flags and 
 winning. This package knows pydantic and nothing of torch, so that mistakes are found before anything slow is imported.
 """
 
+from plugstream.settings.changes import Change, check_sigma, check_step, parse_changes, with_changes
 from plugstream.settings.resolution import resolve, to_toml
 from plugstream.settings.sections import (
     AlgorithmSettings,
@@ -36,6 +37,7 @@ from plugstream.settings.values import (
 
 __all__ = [
     "AlgorithmSettings",
+    "Change",
     "ComputeSettings",
     "DenoiserSettings",
     "GradientSettings",
@@ -49,10 +51,13 @@ __all__ = [
     "Settings",
     "SimulateSettings",
     "all_leaves",
+    "check_sigma",
+    "check_step",
     "choice_of",
     "leaves",
     "needed_monitors",
     "parse_assignment",
+    "parse_changes",
     "parse_setting",
     "parse_sigma",
     "parse_typed",
@@ -60,5 +65,6 @@ __all__ = [
     "resolve",
     "selection_of",
     "to_toml",
+    "with_changes",
     "with_low",
 ]

@@ -106,6 +106,11 @@ class AlgorithmSettings(Choice):
         description="steps in which sigma and the step reach their ends; all iterations if not given",
     )
     lam: float | None = Field(None, ge=0, le=LARGE, description="instead of sigma: sigma = sqrt(step_size * lam)")
+    changes: str | None = Field(
+        None,
+        max_length=1 << 18,
+        description="changes on the way, from a step on, such as '40: sigma=0.05; 80: step=0.5/L; 120: stop'",
+    )
     iterations: int = Field(100, ge=1, le=_COUNT, description="number of steps")
     time_limit: float | None = Field(None, gt=0, description="stop after this many seconds")
     distance_limit: float | None = Field(None, gt=0, description="stop at this relative distance to a fixed point")

@@ -1,0 +1,131 @@
+"""What a person asks of a run while it goes on: one small file each, in the folder `commands` of the run.
+
+    {"action": "change", "sigma": 0.05, "step_size": null}
+
+Whoever may write to the folder of a run may ask: the page, or a script. A file appears whole, and its name begins with
+the time, so that commands are taken in the order in which they were given. The run looks for them after a step, at most
+every 0.2 s, and removes one when it is in the log. What is asked of a run that is over waits for nobody: the next
+process that goes on with it begins by removing what is left.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import stat
+import time
+import uuid
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from plugstream.errors import InputError, StorageError
+from plugstream.files import open_plain, write_whole
+from plugstream.settings.changes import check_sigma, check_step
+
+__all__ = ["ACTIONS", "FOLDER", "Command", "Inbox", "read_command", "send_command"]
+
+FOLDER = "commands"
+ACTIONS = ("change", "pause", "resume", "stop")
+# Seconds between two looks at the folder, at least.
+_EVERY = 0.2
+# Bytes of a command, and how many are taken at a time: nobody types more.
+_MOST_BYTES, _MOST = 4096, 64
+
+
+@dataclass(frozen=True)
+class Command:
+    """Something to do after the step that is being taken.
+
+    Arguments: action, "pause", "resume", "stop" (and keep what there is) or "change"; of a change sigma, step_size, or
+    both.
+    """
+
+    action: str
+    sigma: float | None = None
+    step_size: float | str | None = None
+
+
+def read_command(content: Any) -> Command:
+    """The command that JSON tells; anything else is refused with what is wrong."""
+    if not isinstance(content, Mapping) or content.get("action") not in ACTIONS:
+        raise InputError(f"a command is an object with an action, one of {', '.join(ACTIONS)}")
+    if unknown := set(content) - {"action", "sigma", "step_size"}:
+        raise InputError(f"a command has no {sorted(map(str, unknown))[0]!r}")
+    sigma, size = content.get("sigma"), content.get("step_size")
+    if content["action"] != "change":
+        if sigma is not None or size is not None:
+            raise InputError(f"{content['action']!r} takes neither sigma nor a step")
+        return Command(content["action"])
+    if sigma is None and size is None:
+        raise InputError("a change needs a sigma, a step, or both")
+    if sigma is not None and type(sigma) not in (int, float):
+        raise InputError("sigma must be a number")
+    if size is not None and (type(size) not in (int, float, str) or len(str(size)) > 64):
+        raise InputError("the step must be a number, or a multiple of 1/L such as 0.5/L")
+    return Command("change", None if sigma is None else check_sigma(sigma), None if size is None else check_step(size))
+
+
+def send_command(folder: Path, command: Command) -> None:
+    """Ask a run for something; it is done after the step that is being taken."""
+    place = folder / FOLDER
+    try:
+        with contextlib.suppress(FileExistsError):
+            place.mkdir()
+        if not stat.S_ISDIR(os.lstat(place).st_mode):
+            raise InputError(f"{place} is no folder; remove it")
+        name = f"{time.time_ns():020d}-{uuid.uuid4().hex[:8]}.json"
+        write_whole(place / name, [json.dumps(asdict(command)).encode()])
+    except OSError as error:
+        raise StorageError(f"cannot write to {place}: {error.strerror or error}") from error
+
+
+class Inbox:
+    """The commands that a run is given.
+
+    Arguments: folder of the run; every, seconds between two looks at it.
+    """
+
+    def __init__(self, folder: Path, every: float | None = None) -> None:
+        self.place = folder / FOLDER
+        self.every = _EVERY if every is None else every
+        self._looked = -float("inf")
+
+    def take(self) -> list[tuple[Path, Command | InputError]]:
+        """What came since, each with its file, to be removed when it is in the log; what is no command with why."""
+        now = time.monotonic()
+        if now - self._looked < self.every:
+            return []
+        self._looked = now
+        return [(path, _read(path)) for path in self._files()[:_MOST]]
+
+    def clear(self) -> None:
+        """Remove what is left, and the folder; nobody takes it any more."""
+        for path in self._files():
+            with contextlib.suppress(OSError):
+                path.unlink()
+        with contextlib.suppress(OSError):
+            self.place.rmdir()
+
+    def _files(self) -> list[Path]:
+        try:
+            if not stat.S_ISDIR(os.lstat(self.place).st_mode):  # a link could lead anywhere
+                return []
+            return sorted(self.place / name for name in os.listdir(self.place) if name.endswith(".json"))
+        except OSError:  # which is there only once somebody asked for something
+            return []
+
+
+def _read(path: Path) -> Command | InputError:
+    try:
+        with os.fdopen(open_plain(path), "rb") as file:
+            content = file.read(_MOST_BYTES + 1)
+        if len(content) > _MOST_BYTES:
+            return InputError(f"it has more than {_MOST_BYTES} bytes")
+        return read_command(json.loads(content))
+    except InputError as error:
+        return error
+    except (OSError, ValueError, RecursionError) as error:
+        return InputError(f"it cannot be read: {error}")

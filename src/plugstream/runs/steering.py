@@ -1,0 +1,121 @@
+"""How a run is steered: the changes that are known beforehand, and what is asked of it on the way.
+
+A change counts from the next iteration on, for sigma and the step are functions of the iteration's number, and so is
+what is changed: a run that goes on from a checkpoint, or that is repeated from its settings, changes at the same steps
+and gives the same bits. Everything is in the log before it is done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import fields, is_dataclass, replace
+from typing import Any
+
+from plugstream.errors import InputError
+from plugstream.result import Progress
+from plugstream.runs.commands import Command
+from plugstream.runs.devices import check_precision
+from plugstream.runs.events import EventLog, Note, Steering
+from plugstream.runs.steps import goes_by_lipschitz
+from plugstream.settings import Settings
+from plugstream.settings.changes import Change
+
+__all__ = ["Course", "check_command"]
+
+
+class Course:
+    """The course of a run: replays the changes that are known, takes new ones, and says whether it pauses or stops.
+
+    A new change takes the place of those that were known for later steps, as whoever makes it sees the run as it is.
+
+    Arguments: changes, in the order of steps; log; write, called with all changes when there is a new one.
+    """
+
+    def __init__(
+        self, changes: Sequence[Change], log: EventLog, write: Callable[[tuple[Change, ...]], None] = lambda _: None
+    ) -> None:
+        self.changes = tuple(changes)
+        self.log, self.write = log, write
+        self.paused = self.stopped = False
+        self._next = 0  # of the changes
+
+    def begin_at(self, step: int, algorithm: Any) -> Any:
+        """The algorithm as it was when so many steps had been taken, before anything was changed there."""
+        while self._next < len(self.changes) and self.changes[self._next].step < step:
+            algorithm = _apply(algorithm, self.changes[self._next])
+            self._next += 1
+        return algorithm
+
+    def go_on(self, step: int, algorithm: Any) -> Any:
+        """The algorithm to go on with after this step, as the changes say that are known."""
+        while self._next < len(self.changes) and self.changes[self._next].step <= step:
+            change = self.changes[self._next]
+            self._next += 1
+            self._record(change)
+            self.stopped = self.stopped or change.stop
+            algorithm = _apply(algorithm, change)
+        return algorithm
+
+    def obey(self, step: int, algorithm: Any, command: Command) -> Any:
+        """Do what is asked for after this step: the algorithm to go on with."""
+        if command.action in ("pause", "resume"):
+            if self.paused != (command.action == "pause"):
+                self.paused = not self.paused
+                self._tell(Steering(step, command.action), f"{'paused' if self.paused else 'going on'} at step {step}")
+            return algorithm
+        change = Change(step, command.sigma, command.step_size, command.action == "stop")
+        self.changes = (*self.changes[: self._next], change)
+        self._next += 1
+        self._record(change)
+        self.write(self.changes)
+        self.stopped, self.paused = self.stopped or change.stop, self.paused and not change.stop
+        return _apply(algorithm, change)
+
+    def _record(self, change: Change) -> None:
+        action = "stop" if change.stop else "change"
+        self._tell(Steering(change.step, action, change.sigma, change.step_size), describe_change(change))
+
+    def _tell(self, event: Steering, text: str) -> None:
+        self.log.add(event)
+        self.log.add(Note(text))
+        self.log.sync()
+
+
+def describe_change(change: Change) -> str:
+    """A change in words."""
+    parts = [] if change.sigma is None else [f"sigma is {change.sigma:g}"]
+    parts += [] if change.step_size is None else [f"the step is {_size(change.step_size)}"]
+    parts = [f"{' and '.join(parts)} from step {change.step + 1} on, as was asked for"] if parts else []
+    return "; ".join([*parts, *([f"stopping at step {change.step}, as was asked for"] if change.stop else [])])
+
+
+def check_command(command: Command, progress: Progress[Any], settings: Settings) -> None:
+    """Refuse a change that the algorithm of the run cannot make."""
+    if command.action != "change":
+        return
+    algorithm = progress.algorithm
+    known: set[str] = {field.name for field in fields(algorithm)} if is_dataclass(algorithm) else set()
+    for name, value in (("sigma", command.sigma), ("step_size", command.step_size)):
+        if value is not None and name not in known:
+            raise InputError(f"{name} of {type(algorithm).__name__} cannot be changed")
+    if isinstance(command.step_size, str) and not goes_by_lipschitz(settings):
+        raise InputError("the run began with a step that is a number, so that it knows no L; write a number")
+    check_precision(settings, sigma=command.sigma)
+    state = progress.state
+    _apply(algorithm, Change(state.k, command.sigma, command.step_size)).parameters(state.k + 1, state)
+
+
+def _apply(algorithm: Any, change: Change) -> Any:
+    """The algorithm with what a change says."""
+    values: dict[str, Any] = {}
+    if change.sigma is not None:
+        values["sigma"] = change.sigma
+        if getattr(algorithm, "lam", None) is not None:  # which sigma was made of
+            values["lam"] = None
+    if change.step_size is not None:
+        values["step_size"] = change.step_size
+    return replace(algorithm, **values) if values else algorithm
+
+
+def _size(size: float | str) -> str:
+    return size if isinstance(size, str) else f"{size:g}"

@@ -1,0 +1,225 @@
+"""A run that somebody steers: what is asked for counts from the next step on, is recorded, and repeats to the bit."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from plugstream.errors import InputError
+from plugstream.runs import commands
+from plugstream.runs.commands import Command, read_command, send_command
+from plugstream.runs.events import Event, EventLog, Measurement, Note, Steering, Stop, read_events
+from plugstream.runs.replay import replay
+from plugstream.settings import parse_changes, resolve
+from small_run import RUN, main, same_run
+
+STEPS = ["--iterations", "60", "--checkpoint", "1000", "--every", "5"]
+SIGMA, HALF = Command("change", sigma=0.05), Command("change", step_size="0.5/L")
+Pilot = Callable[[dict[int, Any]], None]
+
+
+@pytest.fixture
+def pilot(monkeypatch: pytest.MonkeyPatch) -> Pilot:
+    """Somebody who does something when a step has been measured: gives commands, or anything else."""
+    monkeypatch.setattr(commands, "_EVERY", 0.0)
+    add = EventLog.add
+
+    def steer(orders: dict[int, Any]) -> None:
+        left = dict(orders)
+
+        def note(log: EventLog, event: Event) -> None:
+            add(log, event)
+            if isinstance(event, Measurement) and (order := left.pop(event.step, None)) is not None:
+                for one in order if isinstance(order, tuple) else (order,):
+                    send_command(log.path.parent, one) if isinstance(one, Command) else one(log.path.parent)
+
+        monkeypatch.setattr(EventLog, "add", note)
+
+    return steer
+
+
+@pytest.fixture(scope="module")
+def planned(scan: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that nobody touched, with the changes in its settings that others are asked for."""
+    folder = tmp_path_factory.mktemp("planned") / "run"
+    words = [*RUN, *STEPS, "--changes", "20: sigma=0.05; 40: step=0.5/L"]
+    assert main(["reconstruct", str(scan), "--out", str(folder), *words]) == 0
+    return folder
+
+
+def reconstruct(scan: Path, folder: Path, *more: str) -> int:
+    return main(["reconstruct", str(scan), "--out", str(folder), *RUN, *STEPS, *more])
+
+
+def steering(folder: Path) -> list[Steering]:
+    return [event for event in read_events(folder / "events.jsonl") if isinstance(event, Steering)]
+
+
+def end(folder: Path) -> Stop:
+    last = replay(folder / "events.jsonl").stop
+    assert last is not None
+    return last
+
+
+def go_on_soon(folder: Path) -> None:
+    threading.Timer(0.1, send_command, [folder, Command("resume")]).start()
+
+
+def kill(folder: Path) -> None:
+    raise SystemExit(9)  # which no part of a run catches: as if the process were gone
+
+
+def test_what_is_asked_for_counts_from_the_next_step_on_and_repeats(scan, planned, pilot, tmp_path):
+    pilot({20: SIGMA, 40: HALF})
+    assert reconstruct(scan, tmp_path / "run") == 0
+    assert steering(tmp_path / "run") == [Steering(20, "change", 0.05), Steering(40, "change", None, "0.5/L")]
+    same_run(tmp_path / "run", planned)
+    assert resolve(tmp_path / "run" / "settings.toml").algorithm.changes == "20: sigma=0.05; 40: step=0.5/L"
+    again = ["reconstruct", str(scan), "--settings", str(tmp_path / "run" / "settings.toml")]
+    assert main([*again, "--out", str(tmp_path / "again")]) == 0
+    same_run(tmp_path / "again", planned)
+    assert steering(tmp_path / "again") == steering(tmp_path / "run")
+    assert not (tmp_path / "run" / "commands").exists()
+
+
+def test_a_steered_run_that_was_killed_goes_on_with_the_same_changes(scan, planned, pilot, tmp_path):
+    """Also with those that came after its checkpoint, here that of the pause."""
+    folder = tmp_path / "run"
+    pilot({15: (Command("pause"), go_on_soon), 20: SIGMA, 40: HALF, 50: kill})
+    with pytest.raises(SystemExit):
+        reconstruct(scan, folder)
+    assert [path.stem for path in (folder / "checkpoints").iterdir()] == ["step-00000015"]
+    assert main(["resume", str(folder)]) == 0
+    same_run(folder, planned)
+    told = replay(folder / "events.jsonl").steering
+    assert [(event.step, event.action) for event in told] == [
+        (15, "pause"),
+        (15, "resume"),
+        (20, "change"),
+        (40, "change"),
+    ]
+
+
+def test_a_new_change_takes_the_place_of_those_that_were_to_come(scan, planned, pilot, tmp_path):
+    folder = tmp_path / "run"
+    pilot({15: (SIGMA, Command("change", sigma=0.01), SIGMA)})
+    assert reconstruct(scan, folder, "--changes", "10: step=0.5/L; 30: sigma=0.9") == 0
+    text = "10: step=0.5/L; 15: sigma=0.05; 15: sigma=0.01; 15: sigma=0.05"
+    assert resolve(folder / "settings.toml").algorithm.changes == text
+    assert "; ".join(map(str, replay(folder / "events.jsonl").changes)) == text
+    assert reconstruct(scan, tmp_path / "again", "--changes", "10: step=0.5/L; 15: sigma=0.05") == 0
+    same_run(tmp_path / "again", folder)
+
+
+def test_stop_and_keep_repeats_and_goes_on(scan, planned, pilot, tmp_path):
+    folder = tmp_path / "run"
+    pilot({20: SIGMA, 40: HALF, 45: Command("stop")})
+    assert reconstruct(scan, folder) == 0
+    assert (end(folder).step, end(folder).failed) == (45, False)
+    assert "asked it to stop" in end(folder).reason
+    kept = np.load(folder / "result.npy")
+    again = ["reconstruct", str(scan), "--settings", str(folder / "settings.toml"), "--out", str(tmp_path / "again")]
+    assert main(again) == 0
+    same_run(tmp_path / "again", folder)
+    assert end(tmp_path / "again").step == 45
+    assert main(["resume", str(folder)]) == 0
+    same_run(folder, planned)
+    assert not np.array_equal(np.load(folder / "result.npy"), kept)
+    assert "stop" not in resolve(folder / "settings.toml").algorithm.changes
+
+
+def test_a_pause_is_no_time_of_the_run(scan, planned, pilot, tmp_path):
+    folder = tmp_path / "run"
+
+    def wait(folder: Path) -> None:
+        assert not replay(folder / "events.jsonl").paused
+        send_command(folder, Command("pause"))
+        later = [(0.3, SIGMA), (0.6, Command("resume"))]
+        for seconds, command in later:
+            threading.Timer(seconds, send_command, [folder, command]).start()
+
+    pilot({20: wait, 40: HALF})
+    assert reconstruct(scan, folder) == 0
+    same_run(folder, planned)  # the change that was asked for while it waited counts, too
+    pause, resumed = (next(e for e in steering(folder) if e.action == action) for action in ("pause", "resume"))
+    history = replay(folder / "events.jsonl")
+    assert resumed.at - pause.at > 0.5
+    assert end(folder).wall < end(folder).at - history.start.at - 0.5
+    assert not history.paused
+
+
+def test_a_command_that_cannot_be_done_is_told_and_changes_nothing(scan, pilot, tmp_path):
+    def litter(folder: Path) -> None:
+        for number, text in enumerate(["{", "[" * 5000, '{"action": "dance"}', '{"action": "change", "sigma": true}']):
+            (folder / "commands" / f"{number}.json").write_text(text)
+        (folder / "commands" / "5.json").symlink_to("/etc/passwd")
+        (folder / "commands" / "note.txt").write_text("no command")
+
+    words = ["--step", "1000.0"]
+    assert reconstruct(scan, tmp_path / "one", *words) == 0
+    pilot({10: (HALF, litter)})
+    assert reconstruct(scan, tmp_path / "run", *words) == 0
+    same_run(tmp_path / "one", tmp_path / "run")
+    notes = [e.text for e in read_events(tmp_path / "run" / "events.jsonl") if isinstance(e, Note)]
+    assert len([text for text in notes if "cannot be done" in text]) == 6
+    assert any("knows no L" in text for text in notes)
+    assert Path("/etc/passwd").exists()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "40",
+        "x: stop",
+        "-1: stop",
+        "0: stop",
+        "4: sigma",
+        "4: sigma=-1",
+        "4: sigma=nan",
+        "4: step=0",
+        "4: step=2/M",
+        "4: sigma=1, sigma=2",
+        "4: gamma=1",
+        "4:",
+        "99999999999999: stop",
+        "4: step=inf",
+        "٤: stop",
+    ],
+)
+def test_a_change_that_is_none_is_refused(text):
+    with pytest.raises(InputError):
+        parse_changes(text)
+
+
+def test_changes_are_read_as_they_are_written():
+    text = "3: sigma=0.30000000000000004; 3: stop; 7: sigma=1e-05, step=0.5/L; 9: step=12.5, stop"
+    assert "; ".join(map(str, parse_changes(text))) == text
+    assert parse_changes("5: step=1/(4L) ; 2: sigma=15/255") == parse_changes(
+        "2: sigma=0.058823529411764705;5:step=1/(4L)"
+    )
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        None,
+        [],
+        {"action": "pause", "sigma": 1},
+        {"action": "change"},
+        {"action": "change", "sigma": "1"},
+        {"action": "change", "step_size": "1/L" + " " * 99},
+        {"action": ["stop"]},
+        {"action": "stop", "who": "me"},
+        json.loads('{"action": "change", "sigma": NaN}'),
+        json.loads('{"action": "change", "step_size": Infinity}'),
+    ],
+)
+def test_json_that_is_no_command_is_refused(content):
+    with pytest.raises(InputError):
+        read_command(content)
