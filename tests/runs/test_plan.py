@@ -172,3 +172,12 @@ def test_other_settings_build_only_what_differs() -> None:
     assert np.isinf(first.denoiser().high)
     third = prepare(resolve(None, [*words, ("sampler", "seed", 7), ("gradient", "name", "saga")]), first)
     assert third.gradient is not first.gradient  # which draws by that seed
+
+
+@pytest.mark.parametrize("asked", [("gradient", "name", "saga"), ("momentum", "restart", "gradient")])
+@pytest.mark.parametrize("algorithm", ["admm", "hqs"])
+def test_what_the_algorithm_does_nothing_with_is_refused(asked: tuple[str, str, str], algorithm: str) -> None:
+    words = [("algorithm", "name", algorithm), ("algorithm", "sigma", 0.1)]
+    with pytest.raises(InputError, match=f"{algorithm} does nothing with --.*; leave it out, or use --algorithm pgm"):
+        prepare(resolve(None, [*words, asked]))
+    prepare(resolve(None, words))

@@ -42,6 +42,7 @@ def check_settings(settings: Settings) -> None:
                 f"the change '{change}' is to a multiple of 1/L, but the run begins with a step that is a number; "
                 "write both in one way"
             )
+    _check_uses(settings)
     if settings.scan.follow:
         _check_growth(settings)
 
@@ -86,6 +87,19 @@ def check_range(scan: Scan, fidelity: DataFidelity, *, by_lipschitz: bool) -> No
             f"{sizes[-1]:.2g}: their squares are outside the range of {name}, {limits.tiny:.0e} to "
             f"{limits.max:.0e}; {wider}"
         )
+
+
+def _check_uses(settings: Settings) -> None:
+    """Refuse a gradient or restarts that the algorithm does nothing with; of momentum nobody knows who chose it."""
+    a = settings.algorithm
+    uses = a.entry.facts.get("uses", ())
+    for section, what, plain in (
+        ("gradient", f"--gradient {settings.gradient.name}", _says(settings.gradient, "plain")),
+        ("momentum", f"--restart {settings.momentum.restart}", settings.momentum.restart == "none"),
+    ):
+        if section not in uses and not plain:
+            able = [e.name for e in entries("algorithm").values() if section in e.facts.get("uses", ())]
+            raise InputError(f"{a.name} does nothing with {what}; leave it out, or use --algorithm {' or '.join(able)}")
 
 
 def _check_growth(settings: Settings) -> None:
