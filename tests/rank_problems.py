@@ -50,7 +50,8 @@ from plugstream import (
     solve,
 )
 
-SHARDS = 8
+# Into how many shards batches are cut: one a rank, or as many whatever the number of ranks.
+KINDS = {"plain": None, "fixed": 8}
 VIEWS = 7
 
 SAMPLERS = {
@@ -282,13 +283,14 @@ def compute(group: Group, shards: int | None, samplers: Sequence[str]) -> dict[s
     return {**dict(images(group, shards, samplers)), **dict(numbers(group, shards))}
 
 
-def main(folder: Path, environment: dict[str, str], samplers: Sequence[str]) -> None:
+def main(folder: Path, environment: dict[str, str], samplers: Sequence[str], kinds: Sequence[str]) -> None:
     """Be one of several ranks, as the environment says, and leave what it computed in a folder."""
     os.environ |= environment
     torch.set_num_threads(1)
     with process_group(timeout=60) as group:
-        tensors = {f"plain {name}": value for name, value in compute(group, None, samplers).items()}
-        tensors |= {f"fixed {name}": value for name, value in compute(group, SHARDS, samplers).items()}
+        tensors = {}
+        for kind in kinds:
+            tensors |= {f"{kind} {name}": value for name, value in compute(group, KINDS[kind], samplers).items()}
         said = {
             "reads": reads(group),
             "failure": failure(group),

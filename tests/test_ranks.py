@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 import rank_problems
-from effort import effort
+from effort import effort, thorough
 from plugstream import Group, InputError, Sharded, SmoothFidelity, process_group
 from plugstream.ranks import _choose_backend, _Ranks
 from plugstream.shares import Shares, tree_sum
@@ -28,6 +28,7 @@ from plugstream.shares import Shares, tree_sum
 SIZES = (2, 4)
 # Each number of ranks with which samplers: draws do not depend on it, so that four need not try all of them every time.
 SAMPLERS = {2: tuple(rank_problems.SAMPLERS), 4: effort(("uniform", "one"), tuple(rank_problems.SAMPLERS))}
+KINDS = {2: ("plain", "fixed"), 4: effort(("fixed",), ("plain", "fixed"))}
 LIMIT = 120  # seconds, for all ranks together: a few on a quiet machine
 
 
@@ -47,7 +48,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
         out[size] = tmp_path_factory.mktemp(f"ranks{size}")
         common = {"WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
         for rank in range(size):
-            given = (out[size], {**common, "RANK": str(rank)}, SAMPLERS[size])
+            given = (out[size], {**common, "RANK": str(rank)}, SAMPLERS[size], KINDS[size])
             started.append(server.Process(target=rank_problems.main, args=given))
             started[-1].start()
     deadline = time.monotonic() + LIMIT
@@ -66,8 +67,9 @@ def alone() -> dict[str, Tensor]:
     """What one process computes: without `Sharded`, and with the shards that it cuts batches into."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
-    both = {"plain": None, "fixed": rank_problems.SHARDS}
-    everything = {kind: rank_problems.compute(Group(), shards, SAMPLERS[2]) for kind, shards in both.items()}
+    everything = {
+        kind: rank_problems.compute(Group(), shards, SAMPLERS[2]) for kind, shards in rank_problems.KINDS.items()
+    }
     tensors = {f"{kind} {name}": value for kind, values in everything.items() for name, value in values.items()}
     torch.set_num_threads(before)
     return tensors
@@ -78,18 +80,20 @@ def _computed(folder: Path, rank: int) -> dict[str, np.ndarray]:
         return dict(file)
 
 
-@pytest.mark.parametrize("size", SIZES)
+@thorough
+@pytest.mark.parametrize("size", [size for size in SIZES if "plain" in KINDS[size]])
 def test_ranks_agree_with_one_process(size: int, folders: dict[int, Path], alone: dict[str, Tensor]) -> None:
     """Every algorithm, gradient and kind of sampler, linear or not, real or complex; and every number asked of d."""
     there = _computed(folders[size], 0)
     assert set(there) <= set(alone)
-    assert len(there) > (200 if len(SAMPLERS[size]) > 2 else 100)
+    assert len(there) > 200
     for name, value in ((name, alone[name]) for name in there):
         if name.startswith("plain"):
             error = np.abs(there[name] - value.numpy()).max()
             assert error <= 1e-5 * max(float(value.abs().max()), 1e-30), f"{name}: {error}"
 
 
+@thorough
 @pytest.mark.parametrize("size", SIZES)
 def test_fixed_shards_give_the_same_bits(size: int, folders: dict[int, Path], alone: dict[str, Tensor]) -> None:
     there = _computed(folders[size], 0)
