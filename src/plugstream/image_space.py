@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from plugstream.errors import InputError
@@ -12,7 +12,7 @@ from plugstream.errors import InputError
 if TYPE_CHECKING:
     from plugstream.scans.scan import Scan
 
-__all__ = ["ImageSpace"]
+__all__ = ["ImageSpace", "read_space"]
 
 _UNITS = {"m": 1.0, "mm": 1e-3, "µm": 1e-6, "nm": 1e-9}
 
@@ -71,6 +71,10 @@ class ImageSpace:
     def of(cls, scan: Scan) -> ImageSpace:
         """The space of a scan's image; y is drawn upwards unless the scan's provenance says `"y_axis": "down"`."""
         return replace(scan.instrument.image, upwards=_y_axis(scan.provenance) != "down")
+
+    def content(self) -> dict[str, Any]:
+        """What an event tells of it; `read_space` reads it."""
+        return asdict(self)
 
     def check_shape(self, shape: tuple[int, ...]) -> None:
         """Refuse an image whose last axes are not those of the space."""
@@ -152,6 +156,18 @@ class ImageSpace:
         (y, x), (dy, dx) = self._corner()
         h, w = self.shape[-2:]
         return x - dx / 2, x + (w - 0.5) * dx, y - dy / 2, y + (h - 0.5) * dy
+
+
+def read_space(content: Mapping[str, Any]) -> ImageSpace:
+    """A space from what an event tells of it; what this version does not know is left out."""
+    known = ImageSpace.__dataclass_fields__
+    values: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value for name, value in content.items() if name in known
+    }
+    try:
+        return ImageSpace(**values)
+    except TypeError:
+        raise InputError(f"no image is of the space {dict(content)}") from None
 
 
 def _y_axis(provenance: Mapping[str, Any]) -> Any:

@@ -364,7 +364,7 @@ def test_a_checkpoint_of_a_long_run_has_a_short_header(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("limit", "what"), [(6000, "the event log"), (15_000, "the checkpoint"), (30_000, "the results")]
+    ("limit", "what"), [(6000, "the event log"), (16_300, "the checkpoint"), (30_000, "the results")]
 )
 def test_a_full_disk_is_one_line_and_loses_nothing(whole, tmp_path, limit, what):
     """A limit on the size of files stands in for the disk: writes beyond it fail as on a full one."""

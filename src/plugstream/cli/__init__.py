@@ -40,6 +40,7 @@ _COMMANDS = {
     "simulate": "make a scan of a picture, with noise, as a Zarr folder",
     "reconstruct": "form the image of a scan, a few views at a time",
     "resume": "go on with a run that was stopped",
+    "report": "write the report of a run as a page, or one that compares several",
     "import": "make a scan from a file of others: Institut Fresnel, HDF5, NPZ",
     "acquire": "receive a scan from an instrument, view by view",
     "keys": "make keys, so that acquire lets in a known instrument and nobody else",

@@ -185,7 +185,8 @@ def reconstruct_scan(
         if series.quantity.needs_truth and (series.step == result.image_step).any():
             value = float(series.value[series.step == result.image_step][-1])
             say(f"{series.quantity.text(value)} at step {result.image_step}")
-    shown = f"report.{settings.run.report_formats[0]} shows them, " if settings.run.report_formats else ""
+    formats = settings.run.report_formats
+    shown = f"report.{'html' if 'html' in formats else formats[0]} shows them, " if formats else ""
     say(f"results are in {folder}: {shown}settings.toml repeats them")
     if result.reason is Stop.INTERRUPTED:
         say(f"go on with: plugstream resume {shell_quote(folder)}{trust_flag(settings, source)}")

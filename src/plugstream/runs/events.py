@@ -30,11 +30,13 @@ __all__ = [
     "EventLog",
     "Heartbeat",
     "Listener",
+    "Machine",
     "Measurement",
     "Note",
     "Preview",
     "Quantities",
     "Resume",
+    "Space",
     "Start",
     "Steering",
     "Stop",
@@ -92,6 +94,33 @@ class Start(Event):
     pid: int
     started: int
     machine: str
+
+
+@dataclass(frozen=True)
+class Machine(Event):
+    """What the process that just began runs on.
+
+    Arguments: name of the machine; system; processor; cores that it may use; memory in bytes, None if unknown; device,
+    the name of the GPU or "cpu"; threads, of torch; processes, that share the work.
+    """
+
+    kind = "machine"
+    name: str
+    system: str
+    processor: str
+    cores: int
+    memory: int | None
+    device: str
+    threads: int
+    processes: int
+
+
+@dataclass(frozen=True)
+class Space(Event):
+    """What the image of the run is: what `plugstream.image_space.ImageSpace` declares."""
+
+    kind = "space"
+    space: dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -246,6 +275,8 @@ _KINDS: dict[str, type[Event]] = {
     kind.kind: kind
     for kind in (
         Start,
+        Machine,
+        Space,
         Note,
         Views,
         Quantities,

@@ -18,6 +18,8 @@ __all__ = ["check_plain", "free_folder", "is_locked", "lock", "remove_unbegun", 
 
 # Of settings.toml and run.json, which are a few kilobytes.
 _MOST_BYTES = 16 << 20
+# What a run may have written of the truth before its first step.
+_TRUTH = re.compile(r"truth[-a-z0-9]*\.(npy|tif|png)")
 
 
 @contextmanager
@@ -82,11 +84,12 @@ def remove_unbegun(folder: Path, *own: str) -> None:
 
     Arguments: own, names beside those that every run has.
     """
-    known = {".lock", "settings.toml", "run.json", "events.jsonl", "commands", *own}
+    known = {".lock", "settings.toml", "run.json", "events.jsonl", "commands", "start.npy", *own}
     with suppress(OSError, InputError):
         events = folder / "events.jsonl"
         steps = events.exists() and any(getattr(event, "step", 0) > 0 for event in read_events(events))
-        if not steps and {path.name for path in folder.iterdir()} <= known:
+        others = {path.name for path in folder.iterdir()} - known
+        if not steps and all(_TRUTH.fullmatch(name) for name in others):
             shutil.rmtree(folder, ignore_errors=True)
 
 

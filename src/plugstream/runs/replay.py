@@ -7,15 +7,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from plugstream.image_space import ImageSpace, read_space
 from plugstream.quantities import Quantity, read_quantity
 from plugstream.runs.events import (
     Contradiction,
     Event,
     Heartbeat,
+    Machine,
     Measurement,
+    Note,
     Preview,
     Quantities,
     Resume,
+    Space,
     Start,
     Steering,
     Stop,
@@ -40,6 +44,7 @@ class History:
     Attributes:
         start: how the last process began. stop: how it ended, None where it did not say so: it runs, or was killed.
         heartbeat, preview: its last ones, None where there is none.
+        machine: what it runs on. space: what its image is. notes: what was told, by all processes, in order.
         views: from which steps on there were which views. quantities: what the monitors measure.
         measured, contradictions, watched, steering: in the order of steps.
         changes: of sigma and the step, planned or asked for; as for views, a resumed run makes the same ones.
@@ -52,6 +57,9 @@ class History:
     stop: Stop | None = None
     heartbeat: Heartbeat | None = None
     preview: Preview | None = None
+    machine: Machine | None = None
+    space: ImageSpace | None = None
+    notes: list[Note] = field(default_factory=list)
     views: list[Views] = field(default_factory=list)
     quantities: list[Quantity] = field(default_factory=list)
     measured: list[Measurement] = field(default_factory=list)
@@ -92,9 +100,15 @@ class History:
         match event:
             case Start():
                 self.start, self.step = event, 0
-                self.stop = self.heartbeat = self.preview = self.terms = None
+                self.stop = self.heartbeat = self.preview = self.terms = self.machine = None
                 self.changes = list(parse_changes(event.settings.get("algorithm", {}).get("changes")))
                 self._next_change, self.paused = 0, False
+            case Machine():
+                self.machine = event
+            case Space():
+                self.space = read_space(event.space)
+            case Note():
+                self.notes.append(event)
             case Resume():
                 self._go_back(event.step)
             case Views():

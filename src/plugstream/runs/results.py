@@ -9,12 +9,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from plugstream.algorithms import State
 from plugstream.bounds import on_bounds
-from plugstream.files import sync_folder
+from plugstream.files import sync_folder, write_whole
 from plugstream.image_space import ImageSpace
 from plugstream.progress import report
 from plugstream.result import Result, Series
@@ -26,12 +27,25 @@ from plugstream.runs.watch import theory_of
 from plugstream.scans.scan import Scan
 from plugstream.settings import DenoiserSettings, Settings
 
-__all__ = ["bound_notes", "write_results"]
+__all__ = ["bound_notes", "title_of", "write_known", "write_results"]
 
 # An image is said to sit on a bound where at least this part of it does.
 _SUBSTANTIAL = 0.2
 # Characters that a line of the report's title has room for.
 _LINE = 84
+
+
+def write_known(folder: Path, scan: Scan, start: torch.Tensor) -> None:
+    """Write what is known before the first step, for who looks on: the first image and, where there is one, the truth.
+
+    What is there already, of a run that goes on, stays.
+    """
+    if not (folder / "start.npy").exists():
+        file = io.BytesIO()
+        np.save(file, _single(start))
+        write_whole(folder / "start.npy", [file.getvalue()])
+    if scan.truth is not None and not (folder / "truth.npy").exists():
+        save_image(torch.from_numpy(scan.truth), folder / "truth", ImageSpace.of(scan))
 
 
 def write_results(
@@ -42,7 +56,7 @@ def write_results(
     backprojection: torch.Tensor | None,
     notes: Sequence[str] = (),
 ) -> None:
-    """Write result, backprojection, truth, history.csv and the report into the folder, each whole or not at all.
+    """Write result, backprojection, history.csv and the report's figures into the folder, each whole or not at all.
 
     Arguments: backprojection, None where the model is not linear and has none; notes, on what a person should know of
     the image, which stand in the report.
@@ -52,10 +66,8 @@ def write_results(
     save_image(result.image, folder / "result", space)
     if backprojection is not None:
         save_image(backprojection, folder / "backprojection", space)
-    if scan.truth is not None:
-        save_image(torch.from_numpy(scan.truth), folder / "truth", space)
     write_text(folder / "history.csv", _history(result.history))
-    if settings.run.report_formats:
+    if settings.run.figure_formats:
         report("drawing the report")
         _draw(folder, scan, settings, result, backprojection, notes)
     sync_folder(folder)
@@ -73,7 +85,7 @@ def _draw(
     draw_report(
         folder / "report.png",
         space=ImageSpace.of(scan),
-        formats=settings.run.report_formats,
+        formats=settings.run.figure_formats,
         title="\n".join([_title(settings, result, history), *_wrap_notes(notes)]),
         result=_single(result.image),
         backprojection=None if backprojection is None else _single(backprojection),

@@ -27,14 +27,15 @@ from plugstream.runs.checkpoints import Checkpoints, SavedState
 from plugstream.runs.checks import check_range
 from plugstream.runs.commands import Inbox
 from plugstream.runs.decisions import Decisions, Steerage
-from plugstream.runs.events import EventLog, Note, Quantities, Resume, Start, Stop as StopEvent
+from plugstream.runs.events import EventLog, Note, Quantities, Resume, Space, Start, Stop as StopEvent
 from plugstream.runs.identity import files_read, settings_identity
 from plugstream.runs.liveness import Heartbeats, this_process
+from plugstream.runs.machine import describe_machine
 from plugstream.runs.measuring import MeasuredViews
 from plugstream.runs.plan import Plan
 from plugstream.runs.preview import Previews
 from plugstream.runs.replay import History, replay
-from plugstream.runs.results import bound_notes, write_results
+from plugstream.runs.results import bound_notes, write_known, write_results
 from plugstream.runs.saving import CheckpointWriter, reason_to_stop, restore_snapshot
 from plugstream.runs.signals import Requests
 from plugstream.runs.steering import Course
@@ -122,7 +123,22 @@ class Session:
         verdict, reason = result.verdict, result.reason
         ends = (result.state.k, result.image_step, result.time, result.wall, reason.value, reason.failed)
         self.log.add(StopEvent(*ends, verdict=verdict.name, trusted=verdict.trusted, explanation=verdict.text))
+        self._write_page()
         return result
+
+    def _write_page(self) -> None:
+        """Write report.html, which shows how the run ended, and so comes after the log says it."""
+        if "html" not in self.plan.settings.run.report_formats:
+            return
+        from plugstream.runs.pages.report import write_report
+
+        report("writing report.html")
+        try:
+            write_report(self.folder)
+        except (OSError, InputError) as error:  # the run is over, and all else of it written
+            why = getattr(error, "strerror", None) or error
+            again = f"plugstream report {shell_quote(self.folder)}"
+            self.log.add(Note(f"warning: cannot write report.html: {why}; fix that, and '{again}' writes it"))
 
     def rescue(self, reason: str) -> None:
         """Whatever ended the run, keep its last good state as a checkpoint, if it took a step, and say why it ended.
@@ -142,6 +158,10 @@ class Session:
         versions = (__version__, torch.__version__, platform.python_version())
         content = (settings.algorithm.iterations, settings.model_dump(mode="json"), files_read(settings))
         self.log.add(Start(*content, *versions, pid=me.pid, started=me.started, machine=me.machine))
+        self.log.add(describe_machine(settings.compute.device, self.group.size))
+        space = ImageSpace.of(self.scan)
+        if space != self.past.space:
+            self.log.add(Space(space.content()))
         self.log.add(Note(f"building the model of {self.scan.n_views} views on {settings.compute.device}"))
 
     def _open_views(self) -> DataFidelity:
@@ -189,6 +209,8 @@ class Session:
         if self.saved is None:
             check_range(self.scan, fidelity, by_lipschitz=goes_by_lipschitz(settings))
         state, snapshot = algorithm.init(), None
+        if self.group.leads:
+            write_known(self.folder, self.scan, state.image)
         if self.saved is not None:
             changed = population is not None and population.record.step == self.saved.step
             snapshot = restore_snapshot(self.saved, algorithm, state, changed=changed)

@@ -286,8 +286,8 @@ class RunSettings(_Section):
     checkpoint: float = Field(30.0, ge=0, description="seconds between two checkpoints; 0 for one after every step")
     preview: float = Field(5.0, ge=0, description="seconds between two previews of the image at least; 0 for none")
     report: str = Field(
-        "png",
-        description="formats of the report: png, pdf and svg, several with commas, or none",
+        "png,html",
+        description="formats of the report: html, png, pdf and svg, several with commas, or none",
         json_schema_extra=_flag("report-format"),
     )
 
@@ -297,16 +297,23 @@ class RunSettings(_Section):
         words = _words(text)
         if words == ("none",):
             return "none"
-        if unknown := set(words) - {"png", "pdf", "svg"}:
-            raise ValueError(f"there is no report as {sorted(unknown)[0]!r}; choose among png, pdf and svg, or none")
+        if unknown := set(words) - {"html", "png", "pdf", "svg"}:
+            raise ValueError(
+                f"there is no report as {sorted(unknown)[0]!r}; choose among html, png, pdf and svg, or none"
+            )
         if not words:
-            raise ValueError("name at least one of png, pdf and svg, or none")
+            raise ValueError("name at least one of html, png, pdf and svg, or none")
         return ",".join(words)
 
     @property
     def report_formats(self) -> tuple[str, ...]:
         """The endings of the reports to write."""
         return () if self.report == "none" else _words(self.report)
+
+    @property
+    def figure_formats(self) -> tuple[str, ...]:
+        """Those of them that are one figure, and no page."""
+        return tuple(ending for ending in self.report_formats if ending != "html")
 
 
 def _words(text: str) -> tuple[str, ...]:

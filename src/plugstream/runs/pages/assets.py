@@ -1,0 +1,25 @@
+"""The scripts and styles of pages, in the order in which they are loaded; what each is for stands at its top."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+
+__all__ = ["SCRIPTS", "STYLES", "read_asset"]
+
+# Classic scripts, since a page that was opened from a disk cannot import modules; each adds to window.plugstream.
+SCRIPTS = (
+    "uPlot.iife.min.js",
+    "dom.js",
+    "picture.js",
+    "pointer.js",
+    "view.js",
+    "viewer.js",
+    "curves.js",
+    "page.js",
+)
+STYLES = ("uPlot.min.css", "page.css")
+
+
+def read_asset(name: str) -> str:
+    """The text of a file in static/, by its name there."""
+    return files(__package__).joinpath("static", name).read_text(encoding="utf-8")

@@ -1,0 +1,193 @@
+"""All that a page shows of a run but its images, as plain JSON: the one place that decides what that is."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+import tomllib
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from plugstream.errors import InputError
+from plugstream.quantities import sort_quantities
+from plugstream.runs.describe import is_run
+from plugstream.runs.events import Measurement
+from plugstream.runs.liveness import is_running
+from plugstream.runs.pages.pictures import picture_files
+from plugstream.runs.record import open_run
+from plugstream.runs.replay import History, replay
+from plugstream.runs.results import title_of
+from plugstream.runs.watch import theory_of
+from plugstream.settings import resolve
+
+__all__ = ["run_content"]
+
+# Of a run on another machine: seconds without a sign of life after which it counts as dead; it gives one every 5 s.
+_SILENT = 60.0
+_MOST_NOTES = 500
+
+
+def run_content(folder: Path, history: History | None = None, most: int = 5000) -> dict[str, Any]:
+    """What a page shows of the run in a folder, which may go on, have ended, or have been killed.
+
+    Members:
+        name, folder, title: what the run is called and does. state: "running", "paused", "ended" or "killed".
+        step; iterations, how many there will be, None while a scan is followed; seconds of the run; speed in steps a
+        second and left, the seconds that are left, None where they are not known.
+        began, heard: when the last process began, and when it last wrote anything, in seconds since the epoch.
+        quantities: those to show, the most important first, each as `Quantity.content()` and its label.
+        measured: {"step": [...], "time": [...], "values": {name: [...]}}, thinned to `most` measurements.
+        views: {"arrivals": [[step, count], ...], "now", "total" (None while more may come), "damaged", "ended",
+        "batch" (None for all)}.
+        steering: what a person changed. settings: by section. command: that repeats it. machine, versions, files.
+        stop: the event, or None. notes: [{"at", "text"}, ...]. contradictions: their number. theory: or None.
+        space: of the image, or None. roles: which images there are, the one to show first; stamps: what tells each from
+        one that is newer.
+
+    Arguments: folder; history, where the caller has it already; most measurements.
+    """
+    if not is_run(folder):
+        raise InputError(f"{folder} is not the folder of a run: it has neither run.json nor events.jsonl")
+    history = replay(folder / "events.jsonl") if history is None else history
+    state, settings = _state(folder, history), _settings(folder, history)
+    files = picture_files(folder, ended=state == "ended")
+    start, total = history.start, _planned(settings, history)
+    speed = _speed(history, running=state == "running")
+    theory = theory_of(history)
+    content = {
+        "name": folder.resolve().name,
+        "folder": str(folder),
+        "title": _title(folder),
+        "state": state,
+        "step": history.step,
+        "iterations": total,
+        "seconds": _seconds(history),
+        "speed": speed,
+        "left": None if total is None or not speed or state != "running" else max(0, total - history.step) / speed,
+        "began": None if start is None else start.at,
+        "heard": history.last_at,
+        "quantities": _quantities(history),
+        "measured": _measured(_thin(history.measured, most)),
+        "views": _views(settings, history),
+        "steering": [],
+        "settings": settings,
+        "command": _command(folder),
+        "machine": None if history.machine is None else _plain(history.machine.content()),
+        "versions": {}
+        if start is None
+        else {"plugstream": start.plugstream, "torch": start.torch, "python": start.python},
+        "files": {} if start is None else start.files,
+        "stop": None if history.stop is None else _plain(history.stop.content()),
+        "notes": [{"at": note.at, "text": note.text} for note in history.notes[-_MOST_NOTES:]],
+        "contradictions": len(history.contradictions),
+        "theory": None if theory is None else asdict(theory),
+        "space": None if history.space is None else history.space.content(),
+        "roles": list(files),
+        "stamps": {role: _stamp(path) for role, path in files.items()},
+    }
+    return content
+
+
+def _state(folder: Path, history: History) -> str:
+    if history.stop is not None:  # which a process that goes on with it takes back
+        return "ended"
+    running = is_running(folder, history)
+    if running is None:  # it cannot be seen from this machine
+        running = history.last_at is not None and time.time() - history.last_at < _SILENT
+    return "running" if running else "killed"
+
+
+def _title(folder: Path) -> str:
+    """What the run does, in words; nothing where its settings cannot be read, or need a file that is not there."""
+    with contextlib.suppress(InputError):
+        return title_of(resolve(folder / "settings.toml", used=()))
+    return ""
+
+
+def _settings(folder: Path, history: History) -> dict[str, Any]:
+    """The settings as the run wrote them down, else as it was started with."""
+    try:
+        return tomllib.loads((folder / "settings.toml").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return history.settings or {}
+
+
+def _command(folder: Path) -> str:
+    with contextlib.suppress(InputError):
+        return open_run(folder).command
+    return ""
+
+
+def _planned(settings: dict[str, Any], history: History) -> int | None:
+    """How many steps there will be in all; while a scan is followed that counts from its end."""
+    asked = None if history.start is None else history.start.iterations
+    if asked is None or not settings.get("scan", {}).get("follow"):
+        return asked
+    ends = [record.step for record in history.views if record.ended]
+    return ends[0] + asked if ends else None
+
+
+def _speed(history: History, *, running: bool) -> float | None:
+    """Steps a second: of late where the run goes on and says so, else over all of it."""
+    if running and history.heartbeat is not None and history.heartbeat.rate:
+        return history.heartbeat.rate
+    last = history.stop or (history.measured[-1] if history.measured else None)
+    return last.step / last.time if last is not None and last.time > 0 and last.step > 0 else None
+
+
+def _seconds(history: History) -> float | None:
+    if history.stop is not None:
+        return history.stop.wall
+    times = [event.time for event in history.measured[-1:]]
+    return max([*times, *([] if history.heartbeat is None else [history.heartbeat.seconds])], default=None)
+
+
+def _quantities(history: History) -> list[dict[str, Any]]:
+    names = {name for event in history.measured for name in event.values}
+    shown = sort_quantities(history.quantities, names, stop_first=True)
+    return [{**quantity.content(), "label": quantity.label} for quantity in shown]
+
+
+def _measured(events: Sequence[Measurement]) -> dict[str, Any]:
+    names = dict.fromkeys(name for event in events for name in event.values)
+    return {
+        "step": [event.step for event in events],
+        "time": [event.time for event in events],
+        "values": {name: [event.values.get(name) for event in events] for name in names},
+    }
+
+
+def _thin(events: list[Measurement], most: int) -> list[Measurement]:
+    """At most so many of them, evenly spaced, the first and the last among them."""
+    if len(events) <= most:
+        return events
+    last = len(events) - 1
+    return [events[n * last // (most - 1)] for n in range(most)]
+
+
+def _views(settings: dict[str, Any], history: History) -> dict[str, Any]:
+    last = history.views[-1] if history.views else None
+    now, ended = (0, False) if last is None else (last.views, last.ended)
+    return {
+        "arrivals": [list(entry) for entry in history.arrivals()],
+        "now": now,
+        "total": now if ended else None,
+        "damaged": [] if last is None else list(last.damaged),
+        "ended": ended,
+        "batch": settings.get("sampler", {}).get("batch"),
+    }
+
+
+def _plain(content: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in content.items() if name != "event"}
+
+
+def _stamp(path: Path) -> str:
+    """What changes when a file is replaced."""
+    try:
+        about = path.stat()
+    except OSError:
+        return ""
+    return f"{about.st_mtime_ns:x}-{about.st_size:x}"

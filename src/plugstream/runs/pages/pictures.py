@@ -1,0 +1,198 @@
+"""Images for a page: values in 16 bits with what they mean, small enough to send and whole enough to look at closely.
+
+A picture is plain JSON:
+
+    {"role": "result", "step": 100, "upwards": true, "panels": [panel, ...]}
+
+and a panel what `plugstream.runs.preview` tells of one, with its values:
+
+    {"name": "image", "quantity": "contrast", "unit": "", "range": [0.0, 1.3], "cyclic": false,
+     "axes": [{"name": "y", "unit": "m", "origin": -0.1, "spacing": 0.01, "size": 21}, {"name": "x", ...}],
+     "shape": [21, 21], "low": 0.0, "scale": 2e-05, "data": "eJw..."}
+
+A value is low + n * scale with n in 16 bits, and n = 65535 stands for what is not finite. `data` is base64 of zlib's
+form of all high bytes and then all low bytes of the differences, modulo 65536, of each n from the one before it, which
+is a third of the size for most images.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from plugstream.errors import InputError
+from plugstream.image_space import ImageSpace
+from plugstream.planes import split_parts
+from plugstream.runs.checkpoints import Checkpoints
+from plugstream.runs.preview import read_preview
+from plugstream.tensors import load_tensors
+
+__all__ = ["make_picture", "picture_files", "picture_of_preview", "run_picture"]
+
+# Pixels a side at most, of an image and of a volume.
+_SIDE = 1024
+_VOLUME_SIDE = 128
+_LEVELS = 65534
+_NOT_FINITE = 65535
+_MOST_CHANNELS = 8
+_ROLES = ("result", "preview", "checkpoint", "backprojection", "start", "truth")
+
+
+def picture_files(folder: Path, *, ended: bool) -> dict[str, Path]:
+    """The images that there are of a run, by role, the one to show first.
+
+    Of a run that is over it is its result; of others a preview or what its last checkpoint has, since a result that is
+    there is of an earlier end.
+    """
+    files = _all_files(folder)
+    if ended and "result" in files:
+        files = {role: path for role, path in files.items() if role not in ("preview", "checkpoint")}
+    first = ("result",) if ended else ("preview", "checkpoint")
+    order = sorted(files, key=lambda role: (role not in first, _ROLES.index(role)))
+    return {role: files[role] for role in order}
+
+
+def _all_files(folder: Path) -> dict[str, Path]:
+    files = {name: folder / f"{name}.npy" for name in ("result", "backprojection", "start", "truth")}
+    files["preview"] = folder / "preview.safetensors"
+    checkpoints = Checkpoints(folder / "checkpoints", {}).files()
+    if checkpoints:
+        files["checkpoint"] = checkpoints[0]
+    return {role: path for role, path in files.items() if path.is_file()}
+
+
+def run_picture(folder: Path, role: str, space: ImageSpace | None) -> dict[str, Any]:
+    """An image of a run for a page; InputError where there is none, or it is damaged.
+
+    Arguments: role, one of `run_content`'s roles; space of the run's image, None where its log does not tell it.
+    """
+    files = _all_files(folder)
+    if role not in files:
+        raise InputError(f"the run {folder} has no image {role!r}; there are {', '.join(files) or 'none'}")
+    path = files[role]
+    if role == "preview":
+        return picture_of_preview(path, upwards=True if space is None else space.upwards)
+    if role == "checkpoint":
+        step, image = _read_checkpoint(path)
+        return make_picture(image, space, role, step=step)
+    try:
+        image = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (OSError, ValueError) as error:
+        raise InputError(f"cannot read {path}: {error}") from error
+    return make_picture(image, space, role)
+
+
+def make_picture(
+    image: NDArray[Any], space: ImageSpace | None, role: str, *, step: int | None = None
+) -> dict[str, Any]:
+    """A picture of an image: whole where it has at most 1024 pixels a side, a volume 128, and else means over blocks.
+
+    A complex image has two panels, magnitude and phase. Of many channels the first eight are taken, of several images
+    the first.
+
+    Arguments: image, (..., *space.shape); space, None for one of pixels; role; step that it is of, if that is known.
+    """
+    space = _pixels(image) if space is None else space
+    if image.shape[image.ndim - space.ndim :] != tuple(space.shape):
+        raise InputError(f"the image {role} is {tuple(image.shape)}, but its space is of {space.shape}")
+    image = image.reshape(-1, *space.shape)[0]
+    values = np.asarray(image[:_MOST_CHANNELS] if space.channels else image[None])
+    side = _SIDE if len(space.spatial) == 2 else _VOLUME_SIDE
+    blocks = [max(1, math.ceil(size / side)) for size in space.spatial]
+    values = _shrink(values, blocks)
+    axes = [_axis(space, n, block, values.shape[1 + n]) for n, block in enumerate(blocks)]
+    if space.channels:
+        axes.insert(0, {"name": "channel", "unit": "", "origin": 0.0, "spacing": 1.0, "size": len(values)})
+    else:
+        values = values[0]
+    panels = []
+    for part, numbers, _ in split_parts(values):
+        about = {
+            "name": part or "image",
+            "quantity": f"{space.quantity}, {part}" if part else space.quantity,
+            "unit": "rad" if part == "phase" else space.value_unit,
+            "cyclic": part == "phase",
+            "axes": axes,
+        }
+        panels.append(about | _encode(numbers))
+    return {"role": role, "step": step, "upwards": space.upwards, "panels": panels}
+
+
+def picture_of_preview(path: Path, *, upwards: bool) -> dict[str, Any]:
+    """A picture of a preview, which has its own panels."""
+    step, tensors, panels = read_preview(path)
+    shown = [
+        {**panel, "cyclic": panel["unit"] == "rad" and "phase" in panel["name"]}
+        | _encode(tensors[panel["name"]].numpy())
+        for panel in panels
+    ]
+    return {"role": "preview", "step": step, "upwards": upwards, "panels": shown}
+
+
+def _read_checkpoint(path: Path) -> tuple[int, NDArray[Any]]:
+    """Step and image of a checkpoint."""
+    header, tensors = load_tensors(path, "plugstream-checkpoint")
+    content = json.loads(header["content"])
+    image = tensors["state.image"]
+    return content["state"]["k"], (
+        torch.view_as_complex(image) if "state.image" in content["complex"] else image
+    ).numpy()
+
+
+def _pixels(image: NDArray[Any]) -> ImageSpace:
+    """The space of an image of which nothing is known."""
+    return ImageSpace(tuple(image.shape[-2:]), is_complex=np.iscomplexobj(image), upwards=False)
+
+
+def _axis(space: ImageSpace, n: int, block: int, size: int) -> dict[str, Any]:
+    """Where the elements of a spatial axis lie once blocks of them are one."""
+    step = None if space.spacing is None else space.spacing[n]
+    origin = None if space.origin is None else space.origin[n]
+    if step is not None and origin is not None:
+        origin += step * (block - 1) / 2
+    return {
+        "name": space.axes[n],
+        "unit": space.unit if step is not None else "",
+        "origin": origin,
+        "spacing": None if step is None else step * block,
+        "size": size,
+    }
+
+
+def _shrink(values: NDArray[Any], blocks: list[int]) -> NDArray[Any]:
+    """Means over blocks of the last axes; those at the far edges are of what there is."""
+    for n, block in enumerate(blocks):
+        if block > 1:
+            axis = 1 + n
+            starts = np.arange(0, values.shape[axis], block)
+            counts = np.diff([*starts, values.shape[axis]])
+            shape = [-1 if a == axis else 1 for a in range(values.ndim)]
+            values = np.add.reduceat(values, starts, axis) / counts.reshape(shape).astype(np.float32)
+    return values
+
+
+def _encode(values: NDArray[Any]) -> dict[str, Any]:
+    """Values as the module says, with their range, None where none is finite."""
+    finite = np.isfinite(values)
+    ends = values[finite] if not finite.all() else values
+    low, high = (float(ends.min()), float(ends.max())) if ends.size else (0.0, 0.0)
+    scale = (high - low) / _LEVELS if high > low else 1.0
+    levels = np.rint((np.where(finite, values, low).astype(np.float64) - low) / scale)
+    numbers = np.where(finite, levels, _NOT_FINITE).astype(np.uint16).ravel()
+    differences = np.diff(numbers, prepend=np.uint16(0)).astype(">u2")  # modulo 65536
+    planes = differences.view(np.uint8).reshape(-1, 2).T.tobytes()
+    return {
+        "range": [low, high] if ends.size else None,
+        "shape": list(values.shape),
+        "low": low,
+        "scale": scale,
+        "data": base64.b64encode(zlib.compress(planes, 6)).decode("ascii"),
+    }

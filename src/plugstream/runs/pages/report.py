@@ -1,0 +1,117 @@
+"""The report of a run as one HTML file that needs nothing else: it opens from a disk, and can load nothing.
+
+Its Content-Security-Policy names the very script and style that are in it, by their hashes, and allows nothing besides.
+What it shows stands in it as JSON, which is no script; everything that comes from a run becomes text, never HTML.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from plugstream.errors import InputError, StorageError
+from plugstream.files import write_whole
+from plugstream.runs.pages.assets import SCRIPTS, STYLES, read_asset
+from plugstream.runs.pages.content import run_content
+from plugstream.runs.pages.pictures import run_picture
+from plugstream.runs.replay import replay
+
+__all__ = ["compare_reports", "write_report"]
+
+# Measurements of a run that its report has at most.
+_MEASUREMENTS = 20_000
+
+_SHOW = """
+plugstream.showReport(document.querySelector("main"), JSON.parse(document.getElementById("content").textContent));
+"""
+
+
+def write_report(folder: Path, out: Path | None = None) -> Path:
+    """Write the report of the run in a folder, of what there is of it, and return its path.
+
+    Arguments: folder of a run that has ended, or not; out, report.html in the folder if not given.
+    """
+    out = folder / "report.html" if out is None else out
+    _write(out, [_collect(folder)])
+    return out
+
+
+def compare_reports(folders: Sequence[Path], out: Path) -> Path:
+    """Write one page that shows several runs side by side, with their curves in common charts, and return its path.
+
+    Arguments: folders, of two runs or more; out, a file that is not there yet.
+    """
+    if len(folders) < 2:
+        raise InputError("a comparison needs two runs or more")
+    if out.exists():
+        raise InputError(f"{out} exists already; remove it or choose another name with --out")
+    if not out.parent.is_dir():
+        raise InputError(f"the folder {out.parent} does not exist; make it first")
+    _write(out, [_collect(folder) for folder in folders])
+    return out
+
+
+def _collect(folder: Path) -> dict[str, Any]:
+    """What a report has of a run: its content and its pictures; one that is damaged is left out, and named."""
+    history = replay(folder / "events.jsonl")
+    content = run_content(folder, history, most=_MEASUREMENTS)
+    pictures = {}
+    for role in content["roles"]:
+        try:
+            pictures[role] = run_picture(folder, role, history.space)
+        except InputError as error:
+            content["notes"].append({"at": history.last_at or 0.0, "text": f"warning: {error}"})
+    content["roles"] = list(pictures)
+    return {"content": content, "pictures": pictures}
+
+
+def _write(out: Path, runs: Sequence[Mapping[str, Any]]) -> None:
+    try:
+        write_whole(out, [_page(runs).encode()])
+    except OSError as error:
+        raise StorageError(f"cannot write {out}: {error.strerror or error}") from error
+
+
+def _page(runs: Sequence[Mapping[str, Any]]) -> str:
+    style = "\n".join(map(read_asset, STYLES))
+    script = "\n".join([*map(read_asset, SCRIPTS), _SHOW])
+    policy = "; ".join(
+        [
+            "default-src 'none'",
+            f"script-src '{_hash(script)}'",
+            f"style-src '{_hash(style)}'",
+            "img-src data: blob:",
+            "base-uri 'none'",
+            "form-action 'none'",
+        ]
+    )
+    title = html.escape(" and ".join(run["content"]["name"] for run in runs))
+    # In JSON "<" stands in texts only, and written like this it cannot end the element.
+    content = json.dumps(runs, allow_nan=False).replace("<", "\\u003c")
+    return f"""<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="{policy}">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="referrer" content="no-referrer">
+<title>{title} - plugstream</title>
+<link rel="icon" href="data:,">
+<style>{style}</style>
+</head>
+<body>
+<main><noscript>This report is drawn by a script inside it; allow it to run.</noscript></main>
+<script type="application/json" id="content">{content}</script>
+<script>{script}</script>
+</body>
+</html>
+"""
+
+
+def _hash(text: str) -> str:
+    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode("ascii")

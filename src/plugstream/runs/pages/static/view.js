@@ -1,0 +1,382 @@
+// One view of an image on a canvas: two of its axes in physical units, a colour bar, and what the pointer and keys do.
+"use strict";
+(() => {
+  const ps = window.plugstream;
+  const MARGIN = { left: 54, right: 74, top: 24, bottom: 40 };
+  const MOST_STRETCH = 30; // times its height, and an image still has one scale in both directions
+  const SLACK = 14; // pixels from the slider's line that still mean it
+  const FAINT = 0.05; // part of the largest magnitude below which a phase says nothing
+
+  // What a view shows of a picture: the slice across its third axis, if it has one, where the cursor is.
+  function sliceFor(spec, picture, state, cyclic = spec.cyclic) {
+    const panel = picture.panels.find((candidate) => {
+      const names = candidate.spatial.map((axis) => axis.name);
+      return Boolean(candidate.cyclic) === cyclic && names.includes(spec.row) && names.includes(spec.column);
+    });
+    if (!panel) return null;
+    const across = panel.spatial.findIndex((axis) => axis.name !== spec.row && axis.name !== spec.column);
+    const size = across < 0 ? 1 : panel.spatial[across].size;
+    const name = across < 0 ? null : panel.spatial[across].name;
+    const index = Math.min(size - 1, Math.floor((state.cursor[name] ?? 0.5) * size));
+    const slice = ps.cutSlice(panel, state.channel, across < 0 ? null : across, index);
+    const [row, column] = [spec.row, spec.column].map((axis) => panel.spatial.find((one) => one.name === axis));
+    return { ...slice, panel, row, column, across: across < 0 ? null : panel.spatial[across], index, size };
+  }
+
+  // The colours of a view, and from which to which value.
+  function shadesFor(spec, state) {
+    if (spec.layer === "difference" && !spec.cyclic) {
+      const most = state.error || 1;
+      return spec.complex ? { map: "inferno", range: [0, most] } : { map: "difference", range: [-most, most] };
+    }
+    if (spec.cyclic) return { map: "cyclic", range: [-Math.PI, Math.PI] };
+    return { map: state.map, range: state.range };
+  }
+
+  // The phase where there is next to no magnitude is noise, and drawn as nothing.
+  function fade(slice, spec, picture, state) {
+    if (!spec.cyclic) return slice;
+    const magnitude = sliceFor(spec, picture, state, false);
+    if (!magnitude) return slice;
+    const least = FAINT * Math.max(...(magnitude.panel.range || [0]).map(Math.abs));
+    return { ...slice, values: slice.values.map((value, n) => (magnitude.values[n] < least ? NaN : value)) };
+  }
+
+  function difference(spec, state) {
+    const parts = spec.complex ? [false, true] : [false];
+    const [one, other] = [state.main, state.other].map((picture) => parts.map((c) => sliceFor(spec, picture, state, c)));
+    if (one.some((slice) => !slice) || other.some((slice) => !slice)) return null;
+    return { ...one[0], values: ps.subtract(one, other)[spec.cyclic ? 1 : 0].values };
+  }
+
+  function makeView(spec, state, actions) {
+    const canvas = document.createElement("canvas");
+    canvas.className = "ps-view";
+    canvas.tabIndex = 0;
+    canvas.setAttribute("role", "application");
+    canvas.setAttribute("aria-roledescription", "image");
+    const context = canvas.getContext("2d");
+    const painted = new Map(); // what was turned into colours, by all that it depends on
+    const pair = `${spec.row} ${spec.column}`;
+    const box = { x: 0, y: 0, width: 1, height: 1 };
+    let shown = null; // the slice that axes and readout go by
+
+    const zone = () => (state.zones[pair] ||= { row: [0, 1], column: [0, 1] });
+    const pictureOf = (layer) => (layer === "other" ? state.other : typeof layer === "number" ? state.all[layer] : state.main);
+
+    function layerCanvas(layer) {
+      const picture = pictureOf(layer);
+      const slice = layer === "difference" ? difference(spec, state) : picture && sliceFor(spec, picture, state);
+      if (!slice) return null;
+      const { map, range } = shadesFor(spec, state);
+      const ids = [state.main.id, state.other?.id, picture?.id];
+      const key = JSON.stringify([layer, ids, slice.index, state.channel, range, map]);
+      if (!painted.has(key)) {
+        if (painted.size > 3) painted.delete(painted.keys().next().value);
+        const values = layer === "difference" ? slice : fade(slice, spec, picture, state);
+        painted.set(key, ps.paint(values, range, map, state.main.upwards));
+      }
+      return { slice, canvas: painted.get(key) };
+    }
+
+    // Fit the plot into the width there is, with one scale in both directions.
+    function layOut(slice, most) {
+      const [height, width] = [slice.row, slice.column].map((axis) => Math.abs(ps.edges(axis)[1] - ps.edges(axis)[0]));
+      let ratio = height / width;
+      if (ratio > MOST_STRETCH || ratio < 1 / MOST_STRETCH) ratio = 0.5;
+      const room = Math.max(60, canvas.parentElement.clientWidth - MARGIN.left - MARGIN.right);
+      box.width = Math.min(room, most / ratio);
+      box.height = box.width * ratio;
+      box.x = MARGIN.left + (room - box.width) / 2;
+      box.y = MARGIN.top;
+      const scale = window.devicePixelRatio || 1;
+      const size = [canvas.parentElement.clientWidth, box.height + MARGIN.top + MARGIN.bottom];
+      if (canvas.width !== Math.round(size[0] * scale) || canvas.height !== Math.round(size[1] * scale)) {
+        [canvas.width, canvas.height] = size.map((n) => Math.round(n * scale));
+        [canvas.style.width, canvas.style.height] = size.map((n) => `${n}px`);
+      }
+      context.setTransform(scale, 0, 0, scale, 0, 0);
+      context.clearRect(0, 0, ...size);
+    }
+
+    function drawLayer(image) {
+      const { row, column } = zone();
+      const top = state.main.upwards ? 1 - row[1] : row[0];
+      const source = [column[0] * image.width, top * image.height];
+      const size = [(column[1] - column[0]) * image.width, (row[1] - row[0]) * image.height];
+      context.imageSmoothingEnabled = size[0] > 1.5 * box.width * (window.devicePixelRatio || 1);
+      context.drawImage(image, ...source, ...size, box.x, box.y, box.width, box.height);
+    }
+
+    // Where a fraction of the image's rows or columns is on the canvas, and the other way round.
+    const toX = (part) => box.x + ((part - zone().column[0]) / (zone().column[1] - zone().column[0])) * box.width;
+    const toY = (part) => {
+      const share = (part - zone().row[0]) / (zone().row[1] - zone().row[0]);
+      return box.y + (state.main.upwards ? 1 - share : share) * box.height;
+    };
+    function place(event) {
+      const at = canvas.getBoundingClientRect();
+      const [u, v] = [(event.clientX - at.left - box.x) / box.width, (event.clientY - at.top - box.y) / box.height];
+      const { row, column } = zone();
+      const w = state.main.upwards ? 1 - v : v;
+      return { u, v, column: column[0] + u * (column[1] - column[0]), row: row[0] + w * (row[1] - row[0]) };
+    }
+
+    function drawAxes(colours) {
+      const { row, column } = zone();
+      const unit = ps.lengthUnit([shown.row, shown.column]);
+      const photograph = shown.row.spacing === null && state.main.panels[0].spatial.length === 2;
+      const title = (axis, plain) => (photograph ? plain : unit.name ? `${axis.name} (${unit.name})` : axis.name);
+      const ends = (axis, part) => part.map((p) => (ps.edges(axis)[0] + p * (ps.edges(axis)[1] - ps.edges(axis)[0])) * unit.factor);
+      context.strokeStyle = colours.line;
+      context.lineWidth = 1;
+      context.strokeRect(box.x - 0.5, box.y - 0.5, box.width + 1, box.height + 1);
+      context.fillStyle = colours.faint;
+      context.font = colours.small;
+      const across = ends(shown.column, column);
+      const xs = ps.niceTicks(...across, Math.min(6, box.width / 60));
+      context.textAlign = "center";
+      context.textBaseline = "top";
+      for (const tick of xs) {
+        const x = box.x + ((tick - across[0]) / (across[1] - across[0])) * box.width;
+        context.fillRect(x - 0.5, box.y + box.height + 1, 1, 4);
+        context.fillText(ps.formatNumber(tick, xs[1] - xs[0]), x, box.y + box.height + 7);
+      }
+      context.fillText(title(shown.column, "column"), box.x + box.width / 2, box.y + box.height + 23);
+      const down = ends(shown.row, row);
+      const ys = ps.niceTicks(...down, Math.min(6, box.height / 45));
+      context.textAlign = "right";
+      context.textBaseline = "middle";
+      for (const tick of ys) {
+        const share = (tick - down[0]) / (down[1] - down[0]);
+        const y = box.y + (state.main.upwards ? 1 - share : share) * box.height;
+        context.fillRect(box.x - 5, y - 0.5, 4, 1);
+        context.fillText(ps.formatNumber(tick, ys[1] - ys[0]), box.x - 8, y);
+      }
+      vertical(title(shown.row, "row"), Math.max(8, box.x - 46), box.y + box.height / 2);
+    }
+
+    function vertical(text, x, y) {
+      context.save();
+      context.translate(x, y);
+      context.rotate(-Math.PI / 2);
+      context.textAlign = "center";
+      context.textBaseline = "middle";
+      context.fillText(text, 0, 0);
+      context.restore();
+    }
+
+    function drawBar(colours) {
+      const { map, range } = shadesFor(spec, state);
+      const table = new Uint8Array(ps.colourTable(map).buffer);
+      const x = box.x + box.width + 12;
+      for (let n = 0; n < box.height; n++) {
+        const i = Math.min(255, Math.floor((1 - n / box.height) * 256));
+        context.fillStyle = `rgb(${table[4 * i]} ${table[4 * i + 1]} ${table[4 * i + 2]})`;
+        context.fillRect(x, box.y + n, 12, Math.min(1.5, box.height - n));
+      }
+      context.strokeStyle = colours.line;
+      context.strokeRect(x - 0.5, box.y - 0.5, 13, box.height + 1);
+      context.fillStyle = colours.faint;
+      context.font = colours.small;
+      context.textAlign = "left";
+      context.textBaseline = "middle";
+      const ticks = spec.cyclic ? [-Math.PI, 0, Math.PI] : ps.niceTicks(...range, Math.min(5, box.height / 40));
+      ticks.forEach((tick) => {
+        const y = box.y + (1 - (tick - range[0]) / (range[1] - range[0])) * box.height;
+        const text = spec.cyclic ? (tick ? `${tick < 0 ? "−" : ""}π` : "0") : ps.formatNumber(tick, ticks[1] - ticks[0]);
+        context.fillRect(x + 13, y - 0.5, 3, 1);
+        context.fillText(text, x + 18, y);
+      });
+      const { quantity, unit } = shown.panel;
+      const label = `${spec.layer === "difference" ? "error of " : ""}${quantity}${unit ? ` (${unit})` : ""}`;
+      vertical(shorten(label, box.height), x + 56, box.y + box.height / 2);
+    }
+
+    function shorten(text, room) {
+      let cut = text;
+      while (cut.length > 3 && context.measureText(cut).width > room) cut = `${cut.slice(0, -2)}…`;
+      return cut;
+    }
+
+    function drawCursor(colours) {
+      if (!shown.across) return;
+      const [x, y] = [toX(state.cursor[spec.column] ?? 0.5), toY(state.cursor[spec.row] ?? 0.5)];
+      context.strokeStyle = colours.mark;
+      context.lineWidth = 1;
+      context.beginPath();
+      context.moveTo(x, box.y);
+      context.lineTo(x, box.y + box.height);
+      context.moveTo(box.x, y);
+      context.lineTo(box.x + box.width, y);
+      context.stroke();
+    }
+
+    function drawSlider(colours) {
+      const x = box.x + state.split * box.width;
+      const y = box.y + box.height / 2;
+      context.fillStyle = "#fff";
+      context.fillRect(x - 1, box.y, 2, box.height);
+      context.beginPath();
+      context.arc(x, y, 11, 0, 2 * Math.PI);
+      context.shadowColor = "rgb(0 0 0 / 0.5)";
+      context.shadowBlur = 4;
+      context.fill();
+      context.shadowBlur = 0;
+      context.fillStyle = "#333";
+      for (const side of [-1, 1]) {
+        context.beginPath();
+        context.moveTo(x + 7 * side, y);
+        context.lineTo(x + 2.5 * side, y - 4);
+        context.lineTo(x + 2.5 * side, y + 4);
+        context.fill();
+      }
+      context.font = colours.small;
+      context.textBaseline = "middle";
+      [[state.names.other, box.x + 6, "left"], [state.names.main, box.x + box.width - 6, "right"]].forEach(([text, at, align]) => {
+        const width = context.measureText(text).width + 12;
+        context.fillStyle = "rgb(0 0 0 / 0.6)";
+        context.fillRect(align === "left" ? at : at - width, box.y + 6, width, 18);
+        context.fillStyle = "#fff";
+        context.textAlign = align;
+        context.fillText(text, align === "left" ? at + 6 : at - 6, box.y + 15);
+      });
+    }
+
+    function heading() {
+      const name = typeof spec.layer === "number" ? state.names.all[spec.layer] : { slider: state.names.main, difference: `${state.names.main} − ${state.names.other}` }[spec.layer] || state.names[spec.layer];
+      const part = spec.complex ? (spec.cyclic ? "phase" : "magnitude") : "";
+      let where = "";
+      if (shown.across) {
+        const unit = ps.lengthUnit(shown.panel.spatial);
+        const [from, to] = ps.edges(shown.across);
+        const at = (from + ((shown.index + 0.5) / shown.size) * (to - from)) * unit.factor;
+        where = shown.across.spacing === null ? `${shown.across.name} = ${shown.index}` : `${shown.across.name} = ${ps.formatNumber(at)} ${unit.name}`;
+      } else if (shown.panel.name.includes("=")) where = shown.panel.name.replace(/ (magnitude|phase)$/, "");
+      return [name, part, where].filter(Boolean).join(", ");
+    }
+
+    function draw(most) {
+      const main = layerCanvas(spec.layer === "slider" ? "main" : spec.layer);
+      if (!main) return;
+      shown = main.slice;
+      const style = getComputedStyle(canvas);
+      const colours = {
+        ink: style.getPropertyValue("--ink"),
+        faint: style.getPropertyValue("--faint"),
+        line: style.getPropertyValue("--line"),
+        mark: style.getPropertyValue("--mark"),
+        small: "11px system-ui, sans-serif",
+      };
+      layOut(shown, most);
+      context.save();
+      context.beginPath();
+      context.rect(box.x, box.y, box.width, box.height);
+      context.clip();
+      drawLayer(main.canvas);
+      if (spec.layer === "slider") {
+        const other = layerCanvas("other");
+        if (other) {
+          context.save();
+          context.beginPath();
+          context.rect(box.x, box.y, state.split * box.width, box.height);
+          context.clip();
+          drawLayer(other.canvas);
+          context.restore();
+        }
+      }
+      drawCursor(colours);
+      context.restore();
+      if (spec.layer === "slider") drawSlider(colours);
+      drawAxes(colours);
+      drawBar(colours);
+      const text = heading();
+      context.fillStyle = colours.ink;
+      context.font = "600 12px system-ui, sans-serif";
+      context.textAlign = "left";
+      context.textBaseline = "middle";
+      context.fillText(shorten(text, box.width + MARGIN.right - 10), box.x, 11);
+      canvas.setAttribute("aria-label", describe(text));
+      canvas.style.touchAction = zoomed() || shown.across || spec.layer === "slider" ? "none" : "pan-y";
+    }
+
+    function describe(text) {
+      const { row, column, panel } = shown;
+      const range = panel.range ? `values from ${ps.formatNumber(panel.range[0])} to ${ps.formatNumber(panel.range[1])}` : "no finite values";
+      const keys = "Plus and minus zoom, 0 shows all, arrow keys move" + (shown.across ? " the cursor" : "");
+      return `${text}: ${panel.quantity}${panel.unit ? ` in ${panel.unit}` : ""}, ${row.size} by ${column.size} pixels, ${range}. ${keys}.`;
+    }
+
+    const zoomed = () => zone().column[1] - zone().column[0] < 1 || zone().row[1] - zone().row[0] < 1;
+
+    // Show a part of the image that is 1 / factor as large, around a place that stays where it is.
+    function zoomBy(factor, at) {
+      for (const name of ["row", "column"]) {
+        const [from, to] = zone()[name];
+        const size = Math.min(1, Math.max(2 / shown[name].size, (to - from) / factor));
+        const begin = at[name] - ((at[name] - from) / (to - from)) * size;
+        shift(name, Math.max(0, Math.min(1 - size, begin)), size);
+      }
+      actions.redraw();
+    }
+    function shift(name, begin, size) {
+      const from = Math.max(0, Math.min(1 - size, begin));
+      zone()[name] = [from, from + size];
+    }
+    function panBy(rows, columns) {
+      const { row, column } = zone();
+      shift("row", row[0] + rows * (row[1] - row[0]), row[1] - row[0]);
+      shift("column", column[0] + columns * (column[1] - column[0]), column[1] - column[0]);
+      actions.redraw();
+    }
+    const middle = () => ({ row: (zone().row[0] + zone().row[1]) / 2, column: (zone().column[0] + zone().column[1]) / 2 });
+
+    function reset() {
+      state.zones[pair] = { row: [0, 1], column: [0, 1] };
+      actions.redraw();
+    }
+
+    function point(event) {
+      const at = place(event);
+      if (at.u < 0 || at.u > 1 || at.v < 0 || at.v > 1 || !shown) return actions.read(null);
+      const unit = ps.lengthUnit([shown.row, shown.column]);
+      const words = [shown.column, shown.row].map((axis) => {
+        const part = axis === shown.row ? at.row : at.column;
+        const [from, to] = ps.edges(axis);
+        if (axis.spacing === null) return `${axis.name} ${Math.floor(part * axis.size)}`;
+        return `${axis.name} ${ps.formatNumber((from + part * (to - from)) * unit.factor)} ${unit.name}`;
+      });
+      const values = actions.layers().map(([name, picture]) => {
+        const slice = sliceFor(spec, picture, state);
+        return slice ? `${name} ${ps.formatNumber(ps.valueAt(slice, at.row, at.column))}` : "";
+      });
+      return actions.read([words.join(", "), ...values.filter(Boolean)].join("   "));
+    }
+
+    ps.followPointer(canvas, {
+      place,
+      zoomBy,
+      panBy,
+      point,
+      reset,
+      middle,
+      leave: () => actions.read(null),
+      volume: () => Boolean(shown && shown.across),
+      slides: (at) => spec.layer === "slider" && Math.abs(at.u - state.split) * box.width < SLACK,
+      slide: (at) => actions.slide(at.u),
+      slideBy: (by) => spec.layer === "slider" && actions.slide(state.split + by),
+      moveCursor: (at) => actions.moveCursor({ [spec.row]: at.row, [spec.column]: at.column }),
+      step: (rows, columns) => {
+        const up = state.main.upwards ? -1 : 1;
+        actions.moveCursor({
+          [spec.row]: (state.cursor[spec.row] ?? 0.5) + (up * rows) / shown.row.size,
+          [spec.column]: (state.cursor[spec.column] ?? 0.5) + columns / shown.column.size,
+        });
+      },
+      upwards: () => state.main.upwards,
+    });
+    return { canvas, draw, spec, reset, zoomBy: (factor) => shown && zoomBy(factor, middle()), slice: () => shown };
+  }
+
+  Object.assign(ps, { makeView, sliceFor, differenceFor: difference });
+})();
