@@ -71,7 +71,7 @@ def run_content(folder: Path, history: History | None = None, most: int = 5000) 
         "quantities": _quantities(history),
         "measured": _measured(_thin(history.measured, most)),
         "views": _views(settings, history),
-        "steering": [],
+        "steering": [_plain(event.content()) for event in history.steering],
         "settings": settings,
         "command": _command(folder),
         "machine": None if history.machine is None else _plain(history.machine.content()),
@@ -96,7 +96,9 @@ def _state(folder: Path, history: History) -> str:
     running = is_running(folder, history)
     if running is None:  # it cannot be seen from this machine
         running = history.last_at is not None and time.time() - history.last_at < _SILENT
-    return "running" if running else "killed"
+    if not running:
+        return "killed"
+    return "paused" if history.paused else "running"
 
 
 def _title(folder: Path) -> str:
