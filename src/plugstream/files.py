@@ -56,13 +56,15 @@ def read_small(path: Path, most: int = 1 << 20) -> str:
     return content.decode()
 
 
-def write_whole(path: Path, parts: Iterable[bytes | memoryview]) -> None:
+def write_whole(path: Path, parts: Iterable[bytes | memoryview], *, durable: bool = True) -> None:
     """Write a file so that whoever looks, whenever, finds the old one or the new one, also after a power cut.
 
     It is written beside its place, flushed to the disk and renamed. The rename outlasts a power cut once
     `sync_folder` was called for its folder; the caller does that once for many files. Beside its place is a new file of
     a name that nobody can know before, never one that is there, so that a link which somebody planted is not followed.
     What a process that was killed had begun to write to the same place is removed.
+
+    Without `durable` it is not flushed, which takes a fraction of the time: a power cut may leave it empty.
     """
     handle, temporary = _open_beside(path)
     try:
@@ -70,7 +72,8 @@ def write_whole(path: Path, parts: Iterable[bytes | memoryview]) -> None:
             for part in parts:
                 file.write(part)
             file.flush()
-            os.fsync(file.fileno())
+            if durable:
+                os.fsync(file.fileno())
             temporary.replace(path)  # before it is closed and unlocked, and could be taken for a leftover
     except BaseException:
         with contextlib.suppress(OSError):  # what went wrong first is what is told

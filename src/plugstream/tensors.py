@@ -22,18 +22,20 @@ __all__ = ["load_tensors", "save_tensors"]
 _SUM = "plugstream:sha256"
 
 
-def save_tensors(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str, str] | None = None) -> None:
+def save_tensors(
+    path: Path, tensors: Mapping[str, Tensor], about: Mapping[str, str] | None = None, *, durable: bool = True
+) -> None:
     """Write tensors and what is to be known `about` them as one file, with a checksum of all of it.
 
     The file is written beside its place and renamed, so that nobody ever sees half of it; OSError where the disk does
-    not take it.
+    not take it. Without `durable` a power cut may take it, as `write_whole` says.
     """
     from safetensors.torch import save
 
     # Copies, since safetensors takes no two names for one tensor.
     plain = {name: value.detach().to("cpu", copy=True).contiguous() for name, value in tensors.items()}
     header = dict(about or {})
-    write_whole(path, [save(plain, {**header, _SUM: _digest(header, plain)})])
+    write_whole(path, [save(plain, {**header, _SUM: _digest(header, plain)})], durable=durable)
 
 
 def load_tensors(path: Path, wanted: str | None = None) -> tuple[dict[str, str], dict[str, Tensor]]:

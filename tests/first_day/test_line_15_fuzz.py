@@ -94,6 +94,7 @@ BASES: dict[str, list[str]] = {
     "resume": ["run"],
     "import": ["npz", "d.npz", "new.zarr"],
     "acquire": ["new.zarr", "--listen", "tcp://127.0.0.1:*"],
+    "movie": ["run"],
     "info": ["s.zarr"],
     "verify": ["s.zarr"],
     "denoise": ["pictures/0.png", "new.png", "--sigma", "0.05"],

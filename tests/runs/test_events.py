@@ -266,11 +266,14 @@ def test_previews_do_not_change_a_bit_and_are_whole_small_and_explained(scan, tm
     assert panel["range"] == [float(image.min()), float(image.max())]
 
 
-def test_a_short_run_has_neither_previews_nor_heartbeats(scan, tmp_path):
+def test_a_short_run_has_previews_but_no_heartbeats(scan, tmp_path):
     assert main(["reconstruct", str(scan), "--out", str(tmp_path / "run"), *RUN, "--iterations", "3"]) == 0
     history = replay(tmp_path / "run" / "events.jsonl")
-    assert (history.preview, history.heartbeat) == (None, None)
-    assert not (tmp_path / "run" / "preview.safetensors").exists()
+    assert history.heartbeat is None
+    assert history.preview is not None
+    assert history.preview.step == 3
+    _, tensors, _ = read_preview(tmp_path / "run" / "preview.safetensors")  # which is the result in the end
+    assert np.array_equal(tensors["image"].numpy(), np.load(tmp_path / "run" / "result.npy"))
 
 
 def test_a_large_preview_is_of_means_that_lie_where_the_axes_say():

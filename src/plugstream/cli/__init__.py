@@ -44,6 +44,7 @@ _COMMANDS = {
     "import": "make a scan from a file of others: Institut Fresnel, HDF5, NPZ",
     "acquire": "receive a scan from an instrument, view by view",
     "keys": "make keys, so that acquire lets in a known instrument and nobody else",
+    "movie": "make a GIF or MP4 of a run's image as it forms",
     "info": "describe a scan, or the folder of a run",
     "verify": "read every byte of a scan, and name the views that are damaged",
     "denoise": "remove noise from a picture: PNG, TIFF or NPY, grey or colour",

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from plugstream.algorithms import Algorithm, State
-from plugstream.result import Progress
+from plugstream.result import Progress, Result
 from plugstream.runs.events import EventLog, Measurement
 from plugstream.runs.replay import History
 
@@ -40,6 +40,10 @@ class Callback:
 
     def after_pause(self, seconds: float) -> None:
         """Leave so many seconds out of its clocks, in which the run was paused."""
+        return
+
+    def end(self, result: Result[State]) -> None:
+        """Act once the run is over, before its results are written; not where an error ended it."""
         return
 
 
@@ -77,6 +81,11 @@ class Callbacks:
         """Where the run goes on after so many seconds."""
         for callback in self.callbacks:
             callback.after_pause(seconds)
+
+    def end(self, result: Result[State]) -> None:
+        """Where the run is over."""
+        for callback in self.callbacks:
+            callback.end(result)
 
     def _note(self, progress: Progress[State]) -> None:
         self.last = progress

@@ -2,17 +2,19 @@
 
 preview.safetensors has a tensor a panel, float32, and in its header, as JSON under "panels", what each is:
 
-    {"name": "magnitude", "quantity": "contrast, magnitude", "unit": "", "range": [0.0, 1.3],
-     "axes": [{"name": "y", "unit": "m", "origin": -0.1, "spacing": 0.01, "size": 21}, {"name": "x", ...}]}
+    {"name": "magnitude", "title": "magnitude", "quantity": "contrast, magnitude", "unit": "", "range": [0.0, 1.3],
+     "upwards": true, "axes": [{"name": "y", "unit": "m", "origin": -0.1, "spacing": 0.01, "size": 21}, ...]}
 
-Element n of an axis lies at origin + n * spacing; both are null where they are not known.
+Element n of an axis lies at origin + n * spacing; both are null where they are not known. `title` says which part of
+the image it is, "" for all; `upwards` whether the first of the last two axes points up where it is shown.
+
+Some of the previews stay, in the folder `previews` (`plugstream.runs.frames`), so that a movie can be made of them.
 """
 
 from __future__ import annotations
 
 import json
 import math
-import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,9 +24,12 @@ from torch import Tensor
 
 from plugstream.algorithms import State
 from plugstream.image_space import ImageSpace
-from plugstream.result import Progress
+from plugstream.result import Progress, Result
+from plugstream.runs.blocks import average_blocks
 from plugstream.runs.callbacks import Callback
 from plugstream.runs.events import EventLog, Note, Preview
+from plugstream.runs.frames import PIXELS, Frames
+from plugstream.runs.pace import Pace
 from plugstream.tensors import load_tensors, save_tensors
 
 __all__ = ["Previews", "make_panels", "read_preview"]
@@ -34,15 +39,16 @@ _FORMAT = "plugstream-preview"
 _VERSION = "1"
 # Pixels a side, at most.
 _SIDE = 512
-# Seconds of the run for every second that previews take: they are at most 1 % of it.
-_SHARE = 100.0
+# Pixels that are made into a preview in a second, at least: what the first one may take.
+_SPEED = 2e7
 
 
 @dataclass
 class Previews(Callback):
-    """Writes a preview of the image at most every few seconds, and less often where the disk or the image is slow.
+    """Writes a preview of the image before the first step, often at first, and later every few seconds.
 
-    The first comes after that time, so that short runs have none. The image is only read, so iterates do not change.
+    They take at most 1 % of the run's time, and 0.05 s (`Pace`). The last one is of the result. The image is only read,
+    so iterates do not change.
 
     Arguments: folder of the run; space of its image; log, where an event names the file; every, seconds, 0 for never.
     """
@@ -51,37 +57,55 @@ class Previews(Callback):
     space: ImageSpace
     log: EventLog
     every: float
-    due: float | None = field(default=None, init=False)
+    pace: Pace = field(init=False)
+    frames: Frames = field(init=False)
+
+    def __post_init__(self) -> None:
+        pixels = math.prod(self.space.shape)
+        if len(self.space.spatial) == 3:  # three slices of it
+            pixels = sum(pixels // size for size in self.space.spatial)
+        self.pace = Pace(self.every, pixels / _SPEED)
+        self.frames = Frames(self.folder)
 
     def after_step(self, progress: Progress[State]) -> None:
-        if not self.every:
-            return
-        now = time.monotonic()
-        if self.due is None:
-            self.due = now + self.every
-        if now < self.due:
-            return
-        self.write(progress.state.k, progress.state.image)
-        cost = time.monotonic() - now
-        self.due = now + cost + max(self.every, _SHARE * cost)
+        if self.pace.due():
+            with self.pace.turn():
+                self.write(progress.state.k, progress.state.image)
+
+    def end(self, result: Result[State]) -> None:
+        if self.pace.every:
+            self.write(result.image_step, result.image)
 
     def before_pause(self, progress: Progress[State]) -> None:
         """Whoever pauses a run wants to see where it is."""
-        if self.every:
+        if self.pace.every:
             self.write(progress.state.k, progress.state.image)
+
+    def after_pause(self, seconds: float) -> None:
+        self.pace.leave_out(seconds)
 
     def write(self, step: int, image: Tensor) -> None:
         """Write a preview now."""
         tensors, panels = make_panels(image, self.space)
         header = {"format": _FORMAT, "version": _VERSION, "step": str(step), "panels": json.dumps(panels)}
-        path = self.folder / _NAME
         try:
-            save_tensors(path, tensors, header)
+            save_tensors(self.folder / _NAME, tensors, header, durable=False)
+            self.frames.add(step, *self._shrink(image, tensors, panels))
         except OSError as error:  # nobody wants a run to end for it
-            self.every = 0.0
-            self.log.add(Note(f"warning: cannot write {path}: {error.strerror or error}; there are no more previews"))
+            self.pace.every = 0.0
+            where = error.filename or self.folder / _NAME
+            self.log.add(Note(f"warning: cannot write {where}: {error.strerror or error}; there are no more previews"))
             return
         self.log.add(Preview(step, _NAME, tuple(panels)))
+
+    def _shrink(
+        self, image: Tensor, tensors: dict[str, Tensor], panels: list[dict[str, Any]]
+    ) -> tuple[dict[str, Tensor], list[dict[str, Any]]]:
+        """What a frame shows: the same as the preview, or less where it has many panels."""
+        if sum(value.numel() for value in tensors.values()) <= PIXELS:
+            return tensors, panels
+        planes = sum(math.prod(value.shape[:-2]) for value in tensors.values())
+        return make_panels(image, self.space, int(math.sqrt(PIXELS / planes)))
 
 
 def read_preview(path: Path) -> tuple[int, dict[str, Tensor], list[dict[str, Any]]]:
@@ -91,20 +115,20 @@ def read_preview(path: Path) -> tuple[int, dict[str, Tensor], list[dict[str, Any
 
 
 @torch.no_grad()
-def make_panels(image: Tensor, space: ImageSpace) -> tuple[dict[str, Tensor], list[dict[str, Any]]]:
+def make_panels(image: Tensor, space: ImageSpace, most: int = _SIDE) -> tuple[dict[str, Tensor], list[dict[str, Any]]]:
     """What a preview shows of an image: tensors by name, and what each is.
 
-    Pixels are means over blocks, so that no side has more than 512. A volume gives its three middle slices, a complex
-    image magnitude and phase, in radians, and channels an axis of their own. Of several images it is the first.
+    Pixels are means over blocks, so that no side has more than `most`. A volume gives its three middle slices, a
+    complex image magnitude and phase, in radians, and channels an axis of their own. Of several images it is the first.
 
-    Arguments: image, (..., *space.shape); space.
+    Arguments: image, (..., *space.shape); space; most, pixels a side.
     """
     image = image.detach()
     image = image.reshape(-1, *image.shape[image.ndim - space.ndim :])[0]
     tensors: dict[str, Tensor] = {}
     panels: list[dict[str, Any]] = []
-    for prefix, part, axes in _slices(image, space):
-        small, axes = _shrink(part, axes)
+    for prefix, place, part, axes in _slices(image, space):
+        small, axes = _shrink(part, axes, most)
         values = {"": small}
         if small.is_complex():
             values = {"magnitude": small.abs(), "phase": small.angle()}
@@ -114,17 +138,19 @@ def make_panels(image: Tensor, space: ImageSpace) -> tuple[dict[str, Tensor], li
             panels.append(
                 {
                     "name": name,
+                    "title": ", ".join(text for text in (place, what) if text),
                     "quantity": f"{space.quantity}, {what}" if what else space.quantity,
                     "unit": "rad" if what == "phase" else space.value_unit,
                     "range": _range(tensors[name]),
+                    "upwards": space.upwards,
                     "axes": axes,
                 }
             )
     return tensors, panels
 
 
-def _slices(image: Tensor, space: ImageSpace) -> list[tuple[str, Tensor, list[dict[str, Any]]]]:
-    """Name, values and axes of what is shown: the image, or three slices of a volume."""
+def _slices(image: Tensor, space: ImageSpace) -> list[tuple[str, str, Tensor, list[dict[str, Any]]]]:
+    """Name, place in words, values and axes of what is shown: the image, or three slices of a volume."""
     first = int(space.channels)
     axes: list[dict[str, Any]] = [_axis("channel", "", 0.0, 1.0, image.shape[0])] if space.channels else []
     for n, name in enumerate(space.axes):
@@ -132,12 +158,13 @@ def _slices(image: Tensor, space: ImageSpace) -> list[tuple[str, Tensor, list[di
         spacing = None if space.spacing is None else space.spacing[n]
         axes.append(_axis(name, space.unit if spacing is not None else "", origin, spacing, image.shape[first + n]))
     if len(space.spatial) == 2:
-        return [("", image, axes)]
+        return [("", "", image, axes)]
     out = []
     for axis in range(first, first + 3):
         middle = image.shape[axis] // 2
         rest = [entry for n, entry in enumerate(axes) if n != axis]
-        out.append((f"{axes[axis]['name']} = {middle}", image.select(axis, middle), rest))
+        place = space.position(axis - first, middle)
+        out.append((f"{axes[axis]['name']} = {middle}", place, image.select(axis, middle), rest))
     return out
 
 
@@ -145,17 +172,12 @@ def _axis(name: str, unit: str, origin: float | None, spacing: float | None, siz
     return {"name": name, "unit": unit, "origin": origin, "spacing": spacing, "size": size}
 
 
-def _shrink(part: Tensor, axes: list[dict[str, Any]]) -> tuple[Tensor, list[dict[str, Any]]]:
+def _shrink(part: Tensor, axes: list[dict[str, Any]], most: int) -> tuple[Tensor, list[dict[str, Any]]]:
     """Means over blocks of the last two axes, and where their centres lie."""
-    blocks = [max(1, math.ceil(size / _SIDE)) for size in part.shape[-2:]]
+    blocks = [max(1, math.ceil(size / most)) for size in part.shape[-2:]]
     if blocks == [1, 1]:
         return part, axes
-    flat = part.reshape(-1, 1, *part.shape[-2:])
-    if flat.is_complex():
-        small = torch.complex(_means(flat.real, blocks), _means(flat.imag, blocks))
-    else:
-        small = _means(flat, blocks)
-    small = small.reshape(*part.shape[:-2], *small.shape[-2:])
+    small = average_blocks(part, blocks)
     changed = [dict(axis) for axis in axes]
     for axis, block, size in zip(changed[-2:], blocks, small.shape[-2:], strict=True):
         step = axis["spacing"]
@@ -167,12 +189,10 @@ def _shrink(part: Tensor, axes: list[dict[str, Any]]) -> tuple[Tensor, list[dict
     return small, changed
 
 
-def _means(values: Tensor, blocks: list[int]) -> Tensor:
-    # Blocks at the far edges may be smaller, and are means over what there is.
-    return torch.nn.functional.avg_pool2d(values, blocks, ceil_mode=True, count_include_pad=False)
-
-
 def _range(values: Tensor) -> list[float] | None:
     """Least and largest of the finite values."""
+    low, high = (float(end) for end in values.aminmax())
+    if math.isfinite(low) and math.isfinite(high):  # as nearly always
+        return [low, high]
     finite = values[torch.isfinite(values)]
     return [float(finite.min()), float(finite.max())] if len(finite) else None

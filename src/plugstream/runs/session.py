@@ -255,7 +255,7 @@ class Session:
             self.inbox.clear()
         if watch is not None:
             watch.settings = self.plan.settings  # with what was changed on the way
-            watch.end(result)
+        self.callbacks.end(result)
         return result, self._backproject(fidelity if population is None else population.fidelity)
 
     def _note_changes(self, changes: tuple[Change, ...]) -> None:

@@ -284,7 +284,9 @@ class RunSettings(_Section):
     """How a run is kept on disk."""
 
     checkpoint: float = Field(30.0, ge=0, description="seconds between two checkpoints; 0 for one after every step")
-    preview: float = Field(5.0, ge=0, description="seconds between two previews of the image at least; 0 for none")
+    preview: float = Field(
+        5.0, ge=0, description="seconds between two previews of the image, of which there are more at first; 0 for none"
+    )
     report: str = Field(
         "png,html",
         description="formats of the report: html, png, pdf and svg, several with commas, or none",

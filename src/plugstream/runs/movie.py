@@ -1,0 +1,339 @@
+"""A movie of the image of a run as it forms, made from the frames that the run kept and its event log."""
+
+from __future__ import annotations
+
+import io
+import math
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from plugstream.drawing import BLUE, INK, Panel, Shades, draw_rows, figure_size
+from plugstream.errors import InputError, StorageError
+from plugstream.files import write_whole
+from plugstream.image_space import ImageSpace
+from plugstream.monitors import snr
+from plugstream.progress import report
+from plugstream.quantities import Quantity, sort_quantities
+from plugstream.runs.frames import frame_steps, read_frame
+from plugstream.runs.record import open_run
+from plugstream.runs.replay import History, replay
+from plugstream.runs.results import title_of
+from plugstream.runs.video import check_encoder, encode_video
+from plugstream.settings import resolve
+
+__all__ = ["Movie", "make_movie"]
+
+_SECONDS = 6.0  # that a movie takes, as far as frames a second allow
+_SLOWEST, _FASTEST = 6.0, 25.0
+_HOLD = 2.0  # seconds that the last frame stays
+_CHANNELS = 4
+_FAINT = 0.05  # part of the largest magnitude below which a phase says nothing
+_PALE = "#c9d3de"
+
+
+@dataclass(frozen=True)
+class Movie:
+    """What a movie came to: its file, how many frames it has, of the image from which step to which, and seconds."""
+
+    path: Path
+    frames: int
+    first: int
+    last: int
+    seconds: float
+
+
+Points = dict[str, list[tuple[int, float]]]
+"""By the names of quantities, what was measured at which steps, in order."""
+
+
+@dataclass(frozen=True)
+class _Frame:
+    """One moment of a run: the step, and images (H, W) by row and column, as `_arrange` has them."""
+
+    step: int
+    images: list[list[NDArray[np.float32]]]
+
+
+def make_movie(
+    folder: Path, out: Path, *, fps: float | None = None, size: int = 420, title: str | None = None
+) -> Movie:
+    """Make a movie of a run's image forming, as a GIF or, where ffmpeg is installed, as MP4.
+
+    The colours are those of the last frame, which is the result where the run is over; each frame tells its step and
+    what was measured by then, and below is the curve of what says most of the image. What cannot be done is refused
+    before anything is drawn, and the file is replaced whole.
+
+    Arguments:
+        folder: of a run, that may still go on. out: the file, .gif or .mp4.
+        fps: frames a second; for about six seconds if not given. size: pixels of the image's longer side, to which a
+            whole multiple of its own comes closest. title: what stands above, what the run does if not given.
+    """
+    kind = out.suffix.lower()
+    if kind not in (".gif", ".mp4"):
+        raise InputError(f"cannot make a movie as {out.name}: the ending must be .gif or .mp4")
+    if kind == ".mp4":
+        check_encoder()
+    open_run(folder)
+    if not out.parent.is_dir():
+        raise InputError(f"the folder {out.parent} does not exist; make it first")
+    history = replay(folder / "events.jsonl")
+    frames, panels = _read(folder, history)
+    rate = fps or min(_FASTEST, max(_SLOWEST, len(frames) / _SECONDS))
+    points = _measured(history, folder, frames)
+    scene = _Scene(frames, panels, _Tale(points, history.quantities, frames[-1].step), title or _title(folder), size)
+    report(f"drawing {len(frames)} frames")
+    pictures, hold = scene.draw(), max(1, round(_HOLD * rate))
+    try:
+        if kind == ".gif":
+            write_whole(out, [_encode_gif(pictures, rate)])
+        else:
+            encode_video(out, pictures, rate, hold)
+    except OSError as error:
+        raise StorageError(f"cannot write {out}: {error.strerror or error}") from error
+    return Movie(out, len(frames), frames[0].step, frames[-1].step, (len(frames) - 1) / rate + hold / rate)
+
+
+def _read(folder: Path, history: History) -> tuple[list[_Frame], list[list[dict[str, Any]]]]:
+    """The frames that led to the image, and the panels of each row; a frame that is damaged is left out."""
+    steps = frame_steps(folder)
+    if history.stop is not None:  # what came after the image was not kept
+        steps = [step for step in steps if step <= history.stop.image_step]
+    found, panels = [], None
+    for step in reversed(steps):
+        try:
+            values, described = read_frame(folder, step)
+            images, rows = _arrange(values, described)
+        except (InputError, KeyError):
+            continue
+        if panels is None:
+            panels, shapes = rows, [[image.shape for image in row] for row in images]
+        if shapes == [[image.shape for image in row] for row in images]:
+            found.append(_Frame(step, images))
+    if panels is None or len(found) < 2:
+        few = "has no previews" if not found else "has one preview only"
+        raise InputError(f"the run {folder} {few}, so there is nothing to make a movie of; run it without --preview 0")
+    return found[::-1], panels
+
+
+def _arrange(
+    values: dict[str, NDArray[np.float32]], panels: Sequence[dict[str, Any]]
+) -> tuple[list[list[NDArray[np.float32]]], list[list[dict[str, Any]]]]:
+    """Images and panels in rows: slices side by side, channels and phases in rows of their own.
+
+    Where there is no row of slices, channels stand side by side, and magnitude beside phase.
+    """
+    several = len({tuple(axis["name"] for axis in panel["axes"]) for panel in panels}) > 1
+    rows: dict[tuple[int, bool], list[tuple[NDArray[np.float32], dict[str, Any]]]] = {}
+    for panel in panels:
+        image = values[panel["name"]]
+        phase = _is_phase(panel)
+        if phase:
+            size = values[panel["name"].removesuffix("phase") + "magnitude"]
+            image = np.where(size < _FAINT * np.nanmax(size), np.float32(np.nan), image)
+        for channel, plane in enumerate(image[:_CHANNELS] if image.ndim == 3 else image[None]):
+            words = [f"channel {channel}" if image.ndim == 3 else "", panel["title"]]
+            shown = {**panel, "title": ", ".join(word for word in words if word), "axes": panel["axes"][-2:]}
+            key = (channel, phase) if several else (0, phase and image.ndim == 3)
+            rows.setdefault(key, []).append((plane, shown))
+    ordered = [rows[key] for key in sorted(rows)]
+    return [[image for image, _ in row] for row in ordered], [[panel for _, panel in row] for row in ordered]
+
+
+class _Scene:
+    """The figure of a movie: what stands still is drawn once, and images, text and curve for each frame."""
+
+    def __init__(
+        self,
+        frames: Sequence[_Frame],
+        panels: Sequence[Sequence[dict[str, Any]]],
+        tale: _Tale,
+        title: str,
+        size: int,
+    ) -> None:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+
+        self.frames, self.tale = frames, tale
+        self.rows = _panels(frames[-1].images, panels)
+        width, height = figure_size(self.rows)
+        width = max(width, 4.2)
+        heights = [0.28, height, *([1.15] if tale.curve else [])]
+        figure: Any = Figure(figsize=(width, sum(heights) + 0.42), layout="constrained")
+        figure.get_layout_engine().set(w_pad=0.12, h_pad=0.06)
+        figure.suptitle(title, fontsize=10, color=INK, x=0.02, ha="left")
+        parts: list[Any] = np.asarray(figure.subfigures(len(heights), 1, height_ratios=heights)).tolist()
+        self.text = parts[0].text(0.02, 0.5, "", fontsize=10, color=BLUE, va="center", animated=True)
+        axes = [panel.space for row in self.rows for panel in row]
+        draw_rows(parts[1], self.rows, axes[0] if len(set(axes)) == 1 and axes[0] else ImageSpace((1, 1, 1)))
+        self.artists = [one.images[0] for one in parts[1].axes if one.images]
+        self.moving: list[Any] = []  # of the curve: what was measured by then, and its end
+        if tale.curve is not None:
+            self._draw_curve(parts[2], tale.curve)
+        canvas: Any = FigureCanvasAgg(figure)
+        self.canvas = canvas
+        for _ in range(2):  # with which the layout is settled
+            self.canvas.draw()
+        figure.set_layout_engine("none")
+        shown, wanted = float(self.artists[0].axes.get_window_extent().width), self.rows[0][0].image.shape[1]
+        figure.set_dpi(figure.dpi * _multiple(self.rows, size) * wanted / shown)
+
+    def draw(self) -> Iterator[NDArray[np.uint8]]:
+        """The frames as pictures (height, width, 3), with both sides even, as video wants them."""
+        for artist in self.artists:
+            artist.set_animated(True)
+        self.canvas.draw()
+        still = self.canvas.copy_from_bbox(self.canvas.figure.bbox)
+        for frame in self.frames:
+            self.canvas.restore_region(still)
+            flat = [image for row in frame.images for image in row]
+            for artist, image in zip(self.artists, flat, strict=True):
+                artist.set_data(image)
+                artist.axes.draw_artist(artist)
+                for spine in artist.axes.spines.values():  # which the image covers in part
+                    artist.axes.draw_artist(spine)
+            self._tell(frame.step)
+            pixels = np.asarray(self.canvas.buffer_rgba())[..., :3]
+            yield np.ascontiguousarray(pixels[: pixels.shape[0] // 2 * 2, : pixels.shape[1] // 2 * 2])
+
+    def _tell(self, step: int) -> None:
+        """Draw the step, what was measured by then, and the curve up to there."""
+        self.text.set_text(self.tale.tell(step))
+        self.text.draw(self.canvas.get_renderer())
+        if self.tale.curve is not None:
+            known = [point for point in self.tale.points[self.tale.curve.name] if point[0] <= step]
+            for artist, points in zip(self.moving, (known, known[-1:]), strict=True):
+                artist.set_data([step for step, _ in points], [value for _, value in points])
+                artist.axes.draw_artist(artist)
+
+    def _draw_curve(self, figure: Any, quantity: Quantity) -> None:
+        axes = figure.subplots()
+        steps, values = zip(*self.tale.points[quantity.name], strict=True)
+        axes.plot(steps, values, color=_PALE, linewidth=1.2)
+        self.moving += axes.plot([], [], color=BLUE, linewidth=1.6, animated=True)
+        self.moving += axes.plot([], [], "o", color=BLUE, markersize=4, animated=True)
+        if quantity.logarithmic and min(values) > 0:
+            axes.set_yscale("log")
+        axes.set_xlabel("iteration", fontsize=8)
+        axes.set_ylabel(quantity.label, fontsize=8)
+        axes.grid(True, alpha=0.25)
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.tick_params(labelsize=7)
+
+
+def _panels(
+    images: Sequence[Sequence[NDArray[np.float32]]], rows: Sequence[Sequence[dict[str, Any]]]
+) -> list[list[Panel]]:
+    """The panels as they are drawn: values and magnitudes on one scale, which these images span."""
+    first = rows[0][0]
+    name = first["quantity"].removesuffix(", magnitude")
+    label = f"{name} ({first['unit']})" if first["unit"] else name
+    pairs = [list(zip(row, about, strict=True)) for row, about in zip(images, rows, strict=True)]
+    spanned = [image.ravel() for row in pairs for image, panel in row if not _is_phase(panel)]
+    shades = Shades.of(np.concatenate(spanned), label if name == first["quantity"] else f"|{label}|")
+    turns = Shades(-math.pi, math.pi, "phase (rad)", "twilight")
+    return [
+        [Panel(panel["title"], image, turns if _is_phase(panel) else shades, _space(panel)) for image, panel in row]
+        for row in pairs
+    ]
+
+
+def _is_phase(panel: dict[str, Any]) -> bool:
+    return bool(panel["name"].split(" ")[-1] == "phase")
+
+
+def _space(panel: dict[str, Any]) -> ImageSpace:
+    """The space of a panel's two axes."""
+    axes = panel["axes"]
+
+    def each(name: str) -> tuple[float, ...] | None:
+        values = tuple(axis[name] for axis in axes)
+        return None if None in values else values
+
+    names, shape = tuple(axis["name"] for axis in axes), tuple(axis["size"] for axis in axes)
+    unit = axes[-1]["unit"] or "m"
+    return ImageSpace(
+        shape, axes=names, spacing=each("spacing"), origin=each("origin"), unit=unit, upwards=panel["upwards"]
+    )
+
+
+def _multiple(rows: Sequence[Sequence[Panel]], size: int) -> int:
+    """How many pixels of the movie a pixel of the image has a side: whole ones, so that all are alike."""
+    longest: int = max(max(panel.image.shape) for row in rows for panel in row)
+    return max(1, round(size / longest))
+
+
+def _measured(history: History, folder: Path, frames: Sequence[_Frame]) -> Points:
+    """What was measured up to the last frame, and of each frame its SNR, where the frame and the truth are whole."""
+    points: dict[str, dict[int, float]] = {}
+    for event in history.measured:
+        for name, value in event.values.items():
+            if value is not None and event.step <= frames[-1].step:
+                points.setdefault(name, {})[event.step] = value
+    truth = _load_truth(folder, frames[-1].images) if "snr" in points else None
+    if truth is not None:
+        own = {frame.step: float(snr(frame.images[0][0], truth)) for frame in frames}
+        points["snr"] = {**{step: value for step, value in own.items() if math.isfinite(value)}, **points["snr"]}
+    return {name: sorted(values.items()) for name, values in points.items()}
+
+
+def _load_truth(folder: Path, images: Sequence[Sequence[NDArray[np.float32]]]) -> NDArray[np.float32] | None:
+    """The true image, where it is real and has the pixels of a frame."""
+    try:
+        truth: NDArray[Any] = np.load(folder / "truth.npy", allow_pickle=False)
+    except (OSError, ValueError):
+        return None
+    alike = len(images) == len(images[0]) == 1 and truth.shape == images[0][0].shape and truth.dtype == np.float32
+    return truth if alike else None
+
+
+class _Tale:
+    """What a movie tells beside the image: the step, and what was measured by then.
+
+    `curve` is the quantity that says most of the image, None where none was measured twice.
+
+    Arguments: points, what was measured; quantities; last, the step of the last frame.
+    """
+
+    def __init__(self, points: Points, quantities: Sequence[Quantity], last: int) -> None:
+        self.points, self.last = points, last
+        self.quantities = sort_quantities(quantities, points)
+        self.curve = next((one for one in self.quantities if len(points[one.name]) > 1), None)
+
+    def tell(self, step: int) -> str:
+        """A line for a frame, in which numbers keep their places from frame to frame."""
+        words = [f"step {step:>{len(str(self.last))}}".replace(" ", "\u2007")]
+        for quantity in self.quantities[:2]:
+            known = bisect_right(self.points[quantity.name], (step, math.inf))
+            if known:
+                words.append(quantity.text(self.points[quantity.name][known - 1][1], short=True))
+        return "    ".join(words)
+
+
+def _title(folder: Path) -> str:
+    """What the run does, or the name of its folder where its settings cannot be read."""
+    try:
+        return title_of(resolve(folder / "settings.toml", used=()))
+    except InputError:
+        return folder.resolve().name
+
+
+def _encode_gif(pictures: Iterator[NDArray[np.uint8]], rate: float) -> bytes:
+    """A GIF that repeats for ever, whose frames share the colours of the last one."""
+    from PIL import Image
+
+    images = [Image.fromarray(picture) for picture in pictures]
+    palette = images[-1].quantize(256, method=Image.Quantize.MEDIANCUT)
+    colours = np.asarray(palette.getpalette()).reshape(-1, 3)
+    colours[colours.min(axis=1) >= 248] = 255  # paper stays white
+    palette.putpalette(colours.ravel().tolist())
+    coded = [image.quantize(palette=palette, dither=Image.Dither.NONE) for image in images]
+    times = [round(1000 / rate)] * (len(coded) - 1) + [round(1000 * _HOLD)]
+    file = io.BytesIO()
+    coded[0].save(file, "GIF", save_all=True, append_images=coded[1:], duration=times, loop=0, optimize=False)
+    return file.getvalue()

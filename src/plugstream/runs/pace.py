@@ -1,0 +1,60 @@
+"""How often something that shows a run may act, so that it takes next to nothing of the run's time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+__all__ = ["Pace"]
+
+# The part of the run's time that it may take, and seconds at the start that are too short for anybody to feel: with
+# them a run of one second has pictures, too.
+_SHARE = 0.01
+_GRACE = 0.05
+# Seconds between two turns at the start; an image changes most at first, so that turns become rarer with time.
+_LEAST_GAP = 0.03
+_GROWTH = 0.05
+
+
+class Pace:
+    """Whether it is somebody's turn to act: often at first, later every few seconds.
+
+    At t seconds the next turn comes min(every, max(0.03, 0.05 t)) seconds after the one before. Whatever a turn costs,
+    all of them together take at most 0.05 s + 0.01 t: where the disk or the image is slow they become rarer.
+
+    Arguments: every, seconds, 0 for never; cost, seconds that the first turn may take, as far as can be told.
+    """
+
+    def __init__(self, every: float, cost: float = 0.0) -> None:
+        self.every, self.cost = every, cost
+        self.spent = 0.0
+        self._begun: float | None = None
+        self._next = 0.0
+
+    def due(self) -> bool:
+        """Whether it is time, counted from the first time that this is asked."""
+        if not self.every:
+            return False
+        now = time.monotonic()
+        if self._begun is None:
+            self._begun = self._next = now
+        return now >= self._next and self.spent + self.cost <= _GRACE + _SHARE * (now - self._begun)
+
+    def leave_out(self, seconds: float) -> None:
+        """Take so many seconds out of the time that has passed, in which the run was paused."""
+        if self._begun is not None:
+            self._begun += seconds
+
+    @contextmanager
+    def turn(self) -> Iterator[None]:
+        """What is done within counts as one turn."""
+        begun = time.monotonic()
+        try:
+            yield
+        finally:
+            now = time.monotonic()
+            self.cost = now - begun
+            self.spent += self.cost
+            since = 0.0 if self._begun is None else now - self._begun
+            self._next = now + min(self.every, max(_LEAST_GAP, _GROWTH * since))
