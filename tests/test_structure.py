@@ -18,7 +18,7 @@ ROOMS: list[list[str]] = [
     ["bounded_json", "rows", "arrays", "files", "own_code", "_native", "_graphs", "ranks"],
     ["capacity", "lines", "tensors", "linalg", "image_space", "grid", "registry", "schedules", "noise", "shares"],
     ["quantities", "planes"],
-    ["eigenvalue_bounds", "drawing", "quality", "runs.images", "runs.tags"],
+    ["eigenvalue_bounds", "drawing", "display", "quality", "runs.images", "runs.tags"],
     ["models", "denoisers", "sampling", "losses"],
     ["model_fidelity", "split_model"],
     ["fidelity"],

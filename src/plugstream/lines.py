@@ -23,7 +23,7 @@ from typing import Any
 from plugstream.errors import DamagedError, StorageError
 from plugstream.files import open_plain
 
-__all__ = ["LineWriter", "read_lines"]
+__all__ = ["LineTail", "LineWriter", "read_lines"]
 
 _WHOLE = re.compile(rb', "check": "([0-9a-f]{16})"\}')
 _END = re.compile(_WHOLE.pattern + rb"\n\Z")
@@ -101,13 +101,48 @@ def read_lines(path: Path, what: str) -> Iterator[tuple[int, dict[str, Any], str
             yield number, content, check
 
 
-def _parse(file: FileIO, what: str, path: Path) -> Iterator[tuple[int, dict[str, Any], str, int]]:
-    """Number, object, checksum and end of every whole line."""
-    check, end = "", 0
-    file.seek(0)  # one that is opened to append is at its end
+class LineTail:
+    """Reads a file while somebody appends to it: each call of `read` gives what was added since the one before.
+
+    Arguments: path, which need not be there yet; what the file is, for messages.
+    """
+
+    def __init__(self, path: Path, what: str) -> None:
+        self.path, self._what = path, what
+        self._number, self._check, self._end, self._inode = 0, "", 0, 0
+
+    def read(self) -> list[tuple[int, dict[str, Any], str]]:
+        """Numbers, objects and checksums of the lines that are new; damage is refused as by `read_lines`.
+
+        Where another file has taken its place, that is read from its first line, whose number is 1.
+        """
+        try:
+            file = _open(self.path, os.O_RDONLY)
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise StorageError(f"cannot read {self._what} {self.path}: {error.strerror}") from error
+        found = []
+        with file:
+            about = os.fstat(file.fileno())
+            if about.st_ino != self._inode or about.st_size < self._end:
+                self._number, self._check, self._end, self._inode = 0, "", 0, about.st_ino
+            begin = (self._number, self._check, self._end)
+            for number, content, check, end in _parse(file, self._what, self.path, begin):
+                self._number, self._check, self._end = number, check, end
+                found.append((number, content, check))
+        return found
+
+
+def _parse(
+    file: FileIO, what: str, path: Path, begin: tuple[int, str, int] = (0, "", 0)
+) -> Iterator[tuple[int, dict[str, Any], str, int]]:
+    """Number, object, checksum and end of every whole line; of those after `begin`, a line's number, checksum, end."""
+    before, check, end = begin
+    file.seek(end)  # one that is opened to append is at its end
     lines = BufferedReader(file)
     try:
-        for number in count(1):
+        for number in count(before + 1):
             line = lines.readline(_LONGEST)
             if _is_cut(line):
                 return

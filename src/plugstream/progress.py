@@ -13,19 +13,41 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-__all__ = ["Listener", "listening", "report"]
+__all__ = ["Listener", "Work", "enclosing_work", "listening", "report", "within"]
 
 Listener = Callable[[str, int, int], object]
 """Called with what is being done, how much of it is done, and how much there is; 0 and 0 where that is not known."""
 
+Work = tuple[str, int, int]
+"""What a listener is called with."""
+
 _listener: ContextVar[Listener | None] = ContextVar("listener", default=None)
+_enclosing: ContextVar[tuple[Work, ...]] = ContextVar("enclosing", default=())
 
 
 def report(what: str, done: int = 0, total: int = 0) -> None:
-    """Say what is being done, such as "reading the scan", and how far it is: 12 of 60 views, say."""
+    """Say what is being done, such as "reading the scan", and how far it is: 12 of 60 views, say.
+
+    What stands behind a comma is a detail, "training, loss 0.12": with another it is the same work still.
+    """
     listener = _listener.get()
     if listener is not None:
         listener(what, done, total)
+
+
+@contextmanager
+def within(what: str, done: int = 0, total: int = 0) -> Iterator[None]:
+    """Say what all that is reported within is a part of: "evaluation", 4, 12, say, of many reconstructions."""
+    token = _enclosing.set((*_enclosing.get(), (what, done, total)))
+    try:
+        yield
+    finally:
+        _enclosing.reset(token)
+
+
+def enclosing_work() -> tuple[Work, ...]:
+    """What the work that reports now is a part of, the whole first; for a listener to ask."""
+    return _enclosing.get()
 
 
 @contextmanager

@@ -10,6 +10,7 @@ import resource
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +24,7 @@ import warm
 from effort import effort, thorough
 from plugstream import open_scan, save_scan
 from plugstream.algorithms import GradientState
+from plugstream.display.screen import Display
 from plugstream.errors import InputError
 from plugstream.instruments.born import born_geometry
 from plugstream.result import Snapshot
@@ -453,7 +455,12 @@ class Gone(io.StringIO):
         raise BrokenPipeError(errno.EPIPE, "gone")
 
 
-def test_a_terminal_that_goes_away_does_not_end_the_run(capsys):
-    terminal = Terminal(Gone())
-    terminal(Note("hello"))
-    terminal.tick(3, 1.0)
+@pytest.mark.parametrize("mode", ["rich", "plain", "json"])
+def test_a_terminal_that_goes_away_does_not_end_the_run(monkeypatch, mode):
+    monkeypatch.setattr(sys, "stderr", Gone())
+    monkeypatch.setattr(sys, "stdout", Gone())
+    with Display(mode) as display:
+        terminal = Terminal(display)
+        terminal(Note("hello"))
+        display.show(terminal.steps)
+        getattr(display, f"_show_{mode}")(time.monotonic())

@@ -28,8 +28,8 @@ from typing import Any, NoReturn
 from plugstream import __version__
 from plugstream.cli.faults import check_room_to_start, explain
 from plugstream.cli.flags import add_settings, join_values
-from plugstream.cli.heartbeat import keep_informed
 from plugstream.cli.streams import give_up, open_standard_streams, steady_streams
+from plugstream.display.screen import MODES, Display
 from plugstream.errors import InputError, PlugstreamWarning
 from plugstream.text import one_line
 
@@ -45,6 +45,7 @@ _COMMANDS = {
     "acquire": "receive a scan from an instrument, view by view",
     "keys": "make keys, so that acquire lets in a known instrument and nobody else",
     "movie": "make a GIF or MP4 of a run's image as it forms",
+    "watch": "see how a run is getting on, from another terminal",
     "info": "describe a scan, or the folder of a run",
     "verify": "read every byte of a scan, and name the views that are damaged",
     "denoise": "remove noise from a picture: PNG, TIFF or NPY, grey or colour",
@@ -64,7 +65,7 @@ _COMMANDS = {
 }
 
 _STARTED = time.monotonic()
-# What these write in a file or pipe is theirs alone: one does little, the other waits for an instrument.
+# What these write in a file or pipe is theirs alone: some wait for others, and some take no time.
 _LISTS = (
     "denoisers",
     "algorithms",
@@ -76,7 +77,9 @@ _LISTS = (
     "instruments",
     "importers",
 )
-_OWN_OUTPUT = ("acquire", "info", *_LISTS)
+_OWN_OUTPUT = ("acquire", "watch", "info", *_LISTS)
+_AT_ONCE = ("info", "keys", *_LISTS)
+_PROGRESS = "how progress is shown: rich, plain, json (lines on standard output), none, or auto (auto)"
 # What several processes can do together, under torchrun.
 _SHARED = ("reconstruct", "resume")
 # The status for a mistake of ours.
@@ -97,6 +100,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with steady_streams(), _one_voice(arguments is None), warnings.catch_warnings():
         warnings.simplefilter("always", PlugstreamWarning)
         warnings.showwarning = _show_once(_show_warning)
+        display, failure = None, {}
         try:
             _forget_consents()
             if arguments is None:
@@ -108,22 +112,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 )
             plain = arguments is None and parsed.command not in _OWN_OUTPUT  # a call may have its output read
             since = _STARTED if arguments is None else None
-            with keep_informed(f"{parsed.command}: loading the libraries", plain=plain, since=since):
+            what = f"{parsed.command}: loading the libraries"
+            display = Display(getattr(parsed, "progress", "auto"), what, beats=plain, since=since)
+            with display:
                 status = int(_module(parsed.command).run(parsed))
             sys.stdout.flush()
         except KeyboardInterrupt:
+            status = 130
             print("plugstream: interrupted before there was a result", file=sys.stderr)
-            return 130
         except BrokenPipeError:  # the reader of our output went away, as `head` does
             give_up(sys.stdout)
             return 0
         except Exception as error:
             text, status = explain(error)
+            failure = {"error": one_line(text)}
             print(f"plugstream: {one_line(text)}", file=told if status == _BUG else sys.stderr)
             try:
                 sys.stdout.flush()
             except OSError:
                 give_up(sys.stdout)
+        if display is not None:  # so that whoever reads JSON lines need not ask for the status
+            display.event({"event": "exit", "at": round(time.time(), 3), "status": status, **failure})
         sys.stderr.flush()
         return status
 
@@ -202,6 +211,8 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
             module.add_arguments(command)
             if hasattr(module, "add_options"):
                 module.add_options(command, arguments)
+            if name not in _AT_ONCE:
+                command.add_argument("--progress", choices=MODES, default="auto", metavar="HOW", help=_PROGRESS)
             add_settings(command, module.SECTIONS, arguments, getattr(module, "PRESETS", ()))
             arguments = join_values(command, arguments)
     parsed: argparse.Namespace = parser.parse_args(arguments)

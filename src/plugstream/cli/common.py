@@ -174,13 +174,15 @@ def reconstruct_scan(
     scan: Scan, planned: Plan, folder: Path, command: str, source: str | Path, *, go_on: bool = False
 ) -> int:
     """Reconstruct into the folder, say what came out, and return the exit status."""
+    from plugstream.display.screen import active_display
     from plugstream.result import Stop
     from plugstream.runs.run import reconstruct
     from plugstream.runs.terminal import Terminal
     from plugstream.verdict import Outcome
 
-    settings = planned.settings
-    result = reconstruct(scan, planned, folder, command=command, source=source, go_on=go_on, terminal=Terminal())
+    settings, display = planned.settings, active_display()
+    terminal = None if display is None else Terminal(display)
+    result = reconstruct(scan, planned, folder, command=command, source=source, go_on=go_on, terminal=terminal)
     for series in result.history.values():
         if series.quantity.needs_truth and (series.step == result.image_step).any():
             value = float(series.value[series.step == result.image_step][-1])
@@ -208,4 +210,10 @@ def join_processes() -> Iterator[Group | None]:
 
 def say(text: str) -> None:
     """A line for the person at the terminal, whatever the names in it hold."""
-    print(printable(text), file=sys.stderr, flush=True)
+    from plugstream.display.screen import active_display
+
+    display = active_display()
+    if display is None:
+        print(printable(text), file=sys.stderr, flush=True)
+    else:
+        display.line(text)

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from plugstream.algorithms import Algorithm, State
-from plugstream.result import Progress, Result
 from plugstream.runs.events import EventLog, Measurement
 from plugstream.runs.replay import History
 
+if TYPE_CHECKING:  # they import torch, which whoever looks at a run does without
+    from plugstream.algorithms import Algorithm, State
+    from plugstream.result import Progress, Result
+
 __all__ = ["Callback", "Callbacks", "MeasurementLog"]
 
-Answer = bool | Algorithm[State] | None
+Answer: TypeAlias = "bool | Algorithm[State] | None"
 """What a callback wants: True that the run ends, an algorithm that it goes on with this one, None nothing."""
 
 

@@ -15,7 +15,7 @@ from plugstream.runs.results import title_of
 from plugstream.settings import Settings, resolve
 from plugstream.text import shell_quote
 
-__all__ = ["describe_run", "is_run"]
+__all__ = ["describe_run", "describe_state", "is_run"]
 
 
 def is_run(place: object) -> bool:
@@ -33,7 +33,7 @@ def describe_run(folder: Path) -> dict[str, str]:
     running = is_running(folder, history)
     asked = settings.algorithm.iterations
     planned = f" of {asked}" if not settings.scan.follow else ""
-    rows = {"run": f"{folder} ({_state(running, history, step)})", "steps": f"{step}{planned}"}
+    rows = {"run": f"{folder} ({describe_state(running, history, step)})", "steps": f"{step}{planned}"}
     if ended is not None:
         rows["steps"] += f", in {ended.time:.1f} s ({ended.wall:.1f} s with measuring)"
         rows["ended"] = f"{ended.reason}; the image is that of step {ended.image_step}"
@@ -67,7 +67,8 @@ def describe_run(folder: Path) -> dict[str, str]:
     return rows
 
 
-def _state(running: bool | None, history: History, step: int) -> str:
+def describe_state(running: bool | None, history: History, step: int) -> str:
+    """Whether a run goes on, has ended or died, by what `is_running` said and its log; `step` is how far it came."""
     stop = history.stop
     if running:
         return "running"

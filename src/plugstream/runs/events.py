@@ -15,19 +15,20 @@ import contextlib
 import math
 import time
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, ClassVar, Union, get_args, get_origin, get_type_hints
 
 from plugstream.errors import DamagedError, InputError, StorageError
-from plugstream.lines import LineWriter, read_lines
+from plugstream.lines import LineTail, LineWriter, read_lines
 
 __all__ = [
     "VERSION",
     "Contradiction",
     "Event",
     "EventLog",
+    "EventTail",
     "Heartbeat",
     "Listener",
     "Machine",
@@ -366,7 +367,26 @@ def read_events(path: Path) -> Iterator[Event]:
 
 def checked_events(path: Path) -> Iterator[tuple[Event, str]]:
     """The events of a log, and what `EventLog.check` was after each."""
-    for number, content, check in read_lines(path, _WHAT):
+    return _events(read_lines(path, _WHAT), path)
+
+
+class EventTail:
+    """The events of a log that a run may still write to: each call of `read` gives those that are new.
+
+    Arguments: path of the log, which need not be there yet.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._lines = LineTail(path, _WHAT)
+
+    def read(self) -> list[Event]:
+        """What was added since the last call; a line that is only half there waits for the next, damage is refused."""
+        return [event for event, _ in _events(self._lines.read(), self.path)]
+
+
+def _events(lines: Iterable[tuple[int, dict[str, Any], str]], path: Path) -> Iterator[tuple[Event, str]]:
+    for number, content, check in lines:
         if number == 1:
             _check_header(content, path)
             continue

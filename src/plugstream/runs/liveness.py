@@ -8,13 +8,16 @@ import time
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from plugstream.algorithms import State
-from plugstream.result import Progress
 from plugstream.runs.callbacks import Callback
 from plugstream.runs.events import EventLog, Heartbeat
 from plugstream.runs.folder import is_locked
 from plugstream.runs.replay import History
+
+if TYPE_CHECKING:
+    from plugstream.algorithms import State
+    from plugstream.result import Progress
 
 __all__ = ["Heartbeats", "Process", "is_running", "this_process"]
 
