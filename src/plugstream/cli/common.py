@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from plugstream.models.base import Model
     from plugstream.ranks import Group
     from plugstream.runs.plan import Plan
+    from plugstream.runs.viewers import Viewers
     from plugstream.scans import Scan, StoredScan
     from plugstream.settings import Settings
 
@@ -171,7 +172,14 @@ def simulate_scan(
 
 
 def reconstruct_scan(
-    scan: Scan, planned: Plan, folder: Path, command: str, source: str | Path, *, go_on: bool = False
+    scan: Scan,
+    planned: Plan,
+    folder: Path,
+    command: str,
+    source: str | Path,
+    *,
+    go_on: bool = False,
+    viewers: Viewers | None = None,
 ) -> int:
     """Reconstruct into the folder, say what came out, and return the exit status."""
     from plugstream.display.screen import active_display
@@ -182,7 +190,8 @@ def reconstruct_scan(
 
     settings, display = planned.settings, active_display()
     terminal = None if display is None else Terminal(display)
-    result = reconstruct(scan, planned, folder, command=command, source=source, go_on=go_on, terminal=terminal)
+    known: dict[str, Any] = {"command": command, "source": source, "go_on": go_on, "viewers": viewers}
+    result = reconstruct(scan, planned, folder, terminal=terminal, **known)
     for series in result.history.values():
         if series.quantity.needs_truth and (series.step == result.image_step).any():
             value = float(series.value[series.step == result.image_step][-1])

@@ -15,6 +15,7 @@ from plugstream.cli.common import (
     settings_of,
     trust_flag,
 )
+from plugstream.cli.viewers import add_viewers, viewers_of
 from plugstream.errors import DamagedError, InputError
 from plugstream.text import shell_quote
 
@@ -30,6 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What the command has besides settings."""
     parser.add_argument("scan", type=scan_place, help="a scan: a Zarr folder, a zip file of one, or an fsspec address")
     parser.add_argument("--out", type=Path, help="the folder to make for the results")
+    add_viewers(parser)
 
 
 def run(parsed: argparse.Namespace) -> int:
@@ -42,7 +44,7 @@ def run(parsed: argparse.Namespace) -> int:
 
         # Processes of this run died, and torchrun has started these in their place. The person who typed the command
         # has agreed to what its settings name.
-        return resume(begun, group=group, trust=True)
+        return resume(begun, group=group, trust=True, viewers=viewers_of(parsed))
 
 
 def _begun_before(group: Group) -> Path | None:
@@ -52,7 +54,7 @@ def _begun_before(group: Group) -> Path | None:
 
 
 def _run(parsed: argparse.Namespace, group: Group | None) -> int:
-    settings = settings_of(parsed)
+    settings, viewers = settings_of(parsed), viewers_of(parsed)
     from plugstream.runs.folder import free_folder
     from plugstream.runs.identity import absolute
     from plugstream.runs.parts import prepare
@@ -84,7 +86,7 @@ def _run(parsed: argparse.Namespace, group: Group | None) -> int:
             group.remember("run", str(folder.resolve()))
     where, saved = (shell_quote(path) for path in (parsed.scan, folder / "settings.toml"))
     command = f"plugstream reconstruct {where} --settings {saved}{trust_flag(settings)}"
-    return reconstruct_scan(scan, planned, folder, command, parsed.scan)
+    return reconstruct_scan(scan, planned, folder, command, parsed.scan, viewers=viewers)
 
 
 def load_small(stored: StoredScan, settings: Settings, group: Group | None = None) -> Scan:

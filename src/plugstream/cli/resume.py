@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Any
 from plugstream.cli.common import TRUST_HELP, join_processes, reconstruct_scan, scan_place
 from plugstream.cli.reconstruct import load_small
 from plugstream.cli.values import whole_number
+from plugstream.cli.viewers import add_viewers, viewers_of
 from plugstream.errors import InputError
 
 if TYPE_CHECKING:
     from plugstream.ranks import Group
+    from plugstream.runs.viewers import Viewers
 
 SECTIONS: tuple[str, ...] = ()
 
@@ -27,6 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--scan", type=scan_place, help="where the scan lies, if it was moved")
     parser.add_argument("--skip-damaged", action="store_true", help="from now on leave damaged views out")
     parser.add_argument("--trust", action="store_true", help=TRUST_HELP)
+    add_viewers(parser)
 
 
 def run(parsed: argparse.Namespace) -> int:
@@ -35,6 +38,7 @@ def run(parsed: argparse.Namespace) -> int:
     from plugstream.settings import resolve
 
     open_run(parsed.folder)
+    viewers = viewers_of(parsed)
     changes: list[tuple[str, str, Any]] = []
     if parsed.iterations is not None:
         before = resolve(parsed.folder / "settings.toml", trust=parsed.trust).algorithm
@@ -45,7 +49,7 @@ def run(parsed: argparse.Namespace) -> int:
     if parsed.skip_damaged:
         changes.append(("scan", "skip_damaged", True))
     with join_processes() as group:
-        return resume(parsed.folder, changes, moved=parsed.scan, group=group, trust=parsed.trust)
+        return resume(parsed.folder, changes, moved=parsed.scan, group=group, trust=parsed.trust, viewers=viewers)
 
 
 def resume(
@@ -55,11 +59,12 @@ def resume(
     moved: str | Path | None = None,
     group: Group | None = None,
     trust: bool = False,
+    viewers: Viewers | None = None,
 ) -> int:
     """Go on with the run in a folder.
 
     Arguments: changes of its settings; moved, where its scan lies by now; group, the processes that share the work;
-    trust, whether what its files name may be run and fetched.
+    trust, whether what its files name may be run and fetched; viewers, what else shows it.
     """
     from plugstream.consent import check_address
     from plugstream.runs.identity import absolute
@@ -80,4 +85,4 @@ def resume(
     parts = prepare(absolute(settings))
     planned = plan(parts if group is None else parts.share(group), stored)
     scan = load_small(stored, settings, group)
-    return reconstruct_scan(scan, planned, folder, record.command, source, go_on=True)
+    return reconstruct_scan(scan, planned, folder, record.command, source, go_on=True, viewers=viewers)

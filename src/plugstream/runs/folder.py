@@ -66,7 +66,7 @@ def check_plain(folder: Path) -> None:
 
     A link would have files elsewhere written to or removed, and a pipe would be waited for.
     """
-    folders = ("checkpoints", "commands", "previews")
+    folders = ("checkpoints", "commands", "previews", "tensorboard")
     for name in ("run.json", "settings.toml", "events.jsonl", *folders):
         try:
             found = os.lstat(folder / name)
@@ -85,7 +85,7 @@ def remove_unbegun(folder: Path, *own: str) -> None:
     Arguments: own, names beside those that every run has.
     """
     known = {".lock", "settings.toml", "run.json", "events.jsonl", "commands", "start.npy"}
-    known |= {"preview.safetensors", "previews", *own}
+    known |= {"preview.safetensors", "previews", "tensorboard", *own}
     with suppress(OSError, InputError):
         events = folder / "events.jsonl"
         steps = events.exists() and any(getattr(event, "step", 0) > 0 for event in read_events(events))

@@ -22,6 +22,7 @@ from plugstream.runs.replay import History, replay
 from plugstream.runs.saving import check_history
 from plugstream.runs.session import Session
 from plugstream.runs.terminal import Terminal
+from plugstream.runs.viewers import Viewers
 from plugstream.runs.views import wait_for_batch
 from plugstream.scans.scan import Scan
 from plugstream.scans.store import StoredScan
@@ -39,6 +40,7 @@ def reconstruct(
     source: str | Path,
     go_on: bool = False,
     terminal: Terminal | None = None,
+    viewers: Viewers | None = None,
 ) -> Result[State]:
     """Reconstruct a scan as it was planned, into a new folder, or an existing one that nobody else writes to.
 
@@ -53,17 +55,20 @@ def reconstruct(
             are used as they come and damaged ones left out. plan: made for it.
         command: how to repeat it. source: where the scan lies; both are written down for `plugstream resume`.
         go_on: go on from the last checkpoint of this folder, or from the start if there is none yet.
+        viewers: what else shows it while it goes on.
     Of several processes (`Parts.share`) all call it; rank 0 does what is said here, and the others help.
     """
     check_mask(scan.instrument, scan.columns)  # which lay on a disk when it was planned, and may be in memory now
     if not plan.parts.group.leads:
         return _assist(scan, plan, folder, go_on)
+    viewers = viewers or Viewers()
+    viewers.check()
     if go_on or folder.exists():
-        return _reconstruct(scan, plan, folder, command, source, go_on, terminal)
+        return _reconstruct(scan, plan, folder, command, source, go_on, terminal, viewers)
     with whole_folder(folder) as partly:
         write_down(partly, plan.settings, command, place_of(source, folder))
     try:
-        return _reconstruct(scan, plan, folder, command, source, go_on, terminal, fresh=True)
+        return _reconstruct(scan, plan, folder, command, source, go_on, terminal, viewers, fresh=True)
     except InputError as error:
         if is_refusal(error):
             remove_unbegun(folder)
@@ -78,6 +83,7 @@ def _reconstruct(
     source: str | Path,
     go_on: bool,
     terminal: Terminal | None,
+    viewers: Viewers,
     fresh: bool = False,
 ) -> Result[State]:
     with lock(folder):
@@ -97,8 +103,8 @@ def _reconstruct(
         # Whatever is refused has been refused by now, and nothing has been written.
         write = partial(write_down, folder, command=command, source=place_of(source, folder))
         write(plan.settings)
-        log = EventLog(events, () if terminal is None else (terminal,))
-        session = Session(scan, plan, folder, log, checkpoints, go_on, past, saved, terminal, write)
+        log = EventLog(events, (*(() if terminal is None else (terminal,)), *viewers.listeners(folder)))
+        session = Session(scan, plan, folder, log, checkpoints, go_on, past, saved, terminal, write, viewers)
         try:
             result = session.run()
         except Exception as error:  # of the data, of the disk, of memory, or a mistake of ours: nothing is lost by it

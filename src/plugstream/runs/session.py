@@ -41,6 +41,7 @@ from plugstream.runs.signals import Requests
 from plugstream.runs.steering import Course
 from plugstream.runs.steps import describe_step, goes_by_lipschitz
 from plugstream.runs.terminal import Terminal
+from plugstream.runs.viewers import Viewers
 from plugstream.runs.views import Population, open_in_memory
 from plugstream.runs.watch import Watch
 from plugstream.sampling import spread_views
@@ -61,7 +62,7 @@ class Session:
     """A reconstruction into a folder that is locked: what `reconstruct` was given, opened.
 
     Arguments: scan; plan; folder; log; checkpoints; go_on, whether the run had begun before; past, what its log
-    tells; saved, the checkpoint to go on from; terminal; write, which writes settings.toml and run.json down.
+    tells; saved, the checkpoint to go on from; terminal; write, which writes settings.toml and run.json down; viewers.
     """
 
     scan: Scan
@@ -74,6 +75,7 @@ class Session:
     saved: SavedState | None
     terminal: Terminal | None
     write: Callable[..., None]
+    viewers: Viewers = field(default_factory=Viewers)
     population: Population | None = None
     callbacks: Callbacks = field(default_factory=lambda: Callbacks([]))
 
@@ -279,6 +281,7 @@ class Session:
             self.terminal,
             Heartbeats(self.log, steps),
             Previews(self.folder, space, self.log, settings.run.preview),
+            *self.viewers.callbacks(space, self.log),
             self.writer,
             decisions,
         ]

@@ -1,0 +1,257 @@
+"""The current image of a run as OME-Zarr 0.5, which napari, vizarr and others open and read again as it changes.
+
+Each level of resolution is one chunk, so one file, which is replaced by renaming: whoever reads it finds the image of
+one step, never half of two. Shape, axes and scale never change. The group's metadata is replaced last, and its
+attribute "plugstream-live" says of which step the image is.
+
+Rows are those of a picture, as in the TIFF of a run: where y points up, the first row is the one with the largest y,
+and the axis y counts downwards from there, so that its translation is minus the y of that row. A complex image has two
+channels, magnitude and phase in radians.
+
+Reference: https://ngff.openmicroscopy.org/0.5/ and the specification of Zarr version 3.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from plugstream.algorithms import State
+from plugstream.errors import InputError
+from plugstream.files import hidden_place, read_small, write_whole
+from plugstream.image_space import ImageSpace
+from plugstream.result import Progress, Result
+from plugstream.runs.blocks import average_blocks
+from plugstream.runs.callbacks import Callback
+from plugstream.runs.events import EventLog, Note
+from plugstream.runs.pace import Pace
+
+__all__ = ["LiveZarr", "check_place"]
+
+# Seconds between two images, and pixels that are written in a second, at least.
+_EVERY = 1.0
+_SPEED = 2e7
+# The longest side of the smallest level, at most.
+_SMALLEST = 128
+_MARK = "plugstream-live"
+_UNITS = {"m": "meter", "mm": "millimeter", "µm": "micrometer", "nm": "nanometer"}
+_COLOURS = ("FFFFFF", "FF00FF", "00FF00", "00FFFF", "FFFF00", "FF0000")
+
+
+def check_place(place: Path) -> None:
+    """Refuse a place that holds anything but an image that `LiveZarr` wrote, which the next run may replace."""
+    if not place.parent.is_dir():
+        raise InputError(f"the folder {place.parent} does not exist; make it first")
+    if not place.exists() and not place.is_symlink():
+        return
+    try:
+        content = json.loads(read_small(place / "zarr.json"))
+        ours = not place.is_symlink() and _MARK in content["attributes"]
+    except (OSError, ValueError, KeyError, TypeError):
+        ours = False
+    if not ours:
+        raise InputError(f"{place} exists already, and is no live image of a run; choose another place, or remove it")
+
+
+@dataclass
+class LiveZarr(Callback):
+    """Keeps the current image of a run at a place, at most every second, and 1 % of the run's time; last the result.
+
+    Of several images it is the first. Images are only read, so iterates do not change.
+
+    Arguments: place, which `check_place` takes; space of the image; log, for a word where the disk does not take it.
+    """
+
+    place: Path
+    space: ImageSpace
+    log: EventLog
+    pace: Pace = field(init=False)
+    begun: bool = field(default=False, init=False)
+
+    def __post_init__(self) -> None:
+        self.pace = Pace(_EVERY, math.prod(self.space.shape) / _SPEED)
+
+    def after_step(self, progress: Progress[State]) -> None:
+        if self.pace.due():
+            with self.pace.turn():
+                self.write(progress.state.k, progress.state.image)
+
+    def end(self, result: Result[State]) -> None:
+        if self.pace.every:
+            self.write(result.image_step, result.image)
+
+    def before_pause(self, progress: Progress[State]) -> None:
+        """Whoever pauses a run wants to see where it is."""
+        if self.pace.every:
+            self.write(progress.state.k, progress.state.image)
+
+    def after_pause(self, seconds: float) -> None:
+        self.pace.leave_out(seconds)
+
+    def write(self, step: int, image: Tensor) -> None:
+        """Put this image in the place now."""
+        levels = make_levels(image, self.space)
+        try:
+            if self.begun:
+                for number, level in enumerate(levels):
+                    _write_chunk(self.place / str(number), level)
+                _write_json(self.place, self._group(step, levels))
+            else:
+                self._begin(step, levels)
+                self.begun = True
+        except OSError as error:  # nobody wants a run to end for it
+            self.pace.every = 0.0
+            self.log.add(Note(f"warning: cannot write {self.place}: {error.strerror or error}; it stays as it is"))
+
+    def _begin(self, step: int, levels: Sequence[NDArray[np.float32]]) -> None:
+        """Make the folder, and give it its name once it is whole; an older one goes."""
+        partial = hidden_place(self.place)
+        try:
+            partial.mkdir()
+            names = [axis["name"] for axis in _axes(self.space)]
+            for number, level in enumerate(levels):
+                (partial / str(number) / "c" / "/".join("0" * (level.ndim - 1))).mkdir(parents=True)
+                _write_chunk(partial / str(number), level)
+                _write_json(partial / str(number), _array(level.shape, names))
+            _write_json(partial, self._group(step, levels))
+            if self.place.exists():
+                old = hidden_place(self.place)
+                self.place.rename(old)
+                partial.rename(self.place)
+                shutil.rmtree(old, ignore_errors=True)
+            else:
+                partial.rename(self.place)
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
+
+    def _group(self, step: int, levels: Sequence[NDArray[np.float32]]) -> dict[str, Any]:
+        """The metadata of the group: what OME-NGFF 0.5 asks for, and the step."""
+        space = self.space
+        datasets = [
+            {"path": str(number), "coordinateTransformations": _transformations(space, level.shape)}
+            for number, level in enumerate(levels)
+        ]
+        multiscale = {
+            "name": space.quantity,
+            "axes": _axes(space),
+            "datasets": datasets,
+            "type": "mean",
+            "metadata": {"description": "means over blocks of two pixels a side", "quantity": _quantity(space)},
+        }
+        ome = {"version": "0.5", "multiscales": [multiscale], "omero": {"channels": _channels(space, levels[0])}}
+        mark = {"step": step, "y_axis": "up" if space.upwards else "down"}
+        return {"zarr_format": 3, "node_type": "group", "attributes": {"ome": ome, _MARK: mark}}
+
+
+@torch.no_grad()
+def make_levels(image: Tensor, space: ImageSpace) -> list[NDArray[np.float32]]:
+    """The image in full, and means over blocks of two pixels a side until no side is longer than 128.
+
+    Axes that are shorter than half the longest stay as they are, so that a flat volume does not lose its slices.
+
+    Arguments: image (..., *space.shape). Returns arrays with the axes channel, if there are any, z, if there is one, y
+    and x.
+    """
+    axes = len(space.spatial)
+    values = image.detach().reshape(-1, *image.shape[image.ndim - space.ndim :])[0]
+    if space.upwards:
+        values = values.flip(-2)
+    levels = [_planes(values, space)]
+    while max(sides := values.shape[-axes:]) > _SMALLEST:
+        values = average_blocks(values, [2 if 2 * side > max(sides) else 1 for side in sides])
+        levels.append(_planes(values, space))
+    return levels
+
+
+def _planes(values: Tensor, space: ImageSpace) -> NDArray[np.float32]:
+    """Real values, with what is complex as two channels."""
+    if values.is_complex():  # behind the channels, if there are any, and then one axis with them
+        parts = torch.stack([values.abs(), values.angle()], dim=int(space.channels))
+        values = parts.flatten(0, 1) if space.channels else parts
+    return np.ascontiguousarray(values.to("cpu", torch.float32).numpy(), dtype="<f4")
+
+
+def _axes(space: ImageSpace) -> list[dict[str, str]]:
+    unit = _UNITS.get(space.scale()[0]) if space.spacing is not None else None
+    own = {} if unit is None else {"unit": unit}
+    first = [{"name": "c", "type": "channel"}] if space.channels or space.is_complex else []
+    # By their order, whatever they are called: viewers go by these names.
+    names = ("z", "y", "x")[-len(space.spatial) :]
+    return [*first, *({"name": name, "type": "space", **own} for name in names)]
+
+
+def _transformations(space: ImageSpace, shape: Sequence[int]) -> list[dict[str, Any]]:
+    """Scale and translation of a level of this shape, to the centres of its pixels."""
+    size = space.scale()[1]
+    spacing = [1.0] * len(space.spatial) if space.spacing is None else [step / size for step in space.spacing]
+    origin = [0.0] * len(space.spatial) if space.origin is None else [place / size for place in space.origin]
+    if space.upwards:
+        origin[-2] = -(origin[-2] + (space.spatial[-2] - 1) * spacing[-2])
+    sides = shape[len(shape) - len(space.spatial) :]
+    # Sides are halved and rounded up, so that this is how many pixels of the image one of the level has.
+    blocks = [2 ** round(math.log2(whole / side)) for whole, side in zip(space.spatial, sides, strict=True)]
+    scale = [step * block for step, block in zip(spacing, blocks, strict=True)]
+    move = [place + step * (block - 1) / 2 for place, step, block in zip(origin, spacing, blocks, strict=True)]
+    first = len(shape) - len(sides)
+    return [
+        {"type": "scale", "scale": [1.0] * first + scale},
+        {"type": "translation", "translation": [0.0] * first + move},
+    ]
+
+
+def _channels(space: ImageSpace, image: NDArray[np.float32]) -> list[dict[str, Any]]:
+    """How a viewer may show each channel at first."""
+    planes = image if space.channels or space.is_complex else image[None]
+    parts = ("magnitude", "phase") if space.is_complex else ("",)
+    out = []
+    for number, plane in enumerate(planes):
+        part = parts[number % len(parts)]
+        which = f"channel {number // len(parts)}" if space.channels else ""
+        label = ", ".join(text for text in (_quantity(space), which, part) if text)
+        low, high = -math.pi, math.pi
+        if part != "phase":
+            finite = plane[np.isfinite(plane)]
+            low, high = (min(0.0, float(finite.min())), float(finite.max())) if finite.size else (0.0, 1.0)
+        window = {"min": low, "max": max(high, low + 1e-30), "start": low, "end": max(high, low + 1e-30)}
+        colour = _COLOURS[number % len(_COLOURS)] if space.channels else _COLOURS[0]
+        active = part != "phase"
+        out.append({"label": label, "color": colour, "active": active, "window": window})
+    return out
+
+
+def _quantity(space: ImageSpace) -> str:
+    return f"{space.quantity} ({space.value_unit})" if space.value_unit else space.quantity
+
+
+def _array(shape: Sequence[int], names: Sequence[str]) -> dict[str, Any]:
+    """The metadata of a level: one chunk without compression, which every reader can decode."""
+    return {
+        "zarr_format": 3,
+        "node_type": "array",
+        "shape": list(shape),
+        "data_type": "float32",
+        "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": list(shape)}},
+        "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
+        "fill_value": 0.0,
+        "codecs": [{"name": "bytes", "configuration": {"endian": "little"}}],
+        "attributes": {},
+        "dimension_names": list(names),
+    }
+
+
+def _write_chunk(level: Path, values: NDArray[np.float32]) -> None:
+    write_whole(level / "c" / "/".join("0" * values.ndim), [values.data.cast("B")], durable=False)
+
+
+def _write_json(folder: Path, content: dict[str, Any]) -> None:
+    write_whole(folder / "zarr.json", [json.dumps(content, indent=1).encode()], durable=False)
