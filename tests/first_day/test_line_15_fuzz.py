@@ -95,6 +95,8 @@ BASES: dict[str, list[str]] = {
     "import": ["npz", "d.npz", "new.zarr"],
     "acquire": ["new.zarr", "--listen", "tcp://127.0.0.1:*"],
     "movie": ["run"],
+    "report": ["run"],
+    "watch": ["run"],
     "info": ["s.zarr"],
     "verify": ["s.zarr"],
     "denoise": ["pictures/0.png", "new.png", "--sigma", "0.05"],
