@@ -104,12 +104,15 @@ def read_lines(path: Path, what: str) -> Iterator[tuple[int, dict[str, Any], str
 class LineTail:
     """Reads a file while somebody appends to it: each call of `read` gives what was added since the one before.
 
+    `files` counts those that were read from their first line: more than one where another has taken its place.
+
     Arguments: path, which need not be there yet; what the file is, for messages.
     """
 
     def __init__(self, path: Path, what: str) -> None:
         self.path, self._what = path, what
         self._number, self._check, self._end, self._inode = 0, "", 0, 0
+        self.files = 0
 
     def read(self) -> list[tuple[int, dict[str, Any], str]]:
         """Numbers, objects and checksums of the lines that are new; damage is refused as by `read_lines`.
@@ -127,6 +130,7 @@ class LineTail:
             about = os.fstat(file.fileno())
             if about.st_ino != self._inode or about.st_size < self._end:
                 self._number, self._check, self._end, self._inode = 0, "", 0, about.st_ino
+                self.files += 1
             begin = (self._number, self._check, self._end)
             for number, content, check, end in _parse(file, self._what, self.path, begin):
                 self._number, self._check, self._end = number, check, end

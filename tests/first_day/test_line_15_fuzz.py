@@ -68,6 +68,7 @@ CUTS = (
     "plugstream.cli.train._train",
     "plugstream.experiments.setup.make_problem",
     "plugstream.scans.receive.Receiver.run",
+    "plugstream.runs.pages.listening.serve_runs",
 )
 
 
@@ -97,6 +98,7 @@ BASES: dict[str, list[str]] = {
     "movie": ["run"],
     "report": ["run"],
     "watch": ["run"],
+    "serve": ["run"],
     "info": ["s.zarr"],
     "verify": ["s.zarr"],
     "denoise": ["pictures/0.png", "new.png", "--sigma", "0.05"],

@@ -40,6 +40,7 @@ _COMMANDS = {
     "simulate": "make a scan of a picture, with noise, as a Zarr folder",
     "reconstruct": "form the image of a scan, a few views at a time",
     "resume": "go on with a run that was stopped",
+    "serve": "show runs in a browser, while they go on and after, and steer them",
     "report": "write the report of a run as a page, or one that compares several",
     "import": "make a scan from a file of others: Institut Fresnel, HDF5, NPZ",
     "acquire": "receive a scan from an instrument, view by view",
@@ -77,7 +78,7 @@ _LISTS = (
     "instruments",
     "importers",
 )
-_OWN_OUTPUT = ("acquire", "watch", "info", *_LISTS)
+_OWN_OUTPUT = ("acquire", "serve", "watch", "info", *_LISTS)
 _AT_ONCE = ("info", "keys", *_LISTS)
 _PROGRESS = "how progress is shown: rich, plain, json (lines on standard output), none, or auto (auto)"
 # What several processes can do together, under torchrun.

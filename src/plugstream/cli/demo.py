@@ -14,6 +14,7 @@ from plugstream.cli.common import (
     simulate_scan,
     trust_flag,
 )
+from plugstream.cli.serve import add_serve, open_page
 from plugstream.cli.viewers import add_viewers, viewers_of
 from plugstream.errors import InputError, is_refusal
 from plugstream.text import shell_quote
@@ -27,11 +28,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What the command has besides settings."""
     parser.add_argument("--out", type=Path, help="the folder to make for the results")
     add_viewers(parser)
+    add_serve(parser)
 
 
 def run(parsed: argparse.Namespace) -> int:
     """Simulate a scan of a picture and reconstruct it online."""
     settings, viewers = settings_of(parsed, PRESETS), viewers_of(parsed)
+    page = open_page(parsed)
     from plugstream.runs.folder import free_folder, remove_unbegun, whole_folder
     from plugstream.runs.identity import absolute
     from plugstream.runs.plan import plan
@@ -47,6 +50,8 @@ def run(parsed: argparse.Namespace) -> int:
         model = planned.model(experiment.columns, experiment.n_views)
         scan = simulate_scan(settings, partial / place.name, name=place, experiment=experiment, model=model)
         write_down(partial, planned.settings, again, Path(place.name))
+    if page is not None:
+        page.start(folder)
     try:
         return reconstruct_scan(scan, replace(planned, known_model=model), folder, again, place, viewers=viewers)
     except InputError as error:

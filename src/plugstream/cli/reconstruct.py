@@ -15,6 +15,7 @@ from plugstream.cli.common import (
     settings_of,
     trust_flag,
 )
+from plugstream.cli.serve import add_serve, open_page
 from plugstream.cli.viewers import add_viewers, viewers_of
 from plugstream.errors import DamagedError, InputError
 from plugstream.text import shell_quote
@@ -32,6 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("scan", type=scan_place, help="a scan: a Zarr folder, a zip file of one, or an fsspec address")
     parser.add_argument("--out", type=Path, help="the folder to make for the results")
     add_viewers(parser)
+    add_serve(parser)
 
 
 def run(parsed: argparse.Namespace) -> int:
@@ -55,6 +57,7 @@ def _begun_before(group: Group) -> Path | None:
 
 def _run(parsed: argparse.Namespace, group: Group | None) -> int:
     settings, viewers = settings_of(parsed), viewers_of(parsed)
+    page = open_page(parsed, group)
     from plugstream.runs.folder import free_folder
     from plugstream.runs.identity import absolute
     from plugstream.runs.parts import prepare
@@ -86,6 +89,8 @@ def _run(parsed: argparse.Namespace, group: Group | None) -> int:
             group.remember("run", str(folder.resolve()))
     where, saved = (shell_quote(path) for path in (parsed.scan, folder / "settings.toml"))
     command = f"plugstream reconstruct {where} --settings {saved}{trust_flag(settings)}"
+    if page is not None:
+        page.start(folder)
     return reconstruct_scan(scan, planned, folder, command, parsed.scan, viewers=viewers)
 
 

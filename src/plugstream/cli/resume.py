@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from plugstream.cli.common import TRUST_HELP, join_processes, reconstruct_scan, scan_place
 from plugstream.cli.reconstruct import load_small
+from plugstream.cli.serve import RunPage, add_serve, open_page
 from plugstream.cli.values import whole_number
 from plugstream.cli.viewers import add_viewers, viewers_of
 from plugstream.errors import InputError
@@ -30,6 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--skip-damaged", action="store_true", help="from now on leave damaged views out")
     parser.add_argument("--trust", action="store_true", help=TRUST_HELP)
     add_viewers(parser)
+    add_serve(parser)
 
 
 def run(parsed: argparse.Namespace) -> int:
@@ -49,7 +51,16 @@ def run(parsed: argparse.Namespace) -> int:
     if parsed.skip_damaged:
         changes.append(("scan", "skip_damaged", True))
     with join_processes() as group:
-        return resume(parsed.folder, changes, moved=parsed.scan, group=group, trust=parsed.trust, viewers=viewers)
+        page = open_page(parsed, group)
+        return resume(
+            parsed.folder,
+            changes,
+            moved=parsed.scan,
+            group=group,
+            trust=parsed.trust,
+            viewers=viewers,
+            page=page,
+        )
 
 
 def resume(
@@ -60,11 +71,12 @@ def resume(
     group: Group | None = None,
     trust: bool = False,
     viewers: Viewers | None = None,
+    page: RunPage | None = None,
 ) -> int:
     """Go on with the run in a folder.
 
     Arguments: changes of its settings; moved, where its scan lies by now; group, the processes that share the work;
-    trust, whether what its files name may be run and fetched; viewers, what else shows it.
+    trust, whether what its files name may be run and fetched; viewers, what else shows it; page, of its own.
     """
     from plugstream.consent import check_address
     from plugstream.runs.identity import absolute
@@ -85,4 +97,6 @@ def resume(
     parts = prepare(absolute(settings))
     planned = plan(parts if group is None else parts.share(group), stored)
     scan = load_small(stored, settings, group)
+    if page is not None:
+        page.start(folder)
     return reconstruct_scan(scan, planned, folder, record.command, source, go_on=True, viewers=viewers)

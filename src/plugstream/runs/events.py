@@ -380,6 +380,11 @@ class EventTail:
         self.path = path
         self._lines = LineTail(path, _WHAT)
 
+    @property
+    def files(self) -> int:
+        """How many logs were read from their first line: more than one where another has taken its place."""
+        return self._lines.files
+
     def read(self) -> list[Event]:
         """What was added since the last call; a line that is only half there waits for the next, damage is refused."""
         return [event for event, _ in _events(self._lines.read(), self.path)]

@@ -12,6 +12,7 @@ from plugstream.quantities import Quantity, read_quantity
 from plugstream.runs.events import (
     Contradiction,
     Event,
+    EventTail,
     Heartbeat,
     Machine,
     Measurement,
@@ -30,7 +31,7 @@ from plugstream.runs.events import (
 )
 from plugstream.settings.changes import Change, parse_changes
 
-__all__ = ["History", "replay"]
+__all__ = ["History", "HistoryReader", "replay"]
 
 
 @dataclass
@@ -166,3 +167,23 @@ def replay(path: Path) -> History:
             history.checks.append(int(digits, 16))
             history.add(event)
     return history
+
+
+class HistoryReader:
+    """The history of a run that goes on: each time only what came since is read.
+
+    Arguments: path of the log, which may not be there yet.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.history = History()
+        self._tail, self._file = EventTail(path), 0
+
+    def read(self) -> bool:
+        """Take in what came since, and say whether that was anything; a damaged log is refused."""
+        events = self._tail.read()
+        if self._tail.files != self._file:
+            self.history, self._file = History(), self._tail.files
+        for event in events:
+            self.history.add(event)
+        return bool(events)

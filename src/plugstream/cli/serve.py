@@ -1,0 +1,94 @@
+"""Show runs in a browser, while they go on and after."""
+
+from __future__ import annotations
+
+import argparse
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from plugstream.cli.common import say
+from plugstream.cli.values import whole_number
+from plugstream.errors import InputError
+
+if TYPE_CHECKING:
+    from plugstream.ranks import Group
+
+SECTIONS: tuple[str, ...] = ()
+_HOST, _MOST = "127.0.0.1", 65535
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """What the command has."""
+    parser.add_argument(
+        "folders", type=Path, nargs="*", metavar="RUNS", help="folders of runs, or with runs in them; this one if none"
+    )
+    _add_place(parser)
+    parser.add_argument(
+        "--allow-host", action="append", default=[], metavar="NAME", help="a name that this machine is reached by, too"
+    )
+
+
+def add_serve(parser: argparse.ArgumentParser) -> None:
+    """Give a command that runs something the flags for a page of it."""
+    parser.add_argument("--serve", action="store_true", help="show the run in a browser while it goes on, and steer it")
+    _add_place(parser)
+
+
+def _add_place(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--host", metavar="ADDRESS", help=f"where pages are served ({_HOST}: to this machine alone)")
+    parser.add_argument("--port", type=whole_number(_MOST, 0), metavar="N", help="their port; the first free from 8765")
+
+
+@dataclass(frozen=True)
+class RunPage:
+    """The page of a run that is to begin: its address is taken before there is any work."""
+
+    listener: socket.socket
+    token: str
+
+    def start(self, folder: Path) -> None:
+        """Serve the run in a folder, from a process of its own, and say where."""
+        from plugstream.runs.pages.listening import address_of, start_server
+
+        address = address_of(self.listener, self.token)
+        start_server(folder, self.listener, self.token)
+        say(f"the page of this run: {address}")
+
+
+def open_page(parsed: argparse.Namespace, group: Group | None = None) -> RunPage | None:
+    """The page that the arguments ask for, None for none; of several processes rank 0 has it."""
+    if not parsed.serve:
+        if parsed.host is not None or parsed.port is not None:
+            raise InputError("--host and --port say where --serve serves the page; add --serve, or leave them out")
+        return None
+    if group is not None and not group.leads:
+        return None
+    from plugstream.runs.pages.access import new_token
+    from plugstream.runs.pages.listening import open_socket
+
+    return RunPage(open_socket(parsed.host or _HOST, parsed.port), new_token())
+
+
+def run(parsed: argparse.Namespace) -> int:
+    """Serve the pages of runs until Ctrl-C."""
+    folders = parsed.folders or [Path()]
+    for folder in folders:
+        if not folder.is_dir():
+            raise InputError(f"there is no folder {folder}; name one of a run, or one with runs in it")
+    from plugstream.runs.pages.access import is_local, new_token
+    from plugstream.runs.pages.listening import address_of, open_socket, serve_runs
+
+    listener, token = open_socket(parsed.host or _HOST, parsed.port), new_token()
+    print(f"serving at {address_of(listener, token)}", flush=True)
+    port = listener.getsockname()[1]
+    if is_local(listener.getsockname()[0]):
+        say(f"from another machine: ssh -L {port}:{_HOST}:{port} THIS-MACHINE, then open the same address")
+    else:
+        say("whoever has this address can read and steer the runs, and nothing is encrypted; ssh -L is safer")
+    try:
+        serve_runs(folders, listener, token, parsed.allow_host)
+    except KeyboardInterrupt:  # which is how it ends
+        say("the pages are closed; runs go on")
+    return 0

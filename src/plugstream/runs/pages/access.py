@@ -1,0 +1,198 @@
+"""Who may read the pages of runs, and who may change a run: the token, Host, Origin, and what answers always say.
+
+Any page in a person's browser may send requests to 127.0.0.1, and any name may be made to point there. So a request
+must name this server in `Host` (a name that points here is not enough) and must come from one of its own pages where it
+tells where it comes from (`Origin`, `Sec-Fetch-Site`). What changes a run needs the token of the printed address, in a
+header that no form and no link can send. Whoever reads needs it too where the server listens beyond this machine: in
+that header, in the address, or as a cookie that the address has left, which is made of the token and cannot be turned
+into it, since a browser sends cookies to every port of a machine.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import ipaddress
+import secrets
+import socket
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from dataclasses import dataclass
+from http.cookies import CookieError, SimpleCookie
+from typing import Any
+from urllib.parse import parse_qs
+
+__all__ = ["HEADERS", "TOKEN_HEADER", "Access", "Guard", "is_local", "new_token"]
+
+TOKEN_HEADER = "x-plugstream-token"
+_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; connect-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+HEADERS = {
+    "Content-Security-Policy": _POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+"""Of every answer, refusals among them."""
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+
+
+def new_token() -> str:
+    """A token that nobody can guess."""
+    return secrets.token_urlsafe(24)
+
+
+def is_local(host: str) -> bool:
+    """Whether only this machine reaches who listens at this address."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+@dataclass(frozen=True)
+class Access:
+    """What a request needs.
+
+    Arguments: token; local, whether the server listens for this machine alone; names, of hosts that it is reached by
+    besides its addresses.
+    """
+
+    token: str
+    local: bool = True
+    names: frozenset[str] = frozenset()
+
+    @classmethod
+    def at(cls, host: str, token: str, names: Iterable[str] = ()) -> Access:
+        """That of a server which listens at this address, and is reached by these names, too."""
+        local = is_local(host)
+        own = () if local else (host, socket.gethostname(), socket.getfqdn())
+        return cls(token, local, frozenset(name.lower().rstrip(".") for name in (*own, *names)))
+
+    @property
+    def cookie(self) -> str:
+        """What lets a browser read once it has shown the token; it lets nobody change anything."""
+        return hmac.new(self.token.encode(), b"plugstream reads", hashlib.sha256).hexdigest()
+
+    def refusal(self, method: str, headers: Iterable[tuple[bytes, bytes]], query: bytes) -> tuple[int, str] | None:
+        """Status and reason, in one line, why a request is refused; None where it is not."""
+        fields: dict[str, list[str]] = {}
+        for name, value in headers:
+            fields.setdefault(name.decode("latin-1").lower(), []).append(value.decode("latin-1"))
+        host, origin = fields.get("host", []), fields.get("origin", [])
+        if len(host) != 1 or not self._is_here(host[0]):
+            return 403, "this server is not known by that name; use the address that it printed, or --allow-host NAME"
+        if len(origin) > 1 or (origin and origin[0].lower() not in _origins(host[0])):
+            return 403, "requests of other pages are refused"
+        visit = fields.get("sec-fetch-mode") == ["navigate"] and method == "GET"  # a link may lead here
+        if fields.get("sec-fetch-site", ["none"]) not in (["same-origin"], ["none"]) and not visit:
+            return 403, "requests of other pages are refused"
+        if method not in ("GET", "HEAD"):
+            if not self._knows(fields.get(TOKEN_HEADER, [])):
+                return 401, "changes need the token of the printed address"
+        elif not self.local and not self._may_read(fields, query):
+            return 401, "open the address that the server printed, which has a token in it"
+        return None
+
+    def shows_token(self, query: bytes) -> bool:
+        """Whether an address has the token in it."""
+        try:
+            return self._knows(parse_qs(query.decode("ascii"), max_num_fields=16).get("token", []))
+        except ValueError:
+            return False
+
+    def _knows(self, tokens: list[str]) -> bool:
+        return len(tokens) == 1 and hmac.compare_digest(tokens[0].encode(), self.token.encode())
+
+    def _may_read(self, fields: dict[str, list[str]], query: bytes) -> bool:
+        if self._knows(fields.get(TOKEN_HEADER, [])) or self.shows_token(query):
+            return True
+        cookies: SimpleCookie = SimpleCookie()
+        try:
+            for text in fields.get("cookie", []):
+                cookies.load(text)
+        except CookieError:
+            return False
+        shown = cookies.get(self.cookie_name)
+        return shown is not None and hmac.compare_digest(shown.value.encode(), self.cookie.encode())
+
+    @property
+    def cookie_name(self) -> str:
+        """Of its own for each server: a browser has the cookies of all ports of a machine together."""
+        return f"plugstream-{hashlib.sha256(self.token.encode()).hexdigest()[:8]}"
+
+    def _is_here(self, host: str) -> bool:
+        """Whether a `Host` is an address or a name of this server.
+
+        The port may be any, since a tunnel has its own. An address cannot be made to point elsewhere, as a name can.
+        """
+        name = _name_of(host)
+        if name is None:
+            return False
+        try:
+            address = ipaddress.ip_address(name)
+        except ValueError:
+            return name == "localhost" or name in self.names
+        return address.is_loopback or not self.local
+
+
+class Guard:
+    """An application of which only what `Access` allows is asked, and whose answers all have `HEADERS`.
+
+    Arguments: app, an ASGI application; access.
+    """
+
+    def __init__(self, app: Any, access: Access) -> None:
+        self.app, self.access = app, access
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self.app(scope, receive, send)
+            return
+        if scope["type"] != "http":  # a websocket, of which there are none here
+            await send({"type": "websocket.close", "code": 1008})
+            return
+        query = scope.get("query_string", b"")
+        extra = [(name.lower().encode(), value.encode()) for name, value in HEADERS.items()]
+        refused = self.access.refusal(scope["method"], scope["headers"], query)
+        if refused is None and scope["method"] == "GET" and self.access.shows_token(query):
+            value = f"{self.access.cookie_name}={self.access.cookie}; Path=/; HttpOnly; SameSite=Strict"
+            extra.append((b"set-cookie", value.encode()))
+
+        async def send_with_headers(message: MutableMapping[str, Any]) -> None:
+            if message["type"] == "http.response.start":
+                known = {name for name, _ in extra}
+                own = [pair for pair in message.get("headers", []) if pair[0].lower() not in known]
+                message = {**message, "headers": [*own, *extra]}
+            await send(message)
+
+        if refused is None:
+            await self.app(scope, receive, send_with_headers)
+            return
+        status, text = refused
+        headers = [(b"content-type", b"text/plain; charset=utf-8"), (b"connection", b"close")]
+        await send_with_headers({"type": "http.response.start", "status": status, "headers": headers})
+        await send_with_headers({"type": "http.response.body", "body": f"{text}\n".encode()})
+
+
+def _name_of(host: str) -> str | None:
+    """The name or address of a `Host`, without its port; None where it is none."""
+    if host.startswith("["):
+        name, bracket, port = host[1:].partition("]")
+        return name if bracket and (not port or (port[0] == ":" and port[1:].isdecimal())) else None
+    name, colon, port = host.partition(":")
+    if (colon and not port.isdecimal()) or not name or "@" in name or "/" in name:
+        return None
+    return name.lower().rstrip(".")
+
+
+def _origins(host: str) -> tuple[str, str]:
+    """The origins of pages that were asked from this host; a proxy may have made it https."""
+    return f"http://{host.lower()}", f"https://{host.lower()}"

@@ -1,0 +1,252 @@
+"""What pages are fed with: one reader a run, however many pages show it.
+
+The log of a run is read on from where it was read to, what a page shows is made once, and pages are sent what changed
+since: a message is made once and the same bytes go to all. Nothing here writes to a run, and a run without pages is not
+looked at.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import io
+import json
+import threading
+import time
+import zlib
+from base64 import b64decode
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from plugstream.errors import InputError
+from plugstream.runs.liveness import is_running
+from plugstream.runs.pages.content import run_content
+from plugstream.runs.pages.pictures import run_picture
+from plugstream.runs.replay import HistoryReader
+
+__all__ = ["Channel", "RunFeed", "changes_of", "encode_message"]
+
+# Seconds between two looks at a run that pages show, and between two checks whether a silent one still lives.
+_LOOK, _LIVES = 0.5, 5.0
+# Looking takes at most this part of one processor.
+_SHARE = 0.05
+# Pixels a side of a thumbnail.
+_THUMBNAIL = 192
+# Messages that a slow page may be behind before it gets everything anew, and seconds between two signs of life to one.
+_BEHIND, _ALIVE = 8, 15.0
+
+
+class RunFeed:
+    """One run for all pages that show it. Its methods may be called from any thread.
+
+    Arguments: folder of the run.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._reader = HistoryReader(folder / "events.jsonl")
+        self._lock = threading.Lock()
+        self._content: dict[str, Any] | None = None
+        self._seen: Any = None
+        self._looked = 0.0
+        self._made: dict[tuple[str, str], tuple[str, bytes]] = {}
+        self.cost = 0.0  # seconds that the last look took
+
+    def content(self) -> dict[str, Any]:
+        """What a page shows of the run now; InputError where its log is damaged, or it is gone."""
+        with self._lock:
+            begun = time.monotonic()
+            seen = self._signs()
+            if self._content is None or seen != self._seen or begun - self._looked > _LIVES:
+                self._reader.read()
+                content = run_content(self.folder, self._reader.history)
+                if content["state"] == "killed" and self._reader.read():  # it had just said how it ended
+                    content = run_content(self.folder, self._reader.history)
+                self._content = content if self._content != content else self._content
+                self._seen, self._looked = seen, begun
+                self.cost = time.monotonic() - begun
+            return self._content
+
+    def summary(self) -> dict[str, Any]:
+        """What a list of runs says of it."""
+        content = self.content()
+        told = ("state", "step", "iterations", "seconds", "speed", "left", "title", "heard", "stop")
+        shown = content["roles"][:1]
+        return {name: content[name] for name in told} | {
+            "values": _last_values(content),
+            "thumbnail": content["stamps"][shown[0]] if shown else None,
+        }
+
+    def picture(self, role: str) -> bytes:
+        """An image of the run as JSON; InputError where there is none of this role."""
+        return self._make("picture", role, lambda: json.dumps(self._picture(role), allow_nan=False).encode())
+
+    def thumbnail(self) -> bytes:
+        """A small PNG of the image that the page shows first; InputError where there is none."""
+        roles = self.content()["roles"]
+        if not roles:
+            raise InputError(f"the run {self.folder.name} has no image yet")
+        return self._make("thumbnail", roles[0], lambda: _thumbnail(self._picture(roles[0])))
+
+    def _picture(self, role: str) -> dict[str, Any]:
+        return run_picture(self.folder, role, self._reader.history.space)
+
+    def _make(self, kind: str, role: str, make: Callable[[], bytes]) -> bytes:
+        """What is made of an image, once for as long as it stays the same."""
+        content = self.content()
+        if role not in content["roles"]:
+            raise InputError(f"the run {self.folder.name} has no image {role!r}")
+        with self._lock:
+            stamp, made = self._made.get((kind, role), ("", b""))
+            if stamp != content["stamps"][role] or not made:
+                made = make()
+                self._made[kind, role] = (content["stamps"][role], made)
+            return made
+
+    def _signs(self) -> Any:
+        """What differs where anything was written, or the process that writes is no more."""
+        signs: list[Any] = [is_running(self.folder, self._reader.history)]
+        for name in ("events.jsonl", "preview.safetensors", "settings.toml", "result.npy"):
+            with contextlib.suppress(OSError):
+                about = (self.folder / name).stat()
+                signs.append((name, about.st_size, about.st_mtime_ns))
+        return signs
+
+
+class Channel:
+    """Sends to all who listen what changed in something that is looked at now and then, while anybody listens.
+
+    Arguments: look, which returns (what there is, seconds that it took) and may take its time, in a thread of its own.
+    """
+
+    def __init__(self, look: Callable[[], tuple[dict[str, Any], float]]) -> None:
+        self._look = look
+        self._queues: set[asyncio.Queue[bytes]] = set()
+        self._task: asyncio.Task[None] | None = None
+        self._last: dict[str, Any] | None = None
+
+    @property
+    def listeners(self) -> int:
+        return len(self._queues)
+
+    async def listen(self) -> AsyncIterator[bytes]:
+        """Messages as server-sent events: first everything, then what changed, for as long as somebody wants them."""
+        queue: asyncio.Queue[bytes] = asyncio.Queue(_BEHIND)
+        if self._last is not None:
+            queue.put_nowait(encode_message("content", self._last))
+        self._queues.add(queue)
+        try:
+            if self._task is None or self._task.done():
+                self._task = asyncio.create_task(self._watch())
+            while True:
+                try:
+                    yield await asyncio.wait_for(queue.get(), _ALIVE)
+                except TimeoutError:
+                    yield b": still here\n\n"
+        finally:
+            self._queues.discard(queue)
+
+    async def _watch(self) -> None:
+        try:
+            while self._queues:
+                try:
+                    now, seconds = await asyncio.to_thread(self._look)
+                except InputError as error:
+                    self._send(encode_message("fault", {"text": str(error)}))
+                    await asyncio.sleep(_LIVES)
+                    continue
+                changes = changes_of(self._last, now)
+                if changes is not None:
+                    first, self._last = self._last is None, now
+                    self._send(encode_message("content", now) if first else encode_message("change", changes))
+                await asyncio.sleep(max(_LOOK, seconds / _SHARE))
+        finally:
+            self._last = None  # whoever comes next gets what is there then
+
+    def _send(self, message: bytes) -> None:
+        for queue in self._queues:
+            if not queue.full():
+                queue.put_nowait(message)
+                continue
+            while not queue.empty():  # a page that is too slow, or asleep, gets everything anew
+                queue.get_nowait()
+            queue.put_nowait(message if self._last is None else encode_message("content", self._last))
+
+
+def encode_message(kind: str, content: dict[str, Any]) -> bytes:
+    """A server-sent event."""
+    return f"event: {kind}\ndata: {json.dumps(content, allow_nan=False)}\n\n".encode()
+
+
+def changes_of(before: dict[str, Any] | None, now: dict[str, Any]) -> dict[str, Any] | None:
+    """What is different: `set`, members that have other values, and `rows`, what was added to `measured`.
+
+    None where nothing is. Measurements are most of what there is and only ever added, so that they go alone.
+    """
+    if before is None:
+        return {"set": now}
+    changed = {name: value for name, value in now.items() if name not in before or before[name] != value}
+    changed |= {name: None for name in before if name not in now}
+    if not changed:
+        return None
+    out: dict[str, Any] = {"set": changed}
+    if "measured" in changed and "measured" in before:
+        rows = _added_rows(before["measured"], now["measured"])
+        if rows is not None:
+            del changed["measured"]
+            out["rows"] = rows
+    return out
+
+
+def _added_rows(before: dict[str, Any], now: dict[str, Any]) -> dict[str, Any] | None:
+    """What now has beyond before, None where it is not before with something added."""
+    count = len(before["step"])
+    same = set(before["values"]) == set(now["values"]) and all(
+        now[name][:count] == before[name] for name in ("step", "time")
+    )
+    if not same or any(now["values"][name][:count] != values for name, values in before["values"].items()):
+        return None
+    values = {name: column[count:] for name, column in now["values"].items()}
+    return {"step": now["step"][count:], "time": now["time"][count:], "values": values}
+
+
+def _last_values(content: dict[str, Any]) -> list[dict[str, Any]]:
+    """The last value of each quantity, the most important first."""
+    out = []
+    for quantity in content["quantities"][:2]:
+        known = [value for value in content["measured"]["values"].get(quantity["name"], []) if value is not None]
+        if known:
+            out.append({"title": quantity["title"] or quantity["name"], "unit": quantity["unit"], "value": known[-1]})
+    return out
+
+
+def _thumbnail(picture: dict[str, Any]) -> bytes:
+    """A PNG of the first panel of a picture in grey, of a volume its middle slice, of channels the first."""
+    from PIL import Image
+
+    panel = picture["panels"][0]
+    values = decode_values(panel)
+    while values.ndim > 2:
+        values = values[values.shape[0] // 2 if panel["axes"][0]["name"] != "channel" else 0]
+        panel = {**panel, "axes": panel["axes"][1:]}
+    low, high = panel["range"] or (0.0, 0.0)
+    shades = np.nan_to_num((values - low) / (high - low) if high > low else np.zeros_like(values), nan=0.0)
+    grey = (255 * shades.clip(0, 1)).round().astype(np.uint8)
+    image = Image.fromarray(grey[::-1] if picture["upwards"] else grey)
+    image.thumbnail((_THUMBNAIL, _THUMBNAIL))
+    file = io.BytesIO()
+    image.save(file, "PNG")
+    return file.getvalue()
+
+
+def decode_values(panel: dict[str, Any]) -> NDArray[np.float32]:
+    """The values of a panel of a picture, as `plugstream.runs.pages.pictures` describes them."""
+    planes = np.frombuffer(zlib.decompress(b64decode(panel["data"])), np.uint8).reshape(2, -1)
+    differences = (planes[0].astype(np.uint16) << 8) | planes[1]
+    numbers = np.cumsum(differences, dtype=np.uint16)
+    values = np.where(numbers == 65535, np.nan, panel["low"] + panel["scale"] * numbers).astype(np.float32)
+    return values.reshape(panel["shape"])

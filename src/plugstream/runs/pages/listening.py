@@ -1,0 +1,168 @@
+"""Where the pages of runs are served: a socket, the address that a person opens, and a process of its own for it.
+
+`plugstream serve` serves in its own process. `reconstruct --serve` starts another, of low priority and in a session of
+its own, which knows the run by its folder alone: nothing that happens to it touches the run, and Ctrl-C is the run's.
+It ends by itself once the run is over and nobody has its page open.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from plugstream.errors import InputError
+
+__all__ = ["HOST", "address_of", "open_socket", "serve_runs", "start_server"]
+
+HOST = "127.0.0.1"
+_PORT, _TRIED = 8765, 20
+# Of the process that `--serve` starts: its priority, and seconds that it waits for somebody once the run is over.
+_NICE, _LINGER = 10, 30.0
+_TOKEN = "PLUGSTREAM_TOKEN"  # in the environment, which other users cannot read, as they can the arguments
+
+
+def open_socket(host: str = HOST, port: int | None = None) -> socket.socket:
+    """A socket that listens; an address that is not this machine's, or a port that is taken, is refused in one line.
+
+    Arguments: host, a name or address; port, 0 for any that is free, and if not given the first that is from 8765 on.
+    """
+    for name in ("starlette", "uvicorn"):
+        if importlib.util.find_spec(name) is None:
+            raise InputError(f"pages need the package {name}; install it with: pip install {name}")
+    ports = [port] if port is not None else [*range(_PORT, _PORT + _TRIED), 0]
+    for number in ports:
+        try:
+            kind, _, _, _, place = socket.getaddrinfo(host, number, type=socket.SOCK_STREAM)[0]
+            listener = socket.socket(kind, socket.SOCK_STREAM)
+        except (OSError, UnicodeError) as error:
+            raise InputError(f"there is no address {host!r} to listen at: {error}") from error
+        try:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(place)
+            listener.listen(128)
+            return listener
+        except OSError as error:
+            listener.close()
+            if number == ports[-1]:
+                where = f"{host}:{number}"
+                raise InputError(f"cannot listen at {where}: {error.strerror}; choose another with --port") from error
+    raise AssertionError("there is always a last port")
+
+
+def address_of(listener: socket.socket, token: str) -> str:
+    """The address that a person opens, with the token in it."""
+    host, port = listener.getsockname()[:2]
+    if host in ("0.0.0.0", "::"):  # every address of this machine
+        host = socket.gethostname()
+    return f"http://{f'[{host}]' if ':' in host else host}:{port}/?token={token}"
+
+
+def serve_runs(
+    folders: Sequence[Path],
+    listener: socket.socket,
+    token: str,
+    names: Sequence[str] = (),
+    over: Callable[[int], bool] | None = None,
+) -> None:
+    """Serve runs until somebody ends it.
+
+    Arguments: folders, each of a run or of runs; listener; token; names that the machine is reached by, too; over,
+    asked now and then with the number of open pages whether to end.
+    """
+    import uvicorn
+
+    from plugstream.runs.pages.access import Access
+    from plugstream.runs.pages.server import Shelf, make_application
+
+    shelf = Shelf(folders)
+    access = Access.at(listener.getsockname()[0], token, names)
+    config = uvicorn.Config(
+        make_application(shelf, access),
+        log_level="critical",
+        access_log=False,
+        server_header=False,
+        http="h11",
+        ws="none",
+        timeout_graceful_shutdown=1,
+        limit_concurrency=1000,
+    )
+    server = uvicorn.Server(config)
+    if over is not None:
+        threading.Thread(target=_watch, args=(server, shelf, over), daemon=True).start()
+    server.run(sockets=[listener])
+
+
+def _watch(server: Any, shelf: Any, over: Callable[[int], bool]) -> None:
+    while not over(shelf.listeners):
+        time.sleep(0.2)
+    server.should_exit = True
+
+
+def start_server(folder: Path, listener: socket.socket, token: str) -> None:
+    """Serve one run, which may not have begun yet, from a process of its own, which takes the socket over."""
+    ranks = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
+    environment = {name: value for name, value in os.environ.items() if name not in ranks}
+    environment |= {_TOKEN: token, "OMP_NUM_THREADS": "1"}
+    words = [sys.executable, "-P", "-m", __name__, str(folder.resolve()), str(listener.fileno()), str(os.getpid())]
+    nowhere = subprocess.DEVNULL
+    try:
+        process = subprocess.Popen(
+            words,
+            pass_fds=(listener.fileno(),),
+            env=environment,
+            stdin=nowhere,
+            stdout=nowhere,
+            stderr=nowhere,
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise InputError(f"cannot start the server of the page: {error.strerror or error}") from error
+    threading.Thread(target=process.wait, daemon=True).start()  # so that it leaves no zombie
+    listener.close()
+
+
+class _Until:
+    """Whether the process that `start_server` made is needed: not once the run is over and its page closed for long."""
+
+    def __init__(self, folder: Path, parent: int) -> None:
+        from plugstream.runs.replay import HistoryReader
+
+        self.folder, self.parent = folder, parent
+        self.reader = HistoryReader(folder / "events.jsonl")
+        self.seen = False
+        self.needed = time.monotonic()
+
+    def __call__(self, pages: int) -> bool:
+        from plugstream.runs.liveness import is_running
+
+        now = time.monotonic()
+        with contextlib.suppress(InputError):  # a log that is damaged tells of no run that goes on
+            self.reader.read()
+        running = bool(is_running(self.folder, self.reader.history))
+        self.seen = self.seen or running
+        begins = not self.seen and os.getppid() == self.parent
+        if pages or running or begins:
+            self.needed = now
+        gone = not self.seen and not self.folder.exists() and not begins  # refused before its first step
+        return gone or now - self.needed > _LINGER
+
+
+def _main() -> None:
+    folder, handle, parent = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+    with contextlib.suppress(OSError):
+        os.nice(_NICE)
+    token = os.environ.pop(_TOKEN)
+    serve_runs([folder], socket.socket(fileno=handle), token, over=_Until(folder, parent))
+
+
+if __name__ == "__main__":
+    _main()

@@ -1,0 +1,220 @@
+"""The server of pages: who is let in, what is refused, and that it tells what the folders of runs hold."""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from page_server import TOKEN, Site, serving
+from plugstream.errors import InputError
+from plugstream.runs.events import EventLog, Measurement
+from plugstream.runs.pages.access import HEADERS, Access
+from plugstream.runs.pages.content import run_content
+from plugstream.runs.pages.feed import changes_of, decode_values
+from plugstream.runs.pages.listening import open_socket
+from plugstream.runs.replay import HistoryReader, replay
+from small_run import main
+
+PAUSE = {"action": "pause"}
+READS = ["/", "/static/live.js", "/api/runs", "/api/content?run=one", "/api/events", "/api/thumbnail?run=one"]
+
+
+@pytest.fixture(scope="module")
+def runs(whole: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with two runs, one of them deeper, beside what nobody may see."""
+    base = tmp_path_factory.mktemp("pages")
+    for name in ("secret", "runs/one", "runs/group/two"):
+        shutil.copytree(whole, base / name)
+    (base / "runs" / "link").symlink_to(base / "secret")
+    (base / "runs" / "one" / "private.txt").write_text("nobody's business")
+    return base / "runs"
+
+
+@pytest.fixture(scope="module")
+def site(runs: Path) -> Iterator[Site]:
+    with serving(runs) as made:
+        yield made
+
+
+def test_every_answer_forbids_what_a_page_could_load_or_do(site):
+    for path in [*READS[:4], "/nowhere", "/api/content?run=none"]:
+        _, headers, _ = site.ask(path)
+        assert {name.lower(): text for name, text in HEADERS.items()}.items() <= headers.items()
+    _, refused, _ = site.ask("/", Host="evil.example")
+    assert refused["content-security-policy"].startswith("default-src 'none'; script-src 'self'")
+    page = site.ask("/")[2].decode()
+    assert "style=" not in page
+    assert "<script>" not in page
+
+
+@pytest.mark.parametrize(
+    "host", ["evil.example", "evil.example:80", "127.0.0.1.evil.example", "localhost@evil", ",", "[::1"]
+)
+def test_another_name_is_refused(site, host):
+    """As where somebody has a name point to this machine, to have his page read ours."""
+    assert site.ask("/api/runs", Host=host)[0] in (400, 403)
+    assert site.command(PAUSE, "one", Host=host, Origin="") in (400, 403)
+
+
+@pytest.mark.parametrize("host", ["localhost", "localhost:9999", "127.0.0.1:1", "[::1]:80", "LOCALHOST."])
+def test_a_tunnel_may_have_another_port(site, host):
+    assert site.ask("/api/runs", Host=host)[0] == 200
+
+
+@pytest.mark.parametrize("origin", ["http://evil.example", "null", "http://127.0.0.1", "http://localhost:1", "file://"])
+def test_pages_of_others_are_refused(site, origin):
+    assert site.ask("/api/content?run=one", Origin=origin)[0] == 403
+    assert site.command(PAUSE, "one", Origin=origin) == 403
+
+
+def test_pages_of_others_are_refused_by_what_the_browser_says(site):
+    assert site.ask("/api/runs", Sec_Fetch_Site="cross-site", Sec_Fetch_Mode="cors")[0] == 403
+    assert site.ask("/api/runs", Sec_Fetch_Site="same-site", Sec_Fetch_Mode="no-cors")[0] == 403
+    assert site.ask("/", Sec_Fetch_Site="cross-site", Sec_Fetch_Mode="navigate")[0] == 200  # a link
+    assert site.ask("/api/runs", Sec_Fetch_Site="same-origin")[0] == 200
+
+
+@pytest.mark.parametrize("token", ["", "wrong", TOKEN[:-1], TOKEN + "x", Access(TOKEN).cookie])
+def test_changes_need_the_token(site, token):
+    assert site.command(PAUSE, "one", X_Plugstream_Token=token) == 401
+    assert site.ask(f"/api/commands?run=one&token={TOKEN}", "POST", json.dumps(PAUSE).encode())[0] == 401
+
+
+def test_what_is_no_command_is_refused(site, runs):
+    assert site.command(PAUSE, "one") == 409  # which has ended
+    assert site.command(PAUSE, "none") == 404
+    assert site.command({"action": "dance"}, "one") == 400
+    assert site.command(b"[" * 4000, "one") == 400
+    assert site.command(b" " * 5000, "one") == 413
+    assert site.command(PAUSE, "one", Content_Type="text/plain") == 415
+    assert site.ask("/api/commands?run=one")[0] == 405
+    assert not (runs / "one" / "commands").exists()
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/static/..%2fserver.py",
+        "/static/../server.py",
+        "/static/%2e%2e/server.py",
+        "/..%2f..%2fetc/passwd",
+        "//etc/passwd",
+        "/runs/..%2f..%2fsecret/run.json",
+        "/api/content?run=..%2fsecret",
+        "/api/content?run=link",
+        "/api/content?run=%2fetc",
+        "/api/content?run=one%2f..%2f..%2fsecret",
+        "/api/picture?run=one&role=..%2f..%2fsecret%2fresult",
+        "/api/picture?run=one&role=private.txt",
+        "/api/thumbnail?run=..%2f..%2fsecret",
+        "/api/events?run=..%2fsecret",
+        "/one/private.txt",
+    ],
+)
+def test_paths_out_of_the_runs_folder_are_refused(site, path):
+    status, _, body = site.ask(path)
+    assert status == 404
+    assert b"root:" not in body
+    assert b"nobody's business" not in body
+
+
+def test_beyond_this_machine_every_read_needs_the_token(runs):
+    with serving(runs, host="0.0.0.0") as site:
+        for path in READS:
+            assert site.ask(path)[0] == 401, path
+            assert site.ask(path, Cookie="plugstream-1=x; a=b")[0] == 401
+            assert site.ask(f"{path}{'&' if '?' in path else '?'}token=wrong")[0] == 401
+        status, headers, _ = site.ask(f"/?token={TOKEN}")
+        cookie = headers["set-cookie"]
+        assert status == 200
+        assert TOKEN not in cookie
+        assert "HttpOnly; SameSite=Strict" in cookie
+        assert site.ask("/api/runs", Cookie=cookie.partition(";")[0])[0] == 200
+        assert site.ask("/api/runs", X_Plugstream_Token=TOKEN)[0] == 200
+        assert site.command(PAUSE, "one", X_Plugstream_Token="", Cookie=cookie.partition(";")[0]) == 401
+        assert site.command(PAUSE, "one") == 409
+        assert site.ask("/api/runs", Host="evil.example", X_Plugstream_Token=TOKEN)[0] == 403
+
+
+def test_it_tells_what_the_folders_hold(site, runs):
+    told = json.loads(site.ask("/api/runs")[2])
+    assert set(told) == {"one", "group/two"}
+    assert (told["one"]["state"], told["one"]["step"]) == ("ended", 150)
+    content = json.loads(site.ask("/api/content?run=group%2ftwo")[2])
+    assert content == json.loads(json.dumps(run_content(runs / "group" / "two")))
+    picture = json.loads(site.ask("/api/picture?run=one&role=result")[2])
+    values, result = decode_values(picture["panels"][0]), np.load(runs / "one" / "result.npy")
+    assert np.abs(values - result).max() <= 1e-5 * np.ptp(result)
+    from PIL import Image
+
+    small = Image.open(io.BytesIO(site.ask("/api/thumbnail?run=one")[2]))
+    assert max(small.size) <= 192
+    assert np.asarray(small).max() == 255
+
+
+def test_pages_are_sent_what_changes(whole, tmp_path):
+    folder = tmp_path / "run"
+    shutil.copytree(whole, folder)
+    with serving(folder) as site, site.events() as events:
+        kind, content = next(events)
+        assert (kind, content["step"]) == ("content", 150)
+        log = EventLog(folder / "events.jsonl")
+        log.add(Measurement(160, 1.5, {**replay(log.path).measured[-1].values, "snr": 3.25}))
+        log.close()
+        kind, change = next(events)
+        assert kind == "change"
+        assert change["rows"]["step"] == [160]
+        assert change["rows"]["values"]["snr"] == [3.25]
+        assert "settings" not in change["set"]
+        assert change["set"]["step"] == 160
+
+
+def test_changes_make_what_there_is_of_what_there_was():
+    before = {"a": 1, "gone": 2, "measured": {"step": [0, 5], "time": [0.0, 0.1], "values": {"x": [1.0, None]}}}
+    now = {"a": 2, "b": [], "measured": {"step": [0, 5, 9], "time": [0.0, 0.1, 0.2], "values": {"x": [1.0, None, 3.0]}}}
+    assert changes_of(before, now) == {
+        "set": {"a": 2, "b": [], "gone": None},
+        "rows": {"step": [9], "time": [0.2], "values": {"x": [3.0]}},
+    }
+    assert changes_of(now, now) is None
+    shorter = {**now, "measured": before["measured"]}
+    assert changes_of(now, shorter) == {"set": {"measured": before["measured"]}}
+
+
+def test_a_log_that_grows_is_read_on(whole, tmp_path):
+    """Also where it grows by parts of lines, and where another takes its place."""
+    content, path = (whole / "events.jsonl").read_bytes(), tmp_path / "events.jsonl"
+    reader, cuts = HistoryReader(path), np.linspace(0, len(content), 23).astype(int)
+    assert not reader.read()
+    for begin, end in zip([0, *cuts], cuts, strict=False):
+        with path.open("ab") as file:
+            file.write(content[begin:end])
+        reader.read()
+        known = replay(path)
+        assert (reader.history.step, reader.history.measured) == (known.step, known.measured)
+    path.unlink()
+    path.write_bytes(content[: content.index(b"\n", 4000) + 1])
+    reader.read()
+    assert reader.history.measured == replay(path).measured
+    assert reader.history.stop is None
+
+
+def test_where_it_cannot_listen_is_told_before_any_work(scan, tmp_path, capsys):
+    with open_socket(port=0) as taken:
+        port = str(taken.getsockname()[1])
+        with pytest.raises(InputError, match=f"cannot listen at 127.0.0.1:{port}"):
+            open_socket(port=int(port))
+        words = ["reconstruct", str(scan), "--sigma", "0.02", "--batch", "4", "--out", str(tmp_path / "run")]
+        assert main([*words, "--serve", "--port", port]) == 2
+        assert main([*words, "--serve", "--host", "192.0.2.7"]) == 2
+        assert main([*words, "--port", port]) == 2
+    assert main(["serve", str(tmp_path / "none")]) == 2
+    told = [line for line in capsys.readouterr().err.splitlines() if line.startswith("plugstream: ")]
+    assert len(told) == 4
+    assert not (tmp_path / "run").exists()
