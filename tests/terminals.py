@@ -8,11 +8,12 @@ import pty
 import re
 import select
 import struct
-import subprocess
 import sys
 import termios
 import time
 from collections.abc import Callable
+
+import warm
 
 _CODE = re.compile(r"\x1b\[([0-9;?]*)([A-Za-z])|([\r\n])|([^\x1b\r\n])")
 
@@ -109,7 +110,7 @@ def run_in_terminal(
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
     kept = {k: v for k, v in os.environ.items() if not k.startswith("LC_") and k not in ("LANG", "COLUMNS")}
-    process = subprocess.Popen(
+    process = warm.Popen(
         [sys.executable, "-m", "plugstream", *words],
         stdout=theirs, stderr=theirs, stdin=theirs, env={**kept, "LANG": "C.UTF-8", "TERM": "xterm", **environment},
     )  # fmt: skip

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import base64
 import io
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
+from html import escape
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 import numpy as np
@@ -162,7 +164,43 @@ class Result(Generic[S]):
         return plot_result(self, space, known)
 
     def _repr_png_(self) -> bytes:
-        """What a notebook shows."""
-        file = io.BytesIO()
-        self.plot().savefig(file, dpi=100, format="png")
-        return file.getvalue()
+        """What a notebook shows that takes no HTML."""
+        return self._draw()[0]
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: whether to trust it, the image with the curves below, and the last measurements."""
+        return self._page(*self._draw())
+
+    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, object]:
+        """Both of them, drawn once."""
+        png, width = self._draw()
+        return {"text/plain": repr(self), "text/html": self._page(png, width), "image/png": png}
+
+    def _draw(self) -> tuple[bytes, int]:
+        """The plot as PNG, and the width to show it at: half its own, so that it is sharp where pixels are small."""
+        figure, file = self.plot(), io.BytesIO()
+        figure.savefig(file, dpi=150, format="png")
+        return file.getvalue(), round(75 * figure.get_figwidth())
+
+    def _page(self, png: bytes, width: int) -> str:
+        picture = base64.b64encode(png).decode()
+        last = {name: series for name, series in self.history.items() if len(series.step)}
+        shown = [series for series in last.values() if not series.quantity.detail] or list(last.values())
+        rows = "".join(
+            f"<tr><td>{escape(series.quantity.title or series.quantity.name)}</td><td>{escape(_value(series))}</td>"
+            f"<td>{int(series.step[-1])}</td></tr>"
+            for series in shown
+        )
+        head = "<tr><th>measured</th><th>last</th><th>at step</th></tr>"
+        return (
+            f"<div><p><b>{escape(self.verdict.name)}</b>: {escape(self.verdict.text)}</p>"
+            f'<img width="{width}" style="max-width:100%;height:auto" alt="{escape(repr(self))}" '
+            f'src="data:image/png;base64,{picture}">'
+            f"{f'<table>{head}{rows}</table>' if rows else ''}</div>"
+        )
+
+
+def _value(series: Series) -> str:
+    """The last value with its unit, of several images their mean."""
+    quantity, value = series.quantity, float(np.mean(series.value[-1]))
+    return f"{value:{quantity.form}} {quantity.unit}".rstrip()

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from time import perf_counter
+from time import monotonic, perf_counter
 from typing import Generic, TypeVar, cast
 
 import numpy as np
@@ -47,7 +47,7 @@ def solve(
     distance_limit: float | None = None,
     divergence: float | None = 1e4,
     callbacks: Iterable[Callback[S]] = (),
-    progress: Listener | None = None,
+    progress: Listener | bool | None = None,
 ) -> Result[S]:
     """Run an algorithm, measure now and then, and stop for a stated reason.
 
@@ -69,22 +69,46 @@ def solve(
             the end. One that returns True ends the run; one that returns an algorithm has the run go on with it from
             there, on the same state, as for a scan that has grown: `replace(algorithm, fidelity=...)`.
         progress: called now and then with what is being done, how much of it and of how much, also while L is estimated
-            before the first step (`plugstream.progress`); silent if not given.
+            before the first step (`plugstream.progress`). True shows it: redrawn on a terminal and in a notebook, with
+            what was measured, and else as a line now and then. Silent if not given.
     """
-    with listening(progress):
-        return _solve(
-            algorithm,
-            image,
-            iterations,
-            state,
-            resume,
-            monitors,
-            every,
-            time_limit,
-            distance_limit,
-            divergence,
-            callbacks,
-        )
+    if distance_limit is not None:
+        monitors = with_stop(monitors)
+    run = partial(
+        _solve, algorithm, image, iterations, state, resume, monitors, every, time_limit, distance_limit, divergence
+    )
+    if progress is True:
+        return _show(run, monitors, callbacks, iterations, time_limit)
+    with listening(progress or None):
+        return run(callbacks)
+
+
+def _show(
+    run: Callable[[Iterable[Callback[S]]], Result[S]],
+    monitors: Sequence[Monitor],
+    callbacks: Iterable[Callback[S]],
+    iterations: int,
+    time_limit: float | None,
+) -> Result[S]:
+    """Solve, and show a person how far it is."""
+    from plugstream.display.frame import Clock
+    from plugstream.display.screen import Display
+    from plugstream.display.steps import Steps
+
+    steps = Steps(clock=Clock(time_limit, monotonic()))
+    steps.declare(quantities_of(monitors))
+
+    def note(progress: Progress[S]) -> None:
+        if steps.total == 0 and iterations < sys.maxsize:
+            steps.total = progress.state.k + iterations
+        steps.tick(progress.state.k, progress.time, monotonic())
+        steps.measure({name: float(value.mean()) for name, value in progress.measured.items()})
+
+    with Display(what="preparing") as display:
+        display.show(steps)
+        result = run([note, *callbacks])
+        display.finish(steps, f"stopped after {result.state.k} steps and {result.time:.1f} s: {result.reason.value}")
+    return result
 
 
 def _solve(
@@ -104,8 +128,6 @@ def _solve(
         raise InputError(f"iterations must be >= 0 and every >= 1, not {iterations} and {every}")
     if sum(given is not None for given in (image, state, resume)) > 1:
         raise InputError("give an image to start from, a state to go on from or a run to resume, not several of them")
-    if distance_limit is not None:
-        monitors = with_stop(monitors)
     if resume is not None and len(resume.measured_at) != len(monitors):
         raise InputError(f"the run was measured by {len(resume.measured_at)} monitors, not by {len(monitors)}")
     if resume is not None:

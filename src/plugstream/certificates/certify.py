@@ -17,6 +17,7 @@ from plugstream.certificates.search import Adjoint, Secants, asymmetry, make_adj
 from plugstream.denoisers.base import Denoiser, Sigma
 from plugstream.denoisers.shapes import adapt
 from plugstream.errors import InputError
+from plugstream.progress import report, within
 
 __all__ = ["certify"]
 
@@ -78,22 +79,24 @@ def certify(
     look = _Look(denoiser, sigma, tell or (lambda text: None))
     skew, floor, how = 0.0, 0.0, set()
     for number, (name, image) in enumerate(tensors.items()):
-        generator = torch.Generator().manual_seed(seed + number)
-        noisy, other = (_noisy(image, sigma, generator) for _ in range(2))
-        points = {f"{name} with noise": noisy}
-        look.compare(image, noisy, f"{name}, without noise and with")
-        look.compare(noisy, other, f"{name}, with two draws of noise")
-        if steps > 1:
-            look.tell(f"{name}: reconstructing")
-            points[f"{name}, the last input of a reconstruction"] = look.follow(name, image, steps, seed)
-        for where, point in points.items():
-            look.tell(f"{where}: looking for the worst directions")
-            found = look.search(where, point, sizes, products, seed + number)
-            skew, floor = max((skew, floor), found[:2])
-            how.add("automatic differentiation" if found[2] else "finite differences")
+        with within("picture", number, len(tensors)):
+            generator = torch.Generator().manual_seed(seed + number)
+            noisy, other = (_noisy(image, sigma, generator) for _ in range(2))
+            points = {f"{name} with noise": noisy}
+            look.compare(image, noisy, f"{name}, without noise and with")
+            look.compare(noisy, other, f"{name}, with two draws of noise")
+            if steps > 1:
+                look.tell(f"{name}: reconstructing")
+                points[f"{name}, the last input of a reconstruction"] = look.follow(name, image, steps, seed)
+            for where, point in points.items():
+                look.tell(f"{where}: looking for the worst directions")
+                found = look.search(where, point, sizes, products, seed + number)
+                skew, floor = max((skew, floor), found[:2])
+                how.add("automatic differentiation" if found[2] else "finite differences")
     if not look.best:
         raise InputError("the denoiser never reached its tolerance, so nothing can be said; allow it more iterations")
     look.tell("halving the worst pairs")
+    report("halving the worst pairs")
     jumps = look.halve(halvings)
     return Certificate(
         denoiser=_name(denoiser),

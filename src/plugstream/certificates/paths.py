@@ -11,6 +11,7 @@ from plugstream.grid import Grid
 from plugstream.models.born import BornModel
 from plugstream.models.born_geometry import BornGeometry
 from plugstream.models.function import FunctionModel
+from plugstream.progress import report
 from plugstream.sampling import Uniform
 from plugstream.simulation import simulate
 
@@ -74,6 +75,7 @@ def reconstruction_path(
     warm: Tensor | None = None
     inputs: list[Tensor] = []
     for k in range(steps):
+        report("reconstructing", k, steps)
         views = sampler.draw(k, fidelity.available).views
         z, online = (x - gamma * fidelity.gradient(x, chosen) for chosen in (None, views))
         inputs.append(torch.stack([z, online]))

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from plugstream.certificates.pairs import Pair, measure
 from plugstream.denoisers.base import Denoiser
+from plugstream.progress import report
 
 __all__ = ["Adjoint", "Secants", "asymmetry", "make_adjoint", "worst_directions"]
 
@@ -114,7 +115,9 @@ def worst_directions(
     pairs: list[Pair] = []
     begin: Iterator[Tensor] = iter([*(start or []), noise(), noise()])
     goals = itertools.cycle(_GOALS)
-    for _ in range(min(products, secants.image.numel())):
+    most = min(products, secants.image.numel())
+    for number in range(most):
+        report("looking for the worst directions", number, most)
         direction = next(begin, None)
         if direction is None and not space.basis:
             direction = noise()

@@ -9,6 +9,7 @@ from pathlib import Path
 from plugstream.cli.common import say
 from plugstream.cli.values import number, whole_number
 from plugstream.errors import InputError, StorageError
+from plugstream.progress import within
 
 SECTIONS: tuple[str, ...] = ()
 
@@ -60,9 +61,11 @@ def run(parsed: argparse.Namespace) -> int:
     store = Store(parsed.out / kind, say, None if parsed.seconds is None else begin + parsed.seconds)
     work = Reproduction(problem, store, scale, tnrd, parsed.tnrd)
     try:
-        for what in WHAT if "all" in parsed.what else dict.fromkeys(parsed.what):
-            for path in write(what, work, parsed.out):
-                say(f"wrote {path}")
+        asked = WHAT if "all" in parsed.what else tuple(dict.fromkeys(parsed.what))
+        for number, what in enumerate(asked):
+            with within(what, number, len(asked)):
+                for path in write(what, work, parsed.out):
+                    say(f"wrote {path}")
     except OutOfTimeError as error:
         say(f"the time is over, before {error}; the same command goes on from there")
         return 130

@@ -6,13 +6,13 @@ import argparse
 import contextlib
 import shutil
 import sys
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from plugstream.cli.common import say
 from plugstream.cli.values import SEEDS, number, whole_number
 from plugstream.errors import InputError
+from plugstream.progress import report
 from plugstream.text import printable, shell_join
 
 if TYPE_CHECKING:
@@ -140,18 +140,15 @@ def _train(parsed: argparse.Namespace, patches: Patches, checkpoint: Path) -> No
 
 
 class _Progress:
-    """The loss, as a mean over the last steps, and how long a phase will still take."""
+    """The loss of a phase, as a mean over its last steps, told as it goes on and once it is done."""
 
     def __init__(self) -> None:
         self.phase = ""
-        self.shown = time.monotonic()
 
     def __call__(self, phase: str, step: int, steps: int, loss: float) -> None:
-        now = time.monotonic()
         if phase != self.phase:
-            self.phase, self.first, self.begin, self.mean = phase, step, now, loss
+            self.phase, self.first, self.mean = phase, step, loss
         self.mean += max(0.01, 1 / (step - self.first + 1)) * (loss - self.mean)
-        if now - self.shown > 5 or step == steps:
-            self.shown = now
-            left = (now - self.begin) / max(1, step - self.first) * (steps - step)
-            say(f"{phase}: step {step}/{steps}   loss {self.mean:.4f}   {left:.0f} s to go")
+        report(f"training {phase}, loss {self.mean:.4f}", step, steps)
+        if step == steps:
+            say(f"{phase}: {steps} steps, loss {self.mean:.4f}")

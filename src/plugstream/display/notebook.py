@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import math
 import sys
+from collections.abc import Sequence
 from html import escape
 from typing import Any
 
-from plugstream.display.frame import Frame, Line, sparkline
+from plugstream.display.frame import Frame, Line
 from plugstream.text import printable
 
 __all__ = ["NotebookRegion", "in_notebook"]
+
+_WIDE, _HIGH = 80, 14  # pixels of a small curve
 
 
 def in_notebook() -> bool:
@@ -45,12 +49,24 @@ class NotebookRegion:
 
 
 def _html(line: Line) -> str:
-    words = [f"<span>{escape(printable(part.long))}</span>{_curve(part.curve)}" for part in line.parts]
+    words = [
+        f'<span style="white-space:nowrap">{escape(printable(p.long))}{_curve(p.curve)}</span>' for p in line.parts
+    ]
     if line.total:
         words.insert(0, f'<progress max="{line.total}" value="{min(line.done, line.total)}"></progress>')
-    style = "display:flex;flex-wrap:wrap;gap:0 1.2em;font-variant-numeric:tabular-nums"
+    style = "display:flex;flex-wrap:wrap;align-items:center;gap:0 1.4em;font-variant-numeric:tabular-nums"
     return f'<div style="{style}">{"".join(words)}</div>'
 
 
-def _curve(values: tuple[float, ...]) -> str:
-    return f'<span aria-hidden="true">{sparkline(values, 16)}</span>' if len(values) > 1 else ""
+def _curve(values: Sequence[float]) -> str:
+    """A small curve; what is not finite is left out of it."""
+    points = [(place, value) for place, value in enumerate(values) if math.isfinite(value)]
+    if len(points) < 2:
+        return ""
+    low, high = min(value for _, value in points), max(value for _, value in points)
+    across, up = _WIDE / (len(values) - 1), _HIGH / ((high - low) or 1.0)
+    path = " ".join(f"{1 + place * across:.1f},{1 + (high - value) * up:.1f}" for place, value in points)
+    return (
+        f'<svg width="{_WIDE + 2}" height="{_HIGH + 2}" style="margin-left:.5em;vertical-align:middle" '
+        f'aria-hidden="true"><polyline points="{path}" fill="none" stroke="currentColor" stroke-width="1.5"/></svg>'
+    )

@@ -6,6 +6,7 @@ import contextlib
 import io
 import math
 import os
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from plugstream.display.frame import Frame, Piece, fit
@@ -32,7 +33,13 @@ class TerminalRegion:
         self.stream = stream
         self.blocks = takes_blocks(stream)
         self._lengths: list[int] = []  # of the lines that stand there
-        self._console: Console | None = None
+
+    @cached_property
+    def console(self) -> Console:
+        """What knows the terminal's colours; importing it takes as long as many frames."""
+        from rich.console import Console
+
+        return Console(file=io.StringIO(), force_terminal=True, force_jupyter=False, legacy_windows=False)
 
     @property
     def is_open(self) -> bool:
@@ -72,16 +79,14 @@ class TerminalRegion:
         return f"\r\x1b[{rows - 1}A" if rows > 1 else "\r"
 
     def _render(self, pieces: list[Piece]) -> str:
-        from rich.console import Console
         from rich.text import Text
 
-        if self._console is None:
-            self._console = Console(file=io.StringIO(), force_terminal=True, force_jupyter=False, legacy_windows=False)
-        if self._console.no_color and self.blocks:  # what is still to do would look as if it were done
+        console = self.console
+        if console.no_color and self.blocks:  # what is still to do would look as if it were done
             pieces = [(" " * len(text) if style == "rest" else text, style) for text, style in pieces]
-        with self._console.capture() as written:
+        with console.capture() as written:
             text = Text.assemble(*((text, _STYLES.get(style, style)) for text, style in pieces))
-            self._console.print(text, end="", soft_wrap=True)
+            console.print(text, end="", soft_wrap=True)
         return written.get()
 
     def _write(self, text: str) -> None:

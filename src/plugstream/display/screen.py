@@ -19,7 +19,7 @@ from contextvars import ContextVar, Token
 from types import TracebackType
 from typing import Any, Protocol
 
-from plugstream.display.frame import Clock, Frame, Line, Part, duration
+from plugstream.display.frame import Clock, Frame, Line, Part, duration, frame_text
 from plugstream.display.notebook import NotebookRegion, in_notebook
 from plugstream.display.region import TerminalRegion
 from plugstream.errors import InputError
@@ -32,8 +32,8 @@ MODES = ("auto", "rich", "plain", "json", "none")
 
 # Seconds of silence, on a terminal, elsewhere, and between two lines of JSON about one thing.
 _TERMINAL, _PLAIN, _JSON = 1.0, 1.9, 1.0
-# Seconds between two frames, and of work for every second that drawing takes, so that it is at most 1 % of it; where
-# drawing is slow, as the first time, the next frame comes after half a second all the same.
+# Seconds between two frames, and of work for every second that drawing takes, so that it is at most 1 % of it; however
+# slow that is, the next frame comes after half a second.
 _FRAME, _SHARE, _LATEST = 0.1, 100.0, 0.5
 # Lines about one thing in a file or pipe before they become rarer, and the longest time between two.
 _LINES, _LONGEST = 15, 60.0
@@ -75,6 +75,7 @@ class Display:
         self._work: Work = (what, 0, 0)
         self._around: tuple[Work, ...] = ()
         self._clock = Clock()
+        self._clocks: dict[str, Clock] = {}  # of what is around it
         self._lines, self._due, self._patience = 0, 0.0, _TERMINAL
         self._told: Any = None
         self._region: TerminalRegion | NotebookRegion | None = None
@@ -123,15 +124,31 @@ class Display:
             self._begun, self._clock = now, Clock()
         self._work, self._around = (what, done, total), around
         self._clock.tick(done, now)
+        self._clocks = {work[0]: self._clocks.get(work[0], Clock()) for work in around}
+        for title, count, _ in around:
+            self._clocks[title].tick(count, now)
 
     def show(self, view: View | None) -> None:
         """From now on show this while steps are taken; None for nothing."""
         if view is not None and self._view is None:
             self.hear("steps", 0, 0)
         self._view = view
+        if view is not None and isinstance(self._region, NotebookRegion):
+            self._region.draw(view.frame())  # a notebook puts an element where the thread is that makes it
         if view is None and self._region is not None:
             with self._held():
                 self._region.erase()
+
+    def finish(self, view: View, text: str) -> None:
+        """Say how what was shown came to its end: on a notebook's element, or in lines that stay."""
+        if isinstance(self._region, NotebookRegion):
+            self._region.draw((*view.frame(), Line((Part(text),))))
+            self._view = None
+            return
+        self.show(None)
+        if measured := frame_text(view.frame()[1:]):
+            self.line(measured)
+        self.line(text)
 
     def line(self, text: str, head: str = "", style: str = "") -> None:
         """A line that stays, in one piece whatever names it holds; on a terminal its `head` has a style of rich."""
@@ -210,6 +227,8 @@ class Display:
 
     def _show_rich(self, now: float) -> None:
         assert self._region is not None
+        if isinstance(self._region, TerminalRegion):
+            _ = self._region.console  # not to be counted
         begin = time.thread_time()
         self._region.draw(self._view.frame() if self._view is not None and self._takes_steps() else self._frame(now))
         self._due = now + min(_LATEST, max(_FRAME, _SHARE * (time.thread_time() - begin)))
@@ -238,16 +257,25 @@ class Display:
         what, done, total = self._work
         title, _, detail = what.partition(", ")
         count = f"{done}/{total}" if total else str(done) if done else ""
-        left = self._clock.left(done, total)
+        rate = self._clock.rate
         parts = [
             Part(title, style="bold"),
             *([Part(count)] if count else []),
-            *([] if left is None else [Part(f"{duration(left)} left", style="cyan")]),
+            *_left(self._clock, done, total),
             *([Part(detail)] if detail else []),
+            *([] if rate is None else [Part(f"{rate:.3g}/s")]),
             Part(duration(now - self._begun), style="dim"),
         ]
-        around = [Line((Part(_count(work), style="bold"),), work[1], work[2]) for work in self._around]
+        around = [
+            Line((Part(_count(work), style="bold"), *_left(self._clocks[work[0]], *work[1:])), *work[1:])
+            for work in self._around
+        ]
         return (*around, Line(tuple(parts), done, total))
+
+
+def _left(clock: Clock, done: int, total: int) -> list[Part]:
+    left = clock.left(done, total)
+    return [] if left is None else [Part(f"{duration(left)} left", style="cyan")]
 
 
 def _title(what: str) -> str:

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plugstream.files import write_whole
+from plugstream.progress import within
 
 __all__ = ["Arrays", "OutOfTimeError", "Store"]
 
@@ -52,7 +53,8 @@ class Store:
         if self.deadline is not None and time.monotonic() > self.deadline:
             raise OutOfTimeError(name)
         begin = time.perf_counter()
-        made, arrays = compute()
+        with within(name):
+            made, arrays = compute()
         seconds = time.perf_counter() - begin
         self.folder.mkdir(parents=True, exist_ok=True)
         if arrays:

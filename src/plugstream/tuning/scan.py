@@ -16,6 +16,7 @@ import torch
 from plugstream.errors import InputError, PlugstreamWarning
 from plugstream.fidelity import LeastSquares
 from plugstream.monitors import snr
+from plugstream.progress import within
 from plugstream.registry import entries
 from plugstream.runs.plan import Plan, plan
 from plugstream.scans.scan import Scan, fingerprint
@@ -109,13 +110,15 @@ def tune_scan(
     book = Journal(journal, about)
     if len(book):
         say(f"{journal} holds {len(book)} evaluations already")
-    count = 0
+    count = before = expected = 0  # evaluations in all, those before the search of sigma, and how many that takes
 
     def score(chosen: dict[str, Any], iterations: int) -> float:
         nonlocal count
         count += 1
         fresh = len(book)
-        value = book.ask({**chosen, "iterations": iterations}, lambda: judge(chosen, iterations))
+        done = count - before - 1
+        with within("evaluation", done, expected if done < expected else 0):
+            value = book.ask({**chosen, "iterations": iterations}, lambda: judge(chosen, iterations))
         if len(book) > fresh:
             named = ", ".join(f"{k} {v:.5g}" if isinstance(v, float) else f"{k} {v}" for k, v in chosen.items())
             unit = "dB above the noise" if search.by == "discrepancy" else "dB"
@@ -137,6 +140,7 @@ def tune_scan(
 
         best = successive_halving(order, tried, budget=steps, least=max(1, min(steps, 5)))[0][1]
         winner = {key: value for key, value in best.items() if key != "sigma"}
+    before, expected = count, search.evaluations
     find = _by_discrepancy if search.by == "discrepancy" else _by_score
     sigma, best_score, remark = find(search, lambda sigma: score({**winner, "sigma": sigma}, steps), say)
     if not math.isfinite(best_score):

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from plugstream.errors import InputError
+from plugstream.progress import within
 
 __all__ = ["Best", "Crossing", "golden_section", "largest_crossing", "successive_halving", "worst_if_nan"]
 
@@ -226,7 +227,8 @@ def successive_halving(
     left = list(candidates)
     for number in range(rounds, -1, -1):
         given = max(least, round(budget / eta**number))
-        scored = [(worst_if_nan(objective(candidate, given)), candidate) for candidate in left]
+        with within("round", rounds - number, rounds + 1):
+            scored = [(worst_if_nan(objective(candidate, given)), candidate) for candidate in left]
         scored.sort(key=lambda pair: -pair[0])  # stable
         left = [candidate for _, candidate in scored[: max(1, math.ceil(len(scored) / eta))]]
     return scored
