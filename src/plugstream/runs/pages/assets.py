@@ -16,6 +16,7 @@ SCRIPTS = (
     "viewer.js",
     "curves.js",
     "page.js",
+    "compare.js",
 )
 STYLES = ("uPlot.min.css", "page.css")
 

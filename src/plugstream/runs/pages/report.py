@@ -7,15 +7,21 @@ What it shows stands in it as JSON, which is no script; everything that comes fr
 from __future__ import annotations
 
 import base64
+import contextlib
 import hashlib
 import html
 import json
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from plugstream.errors import InputError, StorageError
 from plugstream.files import write_whole
+from plugstream.image_space import ImageSpace
+from plugstream.monitors import snr
 from plugstream.runs.pages.assets import SCRIPTS, STYLES, read_asset
 from plugstream.runs.pages.content import run_content
 from plugstream.runs.pages.pictures import run_picture
@@ -67,7 +73,22 @@ def _collect(folder: Path) -> dict[str, Any]:
         except InputError as error:
             content["notes"].append({"at": history.last_at or 0.0, "text": f"warning: {error}"})
     content["roles"] = list(pictures)
+    content["scores"] = _scores(folder, pictures, history.space)
     return {"content": content, "pictures": pictures}
+
+
+def _scores(folder: Path, roles: Iterable[str], space: ImageSpace | None) -> dict[str, str]:
+    """How close each image is to the truth, in words, where that is known."""
+    if space is None or not (folder / "truth.npy").is_file():
+        return {}
+    scores = {}
+    with contextlib.suppress(OSError, ValueError, InputError):
+        truth = np.load(folder / "truth.npy", allow_pickle=False)
+        for role in roles:
+            if role not in ("truth", "start") and (folder / f"{role}.npy").is_file():
+                value = float(snr(np.load(folder / f"{role}.npy", allow_pickle=False), truth, space.ndim))
+                scores[role] = f"{value:.2f} dB" if math.isfinite(value) else ""
+    return scores
 
 
 def _write(out: Path, runs: Sequence[Mapping[str, Any]]) -> None:

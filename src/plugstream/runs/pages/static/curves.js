@@ -15,18 +15,18 @@
     runs.forEach(({ name, content }, run) => {
       const { step, time, values } = content.measured;
       for (const quantity of content.quantities) {
-        add(quantity.name, { label: quantity.label, unit: quantity.unit, logarithmic: quantity.logarithmic, better: quantity.smaller_is_better },
+        add(quantity.name, { label: quantity.label, title: quantity.title || quantity.name, unit: quantity.unit, logarithmic: quantity.logarithmic, better: quantity.smaller_is_better },
           { name, run, step, time, value: values[quantity.name] });
       }
     });
     runs.forEach(({ name, content }, run) => {
       const { step, time } = content.measured;
-      if (step.length > 1) add("seconds", { label: "seconds of steps", unit: "s", bySteps: true }, { name, run, step, time, value: time });
+      if (step.length > 1) add("seconds", { label: "seconds of steps", title: "time", unit: "s", bySteps: true }, { name, run, step, time, value: time });
       const { arrivals, now } = content.views;
       if (arrivals.length > 1) {
         const last = Math.max(content.step, arrivals.at(-1)[0]);
         const steps = [...arrivals.map(([at]) => at), last];
-        add("views", { label: "views that have come", unit: "", stepped: true }, { name, run, step: steps, time: steps.map((at) => timeOf(content, at)), value: [...arrivals.map(([, count]) => count), now] });
+        add("views", { label: "views that have come", title: "views", unit: "", stepped: true, fromZero: true }, { name, run, step: steps, time: steps.map((at) => timeOf(content, at)), value: [...arrivals.map(([, count]) => count), now] });
       }
     });
     if (runs.length === 1 && runs[0].content.theory?.t.length) {
@@ -118,30 +118,30 @@
       const style = getComputedStyle(place);
       const colour = (name) => style.getPropertyValue(name).trim();
       const axes = { stroke: colour("--faint"), grid: { stroke: colour("--grid"), width: 1 }, ticks: { stroke: colour("--grid"), width: 1 }, font: "11px system-ui, sans-serif", labelFont: "11px system-ui, sans-serif" };
-      const number = (u, ticks) => ticks.map((tick) => (tick === null ? "" : ps.formatNumber(tick, logScale(u, ticks) ? 0 : Math.abs(ticks[1] - ticks[0]) || 0)));
-      const logScale = (u, ticks) => ticks.length < 2 || ticks.some((tick) => tick === null);
+      const plain = { values: (u, ticks) => ticks.map((tick) => ps.formatNumber(tick, ticks.length > 1 ? ticks[1] - ticks[0] : 0)) };
+      const decades = { splits: (u, n, low, high) => powers(low, high), filter: (u, ticks) => ticks, values: (u, ticks) => asPowers(ticks) };
       return {
         width,
         height: HEIGHT,
         padding: [10, 12, 0, 0],
         cursor: { sync: { key: byStep() ? "steps" : "seconds" }, y: false, points: { size: 7 } },
         legend: { live: true },
-        scales: { x: { time: false, distr: state.logX ? 3 : 1 }, y: { distr: positive() ? 3 : 1, range: positive() ? undefined : (u, low, high) => padded(low, high) } },
+        scales: { x: { time: false, distr: state.logX ? 3 : 1 }, y: { distr: positive() ? 3 : 1, range: positive() ? (u, low, high) => wholeDecades(low, high) : (u, low, high) => padded(about.fromZero ? 0 : low, high) } },
         axes: [
-          { ...axes, label: byStep() ? "iteration" : "seconds", labelSize: 16, size: 34, values: number },
-          { ...axes, size: 62, values: number },
+          { ...axes, label: byStep() ? "iteration" : "seconds", labelSize: 16, size: 34, ...(state.logX ? decades : plain) },
+          { ...axes, size: 62, ...(positive() ? decades : plain) },
         ],
         series: [
           { label: byStep() ? "iteration" : "seconds", value: (u, value) => ps.formatNumber(value) },
           ...about.lines.map((line, n) => ({
-            label: about.lines.length > 1 ? line.name : about.unit || "value",
+            label: about.lines.length > 1 ? line.name : about.title,
             stroke: colour(`--curve-${line.run % 6}`),
             width: 1.75,
             dash: line.dashed ? [6, 4] : undefined,
             spanGaps: true,
             paths: about.stepped ? uPlot.paths.stepped({ align: 1 }) : undefined,
             points: { show: line.step.length <= FEW && !about.stepped, size: 5 },
-            value: (u, value) => ps.formatNumber(value),
+            value: (u, value) => (value === null || value === undefined ? "–" : `${ps.formatNumber(value)} ${about.unit || ""}`.trim()),
           })),
         ],
         hooks: { draw: [(u) => drawMarks(u, colour("--mark"))] },
@@ -235,6 +235,33 @@
         plot?.destroy();
       },
     };
+  }
+
+  // Powers of ten between two numbers, no more than a chart has room for; of less than two decades their multiples, too.
+  function powers(low, high) {
+    const [first, last] = [Math.floor(Math.log10(low) + 1e-9), Math.ceil(Math.log10(high) - 1e-9)];
+    const every = Math.ceil((last - first) / 7);
+    const factors = last - first <= 1 ? [1, 2, 5] : last - first === 2 ? [1, 3] : [1];
+    const ticks = [];
+    for (let n = first; n <= last; n++) if (n % Math.max(1, every) === 0) for (const factor of factors) ticks.push(factor * 10 ** n);
+    return ticks.filter((tick) => tick >= low * (1 - 1e-9) && tick <= high * (1 + 1e-9));
+  }
+
+  // Ticks of a log axis as powers of ten, where they are too small or large to be written out.
+  function asPowers(ticks) {
+    const exponents = ticks.map((tick) => Math.floor(Math.log10(tick) + 1e-9));
+    if (exponents.every((exponent) => exponent > -3 && exponent < 5)) return ticks.map((tick) => ps.formatNumber(tick));
+    return ticks.map((tick, n) => {
+      const power = `10${[...String(exponents[n])].map((c) => "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"["-0123456789".indexOf(c)]).join("")}`;
+      const factor = Math.round(tick / 10 ** exponents[n]);
+      return factor === 1 ? power : `${factor}·${power}`;
+    });
+  }
+
+  function wholeDecades(low, high) {
+    if (!(low > 0) || !(high > 0)) return [0.1, 1];
+    const room = Math.max(0.04 * Math.log10(high / low), 0.02);
+    return [low * 10 ** -room, high * 10 ** room];
   }
 
   function padded(low, high) {

@@ -82,12 +82,21 @@
     return `${minutes} min ${whole % 60} s`;
   }
 
+  // Seconds since the epoch as local time, the same in every language: 2026-11-15 23:59:16.
+  function clock(seconds, withDay = true) {
+    const date = new Date(1000 * seconds);
+    const two = (n) => String(n).padStart(2, "0");
+    const time = [date.getHours(), date.getMinutes(), date.getSeconds()].map(two).join(":");
+    return withDay ? `${date.getFullYear()}-${two(date.getMonth() + 1)}-${two(date.getDate())} ${time}` : time;
+  }
+
   // A name for a file, of what may hold any character.
   const fileName = (text) => text.replace(/[^\w.-]+/g, "-").replace(/^[-.]+|-+$/g, "") || "run";
 
   window.plugstream = Object.assign(window.plugstream || {}, {
     button,
     choice,
+    clock,
     copyButton,
     duration,
     fileName,

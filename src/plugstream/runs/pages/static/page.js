@@ -4,7 +4,7 @@
   const ps = window.plugstream;
   const LABELS = { result: "result", preview: "image now", checkpoint: "last checkpoint", backprojection: "first back-projection", start: "start", truth: "truth" };
 
-  const sourcesOf = (content) => content.roles.map((role) => ({ key: role, label: LABELS[role] || role, stamp: content.stamps[role] }));
+  const sourcesOf = (content) => content.roles.map((role) => ({ key: role, label: LABELS[role] || role, note: content.scores?.[role] ?? "", stamp: content.stamps[role] }));
 
   function section(title, ...children) {
     const id = ps.newId("heading");
@@ -123,7 +123,10 @@
     const command = ps.make("code", { class: "ps-command", tabindex: 0, "aria-label": "The command that repeats the run" }, content.command);
     const parts = [];
     if (content.command) parts.push(ps.make("div", { class: "ps-repeat" }, command, ps.copyButton("Copy the command that repeats it", () => content.command)));
-    const shown = (value) => (Array.isArray(value) ? value.join(", ") : String(value));
+    const shown = (value) => {
+      const text = Array.isArray(value) ? value.join(", ") : String(value);
+      return text === "none" ? ps.make("span", { class: "ps-unset" }, text) : text;
+    };
     const sections = Object.entries(content.settings).filter(([, values]) => values && typeof values === "object" && Object.keys(values).length);
     parts.push(ps.make("div", { class: "ps-settings" }, ...sections.map(([name, values]) => table(Object.entries(values).map(([key, value]) => [key, shown(value)]), name))));
     const files = Object.entries(content.files || {});
@@ -140,13 +143,13 @@
       rows.push(["computed on", `${machine.device}, ${machine.threads} ${machine.threads === 1 ? "thread" : "threads"}${machine.processes > 1 ? `, ${machine.processes} processes` : ""}`]);
     }
     if (Object.keys(versions).length) rows.push(["versions", Object.entries(versions).map((entry) => entry.join(" ")).join(", ")]);
-    if (began) rows.push(["begun", new Date(1000 * began).toLocaleString()]);
+    if (began) rows.push(["begun", ps.clock(began)]);
     rows.push(["folder", content.folder]);
     return rows;
   }
 
   function notesList(content) {
-    const items = content.notes.map(({ at, text }) => ps.make("li", text.startsWith("warning") ? { class: "ps-warning" } : {}, ps.make("time", { datetime: new Date(1000 * at).toISOString() }, new Date(1000 * at).toLocaleTimeString()), ` ${text}`));
+    const items = content.notes.map(({ at, text }) => ps.make("li", text.startsWith("warning") ? { class: "ps-warning" } : {}, ps.make("time", { datetime: new Date(1000 * at).toISOString() }, ps.clock(at, false)), ` ${text}`));
     return ps.make("ol", { class: "ps-log", tabindex: 0, "aria-label": "What the run told" }, ...items);
   }
 
@@ -158,5 +161,5 @@
     return showRun(element, content, (role) => (pictures[role] ? Promise.resolve(pictures[role]) : missing(role)));
   }
 
-  Object.assign(ps, { showReport, showRun, runTable: table, runState: stateOf, runSources: sourcesOf });
+  Object.assign(ps, { section, showReport, showRun, runTable: table, runState: stateOf, runSources: sourcesOf });
 })();

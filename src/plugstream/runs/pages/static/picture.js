@@ -155,6 +155,15 @@
     return [origin - step / 2, origin + (axis.size - 0.5) * step];
   }
 
+  // Where a part of an axis, 0 to 1, lies, as text with its unit; of an axis without a scale the number of the element.
+  function placeOn(axis, part, unit) {
+    if (axis.spacing === null) return String(Math.min(axis.size - 1, Math.floor(part * axis.size)));
+    const [from, to] = edges(axis);
+    const at = from + part * (to - from);
+    const value = Math.abs(at) < 1e-6 * axis.spacing ? 0 : at * unit.factor;
+    return `${formatNumber(value)} ${unit.name}`;
+  }
+
   // Round numbers between two, about so many of them.
   function niceTicks(low, high, about) {
     const rough = (high - low) / Math.max(1, about);
@@ -190,6 +199,7 @@
     lengthUnit,
     niceTicks,
     paint,
+    placeOn,
     spread,
     subtract,
     valueAt,

@@ -244,14 +244,12 @@
     }
 
     function heading() {
-      const name = typeof spec.layer === "number" ? state.names.all[spec.layer] : { slider: state.names.main, difference: `${state.names.main} − ${state.names.other}` }[spec.layer] || state.names[spec.layer];
+      const name = typeof spec.layer === "number" ? state.names.all[spec.layer] : { slider: state.names.main, difference: state.names.bare.join(" − ") }[spec.layer] || state.names[spec.layer];
       const part = spec.complex ? (spec.cyclic ? "phase" : "magnitude") : "";
       let where = "";
       if (shown.across) {
-        const unit = ps.lengthUnit(shown.panel.spatial);
-        const [from, to] = ps.edges(shown.across);
-        const at = (from + ((shown.index + 0.5) / shown.size) * (to - from)) * unit.factor;
-        where = shown.across.spacing === null ? `${shown.across.name} = ${shown.index}` : `${shown.across.name} = ${ps.formatNumber(at)} ${unit.name}`;
+        const part = (shown.index + 0.5) / shown.size;
+        where = `${shown.across.name} = ${ps.placeOn(shown.across, part, ps.lengthUnit(shown.panel.spatial))}`;
       } else if (shown.panel.name.includes("=")) where = shown.panel.name.replace(/ (magnitude|phase)$/, "");
       return [name, part, where].filter(Boolean).join(", ");
     }
@@ -341,10 +339,7 @@
       if (at.u < 0 || at.u > 1 || at.v < 0 || at.v > 1 || !shown) return actions.read(null);
       const unit = ps.lengthUnit([shown.row, shown.column]);
       const words = [shown.column, shown.row].map((axis) => {
-        const part = axis === shown.row ? at.row : at.column;
-        const [from, to] = ps.edges(axis);
-        if (axis.spacing === null) return `${axis.name} ${Math.floor(part * axis.size)}`;
-        return `${axis.name} ${ps.formatNumber((from + part * (to - from)) * unit.factor)} ${unit.name}`;
+        return `${axis.name} ${ps.placeOn(axis, axis === shown.row ? at.row : at.column, unit)}`;
       });
       const values = actions.layers().map(([name, picture]) => {
         const slice = sliceFor(spec, picture, state);

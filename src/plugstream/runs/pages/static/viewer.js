@@ -22,8 +22,8 @@
     let due = 0;
 
     const show = ps.choice("Show", [], "", (key) => choose({ main: key }));
-    const against = ps.choice("against", [], "", (key) => choose({ other: key, mode: chosen.mode === "single" ? null : chosen.mode }));
-    const how = ps.choice("as", [], "", (key) => choose({ mode: key }));
+    const against = ps.choice("Compare with", [], "", (key) => choose({ other: key, mode: chosen.mode === "single" ? null : chosen.mode }));
+    const how = ps.choice("How", [], "", (key) => choose({ mode: key }));
     const colours = ps.choice("Colours", ps.colourMaps.map((name) => [name, name]), "grey", (name) => {
       state.map = name;
       redraw();
@@ -53,7 +53,8 @@
     );
 
     const label = (key) => sources.find((source) => source.key === key)?.label || key;
-    const titled = (key, picture) => (picture?.step ? `${label(key)}, step ${picture.step}` : label(key));
+    const noteOf = (key, picture) => (picture?.step ? `step ${picture.step}` : sources.find((source) => source.key === key)?.note);
+    const titled = (key, picture) => [label(key), noteOf(key, picture)].filter(Boolean).join(", ");
     const firstPanel = (picture) => picture.panels.find((panel) => !panel.cyclic) || picture.panels[0];
 
     async function picture(key) {
@@ -94,7 +95,7 @@
         const all = mode === "all" ? await Promise.all(keys.map(picture)) : [];
         if (mine !== turn) return; // something else was chosen meanwhile
         Object.assign(state, { main: made[0], other: made[1], mode, all });
-        state.names = { main: titled(main, made[0]), other: wanted === null ? "" : titled(wanted, made[1]), all: keys.map((key, n) => titled(key, all[n])) };
+        state.names = { bare: [label(main), label(wanted)], main: titled(main, made[0]), other: wanted === null ? "" : titled(wanted, made[1]), all: keys.map((key, n) => titled(key, all[n])) };
       } catch (error) {
         told.textContent = `The image cannot be shown: ${error.message || error}`;
         return;
@@ -171,7 +172,7 @@
         views = wanted.map((spec) => ps.makeView(spec, state, actions));
         grid.replaceChildren(...views.map((view) => ps.make("div", { class: "ps-cell" }, view.canvas)));
       }
-      grid.dataset.columns = String(state.mode === "all" && specs.length === 1 ? Math.min(3, layers.length) : specs.length > 1 ? Math.min(3, specs.length) : layers.length);
+      grid.dataset.columns = String(specs.length > 1 ? Math.min(3, specs.length) : layers.length === 4 ? 2 : Math.min(3, layers.length));
       split.hidden = state.mode !== "slider";
       arrangeCursors();
       redraw();
@@ -192,9 +193,7 @@
         const at = state.cursor[axis.name] ?? 0.5;
         control.max = axis.size - 1;
         control.value = Math.min(axis.size - 1, Math.floor(at * axis.size));
-        const [from, to] = ps.edges(axis);
-        const unit = ps.lengthUnit(axes);
-        const text = axis.spacing === null ? control.value : `${ps.formatNumber((from + ((Number(control.value) + 0.5) / axis.size) * (to - from)) * unit.factor)} ${unit.name}`;
+        const text = ps.placeOn(axis, (Number(control.value) + 0.5) / axis.size, ps.lengthUnit(axes));
         cursors.children[n].querySelector("label").textContent = `${axis.name} = ${text}`;
         control.setAttribute("aria-valuetext", text);
       });
@@ -228,7 +227,7 @@
       slide,
       moveCursor,
       read: (text) => (readout.textContent = text || ""),
-      layers: () => (state.mode === "all" ? state.all.map((one, n) => [state.names.all[n], one]) : [[state.names.main, state.main], ...(state.mode === "single" ? [] : [[state.names.other, state.other]])]),
+      layers: () => (state.mode === "all" ? state.all.map((one, n) => [state.names.all[n], one]) : [[state.names.bare[0], state.main], ...(state.mode === "single" ? [] : [[state.names.bare[1], state.other]])]),
     };
 
     function savePicture() {

@@ -1,0 +1,186 @@
+"""What pages show of a run comes from its folder alone, whatever state it is in, and its pictures are its images."""
+
+from __future__ import annotations
+
+import base64
+import json
+import shutil
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from page_runs import ball, noisy, write_channels, write_run, write_volume, write_wave
+from plugstream import ImageSpace, InputError
+from plugstream.runs.events import EventLog, Heartbeat, Preview, Views
+from plugstream.runs.liveness import this_process
+from plugstream.runs.pages.content import run_content
+from plugstream.runs.pages.pictures import make_picture, run_picture
+from plugstream.runs.preview import Previews
+from plugstream.runs.replay import replay
+from plugstream.tensors import save_tensors
+
+
+def decode(panel: dict[str, Any]) -> np.ndarray:
+    """The values of a panel, as the module says that they are written."""
+    planes = np.frombuffer(zlib.decompress(base64.b64decode(panel["data"])), np.uint8).reshape(2, -1)
+    differences = planes[0].astype(np.uint16) * 256 + planes[1]
+    levels = np.cumsum(differences, dtype=np.uint16)
+    values = panel["low"] + levels.astype(np.float64) * panel["scale"]
+    return np.where(levels == 65535, np.nan, values).reshape(panel["shape"])
+
+
+def near(panel: dict[str, Any], image: np.ndarray) -> None:
+    """Equal to half a level, and not finite in the same places."""
+    finite, values = np.isfinite(image), decode(panel)
+    assert np.array_equal(np.isfinite(values), finite)
+    assert np.abs(values[finite] - image[finite]).max(initial=0) <= 0.51 * panel["scale"]
+    if finite.any():
+        assert panel["range"] == [image[finite].min(), image[finite].max()]
+
+
+@pytest.mark.parametrize("kind", ["plain", "holes", "constant", "nothing", "wave", "channels", "volume"])
+def test_a_picture_gives_its_image_back_to_half_of_a_level(kind):
+    rng = np.random.default_rng(0)
+    image: Any = rng.standard_normal((12, 9)).astype(np.float32)
+    space = ImageSpace((12, 9))
+    if kind == "holes":
+        image[3, 4], image[5, 6], image[7, 8] = np.nan, np.inf, -np.inf
+    elif kind == "constant":
+        image[:] = 3.5
+    elif kind == "nothing":
+        image[:] = np.nan
+    elif kind == "wave":
+        image, space = image * np.exp(1j * rng.uniform(-3, 3, image.shape)), ImageSpace((12, 9), is_complex=True)
+    elif kind == "channels":
+        image, space = rng.standard_normal((3, 4, 5)), ImageSpace((3, 4, 5), channels=True)
+    elif kind == "volume":
+        image, space = rng.standard_normal((3, 4, 5)), ImageSpace((3, 4, 5), spacing=(1.0, 2.0, 3.0))
+    picture = make_picture(image, space, "result")
+    parts = [np.abs(image), np.angle(image)] if kind == "wave" else [image]
+    assert [panel["cyclic"] for panel in picture["panels"]] == [False, True][: len(parts)]
+    for panel, part in zip(picture["panels"], parts, strict=True):
+        near(panel, part)
+        assert [axis["size"] for axis in panel["axes"]] == panel["shape"]
+    json.dumps(picture, allow_nan=False)
+
+
+def test_a_large_image_is_shown_by_means_over_blocks_that_lie_where_it_does():
+    image = np.arange(5 * 2051, dtype=np.float32).reshape(5, 2051)
+    space = ImageSpace((5, 2051), spacing=(1.0, 0.5), origin=(0.0, 10.0))
+    (panel,) = make_picture(image, space, "result")["panels"]
+    assert panel["shape"] == [5, 684]
+    means = [image[0, 3 * n : 3 * n + 3].mean() for n in range(684)]  # the last one of two
+    assert np.allclose(decode(panel)[0], means, atol=panel["scale"])
+    assert panel["axes"][1] == {"name": "x", "unit": "m", "origin": 10.5, "spacing": 1.5, "size": 684}
+    volume = make_picture(np.ones((2, 300, 2)), ImageSpace((2, 300, 2)), "result")["panels"][0]
+    assert volume["shape"] == [2, 100, 2]
+
+
+def test_an_image_of_another_shape_is_refused():
+    with pytest.raises(InputError, match=r"the image result is \(3, 4\), but its space is of \(4, 3\)"):
+        make_picture(np.ones((3, 4)), ImageSpace((4, 3)), "result")
+
+
+def test_the_content_of_a_run_is_what_its_log_tells(whole):
+    content = run_content(whole)
+    history = replay(whole / "events.jsonl")
+    assert (content["state"], content["step"], content["iterations"]) == ("ended", 150, 150)
+    assert content["measured"]["step"] == [event.step for event in history.measured]
+    assert content["measured"]["values"]["snr"][-1] == history.measured[-1].values["snr"]
+    assert [quantity["name"] for quantity in content["quantities"]] == ["relative_distance", "snr"]
+    assert content["views"] | {"arrivals": 0} == {
+        "arrivals": 0, "now": 12, "total": 12, "damaged": [], "ended": True, "batch": 4,
+    }  # fmt: skip
+    assert content["roles"] == ["result", "backprojection", "start", "truth"]
+    assert content["stop"]["reason"] == "all iterations were done"
+    assert content["settings"]["algorithm"]["sigma"] == 0.02
+    assert content["command"].startswith("plugstream reconstruct")
+    assert content["machine"]["cores"] >= 1
+    assert content["space"]["shape"] == (24, 24)
+    json.dumps(content, allow_nan=False)
+
+
+def test_the_first_image_is_kept_and_a_run_that_goes_on_leaves_it(whole):
+    start = np.load(whole / "start.npy")
+    near(run_picture(whole, "start", None)["panels"][0], start)
+    assert start.shape == np.load(whole / "result.npy").shape
+
+
+def test_a_long_history_is_thinned_to_its_ends(tmp_path):
+    folder = write_volume(tmp_path / "run")
+    content = run_content(folder, most=4)
+    assert content["measured"]["step"] == [0, 15, 30, 50]
+    assert all(len(values) == 4 for values in content["measured"]["values"].values())
+
+
+def test_a_run_is_known_by_what_it_did_last(tmp_path):
+    truth = ball((20, 20))
+    folder = write_run(tmp_path / "run", ImageSpace((20, 20)), noisy(truth), truth, stopped=False)
+    assert run_content(folder)["state"] == "running"  # elsewhere, and heard of a moment ago
+    me = this_process()
+    log = EventLog(folder / "events.jsonl")
+    log.add(Heartbeat(25, 50, 10.0, 2.5, pid=me.pid, started=me.started, machine=me.machine))
+    content = run_content(folder)
+    assert (content["state"], content["speed"], content["left"]) == ("running", 2.5, 0.0)
+    log.add(Heartbeat(25, 50, 10.0, 2.5, pid=2**22 + 1, started=1, machine=me.machine))
+    assert run_content(folder)["state"] == "killed"
+    log.close()
+
+
+def test_a_scan_that_is_followed_has_no_end_until_it_says_so(tmp_path):
+    folder = write_run(tmp_path / "run", ImageSpace((4, 4)), np.ones((4, 4)), stopped=False)
+    text = (folder / "settings.toml").read_text()
+    (folder / "settings.toml").write_text(text.replace("follow = false", "follow = true"))
+    assert run_content(folder)["iterations"] == 20 + 50  # all views were there from step 20 on
+    history = replay(folder / "events.jsonl")
+    history.views = [Views(0, 8, (), 1.0, False)]
+    content = run_content(folder, history)
+    assert (content["iterations"], content["left"], content["views"]["total"]) == (None, None, None)
+
+
+def test_of_a_run_without_an_end_the_newest_image_comes_first(tmp_path):
+    truth = ball((20, 20))
+    folder = write_run(tmp_path / "run", ImageSpace((20, 20)), noisy(truth), truth, stopped=False)
+    (folder / "checkpoints").mkdir()
+    image = torch.randn(20, 20)
+    content = {"state": {"k": 40}, "complex": []}
+    header = {"format": "plugstream-checkpoint", "version": "3", "content": json.dumps(content)}
+    save_tensors(folder / "checkpoints" / "step-00000040.safetensors", {"state.image": image}, header)
+    assert run_content(folder)["roles"][0] == "checkpoint"
+    picture = run_picture(folder, "checkpoint", ImageSpace((20, 20)))
+    assert picture["step"] == 40
+    near(picture["panels"][0], image.numpy())
+    log = EventLog(folder / "events.jsonl")
+    Previews(folder, ImageSpace((20, 20)), log, 1.0).write(44, 2 * image)
+    log.close()
+    assert run_content(folder)["roles"][:2] == ["preview", "checkpoint"]
+    assert isinstance(replay(folder / "events.jsonl").preview, Preview)
+    picture = run_picture(folder, "preview", ImageSpace((20, 20)))
+    assert picture["step"] == 44
+    near(picture["panels"][0], 2 * image.numpy())
+
+
+def test_what_is_missing_or_damaged_is_told_in_a_line(tmp_path, whole):
+    with pytest.raises(InputError, match="is not the folder of a run"):
+        run_content(tmp_path)
+    folder = Path(shutil.copytree(whole, tmp_path / "run"))
+    with pytest.raises(InputError, match=r"has no image '\.\./truth'"):
+        run_picture(folder, "../truth", None)
+    (folder / "truth.npy").write_bytes(b"nothing")
+    with pytest.raises(InputError, match="cannot read"):
+        run_picture(folder, "truth", None)
+
+
+@pytest.mark.parametrize("write", [write_volume, write_wave, write_channels])
+def test_every_kind_of_image_has_its_axes(tmp_path, write):
+    folder = write(tmp_path / "run")
+    space = replay(folder / "events.jsonl").space
+    panel = run_picture(folder, "truth", space)["panels"][0]
+    assert panel["quantity"].startswith(space.quantity)
+    spatial = panel["axes"][int(space.channels) :]
+    assert [axis["name"] for axis in spatial] == list(space.axes)
+    assert [axis["spacing"] for axis in spatial] == list(space.spacing or [None] * len(space.axes))
