@@ -13,16 +13,6 @@ from urllib.parse import urlsplit
 
 from plugstream.runs.pages.listening import address_of, open_socket, serve_runs
 
-CHROMIUM = "/usr/bin/chromium"
-FLAGS = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
 TOKEN = "right-token"
 
 

@@ -14,44 +14,34 @@ from typing import Any
 import pytest
 
 import warm
-from page_server import CHROMIUM, FLAGS, Site, serving
+from chromium import Visit, open_browser
+from page_server import Site, serving
 from plugstream.runs.commands import Command, send_command
 from plugstream.runs.liveness import is_running
 from plugstream.runs.replay import replay
 from small_run import RUN, main
 
-playwright = pytest.importorskip("playwright.sync_api", reason="there is no playwright to drive a browser with")
-pytestmark = pytest.mark.skipif(not os.path.exists(CHROMIUM), reason=f"there is no {CHROMIUM}")
 ENDLESS = [*RUN, "--iterations", "1000000", "--every", "50", "--checkpoint", "1000", "--preview", "0.5"]
-SOON = 15_000  # milliseconds, for anything a page waits for
+# What a screen reader has no name for.
+NAMELESS = """[...document.querySelectorAll("input, select, button, a, img, canvas.ps-view")]
+  .filter((one) => !(one.ariaLabel || one.alt || one.labels?.length || one.textContent.trim()))
+  .map((one) => one.outerHTML)"""
+SOON = 20.0  # seconds, for anything that a page is to show
 
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    with playwright.sync_playwright() as driver:
-        made = driver.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+    with open_browser() as made:
         yield made
-        made.close()
 
 
-class Watched:
-    """A page, with what went wrong on it and where it sent requests."""
-
-    def __init__(self, browser: Any, address: str, **options: Any) -> None:
-        self.context = browser.new_context(**options)
-        self.page = self.context.new_page()
-        self.page.set_default_timeout(SOON)
-        self.faults: list[str] = []
-        self.requests: list[str] = []
-        self.page.on("console", lambda said: self.faults.append(said.text) if said.type == "error" else None)
-        self.page.on("pageerror", lambda error: self.faults.append(str(error)))
-        self.page.on("request", lambda request: self.requests.append(request.url))
-        self.page.goto(address)
+class Watched(Visit):
+    """The page of runs that go on."""
 
     def close(self, site: Site) -> None:
         """Nothing went wrong, and nothing was asked of anybody else."""
         self.context.close()
-        assert self.faults == []
+        assert self.wrong == []
         assert all(url.startswith((site.origin, "blob:", "data:")) for url in self.requests)
 
     def told(self, text: str) -> None:
@@ -59,7 +49,7 @@ class Watched:
 
     def wait_until(self, condition: Callable[[], Any]) -> None:
         """As `wait_for_function`, which the page's policy does not allow."""
-        until = time.monotonic() + SOON / 1000
+        until = time.monotonic() + SOON
         while not condition():
             assert time.monotonic() < until
             self.page.wait_for_timeout(50)
@@ -152,9 +142,7 @@ def test_the_list_shows_runs_as_they_come_at_any_width(whole, browser, tmp_path)
                 page.emulate_media(color_scheme=scheme)
                 assert page.evaluate("document.documentElement.scrollWidth") <= width
                 page.screenshot(path=tmp_path / f"{part}-{width}.png")
-            nameless = "[...document.querySelectorAll('input, select, button, a, img, canvas.ps-view')]"
-            nameless += ".filter((element) => !(element.ariaLabel || element.alt || element.labels?.length || element.textContent.trim()))"
-            assert page.evaluate(f"{nameless}.map((element) => element.outerHTML)") == []
+            assert page.evaluate(NAMELESS) == []
             if part == "list":
                 page.get_by_role("link", name="second").press("Enter")
                 page.get_by_role("heading", name="second").wait_for()
