@@ -9,7 +9,7 @@ import torch
 from PIL import Image
 
 import plugstream as ps
-from plugstream.drawing import arrange_panels, figure_size, with_error
+from plugstream.drawing import arrange_panels, draw_rows, figure_size, with_error
 from plugstream.image_space import ImageSpace
 from plugstream.planes import cut_planes, split_parts
 from plugstream.runs.images import save_image
@@ -101,9 +101,9 @@ def solved(shape: tuple[int, ...], dtype: torch.dtype, channels: bool = False):
 @pytest.mark.parametrize(
     ("space", "dtype", "titles"),
     [
-        (VOLUME, torch.float32, {"truth, z = 0 mm", "result, z = 0 mm", "y = 3 mm", "x = 4 mm"}),
+        (VOLUME, torch.float32, {"truth\nz = 0 mm", "result\nz = 0 mm", "y = 3 mm", "x = 4 mm"}),
         (ImageSpace((6, 8)), torch.complex64, {"truth, magnitude", "truth, phase", "result, magnitude"}),
-        (CHANNELS, torch.float32, {"truth, channel 0", "result, channel 0", "channel 1", "channel 2"}),
+        (CHANNELS, torch.float32, {"truth\nchannel 0", "result\nchannel 0", "channel 1", "channel 2"}),
     ],
     ids=["volume", "complex", "channels"],
 )
@@ -117,6 +117,49 @@ def test_a_result_draws_itself(space, dtype, titles):
         bars = {child.get_ylabel() for axes in figure.axes for child in axes.child_axes}
         assert bars == {"attenuation (1/m)"}
     assert result._repr_png_().startswith(b"\x89PNG")  # which knows a volume from several images
+
+
+SPACES = {
+    "plane": ImageSpace((6, 8)),
+    "flat": ImageSpace((6, 80), quantity="permittivity contrast"),
+    "tall": ImageSpace((80, 6), spacing=(1e-3, 1e-3), quantity="permittivity contrast"),
+    "waves": ImageSpace((6, 8), is_complex=True, quantity="transmission"),
+    "flat waves": ImageSpace((6, 80), is_complex=True, quantity="transmission"),
+    "volume": VOLUME,
+    "channels": CHANNELS,
+}
+
+
+@pytest.mark.parametrize("space", SPACES.values(), ids=SPACES)
+def test_every_scale_has_a_bar_every_axis_a_name_and_no_text_covers_another(space):
+    """As matplotlib lays it out, for images of all shapes."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    truth = numbers(*space.shape, waves=space.is_complex)
+    images = [("truth", truth), ("first back-projection, -12.34 dB", truth / 2), ("result, 12.34 dB", 0.9 * truth)]
+    rows = with_error(arrange_panels(images, space, truth), -0.1 * truth, space)
+    figure = Figure(figsize=figure_size(rows), layout="constrained")
+    draw_rows(figure, rows, space)
+    canvas = FigureCanvasAgg(figure)
+    canvas.draw()
+    shown = [axes for axes in figure.axes if axes.images]
+    bars = [child for axes in shown for child in axes.child_axes]
+    texts = [axes.title for axes in shown] + [
+        label for axes in [*shown, *bars] for label in (axes.xaxis.label, axes.yaxis.label)
+    ]
+    assert len(shown) == sum(map(len, rows))
+    assert {panel.shades.label for row in rows for panel in row} == {
+        axes.get_xlabel() or axes.get_ylabel() for axes in bars
+    }
+    boxes = [text.get_window_extent(canvas.get_renderer()) for text in texts if text.get_text() and text.get_visible()]
+    boxes += [axes.get_window_extent() for axes in bars]
+    for number, box in enumerate(boxes):
+        assert not [other for other in boxes[:number] if box.shrunk(0.9, 0.9).overlaps(other.shrunk(0.9, 0.9))]
+        assert box.x0 > -3
+        assert box.y0 > -3
+        assert box.x1 < figure.bbox.x1 + 3
+        assert box.y1 < figure.bbox.y1 + 3
 
 
 @pytest.mark.parametrize("waves", [False, True])

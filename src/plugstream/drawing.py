@@ -36,8 +36,13 @@ __all__ = [
 ]
 
 INK, BLUE, ORANGE = "#222222", "#1f5fa8", "#c2571a"
-_PANEL = 3.1  # inches of an image's longer side, and of many rows of them
+_PANEL = 3.1  # inches of an image's longer side, of many rows of them, and of images that are wide and flat
 _SMALL_PANEL = 2.2
+_WIDE_PANEL = 6.0
+_FLAT = 2.5  # times its height, and images stand one below the other
+_LOW = 0.9  # inches of an image's height below which a colour bar lies below it, since its label would not fit beside
+_LEAST = 0.4  # inches of a row
+_LETTER = 0.07  # inches of a letter of a title
 _MOST_IMAGES = 6
 _LONGEST = 30.0  # times its height, and an image still has one scale in both directions
 _FAINT = 0.05  # part of the largest magnitude below which a phase says nothing
@@ -94,7 +99,8 @@ def arrange_panels(
 ) -> list[list[Panel]]:
     """Rows of panels that show images of one space, with their names: all on one scale of colours.
 
-    Images of two axes stand side by side. Volumes are rows of slices, and channels stand side by side (`cut_planes`).
+    Images of two axes stand side by side, and those that are much wider than high one below the other. Volumes are rows
+    of slices, and channels stand side by side (`cut_planes`).
     Complex images are drawn as magnitude and below it phase, or beside it where there is one image alone; the phase is
     grey where the magnitude is next to nothing.
 
@@ -108,7 +114,11 @@ def arrange_panels(
     if len(blocks[0][0][0]) > 1:  # rows of slices or channels, one block below the other
         return [row for block in blocks for rows in block for row in rows]
     columns = [[row[0] for row in block[0]] for block in blocks]
-    return columns if len(columns) == 1 else [list(row) for row in zip(*columns, strict=True)]
+    return (
+        columns
+        if len(columns) == 1 or (not waves and _is_flat(columns[0][0]))
+        else [list(row) for row in zip(*columns, strict=True)]
+    )
 
 
 def _row(name: str, planes: Sequence[Plane], shades: Shades, waves: bool) -> list[list[Panel]]:
@@ -117,19 +127,21 @@ def _row(name: str, planes: Sequence[Plane], shades: Shades, waves: bool) -> lis
     for number, plane in enumerate(planes):
         parts = split_parts(plane.values.astype(np.complex128 if waves else np.float64))
         for place, (part, values, span) in enumerate(parts):
-            words = (name if number == 0 else "", part if number == 0 else "", plane.title)
+            first = ", ".join(word for word in (name, part) if word) if number == 0 else ""
             colours = shades
             if span is not None:
                 values = np.where(np.abs(plane.values) < _FAINT * shades.high, np.nan, values)
                 colours = Shades(*span, "phase (rad)", _CYCLIC)
             if number == 0:
                 rows.append([])
-            rows[place].append(Panel(", ".join(word for word in words if word), values, colours, plane.space))
+            # On lines of their own: the name of an image and where a slice lies are too long for one.
+            title = "\n".join(line for line in (first, plane.title) if line)
+            rows[place].append(Panel(title, values, colours, plane.space))
     return rows
 
 
 def with_error(rows: Rows, error: NDArray[Any], space: ImageSpace) -> list[list[Panel]]:
-    """Rows of `arrange_panels` with those of an error, on a scale of its own: beside images, below rows of slices.
+    """Rows of `arrange_panels` with those of an error, on a scale of its own: beside images, or below rows of them.
 
     Of complex images it is the magnitude of the difference.
     """
@@ -138,29 +150,64 @@ def with_error(rows: Rows, error: NDArray[Any], space: ImageSpace) -> list[list[
     finite = np.abs(values[np.isfinite(values)])
     most = float(finite.max()) if finite.size and finite.max() > 0 else 1.0
     shades = Shades(0.0, most, "|error|") if waves else Shades(-most, most, "error", "RdBu_r")
-    own = [_row("result - truth", planes, shades, False)[0] for planes in cut_planes(values, space)]
-    if len(own[0]) > 1:
+    name = "|result - truth|" if waves else "result - truth"
+    own = [_row(name, planes, shades, False)[0] for planes in cut_planes(values, space)]
+    if len(own[0]) > 1 or _is_stack(rows):
         return [*map(list, rows), *own]
     return [[*row, *(own[0] if place == 0 else [])] for place, row in enumerate(rows)]
 
 
+def _is_flat(panel: Panel) -> bool:
+    height, width = _extent(panel)
+    return width > _FLAT * height
+
+
+def _is_stack(rows: Rows) -> bool:
+    """Whether these are flat images, one below the other."""
+    return len(rows) > 1 and all(len(row) == 1 for row in rows) and _is_flat(rows[0][0])
+
+
+def _extent(panel: Panel) -> tuple[float, float]:
+    """Height and width as it is drawn, but for a common scale."""
+    height, width = panel.image.shape if panel.space is None else panel.space.extent_size()
+    return height, width
+
+
 def figure_size(rows: Rows) -> tuple[float, float]:
-    """Inches that rows of panels take, with their axes and colour bars."""
+    """Inches that rows of panels take, with their titles, axes and colour bars."""
     widths, heights = _measures(rows)
-    bars = max(sum(_ends(row, number) for number in range(len(row))) for row in rows)
-    labels = 0.8 * (1 if _alike(rows) else len(widths))
-    return sum(widths) + 0.85 * bars + labels, sum(heights) + 0.75 * len(rows)
+    beside, below = 0, 0.0
+    for place, row in enumerate(rows):
+        bars = [n for n in range(len(row)) if _bar_panels(rows, place, n)]
+        low = bool(bars) and _inches(rows, row[bars[0]])[0] < _LOW
+        beside = max(beside, 0 if low else len(bars))
+        below += 0.85 if low else 0.0
+    alike = _alike(rows)
+    labels = 0.8 * (1 if alike else len(widths))
+    lines = sum(max(panel.title.count("\n") for panel in row) for row in rows)
+    ticks = 0.75 + 0.42 * (len(rows) - 1) if alike else 0.75 * len(rows)
+    return sum(widths) + 0.85 * beside + labels, sum(heights) + ticks + below + 0.17 * lines
+
+
+def _inches(rows: Rows, panel: Panel) -> tuple[float, float]:
+    """Height and width of a panel: all of them have one scale, and the longest side of any is given."""
+    longest = max(max(_extent(one)) for row in rows for one in row)
+    side = _WIDE_PANEL if _is_stack(rows) else _PANEL if len(rows) <= 2 else _SMALL_PANEL
+    height, width = (side * extent / longest for extent in _extent(panel))
+    if max(height, width) <= _LONGEST * min(height, width):
+        return height, width
+    return max(_LEAST, height), max(_LEAST, width)  # which has no common scale, as `_draw_panel` draws it
 
 
 def _measures(rows: Rows) -> tuple[list[float], list[float]]:
-    """Inches of columns and rows: all panels have one scale, and the longest side of any is given."""
-    sizes = [[panel.image.shape if panel.space is None else panel.space.extent_size() for panel in row] for row in rows]
-    longest = max(max(size) for row in sizes for size in row)
-    scale = (_PANEL if len(rows) <= 2 else _SMALL_PANEL) / longest
+    """Inches of columns and rows, which have room for the ticks and the title of a thin panel."""
+    sizes = [[_inches(rows, panel) for panel in row] for row in rows]
     columns = range(max(len(row) for row in sizes))
-    widths = [max(scale * row[n][1] for row in sizes if n < len(row)) for n in columns]
-    heights = [max(scale * size[0] for size in row) for row in sizes]
-    return [max(1.0, width) for width in widths], [max(1.0, height) for height in heights]
+    widths = [max(row[n][1] for row in sizes if n < len(row)) for n in columns]
+    heights = [max(size[0] for size in row) for row in sizes]
+    words = [max(len(row[n].title.split("\n")[0]) for row in rows if n < len(row)) for n in columns]
+    least = [1.0 if len(widths) == 1 else max(1.0, min(2.2, _LETTER * letters)) for letters in words]
+    return [max(pair) for pair in zip(widths, least, strict=True)], [max(_LEAST, height) for height in heights]
 
 
 def _alike(rows: Rows) -> bool:
@@ -185,7 +232,7 @@ def draw_rows(figure: Any, rows: Rows, space: ImageSpace) -> None:
             axes.set_visible(False)
         for number, (axes, panel) in enumerate(zip(grid[place], row, strict=False)):
             drawn = _draw_panel(axes, panel, panel.space or space, photograph=len(space.spatial) == 2)
-            if not alike:  # the first one's is long
+            if not alike or "\n" in row[0].title:  # the first one's is long
                 axes.title.set(x=0.0, horizontalalignment="left")
             if alike and number > 0:
                 axes.set_ylabel("")
@@ -193,14 +240,37 @@ def draw_rows(figure: Any, rows: Rows, space: ImageSpace) -> None:
             if alike and place + 1 < len(rows) and number < len(rows[place + 1]):
                 axes.set_xlabel("")
                 axes.tick_params(labelbottom=False)
-            if _ends(row, number):
-                cax = axes.inset_axes((1.05, 0.0, 0.05, 1.0))
-                bar = figure.colorbar(drawn, cax=cax, extend=_bar_ends(row, panel.shades))
-                bar.ax.tick_params(labelsize=8, color="#666666")
-                bar.outline.set_edgecolor("#999999")
-                bar.set_label(panel.shades.label, fontsize=9)
-                if panel.shades.colours == _CYCLIC:
-                    bar.set_ticks([-np.pi, 0, np.pi], labels=["-π", "0", "π"])
+            height, width = _inches(rows, panel)
+            axes.locator_params("x", nbins=_ticks(width, 0.5))
+            axes.locator_params("y", nbins=_ticks(height, 0.3))
+            if sharers := _bar_panels(rows, place, number):
+                _draw_bar(figure, axes, drawn, sharers, (height, width))
+
+
+def _ticks(inches: float, room: float) -> int:
+    """How many intervals an axis may have at most, each with so many inches."""
+    return max(1, min(5, int(inches / room)))
+
+
+def _draw_bar(figure: Any, axes: Any, drawn: Any, panels: Sequence[Panel], inches: tuple[float, float]) -> None:
+    """The colour bar of some panels: beside the last of them, or below it where its label would be longer than that.
+
+    Arguments: drawn, the picture of the last one, in `axes`, which is so many inches high and wide.
+    """
+    shades, (height, width) = panels[-1].shades, inches
+    low = height < _LOW
+    if low:
+        room = 0.62 if axes.get_xlabel() else 0.25  # for ticks and the name of the axis
+        cax = axes.inset_axes((0.0, -room / height, 1.0, 0.1 / height))
+    else:
+        cax = axes.inset_axes((1 + 0.14 / width, 0.0, 0.15 / width, 1.0))
+    ends = _bar_ends(panels, shades)
+    bar = figure.colorbar(drawn, cax=cax, extend=ends, orientation="horizontal" if low else "vertical")
+    bar.ax.tick_params(labelsize=8, color="#666666")
+    bar.outline.set_edgecolor("#999999")
+    bar.set_label(shades.label, fontsize=9)
+    if shades.colours == _CYCLIC:
+        bar.set_ticks([-np.pi, 0, np.pi], labels=["-π", "0", "π"])
 
 
 def _draw_panel(axes: Any, panel: Panel, space: ImageSpace, *, photograph: bool) -> Any:
@@ -225,7 +295,7 @@ def _draw_panel(axes: Any, panel: Panel, space: ImageSpace, *, photograph: bool)
     axes.set_ylabel(names[0], fontsize=9)
     axes.set_xlabel(names[1], fontsize=9)
     axes.tick_params(labelsize=8, color="#666666")
-    axes.locator_params(nbins=5, integer=space.spacing is None)
+    axes.locator_params(integer=space.spacing is None)
     for spine in axes.spines.values():
         spine.set_color("#999999")
     return drawn
@@ -281,14 +351,21 @@ def plot_result(result: Result[Any], space: ImageSpace, truth: NDArray[Any] | No
     return figure
 
 
-def _ends(panels: Sequence[Panel], number: int) -> bool:
-    """Whether this panel is the last of those with its colours."""
-    return number + 1 == len(panels) or panels[number + 1].shades != panels[number].shades
+def _bar_panels(rows: Rows, place: int, number: int) -> list[Panel]:
+    """The panels whose colour bar stands at this one: the last of those that share its colours, else none.
+
+    Panels of a row share them, and flat images that stand one below the other.
+    """
+    panels, at = ([row[0] for row in rows], place) if _is_stack(rows) else (list(rows[place]), number)
+    shades = panels[at].shades
+    if at + 1 < len(panels) and panels[at + 1].shades == shades:
+        return []
+    return [panel for panel in panels if panel.shades == shades]
 
 
 def _bar_ends(panels: Sequence[Panel], shades: Shades) -> str:
     """Whether values lie beyond the ends of the colours, in the words of matplotlib's colour bars."""
-    values = np.concatenate([panel.image.ravel() for panel in panels if panel.shades == shades])
+    values = np.concatenate([panel.image.ravel() for panel in panels])
     slack = 0.005 * (shades.high - shades.low)
     below, above = bool((values < shades.low - slack).any()), bool((values > shades.high + slack).any())
     return {(True, True): "both", (True, False): "min", (False, True): "max"}.get((below, above), "neither")
