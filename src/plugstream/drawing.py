@@ -179,7 +179,7 @@ def figure_size(rows: Rows) -> tuple[float, float]:
     beside, below = 0, 0.0
     for place, row in enumerate(rows):
         bars = [n for n in range(len(row)) if _bar_panels(rows, place, n)]
-        low = bool(bars) and _inches(rows, row[bars[0]])[0] < _LOW
+        low = bool(bars) and _is_low(*_inches(rows, row[bars[0]]))
         beside = max(beside, 0 if low else len(bars))
         below += 0.85 if low else 0.0
     alike = _alike(rows)
@@ -193,10 +193,13 @@ def _inches(rows: Rows, panel: Panel) -> tuple[float, float]:
     """Height and width of a panel: all of them have one scale, and the longest side of any is given."""
     longest = max(max(_extent(one)) for row in rows for one in row)
     side = _WIDE_PANEL if _is_stack(rows) else _PANEL if len(rows) <= 2 else _SMALL_PANEL
-    height, width = (side * extent / longest for extent in _extent(panel))
-    if max(height, width) <= _LONGEST * min(height, width):
-        return height, width
-    return max(_LEAST, height), max(_LEAST, width)  # which has no common scale, as `_draw_panel` draws it
+    height, width = _extent(panel)
+    return side * height / longest, side * width / longest
+
+
+def _is_low(height: float, width: float) -> bool:
+    """Whether a panel of these inches has its bar below it; not one that is stretched, whose height nobody knows."""
+    return height < _LOW and width <= _LONGEST * height
 
 
 def _measures(rows: Rows) -> tuple[list[float], list[float]]:
@@ -258,12 +261,12 @@ def _draw_bar(figure: Any, axes: Any, drawn: Any, panels: Sequence[Panel], inche
     Arguments: drawn, the picture of the last one, in `axes`, which is so many inches high and wide.
     """
     shades, (height, width) = panels[-1].shades, inches
-    low = height < _LOW
+    low = _is_low(height, width)
     if low:
         room = 0.62 if axes.get_xlabel() else 0.25  # for ticks and the name of the axis
         cax = axes.inset_axes((0.0, -room / height, 1.0, 0.1 / height))
     else:
-        cax = axes.inset_axes((1 + 0.14 / width, 0.0, 0.15 / width, 1.0))
+        cax = axes.inset_axes((1 + 0.14 / max(_LEAST, width), 0.0, 0.15 / max(_LEAST, width), 1.0))
     ends = _bar_ends(panels, shades)
     bar = figure.colorbar(drawn, cax=cax, extend=ends, orientation="horizontal" if low else "vertical")
     bar.ax.tick_params(labelsize=8, color="#666666")
