@@ -7,6 +7,7 @@ import json
 import shutil
 import zlib
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -19,8 +20,10 @@ from plugstream.runs.events import EventLog, Heartbeat, Preview, Views
 from plugstream.runs.liveness import this_process
 from plugstream.runs.pages.content import run_content
 from plugstream.runs.pages.pictures import make_picture, run_picture
+from plugstream.runs.pages.usage import view_usage
 from plugstream.runs.preview import Previews
-from plugstream.runs.replay import replay
+from plugstream.runs.replay import History, replay
+from plugstream.settings import Settings
 from plugstream.tensors import save_tensors
 
 
@@ -173,6 +176,41 @@ def test_what_is_missing_or_damaged_is_told_in_a_line(tmp_path, whole):
     (folder / "truth.npy").write_bytes(b"nothing")
     with pytest.raises(InputError, match="cannot read"):
         run_picture(folder, "truth", None)
+
+
+@pytest.mark.parametrize("sampler", ["uniform", "epochs", "shifted", "fixed", "all"])
+def test_views_are_counted_as_the_run_drew_them(sampler):
+    """What the sampler of an algorithm was asked for, step by step, while views came and one was left out."""
+    settings = Settings.model_validate({"sampler": {"name": sampler, **({} if sampler == "all" else {"batch": 4})}})
+    history = History(step=60)
+    history.views = [
+        Views(0, 3 if sampler in ("uniform", "epochs") else 10, (), 1.0, False),
+        Views(20, 10, (7,), 1.0, True),
+    ]
+    if sampler == "fixed":
+        history.views = [Views(0, 10, (), 1.0, True)]
+    usage = view_usage(history, settings)
+    made = settings.sampler.build(SimpleNamespace(n_views=history.views[0].views))
+    expected = np.zeros(10)
+    for step in range(60):
+        record = history.views[-1] if step >= 20 else history.views[0]
+        available = torch.tensor([n for n in range(record.views) if n not in record.damaged])
+        drawn = available if len(available) < 4 else made.draw(step, available).views
+        for view in available if drawn is None else drawn:
+            expected[view] += 1
+    assert usage == {"size": 1, "counts": expected.tolist(), "unused": int((expected == 0).sum())}
+
+
+def test_views_that_cannot_be_counted_quickly_are_not():
+    history = History(step=60)
+    history.views = [Views(0, 10, (), 1.0, True)]
+    settings = Settings.model_validate({"sampler": {"name": "importance"}})
+    assert view_usage(history, settings) is None
+    history.step = 10**9
+    assert view_usage(history, Settings()) is None
+    history.step, history.views = 3, [Views(0, 1000, (), 1.0, True)]
+    usage = view_usage(history, Settings.model_validate({"sampler": {"name": "all"}}))
+    assert usage == {"size": 4, "counts": [3.0] * 250, "unused": 0}
 
 
 @pytest.mark.parametrize("write", [write_volume, write_wave, write_channels])

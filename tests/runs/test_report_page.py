@@ -46,8 +46,7 @@ def reports(tmp_path_factory) -> dict[str, Path]:
 
 def visit(browser: Any, report: Path, **context: Any) -> Visit:
     opened = Visit(browser, report.as_uri(), **({"viewport": WIDE} | context))
-    opened.page.wait_for_selector("canvas.ps-view")
-    opened.page.wait_for_function("document.querySelector('canvas.ps-view').getAttribute('aria-label')")
+    opened.page.wait_for_selector("canvas.ps-view[aria-label]")  # which it has once it is drawn
     return opened
 
 
@@ -181,7 +180,7 @@ def test_curves_have_log_axes_hover_and_downloads(browser, reports, tmp_path):
         page = opened.page
         charts = page.locator("[data-chart]")
         assert [charts.nth(n).get_attribute("data-chart") for n in range(charts.count())] == [
-            "distance", "snr", "seconds", "views",
+            "distance", "snr", "seconds", "views", "usage",
         ]  # fmt: skip
 
         def axis(name: str) -> str:

@@ -15,6 +15,7 @@ SCRIPTS = (
     "view.js",
     "viewer.js",
     "curves.js",
+    "usage.js",
     "page.js",
     "compare.js",
 )

@@ -25,7 +25,9 @@ from plugstream.monitors import snr
 from plugstream.runs.pages.assets import SCRIPTS, STYLES, read_asset
 from plugstream.runs.pages.content import run_content
 from plugstream.runs.pages.pictures import run_picture
-from plugstream.runs.replay import replay
+from plugstream.runs.pages.usage import view_usage
+from plugstream.runs.replay import History, replay
+from plugstream.settings import resolve
 
 __all__ = ["compare_reports", "write_report"]
 
@@ -73,8 +75,15 @@ def _collect(folder: Path) -> dict[str, Any]:
         except InputError as error:
             content["notes"].append({"at": history.last_at or 0.0, "text": f"warning: {error}"})
     content["roles"] = list(pictures)
+    content["views"]["usage"] = _usage(folder, history)
     content["scores"] = _scores(folder, pictures, history.space)
     return {"content": content, "pictures": pictures}
+
+
+def _usage(folder: Path, history: History) -> dict[str, Any] | None:
+    with contextlib.suppress(InputError):
+        return view_usage(history, resolve(folder / "settings.toml", used=()))
+    return None
 
 
 def _scores(folder: Path, roles: Iterable[str], space: ImageSpace | None) -> dict[str, str]:

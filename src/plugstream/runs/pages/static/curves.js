@@ -3,6 +3,7 @@
 (() => {
   const ps = window.plugstream;
   const HEIGHT = 230;
+  const WHOLE = [1, 2, 5].flatMap((n) => [0, 1, 2, 3, 4, 5, 6].map((power) => n * 10 ** power)).sort((a, b) => a - b);
   const FEW = 80; // measurements up to which each has a dot
 
   // The curves of runs, one chart a quantity: {key, label, logarithmic, stepped, lines: [{name, step, time, value}]}.
@@ -129,7 +130,7 @@
         scales: { x: { time: false, distr: state.logX ? 3 : 1 }, y: { distr: positive() ? 3 : 1, range: positive() ? (u, low, high) => wholeDecades(low, high) : (u, low, high) => padded(about.fromZero ? 0 : low, high) } },
         axes: [
           { ...axes, label: byStep() ? "iteration" : "seconds", labelSize: 16, size: 34, ...(state.logX ? decades : plain) },
-          { ...axes, size: 62, ...(positive() ? decades : plain) },
+          { ...axes, size: 62, ...(positive() ? decades : plain), ...(about.fromZero ? { incrs: WHOLE } : {}) },
         ],
         series: [
           { label: byStep() ? "iteration" : "seconds", value: (u, value) => ps.formatNumber(value) },

@@ -40,7 +40,7 @@
         if (before[name] !== text) make();
         before[name] = text;
       };
-      part("views", now.views, () => views.replaceChildren(viewsTable(now)));
+      part("views", now.views, () => showViews(views, now));
       part("steering", now.steering, () => {
         theirs.steering.hidden = !now.steering.length;
         steering.replaceChildren(steeringTable(now));
@@ -105,10 +105,17 @@
     return ps.make("div", { class: "ps-scroll" }, ps.make("table", { class: "ps-table" }, caption ? ps.make("caption", {}, caption) : null, ps.make("tbody", {}, ...body)));
   }
 
+  function showViews(element, content) {
+    const chart = ps.make("div");
+    element.replaceChildren(viewsTable(content), chart);
+    if (content.views.usage) ps.showUsage(chart, content.views.usage, content.views.damaged);
+  }
+
   function viewsTable(content) {
     const { now, total, damaged, ended, batch, arrivals } = content.views;
     const rows = [["views", ended || total !== null ? `${now}` : `${now} so far, and more may come`], ["in a step", batch ? `${batch} of them` : "all of them"]];
     if (batch && now) rows.push(["used", `${content.step * batch} drawn, ${ps.formatNumber((content.step * batch) / now)} times all of them`]);
+    if (content.views.usage?.unused > damaged.length) rows.push(["never drawn", `${content.views.usage.unused - damaged.length} of them`]);
     if (arrivals.length > 1) rows.push(["came", `in ${arrivals.length} parts, the last one before step ${arrivals.at(-1)[0]}`]);
     rows.push(["damaged", damaged.length ? `${damaged.length} left out: ${damaged.slice(0, 40).join(", ")}${damaged.length > 40 ? ", …" : ""}` : "none"]);
     if (content.contradictions) rows.push(["theory", `${content.contradictions} steps contradict what was assumed`]);

@@ -66,18 +66,20 @@
   function subtract(one, other) {
     const { rows, columns } = one[0];
     const results = one.map(() => ({ rows, columns, values: new Float32Array(rows * columns) }));
+    const [first, second] = other;
+    const nearest = (n, size, there) => Math.min(there - 1, Math.floor(((n + 0.5) / size) * there));
+    const places = Uint32Array.from({ length: columns }, (_, c) => nearest(c, columns, first.columns));
     for (let r = 0, at = 0; r < rows; r++) {
+      const begin = nearest(r, rows, first.rows) * first.columns;
       for (let c = 0; c < columns; c++, at++) {
-        const there = other.map((slice) => valueAt(slice, (r + 0.5) / rows, (c + 0.5) / columns));
-        if (one.length === 1) {
-          results[0].values[at] = one[0].values[at] - there[0];
+        const from = begin + places[c];
+        if (!second) {
+          results[0].values[at] = one[0].values[at] - first.values[from];
           continue;
         }
-        const [m, p] = one.map((slice) => slice.values[at]);
-        const re = m * Math.cos(p) - there[0] * Math.cos(there[1]);
-        const im = m * Math.sin(p) - there[0] * Math.sin(there[1]);
-        results[0].values[at] = Math.hypot(re, im);
-        results[1].values[at] = Math.atan2(Math.sin(p - there[1]), Math.cos(p - there[1]));
+        const [m, p, n, q] = [one[0].values[at], one[1].values[at], first.values[from], second.values[from]];
+        results[0].values[at] = Math.hypot(m * Math.cos(p) - n * Math.cos(q), m * Math.sin(p) - n * Math.sin(q));
+        results[1].values[at] = Math.atan2(Math.sin(p - q), Math.cos(p - q));
       }
     }
     return results;
@@ -175,6 +177,13 @@
     return ticks;
   }
 
+  // Digits behind the point that numbers need which lie so far apart.
+  function placesOf(step) {
+    const places = -Math.floor(Math.log10(step) + 1e-9);
+    const whole = Math.abs(step * 10 ** places - Math.round(step * 10 ** places)) < 1e-6;
+    return Math.max(0, whole ? places : places + 1);
+  }
+
   // A number as short as it can be said; `step` is how far the next one that is to be told apart lies.
   function formatNumber(value, step = 0) {
     if (value === null || value === undefined || !Number.isFinite(value)) return "–";
@@ -184,7 +193,7 @@
       const [digits, exponent] = value.toExponential(2).split("e");
       return `${parseFloat(digits)}e${Number(exponent)}`.replace("-", "−");
     }
-    const places = step > 0 ? Math.max(0, -Math.floor(Math.log10(step) + 1e-9)) : Math.max(0, 3 - Math.floor(Math.log10(size)));
+    const places = step > 0 ? placesOf(step) : Math.max(0, 3 - Math.floor(Math.log10(size)));
     const text = value.toFixed(Math.min(8, places));
     return (step > 0 || !text.includes(".") ? text : text.replace(/\.?0+$/, "")).replace("-", "−");
   }

@@ -2,7 +2,8 @@
 "use strict";
 (() => {
   const ps = window.plugstream;
-  const MARGIN = { left: 54, right: 74, top: 24, bottom: 40 };
+  const MARGINS = { wide: { left: 54, right: 74, top: 24, bottom: 40 }, narrow: { left: 46, right: 70, top: 24, bottom: 40 } };
+  const NARROW = 350; // pixels of a canvas below which it has less room for its numbers
   const MOST_STRETCH = 30; // times its height, and an image still has one scale in both directions
   const SLACK = 14; // pixels from the slider's line that still mean it
   const FAINT = 0.05; // part of the largest magnitude below which a phase says nothing
@@ -59,6 +60,7 @@
     const painted = new Map(); // what was turned into colours, by all that it depends on
     const pair = `${spec.row} ${spec.column}`;
     const box = { x: 0, y: 0, width: 1, height: 1 };
+    let margin = MARGINS.wide;
     let shown = null; // the slice that axes and readout go by
 
     const zone = () => (state.zones[pair] ||= { row: [0, 1], column: [0, 1] });
@@ -84,13 +86,22 @@
       const [height, width] = [slice.row, slice.column].map((axis) => Math.abs(ps.edges(axis)[1] - ps.edges(axis)[0]));
       let ratio = height / width;
       if (ratio > MOST_STRETCH || ratio < 1 / MOST_STRETCH) ratio = 0.5;
-      const room = Math.max(60, canvas.parentElement.clientWidth - MARGIN.left - MARGIN.right);
+      const style = getComputedStyle(canvas.parentElement);
+      const all = canvas.parentElement.clientWidth - parseFloat(style.paddingLeft) - parseFloat(style.paddingRight);
+      margin = all < NARROW ? MARGINS.narrow : MARGINS.wide;
+      const room = Math.max(60, all - margin.left - margin.right);
       box.width = Math.min(room, most / ratio);
+      if (slice.across) {
+        // All three slices of a volume have the scale of the one that needs most room.
+        const [a, b, c] = slice.panel.spatial.map((axis) => Math.abs(ps.edges(axis)[1] - ps.edges(axis)[0]));
+        const scale = Math.min(room / Math.max(b, c), most / Math.max(a, b));
+        if (Math.max(a, b, c) < MOST_STRETCH * Math.min(a, b, c)) box.width = Math.max(40, scale * width);
+      }
       box.height = box.width * ratio;
-      box.x = MARGIN.left + (room - box.width) / 2;
-      box.y = MARGIN.top;
+      box.x = margin.left + (room - box.width) / 2;
+      box.y = margin.top;
       const scale = window.devicePixelRatio || 1;
-      const size = [canvas.parentElement.clientWidth, box.height + MARGIN.top + MARGIN.bottom];
+      const size = [all, box.height + margin.top + margin.bottom];
       if (canvas.width !== Math.round(size[0] * scale) || canvas.height !== Math.round(size[1] * scale)) {
         [canvas.width, canvas.height] = size.map((n) => Math.round(n * scale));
         [canvas.style.width, canvas.style.height] = size.map((n) => `${n}px`);
@@ -134,7 +145,7 @@
       context.fillStyle = colours.faint;
       context.font = colours.small;
       const across = ends(shown.column, column);
-      const xs = ps.niceTicks(...across, Math.min(6, box.width / 60));
+      const xs = ps.niceTicks(...across, Math.min(6, box.width / 48));
       context.textAlign = "center";
       context.textBaseline = "top";
       for (const tick of xs) {
@@ -153,7 +164,7 @@
         context.fillRect(box.x - 5, y - 0.5, 4, 1);
         context.fillText(ps.formatNumber(tick, ys[1] - ys[0]), box.x - 8, y);
       }
-      vertical(title(shown.row, "row"), Math.max(8, box.x - 46), box.y + box.height / 2);
+      vertical(title(shown.row, "row"), box.x - margin.left + 8, box.y + box.height / 2);
     }
 
     function vertical(text, x, y) {
@@ -190,7 +201,7 @@
       });
       const { quantity, unit } = shown.panel;
       const label = `${spec.layer === "difference" ? "error of " : ""}${quantity}${unit ? ` (${unit})` : ""}`;
-      vertical(shorten(label, box.height), x + 56, box.y + box.height / 2);
+      vertical(shorten(label, box.height), x + margin.right - 20, box.y + box.height / 2);
     }
 
     function shorten(text, room) {
@@ -233,7 +244,7 @@
       }
       context.font = colours.small;
       context.textBaseline = "middle";
-      [[state.names.other, box.x + 6, "left"], [state.names.main, box.x + box.width - 6, "right"]].forEach(([text, at, align]) => {
+      [[state.names.bare[1], box.x + 6, "left"], [state.names.bare[0], box.x + box.width - 6, "right"]].forEach(([text, at, align]) => {
         const width = context.measureText(text).width + 12;
         context.fillStyle = "rgb(0 0 0 / 0.6)";
         context.fillRect(align === "left" ? at : at - width, box.y + 6, width, 18);
@@ -293,7 +304,7 @@
       context.font = "600 12px system-ui, sans-serif";
       context.textAlign = "left";
       context.textBaseline = "middle";
-      context.fillText(shorten(text, box.width + MARGIN.right - 10), box.x, 11);
+      context.fillText(shorten(text, box.width + margin.right - 10), box.x, 11);
       canvas.setAttribute("aria-label", describe(text));
       canvas.style.touchAction = zoomed() || shown.across || spec.layer === "slider" ? "none" : "pan-y";
     }
