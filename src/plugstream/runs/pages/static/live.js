@@ -128,17 +128,17 @@
     const sigma = ps.make("input", { type: "text", inputmode: "decimal", autocomplete: "off", size: 9 });
     const step = ps.make("input", { type: "text", autocomplete: "off", size: 9 });
     const fields = [ps.labelled("sigma", sigma), ps.labelled("step", step)];
-    let events = null; // how many there were when something was asked for
+    let known = { events: 0, refusals: 0 }; // how many there are
+    let asked = null; // how many there were when something was asked for, until the run has answered
     let state = null;
-    let notes = null;
 
     const send = async (command, text) => {
       told.textContent = `asked to ${text} …`;
-      events = null;
+      asked = known; // before it is sent: the run may answer before the server does
       try {
         await ask(command);
-        events = told.dataset.events;
       } catch (error) {
+        asked = null;
         told.textContent = `It was not asked to ${text}: ${error.message || "the server does not answer"}.`;
       }
     };
@@ -188,17 +188,12 @@
       const now = strengths(content);
       sigma.placeholder = now.sigma;
       step.placeholder = now.step;
-      const count = String(content.steering.length);
-      const warnings = content.notes.filter(({ text }) => text.includes("cannot be done"));
-      if (events !== null && count !== events) {
-        told.textContent = describe(content.steering.at(-1));
-        events = null;
-      } else if (events !== null && notes !== null && warnings.length > notes) {
-        told.textContent = warnings.at(-1).text;
-        events = null;
-      }
-      told.dataset.events = count;
-      notes = warnings.length;
+      const refusals = content.notes.filter(({ text }) => text.includes("cannot be done"));
+      known = { events: content.steering.length, refusals: refusals.length };
+      if (asked && known.events > asked.events) told.textContent = describe(content.steering.at(-1));
+      else if (asked && known.refusals > asked.refusals) told.textContent = refusals.at(-1).text;
+      else return;
+      asked = null;
     };
   }
 
