@@ -181,7 +181,9 @@ def test_a_line_is_shortened_and_never_longer() -> None:
 def test_small_curves() -> None:
     assert sparkline([0, 1, 2, 3, 4, 5, 6, 7], 8) == "▁▂▃▄▅▆▇█"
     assert sparkline([1.0, float("nan"), 1.0], 5) == "▁ ▁"
-    assert sparkline(range(1000), 4) == "▁▃▆█"
+    assert sparkline(range(1000), 4) == "▁▁▃█"  # over the logarithm of the steps
+    assert list(long := sparkline(range(300), 16)) == sorted(long)
+    assert (long[0], long[-1]) == ("▁", "█")
     series = Thinned(logarithmic=True)
     for n in range(5000):
         series.add(10.0**-n if n < 300 else 10.0**-300)

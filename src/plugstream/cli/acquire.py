@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from plugstream.cli.common import add_instrument, load_instrument, say
+from plugstream.progress import report
 from plugstream.text import shell_join
 
 if TYPE_CHECKING:
@@ -47,23 +48,27 @@ def size(text: str) -> int:
 
 def run(parsed: argparse.Namespace) -> int:
     """Receive a scan from an instrument, view by view."""
+    from plugstream.display.screen import active_display
     from plugstream.scans.limits import Limits
     from plugstream.scans.receive import Receiver
 
     load_instrument(parsed)
     quotas = {"views": parsed.max_views, "nbytes": parsed.max_bytes, "free": parsed.keep_free}
     limits = Limits(parsed.max_connections, **{name: value for name, value in quotas.items() if value is not None})
-    told = time.monotonic()
+    told, display = time.monotonic(), active_display()
+    redrawn = display is not None and display.mode == "rich"
 
     def progress(views: int) -> None:
         nonlocal told
-        if time.monotonic() - told >= 1:
+        report("receiving views", views)
+        if time.monotonic() - told >= 1 and not redrawn:
             told = time.monotonic()
             say(f"{views} views")
 
     with Receiver(parsed.out, parsed.listen, remote=parsed.remote, keys=parsed.keys, limits=limits) as receiver:
         after = f", going on after {receiver.committed} views" if receiver.committed else ""
         say(f"listening on {receiver.address}{after}")
+        report("waiting for views")
         try:
             receiver.run(timeout=parsed.timeout, progress=progress)
         except KeyboardInterrupt:

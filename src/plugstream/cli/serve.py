@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from plugstream.cli.common import say
 from plugstream.cli.values import whole_number
 from plugstream.errors import InputError
+from plugstream.progress import report
 
 if TYPE_CHECKING:
     from plugstream.ranks import Group
@@ -87,6 +88,7 @@ def run(parsed: argparse.Namespace) -> int:
         say(f"from another machine: ssh -L {port}:{_HOST}:{port} THIS-MACHINE, then open the same address")
     else:
         say("whoever has this address can read and steer the runs, and nothing is encrypted; ssh -L is safer")
+    report("serving, until Ctrl-C")
     try:
         serve_runs(folders, listener, token, parsed.allow_host)
     except KeyboardInterrupt:  # which is how it ends

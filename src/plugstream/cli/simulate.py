@@ -7,6 +7,7 @@ from pathlib import Path
 
 from plugstream.cli.common import say, settings_of, simulate_scan
 from plugstream.errors import InputError
+from plugstream.progress import report
 
 SECTIONS: tuple[str, ...] = ("instrument", "simulate", "compute")
 
@@ -43,6 +44,7 @@ def run(parsed: argparse.Namespace) -> int:
     def progress(views: int) -> None:
         nonlocal safe
         safe = views
+        report("sending views", views, scan.n_views)
 
     say(f"sending {scan.n_views} views to {parsed.stream}")
     try:

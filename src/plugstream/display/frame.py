@@ -100,9 +100,18 @@ def _cut(text: str, width: int, measure: Callable[[str], int]) -> str:
 
 
 def sparkline(values: Sequence[float], length: int) -> str:
-    """Numbers as a small curve of at most `length` characters; one that is not finite leaves a blank."""
+    """Numbers as a small curve of at most `length` characters; one that is not finite leaves a blank.
+
+    Where there are more of them, the first are nearer to each other than the last, as over the logarithm of the steps:
+    most happens in the beginning.
+    """
     count = min(length, len(values))
-    picked = [values[round(n * (len(values) - 1) / max(1, count - 1))] for n in range(count)]
+    places: Sequence[int] = range(count)
+    if count < len(values):
+        shift = max(1.0, len(values) / 64)  # so that no number is picked twice, or hardly one
+        ratio = (len(values) - 1 + shift) / shift
+        places = [round(shift * ratio ** (n / max(1, count - 1)) - shift) for n in range(count)]
+    picked = [values[place] for place in places]
     finite = [value for value in picked if math.isfinite(value)]
     if not finite:
         return " " * count
