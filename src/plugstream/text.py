@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from pathlib import PurePath
 
 __all__ = ["one_line", "printable", "shell_join", "shell_quote"]
 
@@ -30,8 +31,11 @@ def one_line(text: str) -> str:
 
 
 def shell_quote(word: object) -> str:
-    """A word as one types it into a shell; control characters and bytes that are not UTF-8 as bash's $'\\x1b'."""
-    text = str(word)
+    """A word as one types it into a shell; control characters and bytes that are not UTF-8 as bash's $'\\x1b'.
+
+    A path that begins with a dash would be taken for a flag, so that it is written as ./-name.
+    """
+    text = f"./{word}" if isinstance(word, PurePath) and str(word).startswith("-") else str(word)
     if text.isprintable():
         return shlex.quote(text)
     return "$'" + "".join(c if c.isprintable() and c not in "\\'" else _escape(c) for c in text) + "'"
