@@ -1,0 +1,164 @@
+"""How much a run is slowed down by 50 open pages of it.
+
+python benchmarks/pages.py [--pages 50] [--size 256] [--seconds 6] [--rounds 5]
+
+One run on all cores, `reconstruct --serve`, and in turn no page and many of them. A page is what its browser asks of
+the server: the stream of events, and a picture whenever there is a new preview, every second here and every five by
+default; the browsers themselves are on other machines, so that readers of low priority, which throw away what they get,
+stand for them. The speed is that of the steps in the run's own log, the median over the rounds. It may fall by 5 %.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from plugstream.runs.replay import HistoryReader
+
+LIMIT = 0.05
+_STAMP = re.compile(rb'"preview": "([0-9a-f-]+)"')
+
+
+class Pages:
+    """Open pages, in a process of their own: `bytes` of what came is written to its output when it ends."""
+
+    def __init__(self, port: int, count: int) -> None:
+        words = [sys.executable, __file__, "--readers", str(port), "--pages", str(count)]
+        self.process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        assert self.process.stdout is not None
+        self.process.stdout.readline()  # when all are there
+
+    def close(self) -> int:
+        return int(self.process.communicate(timeout=30)[0])
+
+
+async def _read(port: int, count: int) -> None:
+    """Be so many pages until the standard input ends."""
+    total, there = 0, 0
+    loop = asyncio.get_running_loop()
+
+    async def ask(path: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(f"GET {path} HTTP/1.0\r\nHost: 127.0.0.1:{port}\r\nConnection: close\r\n\r\n".encode())
+        return reader, writer
+
+    async def page() -> None:
+        nonlocal total, there
+        reader, _ = await ask("/api/events")
+        stamp, first = b"", True
+        while part := await reader.read(1 << 20):
+            total += len(part)
+            there, first = there + first, False
+            stamps = _STAMP.findall(part)
+            if stamps and stamps[-1] != stamp:
+                stamp = stamps[-1]
+                picture, writer = await ask("/api/picture?role=preview")
+                while more := await picture.read(1 << 20):
+                    total += len(more)
+                writer.close()
+
+    tasks = [asyncio.create_task(page()) for _ in range(count)]
+    while there < count:
+        await asyncio.sleep(0.05)
+    print("there", flush=True)
+    await loop.run_in_executor(None, sys.stdin.read)
+    for task in tasks:
+        task.cancel()
+    print(total, flush=True)
+
+
+def _processor_seconds(pid: int) -> float:
+    words = Path(f"/proc/{pid}/stat").read_text().rsplit(") ", 1)[1].split()
+    return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def _server_of(pid: int) -> int:
+    """The process that this one started to serve its page."""
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            parent = int((path / "stat").read_text().rsplit(") ", 1)[1].split()[1])
+            if parent == pid and "pages.listening" in (path / "cmdline").read_text():
+                return int(path.name)
+        except (OSError, IndexError):
+            continue
+    raise SystemExit("there is no server")
+
+
+def _speed(log: Path, seconds: float) -> float:
+    """Steps a second of the run, over so many seconds."""
+    reader = HistoryReader(log)
+    reader.read()
+    first = reader.history.measured[-1]
+    time.sleep(seconds)
+    reader.read()
+    last = reader.history.measured[-1]
+    return (last.step - first.step) / (last.at - first.at)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--pages", type=int, default=50)
+    parser.add_argument("--size", type=int, default=256)
+    parser.add_argument("--seconds", type=float, default=6.0)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--readers", type=int, help=argparse.SUPPRESS)
+    parsed = parser.parse_args()
+    if parsed.readers is not None:
+        os.nice(19)
+        asyncio.run(_read(parsed.readers, parsed.pages))
+        return
+    plugstream = [sys.executable, "-m", "plugstream"]
+    with tempfile.TemporaryDirectory() as place:
+        scan, folder, said = Path(place) / "scan.zarr", Path(place) / "run", Path(place) / "said"
+        subprocess.run(
+            [*plugstream, "simulate", str(scan), "--size", str(parsed.size)], check=True, capture_output=True
+        )
+        words = [*plugstream, "reconstruct", str(scan), "--out", str(folder), "--sigma", "0.016", "--batch", "10"]
+        words += ["--iterations", "1000000", "--preview", "1", "--every", "5", "--serve", "--port", "0"]
+        with said.open("w") as file:
+            process = subprocess.Popen(words, stdout=file, stderr=file)
+        try:
+            until = time.monotonic() + 120
+            while not folder.exists() or len(list(folder.glob("preview.safetensors"))) == 0:
+                if time.monotonic() > until or process.poll() is not None:
+                    raise SystemExit(said.read_text())
+                time.sleep(0.1)
+            address = next(word for word in said.read_text().split() if word.startswith("http://"))
+            _compare(parsed, folder, process.pid, urlsplit(address).port or 0)
+        finally:
+            process.kill()
+            process.wait()
+
+
+def _compare(parsed: argparse.Namespace, folder: Path, pid: int, port: int) -> None:
+    server, log = _server_of(pid), folder / "events.jsonl"
+    Pages(port, 1).close()  # so that everything is loaded
+    without, beside, loads, volumes = [], [], [], []
+    for _ in range(parsed.rounds):
+        without.append(_speed(log, parsed.seconds))
+        pages, begun, used = Pages(port, parsed.pages), time.monotonic(), _processor_seconds(server)
+        beside.append(_speed(log, parsed.seconds))
+        passed = time.monotonic() - begun
+        loads.append((_processor_seconds(server) - used) / passed)
+        volumes.append(pages.close() / passed)
+    slower = 1 - statistics.median(b / a for a, b in zip(without, beside, strict=True))
+    print(f"a run of {parsed.size} x {parsed.size} pixels on {os.cpu_count()} cores, {parsed.rounds} rounds")
+    print(f"no page open      {statistics.median(without):8.2f} steps a second")
+    print(f"{parsed.pages} pages open     {statistics.median(beside):8.2f} steps a second")
+    load, volume = 100 * statistics.median(loads), statistics.median(volumes) / 1e6
+    print(f"the server took {load:.1f} % of a core and sent {volume:.2f} MB/s")
+    within = "within" if slower < LIMIT else "BEYOND"
+    print(f"slower by {100 * slower:.1f} %   ({within} the {100 * LIMIT:g} % that it may be)")
+
+
+if __name__ == "__main__":
+    main()
