@@ -63,6 +63,12 @@ def test_ten_seconds_give_thirty_turns_or_more_most_of_them_early(clock):
     assert all(later - before < 0.6 for before, later in itertools.pairwise(taken))
 
 
+def test_a_slow_disk_makes_turns_rarer_and_no_holes(clock):
+    taken = turns(Pace(5.0), clock, 1.0, 0.008)
+    assert len(taken) >= 5
+    assert max(np.diff(taken)) < 0.5
+
+
 def test_later_turns_come_every_few_seconds_and_never_for_0(clock):
     taken = turns(Pace(0.5), clock, 60.0, 0.0)
     assert np.diff(taken)[-20:] == pytest.approx(0.5, abs=0.01)
@@ -137,7 +143,8 @@ def test_frames_change_no_bit_and_the_last_is_the_result(whole, scan, tmp_path):
     steps = frame_steps(whole)
     assert (steps[0], steps[-1]) == (0, 150)
     shown = [event.step for event in read_events(whole / "events.jsonl") if isinstance(event, Preview)]
-    assert shown == steps
+    assert set(shown) <= set(steps)
+    assert (shown[0], shown[-1]) == (0, 150)
     assert np.abs(read_frame(whole, 150)[0]["image"] - result).max() < 1e-4
 
 

@@ -8,10 +8,11 @@ from contextlib import contextmanager
 
 __all__ = ["Pace"]
 
-# The part of the run's time that it may take, and seconds at the start that are too short for anybody to feel: with
-# them a run of one second has pictures, too.
+# The part of the run's time that it may take, and seconds more that are too short for anybody to feel: with them a run
+# of one second has pictures, too. Half of them may be spent in the first half second.
 _SHARE = 0.01
 _GRACE = 0.05
+_HALF = 0.5
 # Seconds between two turns at the start; an image changes most at first, so that turns become rarer with time.
 _LEAST_GAP = 0.03
 _GROWTH = 0.05
@@ -21,7 +22,8 @@ class Pace:
     """Whether it is somebody's turn to act: often at first, later every few seconds.
 
     At t seconds the next turn comes min(every, max(0.03, 0.05 t)) seconds after the one before. Whatever a turn costs,
-    all of them together take at most 0.05 s + 0.01 t: where the disk or the image is slow they become rarer.
+    all of them together take at most 0.01 t + 0.05 t / (t + 0.5) seconds, and the one at the start 0.05: where the disk
+    or the image is slow they become rarer.
 
     Arguments: every, seconds, 0 for never; cost, seconds that the first turn may take, as far as can be told.
     """
@@ -39,7 +41,9 @@ class Pace:
         now = time.monotonic()
         if self._begun is None:
             self._begun = self._next = now
-        return now >= self._next and self.spent + self.cost <= _GRACE + _SHARE * (now - self._begun)
+        passed = now - self._begun
+        allowed = _SHARE * passed + _GRACE * (passed / (passed + _HALF) if self.spent else 1.0)
+        return now >= self._next and self.spent + self.cost <= allowed
 
     def leave_out(self, seconds: float) -> None:
         """Take so many seconds out of the time that has passed, in which the run was paused."""
@@ -54,7 +58,7 @@ class Pace:
             yield
         finally:
             now = time.monotonic()
-            self.cost = now - begun
-            self.spent += self.cost
+            self.spent += now - begun
+            self.cost = (self.cost + now - begun) / 2  # one that had to wait is not what the next will take
             since = 0.0 if self._begun is None else now - self._begun
             self._next = now + min(self.every, max(_LEAST_GAP, _GROWTH * since))

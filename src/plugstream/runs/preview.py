@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import json
 import math
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -41,6 +42,9 @@ _VERSION = "1"
 _SIDE = 512
 # Pixels that are made into a preview in a second, at least: what the first one may take.
 _SPEED = 2e7
+# Seconds between two previews at least, which nobody could see more often; frames for a movie may come more often.
+# Replacing a file takes many times as long as writing a new one, where the file system sees to it that it is whole.
+_APART = 0.25
 
 
 @dataclass
@@ -59,8 +63,11 @@ class Previews(Callback):
     every: float
     pace: Pace = field(init=False)
     frames: Frames = field(init=False)
+    next: float = field(default=-math.inf, init=False)
 
     def __post_init__(self) -> None:
+        import safetensors.torch  # noqa: F401 - now, so that the first preview does not take the time
+
         pixels = math.prod(self.space.shape)
         if len(self.space.spatial) == 3:  # three slices of it
             pixels = sum(pixels // size for size in self.space.spatial)
@@ -70,7 +77,7 @@ class Previews(Callback):
     def after_step(self, progress: Progress[State]) -> None:
         if self.pace.due():
             with self.pace.turn():
-                self.write(progress.state.k, progress.state.image)
+                self.write(progress.state.k, progress.state.image, shown=time.monotonic() >= self.next)
 
     def end(self, result: Result[State]) -> None:
         if self.pace.every:
@@ -84,19 +91,22 @@ class Previews(Callback):
     def after_pause(self, seconds: float) -> None:
         self.pace.leave_out(seconds)
 
-    def write(self, step: int, image: Tensor) -> None:
-        """Write a preview now."""
+    def write(self, step: int, image: Tensor, *, shown: bool = True) -> None:
+        """Write a frame now, and unless it is not to be `shown` a preview."""
         tensors, panels = make_panels(image, self.space)
         header = {"format": _FORMAT, "version": _VERSION, "step": str(step), "panels": json.dumps(panels)}
         try:
-            save_tensors(self.folder / _NAME, tensors, header, durable=False)
+            if shown:
+                save_tensors(self.folder / _NAME, tensors, header, durable=False)
             self.frames.add(step, *self._shrink(image, tensors, panels))
         except OSError as error:  # nobody wants a run to end for it
             self.pace.every = 0.0
             where = error.filename or self.folder / _NAME
             self.log.add(Note(f"warning: cannot write {where}: {error.strerror or error}; there are no more previews"))
             return
-        self.log.add(Preview(step, _NAME, tuple(panels)))
+        if shown:
+            self.next = time.monotonic() + _APART
+            self.log.add(Preview(step, _NAME, tuple(panels)))
 
     def _shrink(
         self, image: Tensor, tensors: dict[str, Tensor], panels: list[dict[str, Any]]
