@@ -26,13 +26,13 @@ def in_notebook() -> bool:
 class NotebookRegion:
     """As `plugstream.display.region.TerminalRegion`, for a notebook; it needs nothing but IPython.
 
-    Other output of the cell stands above or below it, so that it is never in its way; what stands there at the end
-    stays.
+    Other output of the cell stands above or below it, so that it is never in its way. At the end it is gone, unless it
+    is to be `kept`.
     """
 
     def __init__(self) -> None:
         self._handle: Any = None
-        self.is_open = False
+        self.is_open = self.kept = False
 
     def draw(self, frame: Frame) -> None:
         """Show a frame in place of what stands there."""
@@ -46,6 +46,11 @@ class NotebookRegion:
 
     def erase(self) -> None:
         return
+
+    def close(self) -> None:
+        """Take it away for good."""
+        if self._handle is not None and not self.kept:
+            self.draw(())
 
 
 def _html(line: Line) -> str:

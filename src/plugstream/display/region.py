@@ -62,6 +62,10 @@ class TerminalRegion:
             self._write(self._back(self.size()[0]) + "\x1b[J")
             self._lengths = []
 
+    def close(self) -> None:
+        """Take it away for good."""
+        self.erase()
+
     def styled(self, text: str, style: str) -> str:
         """A text with the codes that give it a style, where the terminal has colours."""
         return self._render([(text, style)])

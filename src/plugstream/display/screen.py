@@ -106,7 +106,7 @@ class Display:
         if self._thread is not None:
             self._thread.join(timeout=5)
         if self._region is not None:
-            self._region.erase()
+            self._region.close()
         self._listening.__exit__(kind, error, trace)
         _active.reset(self._token)
         for stream in (sys.stdout, sys.stderr):
@@ -143,7 +143,7 @@ class Display:
         """Say how what was shown came to its end: on a notebook's element, or in lines that stay."""
         if isinstance(self._region, NotebookRegion):
             self._region.draw((*view.frame(), Line((Part(text),))))
-            self._view = None
+            self._view, self._region.kept = None, True
             return
         self.show(None)
         if measured := frame_text(view.frame()[1:]):
