@@ -20,6 +20,19 @@ from plugstream.runs.pages.report import compare_reports, write_report
 from plugstream.runs.replay import replay
 from small_run import main
 
+BREAKS = """
+from plugstream.denoisers import FromFunction
+
+
+def build():
+    calls = []
+
+    def smooth(image, sigma):
+        calls.append(sigma)
+        return image if len(calls) < 20 else 1 / 0
+
+    return FromFunction(smooth)
+"""
 SHORT = ["--sigma", "0.02", "--batch", "4", "--threads", "1", "--iterations", "10"]
 
 
@@ -81,6 +94,19 @@ def test_a_report_that_cannot_be_written_is_told_and_the_run_has_ended(scan, tmp
     assert history.stop is not None
     assert not history.stop.failed
     assert not (folder / "report.html").exists()
+
+
+def test_a_run_that_fails_has_a_report_that_says_why(scan, tmp_path):
+    code = tmp_path / "breaks.py"
+    code.write_text(BREAKS)
+    folder = tmp_path / "run"
+    words = [*SHORT, "--iterations", "40", "--denoiser", f"{code}:build", "--report-format", "html"]
+    assert main(["reconstruct", str(scan), "--out", str(folder), *words]) == 2
+    (run,) = embedded((folder / "report.html").read_text(encoding="utf-8"))
+    assert run["content"]["stop"]["failed"]
+    assert "division by zero" in run["content"]["stop"]["reason"]
+    assert run["content"]["roles"][0] == "checkpoint"
+    assert run["pictures"]["checkpoint"]["step"] == run["content"]["step"] > 0
 
 
 def test_the_command_reports_on_what_there_is_of_a_run(flat, tmp_path, capsys):

@@ -154,6 +154,9 @@ class Session:
                 self.writer.write(last)
         with contextlib.suppress(InputError, MemoryError):
             self.log.add(StopEvent(self.step, self.step, *seconds, reason=reason, failed=True))
+        if self.step > 0:
+            with contextlib.suppress(Exception):
+                self._write_page()
 
     def _start(self) -> None:
         settings, me = self.plan.settings, this_process()

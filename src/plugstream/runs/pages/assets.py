@@ -12,6 +12,7 @@ SCRIPTS = (
     "dom.js",
     "picture.js",
     "pointer.js",
+    "frame.js",
     "view.js",
     "viewer.js",
     "curves.js",

@@ -52,7 +52,9 @@ def run_content(folder: Path, history: History | None = None, most: int = 5000) 
         raise InputError(f"{folder} is not the folder of a run: it has neither run.json nor events.jsonl")
     history = replay(folder / "events.jsonl") if history is None else history
     state, settings = _state(folder, history), _settings(folder, history)
-    files = picture_files(folder, ended=state == "ended")
+    # What an error ended has no verdict, and no result of its own.
+    finished = history.stop is not None and history.stop.verdict is not None
+    files = picture_files(folder, running=state in ("running", "paused"), finished=finished)
     start, total = history.start, _planned(settings, history)
     speed = _speed(history, running=state == "running")
     theory = theory_of(history)

@@ -46,17 +46,17 @@ _MOST_CHANNELS = 8
 _ROLES = ("result", "preview", "checkpoint", "backprojection", "start", "truth")
 
 
-def picture_files(folder: Path, *, ended: bool) -> dict[str, Path]:
+def picture_files(folder: Path, *, running: bool, finished: bool) -> dict[str, Path]:
     """The images that there are of a run, by role, the one to show first.
 
-    Of a run that is over it is its result; of others a preview or what its last checkpoint has, since a result that is
-    there is of an earlier end.
+    Of a run that has its result it is that, and nothing earlier is needed. While it goes on it is the preview, and where
+    it was killed or failed the last checkpoint; a result that is there then is of an earlier end.
     """
     files = _all_files(folder)
-    if ended and "result" in files:
+    if finished and "result" in files:
         files = {role: path for role, path in files.items() if role not in ("preview", "checkpoint")}
-    first = ("result",) if ended else ("preview", "checkpoint")
-    order = sorted(files, key=lambda role: (role not in first, _ROLES.index(role)))
+    first = ("result",) if finished else ("preview", "checkpoint") if running else ("checkpoint", "preview")
+    order = sorted(files, key=lambda role: first.index(role) if role in first else len(first) + _ROLES.index(role))
     return {role: files[role] for role in order}
 
 

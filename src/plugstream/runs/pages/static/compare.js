@@ -6,7 +6,18 @@
   // Show runs, [{content, pictures}], in an element.
   function compareRuns(element, runs) {
     const names = namesOf(runs.map((run) => run.content));
-    const sources = runs.flatMap(({ content }, n) => (content.roles.length ? [{ key: `${n}:${content.roles[0]}`, label: names[n], note: content.scores?.[content.roles[0]] ?? "", stamp: "" }] : []));
+    const sources = runs.flatMap(({ content }, n) =>
+      content.roles.length
+        ? [
+            {
+              key: `${n}:${content.roles[0]}`,
+              label: names[n],
+              note: content.scores?.[content.roles[0]] ?? "",
+              stamp: "",
+            },
+          ]
+        : [],
+    );
     const known = runs.findIndex(({ content }) => content.roles.includes("truth"));
     if (known >= 0) sources.push({ key: `${known}:truth`, label: "truth", stamp: "" });
     const load = (key) => {
@@ -22,10 +33,25 @@
       ps.section("Images", images),
       ps.section("Curves", curves),
       ps.section("Settings that differ", differences(runs, names)),
-      ps.section("Commands", ...runs.map(({ content }, n) => ps.make("div", { class: "ps-repeat" }, ps.make("strong", {}, names[n]), ps.make("code", { class: "ps-command" }, content.command || "not known"), ps.copyButton("Copy", () => content.command)))),
+      ps.section(
+        "Commands",
+        ...runs.map(({ content }, n) =>
+          ps.make(
+            "div",
+            { class: "ps-repeat" },
+            ps.make("strong", {}, names[n]),
+            ps.make("code", { class: "ps-command" }, content.command || "not known"),
+            ps.copyButton("Copy", () => content.command),
+          ),
+        ),
+      ),
     );
     ps.showImages(images, { sources, load, name: "comparison", mode: sources.length > 2 ? "all" : "side" });
-    ps.showCurves(curves, runs.map(({ content }, n) => ({ name: names[n], content })), "comparison");
+    ps.showCurves(
+      curves,
+      runs.map(({ content }, n) => ({ name: names[n], content })),
+      "comparison",
+    );
   }
 
   // What the runs are called: the names of their folders, or all of their paths where two have the same.
@@ -36,9 +62,29 @@
 
   // A table with a column for each run; rows are [name, texts, n of the best or null].
   function columns(names, rows) {
-    const head = ps.make("tr", {}, ps.make("td"), ...names.map((name, n) => ps.make("th", { scope: "col" }, ps.make("span", { class: `ps-swatch ps-swatch-${n % 6}` }), name)));
-    const body = rows.map(([name, texts, best]) => ps.make("tr", {}, ps.make("th", { scope: "row" }, name), ...texts.map((text, n) => ps.make("td", {}, n === best ? ps.make("strong", { title: "the best of them" }, text) : text))));
-    return ps.make("div", { class: "ps-scroll", tabindex: 0, role: "region", "aria-label": "Table" }, ps.make("table", { class: "ps-table ps-columns" }, ps.make("thead", {}, head), ps.make("tbody", {}, ...body)));
+    const head = ps.make(
+      "tr",
+      {},
+      ps.make("td"),
+      ...names.map((name, n) =>
+        ps.make("th", { scope: "col" }, ps.make("span", { class: `ps-swatch ps-swatch-${n % 6}` }), name),
+      ),
+    );
+    const body = rows.map(([name, texts, best]) =>
+      ps.make(
+        "tr",
+        {},
+        ps.make("th", { scope: "row" }, name),
+        ...texts.map((text, n) =>
+          ps.make("td", {}, n === best ? ps.make("strong", { title: "the best of them" }, text) : text),
+        ),
+      ),
+    );
+    return ps.make(
+      "div",
+      { class: "ps-scroll", tabindex: 0, role: "region", "aria-label": "Table" },
+      ps.make("table", { class: "ps-table ps-columns" }, ps.make("thead", {}, head), ps.make("tbody", {}, ...body)),
+    );
   }
 
   function summary(runs, names) {
@@ -50,25 +96,43 @@
       ["steps", contents.map((content) => String(content.step))],
       ["time", contents.map((content) => ps.duration(content.seconds))],
     ];
-    const quantities = new Map(contents.flatMap((content) => content.quantities.map((quantity) => [quantity.name, quantity])));
+    const quantities = new Map(
+      contents.flatMap((content) => content.quantities.map((quantity) => [quantity.name, quantity])),
+    );
     for (const quantity of quantities.values()) {
-      const values = contents.map((content) => content.measured.values[quantity.name]?.findLast((value) => value !== null) ?? null);
-      const scores = values.map((value) => (value === null || quantity.smaller_is_better === null ? -Infinity : quantity.smaller_is_better ? -value : value));
+      const values = contents.map(
+        (content) => content.measured.values[quantity.name]?.findLast((value) => value !== null) ?? null,
+      );
+      const scores = values.map((value) =>
+        value === null || quantity.smaller_is_better === null ? -Infinity : quantity.smaller_is_better ? -value : value,
+      );
       const best = Math.max(...scores) > -Infinity ? scores.indexOf(Math.max(...scores)) : null;
-      rows.push([quantity.title || quantity.name, values.map((value) => (value === null ? "–" : `${ps.formatNumber(value)} ${quantity.unit}`.trim())), best]);
+      rows.push([
+        quantity.title || quantity.name,
+        values.map((value) => (value === null ? "–" : `${ps.formatNumber(value)} ${quantity.unit}`.trim())),
+        best,
+      ]);
     }
     return columns(names, rows);
   }
 
   function differences(runs, names) {
     const settings = runs.map(({ content }) => content.settings);
-    const keys = [...new Set(settings.flatMap((all) => Object.entries(all).flatMap(([part, values]) => Object.keys(values || {}).map((key) => `${part}.${key}`))))];
+    const keys = [
+      ...new Set(
+        settings.flatMap((all) =>
+          Object.entries(all).flatMap(([part, values]) => Object.keys(values || {}).map((key) => `${part}.${key}`)),
+        ),
+      ),
+    ];
     const valueOf = (all, key) => {
       const [part, ...rest] = key.split(".");
       const value = all[part]?.[rest.join(".")];
       return value === undefined ? "–" : Array.isArray(value) ? value.join(", ") : String(value);
     };
-    const rows = keys.map((key) => [key, settings.map((all) => valueOf(all, key))]).filter(([, texts]) => new Set(texts).size > 1);
+    const rows = keys
+      .map((key) => [key, settings.map((all) => valueOf(all, key))])
+      .filter(([, texts]) => new Set(texts).size > 1);
     return rows.length ? columns(names, rows) : ps.make("p", { class: "ps-empty" }, "They were asked the same.");
   }
 

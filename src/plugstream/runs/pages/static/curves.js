@@ -16,25 +16,64 @@
     runs.forEach(({ name, content }, run) => {
       const { step, time, values } = content.measured;
       for (const quantity of content.quantities) {
-        add(quantity.name, { label: quantity.label, title: quantity.title || quantity.name, unit: quantity.unit, logarithmic: quantity.logarithmic, better: quantity.smaller_is_better },
-          { name, run, step, time, value: values[quantity.name] });
+        add(
+          quantity.name,
+          {
+            label: quantity.label,
+            title: quantity.title || quantity.name,
+            unit: quantity.unit,
+            logarithmic: quantity.logarithmic,
+            better: quantity.smaller_is_better,
+          },
+          { name, run, step, time, value: values[quantity.name] },
+        );
       }
     });
     runs.forEach(({ name, content }, run) => {
       const { step, time } = content.measured;
-      if (step.length > 1) add("seconds", { label: "seconds of steps", title: "time", unit: "s", bySteps: true }, { name, run, step, time, value: time });
+      if (step.length > 1)
+        add(
+          "seconds",
+          { label: "seconds of steps", title: "time", unit: "s", bySteps: true },
+          { name, run, step, time, value: time },
+        );
       const { arrivals, now } = content.views;
       if (arrivals.length > 1) {
         const last = Math.max(content.step, arrivals.at(-1)[0]);
         const steps = [...arrivals.map(([at]) => at), last];
-        add("views", { label: "views that have come", title: "views", unit: "", stepped: true, fromZero: true }, { name, run, step: steps, time: steps.map((at) => timeOf(content, at)), value: [...arrivals.map(([, count]) => count), now] });
+        add(
+          "views",
+          { label: "views that have come", title: "views", unit: "", stepped: true, fromZero: true },
+          {
+            name,
+            run,
+            step: steps,
+            time: steps.map((at) => timeOf(content, at)),
+            value: [...arrivals.map(([, count]) => count), now],
+          },
+        );
       }
     });
     if (runs.length === 1 && runs[0].content.theory?.t.length) {
       const { t, average, bounds, unmet } = runs[0].content.theory;
-      const about = { label: "mean of ||x − P(x)||² over t steps", logarithmic: true, bySteps: true, note: unmet.length ? `The bound does not apply: ${unmet.join("; ")}` : "The x* of the bound is taken to be the last image." };
+      const about = {
+        label: "mean of ||x − P(x)||² over t steps",
+        logarithmic: true,
+        bySteps: true,
+        note: unmet.length
+          ? `The bound does not apply: ${unmet.join("; ")}`
+          : "The x* of the bound is taken to be the last image.",
+      };
       add("theory", about, { name: "measured", run: 0, step: t, time: t, value: average });
-      if (bounds) add("theory", about, { name: "bound of Proposition 5", run: 1, dashed: unmet.length > 0, step: t, time: t, value: bounds });
+      if (bounds)
+        add("theory", about, {
+          name: "bound of Proposition 5",
+          run: 1,
+          dashed: unmet.length > 0,
+          step: t,
+          time: t,
+          value: bounds,
+        });
     }
     return [...charts.values()];
   }
@@ -54,18 +93,42 @@
   function showCurves(element, runs, fileStem) {
     const state = { x: "step", logX: false, logY: {} };
     let charts = new Map();
-    const axis = ps.choice("Against", [["step", "iteration"], ["time", "seconds"]], "step", (value) => {
-      state.x = value;
-      rebuild();
+    const axis = ps.choice(
+      "Against",
+      [
+        ["step", "iteration"],
+        ["time", "seconds"],
+      ],
+      "step",
+      (value) => {
+        state.x = value;
+        rebuild();
+      },
+    );
+    const logX = ps.make("input", {
+      type: "checkbox",
+      onchange: () => {
+        state.logX = logX.checked;
+        rebuild();
+      },
     });
-    const logX = ps.make("input", { type: "checkbox", onchange: () => {
-      state.logX = logX.checked;
-      rebuild();
-    } });
-    const save = ps.button("CSV", () => ps.saveFile(`${ps.fileName(fileStem)}-curves.csv`, asCsv(runs), "text/csv"), { "aria-label": "Download what was measured as CSV", title: "Download what was measured as a table" });
+    const save = ps.button("CSV", () => ps.saveFile(`${ps.fileName(fileStem)}-curves.csv`, asCsv(runs), "text/csv"), {
+      "aria-label": "Download what was measured as CSV",
+      title: "Download what was measured as a table",
+    });
     const grid = ps.make("div", { class: "ps-charts" });
     const told = ps.make("p", { class: "ps-empty" });
-    element.replaceChildren(ps.make("div", { class: "ps-toolbar", role: "toolbar", "aria-label": "Curves" }, axis, ps.labelled("log", logX, { class: "ps-field ps-check" }), save), grid, told);
+    element.replaceChildren(
+      ps.make(
+        "div",
+        { class: "ps-toolbar", role: "toolbar", "aria-label": "Curves" },
+        axis,
+        ps.labelled("log", logX, { class: "ps-field ps-check" }),
+        save,
+      ),
+      grid,
+      told,
+    );
 
     function rebuild() {
       for (const chart of charts.values()) chart.destroy();
@@ -82,7 +145,8 @@
       update(now) {
         runs = now;
         const wanted = chartsOf(runs);
-        const same = wanted.length === charts.size && wanted.every((about) => charts.get(about.key)?.lines === about.lines.length);
+        const same =
+          wanted.length === charts.size && wanted.every((about) => charts.get(about.key)?.lines === about.lines.length);
         if (!same) rebuild();
         else wanted.forEach((about) => charts.get(about.key).update(about));
       },
@@ -98,9 +162,17 @@
       rebuild();
     });
     const png = ps.button("PNG", () => savePicture(), { "aria-label": `Download the curve of ${about.label} as PNG` });
-    heading.append(ps.make("span", { class: "ps-chart-tools" }, ps.labelled("log", log, { class: "ps-field ps-check" }), png));
+    heading.append(
+      ps.make("span", { class: "ps-chart-tools" }, ps.labelled("log", log, { class: "ps-field ps-check" }), png),
+    );
     const place = ps.make("div", { class: "ps-plot", tabindex: 0, role: "img" });
-    const figure = ps.make("figure", { class: "ps-chart", "data-chart": about.key }, heading, place, about.note ? ps.make("p", { class: "ps-note" }, about.note) : null);
+    const figure = ps.make(
+      "figure",
+      { class: "ps-chart", "data-chart": about.key },
+      heading,
+      place,
+      about.note ? ps.make("p", { class: "ps-note" }, about.note) : null,
+    );
     let plot = null;
     let observer = null;
 
@@ -110,7 +182,10 @@
       const tables = about.lines.map((line) => {
         const xs = byStep() ? line.step : line.time;
         const kept = xs.map((x, n) => n).filter((n) => !state.logX || xs[n] > 0);
-        return [kept.map((n) => xs[n]), kept.map((n) => (line.value[n] === null || (positive() && !(line.value[n] > 0)) ? null : line.value[n]))];
+        return [
+          kept.map((n) => xs[n]),
+          kept.map((n) => (line.value[n] === null || (positive() && !(line.value[n] > 0)) ? null : line.value[n])),
+        ];
       });
       return tables.length === 1 ? tables[0] : uPlot.join(tables);
     }
@@ -118,18 +193,44 @@
     function options(width) {
       const style = getComputedStyle(place);
       const colour = (name) => style.getPropertyValue(name).trim();
-      const axes = { stroke: colour("--faint"), grid: { stroke: colour("--grid"), width: 1 }, ticks: { stroke: colour("--grid"), width: 1 }, font: "11px system-ui, sans-serif", labelFont: "11px system-ui, sans-serif" };
-      const plain = { values: (u, ticks) => ticks.map((tick) => ps.formatNumber(tick, ticks.length > 1 ? ticks[1] - ticks[0] : 0)) };
-      const decades = { splits: (u, n, low, high) => powers(low, high), filter: (u, ticks) => ticks, values: (u, ticks) => asPowers(ticks) };
+      const axes = {
+        stroke: colour("--faint"),
+        grid: { stroke: colour("--grid"), width: 1 },
+        ticks: { stroke: colour("--grid"), width: 1 },
+        font: "11px system-ui, sans-serif",
+        labelFont: "11px system-ui, sans-serif",
+      };
+      const plain = {
+        values: (u, ticks) => ticks.map((tick) => ps.formatNumber(tick, ticks.length > 1 ? ticks[1] - ticks[0] : 0)),
+      };
+      const decades = {
+        splits: (u, n, low, high) => powers(low, high),
+        filter: (u, ticks) => ticks,
+        values: (u, ticks) => asPowers(ticks),
+      };
       return {
         width,
         height: HEIGHT,
         padding: [10, 12, 0, 0],
         cursor: { sync: { key: byStep() ? "steps" : "seconds" }, y: false, points: { size: 7 } },
         legend: { live: true },
-        scales: { x: { time: false, distr: state.logX ? 3 : 1 }, y: { distr: positive() ? 3 : 1, range: positive() ? (u, low, high) => wholeDecades(low, high) : (u, low, high) => padded(about.fromZero ? 0 : low, high) } },
+        scales: {
+          x: { time: false, distr: state.logX ? 3 : 1 },
+          y: {
+            distr: positive() ? 3 : 1,
+            range: positive()
+              ? (u, low, high) => wholeDecades(low, high)
+              : (u, low, high) => padded(about.fromZero ? 0 : low, high),
+          },
+        },
         axes: [
-          { ...axes, label: byStep() ? "iteration" : "seconds", labelSize: 16, size: 34, ...(state.logX ? decades : plain) },
+          {
+            ...axes,
+            label: byStep() ? "iteration" : "seconds",
+            labelSize: 16,
+            size: 34,
+            ...(state.logX ? decades : plain),
+          },
           { ...axes, size: 62, ...(positive() ? decades : plain), ...(about.fromZero ? { incrs: WHOLE } : {}) },
         ],
         series: [
@@ -142,7 +243,8 @@
             spanGaps: true,
             paths: about.stepped ? uPlot.paths.stepped({ align: 1 }) : undefined,
             points: { show: line.step.length <= FEW && !about.stepped, size: 5 },
-            value: (u, value) => (value === null || value === undefined ? "–" : `${ps.formatNumber(value)} ${about.unit || ""}`.trim()),
+            value: (u, value) =>
+              value === null || value === undefined ? "–" : `${ps.formatNumber(value)} ${about.unit || ""}`.trim(),
           })),
         ],
         hooks: { draw: [(u) => drawMarks(u, colour("--mark"))] },
@@ -187,7 +289,10 @@
         const [[first, from], [last, to]] = [known[0], known.at(-1)];
         return `${about.lines.length > 1 ? `${line.name}: ` : ""}from ${ps.formatNumber(first)} at step ${line.step[from]} to ${ps.formatNumber(last)} at step ${line.step[to]}`;
       });
-      place.setAttribute("aria-label", `Curve of ${about.label}, ${texts.join("; ")}. Left and right arrow keys read its values.`);
+      place.setAttribute(
+        "aria-label",
+        `Curve of ${about.label}, ${texts.join("; ")}. Left and right arrow keys read its values.`,
+      );
     }
 
     function savePicture() {
@@ -228,7 +333,11 @@
       },
       update(now) {
         about = now;
-        plot.setData(data());
+        const { min, max } = plot.scales.x;
+        const before = plot.data[0];
+        const enlarged = before.length > 1 && (min > before[0] || max < before.at(-1));
+        plot.setData(data(), !enlarged);
+        if (enlarged) plot.setScale("x", { min, max });
         describe();
       },
       destroy() {
@@ -244,7 +353,8 @@
     const every = Math.ceil((last - first) / 7);
     const factors = last - first <= 1 ? [1, 2, 5] : last - first === 2 ? [1, 3] : [1];
     const ticks = [];
-    for (let n = first; n <= last; n++) if (n % Math.max(1, every) === 0) for (const factor of factors) ticks.push(factor * 10 ** n);
+    for (let n = first; n <= last; n++)
+      if (n % Math.max(1, every) === 0) for (const factor of factors) ticks.push(factor * 10 ** n);
     return ticks.filter((tick) => tick >= low * (1 - 1e-9) && tick <= high * (1 + 1e-9));
   }
 
@@ -279,7 +389,9 @@
     const rows = [[...(several ? ["run"] : []), "step", "time", ...names]];
     for (const { name, content } of runs) {
       const { step, time, values } = content.measured;
-      step.forEach((at, n) => rows.push([...(several ? [name] : []), at, time[n], ...names.map((key) => values[key]?.[n] ?? "")]));
+      step.forEach((at, n) =>
+        rows.push([...(several ? [name] : []), at, time[n], ...names.map((key) => values[key]?.[n] ?? "")]),
+      );
     }
     return rows.map((row) => row.map((cell) => quote(String(cell))).join(",") + "\n").join("");
   }

@@ -2,13 +2,31 @@
 "use strict";
 (() => {
   const ps = window.plugstream;
-  const LABELS = { result: "result", preview: "image now", checkpoint: "last checkpoint", backprojection: "first back-projection", start: "start", truth: "truth" };
+  const LABELS = {
+    result: "result",
+    preview: "image now",
+    checkpoint: "last checkpoint",
+    backprojection: "first back-projection",
+    start: "start",
+    truth: "truth",
+  };
 
-  const sourcesOf = (content) => content.roles.map((role) => ({ key: role, label: LABELS[role] || role, note: content.scores?.[role] ?? "", stamp: content.stamps[role] }));
+  const sourcesOf = (content) =>
+    content.roles.map((role) => ({
+      key: role,
+      label: LABELS[role] || role,
+      note: content.scores?.[role] ?? "",
+      stamp: content.stamps[role],
+    }));
 
   function section(title, ...children) {
     const id = ps.newId("heading");
-    return ps.make("section", { class: "ps-section", "aria-labelledby": id }, ps.make("h2", { id }, title), ...children);
+    return ps.make(
+      "section",
+      { class: "ps-section", "aria-labelledby": id },
+      ps.make("h2", { id }, title),
+      ...children,
+    );
   }
 
   // Show a run in an element.
@@ -27,7 +45,17 @@
     const notes = ps.make("div");
     const theirs = { steering: section("Changes while it ran", steering), views: section("Views", views) };
     element.classList.add("ps-page");
-    element.replaceChildren(head, controls, section("Image", images), section("Curves", curves), theirs.views, theirs.steering, section("Settings", settings), section("Machine", machine), section("Log", notes));
+    element.replaceChildren(
+      head,
+      controls,
+      section("Image", images),
+      section("Curves", curves),
+      theirs.views,
+      theirs.steering,
+      section("Settings", settings),
+      section("Machine", machine),
+      section("Log", notes),
+    );
 
     const viewer = ps.showImages(images, { sources: sourcesOf(content), load: loadPicture, name: content.name });
     const charts = ps.showCurves(curves, [{ name: content.name, content }], content.name);
@@ -64,9 +92,12 @@
   const STATES = { running: "running", paused: "paused", ended: "finished", killed: "ended without a word" };
 
   function stateOf(content) {
-    if (content.state !== "ended" || !content.stop) return { text: STATES[content.state] || content.state, kind: content.state };
+    if (content.state !== "ended" || !content.stop)
+      return { text: STATES[content.state] || content.state, kind: content.state };
     if (content.stop.failed) return { text: "failed", kind: "failed" };
-    return content.stop.reason.endsWith("interrupted") ? { text: "interrupted", kind: "paused" } : { text: "finished", kind: "ended" };
+    return content.stop.reason.endsWith("interrupted")
+      ? { text: "interrupted", kind: "paused" }
+      : { text: "finished", kind: "ended" };
   }
 
   function fillHead(head, content) {
@@ -81,17 +112,50 @@
     for (const quantity of content.quantities.slice(0, 3)) {
       const values = content.measured.values[quantity.name] || [];
       const last = values.findLast((value) => value !== null);
-      if (last !== undefined) facts.push([quantity.title || quantity.name, `${ps.formatNumber(last)} ${quantity.unit}`.trim()]);
+      if (last !== undefined)
+        facts.push([quantity.title || quantity.name, `${ps.formatNumber(last)} ${quantity.unit}`.trim()]);
     }
-    const bar = iterations && content.state !== "ended" ? ps.make("progress", { max: iterations, value: Math.min(step, iterations), "aria-label": "Steps done" }) : null;
-    const verdict = stop?.verdict ? ps.make("p", { class: `ps-verdict ${stop.trusted ? "ps-good" : "ps-caution"}` }, ps.make("strong", {}, stop.verdict), stop.explanation ? `: ${stop.explanation}` : "") : null;
-    const reason = stop ? ps.make("p", { class: "ps-reason" }, `It stopped after step ${stop.step}: ${stop.reason}.${stop.image_step !== stop.step ? ` The image is that of step ${stop.image_step}.` : ""}`) : null;
-    const silent = content.state === "killed" ? ps.make("p", { class: "ps-verdict ps-caution" }, `It did not say how it ended: it was killed, or its machine was. It goes on with: plugstream resume ${content.folder}`) : null;
+    const bar =
+      iterations && content.state !== "ended"
+        ? ps.make("progress", { max: iterations, value: Math.min(step, iterations), "aria-label": "Steps done" })
+        : null;
+    const verdict = stop?.verdict
+      ? ps.make(
+          "p",
+          { class: `ps-verdict ${stop.trusted ? "ps-good" : "ps-caution"}` },
+          ps.make("strong", {}, stop.verdict),
+          stop.explanation ? `: ${stop.explanation}` : "",
+        )
+      : null;
+    const reason = stop
+      ? ps.make(
+          "p",
+          { class: "ps-reason" },
+          `It stopped after step ${stop.step}: ${stop.reason}.${stop.image_step !== stop.step ? ` The image is that of step ${stop.image_step}.` : ""}`,
+        )
+      : null;
+    const silent =
+      content.state === "killed"
+        ? ps.make(
+            "p",
+            { class: "ps-verdict ps-caution" },
+            `It did not say how it ended: it was killed, or its machine was. It goes on with: plugstream resume ${content.folder}`,
+          )
+        : null;
     const made = [
-      ps.make("div", { class: "ps-title" }, ps.make("h1", {}, content.name), ps.make("span", { class: `ps-pill ps-${kind}`, role: "status" }, text)),
+      ps.make(
+        "div",
+        { class: "ps-title" },
+        ps.make("h1", {}, content.name),
+        ps.make("span", { class: `ps-pill ps-${kind}`, role: "status" }, text),
+      ),
       content.title ? ps.make("p", { class: "ps-what" }, content.title) : null,
       bar,
-      ps.make("dl", { class: "ps-facts" }, ...facts.map(([name, value]) => ps.make("div", {}, ps.make("dt", {}, name), ps.make("dd", {}, value)))),
+      ps.make(
+        "dl",
+        { class: "ps-facts" },
+        ...facts.map(([name, value]) => ps.make("div", {}, ps.make("dt", {}, name), ps.make("dd", {}, value))),
+      ),
       verdict,
       reason,
       silent,
@@ -101,8 +165,19 @@
 
   // Rows of names and values; a value may be an element.
   function table(rows, caption) {
-    const body = rows.map(([name, value]) => ps.make("tr", {}, ps.make("th", { scope: "row" }, name), ps.make("td", {}, value)));
-    return ps.make("div", { class: "ps-scroll" }, ps.make("table", { class: "ps-table" }, caption ? ps.make("caption", {}, caption) : null, ps.make("tbody", {}, ...body)));
+    const body = rows.map(([name, value]) =>
+      ps.make("tr", {}, ps.make("th", { scope: "row" }, name), ps.make("td", {}, value)),
+    );
+    return ps.make(
+      "div",
+      { class: "ps-scroll" },
+      ps.make(
+        "table",
+        { class: "ps-table" },
+        caption ? ps.make("caption", {}, caption) : null,
+        ps.make("tbody", {}, ...body),
+      ),
+    );
   }
 
   function showViews(element, content) {
@@ -113,31 +188,84 @@
 
   function viewsTable(content) {
     const { now, total, damaged, ended, batch, arrivals } = content.views;
-    const rows = [["views", ended || total !== null ? `${now}` : `${now} so far, and more may come`], ["in a step", batch ? `${batch} of them` : "all of them"]];
-    if (batch && now) rows.push(["used", `${content.step * batch} drawn, ${ps.formatNumber((content.step * batch) / now)} times all of them`]);
-    if (content.views.usage?.unused > damaged.length) rows.push(["never drawn", `${content.views.usage.unused - damaged.length} of them`]);
-    if (arrivals.length > 1) rows.push(["came", `in ${arrivals.length} parts, the last one before step ${arrivals.at(-1)[0]}`]);
-    rows.push(["damaged", damaged.length ? `${damaged.length} left out: ${damaged.slice(0, 40).join(", ")}${damaged.length > 40 ? ", …" : ""}` : "none"]);
+    const rows = [
+      ["views", ended || total !== null ? `${now}` : `${now} so far, and more may come`],
+      ["in a step", batch ? `${batch} of them` : "all of them"],
+    ];
+    if (batch && now)
+      rows.push([
+        "used",
+        `${content.step * batch} drawn, ${ps.formatNumber((content.step * batch) / now)} times all of them`,
+      ]);
+    if (content.views.usage?.unused > damaged.length)
+      rows.push(["never drawn", `${content.views.usage.unused - damaged.length} of them`]);
+    if (arrivals.length > 1)
+      rows.push(["came", `in ${arrivals.length} parts, the last one before step ${arrivals.at(-1)[0]}`]);
+    rows.push([
+      "damaged",
+      damaged.length
+        ? `${damaged.length} left out: ${damaged.slice(0, 40).join(", ")}${damaged.length > 40 ? ", …" : ""}`
+        : "none",
+    ]);
     if (content.contradictions) rows.push(["theory", `${content.contradictions} steps contradict what was assumed`]);
     return table(rows);
   }
 
   function steeringTable(content) {
-    return table(content.steering.map(({ step, ...rest }) => [`step ${step}`, Object.entries(rest).filter(([name, value]) => value !== null && name !== "at").map(([name, value]) => `${name.replace("_", " ")} ${value}`).join(", ")]));
+    return table(
+      content.steering.map(({ step, ...rest }) => [
+        `step ${step}`,
+        Object.entries(rest)
+          .filter(([name, value]) => value !== null && name !== "at")
+          .map(([name, value]) => `${name.replace("_", " ")} ${value}`)
+          .join(", "),
+      ]),
+    );
   }
 
   function settingsPart(content) {
-    const command = ps.make("code", { class: "ps-command", tabindex: 0, "aria-label": "The command that repeats the run" }, content.command);
+    const command = ps.make(
+      "code",
+      { class: "ps-command", tabindex: 0, "aria-label": "The command that repeats the run" },
+      content.command,
+    );
     const parts = [];
-    if (content.command) parts.push(ps.make("div", { class: "ps-repeat" }, command, ps.copyButton("Copy the command that repeats it", () => content.command)));
+    if (content.command)
+      parts.push(
+        ps.make(
+          "div",
+          { class: "ps-repeat" },
+          command,
+          ps.copyButton("Copy the command that repeats it", () => content.command),
+        ),
+      );
     const shown = (value) => {
       const text = Array.isArray(value) ? value.join(", ") : String(value);
       return text === "none" ? ps.make("span", { class: "ps-unset" }, text) : text;
     };
-    const sections = Object.entries(content.settings).filter(([, values]) => values && typeof values === "object" && Object.keys(values).length);
-    parts.push(ps.make("div", { class: "ps-settings" }, ...sections.map(([name, values]) => table(Object.entries(values).map(([key, value]) => [key, shown(value)]), name))));
+    const sections = Object.entries(content.settings).filter(
+      ([, values]) => values && typeof values === "object" && Object.keys(values).length,
+    );
+    parts.push(
+      ps.make(
+        "div",
+        { class: "ps-settings" },
+        ...sections.map(([name, values]) =>
+          table(
+            Object.entries(values).map(([key, value]) => [key, shown(value)]),
+            name,
+          ),
+        ),
+      ),
+    );
     const files = Object.entries(content.files || {});
-    if (files.length) parts.push(table(files.map(([name, file]) => [name, `${file.path}, SHA-256 ${file.sha256}`]), "files that were read"));
+    if (files.length)
+      parts.push(
+        table(
+          files.map(([name, file]) => [name, `${file.path}, SHA-256 ${file.sha256}`]),
+          "files that were read",
+        ),
+      );
     return ps.make("div", {}, ...parts);
   }
 
@@ -145,18 +273,37 @@
     const { machine, versions, began } = content;
     const rows = [];
     if (machine) {
-      rows.push(["machine", `${machine.name}, ${machine.system}`], ["processor", `${machine.processor}, ${machine.cores} cores`]);
+      rows.push(
+        ["machine", `${machine.name}, ${machine.system}`],
+        ["processor", `${machine.processor}, ${machine.cores} cores`],
+      );
       if (machine.memory) rows.push(["memory", `${ps.formatNumber(machine.memory / 2 ** 30)} GiB`]);
-      rows.push(["computed on", `${machine.device}, ${machine.threads} ${machine.threads === 1 ? "thread" : "threads"}${machine.processes > 1 ? `, ${machine.processes} processes` : ""}`]);
+      rows.push([
+        "computed on",
+        `${machine.device}, ${machine.threads} ${machine.threads === 1 ? "thread" : "threads"}${machine.processes > 1 ? `, ${machine.processes} processes` : ""}`,
+      ]);
     }
-    if (Object.keys(versions).length) rows.push(["versions", Object.entries(versions).map((entry) => entry.join(" ")).join(", ")]);
+    if (Object.keys(versions).length)
+      rows.push([
+        "versions",
+        Object.entries(versions)
+          .map((entry) => entry.join(" "))
+          .join(", "),
+      ]);
     if (began) rows.push(["begun", ps.clock(began)]);
     rows.push(["folder", content.folder]);
     return rows;
   }
 
   function notesList(content) {
-    const items = content.notes.map(({ at, text }) => ps.make("li", text.startsWith("warning") ? { class: "ps-warning" } : {}, ps.make("time", { datetime: new Date(1000 * at).toISOString() }, ps.clock(at, false)), ` ${text}`));
+    const items = content.notes.map(({ at, text }) =>
+      ps.make(
+        "li",
+        text.startsWith("warning") ? { class: "ps-warning" } : {},
+        ps.make("time", { datetime: new Date(1000 * at).toISOString() }, ps.clock(at, false)),
+        ` ${text}`,
+      ),
+    );
     return ps.make("ol", { class: "ps-log", tabindex: 0, "aria-label": "What the run told" }, ...items);
   }
 

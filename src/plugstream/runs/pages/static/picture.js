@@ -2,15 +2,61 @@
 "use strict";
 (() => {
   const NOT_FINITE = 65535;
-  const LENGTHS = { m: 1, mm: 1e-3, "µm": 1e-6, nm: 1e-9 };
+  const LENGTHS = { m: 1, mm: 1e-3, µm: 1e-6, nm: 1e-9 };
 
   // Colours from low to high, evenly spaced, between which it is interpolated.
   const MAPS = {
     grey: ["#000000", "#ffffff"],
-    viridis: ["#440154", "#482878", "#3e4989", "#31688e", "#26828e", "#1f9e89", "#35b779", "#6ece58", "#b5de2b", "#fde725"],
-    inferno: ["#000004", "#1b0c41", "#4a0c6b", "#781c6d", "#a52c60", "#cf4446", "#ed6925", "#fb9b06", "#f7d13d", "#fcffa4"],
-    cyclic: ["#e2d9e2", "#9ebbc9", "#6785be", "#5e43a5", "#421257", "#2f1436", "#64194a", "#a4424e", "#c68575", "#d8bfb3", "#e2d9e2"],
-    difference: ["#053061", "#2166ac", "#4393c3", "#92c5de", "#d1e5f0", "#f7f7f7", "#fddbc7", "#f4a582", "#d6604d", "#b2182b", "#67001f"],
+    viridis: [
+      "#440154",
+      "#482878",
+      "#3e4989",
+      "#31688e",
+      "#26828e",
+      "#1f9e89",
+      "#35b779",
+      "#6ece58",
+      "#b5de2b",
+      "#fde725",
+    ],
+    inferno: [
+      "#000004",
+      "#1b0c41",
+      "#4a0c6b",
+      "#781c6d",
+      "#a52c60",
+      "#cf4446",
+      "#ed6925",
+      "#fb9b06",
+      "#f7d13d",
+      "#fcffa4",
+    ],
+    cyclic: [
+      "#e2d9e2",
+      "#9ebbc9",
+      "#6785be",
+      "#5e43a5",
+      "#421257",
+      "#2f1436",
+      "#64194a",
+      "#a4424e",
+      "#c68575",
+      "#d8bfb3",
+      "#e2d9e2",
+    ],
+    difference: [
+      "#053061",
+      "#2166ac",
+      "#4393c3",
+      "#92c5de",
+      "#d1e5f0",
+      "#f7f7f7",
+      "#fddbc7",
+      "#f4a582",
+      "#d6604d",
+      "#b2182b",
+      "#67001f",
+    ],
   };
   const NOTHING = 0xff808080; // what is not finite, as 0xAABBGGRR
 

@@ -2,7 +2,10 @@
 "use strict";
 (() => {
   const ps = window.plugstream;
-  const MARGINS = { wide: { left: 54, right: 74, top: 24, bottom: 40 }, narrow: { left: 46, right: 70, top: 24, bottom: 40 } };
+  const MARGINS = {
+    wide: { left: 54, right: 74, top: 24, bottom: 40 },
+    narrow: { left: 46, right: 70, top: 24, bottom: 40 },
+  };
   const NARROW = 350; // pixels of a canvas below which it has less room for its numbers
   const MOST_STRETCH = 30; // times its height, and an image still has one scale in both directions
   const SLACK = 14; // pixels from the slider's line that still mean it
@@ -45,7 +48,9 @@
 
   function difference(spec, state) {
     const parts = spec.complex ? [false, true] : [false];
-    const [one, other] = [state.main, state.other].map((picture) => parts.map((c) => sliceFor(spec, picture, state, c)));
+    const [one, other] = [state.main, state.other].map((picture) =>
+      parts.map((c) => sliceFor(spec, picture, state, c)),
+    );
     if (one.some((slice) => !slice) || other.some((slice) => !slice)) return null;
     return { ...one[0], values: ps.subtract(one, other)[spec.cyclic ? 1 : 0].values };
   }
@@ -64,7 +69,8 @@
     let shown = null; // the slice that axes and readout go by
 
     const zone = () => (state.zones[pair] ||= { row: [0, 1], column: [0, 1] });
-    const pictureOf = (layer) => (layer === "other" ? state.other : typeof layer === "number" ? state.all[layer] : state.main);
+    const pictureOf = (layer) =>
+      layer === "other" ? state.other : typeof layer === "number" ? state.all[layer] : state.main;
 
     function layerCanvas(layer) {
       const picture = pictureOf(layer);
@@ -133,83 +139,6 @@
       return { u, v, column: column[0] + u * (column[1] - column[0]), row: row[0] + w * (row[1] - row[0]) };
     }
 
-    function drawAxes(colours) {
-      const { row, column } = zone();
-      const unit = ps.lengthUnit([shown.row, shown.column]);
-      const photograph = shown.row.spacing === null && state.main.panels[0].spatial.length === 2;
-      const title = (axis, plain) => (photograph ? plain : unit.name ? `${axis.name} (${unit.name})` : axis.name);
-      const ends = (axis, part) => part.map((p) => (ps.edges(axis)[0] + p * (ps.edges(axis)[1] - ps.edges(axis)[0])) * unit.factor);
-      context.strokeStyle = colours.line;
-      context.lineWidth = 1;
-      context.strokeRect(box.x - 0.5, box.y - 0.5, box.width + 1, box.height + 1);
-      context.fillStyle = colours.faint;
-      context.font = colours.small;
-      const across = ends(shown.column, column);
-      const xs = ps.niceTicks(...across, Math.min(6, box.width / 48));
-      context.textAlign = "center";
-      context.textBaseline = "top";
-      for (const tick of xs) {
-        const x = box.x + ((tick - across[0]) / (across[1] - across[0])) * box.width;
-        context.fillRect(x - 0.5, box.y + box.height + 1, 1, 4);
-        context.fillText(ps.formatNumber(tick, xs[1] - xs[0]), x, box.y + box.height + 7);
-      }
-      context.fillText(title(shown.column, "column"), box.x + box.width / 2, box.y + box.height + 23);
-      const down = ends(shown.row, row);
-      const ys = ps.niceTicks(...down, Math.min(6, box.height / 45));
-      context.textAlign = "right";
-      context.textBaseline = "middle";
-      for (const tick of ys) {
-        const share = (tick - down[0]) / (down[1] - down[0]);
-        const y = box.y + (state.main.upwards ? 1 - share : share) * box.height;
-        context.fillRect(box.x - 5, y - 0.5, 4, 1);
-        context.fillText(ps.formatNumber(tick, ys[1] - ys[0]), box.x - 8, y);
-      }
-      vertical(title(shown.row, "row"), box.x - margin.left + 8, box.y + box.height / 2);
-    }
-
-    function vertical(text, x, y) {
-      context.save();
-      context.translate(x, y);
-      context.rotate(-Math.PI / 2);
-      context.textAlign = "center";
-      context.textBaseline = "middle";
-      context.fillText(text, 0, 0);
-      context.restore();
-    }
-
-    function drawBar(colours) {
-      const { map, range } = shadesFor(spec, state);
-      const table = new Uint8Array(ps.colourTable(map).buffer);
-      const x = box.x + box.width + 12;
-      for (let n = 0; n < box.height; n++) {
-        const i = Math.min(255, Math.floor((1 - n / box.height) * 256));
-        context.fillStyle = `rgb(${table[4 * i]} ${table[4 * i + 1]} ${table[4 * i + 2]})`;
-        context.fillRect(x, box.y + n, 12, Math.min(1.5, box.height - n));
-      }
-      context.strokeStyle = colours.line;
-      context.strokeRect(x - 0.5, box.y - 0.5, 13, box.height + 1);
-      context.fillStyle = colours.faint;
-      context.font = colours.small;
-      context.textAlign = "left";
-      context.textBaseline = "middle";
-      const ticks = spec.cyclic ? [-Math.PI, 0, Math.PI] : ps.niceTicks(...range, Math.min(5, box.height / 40));
-      ticks.forEach((tick) => {
-        const y = box.y + (1 - (tick - range[0]) / (range[1] - range[0])) * box.height;
-        const text = spec.cyclic ? (tick ? `${tick < 0 ? "−" : ""}π` : "0") : ps.formatNumber(tick, ticks[1] - ticks[0]);
-        context.fillRect(x + 13, y - 0.5, 3, 1);
-        context.fillText(text, x + 18, y);
-      });
-      const { quantity, unit } = shown.panel;
-      const label = `${spec.layer === "difference" ? "error of " : ""}${quantity}${unit ? ` (${unit})` : ""}`;
-      vertical(shorten(label, box.height), x + margin.right - 20, box.y + box.height / 2);
-    }
-
-    function shorten(text, room) {
-      let cut = text;
-      while (cut.length > 3 && context.measureText(cut).width > room) cut = `${cut.slice(0, -2)}…`;
-      return cut;
-    }
-
     function drawCursor(colours) {
       if (!shown.across) return;
       const [x, y] = [toX(state.cursor[spec.column] ?? 0.5), toY(state.cursor[spec.row] ?? 0.5)];
@@ -223,39 +152,23 @@
       context.stroke();
     }
 
-    function drawSlider(colours) {
-      const x = box.x + state.split * box.width;
-      const y = box.y + box.height / 2;
-      context.fillStyle = "#fff";
-      context.fillRect(x - 1, box.y, 2, box.height);
-      context.beginPath();
-      context.arc(x, y, 11, 0, 2 * Math.PI);
-      context.shadowColor = "rgb(0 0 0 / 0.5)";
-      context.shadowBlur = 4;
-      context.fill();
-      context.shadowBlur = 0;
-      context.fillStyle = "#333";
-      for (const side of [-1, 1]) {
-        context.beginPath();
-        context.moveTo(x + 7 * side, y);
-        context.lineTo(x + 2.5 * side, y - 4);
-        context.lineTo(x + 2.5 * side, y + 4);
-        context.fill();
-      }
-      context.font = colours.small;
-      context.textBaseline = "middle";
-      [[state.names.bare[1], box.x + 6, "left"], [state.names.bare[0], box.x + box.width - 6, "right"]].forEach(([text, at, align]) => {
-        const width = context.measureText(text).width + 12;
-        context.fillStyle = "rgb(0 0 0 / 0.6)";
-        context.fillRect(align === "left" ? at : at - width, box.y + 6, width, 18);
-        context.fillStyle = "#fff";
-        context.textAlign = align;
-        context.fillText(text, align === "left" ? at + 6 : at - 6, box.y + 15);
-      });
+    function drawFrame(colours) {
+      const { row, column, panel } = shown;
+      const photograph = row.spacing === null && state.main.panels[0].spatial.length === 2;
+      const axes = { row, column, zone: zone(), upwards: state.main.upwards, photograph, left: margin.left };
+      ps.drawAxes(context, box, colours, axes);
+      const unit = panel.unit ? ` (${panel.unit})` : "";
+      const label = `${spec.layer === "difference" ? "error of " : ""}${panel.quantity}${unit}`;
+      const bar = { ...shadesFor(spec, state), cyclic: spec.cyclic, label, right: margin.right };
+      ps.drawBar(context, box, colours, bar);
     }
 
     function heading() {
-      const name = typeof spec.layer === "number" ? state.names.all[spec.layer] : { slider: state.names.main, difference: state.names.bare.join(" − ") }[spec.layer] || state.names[spec.layer];
+      const name =
+        typeof spec.layer === "number"
+          ? state.names.all[spec.layer]
+          : { slider: state.names.main, difference: state.names.bare.join(" − ") }[spec.layer] ||
+            state.names[spec.layer];
       const part = spec.complex ? (spec.cyclic ? "phase" : "magnitude") : "";
       let where = "";
       if (shown.across) {
@@ -296,22 +209,23 @@
       }
       drawCursor(colours);
       context.restore();
-      if (spec.layer === "slider") drawSlider(colours);
-      drawAxes(colours);
-      drawBar(colours);
+      if (spec.layer === "slider") ps.drawSlider(context, box, colours, state.split, [state.names.bare[1], state.names.bare[0]]);
+      drawFrame(colours);
       const text = heading();
       context.fillStyle = colours.ink;
       context.font = "600 12px system-ui, sans-serif";
       context.textAlign = "left";
       context.textBaseline = "middle";
-      context.fillText(shorten(text, box.width + margin.right - 10), box.x, 11);
+      context.fillText(ps.shorten(context, text, box.width + margin.right - 10), box.x, 11);
       canvas.setAttribute("aria-label", describe(text));
-      canvas.style.touchAction = zoomed() || shown.across || spec.layer === "slider" ? "none" : "pan-y";
+      canvas.style.touchAction = zoomed() ? "none" : "pan-y"; // else a page could not be scrolled on a phone
     }
 
     function describe(text) {
       const { row, column, panel } = shown;
-      const range = panel.range ? `values from ${ps.formatNumber(panel.range[0])} to ${ps.formatNumber(panel.range[1])}` : "no finite values";
+      const range = panel.range
+        ? `values from ${ps.formatNumber(panel.range[0])} to ${ps.formatNumber(panel.range[1])}`
+        : "no finite values";
       const keys = "Plus and minus zoom, 0 shows all, arrow keys move" + (shown.across ? " the cursor" : "");
       return `${text}: ${panel.quantity}${panel.unit ? ` in ${panel.unit}` : ""}, ${row.size} by ${column.size} pixels, ${range}. ${keys}.`;
     }
@@ -338,7 +252,10 @@
       shift("column", column[0] + columns * (column[1] - column[0]), column[1] - column[0]);
       actions.redraw();
     }
-    const middle = () => ({ row: (zone().row[0] + zone().row[1]) / 2, column: (zone().column[0] + zone().column[1]) / 2 });
+    const middle = () => ({
+      row: (zone().row[0] + zone().row[1]) / 2,
+      column: (zone().column[0] + zone().column[1]) / 2,
+    });
 
     function reset() {
       state.zones[pair] = { row: [0, 1], column: [0, 1] };
@@ -368,7 +285,10 @@
       middle,
       leave: () => actions.read(null),
       volume: () => Boolean(shown && shown.across),
-      slides: (at) => spec.layer === "slider" && Math.abs(at.u - state.split) * box.width < SLACK,
+      slides: (at) => {
+        const near = Math.abs(at.u - state.split) * box.width < SLACK;
+        return spec.layer === "slider" && (near || !(zoomed() || shown?.across));
+      },
       slide: (at) => actions.slide(at.u),
       slideBy: (by) => spec.layer === "slider" && actions.slide(state.split + by),
       moveCursor: (at) => actions.moveCursor({ [spec.row]: at.row, [spec.column]: at.column }),

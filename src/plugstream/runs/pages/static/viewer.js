@@ -14,46 +14,117 @@
     let sources = options.sources;
     const loaded = new Map(); // key -> {stamp, picture}
     const state = {
-      main: null, other: null, all: [], names: { main: "", other: "", all: [] },
-      zones: {}, cursor: {}, channel: 0, range: [0, 1], map: "grey", split: 0.5, mode: "single", error: 1,
+      main: null,
+      other: null,
+      all: [],
+      names: { main: "", other: "", all: [] },
+      zones: {},
+      cursor: {},
+      channel: 0,
+      range: [0, 1],
+      map: "grey",
+      split: 0.5,
+      mode: "single",
+      error: 1,
     };
     let chosen = { main: null, other: null, mode: null, range: null }; // what a person chose, null for none
     let views = [];
     let due = 0;
 
     const show = ps.choice("Show", [], "", (key) => choose({ main: key }));
-    const against = ps.choice("Compare with", [], "", (key) => choose({ other: key, mode: chosen.mode === "single" ? null : chosen.mode }));
+    const against = ps.choice("Compare with", [], "", (key) =>
+      choose({ other: key, mode: chosen.mode === "single" ? null : chosen.mode }),
+    );
     const how = ps.choice("How", [], "", (key) => choose({ mode: key }));
-    const colours = ps.choice("Colours", ps.colourMaps.map((name) => [name, name]), "grey", (name) => {
-      state.map = name;
-      redraw();
-    });
+    const colours = ps.choice(
+      "Colours",
+      ps.colourMaps.map((name) => [name, name]),
+      "grey",
+      (name) => {
+        state.map = name;
+        redraw();
+      },
+    );
     const channel = ps.choice("Channel", [], "0", (value) => {
       state.channel = Number(value);
       redraw();
     });
-    const split = ps.make("input", { type: "range", min: 0, max: 1000, value: 500, "aria-label": "Compare slider", class: "ps-split", oninput: () => slide(split.value / 1000) });
-    const low = ps.make("input", { type: "range", min: 0, max: 1000, "aria-label": "Value shown darkest", oninput: () => contrast(0, low.value) });
-    const high = ps.make("input", { type: "range", min: 0, max: 1000, "aria-label": "Value shown brightest", oninput: () => contrast(1, high.value) });
+    const split = ps.make("input", {
+      type: "range",
+      min: 0,
+      max: 1000,
+      value: 500,
+      "aria-label": "Compare slider",
+      class: "ps-split",
+      oninput: () => slide(split.value / 1000),
+    });
+    const low = ps.make("input", {
+      type: "range",
+      min: 0,
+      max: 1000,
+      "aria-label": "Value shown darkest",
+      oninput: () => contrast(0, low.value),
+    });
+    const high = ps.make("input", {
+      type: "range",
+      min: 0,
+      max: 1000,
+      "aria-label": "Value shown brightest",
+      oninput: () => contrast(1, high.value),
+    });
     const range = ps.make("output", { class: "ps-range" });
-    const contrasts = ps.make("span", { class: "ps-field ps-contrast", role: "group", "aria-label": "Contrast" }, "Contrast", low, high, range,
-      ps.button("auto", () => choose({ range: null })), ps.button("98 %", () => choose({ range: ps.spread(firstPanel(state.main).values, 0.01) }), { title: "Without the lowest and highest hundredth of the values" }));
-    const zooms = ps.make("span", { class: "ps-field", role: "group", "aria-label": "Zoom" },
-      ps.button("−", () => zoom(0.8), { "aria-label": "Zoom out" }), ps.button("+", () => zoom(1.25), { "aria-label": "Zoom in" }),
-      ps.button("whole", () => views.forEach((view) => view.reset()), { "aria-label": "Show the whole image" }));
-    const save = ps.button("PNG", savePicture, { title: "Download what is shown as a picture", "aria-label": "Download the images as PNG" });
+    const contrasts = ps.make(
+      "span",
+      { class: "ps-field ps-contrast", role: "group", "aria-label": "Contrast" },
+      "Contrast",
+      low,
+      high,
+      range,
+      ps.button("auto", () => choose({ range: null })),
+      ps.button("98 %", () => choose({ range: ps.spread(firstPanel(state.main).values, 0.01) }), {
+        title: "Without the lowest and highest hundredth of the values",
+      }),
+    );
+    const zooms = ps.make(
+      "span",
+      { class: "ps-field", role: "group", "aria-label": "Zoom" },
+      ps.button("−", () => zoom(0.8), { "aria-label": "Zoom out" }),
+      ps.button("+", () => zoom(1.25), { "aria-label": "Zoom in" }),
+      ps.button("whole", () => views.forEach((view) => view.reset()), { "aria-label": "Show the whole image" }),
+    );
+    const save = ps.button("PNG", savePicture, {
+      title: "Download what is shown as a picture",
+      "aria-label": "Download the images as PNG",
+    });
     const cursors = ps.make("div", { class: "ps-cursors" });
     const grid = ps.make("div", { class: "ps-views" });
     const readout = ps.make("output", { class: "ps-readout" });
-    const help = "Drag to move, double-click for the whole image; click it first to zoom with the wheel, or use Ctrl and the wheel, two fingers, or + and −.";
+    const help =
+      "Drag to move, double-click for the whole image; click it first to zoom with the wheel, or use Ctrl and the wheel, two fingers, or + and −.";
     const told = ps.make("p", { class: "ps-empty", role: "status" });
     element.replaceChildren(
-      ps.make("div", { class: "ps-toolbar", role: "toolbar", "aria-label": "Image" }, show, against, how, channel, colours, contrasts, zooms, save),
-      split, grid, cursors, ps.make("p", { class: "ps-under" }, readout, ps.make("span", { class: "ps-help" }, help)), told,
+      ps.make(
+        "div",
+        { class: "ps-toolbar", role: "toolbar", "aria-label": "Image" },
+        show,
+        against,
+        how,
+        channel,
+        colours,
+        contrasts,
+        zooms,
+        save,
+      ),
+      split,
+      grid,
+      cursors,
+      ps.make("p", { class: "ps-under" }, readout, ps.make("span", { class: "ps-help" }, help)),
+      told,
     );
 
     const label = (key) => sources.find((source) => source.key === key)?.label || key;
-    const noteOf = (key, picture) => (picture?.step ? `step ${picture.step}` : sources.find((source) => source.key === key)?.note);
+    const noteOf = (key, picture) =>
+      picture?.step ? `step ${picture.step}` : sources.find((source) => source.key === key)?.note;
     const titled = (key, picture) => [label(key), noteOf(key, picture)].filter(Boolean).join(", ");
     const firstPanel = (picture) => picture.panels.find((panel) => !panel.cyclic) || picture.panels[0];
 
@@ -61,7 +132,12 @@
       const stamp = sources.find((source) => source.key === key)?.stamp;
       const known = loaded.get(key);
       if (known && known.stamp === stamp) return known.picture;
-      const entry = { stamp, picture: Promise.resolve(options.load(key)).then(ps.decodePicture).then((made) => ({ ...made, id: ++pictures })) };
+      const entry = {
+        stamp,
+        picture: Promise.resolve(options.load(key))
+          .then(ps.decodePicture)
+          .then((made) => ({ ...made, id: ++pictures })),
+      };
       loaded.set(key, entry);
       try {
         const made = await entry.picture;
@@ -87,7 +163,9 @@
       if (!keys.length) return;
       const main = keys.includes(chosen.main) ? chosen.main : keys[0];
       const others = keys.filter((key) => key !== main);
-      const wanted = others.includes(chosen.other) ? chosen.other : (others.find((key) => key.endsWith("truth")) ?? others[0] ?? null);
+      const wanted = others.includes(chosen.other)
+        ? chosen.other
+        : (others.find((key) => key.endsWith("truth")) ?? others[0] ?? null);
       try {
         const made = await Promise.all([main, wanted].map((key) => (key === null ? null : picture(key))));
         const asked = chosen.mode || usualMode(made[0], wanted);
@@ -95,19 +173,36 @@
         const all = mode === "all" ? await Promise.all(keys.map(picture)) : [];
         if (mine !== turn) return; // something else was chosen meanwhile
         Object.assign(state, { main: made[0], other: made[1], mode, all });
-        state.names = { bare: [label(main), label(wanted)], main: titled(main, made[0]), other: wanted === null ? "" : titled(wanted, made[1]), all: keys.map((key, n) => titled(key, all[n])) };
+        state.names = {
+          bare: [label(main), label(wanted)],
+          main: titled(main, made[0]),
+          other: wanted === null ? "" : titled(wanted, made[1]),
+          all: keys.map((key, n) => titled(key, all[n])),
+        };
       } catch (error) {
         told.textContent = `The image cannot be shown: ${error.message || error}`;
         return;
       }
-      show.fill(sources.map((source) => [source.key, source.label]), main);
-      against.fill(others.map((key) => [key, label(key)]), wanted);
-      how.fill(Object.entries(MODES).filter(([key]) => key !== "all" || keys.length > 2), state.mode);
+      show.fill(
+        sources.map((source) => [source.key, source.label]),
+        main,
+      );
+      against.fill(
+        others.map((key) => [key, label(key)]),
+        wanted,
+      );
+      how.fill(
+        Object.entries(MODES).filter(([key]) => key !== "all" || keys.length > 2),
+        state.mode,
+      );
       against.hidden = how.hidden = !others.length;
       const channels = firstPanel(state.main).channels;
       channel.hidden = !channels;
       if (channels && channel.control.options.length !== channels) {
-        channel.fill(Array.from({ length: channels }, (_, n) => [String(n), String(n)]), "0");
+        channel.fill(
+          Array.from({ length: channels }, (_, n) => [String(n), String(n)]),
+          "0",
+        );
         state.channel = 0;
       }
       colours.hidden = contrasts.hidden = state.mode === "difference" && !others.length;
@@ -139,7 +234,9 @@
     const toSlider = (value) => Math.round((1000 * (value - state.span[0])) / (state.span[1] - state.span[0]));
     function tellRange() {
       const step = (state.span[1] - state.span[0]) / 500;
-      range.textContent = state.range.map((value) => ps.formatNumber(value, 10 ** Math.floor(Math.log10(step || 1)))).join(" … ");
+      range.textContent = state.range
+        .map((value) => ps.formatNumber(value, 10 ** Math.floor(Math.log10(step || 1))))
+        .join(" … ");
       low.setAttribute("aria-valuetext", ps.formatNumber(state.range[0]));
       high.setAttribute("aria-valuetext", ps.formatNumber(state.range[1]));
     }
@@ -147,14 +244,24 @@
       const value = state.span[0] + (Number(text) / 1000) * (state.span[1] - state.span[0]);
       const least = (state.span[1] - state.span[0]) / 1000;
       const [from, to] = state.range;
-      chosen.range = state.range = end === 0 ? [Math.min(value, to - least), to] : [from, Math.max(value, from + least)];
+      chosen.range = state.range =
+        end === 0 ? [Math.min(value, to - least), to] : [from, Math.max(value, from + least)];
       tellRange();
       redraw();
     }
     function largestError() {
       const parts = state.main.panels.some((panel) => panel.cyclic) ? 2 : 1;
-      const flat = [state.main, state.other].map((one) => one.panels.slice(0, parts).map((panel) => ({ rows: panel.values.length / panel.shape.at(-1), columns: panel.shape.at(-1), values: panel.values })));
-      if (String(state.main.panels[0].shape) !== String(state.other.panels[0].shape)) return Math.max(...firstPanel(state.main).range.map(Math.abs));
+      const flat = [state.main, state.other].map((one) =>
+        one.panels
+          .slice(0, parts)
+          .map((panel) => ({
+            rows: panel.values.length / panel.shape.at(-1),
+            columns: panel.shape.at(-1),
+            values: panel.values,
+          })),
+      );
+      if (String(state.main.panels[0].shape) !== String(state.other.panels[0].shape))
+        return Math.max(...firstPanel(state.main).range.map(Math.abs));
       return Math.max(...ps.spread(ps.subtract(...flat)[0].values).map(Math.abs)) || 1;
     }
 
@@ -165,14 +272,23 @@
         const complex = state.main.panels.some((other) => other.cyclic);
         return pairs.map(([row, column]) => ({ row, column, cyclic: Boolean(panel.cyclic), complex }));
       });
-      const error = state.other && sources.some((source) => source.label === "truth" && state.names.other.startsWith("truth"));
-      const layers = { single: ["main"], slider: ["slider"], difference: ["difference"], side: ["main", "other", ...(error ? ["difference"] : [])], all: state.all.map((_, n) => n) }[state.mode];
+      const error =
+        state.other && sources.some((source) => source.label === "truth" && state.names.other.startsWith("truth"));
+      const layers = {
+        single: ["main"],
+        slider: ["slider"],
+        difference: ["difference"],
+        side: ["main", "other", ...(error ? ["difference"] : [])],
+        all: state.all.map((_, n) => n),
+      }[state.mode];
       const wanted = layers.flatMap((layer) => specs.map((spec) => ({ ...spec, layer })));
       if (JSON.stringify(wanted) !== JSON.stringify(views.map((view) => view.spec))) {
         views = wanted.map((spec) => ps.makeView(spec, state, actions));
         grid.replaceChildren(...views.map((view) => ps.make("div", { class: "ps-cell" }, view.canvas)));
       }
-      grid.dataset.columns = String(specs.length > 1 ? Math.min(3, specs.length) : layers.length === 4 ? 2 : Math.min(3, layers.length));
+      grid.dataset.columns = String(
+        specs.length > 1 ? Math.min(3, specs.length) : layers.length === 4 ? 2 : Math.min(3, layers.length),
+      );
       split.hidden = state.mode !== "slider";
       arrangeCursors();
       redraw();
@@ -183,10 +299,19 @@
       const axes = firstPanel(state.main).spatial;
       const volume = axes.length === 3 ? axes : [];
       if (cursors.children.length !== volume.length) {
-        cursors.replaceChildren(...volume.map((axis) => {
-          const control = ps.make("input", { type: "range", min: 0, max: axis.size - 1, step: 1, "data-axis": axis.name, oninput: () => moveCursor({ [axis.name]: (Number(control.value) + 0.5) / axis.size }) });
-          return ps.labelled(axis.name, control);
-        }));
+        cursors.replaceChildren(
+          ...volume.map((axis) => {
+            const control = ps.make("input", {
+              type: "range",
+              min: 0,
+              max: axis.size - 1,
+              step: 1,
+              "data-axis": axis.name,
+              oninput: () => moveCursor({ [axis.name]: (Number(control.value) + 0.5) / axis.size }),
+            });
+            return ps.labelled(axis.name, control);
+          }),
+        );
       }
       volume.forEach((axis, n) => {
         const control = cursors.children[n].querySelector("input");
@@ -211,7 +336,10 @@
       redraw();
       return true;
     }
-    const zoom = (factor) => [...new Map(views.map((view) => [`${view.spec.row} ${view.spec.column}`, view])).values()].forEach((view) => view.zoomBy(factor));
+    const zoom = (factor) =>
+      [...new Map(views.map((view) => [`${view.spec.row} ${view.spec.column}`, view])).values()].forEach((view) =>
+        view.zoomBy(factor),
+      );
 
     function redraw() {
       cancelAnimationFrame(due);
@@ -227,7 +355,13 @@
       slide,
       moveCursor,
       read: (text) => (readout.textContent = text || ""),
-      layers: () => (state.mode === "all" ? state.all.map((one, n) => [state.names.all[n], one]) : [[state.names.bare[0], state.main], ...(state.mode === "single" ? [] : [[state.names.bare[1], state.other]])]),
+      layers: () =>
+        state.mode === "all"
+          ? state.all.map((one, n) => [state.names.all[n], one])
+          : [
+              [state.names.bare[0], state.main],
+              ...(state.mode === "single" ? [] : [[state.names.bare[1], state.other]]),
+            ],
     };
 
     function savePicture() {
