@@ -49,8 +49,8 @@ _ROLES = ("result", "preview", "checkpoint", "backprojection", "start", "truth")
 def picture_files(folder: Path, *, running: bool, finished: bool) -> dict[str, Path]:
     """The images that there are of a run, by role, the one to show first.
 
-    Of a run that has its result it is that, and nothing earlier is needed. While it goes on it is the preview, and where
-    it was killed or failed the last checkpoint; a result that is there then is of an earlier end.
+    Of a run that has its result it is that, and nothing earlier is needed. While it goes on it is the preview, and
+    where it was killed or failed the last checkpoint; a result that is there then is of an earlier end.
     """
     files = _all_files(folder)
     if finished and "result" in files:
