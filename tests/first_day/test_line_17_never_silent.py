@@ -14,7 +14,9 @@ import torch
 
 from plugstream import BornModel, LeastSquares, MatrixModel, ProximalGradient, SoftThreshold, cli, solve
 from plugstream.display import screen as module
+from plugstream.display.frame import Frame
 from plugstream.display.screen import Display, active_display
+from plugstream.errors import InputError
 from plugstream.progress import enclosing_work, listening, report, within
 from plugstream.runs import results
 from plugstream.scans.store import StoredScan
@@ -117,6 +119,30 @@ def test_a_warning_stands_out_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> 
         display.line("warning: so \x1b[31m it is")
     assert screen.shown == ["warning: so \\x1b[31m it is"]
     assert screen.written.startswith("\x1b[1;33mwarning:\x1b[0m ")
+
+
+@pytest.mark.usefixtures("quick")
+def test_what_cannot_be_drawn_is_no_reason_to_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Broken:
+        def frame(self) -> Frame:
+            raise ValueError("no such format")
+
+    screen = _terminal(monkeypatch)
+    with Display() as display:
+        display.show(Broken())
+        _wait_for(screen, "no such format")
+        print("the work goes on")
+    assert screen.shown == ["warning: progress is shown no more: ValueError: no such format", "the work goes on"]
+
+
+def test_without_rich_there_are_plain_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(module, "_has_rich", lambda: False)
+    _terminal(monkeypatch)
+    with Display() as display:
+        assert display.mode == "plain"
+    with pytest.raises(InputError, match="rich is not installed"), Display("rich"):
+        pass
 
 
 def test_a_pipe_of_a_command_with_output_of_its_own_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -140,6 +140,8 @@ def test_a_window_that_is_resized_leaves_nothing_behind(monkeypatch: pytest.Monk
     for columns in (120, 60, 30, 17, 25, 80, 200, 40):
         screen.resize(columns)
         region.draw(steps.frame())
+        screen.write("^C")  # what a terminal shows of the keys
+        region.draw(steps.frame())
         rows = screen.shown
         assert "".join(rows[:-2]) == "a line before"
         assert all(len(row) < columns for row in rows[-2:])

@@ -54,7 +54,8 @@ class TerminalRegion:
         lines = [fit(line, columns - 1, blocks=self.blocks, measure=cell_len) for line in frame[: max(1, rows - 1)]]
         back = self._back(columns)  # the last column stays free, since some terminals scroll there
         self._lengths = [sum(cell_len(text) for text, _ in line) for line in lines]
-        self._write(back + "\x1b[K\n".join(map(self._render, lines)) + "\x1b[J")
+        # The cursor waits in the first column: the ^C of somebody who stops it must not begin a new row.
+        self._write(back + "\x1b[K\n".join(map(self._render, lines)) + "\x1b[J\r")
 
     def erase(self) -> None:
         """Take it away, so that other lines can be written."""
@@ -78,9 +79,9 @@ class TerminalRegion:
         return 80, 24
 
     def _back(self, columns: int) -> str:
-        """To the first column of the first row."""
-        rows = sum(max(1, math.ceil(length / columns)) for length in self._lengths)
-        return f"\r\x1b[{rows - 1}A" if rows > 1 else "\r"
+        """To the first column of the first row, from that of the last line."""
+        rows = sum(max(1, math.ceil(length / columns)) for length in self._lengths[:-1])
+        return f"\r\x1b[{rows}A" if rows else "\r"
 
     def _render(self, pieces: list[Piece]) -> str:
         from rich.text import Text

@@ -9,12 +9,13 @@ a reconstruction takes its steps, from whoever shows those (`Display.show`).
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import json
 import os
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextvars import ContextVar, Token
 from types import TracebackType
 from typing import Any, Protocol
@@ -85,8 +86,10 @@ class Display:
         self._before = sys.stdout, sys.stderr
         self._stream, self._out = sys.stderr, sys.stdout
         if self.mode == "auto":
-            live = bool(self._stream.isatty()) and os.environ.get("TERM", "dumb") != "dumb"
+            live = bool(self._stream.isatty()) and os.environ.get("TERM", "dumb") != "dumb" and _has_rich()
             self.mode = "rich" if live or in_notebook() else "plain"
+        elif self.mode == "rich" and not _has_rich() and not in_notebook():
+            raise InputError("rich is not installed; install it, or use --progress plain")
         if self.mode == "rich":
             self._region = NotebookRegion() if in_notebook() else TerminalRegion(self._stream)
         self._watch_streams()
@@ -204,12 +207,16 @@ class Display:
                 sys.stdout = _WatchedStream(self._out, self)
 
     def _run(self) -> None:
-        while not self._stop.wait(_FRAME):
-            now = time.monotonic()
-            if self._is_due(now):
-                with self._held():
-                    if self._is_due(now) and not self._stop.is_set():
-                        getattr(self, f"_show_{self.mode}")(now)
+        show: Callable[[float], None] = getattr(self, f"_show_{self.mode}")
+        try:
+            while not self._stop.wait(_FRAME):
+                now = time.monotonic()
+                if self._is_due(now):
+                    with self._held():
+                        if self._is_due(now) and not self._stop.is_set():
+                            show(now)
+        except Exception as error:  # what is measured may be of somebody else's making; the work goes on
+            self.line(f"warning: progress is shown no more: {type(error).__name__}: {error}")
 
     def _is_due(self, now: float) -> bool:
         silent = now - self._shown
@@ -271,6 +278,11 @@ class Display:
             for work in self._around
         ]
         return (*around, Line(tuple(parts), done, total))
+
+
+def _has_rich() -> bool:
+    """Whether it is there, without importing it."""
+    return importlib.util.find_spec("rich") is not None
 
 
 def _left(clock: Clock, done: int, total: int) -> list[Part]:

@@ -47,11 +47,11 @@ class Steps:
         measured = self._measured()
         return (Line(self._progress(), self.step, self.total), *([Line(measured)] if measured else []))
 
-    def text(self) -> str:
-        """All of it as one line."""
+    def text(self, *, ended: bool = False) -> str:
+        """All of it as one line; how long it will still take unless it has `ended`."""
         total = f"/{self.total}" if self.total else ""
         views = [f"{self.views} views"] if self.views and not self.total else []
-        left = self.clock.left(self.step, self.total)
+        left = None if ended else self.clock.left(self.step, self.total)
         spent = f"{self.seconds:6.1f} s" + ("" if left is None else f", {duration(left)} left")
         words = [f"step {self.step:>{len(str(self.total))}}{total}", *views, spent]
         return "   ".join([*words, *(part.long for part in self._measured())])

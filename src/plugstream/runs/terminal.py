@@ -104,7 +104,7 @@ class Terminal(Callback):
     def _stop(self, event: Stop) -> None:
         self.display.show(None)
         if self._untold:
-            self._write_measurement(time.monotonic())
+            self.display.line(self.steps.text(ended=True))
         self.display.line(
             f"stopped after {event.step} steps and {event.time:.1f} s ({event.wall:.1f} s with measuring): "
             f"{event.reason}"
