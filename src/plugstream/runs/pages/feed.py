@@ -74,7 +74,7 @@ class RunFeed:
     def summary(self) -> dict[str, Any]:
         """What a list of runs says of it."""
         content = self.content()
-        told = ("state", "step", "iterations", "seconds", "speed", "left", "title", "heard", "stop")
+        told = ("state", "step", "iterations", "seconds", "speed", "left", "title", "began", "stop")
         shown = content["roles"][:1]
         return {name: content[name] for name in told} | {
             "values": _last_values(content),

@@ -40,6 +40,7 @@ __all__ = ["Shelf", "make_application"]
 _DEPTH = 2
 # Seconds between two looks for new runs, pages that may be open at once, and bytes of a command.
 _LOOK, _MOST_PAGES, _MOST_BYTES = 3.0, 400, 4096
+_SCRIPTS = ("stream.js", "steer.js", "live.js")  # besides those of a report
 _TYPES = {".js": "text/javascript", ".css": "text/css"}
 
 
@@ -218,7 +219,7 @@ def _assets() -> dict[str, tuple[bytes, str]]:
 def _page(shelf: Shelf) -> str:
     """The page, which its scripts fill."""
     styles = "\n".join(f'<link rel="stylesheet" href="/static/{name}">' for name in (*STYLES, "live.css"))
-    scripts = "\n".join(f'<script src="/static/{name}"></script>' for name in (*SCRIPTS, "live.js"))
+    scripts = "\n".join(f'<script src="/static/{name}"></script>' for name in (*SCRIPTS, *_SCRIPTS))
     only = ' data-single="yes"' if shelf.single else ""
     title = html.escape(shelf.folders[0].name if shelf.single else "Runs")
     return f"""<!doctype html>
