@@ -5,11 +5,13 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import os
 import re
 import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from page_runs import ball, write_run
@@ -144,6 +146,31 @@ def test_a_log_without_the_newer_kinds_of_events_still_gives_a_report(flat, tmp_
     (run,) = embedded(write_report(folder).read_text(encoding="utf-8"))
     assert (run["content"]["machine"], run["content"]["space"]) == (None, None)
     assert run["pictures"]["result"]["panels"][0]["shape"] == [8, 8]
+
+
+def test_a_folder_of_anybody_can_be_reported_on(flat, tmp_path):
+    """What leads out of it, is no image or cannot be written as JSON is left out or text; a pipe is not waited for."""
+    folder = Path(shutil.copytree(flat, tmp_path / os.fsdecode(b"odd \xff <name>")))
+    (folder / "truth.npy").rename(tmp_path / "private.npy")
+    (folder / "truth.npy").symlink_to(tmp_path / "private.npy")
+    np.save(folder / "start.npy", np.array(["text"]))
+    (folder / "preview.safetensors").write_bytes(b"nothing")
+    os.mkfifo(folder / "backprojection.npy")
+    (folder / "settings.toml").write_text(
+        "a = 1\n[algorithm]\nsigma = inf\nwhen = 2026-01-01\n[scan]\nfollow = false\n"
+    )
+    page = write_report(folder).read_text(encoding="utf-8")
+    (run,) = embedded(page)
+    assert set(run["pictures"]) == {"result"}
+    assert "and no image" in run["content"]["notes"][-1]["text"]
+    assert run["content"]["settings"] == {
+        "algorithm": {"sigma": "inf", "when": "2026-01-01"}, "scan": {"follow": False},
+    }  # fmt: skip
+    assert r"<title>odd \xff &lt;name&gt; - plugstream</title>" in page
+    (folder / "events.jsonl").unlink()
+    os.mkfifo(folder / "events.jsonl")
+    with pytest.raises(InputError, match="cannot be used"):
+        write_report(folder)
 
 
 def test_several_runs_go_into_one_file_that_is_new(flat, tmp_path):

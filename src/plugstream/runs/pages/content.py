@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 import tomllib
 from collections.abc import Sequence
@@ -14,6 +15,7 @@ from plugstream.errors import InputError
 from plugstream.quantities import sort_quantities
 from plugstream.runs.describe import is_run
 from plugstream.runs.events import Measurement
+from plugstream.runs.folder import check_plain
 from plugstream.runs.liveness import is_running
 from plugstream.runs.pages.pictures import picture_files
 from plugstream.runs.record import open_run
@@ -21,6 +23,7 @@ from plugstream.runs.replay import History, replay
 from plugstream.runs.results import title_of
 from plugstream.runs.watch import theory_of
 from plugstream.settings import resolve
+from plugstream.text import printable
 
 __all__ = ["run_content"]
 
@@ -50,6 +53,7 @@ def run_content(folder: Path, history: History | None = None, most: int = 5000) 
     """
     if not is_run(folder):
         raise InputError(f"{folder} is not the folder of a run: it has neither run.json nor events.jsonl")
+    check_plain(folder)
     history = replay(folder / "events.jsonl") if history is None else history
     state, settings = _state(folder, history), _settings(folder, history)
     # What an error ended has no verdict, and no result of its own.
@@ -59,8 +63,8 @@ def run_content(folder: Path, history: History | None = None, most: int = 5000) 
     speed = _speed(history, running=state == "running")
     theory = theory_of(history)
     content = {
-        "name": folder.resolve().name,
-        "folder": str(folder),
+        "name": printable(folder.resolve().name),
+        "folder": printable(str(folder)),
         "title": _title(folder),
         "state": state,
         "step": history.step,
@@ -113,9 +117,20 @@ def _title(folder: Path) -> str:
 def _settings(folder: Path, history: History) -> dict[str, Any]:
     """The settings as the run wrote them down, else as it was started with."""
     try:
-        return tomllib.loads((folder / "settings.toml").read_text(encoding="utf-8"))
+        content = tomllib.loads((folder / "settings.toml").read_text(encoding="utf-8"))
     except (OSError, ValueError):
-        return history.settings or {}
+        content = history.settings or {}
+    return {name: _safe(section) for name, section in content.items() if isinstance(section, dict)}
+
+
+def _safe(value: Any) -> Any:
+    """A value that JSON can write: what TOML has besides, such as dates and infinity, as text."""
+    if isinstance(value, dict):
+        return {name: _safe(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_safe(item) for item in value]
+    plain = value is None or isinstance(value, bool | int | str) or (isinstance(value, float) and math.isfinite(value))
+    return value if plain else str(value)
 
 
 def _command(folder: Path) -> str:

@@ -63,10 +63,12 @@ def picture_files(folder: Path, *, running: bool, finished: bool) -> dict[str, P
 def _all_files(folder: Path) -> dict[str, Path]:
     files = {name: folder / f"{name}.npy" for name in ("result", "backprojection", "start", "truth")}
     files["preview"] = folder / "preview.safetensors"
-    checkpoints = Checkpoints(folder / "checkpoints", {}).files()
+    place = folder / "checkpoints"
+    checkpoints = [] if place.is_symlink() else Checkpoints(place, {}).files()
     if checkpoints:
         files["checkpoint"] = checkpoints[0]
-    return {role: path for role, path in files.items() if path.is_file()}
+    # A link could lead out of the folder, which may come from anybody and be shown to anybody.
+    return {role: path for role, path in files.items() if path.is_file() and not path.is_symlink()}
 
 
 def run_picture(folder: Path, role: str, space: ImageSpace | None) -> dict[str, Any]:
@@ -78,16 +80,20 @@ def run_picture(folder: Path, role: str, space: ImageSpace | None) -> dict[str, 
     if role not in files:
         raise InputError(f"the run {folder} has no image {role!r}; there are {', '.join(files) or 'none'}")
     path = files[role]
-    if role == "preview":
-        return picture_of_preview(path, upwards=True if space is None else space.upwards)
-    if role == "checkpoint":
-        step, image = _read_checkpoint(path)
-        return make_picture(image, space, role, step=step)
     try:
-        image = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError) as error:
+        if role == "preview":
+            return picture_of_preview(path, upwards=True if space is None else space.upwards)
+        step, image = _read_checkpoint(path) if role == "checkpoint" else (None, _read_array(path))
+    except (InputError, OSError, LookupError, TypeError, ValueError) as error:
         raise InputError(f"cannot read {path}: {error}") from error
-    return make_picture(image, space, role)
+    return make_picture(image, space, role, step=step)
+
+
+def _read_array(path: Path) -> NDArray[Any]:
+    image: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
+    if image.dtype.kind not in "fc":
+        raise ValueError(f"it holds {image.dtype}, and no image")
+    return image
 
 
 def make_picture(

@@ -12,7 +12,7 @@ import hashlib
 import html
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from plugstream.errors import InputError, StorageError
 from plugstream.files import write_whole
 from plugstream.image_space import ImageSpace
 from plugstream.monitors import snr
+from plugstream.runs.folder import check_plain
 from plugstream.runs.pages.assets import SCRIPTS, STYLES, read_asset
 from plugstream.runs.pages.content import run_content
 from plugstream.runs.pages.pictures import run_picture
@@ -66,6 +67,7 @@ def compare_reports(folders: Sequence[Path], out: Path) -> Path:
 
 def _collect(folder: Path) -> dict[str, Any]:
     """What a report has of a run: its content and its pictures; one that is damaged is left out, and named."""
+    check_plain(folder)
     history = replay(folder / "events.jsonl")
     content = run_content(folder, history, most=_MEASUREMENTS)
     pictures = {}
@@ -86,15 +88,15 @@ def _usage(folder: Path, history: History) -> dict[str, Any] | None:
     return None
 
 
-def _scores(folder: Path, roles: Iterable[str], space: ImageSpace | None) -> dict[str, str]:
+def _scores(folder: Path, roles: Collection[str], space: ImageSpace | None) -> dict[str, str]:
     """How close each image is to the truth, in words, where that is known."""
-    if space is None or not (folder / "truth.npy").is_file():
+    if space is None or "truth" not in roles:
         return {}
     scores = {}
     with contextlib.suppress(OSError, ValueError, InputError):
         truth = np.load(folder / "truth.npy", allow_pickle=False)
         for role in roles:
-            if role not in ("truth", "start") and (folder / f"{role}.npy").is_file():
+            if role in ("result", "backprojection"):
                 value = float(snr(np.load(folder / f"{role}.npy", allow_pickle=False), truth, space.ndim))
                 scores[role] = f"{value:.2f} dB" if math.isfinite(value) else ""
     return scores
