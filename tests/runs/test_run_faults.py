@@ -365,12 +365,20 @@ def test_a_checkpoint_of_a_long_run_has_a_short_header(tmp_path):
     assert (back.first, back.time, back.wall, back.limit, back.measured_at) == (0, 1.0, 2.0, None, [20_000])
 
 
+@pytest.fixture(scope="module")
+def unseen(scan: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run without previews, whose files have a size that does not depend on the time it took."""
+    folder = tmp_path_factory.mktemp("unseen") / "run"
+    assert main(["reconstruct", str(scan), "--out", str(folder), *RUN, "--preview", "0"]) == 0
+    return folder
+
+
 @pytest.mark.parametrize(
     ("limit", "what"), [(6000, "the event log"), (16_300, "the checkpoint"), (30_000, "the results")]
 )
-def test_a_full_disk_is_one_line_and_loses_nothing(whole, tmp_path, limit, what):
+def test_a_full_disk_is_one_line_and_loses_nothing(unseen, tmp_path, limit, what):
     """A limit on the size of files stands in for the disk: writes beyond it fail as on a full one."""
-    folder = shutil.copytree(whole, tmp_path / "run")
+    folder = shutil.copytree(unseen, tmp_path / "run")
     settings_file = folder / "settings.toml"
     settings_file.write_text(settings_file.read_text().replace('report = "none"', 'report = "png"'))
     assert main(["resume", str(folder)]) == 0  # it was over, and has a report now
