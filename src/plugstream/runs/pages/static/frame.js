@@ -115,5 +115,24 @@
     });
   }
 
-  Object.assign(ps, { drawAxes, drawBar, drawSlider, shorten });
+  // One canvas of several, so many in a row, on a ground of this colour.
+  function joinCanvases(canvases, columns, ground) {
+    const width = Math.max(...canvases.map((canvas) => canvas.width));
+    const rows = [];
+    for (let n = 0; n < canvases.length; n += columns) rows.push(canvases.slice(n, n + columns));
+    const heights = rows.map((row) => Math.max(...row.map((canvas) => canvas.height)));
+    const sheet = ps.make("canvas");
+    [sheet.width, sheet.height] = [width * columns, heights.reduce((a, b) => a + b, 0)];
+    const context = sheet.getContext("2d");
+    context.fillStyle = ground;
+    context.fillRect(0, 0, sheet.width, sheet.height);
+    let y = 0;
+    rows.forEach((row, n) => {
+      row.forEach((canvas, k) => context.drawImage(canvas, k * width, y));
+      y += heights[n];
+    });
+    return sheet;
+  }
+
+  Object.assign(ps, { joinCanvases, drawAxes, drawBar, drawSlider, shorten });
 })();

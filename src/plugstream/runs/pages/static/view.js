@@ -29,20 +29,23 @@
 
   // The colours of a view, and from which to which value.
   function shadesFor(spec, state) {
-    if (spec.layer === "difference" && !spec.cyclic) {
-      const most = state.error || 1;
-      return spec.complex ? { map: "inferno", range: [0, most] } : { map: "difference", range: [-most, most] };
+    if (spec.layer === "difference") {
+      const most = state.errors[spec.cyclic ? 1 : 0] || 1;
+      const size = spec.complex && !spec.cyclic; // the magnitude of a complex difference has no sign
+      return size ? { map: "inferno", range: [0, most] } : { map: "difference", range: [-most, most] };
     }
     if (spec.cyclic) return { map: "cyclic", range: [-Math.PI, Math.PI] };
     return { map: state.map, range: state.range };
   }
+
+  const leastMagnitude = (panel) => FAINT * Math.max(...(panel.range || [0]).map(Math.abs));
 
   // The phase where there is next to no magnitude is noise, and drawn as nothing.
   function fade(slice, spec, picture, state) {
     if (!spec.cyclic) return slice;
     const magnitude = sliceFor(spec, picture, state, false);
     if (!magnitude) return slice;
-    const least = FAINT * Math.max(...(magnitude.panel.range || [0]).map(Math.abs));
+    const least = leastMagnitude(magnitude.panel);
     return { ...slice, values: slice.values.map((value, n) => (magnitude.values[n] < least ? NaN : value)) };
   }
 
@@ -52,7 +55,8 @@
       parts.map((c) => sliceFor(spec, picture, state, c)),
     );
     if (one.some((slice) => !slice) || other.some((slice) => !slice)) return null;
-    return { ...one[0], values: ps.subtract(one, other)[spec.cyclic ? 1 : 0].values };
+    const part = spec.cyclic ? 1 : 0;
+    return { ...one[part], values: ps.subtract(one, other)[part].values };
   }
 
   function makeView(spec, state, actions) {
@@ -81,7 +85,7 @@
       const key = JSON.stringify([layer, ids, slice.index, state.channel, range, map]);
       if (!painted.has(key)) {
         if (painted.size > 3) painted.delete(painted.keys().next().value);
-        const values = layer === "difference" ? slice : fade(slice, spec, picture, state);
+        const values = fade(slice, spec, picture, state);
         painted.set(key, ps.paint(values, range, map, state.main.upwards));
       }
       return { slice, canvas: painted.get(key) };
@@ -158,8 +162,14 @@
       const axes = { row, column, zone: zone(), upwards: state.main.upwards, photograph, left: margin.left };
       ps.drawAxes(context, box, colours, axes);
       const unit = panel.unit ? ` (${panel.unit})` : "";
-      const label = `${spec.layer === "difference" ? "error of " : ""}${panel.quantity}${unit}`;
-      const bar = { ...shadesFor(spec, state), cyclic: spec.cyclic, label, right: margin.right };
+      const against = state.other?.role === "truth" ? "error of " : "difference of ";
+      const label = `${spec.layer === "difference" ? against : ""}${panel.quantity}${unit}`;
+      const bar = {
+        ...shadesFor(spec, state),
+        cyclic: spec.cyclic && spec.layer !== "difference",
+        label,
+        right: margin.right,
+      };
       ps.drawBar(context, box, colours, bar);
     }
 
@@ -209,7 +219,8 @@
       }
       drawCursor(colours);
       context.restore();
-      if (spec.layer === "slider") ps.drawSlider(context, box, colours, state.split, [state.names.bare[1], state.names.bare[0]]);
+      if (spec.layer === "slider")
+        ps.drawSlider(context, box, colours, state.split, [state.names.bare[1], state.names.bare[0]]);
       drawFrame(colours);
       const text = heading();
       context.fillStyle = colours.ink;
@@ -304,5 +315,5 @@
     return { canvas, draw, spec, reset, zoomBy: (factor) => shown && zoomBy(factor, middle()), slice: () => shown };
   }
 
-  Object.assign(ps, { makeView, sliceFor, differenceFor: difference });
+  Object.assign(ps, { makeView, leastMagnitude });
 })();

@@ -25,7 +25,7 @@
       map: "grey",
       split: 0.5,
       mode: "single",
-      error: 1,
+      errors: [1, 1],
     };
     let chosen = { main: null, other: null, mode: null, range: null }; // what a person chose, null for none
     let views = [];
@@ -205,7 +205,7 @@
         );
         state.channel = 0;
       }
-      colours.hidden = contrasts.hidden = state.mode === "difference" && !others.length;
+      colours.hidden = contrasts.hidden = state.mode === "difference";
       settle();
       arrange();
     }
@@ -229,7 +229,7 @@
       low.value = toSlider(state.range[0]);
       high.value = toSlider(state.range[1]);
       tellRange();
-      if (state.mode === "difference" || state.mode === "side") state.error = largestError();
+      if (state.mode === "difference" || state.mode === "side") state.errors = largestErrors();
     }
     const toSlider = (value) => Math.round((1000 * (value - state.span[0])) / (state.span[1] - state.span[0]));
     function tellRange() {
@@ -249,20 +249,22 @@
       tellRange();
       redraw();
     }
-    function largestError() {
+    // Of the differences of values, or of magnitudes and phases where there are these.
+    function largestErrors() {
       const parts = state.main.panels.some((panel) => panel.cyclic) ? 2 : 1;
+      if (String(state.main.panels[0].shape) !== String(state.other.panels[0].shape)) {
+        return [Math.max(...firstPanel(state.main).range.map(Math.abs)), Math.PI];
+      }
       const flat = [state.main, state.other].map((one) =>
-        one.panels
-          .slice(0, parts)
-          .map((panel) => ({
-            rows: panel.values.length / panel.shape.at(-1),
-            columns: panel.shape.at(-1),
-            values: panel.values,
-          })),
+        one.panels.slice(0, parts).map(({ values, shape }) => {
+          return { rows: values.length / shape.at(-1), columns: shape.at(-1), values };
+        }),
       );
-      if (String(state.main.panels[0].shape) !== String(state.other.panels[0].shape))
-        return Math.max(...firstPanel(state.main).range.map(Math.abs));
-      return Math.max(...ps.spread(ps.subtract(...flat)[0].values).map(Math.abs)) || 1;
+      const [magnitude, phase] = ps.subtract(...flat).map((slice) => slice.values);
+      const most = (values) => Math.max(...ps.spread(values).map(Math.abs)) || 1;
+      if (!phase) return [most(magnitude), 1];
+      const least = ps.leastMagnitude(firstPanel(state.main));
+      return [most(magnitude), most(phase.filter((_, n) => firstPanel(state.main).values[n] >= least))];
     }
 
     function arrange() {
@@ -272,8 +274,7 @@
         const complex = state.main.panels.some((other) => other.cyclic);
         return pairs.map(([row, column]) => ({ row, column, cyclic: Boolean(panel.cyclic), complex }));
       });
-      const error =
-        state.other && sources.some((source) => source.label === "truth" && state.names.other.startsWith("truth"));
+      const error = state.other?.role === "truth";
       const layers = {
         single: ["main"],
         slider: ["slider"],
@@ -367,20 +368,7 @@
     function savePicture() {
       const canvases = views.map((view) => view.canvas);
       const columns = Math.max(1, Math.min(canvases.length, Number(grid.dataset.columns)));
-      const width = Math.max(...canvases.map((canvas) => canvas.width));
-      const rows = [];
-      for (let n = 0; n < canvases.length; n += columns) rows.push(canvases.slice(n, n + columns));
-      const heights = rows.map((row) => Math.max(...row.map((canvas) => canvas.height)));
-      const sheet = ps.make("canvas");
-      [sheet.width, sheet.height] = [width * columns, heights.reduce((a, b) => a + b, 0)];
-      const context = sheet.getContext("2d");
-      context.fillStyle = getComputedStyle(element).getPropertyValue("--paper");
-      context.fillRect(0, 0, sheet.width, sheet.height);
-      let y = 0;
-      rows.forEach((row, n) => {
-        row.forEach((canvas, k) => context.drawImage(canvas, k * width, y));
-        y += heights[n];
-      });
+      const sheet = ps.joinCanvases(canvases, columns, getComputedStyle(element).getPropertyValue("--paper"));
       sheet.toBlob((blob) => ps.saveFile(`${ps.fileName(options.name)}-image.png`, blob));
     }
 
