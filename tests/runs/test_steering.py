@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,7 +16,8 @@ import pytest
 from plugstream.errors import InputError
 from plugstream.runs import commands
 from plugstream.runs.commands import Command, read_command, send_command
-from plugstream.runs.events import Event, EventLog, Measurement, Note, Steering, Stop, read_events
+from plugstream.runs.events import Event, EventLog, Heartbeat, Measurement, Note, Steering, Stop, read_events
+from plugstream.runs.liveness import Heartbeats
 from plugstream.runs.replay import replay
 from plugstream.settings import parse_changes, resolve
 from small_run import RUN, main, same_run
@@ -104,6 +107,55 @@ def test_a_steered_run_that_was_killed_goes_on_with_the_same_changes(scan, plann
         (20, "change"),
         (40, "change"),
     ]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "words",
+    [
+        "--set scan.in_memory=0",
+        "--watch-theory",
+        "--gradient saga",
+        "--gradient svrg --restart gradient",
+        "--algorithm admm --sampler all",
+        "--algorithm hqs --sampler all --step 100/L --step-end 10/L --sigma 0.05 --sigma-end 0.01",
+        "--lam 1e-6 --sigma none",
+        "--step 900.0",
+        "--loss huber",
+    ],
+)
+def test_steering_repeats_whatever_is_iterated(scan, pilot, tmp_path, words):
+    half = "450.0" if "--step 900" in words else "0.5/L"
+    given = [*words.split(), "--changes", f"20: sigma=0.05; 40: step={half}"]
+    kept = [word for word in RUN if "--sampler all" not in words or word not in ("--batch", "4")]
+    base = ["reconstruct", str(scan), *kept, *STEPS]
+    assert main([*base, *given, "--out", str(tmp_path / "planned")]) == 0
+    size = float(half) if half.endswith("0") else half
+    pilot({15: (Command("pause"), go_on_soon), 20: SIGMA, 40: Command("change", step_size=size), 50: kill})
+    with pytest.raises(SystemExit):
+        main([*base, *given[:-2], "--out", str(tmp_path / "run")])
+    assert main(["resume", str(tmp_path / "run")]) == 0
+    same_run(tmp_path / "run", tmp_path / "planned")
+
+
+def test_a_run_that_waits_gives_signs_of_life(tmp_path):
+    """As one that goes on does, for whoever looks from another machine; the pause is none of its seconds."""
+    log = EventLog(tmp_path / "events.jsonl")
+    beats, progress = Heartbeats(log, 100, every=0.01), SimpleNamespace(state=SimpleNamespace(k=7))
+    beats.after_step(progress)
+    begun = time.monotonic()
+    beats.before_pause(progress)
+    for _ in range(3):
+        time.sleep(0.2)
+        beats.while_paused(progress)
+    beats.after_pause(time.monotonic() - begun)
+    time.sleep(0.02)
+    beats.after_step(progress)
+    log.close()
+    told = [event for event in read_events(log.path) if isinstance(event, Heartbeat)]
+    assert [event.step for event in told] == [7, 7, 7, 7]
+    assert told[1].rate == 0
+    assert max(event.seconds for event in told) < 0.5
 
 
 def test_a_new_change_takes_the_place_of_those_that_were_to_come(scan, planned, pilot, tmp_path):

@@ -64,12 +64,16 @@ def open_page(parsed: argparse.Namespace, group: Group | None = None) -> RunPage
         if parsed.host is not None or parsed.port is not None:
             raise InputError("--host and --port say where --serve serves the page; add --serve, or leave them out")
         return None
-    if group is not None and not group.leads:
-        return None
     from plugstream.runs.pages.access import new_token
     from plugstream.runs.pages.listening import open_socket
 
-    return RunPage(open_socket(parsed.host or _HOST, parsed.port), new_token())
+    pages: list[RunPage] = []
+
+    def take() -> None:
+        pages.append(RunPage(open_socket(parsed.host or _HOST, parsed.port), new_token()))
+
+    take() if group is None else group.decide(take)  # what it raises all raise
+    return pages[0] if pages else None
 
 
 def run(parsed: argparse.Namespace) -> int:

@@ -40,6 +40,10 @@ class Callback:
         """Act before the run waits for a person, who knows how long."""
         return
 
+    def while_paused(self, progress: Progress[State]) -> None:
+        """Act about once a second while the run waits."""
+        return
+
     def after_pause(self, seconds: float) -> None:
         """Leave so many seconds out of its clocks, in which the run was paused."""
         return
@@ -78,6 +82,11 @@ class Callbacks:
         """Where somebody pauses the run."""
         for callback in self.callbacks:
             callback.before_pause(progress)
+
+    def while_paused(self, progress: Progress[State]) -> None:
+        """Where the run still waits."""
+        for callback in self.callbacks:
+            callback.while_paused(progress)
 
     def after_pause(self, seconds: float) -> None:
         """Where the run goes on after so many seconds."""

@@ -114,6 +114,7 @@ class Decisions(Callback):
             if decision.interrupted:
                 raise KeyboardInterrupt
             algorithm = self._obey(course, step, algorithm, decision.commands)
+            steerage.callbacks.while_paused(progress)
         seconds = time.monotonic() - begun
         progress.leave_out(seconds)
         steerage.callbacks.after_pause(seconds)

@@ -102,7 +102,7 @@ class History:
             case Start():
                 self.start, self.step = event, 0
                 self.stop = self.heartbeat = self.preview = self.terms = self.machine = None
-                self.changes = list(parse_changes(event.settings.get("algorithm", {}).get("changes")))
+                self.changes = _planned_changes(event)
                 self._next_change, self.paused = 0, False
             case Machine():
                 self.machine = event
@@ -157,6 +157,13 @@ class History:
         self.steering = [e for e in self.steering if e.step < step or (e.step == step and e.action != "change")]
         self._next_change = sum(change.step < step for change in self.changes)
         self.step = step
+
+
+def _planned_changes(start: Start) -> list[Change]:
+    """The changes that the settings of a process plan; none in logs of before there were any."""
+    algorithm = start.settings.get("algorithm")
+    planned = algorithm.get("changes") if isinstance(algorithm, dict) else None
+    return list(parse_changes(planned if isinstance(planned, str) else None))
 
 
 def replay(path: Path) -> History:

@@ -63,7 +63,7 @@ class Terminal(Callback):
             case Heartbeat():
                 self._tick(event.step, max(event.seconds, self.steps.seconds), event.at)
             case Steering():
-                self.steps.paused = event.action == "pause"
+                self.steps.paused = event.action == "pause" or (event.action == "change" and self.steps.paused)
                 self.steps.clock.forget()  # a pause is no time of the run
             case Stop():
                 self._stop(event)
