@@ -70,6 +70,8 @@ def check_metadata(place: Path) -> dict:
         assert len(channel["color"]) == 6
         assert set(channel["window"]) == {"min", "max", "start", "end"}
         assert channel["window"]["start"] < channel["window"]["end"]
+        assert set(channel) == {"label", "active", "color", "family", "window"}
+    assert {"metadata", "type", "name"} <= set(multiscale)  # which it should have
     return multiscale
 
 
@@ -113,6 +115,12 @@ def test_pixels_lie_where_scale_and_translation_say(tmp_path, space):
             line = values.reshape(-1, *values.shape[-2:])[0]
             line = line[0, :count] if axis == -1 else line[:count, 0]
             assert np.allclose(line, expected, rtol=1e-5, atol=1e-6 * abs(expected).max())
+
+
+@pytest.mark.parametrize("value", [-2.0, 0.0, float("nan")])
+def test_a_flat_image_has_a_window_too(tmp_path, value):
+    live(tmp_path / "live.zarr", ImageSpace((4, 4))).write(0, torch.full((4, 4), value))
+    check_metadata(tmp_path / "live.zarr")
 
 
 def test_units_are_those_of_the_space(tmp_path):

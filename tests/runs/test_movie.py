@@ -12,9 +12,10 @@ import torch
 from PIL import Image
 
 from plugstream.image_space import ImageSpace
+from plugstream.quantities import Quantity
 from plugstream.runs.events import EventLog, Measurement, Quantities, Stop
 from plugstream.runs.frames import frame_steps
-from plugstream.runs.movie import make_movie
+from plugstream.runs.movie import _Tale as Tale, make_movie
 from plugstream.runs.preview import Previews
 from small_run import main
 
@@ -132,6 +133,18 @@ def test_every_kind_of_image_has_a_movie(tmp_path, space):
     assert (made.frames, made.first, made.last) == (3, 0, 2)
     first, *_, last = pictures(made.path)[0]
     assert (first != last).any(axis=2).mean() > 0.05
+
+
+def test_a_frame_tells_its_step_the_views_by_then_and_what_was_measured_last():
+    quantities = [Quantity("distance", short="far", form=".1e"), Quantity("snr", "SNR", unit="dB", needs_truth=True)]
+    points = {"snr": [(0, 1.5), (10, 8.25)], "distance": [(5, 0.5)]}
+    tale = Tale(points, quantities, [(0, 4), (8, 12)], 100)
+    blank = "\u2007"
+    assert tale.curve == quantities[1]
+    assert tale.tell(0).split("    ") == [f"step {blank}{blank}0", f"{blank}4 views", "SNR 1.5 dB"]
+    assert tale.tell(9).split("    ") == [f"step {blank}{blank}9", "12 views", "SNR 1.5 dB", "far 5.0e-01"]
+    assert tale.tell(100).split("    ") == ["step 100", "12 views", "SNR 8.25 dB", "far 5.0e-01"]
+    assert "views" not in Tale(points, quantities, [(0, 4)], 100).tell(9)
 
 
 def test_frames_that_are_damaged_or_beyond_the_image_that_was_kept_are_left_out(tmp_path):

@@ -222,10 +222,11 @@ def _channels(space: ImageSpace, image: NDArray[np.float32]) -> list[dict[str, A
         if part != "phase":
             finite = plane[np.isfinite(plane)]
             low, high = (min(0.0, float(finite.min())), float(finite.max())) if finite.size else (0.0, 1.0)
-        window = {"min": low, "max": max(high, low + 1e-30), "start": low, "end": max(high, low + 1e-30)}
+        high = high if high > low else low + 1.0
+        window = {"min": low, "max": high, "start": low, "end": high}
         colour = _COLOURS[number % len(_COLOURS)] if space.channels else _COLOURS[0]
-        active = part != "phase"
-        out.append({"label": label, "color": colour, "active": active, "window": window})
+        shown = {"active": part != "phase", "color": colour, "family": "linear"}
+        out.append({"label": label, **shown, "window": window})
     return out
 
 

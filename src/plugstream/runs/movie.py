@@ -86,7 +86,8 @@ def make_movie(
     frames, panels = _read(folder, history)
     rate = fps or min(_FASTEST, max(_SLOWEST, len(frames) / _SECONDS))
     points = _measured(history, folder, frames)
-    scene = _Scene(frames, panels, _Tale(points, history.quantities, frames[-1].step), title or _title(folder), size)
+    tale = _Tale(points, history.quantities, history.arrivals(), frames[-1].step)
+    scene = _Scene(frames, panels, tale, title or _title(folder), size)
     report(f"drawing {len(frames)} frames")
     pictures, hold = scene.draw(), max(1, round(_HOLD * rate))
     try:
@@ -293,26 +294,38 @@ def _load_truth(folder: Path, images: Sequence[Sequence[NDArray[np.float32]]]) -
 
 
 class _Tale:
-    """What a movie tells beside the image: the step, and what was measured by then.
+    """What a movie tells beside the image: the step, the views that had come, and what was measured by then.
 
     `curve` is the quantity that says most of the image, None where none was measured twice.
 
-    Arguments: points, what was measured; quantities; last, the step of the last frame.
+    Arguments: points, what was measured; quantities; arrivals, from which steps on there were how many views, of which
+    nothing is told where all were there from the start; last, the step of the last frame.
     """
 
-    def __init__(self, points: Points, quantities: Sequence[Quantity], last: int) -> None:
+    def __init__(
+        self, points: Points, quantities: Sequence[Quantity], arrivals: Sequence[tuple[int, int]], last: int
+    ) -> None:
         self.points, self.last = points, last
+        self.arrivals = list(arrivals) if len(arrivals) > 1 else []
         self.quantities = sort_quantities(quantities, points)
         self.curve = next((one for one in self.quantities if len(points[one.name]) > 1), None)
 
     def tell(self, step: int) -> str:
         """A line for a frame, in which numbers keep their places from frame to frame."""
-        words = [f"step {step:>{len(str(self.last))}}".replace(" ", "\u2007")]
+        words = [_aligned("step {}", step, self.last)]
+        if self.arrivals:
+            known = bisect_right(self.arrivals, (step, math.inf))
+            words.append(_aligned("{} views", self.arrivals[max(0, known - 1)][1], self.arrivals[-1][1]))
         for quantity in self.quantities[:2]:
             known = bisect_right(self.points[quantity.name], (step, math.inf))
             if known:
                 words.append(quantity.text(self.points[quantity.name][known - 1][1], short=True))
         return "    ".join(words)
+
+
+def _aligned(text: str, number: int, most: int) -> str:
+    """A number in a text, with the room that the largest one needs."""
+    return text.format(str(number).rjust(len(str(most)), "\u2007"))  # a blank as wide as a digit
 
 
 def _title(folder: Path) -> str:
