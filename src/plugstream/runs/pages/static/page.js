@@ -68,7 +68,7 @@
         if (before[name] !== text) make();
         before[name] = text;
       };
-      part("views", now.views, () => showViews(views, now));
+      part("views", [now.views, now.step], () => showViews(views, now));
       part("steering", now.steering, () => {
         theirs.steering.hidden = !now.steering.length;
         steering.replaceChildren(steeringTable(now));
@@ -211,15 +211,18 @@
     return table(rows);
   }
 
+  // What somebody asked of the run, in words.
+  function describeSteering({ step, action, sigma, step_size: size }) {
+    if (action === "pause") return `Paused at step ${step}.`;
+    if (action === "resume") return `It goes on from step ${step}.`;
+    if (action === "stop") return `It stops at step ${step}.`;
+    const parts = [sigma !== null && `sigma is ${sigma}`, size !== null && `the step is ${size}`];
+    return `From step ${step + 1} on ${parts.filter(Boolean).join(" and ")}.`;
+  }
+
   function steeringTable(content) {
     return table(
-      content.steering.map(({ step, ...rest }) => [
-        `step ${step}`,
-        Object.entries(rest)
-          .filter(([name, value]) => value !== null && name !== "at")
-          .map(([name, value]) => `${name.replace("_", " ")} ${value}`)
-          .join(", "),
-      ]),
+      content.steering.map((event) => [new Date(1000 * event.at).toLocaleTimeString(), describeSteering(event)]),
     );
   }
 
@@ -315,5 +318,13 @@
     return showRun(element, content, (role) => (pictures[role] ? Promise.resolve(pictures[role]) : missing(role)));
   }
 
-  Object.assign(ps, { section, showReport, showRun, runTable: table, runState: stateOf, runSources: sourcesOf });
+  Object.assign(ps, {
+    describeSteering,
+    section,
+    showReport,
+    showRun,
+    runTable: table,
+    runState: stateOf,
+    runSources: sourcesOf,
+  });
 })();

@@ -16,15 +16,6 @@
     };
   }
 
-  // What was asked for, in words.
-  function describeSteering({ step, action, sigma, step_size: size }) {
-    if (action === "pause") return `Paused at step ${step}.`;
-    if (action === "resume") return `It goes on from step ${step}.`;
-    if (action === "stop") return `It stops at step ${step}.`;
-    const parts = [sigma !== null && `sigma is ${sigma}`, size !== null && `the step is ${size}`];
-    return `From step ${step + 1} on ${parts.filter(Boolean).join(" and ")}.`;
-  }
-
   // A command from what was typed, {command, text}, or {fault, field} where it is none.
   function readChange(sigma, step) {
     const [first, second] = [sigma, step].map((field) => field.value.trim().replace(",", "."));
@@ -115,12 +106,12 @@
       step.placeholder = now.step;
       const refusals = content.notes.filter(({ text }) => text.includes("cannot be done"));
       known = { events: content.steering.length, refusals: refusals.length };
-      if (asked && known.events > asked.events) told.textContent = describeSteering(content.steering.at(-1));
+      if (asked && known.events > asked.events) told.textContent = ps.describeSteering(content.steering.at(-1));
       else if (asked && known.refusals > asked.refusals) told.textContent = refusals.at(-1).text;
       else return;
       asked = null;
     };
   }
 
-  Object.assign(ps, { describeSteering, showControls });
+  Object.assign(ps, { showControls });
 })();
