@@ -299,3 +299,19 @@ def test_the_report_of_a_real_run_opens(browser, scan, tmp_path):
             r"result, \d+\.\d\d dB", opened.page.locator("canvas.ps-view").nth(0).get_attribute("aria-label")
         )
         clean(opened)
+
+
+def test_a_run_without_images_or_measurements_has_a_page(browser, tmp_path):
+    """What is not there is said, and nothing goes wrong for it; an image alone stands alone."""
+    folder = write_run(tmp_path / "run", ImageSpace((8, 8)), np.eye(8, dtype=np.float32), stopped=False)
+    with visit(browser, write_report(folder)) as opened:
+        assert opened.page.get_by_label("How", exact=True).input_value() == "single"
+        clean(opened)
+    for name in ("result.npy", "start.npy", "settings.toml", "run.json"):
+        (folder / name).unlink()
+    lines = (folder / "events.jsonl").read_bytes().splitlines(keepends=True)
+    (folder / "events.jsonl").write_bytes(b"".join(lines[:3]))
+    with Visit(browser, write_report(folder).as_uri()) as opened:
+        opened.page.get_by_text("There is no image yet.").wait_for()
+        opened.page.get_by_text("Nothing has been measured yet.").wait_for()
+        clean(opened)

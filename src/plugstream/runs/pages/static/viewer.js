@@ -163,20 +163,19 @@
       if (!keys.length) return;
       const main = keys.includes(chosen.main) ? chosen.main : keys[0];
       const others = keys.filter((key) => key !== main);
-      const wanted = others.includes(chosen.other)
-        ? chosen.other
-        : (others.find((key) => key.endsWith("truth")) ?? others[0] ?? null);
+      const usual = ["truth", "backprojection"].map((role) => others.find((key) => key.endsWith(role))).find(Boolean);
+      const wanted = others.includes(chosen.other) ? chosen.other : (usual ?? others[0] ?? null);
       try {
-        const made = await Promise.all([main, wanted].map((key) => (key === null ? null : picture(key))));
-        const asked = chosen.mode || usualMode(made[0], wanted);
-        const mode = made[1] === null ? "single" : asked;
+        const first = await picture(main);
+        const mode = wanted === null ? "single" : chosen.mode || usualMode(first, wanted === chosen.other || usual);
+        const second = mode === "single" ? null : await picture(wanted);
         const all = mode === "all" ? await Promise.all(keys.map(picture)) : [];
         if (mine !== turn) return; // something else was chosen meanwhile
-        Object.assign(state, { main: made[0], other: made[1], mode, all });
+        Object.assign(state, { main: first, other: second, mode, all });
         state.names = {
           bare: [label(main), label(wanted)],
-          main: titled(main, made[0]),
-          other: wanted === null ? "" : titled(wanted, made[1]),
+          main: titled(main, first),
+          other: wanted === null ? "" : titled(wanted, second),
           all: keys.map((key, n) => titled(key, all[n])),
         };
       } catch (error) {
@@ -210,10 +209,11 @@
       arrange();
     }
 
-    // Beside what it is compared with where there is room for it, and a volume with a slider.
-    function usualMode(main, other) {
+    // Beside what it is compared with where there is room for it, and a volume with a slider; alone where there is
+    // nothing that a person would compare it with, such as the start.
+    function usualMode(main, compared) {
       if (options.mode) return options.mode;
-      if (other === null) return "single";
+      if (!compared) return "single";
       if (firstPanel(main).spatial.length === 3) return "slider";
       return element.clientWidth < NARROW || main.panels.length > 1 ? "slider" : "side";
     }
