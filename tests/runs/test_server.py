@@ -5,12 +5,16 @@ from __future__ import annotations
 import io
 import json
 import shutil
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+import warm
 from page_server import TOKEN, Site, serving
 from plugstream.errors import InputError
 from plugstream.runs.events import EventLog, Measurement
@@ -218,3 +222,24 @@ def test_where_it_cannot_listen_is_told_before_any_work(scan, tmp_path, capsys):
     told = [line for line in capsys.readouterr().err.splitlines() if line.startswith("plugstream: ")]
     assert len(told) == 4
     assert not (tmp_path / "run").exists()
+
+
+def test_serve_is_a_command_that_ctrl_c_ends(runs):
+    words = [sys.executable, "-m", "plugstream", "serve", str(runs), "--port", "0"]
+    with warm.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            address = process.stdout.readline().split()[-1]
+            site = Site(address)
+            assert site.ask(address.removeprefix(site.origin))[0] == 200
+            assert set(json.loads(site.ask("/api/runs")[2])) == {"one", "group/two"}
+            token = address.partition("token=")[2]
+            assert site.command(PAUSE, "one", X_Plugstream_Token=token) == 409
+            with site.events() as events:
+                next(events)
+                process.send_signal(signal.SIGINT)  # while a page is open
+                said = process.communicate(timeout=20)[1]
+        finally:
+            process.kill()
+    assert process.returncode == 0
+    assert f"ssh -L {site.port}:127.0.0.1:{site.port}" in said
+    assert said.splitlines()[-1] == "the pages are closed; runs go on"

@@ -109,15 +109,17 @@ class Decisions(Callback):
         step, course = progress.state.k, steerage.course
         begun = time.monotonic()
         steerage.callbacks.before_pause(progress)
-        while course.paused:
-            decision = self.group.decide(lambda: self._wait(progress))
-            if decision.interrupted:
-                raise KeyboardInterrupt
-            algorithm = self._obey(course, step, algorithm, decision.commands)
-            steerage.callbacks.while_paused(progress)
-        seconds = time.monotonic() - begun
-        progress.leave_out(seconds)
-        steerage.callbacks.after_pause(seconds)
+        try:
+            while course.paused:
+                decision = self.group.decide(lambda: self._wait(progress))
+                if decision.interrupted:
+                    raise KeyboardInterrupt
+                algorithm = self._obey(course, step, algorithm, decision.commands)
+                steerage.callbacks.while_paused(progress)
+        finally:
+            seconds = time.monotonic() - begun
+            progress.leave_out(seconds)
+            steerage.callbacks.after_pause(seconds)
         return algorithm
 
     def _obey(self, course: Course, step: int, algorithm: Any, commands: tuple[Command, ...]) -> Any:

@@ -103,7 +103,7 @@ def serve_runs(
 
 def _watch(server: Any, shelf: Any, over: Callable[[int], bool]) -> None:
     while not over(shelf.listeners):
-        time.sleep(0.2)
+        time.sleep(0.5)
     server.should_exit = True
 
 

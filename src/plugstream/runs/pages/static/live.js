@@ -74,7 +74,7 @@
   function makeCard(name) {
     const link = ps.make("a", { href: `/?run=${encodeURIComponent(name)}` }, name);
     const size = { width: 120, height: 120 };
-    const image = ps.make("img", { class: "ps-thumb", alt: `The image of ${name}`, hidden: true, ...size });
+    const image = ps.make("img", { class: "ps-thumb", alt: `The image of ${name}`, hidden: true, loading: "lazy", ...size });
     const pill = ps.make("span", { class: "ps-pill" });
     const title = ps.make("p", { class: "ps-what" });
     const bar = ps.make("progress", { "aria-label": `Steps of ${name} that are done` });
