@@ -164,7 +164,7 @@ class _Scene:
         self.rows = _panels(frames[-1].images, panels)
         width, height = figure_size(self.rows)
         width = max(width, 4.2)
-        heights = [0.28, height, *([1.15] if tale.curve else [])]
+        heights = [0.28, height, *([1.3] if tale.curve else [])]
         figure: Any = Figure(figsize=(width, sum(heights) + 0.42), layout="constrained")
         figure.get_layout_engine().set(w_pad=0.12, h_pad=0.06)
         figure.suptitle(title, fontsize=10, color=INK, x=0.02, ha="left")
@@ -221,7 +221,7 @@ class _Scene:
         if quantity.logarithmic and min(values) > 0:
             axes.set_yscale("log")
         axes.set_xlabel("iteration", fontsize=8)
-        axes.set_ylabel(quantity.label, fontsize=8)
+        axes.set_title(quantity.label, fontsize=8, loc="left", color=INK)  # beside the axis a long one would not fit
         axes.grid(True, alpha=0.25)
         axes.spines[["top", "right"]].set_visible(False)
         axes.tick_params(labelsize=7)
