@@ -116,7 +116,7 @@ def test_the_first_image_is_kept_and_a_run_that_goes_on_leaves_it(whole):
 def test_a_long_history_is_thinned_to_its_ends(tmp_path):
     folder = write_volume(tmp_path / "run")
     content = run_content(folder, most=4)
-    assert content["measured"]["step"] == [0, 15, 30, 50]
+    assert content["measured"]["step"] == [0, 20, 40, 50]
     assert all(len(values) == 4 for values in content["measured"]["values"].values())
 
 

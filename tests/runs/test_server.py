@@ -184,11 +184,14 @@ def test_changes_make_what_there_is_of_what_there_was():
     now = {"a": 2, "b": [], "measured": {"step": [0, 5, 9], "time": [0.0, 0.1, 0.2], "values": {"x": [1.0, None, 3.0]}}}
     assert changes_of(before, now) == {
         "set": {"a": 2, "b": [], "gone": None},
-        "rows": {"step": [9], "time": [0.2], "values": {"x": [3.0]}},
+        "rows": {"keep": 2, "step": [9], "time": [0.2], "values": {"x": [3.0]}},
     }
     assert changes_of(now, now) is None
-    shorter = {**now, "measured": before["measured"]}
-    assert changes_of(now, shorter) == {"set": {"measured": before["measured"]}}
+    gone_back = {"step": [0, 4], "time": [0.0, 0.1], "values": {"x": [1.0, 7.0]}}
+    rows = {"keep": 1, "step": [4], "time": [0.1], "values": {"x": [7.0]}}
+    assert changes_of(now, {**now, "measured": gone_back}) == {"set": {}, "rows": rows}
+    other = {"step": [0], "time": [0.0], "values": {"y": [1.0]}}
+    assert changes_of(now, {**now, "measured": other}) == {"set": {"measured": other}}
 
 
 def test_a_log_that_grows_is_read_on(whole, tmp_path):

@@ -179,11 +179,14 @@ def _measured(events: Sequence[Measurement]) -> dict[str, Any]:
 
 
 def _thin(events: list[Measurement], most: int) -> list[Measurement]:
-    """At most so many of them, evenly spaced, the first and the last among them."""
-    if len(events) <= most:
-        return events
-    last = len(events) - 1
-    return [events[n * last // (most - 1)] for n in range(most)]
+    """Every event, or every second, fourth, ... so that there are at most so many, and the last one.
+
+    So most of those that are shown of a run that goes on stay, as it has more.
+    """
+    stride = 1
+    while len(events) > stride * (most - 1):
+        stride *= 2
+    return events if stride == 1 else [*events[:-1:stride], events[-1]]
 
 
 def _views(settings: dict[str, Any], history: History) -> dict[str, Any]:

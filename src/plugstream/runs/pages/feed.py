@@ -183,9 +183,10 @@ def encode_message(kind: str, content: dict[str, Any]) -> bytes:
 
 
 def changes_of(before: dict[str, Any] | None, now: dict[str, Any]) -> dict[str, Any] | None:
-    """What is different: `set`, members that have other values, and `rows`, what was added to `measured`.
+    """What is different: `set`, members that have other values, and `rows`, what is new at the end of `measured`.
 
-    None where nothing is. Measurements are most of what there is and only ever added, so that they go alone.
+    None where nothing is. Measurements are most of what there is, and few of them change: `rows` has those behind the
+    first `keep`, which are as they were.
     """
     if before is None:
         return {"set": now}
@@ -195,23 +196,30 @@ def changes_of(before: dict[str, Any] | None, now: dict[str, Any]) -> dict[str, 
         return None
     out: dict[str, Any] = {"set": changed}
     if "measured" in changed and "measured" in before:
-        rows = _added_rows(before["measured"], now["measured"])
+        rows = _changed_rows(before["measured"], now["measured"])
         if rows is not None:
             del changed["measured"]
             out["rows"] = rows
     return out
 
 
-def _added_rows(before: dict[str, Any], now: dict[str, Any]) -> dict[str, Any] | None:
-    """What now has beyond before, None where it is not before with something added."""
-    count = len(before["step"])
-    same = set(before["values"]) == set(now["values"]) and all(
-        now[name][:count] == before[name] for name in ("step", "time")
-    )
-    if not same or any(now["values"][name][:count] != values for name, values in before["values"].items()):
+def _changed_rows(before: dict[str, Any], now: dict[str, Any]) -> dict[str, Any] | None:
+    """What now has behind the rows that it has in common with before; None where it has other columns."""
+    if set(before["values"]) != set(now["values"]):
         return None
-    values = {name: column[count:] for name, column in now["values"].items()}
-    return {"step": now["step"][count:], "time": now["time"][count:], "values": values}
+    columns = [(before[name], now[name]) for name in ("step", "time")]
+    columns += [(before["values"][name], now["values"][name]) for name in now["values"]]
+    keep = min(_common_length(*pair) for pair in columns)
+    values = {name: column[keep:] for name, column in now["values"].items()}
+    return {"keep": keep, "step": now["step"][keep:], "time": now["time"][keep:], "values": values}
+
+
+def _common_length(one: list[Any], other: list[Any]) -> int:
+    """How many elements two lists have in common at their beginning."""
+    shorter = min(len(one), len(other))
+    if one[:shorter] == other[:shorter]:
+        return shorter
+    return next(n for n in range(shorter) if one[n] != other[n])
 
 
 def _last_values(content: dict[str, Any]) -> list[dict[str, Any]]:

@@ -89,10 +89,11 @@
   function merge(content, { set, rows }) {
     if (rows) {
       const { step, time, values } = content.measured;
-      const columns = Object.entries(values).map(([name, column]) => [name, column.concat(rows.values[name])]);
+      const join = (column, more) => column.slice(0, rows.keep).concat(more);
+      const columns = Object.entries(values).map(([name, column]) => [name, join(column, rows.values[name])]);
       set.measured = {
-        step: step.concat(rows.step),
-        time: time.concat(rows.time),
+        step: join(step, rows.step),
+        time: join(time, rows.time),
         values: Object.fromEntries(columns),
       };
     }
