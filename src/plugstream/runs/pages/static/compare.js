@@ -60,8 +60,8 @@
     return new Set(short).size === short.length ? short : contents.map((content) => content.folder);
   }
 
-  // A table with a column for each run; rows are [name, texts, n of the best or null].
-  function columns(names, rows) {
+  // A table with a column for each run; title is what it is of, and rows are [name, texts, n of the best or null].
+  function columns(title, names, rows) {
     const head = ps.make(
       "tr",
       {},
@@ -82,7 +82,7 @@
     );
     return ps.make(
       "div",
-      { class: "ps-scroll", tabindex: 0, role: "region", "aria-label": "Table" },
+      { class: "ps-scroll", tabindex: 0, role: "region", "aria-label": title },
       ps.make("table", { class: "ps-table ps-columns" }, ps.make("thead", {}, head), ps.make("tbody", {}, ...body)),
     );
   }
@@ -113,7 +113,7 @@
         best,
       ]);
     }
-    return columns(names, rows);
+    return columns("Table of results", names, rows);
   }
 
   function differences(runs, names) {
@@ -133,7 +133,9 @@
     const rows = keys
       .map((key) => [key, settings.map((all) => valueOf(all, key))])
       .filter(([, texts]) => new Set(texts).size > 1);
-    return rows.length ? columns(names, rows) : ps.make("p", { class: "ps-empty" }, "They were asked the same.");
+    return rows.length
+      ? columns("Table of settings", names, rows)
+      : ps.make("p", { class: "ps-empty" }, "They were asked the same.");
   }
 
   Object.assign(ps, { compareRuns });
