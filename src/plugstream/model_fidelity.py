@@ -74,9 +74,9 @@ class ModelFidelity:
         Arguments: model, with the views of the present one first; available as at the beginning; lipschitz_max, a
         bound of all L_i where it is known already.
         """
-        if self._source is None:
+        if self._source is None and model.n_views != self.n_views:
             raise InputError("data in memory cannot grow; give the fidelity a scan that it reads from")
-        if self._source.n_views < model.n_views:
+        if self._source is not None and self._source.n_views < model.n_views:
             raise InputError(f"the scan has {self._source.n_views} views, but the model has {model.n_views}")
         other = copy.copy(self)
         other.model = model

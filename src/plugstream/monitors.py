@@ -27,6 +27,7 @@ __all__ = [
     "SSIM",
     "Cost",
     "Distance",
+    "HeldOutMisfit",
     "Judge",
     "Measure",
     "Monitor",
@@ -212,6 +213,39 @@ class Cost:
                 gamma, sigma = algorithm.parameters(state.k + 1, state)
                 out["cost"] = out["fidelity"] + sigma**2 / gamma * prior(state.image)
             return out
+
+        return measure
+
+
+@dataclass(frozen=True)
+class HeldOutMisfit:
+    """d(x) on views that no step uses: how well the image predicts data that it was not made from.
+
+    Noise that is fitted makes d smaller on the views of the steps and larger on these, so that it is smallest at the
+    best image, up to the chance of the noise, and needs no truth.
+
+    Arguments: views, a function that says of a fidelity which those views are, None where there are none yet.
+    """
+
+    measures: ClassVar = (
+        Quantity(
+            "held_out",
+            "held-out misfit",
+            curve="d(x) on held-out views",
+            form=".4e",
+            logarithmic=True,
+            smaller_is_better=True,
+        ),
+    )
+
+    views: Callable[[Fidelity], Views]
+    every: int | None = None
+
+    def begin(self, algorithm: Algorithm[Any], state: State, past: Past) -> Measure:
+        @torch.no_grad()
+        def measure(algorithm: Algorithm[Any], state: Any) -> dict[str, Tensor]:
+            views = self.views(algorithm.fidelity)
+            return {} if views is None else {"held_out": algorithm.fidelity.value(state.image, views)}
 
         return measure
 

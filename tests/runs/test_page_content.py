@@ -96,7 +96,7 @@ def test_the_content_of_a_run_is_what_its_log_tells(whole):
     assert content["measured"]["values"]["snr"][-1] == history.measured[-1].values["snr"]
     assert [quantity["name"] for quantity in content["quantities"]] == ["relative_distance", "snr"]
     assert content["views"] | {"arrivals": 0} == {
-        "arrivals": 0, "now": 12, "total": 12, "damaged": [], "ended": True, "batch": 4,
+        "arrivals": 0, "now": 12, "total": 12, "damaged": [], "ended": True, "batch": 4, "hold_out": None,
     }  # fmt: skip
     assert content["roles"] == ["result", "backprojection", "start", "truth"]
     assert content["stop"]["reason"] == "all iterations were done"

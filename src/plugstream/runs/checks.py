@@ -49,9 +49,18 @@ def check_settings(settings: Settings) -> None:
 
 def check_batch(settings: Settings, n_views: int) -> None:
     """Refuse a batch of more views than there are, unless more are to come."""
-    batch = settings.sampler.views
+    batch, hold_out = settings.sampler.views, settings.monitor.hold_out
+    if not settings.scan.follow and hold_out is not None and hold_out > n_views:
+        raise InputError(
+            f"every {hold_out}th view is to be held out, but the scan has {n_views}; use a smaller --hold-out"
+        )
+    if hold_out is not None:
+        n_views -= n_views // hold_out
+    kept = "" if hold_out is None else " without those held out"
     if not settings.scan.follow and batch is not None and batch > n_views:
-        raise InputError(f"a batch of {batch} views was asked for, but the scan has {n_views}; use a smaller --batch")
+        raise InputError(
+            f"a batch of {batch} views was asked for, but the scan has {n_views}{kept}; use a smaller --batch"
+        )
 
 
 def check_mask(instrument: Instrument, columns: Columns) -> None:

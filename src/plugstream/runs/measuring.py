@@ -1,37 +1,73 @@
-"""Which views distance and cost are measured on: all of a scan in memory, some of a larger one."""
+"""Which views distance and cost are measured on: all of a scan in memory, some of a larger one, and those held out."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 
+import torch
 from torch import Tensor
 
 from plugstream.fidelity import Fidelity
+from plugstream.runs.events import Views
 from plugstream.sampling import spread_views
 from plugstream.scans.scan import Scan
 from plugstream.scans.store import StoredScan
 from plugstream.settings import Settings
 
-__all__ = ["MeasuredViews"]
+__all__ = ["MeasuredViews", "usable_views"]
 
 # Of a scan that is not in memory at most so many views, and about so many bytes.
 _VIEWS, _BYTES = 1000, 32 << 20
 
 
-class MeasuredViews:
-    """The views to measure on, evenly spaced; None for all, which is what the theory speaks of."""
+def usable_views(record: Views, hold_out: int | None) -> Tensor:
+    """The views that steps draw from: those there are, but damaged ones and every `hold_out`-th; (n,), ascending.
 
-    def __init__(self, scan: Scan, settings: Settings) -> None:
-        self.scan, self.settings = scan, settings
+    Which are held out depends on nothing but their numbers, so that it stays as it is while a scan grows.
+    """
+    return _split(record.views, record.damaged, hold_out)[0]
+
+
+def _split(views: int, damaged: Sequence[int], hold_out: int | None) -> tuple[Tensor, Tensor]:
+    """The views to draw from, and those held out."""
+    whole = torch.ones(views, dtype=torch.bool)
+    whole[list(damaged)] = False
+    out = torch.zeros(views, dtype=torch.bool)
+    if hold_out is not None:
+        out[hold_out - 1 :: hold_out] = True
+    return (whole & ~out).nonzero().flatten(), (whole & out).nonzero().flatten()
+
+
+class MeasuredViews:
+    """The views to measure on, evenly spaced; None for all, which is what the theory speaks of.
+
+    Arguments: scan; settings; damaged, which views cannot be used by now.
+    """
+
+    def __init__(self, scan: Scan, settings: Settings, damaged: Callable[[], Sequence[int]] = tuple) -> None:
+        self.scan, self.settings, self.damaged = scan, settings, damaged
 
     def __call__(self, fidelity: Fidelity) -> Tensor | None:
+        most = self._most()
+        return None if most is None else spread_views(fidelity.available, most)
+
+    def held_out(self, fidelity: Fidelity) -> Tensor | None:
+        """Views of the fidelity that no step uses, as many as are measured on; None where there are none (yet)."""
+        views = _split(fidelity.n_views, self.damaged(), self.settings.monitor.hold_out)[1]
+        most = self._most()
+        some = None if most is None else spread_views(views, most)
+        return None if len(views) == 0 else views if some is None else some
+
+    def _most(self) -> int | None:
+        """How many views are measured on at most."""
         monitor, scan = self.settings.monitor, self.scan
         most = monitor.measured_views
         large = isinstance(scan, StoredScan) and scan.nbytes > self.settings.scan.in_memory * 1e6
         if large and most is None and not monitor.watch_theory:
             view = math.prod(scan.instrument.data_shape) * scan.dtype.itemsize
             most = min(_VIEWS, max(_VIEWS // 10, _BYTES // view))
-        return None if most is None else spread_views(fidelity.available, most)
+        return most
 
     def describe(self, fidelity: Fidelity) -> str | None:
         """What the log says of it, None where all views are measured on or there is no distance."""

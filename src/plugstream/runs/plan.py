@@ -9,13 +9,11 @@ depend on which views a run has, which its log knows, too: the run asks the plan
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from plugstream.algorithms import Algorithm
 from plugstream.bounds import Preference, prefer_bounds
@@ -29,11 +27,12 @@ from plugstream.image_space import ImageSpace
 from plugstream.instruments.base import Columns, Experiment, Instrument, find_instrument
 from plugstream.loss_fidelity import DataFidelity
 from plugstream.models.base import Model
-from plugstream.monitors import Monitor
+from plugstream.monitors import HeldOutMisfit, Monitor
 from plugstream.progress import report
 from plugstream.registry import Options
 from plugstream.rows import first_rows
 from plugstream.runs.checks import check_batch, check_mask
+from plugstream.runs.measuring import MeasuredViews
 from plugstream.runs.parts import Parts, prepare
 from plugstream.runs.watch import Variance
 from plugstream.sampling import Sampler
@@ -81,8 +80,8 @@ class Plan:
         """The algorithm on the views of this fidelity."""
         return self.parts.algorithm(fidelity, self.denoiser, sampler)
 
-    def monitors(self, views: Callable[[Fidelity], Tensor | None]) -> list[Monitor]:
-        """What is measured; `views` says on which views distance and cost are, None for all."""
+    def monitors(self, views: MeasuredViews) -> list[Monitor]:
+        """What is measured, and on which views."""
         return build_monitors(self.settings, self.truth, views)
 
     def revise(self, settings: Settings) -> Plan:
@@ -152,14 +151,14 @@ def model_options(settings: Settings, instrument: Instrument) -> Options:
     return settings.instrument.options
 
 
-def build_monitors(
-    settings: Settings, truth: NDArray[Any] | None, views: Callable[[Fidelity], Tensor | None]
-) -> list[Monitor]:
+def build_monitors(settings: Settings, truth: NDArray[Any] | None, views: MeasuredViews) -> list[Monitor]:
     """What the settings ask to be measured, which of a scan with its truth includes the SNR."""
     known = None if truth is None else torch.from_numpy(truth)
     monitors: list[Monitor] = settings.monitor.assemble(known, views, also=needed_monitors(settings))
     if settings.monitor.watch_theory:
         monitors.append(Variance(settings.sampler.seed))
+    if settings.monitor.hold_out is not None:
+        monitors.append(HeldOutMisfit(views.held_out))
     return monitors
 
 

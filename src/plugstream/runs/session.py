@@ -225,9 +225,11 @@ class Session:
         self.write(settings)
         log.add(Note(str(choice)))
         self._tell(caught)
-        views = MeasuredViews(self.scan, settings)
+        views = MeasuredViews(self.scan, settings, lambda: () if population is None else population.record.damaged)
         if (text := views.describe(fidelity)) is not None:
             log.add(Note(text))
+        if (every := settings.monitor.hold_out) is not None:
+            log.add(Note(f"every {every}th view is held out: no step uses it, and the misfit on those is measured"))
         monitors = self.plan.monitors(views)
         quantities = quantities_of(monitors)
         log.add(Quantities(tuple(quantity.content() for quantity in quantities)))

@@ -22,6 +22,7 @@ from plugstream.errors import DamagedError, InputError, StorageError
 from plugstream.loss_fidelity import DataFidelity
 from plugstream.result import Progress
 from plugstream.runs.events import EventLog, Note, Views
+from plugstream.runs.measuring import usable_views
 from plugstream.runs.plan import Plan
 from plugstream.runs.replay import History
 from plugstream.runs.steps import goes_by_lipschitz
@@ -40,14 +41,15 @@ _LOOK = 0.05
 _LAG = 60.0
 
 
-def _available(record: Views) -> Tensor | None:
+def _available(record: Views, hold_out: int | None) -> Tensor | None:
     """The views to draw from, or None for all of the first `views`."""
-    if not record.damaged:
+    if not record.damaged and hold_out is None:
         return None
-    left = np.setdiff1d(np.arange(record.views), record.damaged)
+    left = usable_views(record, hold_out)
     if len(left) == 0:
-        raise InputError(f"all {record.views} views of the scan are damaged")
-    return torch.from_numpy(left)
+        others = " or held out" if hold_out is not None else ""
+        raise InputError(f"all {record.views} views of the scan are damaged{others}")
+    return left
 
 
 class Population:
@@ -201,7 +203,9 @@ class Population:
         self._check_there(record)
         if record.views > self.model.n_views:
             self.model = self.plan.model(self.scan.columns, record.views, self.model)
-        self.fidelity = self.fidelity.with_views(self.model, _available(record), lipschitz_max=record.lipschitz)
+        self.fidelity = self.fidelity.with_views(
+            self.model, _available(record, self.settings.monitor.hold_out), lipschitz_max=record.lipschitz
+        )
         if not record.ended:
             self.ended_at = None
         elif self.ended_at is None or record.views > self.record.views:
@@ -236,7 +240,10 @@ class Population:
 def open_in_memory(scan: Scan, plan: Plan, log: EventLog, past: History) -> DataFidelity:
     """The fidelity of a scan in memory, with the views that it had when the run began."""
     views = past.views[-1].views if past.views else scan.n_views  # there may be more by now
-    fidelity = plan.parts.fidelity(plan.model(scan.columns, views), scan.read(torch.arange(views)))
+    model, hold_out = plan.model(scan.columns, views), plan.settings.monitor.hold_out
+    fidelity = plan.parts.fidelity(model, scan.read(torch.arange(views)))
+    if hold_out is not None:
+        fidelity = fidelity.with_views(model, usable_views(Views(0, views, (), None, True), hold_out))
     if goes_by_lipschitz(plan.settings) and fidelity.has_lipschitz:
         log.add(Note("estimating the Lipschitz constant L of every view"))
     if not past.views:

@@ -206,6 +206,12 @@ class MonitorSettings(Selection):
         description="views to measure distance and cost on, evenly spaced; if not given all of a scan in memory or "
         "with --watch-theory, and up to 1000 of a larger one",
     )
+    hold_out: int | None = Field(
+        None,
+        ge=2,
+        le=_COUNT,
+        description="use every so many-th view in no step, and measure the misfit on those: 10 holds out a tenth",
+    )
     watch_theory: bool = Field(
         False,
         description="compare with the bound of Proposition 5, and warn where a step contradicts the theory",

@@ -43,7 +43,7 @@ def run_content(folder: Path, history: History | None = None, most: int = 5000) 
         quantities: those to show, the most important first, each as `Quantity.content()` and its label.
         measured: {"step": [...], "time": [...], "values": {name: [...]}}, thinned to `most` measurements.
         views: {"arrivals": [[step, count], ...], "now", "total" (None while more may come), "damaged", "ended",
-        "batch" (None for all)}.
+        "batch" (None for all), "hold_out" (every so many-th is in no step, None for none)}.
         steering: what a person changed. settings: by section. command: that repeats it. machine, versions, files.
         stop: the event, or None. notes: [{"at", "text"}, ...]. contradictions: their number. theory: or None.
         space: of the image, or None. roles: which images there are, the one to show first; stamps: what tells each from
@@ -192,6 +192,7 @@ def _thin(events: list[Measurement], most: int) -> list[Measurement]:
 def _views(settings: dict[str, Any], history: History) -> dict[str, Any]:
     last = history.views[-1] if history.views else None
     now, ended = (0, False) if last is None else (last.views, last.ended)
+    hold_out = settings.get("monitor", {}).get("hold_out")
     return {
         "arrivals": [list(entry) for entry in history.arrivals()],
         "now": now,
@@ -199,6 +200,7 @@ def _views(settings: dict[str, Any], history: History) -> dict[str, Any]:
         "damaged": [] if last is None else list(last.damaged),
         "ended": ended,
         "batch": settings.get("sampler", {}).get("batch"),
+        "hold_out": hold_out if isinstance(hold_out, int) else None,
     }
 
 

@@ -6,9 +6,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
+from plugstream.runs.measuring import usable_views
 from plugstream.runs.replay import History
 from plugstream.sampling import OnceEach, Sampler
 from plugstream.settings import Settings
@@ -25,7 +25,7 @@ def view_usage(history: History, settings: Settings) -> dict[str, Any] | None:
     """How often views were drawn: {"size", "counts", "unused"}; None where that would take long, or cannot be known.
 
     A count is the mean over `size` views that follow each other, 1 where there are few; `unused` is how many views were
-    never drawn, damaged ones among them.
+    never drawn, those that are damaged or held out among them.
     """
     if not history.views or history.step > _MOST_STEPS or settings.sampler.name not in _KNOWN:
         return None
@@ -47,12 +47,11 @@ def _count(history: History, settings: Settings, total: int) -> NDArray[np.int64
     for number, record in enumerate(history.views):
         later = history.views[number + 1 :]
         end = min([history.step, *(other.step for other in later[:1])])
-        usable = np.setdiff1d(np.arange(record.views), record.damaged)
-        available = torch.from_numpy(usable)
+        available = usable_views(record, settings.monitor.hold_out)
         for step in range(record.step, end):
             drawn = sampler.draw(step, available).views
             if drawn is None:  # all of them, in this and every step of this kind
-                counts[usable] += end - step
+                counts[available.numpy()] += end - step
                 break
             np.add.at(counts, drawn.numpy(), 1)
     return counts

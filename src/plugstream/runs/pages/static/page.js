@@ -187,7 +187,7 @@
   }
 
   function viewsTable(content) {
-    const { now, total, damaged, ended, batch, arrivals } = content.views;
+    const { now, total, damaged, ended, batch, arrivals, hold_out: every } = content.views;
     const rows = [
       ["views", ended || total !== null ? `${now}` : `${now} so far, and more may come`],
       ["in a step", batch ? `${batch} of them` : "all of them"],
@@ -197,8 +197,10 @@
         "used",
         `${content.step * batch} drawn, ${ps.formatNumber((content.step * batch) / now)} times all of them`,
       ]);
-    if (content.views.usage?.unused > damaged.length)
-      rows.push(["never drawn", `${content.views.usage.unused - damaged.length} of them`]);
+    const held = every ? Math.floor(now / every) : 0;
+    if (held) rows.push(["held out", `${held}, every ${every}th: the misfit on them is measured`]);
+    const unused = content.views.usage ? content.views.usage.unused - damaged.length - held : 0;
+    if (unused > 0) rows.push(["never drawn", `${unused} of them`]);
     if (arrivals.length > 1)
       rows.push(["came", `in ${arrivals.length} parts, the last one before step ${arrivals.at(-1)[0]}`]);
     rows.push([
