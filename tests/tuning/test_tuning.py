@@ -222,6 +222,7 @@ def test_the_command_writes_settings_that_reconstruct_reads(small_scan, tmp_path
         (["--sigma-low", "2", "--sigma-high", "1"], "0 < low < high"),
         (["--evaluations", "2"], "at least 5"),
         (["--batch", "4", "--sigma", "0.1", "--sigma-end", "0.01"], "sigma_end is not scaled"),
+        (["--batch", "4", "--sigma", "0.1", "--changes", "3: stop"], "leave --changes out"),
         (["--batch", "4", "--by", "held-out", "--held", "2"], "cannot hold out"),
     ],
 )

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import os
+import platform
 import socket
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,11 +53,15 @@ class RunPage:
 
     def start(self, folder: Path) -> None:
         """Serve the run in a folder, from a process of its own, and say where."""
+        from plugstream.runs.pages.access import is_local
         from plugstream.runs.pages.listening import address_of, start_server
 
         address = address_of(self.listener, self.token)
+        host, port = self.listener.getsockname()[:2]
         start_server(folder, self.listener, self.token)
         say(f"the page of this run: {address}")
+        if "SSH_CONNECTION" in os.environ and is_local(host):
+            say(f"from your own machine: ssh -L {port}:{_HOST}:{port} {platform.node()}, then open the same address")
 
 
 def open_page(parsed: argparse.Namespace, group: Group | None = None) -> RunPage | None:
