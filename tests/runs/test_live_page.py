@@ -18,6 +18,7 @@ from chromium import Visit, open_browser
 from page_server import Site, serving
 from plugstream.runs.commands import Command, send_command
 from plugstream.runs.liveness import is_running
+from plugstream.runs.pages import feed, server
 from plugstream.runs.replay import replay
 from small_run import RUN, main
 
@@ -33,6 +34,13 @@ SOON = 20.0  # seconds, for anything that a page is to show
 def browser() -> Iterator[Any]:
     with open_browser() as made:
         yield made
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server looks more often than it would."""
+    monkeypatch.setattr(feed, "_LOOK", 0.1)
+    monkeypatch.setattr(server, "_LOOK", 0.3)
 
 
 class Watched(Visit):
