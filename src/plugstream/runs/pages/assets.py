@@ -17,6 +17,7 @@ SCRIPTS = (
     "viewer.js",
     "curves.js",
     "usage.js",
+    "head.js",
     "page.js",
     "compare.js",
 )

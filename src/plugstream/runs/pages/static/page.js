@@ -59,10 +59,11 @@
 
     const viewer = ps.showImages(images, { sources: sourcesOf(content), load: loadPicture, name: content.name });
     const charts = ps.showCurves(curves, [{ name: content.name, content }], content.name);
+    const fillHead = ps.showHead(head);
     let before = {};
 
     function fill(now) {
-      fillHead(head, now);
+      fillHead(now);
       const part = (name, value, make) => {
         const text = JSON.stringify(value);
         if (before[name] !== text) make();
@@ -87,80 +88,6 @@
         charts.update([{ name: now.name, content: now }]);
       },
     };
-  }
-
-  const STATES = { running: "running", paused: "paused", ended: "finished", killed: "ended without a word" };
-
-  function stateOf(content) {
-    if (content.state !== "ended" || !content.stop)
-      return { text: STATES[content.state] || content.state, kind: content.state };
-    if (content.stop.failed) return { text: "failed", kind: "failed" };
-    return content.stop.reason.endsWith("interrupted")
-      ? { text: "interrupted", kind: "paused" }
-      : { text: "finished", kind: "ended" };
-  }
-
-  function fillHead(head, content) {
-    const { text, kind } = stateOf(content);
-    const { stop, iterations, step } = content;
-    const facts = [];
-    const planned = iterations === null ? "" : ` of ${iterations}`;
-    facts.push(["steps", `${step}${planned}`]);
-    if (content.seconds !== null) facts.push(["time", ps.duration(content.seconds)]);
-    if (content.speed) facts.push(["speed", `${ps.formatNumber(content.speed)} steps a second`]);
-    if (content.left !== null) facts.push(["left", `about ${ps.duration(content.left)}`]);
-    for (const quantity of content.quantities.slice(0, 3)) {
-      const values = content.measured.values[quantity.name] || [];
-      const last = values.findLast((value) => value !== null);
-      if (last !== undefined)
-        facts.push([quantity.title || quantity.name, `${ps.formatNumber(last)} ${quantity.unit}`.trim()]);
-    }
-    const bar =
-      iterations && content.state !== "ended"
-        ? ps.make("progress", { max: iterations, value: Math.min(step, iterations), "aria-label": "Steps done" })
-        : null;
-    const verdict = stop?.verdict
-      ? ps.make(
-          "p",
-          { class: `ps-verdict ${stop.trusted ? "ps-good" : "ps-caution"}` },
-          ps.make("strong", {}, stop.verdict),
-          stop.explanation ? `: ${stop.explanation}` : "",
-        )
-      : null;
-    const reason = stop
-      ? ps.make(
-          "p",
-          { class: "ps-reason" },
-          `It stopped after step ${stop.step}: ${stop.reason}.${stop.image_step !== stop.step ? ` The image is that of step ${stop.image_step}.` : ""}`,
-        )
-      : null;
-    const silent =
-      content.state === "killed"
-        ? ps.make(
-            "p",
-            { class: "ps-verdict ps-caution" },
-            `It did not say how it ended: it was killed, or its machine was. It goes on with: plugstream resume ${content.folder}`,
-          )
-        : null;
-    const made = [
-      ps.make(
-        "div",
-        { class: "ps-title" },
-        ps.make("h1", {}, content.name),
-        ps.make("span", { class: `ps-pill ps-${kind}`, role: "status" }, text),
-      ),
-      content.title ? ps.make("p", { class: "ps-what" }, content.title) : null,
-      bar,
-      ps.make(
-        "dl",
-        { class: "ps-facts" },
-        ...facts.map(([name, value]) => ps.make("div", {}, ps.make("dt", {}, name), ps.make("dd", {}, value))),
-      ),
-      verdict,
-      reason,
-      silent,
-    ];
-    head.replaceChildren(...made.filter(Boolean));
   }
 
   // Rows of names and values; a value may be an element.
@@ -326,7 +253,6 @@
     showReport,
     showRun,
     runTable: table,
-    runState: stateOf,
     runSources: sourcesOf,
   });
 })();

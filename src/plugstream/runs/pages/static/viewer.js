@@ -72,7 +72,7 @@
       "aria-label": "Value shown brightest",
       oninput: () => contrast(1, high.value),
     });
-    const range = ps.make("output", { class: "ps-range" });
+    const range = ps.make("output", { class: "ps-range", "aria-live": "off" });
     const contrasts = ps.make(
       "span",
       { class: "ps-field ps-contrast", role: "group", "aria-label": "Contrast" },
@@ -98,7 +98,7 @@
     });
     const cursors = ps.make("div", { class: "ps-cursors" });
     const grid = ps.make("div", { class: "ps-views" });
-    const readout = ps.make("output", { class: "ps-readout" });
+    const readout = ps.make("output", { class: "ps-readout", "aria-live": "off" });
     const help =
       "Drag to move, double-click for the whole image; click it first to zoom with the wheel, or use Ctrl and the wheel, two fingers, or + and −.";
     const told = ps.make("p", { class: "ps-empty", role: "status" });
