@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,8 +11,12 @@ import pytest
 
 from plugstream.ranks import Group
 from plugstream.result import Stop
-from plugstream.runs.decisions import Decisions
+from plugstream.runs.commands import Command, Inbox, send_command
+from plugstream.runs.decisions import Decisions, Steerage
+from plugstream.runs.events import EventLog, SilentLog, Steering, read_events
 from plugstream.runs.signals import Requests
+from plugstream.runs.steering import Course
+from plugstream.settings import Settings, parse_changes
 
 
 class Told(Group):
@@ -52,3 +58,41 @@ def test_a_signal_counts_where_rank_0_heard_it_and_once_a_step() -> None:
     mine = Requests(several=True)
     mine.came = True
     assert Decisions(Told(deaf, progress(5, 0.0)), mine, None, None).after_step(progress(5, 0.0)) is None
+
+
+@dataclass(frozen=True)
+class Iteration:
+    """What can be steered."""
+
+    sigma: float
+    step_size: float
+
+    def parameters(self, k: int, state: Any) -> tuple[float, float]:
+        return self.step_size, self.sigma
+
+
+def test_what_is_asked_for_is_heard_by_rank_0_and_done_by_all(tmp_path: Path) -> None:
+    def steerage(log: EventLog, folder: Path) -> Steerage:
+        return Steerage(Course(parse_changes("3: step=2.0"), log), Inbox(folder, every=0.0), Settings())
+
+    log = EventLog(tmp_path / "events.jsonl")
+    first = Decisions(Group(), Requests(), None, None, steerage(log, tmp_path))
+    (tmp_path / "elsewhere").mkdir()
+    hears = steerage(SilentLog(tmp_path / "none"), tmp_path / "elsewhere")
+    algorithm, made = Iteration(0.1, 1.0), []
+    for step in (1, 2, 3):
+        if step == 2:
+            send_command(tmp_path, Command("change", sigma=0.5))
+        now = SimpleNamespace(algorithm=algorithm, state=SimpleNamespace(k=step), wall=0.0)
+        decided = first._decide(now)
+        group = SimpleNamespace(decide=lambda _, decided=decided: decided)
+        first.group = group  # type: ignore[assignment]
+        other = Decisions(group, Requests(), None, None, hears)  # type: ignore[arg-type]
+        answers = [decisions.after_step(now) for decisions in (first, other)]
+        assert answers[0] == answers[1]
+        made.append(answers[0])
+        algorithm = answers[0] or algorithm  # type: ignore[assignment]
+    log.close()
+    assert made == [None, Iteration(0.5, 1.0), None]  # whoever changed sigma has put the step off that was planned
+    assert [event for event in read_events(log.path) if isinstance(event, Steering)] == [Steering(2, "change", 0.5)]
+    assert not list((tmp_path / "commands").iterdir())

@@ -16,7 +16,7 @@ import os
 import stat
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -92,6 +92,7 @@ class Inbox:
         self.place = folder / FOLDER
         self.every = _EVERY if every is None else every
         self._looked = -float("inf")
+        self._taken: set[Path] = set()
 
     def take(self) -> list[tuple[Path, Command | InputError]]:
         """What came since, each with its file, to be removed when it is in the log; what is no command with why."""
@@ -99,13 +100,19 @@ class Inbox:
         if now - self._looked < self.every:
             return []
         self._looked = now
-        return [(path, _read(path)) for path in self._files()[:_MOST]]
+        new = [path for path in self._files() if path not in self._taken][:_MOST]
+        self._taken.update(new)  # one that cannot be removed is not taken twice
+        return [(path, _read(path)) for path in new]
+
+    def remove(self, paths: Iterable[Path]) -> None:
+        """Take commands away that are in the log."""
+        for path in paths:
+            with contextlib.suppress(OSError):
+                path.unlink()
 
     def clear(self) -> None:
         """Remove what is left, and the folder; nobody takes it any more."""
-        for path in self._files():
-            with contextlib.suppress(OSError):
-                path.unlink()
+        self.remove(self._files())
         with contextlib.suppress(OSError):
             self.place.rmdir()
 

@@ -102,7 +102,7 @@ class Decisions(Callback):
         """The algorithm to go on with, once nobody wants the run to wait any more."""
         step, course = progress.state.k, steerage.course
         algorithm = course.go_on(step, algorithm)
-        algorithm = self._obey(course, step, algorithm, commands)
+        algorithm = self._obey(steerage, step, algorithm, commands)
         return self._pause(steerage, progress, algorithm) if course.paused else algorithm
 
     def _pause(self, steerage: Steerage, progress: Progress[State], algorithm: Any) -> Any:
@@ -114,7 +114,7 @@ class Decisions(Callback):
                 decision = self.group.decide(lambda: self._wait(progress))
                 if decision.interrupted:
                     raise KeyboardInterrupt
-                algorithm = self._obey(course, step, algorithm, decision.commands)
+                algorithm = self._obey(steerage, step, algorithm, decision.commands)
                 steerage.callbacks.while_paused(progress)
         finally:
             seconds = time.monotonic() - begun
@@ -122,11 +122,10 @@ class Decisions(Callback):
             steerage.callbacks.after_pause(seconds)
         return algorithm
 
-    def _obey(self, course: Course, step: int, algorithm: Any, commands: tuple[Command, ...]) -> Any:
+    def _obey(self, steerage: Steerage, step: int, algorithm: Any, commands: tuple[Command, ...]) -> Any:
         for command in commands:
-            algorithm = course.obey(step, algorithm, command)
-        for path in self._heard:  # of rank 0: they are in the log now
-            path.unlink(missing_ok=True)
+            algorithm = steerage.course.obey(step, algorithm, command)
+        steerage.inbox.remove(self._heard)  # of rank 0: they are in the log now
         self._heard.clear()
         return algorithm
 
