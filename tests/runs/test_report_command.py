@@ -61,6 +61,7 @@ def test_a_report_allows_its_own_script_and_style_and_nothing_else(flat):
     assert "unsafe" not in policy
     assert not re.search(r'(src|href)="(?!data:,)', page)  # nothing that a browser would fetch
     assert not re.search(r' style="| on\w+="', page)
+    assert "Permission is hereby granted" in script  # uPlot's licence, which goes where uPlot goes
     assert page.count("<script") == 2  # its data, and its script: what a run wrote ends neither
     assert "</script><script>alert" in embedded(page)[0]["content"]["notes"][1]["text"]
 

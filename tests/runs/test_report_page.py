@@ -12,11 +12,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from chromium import Visit, open_browser
 from page_runs import write_channels, write_run, write_volume, write_wave
 from plugstream import ImageSpace
+from plugstream.runs.events import EventLog
 from plugstream.runs.pages.report import compare_reports, write_report
+from plugstream.runs.preview import Previews
 from small_run import main
 
 WIDE = {"width": 1280, "height": 900}
@@ -126,6 +129,25 @@ def test_a_volume_is_cut_where_the_cursor_is(browser, reports):
         was = int(page.locator("input[data-axis=x]").input_value())
         page.keyboard.press("ArrowRight")
         assert int(page.locator("input[data-axis=x]").input_value()) == was + 1
+        clean(opened)
+
+
+def test_the_preview_of_a_volume_is_compared_with_the_truth(browser, tmp_path):
+    """A preview has three slices, and the truth is whole: it is cut where they are."""
+    space = ImageSpace((12, 10, 8), spacing=(1.0, 1.0, 1.0))
+    truth = np.zeros((12, 10, 8), np.float32)
+    truth[6, 5, 4] = 1.0
+    folder = write_run(tmp_path / "run", space, truth, truth, stopped=False)
+    log = EventLog(folder / "events.jsonl")
+    Previews(folder, space, log, 1.0).write(44, torch.from_numpy(truth))
+    log.close()
+    with visit(browser, write_report(folder)) as opened:
+        page = opened.page
+        assert page.locator("canvas.ps-view").count() == 3
+        assert "image now, step 44, z = 6" in page.locator("canvas.ps-view").nth(0).get_attribute("aria-label")
+        page.get_by_label("How", exact=True).select_option("difference")
+        settled(page)
+        assert grey_at(page, 0.45, 0.45) > 200  # no difference, which is the middle of the colours
         clean(opened)
 
 

@@ -111,7 +111,8 @@ def _write(out: Path, runs: Sequence[Mapping[str, Any]]) -> None:
 
 def _page(runs: Sequence[Mapping[str, Any]]) -> str:
     style = "\n".join(map(read_asset, STYLES))
-    script = "\n".join([*map(read_asset, SCRIPTS), _SHOW])
+    # uPlot's licence asks that it goes along with every copy.
+    script = "\n".join([f"/*\n{read_asset('uPlot.LICENSE')}*/", *map(read_asset, SCRIPTS), _SHOW])
     policy = "; ".join(
         [
             "default-src 'none'",

@@ -76,6 +76,9 @@
     const pictureOf = (layer) =>
       layer === "other" ? state.other : typeof layer === "number" ? state.all[layer] : state.main;
 
+    // Which way the rows of what is shown go; runs that are compared may differ in it.
+    const upwards = () => pictureOf(spec.layer).upwards;
+
     function layerCanvas(layer) {
       const picture = pictureOf(layer);
       const slice = layer === "difference" ? difference(spec, state) : picture && sliceFor(spec, picture, state);
@@ -86,7 +89,7 @@
       if (!painted.has(key)) {
         if (painted.size > 3) painted.delete(painted.keys().next().value);
         const values = fade(slice, spec, picture, state);
-        painted.set(key, ps.paint(values, range, map, state.main.upwards));
+        painted.set(key, ps.paint(values, range, map, upwards()));
       }
       return { slice, canvas: painted.get(key) };
     }
@@ -122,7 +125,7 @@
 
     function drawLayer(image) {
       const { row, column } = zone();
-      const top = state.main.upwards ? 1 - row[1] : row[0];
+      const top = upwards() ? 1 - row[1] : row[0];
       const source = [column[0] * image.width, top * image.height];
       const size = [(column[1] - column[0]) * image.width, (row[1] - row[0]) * image.height];
       context.imageSmoothingEnabled = size[0] > 1.5 * box.width * (window.devicePixelRatio || 1);
@@ -133,13 +136,13 @@
     const toX = (part) => box.x + ((part - zone().column[0]) / (zone().column[1] - zone().column[0])) * box.width;
     const toY = (part) => {
       const share = (part - zone().row[0]) / (zone().row[1] - zone().row[0]);
-      return box.y + (state.main.upwards ? 1 - share : share) * box.height;
+      return box.y + (upwards() ? 1 - share : share) * box.height;
     };
     function place(event) {
       const at = canvas.getBoundingClientRect();
       const [u, v] = [(event.clientX - at.left - box.x) / box.width, (event.clientY - at.top - box.y) / box.height];
       const { row, column } = zone();
-      const w = state.main.upwards ? 1 - v : v;
+      const w = upwards() ? 1 - v : v;
       return { u, v, column: column[0] + u * (column[1] - column[0]), row: row[0] + w * (row[1] - row[0]) };
     }
 
@@ -159,7 +162,7 @@
     function drawFrame(colours) {
       const { row, column, panel } = shown;
       const photograph = row.spacing === null && state.main.panels[0].spatial.length === 2;
-      const axes = { row, column, zone: zone(), upwards: state.main.upwards, photograph, left: margin.left };
+      const axes = { row, column, zone: zone(), upwards: upwards(), photograph, left: margin.left };
       ps.drawAxes(context, box, colours, axes);
       const unit = panel.unit ? ` (${panel.unit})` : "";
       const against = state.other?.role === "truth" ? "error of " : "difference of ";
@@ -304,13 +307,13 @@
       slideBy: (by) => spec.layer === "slider" && actions.slide(state.split + by),
       moveCursor: (at) => actions.moveCursor({ [spec.row]: at.row, [spec.column]: at.column }),
       step: (rows, columns) => {
-        const up = state.main.upwards ? -1 : 1;
+        const up = upwards() ? -1 : 1;
         actions.moveCursor({
           [spec.row]: (state.cursor[spec.row] ?? 0.5) + (up * rows) / shown.row.size,
           [spec.column]: (state.cursor[spec.column] ?? 0.5) + columns / shown.column.size,
         });
       },
-      upwards: () => state.main.upwards,
+      upwards,
     });
     return { canvas, draw, spec, reset, zoomBy: (factor) => shown && zoomBy(factor, middle()), slice: () => shown };
   }
