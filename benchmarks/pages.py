@@ -1,6 +1,6 @@
 """How much a run is slowed down by 50 open pages of it.
 
-python benchmarks/pages.py [--pages 50] [--size 256] [--seconds 6] [--rounds 5]
+python benchmarks/pages.py [--pages 50] [--size 256] [--seconds 4] [--rounds 8]
 
 One run on all cores, `reconstruct --serve`, and in turn no page and many of them. A page is what its browser asks of
 the server: the stream of events, and a picture whenever there is a new preview, every second here and every five by
@@ -46,25 +46,23 @@ async def _read(port: int, count: int) -> None:
     total, there = 0, 0
     loop = asyncio.get_running_loop()
 
-    async def ask(path: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        writer.write(f"GET {path} HTTP/1.0\r\nHost: 127.0.0.1:{port}\r\nConnection: close\r\n\r\n".encode())
-        return reader, writer
-
     async def page() -> None:
         nonlocal total, there
-        reader, _ = await ask("/api/events")
+        head = f" HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n\r\n"
+        events, writer = await asyncio.open_connection("127.0.0.1", port)
+        pictures, asks = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(f"GET /api/events{head}".encode())
         stamp, first = b"", True
-        while part := await reader.read(1 << 20):
+        while part := await events.read(1 << 20):
             total += len(part)
             there, first = there + first, False
             stamps = _STAMP.findall(part)
             if stamps and stamps[-1] != stamp:
                 stamp = stamps[-1]
-                picture, writer = await ask("/api/picture?role=preview")
-                while more := await picture.read(1 << 20):
-                    total += len(more)
-                writer.close()
+                asks.write(f"GET /api/picture?role=preview{head}".encode())
+                answer = await pictures.readuntil(b"\r\n\r\n")
+                length = int(answer.lower().partition(b"content-length:")[2].split()[0])
+                total += len(await pictures.readexactly(length))
 
     tasks = [asyncio.create_task(page()) for _ in range(count)]
     while there < count:
@@ -97,10 +95,12 @@ def _speed(log: Path, seconds: float) -> float:
     """Steps a second of the run, over so many seconds."""
     reader = HistoryReader(log)
     reader.read()
-    first = reader.history.measured[-1]
-    time.sleep(seconds)
-    reader.read()
-    last = reader.history.measured[-1]
+    first, begun = reader.history.measured[-1], time.monotonic()
+    last = first
+    while last is first or time.monotonic() - begun < seconds:
+        time.sleep(0.05)
+        reader.read()
+        last = reader.history.measured[-1]
     return (last.step - first.step) / (last.at - first.at)
 
 
@@ -108,8 +108,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--pages", type=int, default=50)
     parser.add_argument("--size", type=int, default=256)
-    parser.add_argument("--seconds", type=float, default=6.0)
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=4.0)
+    parser.add_argument("--rounds", type=int, default=8)
     parser.add_argument("--readers", type=int, help=argparse.SUPPRESS)
     parsed = parser.parse_args()
     if parsed.readers is not None:
@@ -123,7 +123,7 @@ def main() -> None:
             [*plugstream, "simulate", str(scan), "--size", str(parsed.size)], check=True, capture_output=True
         )
         words = [*plugstream, "reconstruct", str(scan), "--out", str(folder), "--sigma", "0.016", "--batch", "10"]
-        words += ["--iterations", "1000000", "--preview", "1", "--every", "5", "--serve", "--port", "0"]
+        words += ["--iterations", "1000000", "--preview", "1", "--every", "2", "--serve", "--port", "0"]
         with said.open("w") as file:
             process = subprocess.Popen(words, stdout=file, stderr=file)
         try:

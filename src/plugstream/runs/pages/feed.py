@@ -30,8 +30,9 @@ from plugstream.runs.replay import HistoryReader
 
 __all__ = ["Channel", "RunFeed", "changes_of", "encode_message"]
 
-# Seconds between two looks at a run that pages show, and between two checks whether a silent one still lives.
-_LOOK, _LIVES = 0.5, 5.0
+# Seconds between two looks at what pages show, between two where somebody has just asked for something, for how many
+# seconds after that, and between two checks whether a silent run still lives.
+_LOOK, _QUICK, _AFTER, _LIVES = 1.0, 0.15, 3.0, 5.0
 # Looking takes at most this part of one processor.
 _SHARE = 0.05
 # Pixels a side of a thumbnail.
@@ -128,6 +129,12 @@ class Channel:
         self._queues: set[asyncio.Queue[bytes]] = set()
         self._task: asyncio.Task[None] | None = None
         self._last: dict[str, Any] | None = None
+        self._hurry, self._until = asyncio.Event(), 0.0
+
+    def hurry(self) -> None:
+        """Somebody waits for what comes now: look at once, and more often for a while."""
+        self._until = time.monotonic() + _AFTER
+        self._hurry.set()
 
     @property
     def listeners(self) -> int:
@@ -163,7 +170,10 @@ class Channel:
                 if changes is not None:
                     first, self._last = self._last is None, now
                     self._send(encode_message("content", now) if first else encode_message("change", changes))
-                await asyncio.sleep(max(_LOOK, seconds / _SHARE))
+                wait = _QUICK if time.monotonic() < self._until else _LOOK
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._hurry.wait(), max(wait, seconds / _SHARE))
+                self._hurry.clear()
         finally:
             self._last = None  # whoever comes next gets what is there then
 

@@ -26,7 +26,8 @@ __all__ = ["HOST", "address_of", "open_socket", "serve_runs", "start_server"]
 HOST = "127.0.0.1"
 _PORT, _TRIED = 8765, 20
 # Of the process that `--serve` starts: its priority, and seconds that it waits for somebody once the run is over.
-_NICE, _LINGER = 10, 30.0
+# While a run wants all cores this priority leaves it 96 % of the one that the server shares with it.
+_NICE, _LINGER = 15, 30.0
 _TOKEN = "PLUGSTREAM_TOKEN"  # in the environment, which other users cannot read, as they can the arguments
 
 
@@ -158,10 +159,14 @@ class _Until:
 
 def _main() -> None:
     folder, handle, parent = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+    token, until = os.environ.pop(_TOKEN), _Until(folder, parent)
+    import plugstream.runs.pages.server  # noqa: F401  before the priority is lowered: somebody waits for the page
+
     with contextlib.suppress(OSError):
         os.nice(_NICE)
-    token = os.environ.pop(_TOKEN)
-    serve_runs([folder], socket.socket(fileno=handle), token, over=_Until(folder, parent))
+        # Where the kernel shares its time among sessions, that of the session counts.
+        Path("/proc/self/autogroup").write_text(str(_NICE))
+    serve_runs([folder], socket.socket(fileno=handle), token, over=until)
 
 
 if __name__ == "__main__":

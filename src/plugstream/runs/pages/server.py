@@ -150,11 +150,13 @@ def make_application(shelf: Shelf, access: Access) -> Guard:
         return await _answer(request, lambda feed: Response(feed.thumbnail(), media_type="image/png"))
 
     async def _answer(request: Request, make: Any) -> Response:
-        feed = await asyncio.to_thread(shelf.feed, request.query_params.get("run"))
-        if feed is None:
-            return _absent("run")
+        def find_and_make() -> Response:
+            feed = shelf.feed(request.query_params.get("run"))
+            made: Response = _absent("run") if feed is None else make(feed)
+            return made
+
         try:
-            made: Response = await asyncio.to_thread(make, feed)
+            made = await asyncio.to_thread(find_and_make)
         except InputError as error:
             return PlainTextResponse(f"{error}\n", 404)
         return made
@@ -187,6 +189,7 @@ def make_application(shelf: Shelf, access: Access) -> Guard:
             if state not in ("running", "paused"):
                 return PlainTextResponse("the run does not go on, so that nothing can be asked of it\n", 409)
             await asyncio.to_thread(send_command, feed.folder, command)
+            shelf.channel(name, feed).hurry()
         except (ValueError, RecursionError) as error:  # of which an InputError is one
             text = str(error) if isinstance(error, InputError) else "a command is JSON"
             return PlainTextResponse(f"{text}\n", 400)
