@@ -1,6 +1,6 @@
 """How much a run is slowed down by 50 open pages of it.
 
-python benchmarks/pages.py [--pages 50] [--size 256] [--seconds 4] [--rounds 8]
+python benchmarks/pages.py [--pages 50] [--size 256] [--seconds 3] [--rounds 12]
 
 One run on all cores, `reconstruct --serve`, and in turn no page and many of them. A page is what its browser asks of
 the server: the stream of events, and a picture whenever there is a new preview, every second here and every five by
@@ -14,6 +14,7 @@ import argparse
 import asyncio
 import os
 import re
+import signal
 import statistics
 import subprocess
 import sys
@@ -29,20 +30,23 @@ _STAMP = re.compile(rb'"preview": "([0-9a-f-]+)"')
 
 
 class Pages:
-    """Open pages, in a process of their own: `bytes` of what came is written to its output when it ends."""
+    """Pages that are opened and closed, in a process of their own, of low priority."""
 
     def __init__(self, port: int, count: int) -> None:
         words = [sys.executable, __file__, "--readers", str(port), "--pages", str(count)]
         self.process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        assert self.process.stdout is not None
-        self.process.stdout.readline()  # when all are there
 
-    def close(self) -> int:
-        return int(self.process.communicate(timeout=30)[0])
+    def ask(self, what: str) -> int:
+        """Open or close them: the bytes that came to them since they were opened."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write(f"{what}\n")
+        self.process.stdin.flush()
+        return int(self.process.stdout.readline())
 
 
 async def _read(port: int, count: int) -> None:
-    """Be so many pages until the standard input ends."""
+    """Be so many pages, when the standard input says so, until it ends."""
     total, there = 0, 0
     loop = asyncio.get_running_loop()
 
@@ -53,25 +57,33 @@ async def _read(port: int, count: int) -> None:
         pictures, asks = await asyncio.open_connection("127.0.0.1", port)
         writer.write(f"GET /api/events{head}".encode())
         stamp, first = b"", True
-        while part := await events.read(1 << 20):
-            total += len(part)
-            there, first = there + first, False
-            stamps = _STAMP.findall(part)
-            if stamps and stamps[-1] != stamp:
-                stamp = stamps[-1]
-                asks.write(f"GET /api/picture?role=preview{head}".encode())
-                answer = await pictures.readuntil(b"\r\n\r\n")
-                length = int(answer.lower().partition(b"content-length:")[2].split()[0])
-                total += len(await pictures.readexactly(length))
+        try:
+            while part := await events.read(1 << 20):
+                total += len(part)
+                there, first = there + first, False
+                stamps = _STAMP.findall(part)
+                if stamps and stamps[-1] != stamp:
+                    stamp = stamps[-1]
+                    asks.write(f"GET /api/picture?role=preview{head}".encode())
+                    answer = await pictures.readuntil(b"\r\n\r\n")
+                    length = int(answer.lower().partition(b"content-length:")[2].split()[0])
+                    total += len(await pictures.readexactly(length))
+        finally:
+            writer.close()
+            asks.close()
 
-    tasks = [asyncio.create_task(page()) for _ in range(count)]
-    while there < count:
-        await asyncio.sleep(0.05)
-    print("there", flush=True)
-    await loop.run_in_executor(None, sys.stdin.read)
-    for task in tasks:
-        task.cancel()
-    print(total, flush=True)
+    tasks: list[asyncio.Task[None]] = []
+    while (asked := (await loop.run_in_executor(None, sys.stdin.readline)).strip()) != "":
+        if asked == "open":
+            total = there = 0
+            tasks = [asyncio.create_task(page()) for _ in range(count)]
+            while there < count:
+                await asyncio.sleep(0.05)
+        else:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        print(total, flush=True)
 
 
 def _processor_seconds(pid: int) -> float:
@@ -108,8 +120,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--pages", type=int, default=50)
     parser.add_argument("--size", type=int, default=256)
-    parser.add_argument("--seconds", type=float, default=4.0)
-    parser.add_argument("--rounds", type=int, default=8)
+    parser.add_argument("--seconds", type=float, default=3.0)
+    parser.add_argument("--rounds", type=int, default=12)
     parser.add_argument("--readers", type=int, help=argparse.SUPPRESS)
     parsed = parser.parse_args()
     if parsed.readers is not None:
@@ -126,6 +138,7 @@ def main() -> None:
         words += ["--iterations", "1000000", "--preview", "1", "--every", "2", "--serve", "--port", "0"]
         with said.open("w") as file:
             process = subprocess.Popen(words, stdout=file, stderr=file)
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the run ends, too
         try:
             until = time.monotonic() + 120
             while not folder.exists() or len(list(folder.glob("preview.safetensors"))) == 0:
@@ -140,16 +153,20 @@ def main() -> None:
 
 
 def _compare(parsed: argparse.Namespace, folder: Path, pid: int, port: int) -> None:
-    server, log = _server_of(pid), folder / "events.jsonl"
-    Pages(port, 1).close()  # so that everything is loaded
+    server, log, pages = _server_of(pid), folder / "events.jsonl", Pages(port, parsed.pages)
     without, beside, loads, volumes = [], [], [], []
-    for _ in range(parsed.rounds):
-        without.append(_speed(log, parsed.seconds))
-        pages, begun, used = Pages(port, parsed.pages), time.monotonic(), _processor_seconds(server)
-        beside.append(_speed(log, parsed.seconds))
-        passed = time.monotonic() - begun
-        loads.append((_processor_seconds(server) - used) / passed)
-        volumes.append(pages.close() / passed)
+    for number in range(parsed.rounds + 1):
+        alone = _speed(log, parsed.seconds)
+        pages.ask("open")
+        begun, used = time.monotonic(), _processor_seconds(server)
+        together = _speed(log, parsed.seconds)
+        passed, taken = time.monotonic() - begun, _processor_seconds(server) - used
+        sent = pages.ask("close")
+        if number:  # the first time everything is loaded
+            without.append(alone)
+            beside.append(together)
+            loads.append(taken / passed)
+            volumes.append(sent / passed)
     slower = 1 - statistics.median(b / a for a, b in zip(without, beside, strict=True))
     print(f"a run of {parsed.size} x {parsed.size} pixels on {os.cpu_count()} cores, {parsed.rounds} rounds")
     print(f"no page open      {statistics.median(without):8.2f} steps a second")

@@ -182,6 +182,8 @@ def test_killing_the_server_never_touches_the_run(scan, browser, tmp_path):
             watched.page.get_by_role("button", name="Pause").wait_for()
             (server,) = servers_of(process.pid)
             assert os.getpriority(os.PRIO_PROCESS, server) == 15
+            group = Path(f"/proc/{server}/autogroup")  # which counts instead, where there is one
+            assert not group.exists() or group.read_text().split()[-1] == "15"
             assert os.getsid(server) != os.getsid(process.pid)
             assert address.partition("token=")[2] not in Path(f"/proc/{server}/cmdline").read_text()
             os.kill(server, signal.SIGKILL)
