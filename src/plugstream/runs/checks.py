@@ -99,8 +99,13 @@ def check_range(scan: Scan, fidelity: DataFidelity, *, by_lipschitz: bool) -> No
 
 
 def _check_uses(settings: Settings) -> None:
-    """Refuse a gradient or restarts that the algorithm does nothing with; of momentum nobody knows who chose it."""
+    """Refuse a gradient or restarts that the algorithm does nothing with; of momentum nobody knows who chose it.
+
+    What an algorithm of somebody's own does is for them to know.
+    """
     a = settings.algorithm
+    if ":" in a.name:
+        return
     uses = a.entry.facts.get("uses", ())
     for section, what, plain in (
         ("gradient", f"--gradient {settings.gradient.name}", _says(settings.gradient, "plain")),
