@@ -1,7 +1,7 @@
 """The usual beams of tomography as rays: parallel, fan, cone, helical and tilted.
 
-All of them turn about the z axis. At angle t the rays (the middle one of a fan or cone) run along (-sin t, cos t, 0), the
-detector's columns along u = (cos t, sin t, 0) and its rows along v = (0, 0, 1): at angle 0 a view is the sum of an
+All of them turn about the z axis. At angle t the rays (the middle one of a fan or cone) run along (-sin t, cos t, 0),
+the detector's columns along u = (cos t, sin t, 0) and its rows along v = (0, 0, 1): at angle 0 a view is the sum of an
 image's rows. Angles are in radians and everything else in metres. Column and row numbers, which may be fractions, count
 from 0 at the first pixel's centre.
 """
