@@ -17,7 +17,7 @@ ROOMS: list[list[str]] = [
     ["errors"],
     ["bounded_json", "rows", "arrays", "files", "own_code", "_native", "_graphs", "ranks"],
     ["capacity", "lines", "tensors", "linalg", "image_space", "grid", "registry", "schedules", "noise", "shares"],
-    ["line_integrals", "rotation_axis"],
+    ["line_integrals", "rotation_axis", "phantom"],
     ["quantities", "planes"],
     ["eigenvalue_bounds", "drawing", "quality", "runs.images", "runs.tags"],
     ["models", "denoisers", "sampling", "losses"],
