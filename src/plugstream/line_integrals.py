@@ -165,20 +165,23 @@ def air_level(integrals: ArrayLike, margin: int) -> Frames:
 def stripe_pattern(mean: ArrayLike, width: int) -> Frames:
     """What single detector pixels add to all views, seen as rings in the image: (rows, columns), to be subtracted.
 
-    s = m - median of m over `width` neighbouring columns, where m is the mean over all views. A pixel with a wrong gain
-    adds a constant to its line integrals, which stands out of m, since the object itself, seen from all sides, makes m
-    smooth. What is as narrow as a ring and centred on the axis is taken for one and is lost with it.
+    s = m - S(M(m)), where m is the mean over all views, M the median of about width/2 neighbouring columns, and S the
+    least-squares parabola over `width` of them. A pixel with a wrong gain adds a constant to its line integrals, which
+    stands out of m, since the object itself, seen from all sides, makes m smooth; the median keeps it out of the
+    parabola. What is as narrow as a ring and centred on the axis is taken for one and is lost with it.
 
-    Arguments: mean (rows, columns), of the line integrals over views; width, odd, wider than the widest ring twice.
-    Reference: M. Rivers, Tutorial introduction to X-ray computed microtomography data processing, 1998 (with a mean).
+    Arguments: mean (rows, columns), of the line integrals over views; width, odd, four times the widest ring or more.
+    Reference: M. Rivers, Tutorial introduction to X-ray computed microtomography data processing, 1998 (with a moving
+    average in place of S and M).
     """
     from scipy.ndimage import median_filter
+    from scipy.signal import savgol_filter
 
     values = np.asarray(mean, dtype=np.float32)
-    if width < 3 or width % 2 == 0 or width > values.shape[-1]:
-        raise InputError(f"the width of a stripe filter is odd, from 3 to {values.shape[-1]} columns, not {width}")
-    pattern: Frames = values - median_filter(values, size=(1, width), mode="nearest")
-    return pattern
+    if width < 5 or width % 2 == 0 or width > values.shape[-1]:
+        raise InputError(f"the width of a stripe filter is odd, from 5 to {values.shape[-1]} columns, not {width}")
+    middle = median_filter(values, size=(1, 2 * (width // 4) + 1), mode="nearest")
+    return np.asarray(values - savgol_filter(middle, width, polyorder=2, axis=-1), dtype=np.float32)
 
 
 def _mean(what: str, frames: ArrayLike) -> Frames:
