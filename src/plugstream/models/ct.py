@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from plugstream.errors import InputError
-from plugstream.models import ct_joseph
+from plugstream.models import ct_joseph, ct_native
 from plugstream.models.base import ModelBase, Views, all_views, as_views, check_shape
 from plugstream.models.ct_geometry import Rays, Voxels
 from plugstream.models.ct_lines import check_rays
@@ -59,14 +59,19 @@ class CTModel(ModelBase):
         """(..., *image_shape) to (..., B, *detector)."""
         check_shape("image", image, self.image_shape)
         index = as_views(views, self.n_views)
-        return self._restrict(ct_joseph.project(image.to(self.dtype), self._rays(index), self.voxels), index)
+        x, rays = image.to(self.dtype), self._rays(index)
+        project = ct_native.project if ct_native.serves(x, rays) else ct_joseph.project
+        return self._restrict(project(x, rays, self.voxels), index)
 
     def adjoint(self, data: Tensor, views: Views = None) -> Tensor:
         """(..., B, *detector) to (..., *image_shape), summed over views."""
         index = as_views(views, self.n_views)
         rays = self._rays(index)
         check_shape("data", data, (len(rays), *self.data_shape))
-        return ct_joseph.back_project(self._restrict(data.to(self.dtype), index), rays, self.voxels)
+        z = self._restrict(data.to(self.dtype), index)
+        if ct_native.serves(z, rays):
+            return ct_native.back_project(z, rays, self.voxels)
+        return ct_joseph.back_project(z, rays, self.voxels)
 
     def restrict(self, data: Tensor, views: Views = None) -> Tensor:
         """The data with masked pixels set to zero, whatever they hold (NaN too)."""

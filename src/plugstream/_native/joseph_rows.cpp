@@ -1,0 +1,236 @@
+// Sixteen neighbouring rays (or as many as a vector has lanes) cross a row within a few pixels of each other, so that
+// two loads have all that they need of it, and permutations bring every ray its two pixels. The adjoint asks from the
+// other side: the few rays that come within a pixel of sixteen neighbouring pixels are found by inverting the map from
+// rays to places, which is nearly linear over a block, and weighed by their exact distance.
+#include "joseph_rows.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "lanes.hpp"
+
+namespace plugstream::joseph::PLUGSTREAM_LEVEL {
+namespace {
+
+constexpr float magic = 12582912.0f;  // 1.5 2^23: adding it rounds to an integer, which the last bits then are
+constexpr int magic_bits = 0x4B400000;
+constexpr int none = -(1 << 30);
+// How far the indices of a window may be apart. Without permutations they are addresses, and the margin limits them.
+constexpr int reach = lanes >= 8 ? 2 * lanes : 32;
+
+PLUGSTREAM_INLINE Floats spread(float x) { return Floats{} + x; }
+PLUGSTREAM_INLINE Ints bits(Floats v) { return (Ints)v; }
+PLUGSTREAM_INLINE Floats lane_numbers() {
+    Floats v;
+    for (int k = 0; k < lanes; ++k) v[k] = static_cast<float>(k);
+    return v;
+}
+PLUGSTREAM_INLINE Floats lesser(Floats a, Floats b) { return a < b ? a : b; }
+PLUGSTREAM_INLINE Floats greater(Floats a, Floats b) { return a > b ? a : b; }
+PLUGSTREAM_INLINE Floats absolute(Floats v) { return (Floats)((Ints)v & 0x7fffffff); }
+
+PLUGSTREAM_INLINE Floats gather(const float* from, Ints at) {
+#if defined(__AVX512F__)
+    return (Floats)_mm512_i32gather_ps((__m512i)at, from, 4);
+#elif defined(__AVX2__)
+    return (Floats)_mm256_i32gather_ps(from, (__m256i)at, 4);
+#else
+    Floats v;
+    for (int k = 0; k < lanes; ++k) v[k] = from[at[k]];
+    return v;
+#endif
+}
+
+// Twice as many neighbouring numbers as there are lanes, of which each lane may take any.
+struct Window {
+#if defined(__AVX512F__) || defined(__AVX2__)
+    Floats low, high;
+    PLUGSTREAM_INLINE explicit Window(const float* p) : low(load(p)), high(load(p + lanes)) {}
+#else
+    const float* p;
+    PLUGSTREAM_INLINE explicit Window(const float* p) : p(p) {}
+#endif
+    PLUGSTREAM_INLINE Floats take(Ints at) const {
+#if defined(__AVX512F__)
+        return (Floats)_mm512_permutex2var_ps((__m512)low, (__m512i)at, (__m512)high);
+#elif defined(__AVX2__)
+        const __m256 a = _mm256_permutevar8x32_ps((__m256)low, (__m256i)at);
+        const __m256 b = _mm256_permutevar8x32_ps((__m256)high, (__m256i)at);
+        return (Floats)_mm256_blendv_ps(a, b, (__m256)(at << 28));  // by the bit that says 8
+#else
+        return gather(p, at);
+#endif
+    }
+};
+
+// For each row the pixel where the window of a block of rays begins, `none` where they miss the row; whether all
+// windows are wide enough.
+PLUGSTREAM_INLINE bool find_windows(const float* scale, const float* shift, int rows, float one, float other, long width,
+                                    int* first) {
+    const long middle = width / 2;
+    const Floats left = spread(static_cast<float>(-middle) - 1.5f);
+    const Floats right = spread(static_cast<float>(width - middle) - 0.5f);
+    Floats widest{};
+    for (int r = 0; r < rows; r += lanes) {
+        const Floats t = load(scale + r), c = load(shift + r);
+        const Floats a = t * one + c, b = t * other + c;
+        const Floats low = lesser(a, b), high = greater(a, b);
+        const Ints seen = (high > left) & (low < right);
+        const Floats inside = greater(lesser(low, right), left - 2.0f * reach);
+        // One pixel to spare, so that rounding cannot matter.
+        const Ints start = bits(inside + magic) - (magic_bits + 1);
+        store(first + r, seen ? start : Ints{} + none);
+        widest = greater(widest, seen ? high - low : Floats{});
+    }
+    float most = 0;
+    for (int k = 0; k < lanes; ++k) most = std::max(most, widest[k]);
+    return most < reach - 4.0f;
+}
+
+void project(const float* image, long pitch, long width, const float* scale, const float* shift, int rows,
+             const float* place, int blocks, float* sums) {
+    const long middle = width / 2;
+    alignas(64) float t[tile + lanes] = {}, c[tile + lanes] = {};
+    alignas(64) int first[tile + lanes];
+    std::memcpy(t, scale, rows * sizeof(float));
+    std::memcpy(c, shift, rows * sizeof(float));
+    for (int k = rows; k < (rows + lanes - 1) / lanes * lanes; ++k) c[k] = 1e9f;  // rows that nothing crosses
+    for (int b = 0; b < blocks * (block / lanes); ++b) {
+        const Floats q = load(place + b * lanes);
+        const bool narrow = find_windows(t, c, rows, q[0], q[lanes - 1], width, first);
+        Floats sum{};  // of this tile, which rounds less than one sum over all rows
+        if (narrow) {
+            for (int r = 0; r < rows; ++r) {
+                if (first[r] == none) continue;
+                const Floats at = q * t[r] + c[r];
+                const Floats rounded = at + magic;
+                const Window window(image + r * pitch + middle + first[r]);
+                const Ints index = bits(rounded) - (magic_bits + first[r]);
+                const Floats below = window.take(index), above = window.take(index + 1);
+                const Floats part = (at - (rounded - magic)) + 0.5f;
+                sum += below + part * (above - below);
+            }
+        } else {
+            const Floats left = spread(static_cast<float>(-middle) - 1.5f);
+            const Floats right = spread(static_cast<float>(width - middle) - 0.5f);
+            for (int r = 0; r < rows; ++r) {
+                if (first[r] == none) continue;
+                const Floats at = greater(lesser(q * t[r] + c[r], right), left);  // a pixel outside is zero already
+                const Floats rounded = at + magic;
+                const Ints index = bits(rounded) - magic_bits;
+                const float* row = image + r * pitch + middle;
+                const Floats below = gather(row, index), above = gather(row, index + 1);
+                const Floats part = (at - (rounded - magic)) + 0.5f;
+                sum += below + part * (above - below);
+            }
+        }
+        store(sums + b * lanes, load(sums + b * lanes) + sum);
+    }
+}
+
+// Which ray is at the first pixel of every block: starts[b], one more than there are blocks.
+PLUGSTREAM_INLINE void find_starts(const Fan& fan, float scale, float shift, long middle, long blocks, float* starts) {
+    const Floats numbers = lane_numbers();
+    const float inverse = 1 / scale;
+    for (long b = 0; b <= blocks; b += lanes) {
+        const Floats x = (numbers + static_cast<float>(b)) * static_cast<float>(lanes) - (static_cast<float>(middle) + 0.5f);
+        const Floats entry = ((x - shift) * inverse - fan.low) * fan.rate;
+        const Floats whole = greater(lesser(entry, spread(static_cast<float>(fan.entries - 2))), Floats{});
+        const Floats rounded = (whole - 0.5f) + magic;
+        const Ints k = bits(rounded) - magic_bits;
+        const Ints at = k > 0 ? k : Ints{};
+        const Floats here = gather(fan.table, at), next = gather(fan.table, at + 1);
+        store(starts + b, here + (entry - __builtin_convertvector(at, Floats)) * (next - here));
+    }
+}
+
+template <int count>
+PLUGSTREAM_INLINE Floats weigh(const Window& data, const Window& place, Ints at, float scale, float shift, Floats x) {
+    Floats sum{};
+    repeat<count>([&](auto k) __attribute__((always_inline)) {
+        const Floats off = absolute((place.take(at + k.value) * scale + shift) - x);
+        sum += data.take(at + k.value) * greater(1.0f - off, Floats{});
+    });
+    return sum;
+}
+
+template <int count>
+void add_blocks(const Fan& fan, float scale, float shift, const float* data, long middle, long blocks, float around,
+                const float* starts, float* out) {
+    const Floats numbers = lane_numbers();
+    for (long b = 0; b < blocks; ++b) {
+        const float begin = starts[b] - around, step = (starts[b + 1] - starts[b]) * (1.0f / lanes);
+        const float low = std::min(begin, starts[b + 1] - around);
+        if (!(low > -static_cast<float>(reach) && low < static_cast<float>(fan.count) + 1)) continue;
+        const int first = static_cast<int>(low + 64.0f) - 65;  // one to spare
+        // The first ray at or after u - around: the nearest integer to half a ray more.
+        const Floats ray = numbers * step + (begin + 0.5f) + magic;
+        const Ints at = bits(ray) - (magic_bits + first);
+        const Floats x = numbers + (static_cast<float>(b * lanes - middle) - 0.5f);
+        const Window values(data + first), places(fan.place + first);
+        store(out + b * lanes, load(out + b * lanes) + weigh<count>(values, places, at, scale, shift, x));
+    }
+}
+
+// Ray by ray, for rays finer or wider than windows are made for.
+void add_each(const Fan& fan, float scale, float shift, const float* data, long width, float* out) {
+    const long middle = width / 2, blocks = (width + lanes - 1) / lanes;
+    const Floats numbers = lane_numbers();
+    auto at = [&](long ray) { return fan.place[ray] * scale + shift; };
+    const bool rising = at(fan.count - 1) >= at(0);
+    // The first ray in order of place that is at `x` or beyond.
+    auto find = [&](float x) {
+        long low = 0, high = fan.count;
+        while (low < high) {
+            const long half = (low + high) / 2;
+            if (at(rising ? half : fan.count - 1 - half) < x)
+                low = half + 1;
+            else
+                high = half;
+        }
+        return low;
+    };
+    const float left = static_cast<float>(-middle) - 1.5f, right = static_cast<float>(width - middle) + 0.5f;
+    long start = find(left);
+    for (long b = 0; b < blocks && start < fan.count; ++b) {
+        const Floats x = numbers + (static_cast<float>(b * lanes - middle) - 0.5f);
+        const float end = std::min(x[lanes - 1] + 1, right);
+        Floats sum = load(out + b * lanes);
+        long ray = start;
+        for (; ray < fan.count; ++ray) {
+            const long number = rising ? ray : fan.count - 1 - ray;
+            const float place = at(number);
+            if (place > end) break;
+            sum += data[number] * greater(1.0f - absolute(place - x), Floats{});
+            if (place < end - 2) start = ray;  // the next block needs the rays of the last two pixels
+        }
+        store(out + b * lanes, sum);
+    }
+}
+
+void back_project(const Fan& fan, long row, const float* data, long width, float* starts, float* out) {
+    const float scale = fan.scale[row], shift = fan.shift[row];
+    const long middle = width / 2, blocks = (width + lanes - 1) / lanes;
+    const float apart = std::abs(scale) * fan.least, across = lanes / apart;
+    // How far the map from places to rays can be from a straight line over a block, and a little for rounding.
+    const float slack = 0.1f + 1.5f * fan.bend / fan.least * (across * across / 8 + 1);
+    const float around = 1 / apart + slack;
+    const float most = 2 * around + 1;
+    if (!(most < 9 && across + most + 4 <= reach)) return add_each(fan, scale, shift, data, width, out);
+    find_starts(fan, scale, shift, middle, blocks, starts);
+    const auto add = [&](auto count) {
+        add_blocks<count.value>(fan, scale, shift, data, middle, blocks, around, starts, out);
+    };
+    if (most < 3) return add(Index<2>{});
+    if (most < 4) return add(Index<3>{});
+    if (most < 5) return add(Index<4>{});
+    if (most < 6) return add(Index<5>{});
+    return add(Index<8>{});
+}
+
+}  // namespace
+
+const Rows rows{project, back_project};
+
+}  // namespace plugstream::joseph::PLUGSTREAM_LEVEL
