@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -49,12 +49,12 @@ def flat_scans(draw: Any) -> tuple[Rays, Voxels]:
 
 
 @st.composite
-def solid_scans(draw: Any) -> tuple[Rays, Voxels]:
-    """A 3D scan of up to 3 views."""
+def solid_scans(draw: Any, names: Sequence[str] = tuple(sorted(SOLID))) -> tuple[Rays, Voxels]:
+    """A 3D scan of up to 3 views, of one of these beams."""
     shape = draw(st.tuples(st.integers(1, 9), st.integers(1, 11), st.integers(1, 11)))
     spacing = (draw(spacings), draw(spacings), draw(spacings))
     detector = draw(st.tuples(st.integers(1, 9), st.integers(1, 20)))
-    rays = SOLID[draw(st.sampled_from(sorted(SOLID)))](draw(pixels), detector)
+    rays = SOLID[draw(st.sampled_from(names))](draw(pixels), detector)
     return rays.select(draw(st.lists(st.integers(0, 11), min_size=1, max_size=3))), Voxels(shape, spacing)
 
 

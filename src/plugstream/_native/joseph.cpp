@@ -3,16 +3,12 @@
 #include "joseph.hpp"
 
 #include <algorithm>
-#include <atomic>
 #include <memory>
-#include <new>
-#include <utility>
 #include <vector>
 
+#include "joseph_job.hpp"
 #include "joseph_plan.hpp"
 #include "joseph_rows.hpp"
-#include "memory.hpp"
-#include "team.hpp"
 
 namespace plugstream::joseph {
 namespace {
@@ -22,12 +18,7 @@ constexpr long band = 16;    // rows of the adjoint that are claimed together
 
 const Rows& rows_of(Level level) { return PLUGSTREAM_AT_LEVEL(level, rows); }
 
-Pool<Buffer>& buffers() {
-    static Pool<Buffer>& one = *new Pool<Buffer>(2);
-    return one;
-}
-
-// out[x][y] = in[y][x], or with `add` out += in, in pieces that stay in the cache.
+// out[x][y] = in[y][x], in pieces that stay in the cache.
 void transpose(const float* in, long in_pitch, long top, long end, long width, float* out, long out_pitch) {
     for (long y0 = top; y0 < end; y0 += 16)
         for (long x0 = 0; x0 < width; x0 += 16)
@@ -35,61 +26,18 @@ void transpose(const float* in, long in_pitch, long top, long end, long width, f
                 for (long y = y0; y < std::min(y0 + 16, end); ++y) out[x * out_pitch + y] = in[y * in_pitch + x];
 }
 
-// The work of one call: phases, whose parts are claimed one by one; a phase begins when the one before is finished.
-class Job {
+// What both directions know of a call.
+class FlatJob : public Job {
   public:
-    Job(const Beam& beam, const Grid& grid, const Layout& layout, Level level)
+    FlatJob(const Beam& beam, const Grid& grid, const Layout& layout, Level level)
         : beam_(beam), grid_(grid), layout_(layout), rows_(rows_of(level)), plans_(beam.views) {
         for (int axis = 0; axis < 2; ++axis) {
             const long wide = (grid.size[1 - axis] + block - 1) / block * block + 2 * margin;
             pitch_[axis] = wide % 256 == 0 ? wide + block : wide;  // no multiple of a page, whose rows share cache sets
         }
     }
-    virtual ~Job() = default;
-
-    void run(int threads) {
-        const int size = static_cast<int>(std::clamp(static_cast<long>(threads), 1L, 256L));
-        next_ = std::vector<std::atomic<long>>(phases());
-        done_ = std::vector<std::atomic<long>>(phases());
-        prepare(size);
-        size_ = size;
-    }
-
-    int size() const { return size_; }
-
-    void work(int member) {
-        for (long phase = 0; phase < phases(); ++phase) {
-            const long count = parts(phase);
-            for (long part; (part = next_[phase].fetch_add(1, std::memory_order_relaxed)) < count;) {
-                try {
-                    if (!failed_) act(phase, part, member);
-                } catch (const std::bad_alloc&) {
-                    failed_ = true;
-                }
-                done_[phase].fetch_add(1, std::memory_order_release);
-            }
-            wait_until([&] { return done_[phase].load(std::memory_order_acquire) == count; });
-        }
-    }
-
-    // When all work is done. A helper that comes late still has the job, but nothing left to do.
-    void release() {
-        for (std::unique_ptr<Buffer>& one : memory_)
-            if (one->size() <= most_kept) buffers().put(std::move(one));
-        if (failed_) throw std::bad_alloc();
-    }
 
   protected:
-    virtual long phases() const = 0;
-    virtual long parts(long phase) const = 0;
-    virtual void act(long phase, long part, int member) = 0;
-    virtual void prepare(int size) = 0;
-
-    float* memory(long count) {
-        memory_.push_back(buffers().take());
-        memory_.back()->reserve(count * static_cast<long>(sizeof(float)));
-        return memory_.back()->as<float>();
-    }
     // Whether any view has rays along an axis; known when the plans are.
     bool uses(int axis) const {
         return std::any_of(plans_.begin(), plans_.end(), [=](const Plan& plan) { return plan.uses(axis); });
@@ -102,19 +50,13 @@ class Job {
     const Rows& rows_;
     std::vector<Plan> plans_;
     long pitch_[2];
-
-  private:
-    int size_ = 1;
-    std::atomic<bool> failed_ = false;
-    std::vector<std::atomic<long>> next_, done_;
-    std::vector<std::unique_ptr<Buffer>> memory_;
 };
 
 // Phases: plans of all views; then for each image a padded copy of it and of its transpose, and the views' rays.
-class Forward : public Job {
+class Forward : public FlatJob {
   public:
     Forward(const Beam& beam, const Grid& grid, const Layout& layout, const float* images, float* data, Level level)
-        : Job(beam, grid, layout, level), images_(images), data_(data), strips_((beam.columns + strip - 1) / strip) {}
+        : FlatJob(beam, grid, layout, level), images_(images), data_(data), strips_((beam.columns + strip - 1) / strip) {}
 
   private:
     long phases() const override { return 1 + 2 * layout_.images; }
@@ -181,10 +123,10 @@ class Forward : public Job {
 
 // Phases: plans of all views; then for each image the data times the rays' steps, the rows along both axes, and their
 // sum.
-class Adjoint : public Job {
+class Adjoint : public FlatJob {
   public:
     Adjoint(const Beam& beam, const Grid& grid, const Layout& layout, const float* data, float* images, Level level)
-        : Job(beam, grid, layout, level), data_(data), images_(images) {}
+        : FlatJob(beam, grid, layout, level), data_(data), images_(images) {}
 
   private:
     long phases() const override { return 1 + 3 * layout_.images; }
@@ -245,13 +187,12 @@ class Adjoint : public Job {
     long room_ = 0;
 };
 
-void run(const std::shared_ptr<Job>& job, int threads) {
-    job->run(threads);
-    run_team(job->size(), job);
-    job->release();
-}
-
 }  // namespace
+
+Pool<Buffer>& buffers() {
+    static Pool<Buffer>& one = *new Pool<Buffer>(3);
+    return one;
+}
 
 void project(const Beam& beam, const Grid& grid, const Layout& layout, const float* images, float* data, int threads,
              Level level) {

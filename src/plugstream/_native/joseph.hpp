@@ -5,7 +5,7 @@
 
 namespace plugstream::joseph {
 
-// The rays of some views of a 2D scan: (views, 4, 3) numbers, as `Rays.vectors` of models/ct_geometry.py has them.
+// The rays of some views, (views, 4, 3) numbers as `Rays.vectors` of models/ct_geometry.py has them.
 struct Beam {
     const double* vectors;
     long views, columns;
@@ -29,6 +29,19 @@ void project(const Beam& beam, const Grid& grid, const Layout& layout, const flo
              Level level);
 void back_project(const Beam& beam, const Grid& grid, const Layout& layout, const float* data, float* images,
                   int threads, Level level);
+
+// The voxels of a volume; everything along z, y, then x.
+struct Box {
+    long size[3];
+    double spacing[3], origin[3];
+};
+
+// Volumes, (D, H, W), and their data, (views, rows, columns), of detectors whose columns are vertical (v along z) and
+// whose rows are horizontal (u without z), for rays that advance along y or x.
+void project_volume(const Beam& beam, long rows, const Box& box, const float* volume, float* data, int threads,
+                    Level level);
+void back_project_volume(const Beam& beam, long rows, const Box& box, const float* data, float* volume, int threads,
+                         Level level);
 
 // Gives back the memory that is kept between calls.
 void forget();

@@ -49,6 +49,46 @@ void call_back_project(Array<const float, 3> data, Array<const double, 3> vector
     back_project(call.beam, call.grid, call.layout, data.data(), images.data(), threads, chosen);
 }
 
+// Of a 3D scan.
+struct VolumeCall {
+    Beam beam;
+    Box box;
+    long rows;
+
+    VolumeCall(const Array<const double, 3>& vectors, const Array<const double, 2>& places, const size_t (&detector)[3],
+               const size_t (&size)[3], bool parallel, double curvature) {
+        expect(vectors, {detector[0], 4, 3}, "vectors must have the shape (views, 4, 3), with the data's number of views");
+        expect(places, {2, 3}, "places must be the spacing and the origin, each along z, y and x");
+        auto number = [](size_t length) { return static_cast<long>(length); };
+        beam = {vectors.data(), number(detector[0]), number(detector[2]), parallel, curvature};
+        rows = number(detector[1]);
+        for (int axis = 0; axis < 3; ++axis) {
+            box.size[axis] = number(size[axis]);
+            box.spacing[axis] = places(0, axis);
+            box.origin[axis] = places(1, axis);
+        }
+    }
+};
+
+void call_project_volume(Array<const float, 3> volume, Array<const double, 3> vectors, Array<const double, 2> places,
+                         Array<float, 3> data, bool parallel, double curvature, int threads, const std::string& level) {
+    const VolumeCall call(vectors, places, {data.shape(0), data.shape(1), data.shape(2)},
+                          {volume.shape(0), volume.shape(1), volume.shape(2)}, parallel, curvature);
+    const Level chosen = find_level(level);
+    const nb::gil_scoped_release unlocked;
+    project_volume(call.beam, call.rows, call.box, volume.data(), data.data(), threads, chosen);
+}
+
+void call_back_project_volume(Array<const float, 3> data, Array<const double, 3> vectors,
+                              Array<const double, 2> places, Array<float, 3> volume, bool parallel, double curvature,
+                              int threads, const std::string& level) {
+    const VolumeCall call(vectors, places, {data.shape(0), data.shape(1), data.shape(2)},
+                          {volume.shape(0), volume.shape(1), volume.shape(2)}, parallel, curvature);
+    const Level chosen = find_level(level);
+    const nb::gil_scoped_release unlocked;
+    back_project_volume(call.beam, call.rows, call.box, data.data(), volume.data(), threads, chosen);
+}
+
 }  // namespace
 
 void bind(nb::module_& m) {
@@ -59,6 +99,12 @@ void bind(nb::module_& m) {
     m.def("joseph_back_project", &call_back_project, "data"_a.noconvert(), "vectors"_a.noconvert(),
           "places"_a.noconvert(), "images"_a.noconvert(), nb::kw_only(), "parallel"_a, "curvature"_a, "by_view"_a,
           "threads"_a, "level"_a = "", "The adjoint: write the sums over views to images.");
+    m.def("joseph_project_volume", &call_project_volume, "volume"_a.noconvert(), "vectors"_a.noconvert(),
+          "places"_a.noconvert(), "data"_a.noconvert(), nb::kw_only(), "parallel"_a, "curvature"_a, "threads"_a,
+          "level"_a = "", "Write the line integrals of a volume to data, (views, rows, columns).");
+    m.def("joseph_back_project_volume", &call_back_project_volume, "data"_a.noconvert(), "vectors"_a.noconvert(),
+          "places"_a.noconvert(), "volume"_a.noconvert(), nb::kw_only(), "parallel"_a, "curvature"_a, "threads"_a,
+          "level"_a = "", "The adjoint: write the sum over views to the volume.");
     m.def("joseph_forget", &forget, "Give back the memory that is kept between calls.");
 }
 

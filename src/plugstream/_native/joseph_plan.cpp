@@ -63,8 +63,9 @@ void Plan::find_lines(const Beam& beam, const Grid& grid, const double* vectors)
         }
         const int axis = std::abs(slope[1]) > std::abs(slope[0]) ? 1 : 0, other = 1 - axis;
         const double steep = slope[other] / slope[axis];
-        const double length = std::sqrt(way[0] * way[0] + way[1] * way[1]);
-        lines_[column] = {axis, place[other] + (rows[axis] - place[axis]) * steep, length / std::abs(slope[axis])};
+        const double square = way[0] * way[0] + way[1] * way[1];
+        lines_[column] = {axis,        place[other] + (rows[axis] - place[axis]) * steep,
+                          std::sqrt(square) / std::abs(slope[axis]), place[axis], square, slope[axis]};
         slope_[axis] = steep;
     }
 }
@@ -85,8 +86,6 @@ void Plan::build(const Beam& beam, const Grid& grid, long view, bool inverse) {
         add_group(grid, first, end, inverse);
         first = end;
     }
-    lines_.clear();
-    lines_.shrink_to_fit();
 }
 
 void Plan::add_group(const Grid& grid, long first, long end, bool inverse) {

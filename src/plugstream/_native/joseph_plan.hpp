@@ -17,19 +17,24 @@ struct Group {
     float* data;        // for the adjoint: the rays' data times their step, between margins of zeros
 };
 
+// A ray by itself: its axis, where it crosses the reference row of that axis, and the metres from row to row; where its
+// pixel is along the axis, and the squared length and the rows of its way from the source (or of its direction).
+struct Line {
+    int axis;
+    double place, step, along, square, steep;
+};
+
 // What is known of a view before any image: its rays in groups.
 class Plan {
   public:
     // inverse: whether the adjoint is wanted, which needs a little more.
     void build(const Beam& beam, const Grid& grid, long view, bool inverse);
     const std::vector<Group>& groups() const { return groups_; }
+    const Line& line(long column) const { return lines_[column]; }
+    double source(int axis) const { return source_[axis]; }
     bool uses(int axis) const;
 
   private:
-    struct Line {
-        int axis;
-        double place, step;
-    };
     void find_lines(const Beam& beam, const Grid& grid, const double* vectors);
     void add_group(const Grid& grid, long first, long end, bool inverse);
     double reference(const Grid& grid, int axis) const;

@@ -60,7 +60,7 @@ class CTModel(ModelBase):
         check_shape("image", image, self.image_shape)
         index = as_views(views, self.n_views)
         x, rays = image.to(self.dtype), self._rays(index)
-        project = ct_native.project if ct_native.serves(x, rays) else ct_joseph.project
+        project = ct_native.project if ct_native.serves(x, rays, self.voxels) else ct_joseph.project
         return self._restrict(project(x, rays, self.voxels), index)
 
     def adjoint(self, data: Tensor, views: Views = None) -> Tensor:
@@ -69,7 +69,7 @@ class CTModel(ModelBase):
         rays = self._rays(index)
         check_shape("data", data, (len(rays), *self.data_shape))
         z = self._restrict(data.to(self.dtype), index)
-        if ct_native.serves(z, rays):
+        if ct_native.serves(z, rays, self.voxels):
             return ct_native.back_project(z, rays, self.voxels)
         return ct_joseph.back_project(z, rays, self.voxels)
 

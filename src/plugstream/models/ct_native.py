@@ -1,12 +1,15 @@
 """Joseph's projector by the native CPU kernels, in single precision; `ct_joseph.py` is its specification.
 
-Volumes that a parallel beam perpendicular to the rotation axis crosses are stacks of images: each row of the detector
-is a blend of at most two slices, and slices are projected one by one.
+Images have a kernel of their own. Volumes that a parallel beam perpendicular to the rotation axis crosses are stacks of
+images: each row of the detector is a blend of at most two slices, and slices are projected one by one. Another kernel
+takes volumes and detectors that stand upright, whose columns are along the rotation axis and rows perpendicular to it:
+cone beams, helical ones and parallel ones that are tilted by less than 45 degrees.
 """
 
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -16,19 +19,19 @@ from torch import Tensor
 from plugstream import _native
 from plugstream.models.ct_geometry import Rays, Voxels
 
-__all__ = ["back_project", "is_stack", "project", "serves"]
+__all__ = ["back_project", "is_stack", "project", "serves", "stand_upright"]
 
-_LEVEL = 1e-12  # a z component below this part of a vector is rounding
+_LEVEL = 1e-12  # a component below this part of a vector is rounding
 
 
-def serves(values: Tensor, rays: Rays) -> bool:
-    """Whether the kernels take these: on the CPU, in single precision, not differentiated."""
+def serves(values: Tensor, rays: Rays, voxels: Voxels) -> bool:
+    """Whether the kernels take these: on the CPU, in single precision, not differentiated; not of every tilted beam."""
     return (
         values.device.type == "cpu"
         and values.dtype == torch.float32
         and not (values.requires_grad and torch.is_grad_enabled())
-        and (rays.ndim == 2 or is_stack(rays))
         and hasattr(_native.load(), "joseph_project")  # an extension that was built before has none
+        and (rays.ndim == 2 or is_stack(rays) or stand_upright(rays, voxels) is not None)
     )
 
 
@@ -37,8 +40,37 @@ def is_stack(rays: Rays) -> bool:
     if not (rays.parallel and rays.ndim == 3):
         return False
     way, _, u, v = np.moveaxis(rays.vectors, 1, 0)
-    level = all((np.abs(part[:, 2]) <= _LEVEL * np.linalg.norm(part, axis=1)).all() for part in (way, u))
-    return level and bool((np.linalg.norm(v[:, :2], axis=1) <= _LEVEL * np.linalg.norm(v, axis=1)).all())
+    level = _small(way[:, 2:], way) and _small(u[:, 2:], u)
+    return level and _small(v[:, :2], v)
+
+
+def stand_upright(rays: Rays, voxels: Voxels) -> Rays | None:
+    """The same rays with detectors whose v is along z and whose u is not; None where there are none.
+
+    The detector of a parallel beam may be moved along the rays, pixel by pixel, which tilts it. Rays that cross more
+    planes along z than along x or y are not for the kernel, either.
+    """
+    first, centre, u, v = np.moveaxis(rays.vectors, 1, 0)
+    if not _small(u[:, 2:], u):
+        return None
+    if rays.parallel:
+        flat = first[:, :2]
+        square = (flat**2).sum(1, keepdims=True)
+        if (square == 0).any():
+            return None
+        tilted = v
+        v = v - (v[:, :2] * flat).sum(1, keepdims=True) / square * first
+        if not _small(v[:, :2], tilted):
+            return None
+        rays = replace(rays, vectors=np.stack([first, centre, u, v * [0, 0, 1]], 1))
+    elif not _small(v[:, :2], v):
+        return None
+    # The steepest rays are those to the first and the last row.
+    _, way = replace(rays, detector=(2, rays.detector[1])).lines()
+    rise = v[:, None, None, 2] * (rays.detector[0] - 2) / 2 * np.array([-1.0, 1.0])[:, None]
+    up = np.abs(way[..., 2] + (0.0 if rays.parallel else rise)) / voxels.spacing[0]
+    across = np.maximum(np.abs(way[..., 0]) / voxels.spacing[2], np.abs(way[..., 1]) / voxels.spacing[1])
+    return rays if bool((up < across).all()) else None
 
 
 def project(image: Tensor, rays: Rays, voxels: Voxels, *, level: str = "") -> Tensor:
@@ -46,15 +78,20 @@ def project(image: Tensor, rays: Rays, voxels: Voxels, *, level: str = "") -> Te
     ndim = len(voxels.shape)
     lead = image.shape[: image.ndim - ndim]
     images = np.ascontiguousarray(image.detach().numpy()).reshape(math.prod(lead), *voxels.shape)
+    shape = (len(images), len(rays), *rays.detector)
     if ndim == 2:
-        out = np.empty((len(images), len(rays), *rays.detector), np.float32)
-        _call("joseph_project", images, out, rays, voxels, by_view=False, level=level)
-    else:
+        out = np.empty(shape, np.float32)
+        _call("joseph_project", images, out, rays, voxels, level, by_view=False)
+    elif is_stack(rays):
         out = np.empty((len(images), len(rays), voxels.shape[0], rays.detector[1]), np.float32)
         for volume, data in zip(images, out, strict=True):
-            _call("joseph_project", volume, data, rays, voxels, by_view=True, level=level)
+            _call("joseph_project", volume, data, rays, voxels, level, by_view=True)
         blend = _blend(rays, voxels)
         out = out if blend is None else np.matmul(blend, out)
+    else:
+        out = np.empty(shape, np.float32)
+        for volume, data in zip(images, out, strict=True):
+            _call("joseph_project_volume", volume, data, _upright(rays, voxels), voxels, level)
     return torch.from_numpy(out).reshape(*lead, len(rays), *rays.detector)
 
 
@@ -64,24 +101,35 @@ def back_project(data: Tensor, rays: Rays, voxels: Voxels, *, level: str = "") -
     values = np.ascontiguousarray(data.detach().numpy()).reshape(math.prod(lead), len(rays), *rays.detector)
     out = np.empty((len(values), *voxels.shape), np.float32)
     if len(voxels.shape) == 2:
-        _call("joseph_back_project", values, out, rays, voxels, by_view=False, level=level)
-    else:
+        _call("joseph_back_project", values, out, rays, voxels, level, by_view=False)
+    elif is_stack(rays):
         blend = _blend(rays, voxels)
-        for volume, rows in zip(out, values, strict=True):
+        for rows, volume in zip(values, out, strict=True):
             slices = rows if blend is None else np.matmul(blend.transpose(0, 2, 1), rows)
-            _call("joseph_back_project", slices, volume, rays, voxels, by_view=True, level=level)
+            _call("joseph_back_project", slices, volume, rays, voxels, level, by_view=True)
+    else:
+        for rows, volume in zip(values, out, strict=True):
+            _call("joseph_back_project_volume", rows, volume, _upright(rays, voxels), voxels, level)
     return torch.from_numpy(out).reshape(*lead, *voxels.shape)
 
 
 def _call(
-    name: str, source: NDArray[np.float32], out: NDArray[np.float32], rays: Rays, voxels: Voxels, *, by_view: bool,
-    level: str,
+    name: str, source: NDArray[np.float32], out: NDArray[np.float32], rays: Rays, voxels: Voxels, level: str,
+    **how: bool,
 ) -> None:  # fmt: skip
-    places = np.array([voxels.spacing[-2:], voxels.origin[-2:]])
+    axes = 3 if name.endswith("volume") else 2
+    places = np.array([voxels.spacing[-axes:], voxels.origin[-axes:]])
     getattr(_native.kernels(), name)(
-        source if name == "joseph_project" else np.ascontiguousarray(source), rays.vectors, places, out,
-        parallel=rays.parallel, curvature=rays.curvature, by_view=by_view, threads=torch.get_num_threads(), level=level,
+        source, rays.vectors, places, out, parallel=rays.parallel, curvature=rays.curvature,
+        threads=torch.get_num_threads(), level=level, **how,
     )  # fmt: skip
+
+
+def _upright(rays: Rays, voxels: Voxels) -> Rays:
+    upright = stand_upright(rays, voxels)
+    if upright is None:
+        raise RuntimeError("the native kernels are not for these rays; ask serves() first")
+    return upright
 
 
 def _blend(rays: Rays, voxels: Voxels) -> NDArray[np.float32] | None:
@@ -93,3 +141,8 @@ def _blend(rays: Rays, voxels: Voxels) -> NDArray[np.float32] | None:
     if place.shape[1] == len(slices) and np.abs(place - slices).max() < 1e-9 * max(1, len(slices)):
         return None
     return np.asarray(np.maximum(0, 1 - np.abs(place[..., None] - slices)), dtype=np.float32)
+
+
+def _small(part: NDArray[np.float64], whole: NDArray[np.float64]) -> bool:
+    """Whether parts of vectors, one each, are nothing but rounding."""
+    return bool((np.linalg.norm(part, axis=1) <= _LEVEL * np.linalg.norm(whole, axis=1)).all())

@@ -1,0 +1,273 @@
+// A column of the detector and the source (or the direction) span a vertical plane, so all its rays meet a plane of
+// voxels at one place across and at evenly spaced heights. Columns of voxels are made contiguous, and then a pair of
+// them serves a whole column of the detector. In the adjoint a plane of voxels belongs to one thread.
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <vector>
+
+#include "joseph.hpp"
+#include "joseph_columns.hpp"
+#include "joseph_job.hpp"
+#include "joseph_plan.hpp"
+
+namespace plugstream::joseph {
+namespace {
+
+constexpr long strip = 16;          // columns of the detector that are claimed together
+constexpr long planes = 16;         // of voxels that these pass before the next ones: they stay in the second cache
+constexpr long band = 4;            // planes of the adjoint that are claimed together
+constexpr long at_once = 1L << 24;  // numbers of the adjoint's data that are prepared together
+
+const Columns& columns_of(Level level) { return PLUGSTREAM_AT_LEVEL(level, columns); }
+
+constexpr long rounded(long length) { return (length + block - 1) / block * block; }
+
+// Where rays of a detector column meet a plane.
+struct Crossing {
+    long near;  // the voxel before; there may be none
+    float part, start, rise;
+};
+
+class VolumeJob : public Job {
+  public:
+    VolumeJob(const Beam& beam, long rows, const Box& box, Level level)
+        : beam_(beam),
+          rows_(rows),
+          box_(box),
+          grid_{{box.size[1], box.size[2]}, {box.spacing[1], box.spacing[2]}, {box.origin[1], box.origin[2]}},
+          columns_(columns_of(level)),
+          plans_(beam.views) {}
+
+  protected:
+    // Columns of voxels one after the other, with a ring of empty ones around them.
+    float* column(float* volume, long y, long x) const { return volume + ((y + 1) * (box_.size[2] + 2) + x + 1) * pitch_; }
+    long columns() const { return (box_.size[1] + 2) * (box_.size[2] + 2); }
+    float* column(float* volume, int axis, long plane, long place) const {
+        return axis == 0 ? column(volume, plane, place) : column(volume, place, plane);
+    }
+
+    // Heights in voxels of a view: of the source (or the first pixel's step along z a metre of a parallel beam), of the
+    // middle row of pixels, and from row to row.
+    struct Heights {
+        double source, middle, step;
+    };
+    Heights heights(long view) const {
+        const double* vectors = beam_.vectors + 12 * view;
+        const double high = vectors[11] / box_.spacing[0];
+        const double centre = (vectors[5] - box_.origin[0]) / box_.spacing[0];
+        const double off = static_cast<double>(rows_ / 2) - static_cast<double>(rows_ - 1) / 2;
+        const double first = beam_.parallel ? vectors[2] / box_.spacing[0]
+                                            : (vectors[2] - box_.origin[0]) / box_.spacing[0];
+        return {first, centre + off * high, high};
+    }
+
+    // False where the rays miss the voxels of the plane.
+    bool cross(const Plan& plan, const Group& group, const Heights& heights, long ray, long plane, Crossing& out) const {
+        const Line& line = plan.line(group.first + ray);
+        const long middle = grid_.size[1 - group.axis] / 2;
+        const float at = group.fan.place[ray] * group.fan.scale[plane] + (group.fan.shift[plane] + 0.5f);
+        if (!(at > static_cast<float>(-middle) - 1 && at < static_cast<float>(grid_.size[1 - group.axis] - middle)))
+            return false;
+        const float below = std::floor(at);
+        out.near = static_cast<long>(below) + middle;
+        out.part = at - below;
+        const double half = static_cast<double>(box_.size[0] / 2) + 0.5, row = static_cast<double>(plane);
+        if (beam_.parallel) {
+            out.start = static_cast<float>(heights.middle + heights.source / line.steep * (row - line.along) - half);
+            out.rise = static_cast<float>(heights.step);
+        } else {
+            const double source = plan.source(group.axis);
+            const double share = (row - source) / (line.along - source);
+            out.start = static_cast<float>(heights.source + (heights.middle - heights.source) * share - half);
+            out.rise = static_cast<float>(heights.step * share);
+        }
+        return true;
+    }
+
+    // Metres from plane to plane of the ray to a pixel.
+    float step(const Line& line, const Heights& heights, long row) const {
+        double up = heights.source;
+        if (!beam_.parallel)
+            up = heights.middle + static_cast<double>(row - rows_ / 2) * heights.step - heights.source;
+        up *= box_.spacing[0];
+        return static_cast<float>(std::sqrt(line.square + up * up) / std::abs(line.steep));
+    }
+
+    const Beam beam_;
+    const long rows_;
+    const Box box_;
+    const Grid grid_;
+    const Columns& columns_;
+    std::vector<Plan> plans_;
+    long pitch_ = 0;
+};
+
+// Phases: a copy of the volume by columns, and plans of all views; the views' rays.
+class Forward : public VolumeJob {
+  public:
+    Forward(const Beam& beam, long rows, const Box& box, const float* volume, float* data, Level level)
+        : VolumeJob(beam, rows, box, level), volume_(volume), data_(data), wide_(rounded(rows)),
+          strips_((beam.columns + strip - 1) / strip) {
+        pitch_ = rounded(box.size[0]) + 2 * margin;
+    }
+
+  private:
+    long phases() const override { return 2; }
+    long parts(long phase) const override { return phase == 0 ? box_.size[1] + 2 + beam_.views : beam_.views * strips_; }
+
+    void prepare(int size) override {
+        copy_ = memory(columns() * pitch_);
+        sums_ = memory(size * strip * wide_);
+    }
+
+    void act(long phase, long part, int member) override {
+        if (phase == 1)
+            project(part / strips_, part % strips_ * strip, sums_ + member * strip * wide_);
+        else if (part < box_.size[1] + 2)
+            copy(part - 1);
+        else
+            plans_[part - box_.size[1] - 2].build(beam_, grid_, part - box_.size[1] - 2, false);
+    }
+
+    void copy(long y) const {
+        const long depth = box_.size[0], height = box_.size[1], width = box_.size[2];
+        std::fill_n(column(copy_, y, -1), (width + 2) * pitch_, 0.0f);
+        if (y < 0 || y >= height) return;
+        for (long x0 = 0; x0 < width; x0 += 16)
+            for (long z0 = 0; z0 < depth; z0 += 16)
+                for (long x = x0; x < std::min(x0 + 16, width); ++x) {
+                    float* out = column(copy_, y, x) + margin;
+                    for (long z = z0; z < std::min(z0 + 16, depth); ++z) out[z] = volume_[(z * height + y) * width + x];
+                }
+    }
+
+    void project(long view, long first, float* sums) const {
+        const Plan& plan = plans_[view];
+        const Heights high = heights(view);
+        const long end = std::min(first + strip, beam_.columns);
+        std::fill_n(sums, strip * wide_, 0.0f);
+        for (const Group& group : plan.groups()) {
+            const long from = std::max(first, group.first), to = std::min(end, group.first + group.fan.count);
+            if (from >= to) continue;
+            for (long top = 0; top < grid_.size[group.axis]; top += planes)
+                for (long u = from; u < to; ++u)
+                    for (long plane = top; plane < std::min(top + planes, grid_.size[group.axis]); ++plane) {
+                        Crossing at;
+                        if (!cross(plan, group, high, u - group.first, plane, at)) continue;
+                        columns_.project(column(copy_, group.axis, plane, at.near) + margin,
+                                         column(copy_, group.axis, plane, at.near + 1) + margin, at.part, box_.size[0],
+                                         at.start, at.rise, rows_, sums + (u - first) * wide_);
+                    }
+        }
+        float* out = data_ + view * rows_ * beam_.columns;
+        for (long row = 0; row < rows_; ++row)
+            for (long u = first; u < end; ++u)
+                out[row * beam_.columns + u] = sums[(u - first) * wide_ + row] * step(plan.line(u), high, row);
+    }
+
+    const float* volume_;
+    float *data_, *copy_ = nullptr, *sums_ = nullptr;
+    const long wide_, strips_;
+};
+
+// Phases: zeros, and plans of all views; for some views at a time their data by columns of the detector, the planes of
+// voxels along y and those along x; the sums as a volume.
+class Adjoint : public VolumeJob {
+  public:
+    Adjoint(const Beam& beam, long rows, const Box& box, const float* data, float* volume, Level level)
+        : VolumeJob(beam, rows, box, level), data_(data), volume_(volume), wide_(rounded(rows) + 2 * margin),
+          some_(std::clamp(at_once / (beam.columns * wide_), 1L, beam.views)),
+          turns_((beam.views + some_ - 1) / some_) {
+        pitch_ = rounded(box.size[0]);
+    }
+
+  private:
+    long phases() const override { return 2 + 3 * turns_; }
+    long views(long turn) const { return std::min(some_, beam_.views - turn * some_); }
+    long bands(int axis) const { return (grid_.size[axis] + band - 1) / band; }
+    long parts(long phase) const override {
+        if (phase == 0) return box_.size[1] + 2 + beam_.views;
+        if (phase == phases() - 1) return box_.size[1];
+        const long turn = (phase - 1) / 3, kind = (phase - 1) % 3;
+        return kind == 0 ? views(turn) * ((rows_ + block - 1) / block) : bands(static_cast<int>(kind) - 1);
+    }
+
+    void prepare(int) override {
+        sums_ = memory(columns() * pitch_);
+        weighed_ = memory(some_ * beam_.columns * wide_);
+    }
+
+    void act(long phase, long part, int) override {
+        const long turn = (phase - 1) / 3, kind = (phase - 1) % 3;
+        if (phase == phases() - 1)
+            finish(part);
+        else if (phase > 0 && kind == 0)
+            weigh(turn, part % views(turn), part / views(turn) * block);
+        else if (phase > 0)
+            add(turn, static_cast<int>(kind) - 1, part * band);
+        else if (part < box_.size[1] + 2)
+            std::fill_n(column(sums_, part - 1, -1), (box_.size[2] + 2) * pitch_, 0.0f);
+        else
+            plans_[part - box_.size[1] - 2].build(beam_, grid_, part - box_.size[1] - 2, false);
+    }
+
+    // A block of rows of a view's data.
+    void weigh(long turn, long number, long first) const {
+        const long view = turn * some_ + number, end = std::min(first + block, rows_);
+        const Heights high = heights(view);
+        for (long u = 0; u < beam_.columns; ++u) {
+            float* out = weighed_ + (number * beam_.columns + u) * wide_ + margin;
+            if (first == 0) std::fill_n(out - margin, margin, 0.0f);
+            if (end == rows_) std::fill_n(out + rows_, wide_ - margin - rows_, 0.0f);
+            for (long row = first; row < end; ++row)
+                out[row] = data_[(view * rows_ + row) * beam_.columns + u] * step(plans_[view].line(u), high, row);
+        }
+    }
+
+    void add(long turn, int axis, long top) const {
+        const long end = std::min(top + band, grid_.size[axis]);
+        for (long number = 0; number < views(turn); ++number) {
+            const Plan& plan = plans_[turn * some_ + number];
+            const Heights high = heights(turn * some_ + number);
+            for (const Group& group : plan.groups()) {
+                if (group.axis != axis) continue;
+                for (long plane = top; plane < end; ++plane)
+                    for (long ray = 0; ray < group.fan.count; ++ray) {
+                        Crossing at;
+                        if (!cross(plan, group, high, ray, plane, at)) continue;
+                        const float* data = weighed_ + (number * beam_.columns + group.first + ray) * wide_ + margin;
+                        columns_.back_project(data, rows_, at.start, at.rise, at.part, box_.size[0],
+                                              column(sums_, axis, plane, at.near), column(sums_, axis, plane, at.near + 1));
+                    }
+            }
+        }
+    }
+
+    void finish(long y) const {
+        const long depth = box_.size[0], height = box_.size[1], width = box_.size[2];
+        for (long x0 = 0; x0 < width; x0 += 16)
+            for (long z0 = 0; z0 < depth; z0 += 16)
+                for (long z = z0; z < std::min(z0 + 16, depth); ++z)
+                    for (long x = x0; x < std::min(x0 + 16, width); ++x)
+                        volume_[(z * height + y) * width + x] = column(sums_, y, x)[z];
+    }
+
+    const float* data_;
+    float *volume_, *sums_ = nullptr, *weighed_ = nullptr;
+    const long wide_, some_, turns_;
+};
+
+}  // namespace
+
+void project_volume(const Beam& beam, long rows, const Box& box, const float* volume, float* data, int threads,
+                    Level level) {
+    run(std::make_shared<Forward>(beam, rows, box, volume, data, level), threads);
+}
+
+void back_project_volume(const Beam& beam, long rows, const Box& box, const float* data, float* volume, int threads,
+                         Level level) {
+    run(std::make_shared<Adjoint>(beam, rows, box, data, volume, level), threads);
+}
+
+}  // namespace plugstream::joseph
