@@ -92,6 +92,8 @@ BASES: dict[str, list[str]] = {
     "simulate": ["new.zarr", *SMALL],
     "reconstruct": ["s.zarr", "--sigma", "0.02", "--batch", "4"],
     "resume": ["run"],
+    "baseline": ["s.zarr", "new"],
+    "residual": ["s.zarr", "run"],
     "import": ["npz", "d.npz", "new.zarr"],
     "acquire": ["new.zarr", "--listen", "tcp://127.0.0.1:*"],
     "info": ["s.zarr"],
