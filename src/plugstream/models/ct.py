@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from plugstream.errors import InputError
-from plugstream.models import ct_joseph, ct_native
+from plugstream.models import ct_joseph, ct_native, ct_triton
 from plugstream.models.base import ModelBase, Views, all_views, as_views, check_shape
 from plugstream.models.ct_geometry import Rays, Voxels
 from plugstream.models.ct_lines import check_rays
@@ -60,8 +60,13 @@ class CTModel(ModelBase):
         check_shape("image", image, self.image_shape)
         index = as_views(views, self.n_views)
         x, rays = image.to(self.dtype), self._rays(index)
-        project = ct_native.project if ct_native.serves(x, rays, self.voxels) else ct_joseph.project
-        return self._restrict(project(x, rays, self.voxels), index)
+        if ct_native.serves(x, rays, self.voxels):
+            out = ct_native.project(x, rays, self.voxels)
+        elif ct_triton.serves(x, rays, self.voxels):
+            out = ct_triton.project(x, rays, self.voxels)
+        else:
+            out = ct_joseph.project(x, rays, self.voxels)
+        return self._restrict(out, index)
 
     def adjoint(self, data: Tensor, views: Views = None) -> Tensor:
         """(..., B, *detector) to (..., *image_shape), summed over views."""
@@ -71,6 +76,8 @@ class CTModel(ModelBase):
         z = self._restrict(data.to(self.dtype), index)
         if ct_native.serves(z, rays, self.voxels):
             return ct_native.back_project(z, rays, self.voxels)
+        if ct_triton.serves(z, rays, self.voxels, adjoint=True):
+            return ct_triton.back_project(z, rays, self.voxels)
         return ct_joseph.back_project(z, rays, self.voxels)
 
     def restrict(self, data: Tensor, views: Views = None) -> Tensor:
