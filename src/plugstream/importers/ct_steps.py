@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -88,7 +89,7 @@ class _Sums:
     """What one pass over the projections tells of all of them."""
 
     air: NDArray[np.float32]  # (views,), what the margins show
-    mean: NDArray[np.float64]  # (rows, columns)
+    mean: NDArray[np.float64]  # (rows, columns), without air
     largest: float
 
 
@@ -187,8 +188,7 @@ class Preparation:
                     f"{sums.air.mean():.4g} on average is what {self._margin} columns of air a side show"
                 )
         if sums is not None and options.stripes:
-            mean = sums.mean - (0.0 if self._air is None else float(self._air.mean()))
-            self._stripes = stripe_pattern(mean, options.stripes)
+            self._stripes = stripe_pattern(sums.mean, options.stripes)
             self._note("stripes", width=options.stripes, largest=round(float(np.abs(self._stripes).max()), 6))
         if isinstance(options.center, float):
             center, how = options.center, "by hand"
@@ -205,17 +205,19 @@ class Preparation:
         return center
 
     def _sum_up(self) -> _Sums:
+        """One pass; over all of the file's projections if stripes are looked for: all scans of it share them."""
         chosen = range(self._source.shape[0])[self.rows]
         shape = (len(chosen), self._source.shape[1])
-        sums = _Sums(np.zeros(len(self.views), dtype=np.float32), np.zeros(shape), 0.0)
-        for views in self.blocks():
-            report("looking at the projections", views.start, len(self.views))
-            found = self._integrals(self.views[views])
+        every = np.arange(self._source.views) if self._options.stripes else self.views
+        air, mean, largest = np.zeros(len(every), dtype=np.float32), np.zeros(shape), 0.0
+        for some in read_blocks(len(every), 16 * math.prod(shape)):
+            report("looking at the projections", some.start, len(every))
+            found = self._integrals(every[some])
             if self._margin:
-                sums.air[views] = air_level(found, self._margin)
-            sums.mean += found.sum(0, dtype=np.float64) / len(self.views)
-            sums.largest = max(sums.largest, float(np.quantile(found, 0.99)))
-        return sums
+                air[some] = air_level(found, self._margin)
+            mean += (found - air[some, None, None]).sum(0, dtype=np.float64) / len(every)
+            largest = max(largest, float(np.quantile(found, 0.99)))
+        return _Sums(air[np.searchsorted(every, self.views)], mean, largest)
 
     def _sinogram(self) -> NDArray[np.float32]:
         """The line integrals of all of the file's projections in the middle one of the rows.
