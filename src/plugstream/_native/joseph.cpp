@@ -136,7 +136,7 @@ class Adjoint : public FlatJob {
 
     void prepare(int size) override {
         for (int axis = 0; axis < 2; ++axis) sums_[axis] = memory((grid_.size[axis] + 1) * pitch_[axis]);
-        room_ = std::max(grid_.size[0], grid_.size[1]) / 4 + 4 * block;
+        room_ = std::max(grid_.size[0], grid_.size[1]) + 8 * block;
         starts_ = memory(size * room_);
     }
 

@@ -94,6 +94,26 @@ PLUGSTREAM_INLINE void find_starts(const Fan& fan, float scale, float shift, lon
     }
 }
 
+// Of every block: where its rays begin, half a ray later; how many there are to a pixel; and the first of its window, on
+// which the magic number is, or `none` where no ray is near.
+struct Blocks {
+    float *starts, *begin, *step;
+    int* first;
+};
+
+PLUGSTREAM_INLINE void find_rays(const Fan& fan, float around, long blocks, const Blocks& out) {
+    const Floats least = spread(-static_cast<float>(reach)), most = spread(static_cast<float>(fan.count) + 1);
+    for (long b = 0; b < blocks; b += lanes) {
+        const Floats one = load(out.starts + b) - around, other = load(out.starts + b + 1) - around;
+        const Floats low = lesser(one, other);
+        const Ints seen = (low > least) & (low < most);
+        const Floats inside = greater(lesser(low, most), least);
+        store(out.begin + b, one + 0.5f);
+        store(out.step + b, (other - one) * (1.0f / lanes));
+        store(out.first + b, seen ? bits((inside - 0.5f) + magic) - 1 : Ints{} + none);  // one to spare
+    }
+}
+
 template <int count>
 PLUGSTREAM_INLINE Floats weigh(const Window& data, const Window& place, Ints at, float scale, float shift, Floats x) {
     Floats sum{};
@@ -105,18 +125,16 @@ PLUGSTREAM_INLINE Floats weigh(const Window& data, const Window& place, Ints at,
 }
 
 template <int count>
-void add_blocks(const Fan& fan, float scale, float shift, const float* data, long middle, long blocks, float around,
-                const float* starts, float* out) {
+void add_blocks(const Fan& fan, float scale, float shift, const float* data, long middle, long blocks, const Blocks& rays,
+                float* out) {
     const Floats numbers = lane_numbers();
-    for (long b = 0; b < blocks; ++b) {
-        const float begin = starts[b] - around, step = (starts[b + 1] - starts[b]) * (1.0f / lanes);
-        const float low = std::min(begin, starts[b + 1] - around);
-        if (!(low > -static_cast<float>(reach) && low < static_cast<float>(fan.count) + 1)) continue;
-        const int first = static_cast<int>(low + 64.0f) - 65;  // one to spare
+    Floats x = numbers + (static_cast<float>(-middle) - 0.5f);
+    for (long b = 0; b < blocks; ++b, x += static_cast<float>(lanes)) {
+        if (rays.first[b] == none) continue;
         // The first ray at or after u - around: the nearest integer to half a ray more.
-        const Floats ray = numbers * step + (begin + 0.5f) + magic;
-        const Ints at = bits(ray) - (magic_bits + first);
-        const Floats x = numbers + (static_cast<float>(b * lanes - middle) - 0.5f);
+        const Floats ray = (numbers * rays.step[b] + rays.begin[b]) + magic;
+        const Ints at = bits(ray) - rays.first[b];
+        const long first = rays.first[b] - magic_bits;
         const Window values(data + first), places(fan.place + first);
         store(out + b * lanes, load(out + b * lanes) + weigh<count>(values, places, at, scale, shift, x));
     }
@@ -163,13 +181,16 @@ void back_project(const Fan& fan, long row, const float* data, long width, float
     const long middle = width / 2, blocks = (width + lanes - 1) / lanes;
     const float apart = std::abs(scale) * fan.least, across = lanes / apart;
     // How far the map from places to rays can be from a straight line over a block, and a little for rounding.
-    const float slack = 0.1f + 1.5f * fan.bend / fan.least * (across * across / 8 + 1);
+    const float slack = 0.01f + 1.5f * fan.bend / fan.least * (across * across / 8 + 1);
     const float around = 1 / apart + slack;
     const float most = 2 * around + 1;
     if (!(most < 9 && across + most + 4 <= reach)) return add_each(fan, scale, shift, data, width, out);
+    const long room = (blocks + 1 + lanes - 1) / lanes * lanes + lanes;
+    const Blocks rays{starts, starts + room, starts + 2 * room, reinterpret_cast<int*>(starts + 3 * room)};
     find_starts(fan, scale, shift, middle, blocks, starts);
+    find_rays(fan, around, blocks, rays);
     const auto add = [&](auto count) {
-        add_blocks<count.value>(fan, scale, shift, data, middle, blocks, around, starts, out);
+        add_blocks<count.value>(fan, scale, shift, data, middle, blocks, rays, out);
     };
     if (most < 3) return add(Index<2>{});
     if (most < 4) return add(Index<3>{});

@@ -31,9 +31,9 @@ struct Rows {
     // pixel of the first row. Scale and shift are those of the rows.
     void (*project)(const float* image, long pitch, long width, const float* scale, const float* shift, int rows,
                     const float* place, int blocks, float* sums);
-    // To a row of pixels, padded to whole blocks, add what the rays' data leave on it. `starts` has room for
-    // width / 4 + 2 numbers and a block.
-    void (*back_project)(const Fan& fan, long row, const float* data, long width, float* starts, float* out);
+    // To a row of pixels, padded to whole blocks, add what the rays' data leave on it. `scratch` has
+    // room for the width and eight blocks.
+    void (*back_project)(const Fan& fan, long row, const float* data, long width, float* scratch, float* out);
 };
 
 PLUGSTREAM_IN_EVERY_LEVEL(extern const Rows rows;)
