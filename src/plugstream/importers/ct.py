@@ -1,4 +1,4 @@
-"""Scans of X-ray tomographs: Data Exchange and Helsinki files, told apart by what is in them."""
+"""Scans of X-ray tomographs: Data Exchange, NXtomo, Helsinki and TIFF stacks, told apart by what is in them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ from plugstream.errors import InputError, StorageError
 from plugstream.importers.base import ImportResult
 from plugstream.importers.ct_exchange import is_exchange, read_exchange
 from plugstream.importers.ct_helsinki import is_helsinki, read_helsinki
+from plugstream.importers.ct_nexus import find_nexus, read_nexus
 from plugstream.importers.ct_projections import Projections
+from plugstream.importers.ct_stack import is_stack, read_stack
 from plugstream.importers.ct_steps import Preparation, StepOptions
 from plugstream.importers.hdf5 import is_hdf5, open_hdf5
 from plugstream.models.ct_beams import cone_beam, fan_beam, parallel_beam
@@ -55,12 +57,19 @@ def open_projections(path: Path) -> Iterator[Projections]:
                 if is_exchange(source):
                     yield read_exchange(source)
                     return
+                if find_nexus(source) is not None:
+                    yield read_nexus(source)
+                    return
+        elif is_stack(path):
+            yield read_stack(path)
+            return
     except InputError as error:
         text = str(error)
         kind = StorageError if isinstance(error, StorageError) else InputError
         raise error if str(path) in text else kind(f"cannot import {path}: {text}") from error
     raise InputError(
-        f"{path} is no tomograph's file that is known: Data Exchange HDF5 has /exchange/data, Helsinki's are MATLAB's"
+        f"{path} is no tomograph's file that is known: Data Exchange has /exchange/data, NXtomo an image_key, "
+        "Helsinki's are MATLAB's, and stacks of TIFF are described in TOML, with projections = 'proj_*.tif'"
     )
 
 
@@ -124,11 +133,11 @@ def _geometry(
 
 def _describe(path: Path) -> tuple[str, list[str]] | None:
     """What can be made of a tomograph's file, for `plugstream info`; None for a file of another kind."""
-    if not (is_helsinki(path) or is_hdf5(path)):
+    if not (is_helsinki(path) or is_hdf5(path) or is_stack(path)):
         return None
     if is_hdf5(path):
         with open_hdf5(path) as source:
-            if not is_exchange(source):
+            if not is_exchange(source) and find_nexus(source) is None:
                 return None
     with open_projections(path) as found:
         rows, columns = found.shape
@@ -147,7 +156,7 @@ def _describe(path: Path) -> tuple[str, list[str]] | None:
 @register(
     "importer",
     "ct",
-    "an X-ray tomograph's file: Data Exchange HDF5, Helsinki .mat",
+    "an X-ray tomograph's file: Data Exchange or NXtomo HDF5, TIFF stack (.toml), Helsinki .mat",
     options=CTImport,
     describe=_describe,
 )
