@@ -173,7 +173,7 @@ def _angles(said: Mapping[str, Any], folder: Path, count: int) -> NDArray[np.flo
     if angles is not None and arc is not None:
         raise InputError("angles and arc are both given; one is enough")
     if arc is not None:
-        return np.deg2rad(arc) * np.arange(count) / count
+        return np.asarray(np.deg2rad(arc) * np.arange(count) / count)
     if angles is None:
         return None
     try:
