@@ -126,8 +126,19 @@ void back_project(const float* data, long rows, float start, float rise, float p
     return add(Index<8>{});
 }
 
+void project_level(const float* near, const float* far, float part, long rows, float* sums) {
+    for (long k = 0; k < rows; k += lanes) {
+        const Floats one = load(near + k);
+        store(sums + k, (load(sums + k) + one) + part * (load(far + k) - one));
+    }
+}
+
+void back_project_level(const float* data, float part, long rows, float* near, float* far) {
+    for (long k = 0; k < rows; k += lanes) add(near + k, far + k, part, load(data + k));
+}
+
 }  // namespace
 
-const Columns columns{project, back_project};
+const Columns columns{project, back_project, project_level, back_project_level};
 
 }  // namespace plugstream::joseph::PLUGSTREAM_LEVEL

@@ -18,6 +18,9 @@ struct Columns {
     // of zeros.
     void (*back_project)(const float* data, long rows, float start, float rise, float part, long depth, float* near,
                          float* far);
+    // The same where pixel k sees voxel k alone, for whole blocks: no margins are needed.
+    void (*project_level)(const float* near, const float* far, float part, long rows, float* sums);
+    void (*back_project_level)(const float* data, float part, long rows, float* near, float* far);
 };
 
 PLUGSTREAM_IN_EVERY_LEVEL(extern const Columns columns;)

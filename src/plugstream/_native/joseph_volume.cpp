@@ -37,7 +37,16 @@ class VolumeJob : public Job {
           box_(box),
           grid_{{box.size[1], box.size[2]}, {box.spacing[1], box.spacing[2]}, {box.origin[1], box.origin[2]}},
           columns_(columns_of(level)),
-          plans_(beam.views) {}
+          plans_(beam.views),
+          climbs_(beam.views * beam.columns) {
+        level_ = beam.parallel && rows == box.size[0];
+        for (long view = 0; view < beam.views && level_; ++view) {
+            const Heights high = heights(view);
+            level_ = high.source == 0 && std::abs(high.step - 1) * static_cast<double>(rows) < 1e-6 &&
+                     std::abs(high.middle - static_cast<double>(rows / 2)) < 1e-6;
+        }
+        margin_ = level_ ? 0 : margin;
+    }
 
   protected:
     // Columns of voxels one after the other, with a ring of empty ones around them.
@@ -62,36 +71,59 @@ class VolumeJob : public Job {
         return {first, centre + off * high, high};
     }
 
-    // False where the rays miss the voxels of the plane.
-    bool cross(const Plan& plan, const Group& group, const Heights& heights, long ray, long plane, Crossing& out) const {
-        const Line& line = plan.line(group.first + ray);
-        const long middle = grid_.size[1 - group.axis] / 2;
-        const float at = group.fan.place[ray] * group.fan.scale[plane] + (group.fan.shift[plane] + 0.5f);
-        if (!(at > static_cast<float>(-middle) - 1 && at < static_cast<float>(grid_.size[1 - group.axis] - middle)))
-            return false;
-        const float below = std::floor(at);
-        out.near = static_cast<long>(below) + middle;
-        out.part = at - below;
-        const double half = static_cast<double>(box_.size[0] / 2) + 0.5, row = static_cast<double>(plane);
-        if (beam_.parallel) {
-            out.start = static_cast<float>(heights.middle + heights.source / line.steep * (row - line.along) - half);
-            out.rise = static_cast<float>(heights.step);
-        } else {
-            const double source = plan.source(group.axis);
-            const double share = (row - source) / (line.along - source);
-            out.start = static_cast<float>(heights.source + (heights.middle - heights.source) * share - half);
-            out.rise = static_cast<float>(heights.step * share);
+    // Start and rise of each column of a view's detector on plane 0 of its axis, and from plane to plane.
+    struct Climb {
+        double start, start_step, rise, rise_step;
+    };
+
+    void plan(long view) {
+        plans_[view].build(beam_, grid_, view, false);
+        const Heights high = heights(view);
+        const double half = static_cast<double>(box_.size[0] / 2) + 0.5;
+        for (long u = 0; u < beam_.columns; ++u) {
+            const Line& line = plans_[view].line(u);
+            Climb& climb = climbs_[view * beam_.columns + u];
+            if (beam_.parallel) {
+                const double slope = high.source / line.steep;
+                climb = {high.middle - slope * line.along - half, slope, high.step, 0};
+            } else {
+                const double source = plans_[view].source(line.axis), share = 1 / (line.along - source);
+                const double up = (high.middle - high.source) * share;
+                climb = {high.source - up * source - half, up, -high.step * share * source, high.step * share};
+            }
         }
+    }
+
+    // False where the rays miss the voxels of the plane.
+    bool cross(long view, const Group& group, long ray, long plane, Crossing& out) const {
+        const long size = grid_.size[1 - group.axis], middle = size / 2;
+        const float at = group.fan.place[ray] * group.fan.scale[plane] + (group.fan.shift[plane] + 0.5f);
+        const double exact = static_cast<double>(at) + static_cast<double>(middle + 1);
+        if (!(exact > 0 && exact < static_cast<double>(size + 1))) return false;
+        const long above = static_cast<long>(exact);
+        out.near = above - 1;
+        out.part = static_cast<float>(exact - static_cast<double>(above));
+        if (level_) return true;
+        const Climb& climb = climbs_[view * beam_.columns + group.first + ray];
+        const double row = static_cast<double>(plane);
+        out.start = static_cast<float>(climb.start + climb.start_step * row);
+        out.rise = static_cast<float>(climb.rise + climb.rise_step * row);
         return true;
     }
 
-    // Metres from plane to plane of the ray to a pixel.
-    float step(const Line& line, const Heights& heights, long row) const {
-        double up = heights.source;
-        if (!beam_.parallel)
-            up = heights.middle + static_cast<double>(row - rows_ / 2) * heights.step - heights.source;
-        up *= box_.spacing[0];
-        return static_cast<float>(std::sqrt(line.square + up * up) / std::abs(line.steep));
+    // Metres from plane to plane of the rays to `count` pixels of a column, from `row` on.
+    void find_steps(const Line& line, const Heights& heights, long row, long count, float* out) const {
+        const double inverse = 1 / std::abs(line.steep);
+        if (beam_.parallel) {
+            const double up = heights.source * box_.spacing[0];
+            std::fill_n(out, count, static_cast<float>(std::sqrt(line.square + up * up) * inverse));
+            return;
+        }
+        const double first = (heights.middle - heights.source) * box_.spacing[0], high = heights.step * box_.spacing[0];
+        for (long k = 0; k < count; ++k) {
+            const double up = first + static_cast<double>(row + k - rows_ / 2) * high;
+            out[k] = static_cast<float>(std::sqrt(line.square + up * up) * inverse);
+        }
     }
 
     const Beam beam_;
@@ -100,7 +132,9 @@ class VolumeJob : public Job {
     const Grid grid_;
     const Columns& columns_;
     std::vector<Plan> plans_;
-    long pitch_ = 0;
+    std::vector<Climb> climbs_;
+    bool level_;  // whether every row of the detector sees the slice of its number alone
+    long pitch_ = 0, margin_;
 };
 
 // Phases: a copy of the volume by columns, and plans of all views; the views' rays.
@@ -109,7 +143,7 @@ class Forward : public VolumeJob {
     Forward(const Beam& beam, long rows, const Box& box, const float* volume, float* data, Level level)
         : VolumeJob(beam, rows, box, level), volume_(volume), data_(data), wide_(rounded(rows)),
           strips_((beam.columns + strip - 1) / strip) {
-        pitch_ = rounded(box.size[0]) + 2 * margin;
+        pitch_ = rounded(box.size[0]) + 2 * margin_;
     }
 
   private:
@@ -127,7 +161,7 @@ class Forward : public VolumeJob {
         else if (part < box_.size[1] + 2)
             copy(part - 1);
         else
-            plans_[part - box_.size[1] - 2].build(beam_, grid_, part - box_.size[1] - 2, false);
+            plan(part - box_.size[1] - 2);
     }
 
     void copy(long y) const {
@@ -137,7 +171,7 @@ class Forward : public VolumeJob {
         for (long x0 = 0; x0 < width; x0 += 16)
             for (long z0 = 0; z0 < depth; z0 += 16)
                 for (long x = x0; x < std::min(x0 + 16, width); ++x) {
-                    float* out = column(copy_, y, x) + margin;
+                    float* out = column(copy_, y, x) + margin_;
                     for (long z = z0; z < std::min(z0 + 16, depth); ++z) out[z] = volume_[(z * height + y) * width + x];
                 }
     }
@@ -154,16 +188,25 @@ class Forward : public VolumeJob {
                 for (long u = from; u < to; ++u)
                     for (long plane = top; plane < std::min(top + planes, grid_.size[group.axis]); ++plane) {
                         Crossing at;
-                        if (!cross(plan, group, high, u - group.first, plane, at)) continue;
-                        columns_.project(column(copy_, group.axis, plane, at.near) + margin,
-                                         column(copy_, group.axis, plane, at.near + 1) + margin, at.part, box_.size[0],
-                                         at.start, at.rise, rows_, sums + (u - first) * wide_);
+                        if (!cross(view, group, u - group.first, plane, at)) continue;
+                        const float* near = column(copy_, group.axis, plane, at.near) + margin_;
+                        const float* far = column(copy_, group.axis, plane, at.near + 1) + margin_;
+                        float* to = sums + (u - first) * wide_;
+                        if (level_)
+                            columns_.project_level(near, far, at.part, rows_, to);
+                        else
+                            columns_.project(near, far, at.part, box_.size[0], at.start, at.rise, rows_, to);
                     }
         }
         float* out = data_ + view * rows_ * beam_.columns;
-        for (long row = 0; row < rows_; ++row)
-            for (long u = first; u < end; ++u)
-                out[row * beam_.columns + u] = sums[(u - first) * wide_ + row] * step(plan.line(u), high, row);
+        float steps[strip][block];
+        for (long top = 0; top < rows_; top += block) {
+            const long count = std::min<long>(block, rows_ - top);
+            for (long u = first; u < end; ++u) find_steps(plan.line(u), high, top, count, steps[u - first]);
+            for (long k = 0; k < count; ++k)
+                for (long u = first; u < end; ++u)
+                    out[(top + k) * beam_.columns + u] = sums[(u - first) * wide_ + top + k] * steps[u - first][k];
+        }
     }
 
     const float* volume_;
@@ -176,7 +219,7 @@ class Forward : public VolumeJob {
 class Adjoint : public VolumeJob {
   public:
     Adjoint(const Beam& beam, long rows, const Box& box, const float* data, float* volume, Level level)
-        : VolumeJob(beam, rows, box, level), data_(data), volume_(volume), wide_(rounded(rows) + 2 * margin),
+        : VolumeJob(beam, rows, box, level), data_(data), volume_(volume), wide_(rounded(rows) + 2 * margin_),
           some_(std::clamp(at_once / (beam.columns * wide_), 1L, beam.views)),
           turns_((beam.views + some_ - 1) / some_) {
         pitch_ = rounded(box.size[0]);
@@ -209,7 +252,7 @@ class Adjoint : public VolumeJob {
         else if (part < box_.size[1] + 2)
             std::fill_n(column(sums_, part - 1, -1), (box_.size[2] + 2) * pitch_, 0.0f);
         else
-            plans_[part - box_.size[1] - 2].build(beam_, grid_, part - box_.size[1] - 2, false);
+            plan(part - box_.size[1] - 2);
     }
 
     // A block of rows of a view's data.
@@ -217,28 +260,32 @@ class Adjoint : public VolumeJob {
         const long view = turn * some_ + number, end = std::min(first + block, rows_);
         const Heights high = heights(view);
         for (long u = 0; u < beam_.columns; ++u) {
-            float* out = weighed_ + (number * beam_.columns + u) * wide_ + margin;
-            if (first == 0) std::fill_n(out - margin, margin, 0.0f);
-            if (end == rows_) std::fill_n(out + rows_, wide_ - margin - rows_, 0.0f);
+            float* out = weighed_ + (number * beam_.columns + u) * wide_ + margin_;
+            if (first == 0) std::fill_n(out - margin_, margin_, 0.0f);
+            if (end == rows_) std::fill_n(out + rows_, wide_ - margin_ - rows_, 0.0f);
+            float steps[block];
+            find_steps(plans_[view].line(u), high, first, end - first, steps);
             for (long row = first; row < end; ++row)
-                out[row] = data_[(view * rows_ + row) * beam_.columns + u] * step(plans_[view].line(u), high, row);
+                out[row] = data_[(view * rows_ + row) * beam_.columns + u] * steps[row - first];
         }
     }
 
     void add(long turn, int axis, long top) const {
         const long end = std::min(top + band, grid_.size[axis]);
         for (long number = 0; number < views(turn); ++number) {
-            const Plan& plan = plans_[turn * some_ + number];
-            const Heights high = heights(turn * some_ + number);
-            for (const Group& group : plan.groups()) {
+            for (const Group& group : plans_[turn * some_ + number].groups()) {
                 if (group.axis != axis) continue;
                 for (long plane = top; plane < end; ++plane)
                     for (long ray = 0; ray < group.fan.count; ++ray) {
                         Crossing at;
-                        if (!cross(plan, group, high, ray, plane, at)) continue;
-                        const float* data = weighed_ + (number * beam_.columns + group.first + ray) * wide_ + margin;
-                        columns_.back_project(data, rows_, at.start, at.rise, at.part, box_.size[0],
-                                              column(sums_, axis, plane, at.near), column(sums_, axis, plane, at.near + 1));
+                        if (!cross(turn * some_ + number, group, ray, plane, at)) continue;
+                        const float* data = weighed_ + (number * beam_.columns + group.first + ray) * wide_ + margin_;
+                        float* near = column(sums_, axis, plane, at.near);
+                        float* far = column(sums_, axis, plane, at.near + 1);
+                        if (level_)
+                            columns_.back_project_level(data, at.part, rows_, near, far);
+                        else
+                            columns_.back_project(data, rows_, at.start, at.rise, at.part, box_.size[0], near, far);
                     }
             }
         }

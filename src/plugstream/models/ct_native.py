@@ -1,9 +1,10 @@
 """Joseph's projector by the native CPU kernels, in single precision; `ct_joseph.py` is its specification.
 
-Images have a kernel of their own. Volumes that a parallel beam perpendicular to the rotation axis crosses are stacks of
-images: each row of the detector is a blend of at most two slices, and slices are projected one by one. Another kernel
-takes volumes and detectors that stand upright, whose columns are along the rotation axis and rows perpendicular to it:
-cone beams, helical ones and parallel ones that are tilted by less than 45 degrees.
+Images have a kernel of their own. Another one takes volumes and detectors that stand upright, whose columns are along
+the rotation axis and rows perpendicular to it: cone beams, helical ones and parallel ones that are tilted by less than
+45 degrees. Volumes that a parallel beam perpendicular to the rotation axis crosses are stacks of images: each row of
+the detector is a blend of at most two slices, and slices are projected one by one or, where they are many, by the
+second kernel together.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from plugstream.models.ct_geometry import Rays, Voxels
 
 __all__ = ["back_project", "is_stack", "project", "serves", "stand_upright"]
 
+_SLICES = 8  # from so many on, slices are projected together: a vector of them at a time
 _LEVEL = 1e-12  # a component below this part of a vector is rounding
 
 
@@ -85,7 +87,10 @@ def project(image: Tensor, rays: Rays, voxels: Voxels, *, level: str = "") -> Te
     elif is_stack(rays):
         out = np.empty((len(images), len(rays), voxels.shape[0], rays.detector[1]), np.float32)
         for volume, data in zip(images, out, strict=True):
-            _call("joseph_project", volume, data, rays, voxels, level, by_view=True)
+            if len(volume) < _SLICES:
+                _call("joseph_project", volume, data, rays, voxels, level, by_view=True)
+            else:
+                _call("joseph_project_volume", volume, data, _aligned(rays, voxels), voxels, level)
         blend = _blend(rays, voxels)
         out = out if blend is None else np.matmul(blend, out)
     else:
@@ -106,7 +111,10 @@ def back_project(data: Tensor, rays: Rays, voxels: Voxels, *, level: str = "") -
         blend = _blend(rays, voxels)
         for rows, volume in zip(values, out, strict=True):
             slices = rows if blend is None else np.matmul(blend.transpose(0, 2, 1), rows)
-            _call("joseph_back_project", slices, volume, rays, voxels, level, by_view=True)
+            if len(volume) < _SLICES:
+                _call("joseph_back_project", slices, volume, rays, voxels, level, by_view=True)
+            else:
+                _call("joseph_back_project_volume", slices, volume, _aligned(rays, voxels), voxels, level)
     else:
         for rows, volume in zip(values, out, strict=True):
             _call("joseph_back_project_volume", rows, volume, _upright(rays, voxels), voxels, level)
@@ -130,6 +138,15 @@ def _upright(rays: Rays, voxels: Voxels) -> Rays:
     if upright is None:
         raise RuntimeError("the native kernels are not for these rays; ask serves() first")
     return upright
+
+
+def _aligned(rays: Rays, voxels: Voxels) -> Rays:
+    """The same rays with a detector that has a row for each slice, where the slice is."""
+    vectors = rays.vectors.copy()
+    vectors[:, [0, 2], 2] = 0
+    vectors[:, 1, 2] = (voxels.origin[0] + voxels.ends[0]) / 2
+    vectors[:, 3] = [0, 0, voxels.spacing[0]]
+    return Rays(vectors, (voxels.shape[0], rays.detector[1]), parallel=True)
 
 
 def _blend(rays: Rays, voxels: Voxels) -> NDArray[np.float32] | None:
