@@ -22,10 +22,12 @@ void project(const float* near, const float* far, float part, long depth, float 
 #endif
     near += depth / 2;
     far += depth / 2;
+    const float span = rise * (lanes - 1), down = std::min(span, 0.0f), up = std::max(span, 0.0f);
     for (long k = 0; k < rows; k += lanes) {
-        const Floats at = (numbers + static_cast<float>(k - rows / 2)) * rise + start;
-        const float low = std::min(at[0], at[lanes - 1]), high = std::max(at[0], at[lanes - 1]);
+        const float begin = static_cast<float>(k - rows / 2);
+        const float low = begin * rise + start + down, high = begin * rise + start + up;
         if (!(high > left && low < right)) continue;
+        const Floats at = (numbers + begin) * rise + start;
         Floats seen;
 #if defined(__AVX2__)
         if (narrow) {
@@ -74,15 +76,16 @@ template <int count>
 void add_blocks(const float* data, long rows, float start, float rise, float part, long depth, float around,
                 float* near, float* far) {
     const Floats numbers = lane_numbers();
-    const float inverse = 1 / rise, middle = static_cast<float>(rows / 2);
+    const float inverse = 1 / rise, down = std::min(inverse * (lanes - 1), 0.0f);
+    const float least = -static_cast<float>(rows / 2) - reach, most = static_cast<float>(rows - rows / 2) + 1;
     for (long z = 0; z < depth; z += lanes) {
-        const Floats x = numbers + (static_cast<float>(z - depth / 2) - 0.5f);
         // Pixels from the middle one on, less what may lie on either side.
-        const Floats from = (x - start) * inverse - around;
-        const float low = std::min(from[0], from[lanes - 1]);
-        if (!(low + middle > -static_cast<float>(reach) && low + middle < static_cast<float>(rows) + 1)) continue;
+        const float voxel = static_cast<float>(z - depth / 2) - 0.5f, begin = (voxel - start) * inverse - around;
+        const float low = begin + down;
+        if (!(low > least && low < most)) continue;
         const int first = below(low) - 1;
-        const Floats rounded = (from + 0.5f) + magic;
+        const Floats x = numbers + voxel;
+        const Floats rounded = (numbers * inverse + (begin + 0.5f)) + magic;
         const Ints index = bits(rounded) - (magic_bits + first);
         const Window window(data + rows / 2 + first);
         add(near + z, far + z, part, weigh<count>(window, index, rounded - magic, rise, start, x));
@@ -114,7 +117,7 @@ void add_each(const float* data, long rows, float start, float rise, float part,
 void back_project(const float* data, long rows, float start, float rise, float part, long depth, float* near,
                   float* far) {
     const float apart = std::abs(rise), across = lanes / apart;
-    const float around = 1 / apart + 0.05f, most = 2 * around + 1;
+    const float around = 1 / apart + 0.01f, most = 2 * around + 1;  // a little for rounding
     if (!(most < 9 && across + most + 4 <= reach)) return add_each(data, rows, start, rise, part, depth, near, far);
     const auto add = [&](auto count) {
         add_blocks<count.value>(data, rows, start, rise, part, depth, around, near, far);

@@ -14,8 +14,9 @@
 namespace plugstream::joseph {
 namespace {
 
-constexpr long strip = 16;          // columns of the detector that are claimed together
-constexpr long planes = 16;         // of voxels that these pass before the next ones: they stay in the second cache
+constexpr long together = 8;        // views that pass the voxels together: what is in the cache serves them all
+constexpr long planes = 4;          // of voxels that they pass before the next ones
+constexpr long strip = 32;          // columns of the detector that are claimed together, where views are few
 constexpr long band = 4;            // planes of the adjoint that are claimed together
 constexpr long at_once = 1L << 24;  // numbers of the adjoint's data that are prepared together
 
@@ -137,27 +138,32 @@ class VolumeJob : public Job {
     long pitch_ = 0, margin_;
 };
 
-// Phases: a copy of the volume by columns, and plans of all views; the views' rays.
+// Phases: a copy of the volume by columns, and plans of all views; the views' rays, some views at a time.
 class Forward : public VolumeJob {
   public:
     Forward(const Beam& beam, long rows, const Box& box, const float* volume, float* data, Level level)
-        : VolumeJob(beam, rows, box, level), volume_(volume), data_(data), wide_(rounded(rows)),
-          strips_((beam.columns + strip - 1) / strip) {
+        : VolumeJob(beam, rows, box, level), volume_(volume), data_(data), wide_(rounded(rows)) {
         pitch_ = rounded(box.size[0]) + 2 * margin_;
     }
 
   private:
     long phases() const override { return 2; }
-    long parts(long phase) const override { return phase == 0 ? box_.size[1] + 2 + beam_.views : beam_.views * strips_; }
+    long parts(long phase) const override {
+        return phase == 0 ? box_.size[1] + 2 + beam_.views : turns_ * strips_;
+    }
 
     void prepare(int size) override {
+        some_ = std::clamp(beam_.views / (2L * size), 1L, together);
+        turns_ = (beam_.views + some_ - 1) / some_;
+        each_ = turns_ < 2L * size ? std::min(strip, beam_.columns) : beam_.columns;
+        strips_ = (beam_.columns + each_ - 1) / each_;
         copy_ = memory(columns() * pitch_);
-        sums_ = memory(size * strip * wide_);
+        sums_ = memory(size * some_ * each_ * wide_);
     }
 
     void act(long phase, long part, int member) override {
         if (phase == 1)
-            project(part / strips_, part % strips_ * strip, sums_ + member * strip * wide_);
+            project(part / strips_ * some_, part % strips_ * each_, sums_ + member * some_ * each_ * wide_);
         else if (part < box_.size[1] + 2)
             copy(part - 1);
         else
@@ -176,42 +182,56 @@ class Forward : public VolumeJob {
                 }
     }
 
-    void project(long view, long first, float* sums) const {
-        const Plan& plan = plans_[view];
+    // Some views' rays to the columns of the detector from `first` on.
+    void project(long top, long first, float* sums) const {
+        const long bottom = std::min(top + some_, beam_.views), end = std::min(first + each_, beam_.columns);
+        std::fill_n(sums, some_ * each_ * wide_, 0.0f);
+        for (int axis = 0; axis < 2; ++axis)
+            for (long plane = 0; plane < grid_.size[axis]; plane += planes)
+                for (long view = top; view < bottom; ++view)
+                    for (const Group& group : plans_[view].groups())
+                        if (group.axis == axis)
+                            pass(view, group, plane, first, end, sums + (view - top) * each_ * wide_);
+        for (long view = top; view < bottom; ++view) write(view, first, end, sums + (view - top) * each_ * wide_);
+    }
+
+    // A group's rays through a few planes.
+    void pass(long view, const Group& group, long top, long first, long end, float* sums) const {
+        const long bottom = std::min(top + planes, grid_.size[group.axis]);
+        const long from = std::max(first, group.first), to = std::min(end, group.first + group.fan.count);
+        for (long u = from; u < to; ++u)
+            for (long plane = top; plane < bottom; ++plane) {
+                Crossing at;
+                if (!cross(view, group, u - group.first, plane, at)) continue;
+                const float* near = column(copy_, group.axis, plane, at.near) + margin_;
+                const float* far = column(copy_, group.axis, plane, at.near + 1) + margin_;
+                float* to_sums = sums + (u - first) * wide_;
+                if (level_)
+                    columns_.project_level(near, far, at.part, rows_, to_sums);
+                else
+                    columns_.project(near, far, at.part, box_.size[0], at.start, at.rise, rows_, to_sums);
+            }
+    }
+
+    // The sums times the rays' steps, from columns to rows.
+    void write(long view, long first, long end, const float* sums) const {
         const Heights high = heights(view);
-        const long end = std::min(first + strip, beam_.columns);
-        std::fill_n(sums, strip * wide_, 0.0f);
-        for (const Group& group : plan.groups()) {
-            const long from = std::max(first, group.first), to = std::min(end, group.first + group.fan.count);
-            if (from >= to) continue;
-            for (long top = 0; top < grid_.size[group.axis]; top += planes)
-                for (long u = from; u < to; ++u)
-                    for (long plane = top; plane < std::min(top + planes, grid_.size[group.axis]); ++plane) {
-                        Crossing at;
-                        if (!cross(view, group, u - group.first, plane, at)) continue;
-                        const float* near = column(copy_, group.axis, plane, at.near) + margin_;
-                        const float* far = column(copy_, group.axis, plane, at.near + 1) + margin_;
-                        float* to = sums + (u - first) * wide_;
-                        if (level_)
-                            columns_.project_level(near, far, at.part, rows_, to);
-                        else
-                            columns_.project(near, far, at.part, box_.size[0], at.start, at.rise, rows_, to);
-                    }
-        }
         float* out = data_ + view * rows_ * beam_.columns;
-        float steps[strip][block];
-        for (long top = 0; top < rows_; top += block) {
-            const long count = std::min<long>(block, rows_ - top);
-            for (long u = first; u < end; ++u) find_steps(plan.line(u), high, top, count, steps[u - first]);
-            for (long k = 0; k < count; ++k)
-                for (long u = first; u < end; ++u)
-                    out[(top + k) * beam_.columns + u] = sums[(u - first) * wide_ + top + k] * steps[u - first][k];
-        }
+        float steps[block][block];
+        for (long left = first; left < end; left += block)
+            for (long top = 0; top < rows_; top += block) {
+                const long count = std::min<long>(block, rows_ - top), right = std::min<long>(left + block, end);
+                for (long u = left; u < right; ++u) find_steps(plans_[view].line(u), high, top, count, steps[u - left]);
+                for (long k = 0; k < count; ++k)
+                    for (long u = left; u < right; ++u)
+                        out[(top + k) * beam_.columns + u] = sums[(u - first) * wide_ + top + k] * steps[u - left][k];
+            }
     }
 
     const float* volume_;
     float *data_, *copy_ = nullptr, *sums_ = nullptr;
-    const long wide_, strips_;
+    const long wide_;
+    long some_ = 1, turns_ = 1, each_ = 1, strips_ = 1;
 };
 
 // Phases: zeros, and plans of all views; for some views at a time their data by columns of the detector, the planes of
