@@ -43,6 +43,12 @@ void project_volume(const Beam& beam, long rows, const Box& box, const float* vo
 void back_project_volume(const Beam& beam, long rows, const Box& box, const float* data, float* volume, int threads,
                          Level level);
 
+// The same for rays in any direction from flat detectors in any position, and volumes of fewer than 2^31 voxels.
+void project_oblique(const Beam& beam, long rows, const Box& box, const float* volume, float* data, int threads,
+                     Level level);
+void back_project_oblique(const Beam& beam, long rows, const Box& box, const float* data, float* volume, int threads,
+                          Level level);
+
 // Gives back the memory that is kept between calls.
 void forget();
 

@@ -71,22 +71,23 @@ struct VolumeCall {
 };
 
 void call_project_volume(Array<const float, 3> volume, Array<const double, 3> vectors, Array<const double, 2> places,
-                         Array<float, 3> data, bool parallel, double curvature, int threads, const std::string& level) {
+                         Array<float, 3> data, bool parallel, double curvature, bool oblique, int threads,
+                         const std::string& level) {
     const VolumeCall call(vectors, places, {data.shape(0), data.shape(1), data.shape(2)},
                           {volume.shape(0), volume.shape(1), volume.shape(2)}, parallel, curvature);
     const Level chosen = find_level(level);
     const nb::gil_scoped_release unlocked;
-    project_volume(call.beam, call.rows, call.box, volume.data(), data.data(), threads, chosen);
+    (oblique ? project_oblique : project_volume)(call.beam, call.rows, call.box, volume.data(), data.data(), threads, chosen);
 }
 
 void call_back_project_volume(Array<const float, 3> data, Array<const double, 3> vectors,
                               Array<const double, 2> places, Array<float, 3> volume, bool parallel, double curvature,
-                              int threads, const std::string& level) {
+                              bool oblique, int threads, const std::string& level) {
     const VolumeCall call(vectors, places, {data.shape(0), data.shape(1), data.shape(2)},
                           {volume.shape(0), volume.shape(1), volume.shape(2)}, parallel, curvature);
     const Level chosen = find_level(level);
     const nb::gil_scoped_release unlocked;
-    back_project_volume(call.beam, call.rows, call.box, data.data(), volume.data(), threads, chosen);
+    (oblique ? back_project_oblique : back_project_volume)(call.beam, call.rows, call.box, data.data(), volume.data(), threads, chosen);
 }
 
 }  // namespace
@@ -100,11 +101,11 @@ void bind(nb::module_& m) {
           "places"_a.noconvert(), "images"_a.noconvert(), nb::kw_only(), "parallel"_a, "curvature"_a, "by_view"_a,
           "threads"_a, "level"_a = "", "The adjoint: write the sums over views to images.");
     m.def("joseph_project_volume", &call_project_volume, "volume"_a.noconvert(), "vectors"_a.noconvert(),
-          "places"_a.noconvert(), "data"_a.noconvert(), nb::kw_only(), "parallel"_a, "curvature"_a, "threads"_a,
-          "level"_a = "", "Write the line integrals of a volume to data, (views, rows, columns).");
+          "places"_a.noconvert(), "data"_a.noconvert(), nb::kw_only(), "parallel"_a, "curvature"_a, "oblique"_a,
+          "threads"_a, "level"_a = "", "Write the line integrals of a volume to data, (views, rows, columns).");
     m.def("joseph_back_project_volume", &call_back_project_volume, "data"_a.noconvert(), "vectors"_a.noconvert(),
-          "places"_a.noconvert(), "volume"_a.noconvert(), nb::kw_only(), "parallel"_a, "curvature"_a, "threads"_a,
-          "level"_a = "", "The adjoint: write the sum over views to the volume.");
+          "places"_a.noconvert(), "volume"_a.noconvert(), nb::kw_only(), "parallel"_a, "curvature"_a, "oblique"_a,
+          "threads"_a, "level"_a = "", "The adjoint: write the sum over views to the volume.");
     m.def("joseph_forget", &forget, "Give back the memory that is kept between calls.");
 }
 

@@ -1,10 +1,10 @@
 """Joseph's projector by the native CPU kernels, in single precision; `ct_joseph.py` is its specification.
 
-Images have a kernel of their own. Another one takes volumes and detectors that stand upright, whose columns are along
+Images have a kernel of their own. A second one takes volumes and detectors that stand upright, whose columns are along
 the rotation axis and rows perpendicular to it: cone beams, helical ones and parallel ones that are tilted by less than
 45 degrees. Volumes that a parallel beam perpendicular to the rotation axis crosses are stacks of images: each row of
 the detector is a blend of at most two slices, and slices are projected one by one or, where they are many, by the
-second kernel together.
+second kernel together. A third one, several times slower, takes flat detectors in any position.
 """
 
 from __future__ import annotations
@@ -27,13 +27,16 @@ _LEVEL = 1e-12  # a component below this part of a vector is rounding
 
 
 def serves(values: Tensor, rays: Rays, voxels: Voxels) -> bool:
-    """Whether the kernels take these: on the CPU, in single precision, not differentiated; not of every tilted beam."""
+    """Whether the kernels take these: on the CPU, in single precision, not differentiated.
+
+    They do not take curved detectors that do not stand upright, or whose rays are steep.
+    """
     return (
         values.device.type == "cpu"
         and values.dtype == torch.float32
         and not (values.requires_grad and torch.is_grad_enabled())
         and hasattr(_native.load(), "joseph_project")  # an extension that was built before has none
-        and (rays.ndim == 2 or is_stack(rays) or stand_upright(rays, voxels) is not None)
+        and (rays.ndim == 2 or stand_upright(rays, voxels) is not None or _is_oblique(rays, voxels))
     )
 
 
@@ -90,13 +93,13 @@ def project(image: Tensor, rays: Rays, voxels: Voxels, *, level: str = "") -> Te
             if len(volume) < _SLICES:
                 _call("joseph_project", volume, data, rays, voxels, level, by_view=True)
             else:
-                _call("joseph_project_volume", volume, data, _aligned(rays, voxels), voxels, level)
+                _call("joseph_project_volume", volume, data, _aligned(rays, voxels), voxels, level, oblique=False)
         blend = _blend(rays, voxels)
         out = out if blend is None else np.matmul(blend, out)
     else:
-        out = np.empty(shape, np.float32)
+        out, upright = np.empty(shape, np.float32), stand_upright(rays, voxels)
         for volume, data in zip(images, out, strict=True):
-            _call("joseph_project_volume", volume, data, _upright(rays, voxels), voxels, level)
+            _call("joseph_project_volume", volume, data, upright or rays, voxels, level, oblique=upright is None)
     return torch.from_numpy(out).reshape(*lead, len(rays), *rays.detector)
 
 
@@ -114,10 +117,13 @@ def back_project(data: Tensor, rays: Rays, voxels: Voxels, *, level: str = "") -
             if len(volume) < _SLICES:
                 _call("joseph_back_project", slices, volume, rays, voxels, level, by_view=True)
             else:
-                _call("joseph_back_project_volume", slices, volume, _aligned(rays, voxels), voxels, level)
+                _call(
+                    "joseph_back_project_volume", slices, volume, _aligned(rays, voxels), voxels, level, oblique=False
+                )
     else:
+        upright = stand_upright(rays, voxels)
         for rows, volume in zip(values, out, strict=True):
-            _call("joseph_back_project_volume", rows, volume, _upright(rays, voxels), voxels, level)
+            _call("joseph_back_project_volume", rows, volume, upright or rays, voxels, level, oblique=upright is None)
     return torch.from_numpy(out).reshape(*lead, *voxels.shape)
 
 
@@ -133,11 +139,9 @@ def _call(
     )  # fmt: skip
 
 
-def _upright(rays: Rays, voxels: Voxels) -> Rays:
-    upright = stand_upright(rays, voxels)
-    if upright is None:
-        raise RuntimeError("the native kernels are not for these rays; ask serves() first")
-    return upright
+def _is_oblique(rays: Rays, voxels: Voxels) -> bool:
+    """Whether the kernel for rays in any direction takes them."""
+    return not np.isfinite(rays.curvature) and math.prod(voxels.shape) < 1 << 31
 
 
 def _aligned(rays: Rays, voxels: Voxels) -> Rays:
