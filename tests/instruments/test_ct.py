@@ -169,3 +169,19 @@ def test_pictures_are_simulated_and_the_name_leads_here() -> None:
     assert scan.truth.shape == (3, 16, 16)
     assert scan.truth[1, 0, 0] == 0  # outside of the circle that every view sees
     assert scan.provenance["y_axis"] == "down"
+
+
+def test_volumes_are_reconstructed_by_command_and_resumed_to_the_bit(tmp_path: Path) -> None:
+    """Also that a volume's bounds are asked of the data, which had taken images for two-dimensional."""
+    from plugstream.cli import main
+
+    scan, words = str(tmp_path / "s.zarr"), ["--sigma", "0.5", "--batch", "4", "--report-format", "none"]
+    sizes = ["--size", "16", "--slices", "6", "--beam", "cone", "--views", "12"]
+    assert main(["simulate", scan, "--instrument", "ct", *sizes]) == 0
+    assert main(["reconstruct", scan, *words, "--iterations", "12", "--out", str(tmp_path / "whole")]) == 0
+    assert main(["reconstruct", scan, *words, "--iterations", "5", "--out", str(tmp_path / "part")]) == 0
+    assert main(["resume", str(tmp_path / "part"), "--iterations", "12"]) == 0
+    whole, part = (np.load(tmp_path / name / "result.npy") for name in ("whole", "part"))
+    np.testing.assert_array_equal(whole, part)
+    truth = open_scan(scan).truth
+    assert np.linalg.norm(whole - truth) < 0.8 * np.linalg.norm(truth)
