@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from plugstream.errors import InputError
-from plugstream.rotation_axis import center_of_mass, find_center, mirror_mismatch
+from plugstream.models.ct_beams import fan_beam
+from plugstream.rotation_axis import center_of_mass, fan_mismatch, find_center, find_fan_center, mirror_mismatch
 
 DISCS = ((0.0, 0.0, 30.0, 1.0), (9.0, -6.0, 8.0, 2.0), (-12.0, 4.0, 5.0, -0.5), (3.0, 17.0, 4.0, 1.5))
 
@@ -67,3 +68,31 @@ def test_what_cannot_be_found_is_refused() -> None:
         find_center(np.full((30, 80), np.nan), angles)
     with pytest.raises(InputError, match="sinogram is"):
         find_center(rows, angles[1:])
+
+
+def _fan(angles: np.ndarray, center: float) -> np.ndarray:
+    """The same discs in a fan beam: chords of the rays that `fan_beam` makes."""
+    points, along = fan_beam(angles, 120, 1.5, source=150.0, detector=75.0, center=center).lines()
+    along = along / np.linalg.norm(along, axis=-1, keepdims=True)
+    total = np.zeros(points.shape[:-1])
+    for x, y, radius, value in DISCS:
+        off = points - np.array([x, y, 0.0])
+        total += 2 * value * np.sqrt(np.maximum(radius**2 - (np.cross(off, along) ** 2).sum(-1), 0))
+    return total
+
+
+@pytest.mark.parametrize(("center", "way"), [(59.5, 1), (55.3, 1), (64.8, -1)])
+def test_found_from_a_fans_whole_turn(center: float, way: int) -> None:
+    angles = 0.3 + way * np.arange(180) * 2 * np.pi / 180
+    rows = _fan(angles, center) + 0.3 * np.random.default_rng(0).normal(size=(180, 120))
+    found, how = find_fan_center(rows, angles, 1.5 / 225)
+    assert abs(found - center) < 0.1
+    assert "two rays" in how
+    order = np.argsort(angles)
+    clean = _fan(angles, center)[order]
+    assert (
+        fan_mismatch(clean, angles[order], center, 1.5 / 225)
+        < 1.0
+        < fan_mismatch(clean, angles[order], center + 1, 1.5 / 225)
+    )
+    assert find_fan_center(rows[:90], angles[:90], 1.5 / 225) == (59.5, "the middle of the detector")

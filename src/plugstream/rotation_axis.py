@@ -7,7 +7,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from plugstream.errors import InputError
 
-__all__ = ["center_of_mass", "find_center", "mirror_mismatch"]
+__all__ = ["center_of_mass", "fan_mismatch", "find_center", "find_fan_center", "mirror_mismatch"]
 
 Sinogram = NDArray[np.float64]
 
@@ -103,12 +103,68 @@ def find_center(sinogram: ArrayLike, angles: ArrayLike) -> tuple[float, str]:
         if reach <= 1.0:
             break
         reach /= 4
+    return _vertex(places, found), "by half a turn and its mirror image"
+
+
+def fan_mismatch(sinogram: ArrayLike, angles: ArrayLike, center: float, pixel: float) -> float:
+    """How much the two rays along each line of a fan's whole turn differ: the root of their mean squared difference.
+
+    With the axis at column c, the ray to column b is at the angle g = atan((b - c) pixel) of the fan, and the view at
+    t + pi - 2 g has one along the same line, the other way, to column 2 c - b. Only lines that both views see count.
+
+    Arguments: sinogram (views, columns) of a whole turn, evenly spaced, in the order of increasing angles; angles
+    (views,), radians; center, a column; pixel, the width of a detector pixel in distances of the detector.
+    """
+    from scipy.ndimage import map_coordinates
+
+    values, turn = _checked(sinogram, angles)
+    views, columns = values.shape
+    place = np.arange(columns)
+    opposite = 2 * center - place
+    seen = (opposite >= 0) & (opposite <= columns - 1)
+    later = np.pi - 2 * np.arctan((place - center) * pixel)
+    step = 2 * np.pi / views * (1 if turn[-1] > turn[0] else -1)
+    row = (np.arange(views)[:, None] + (later / step)[None, seen]) % views
+    circle = np.concatenate([values, values[:1]])
+    where = np.stack([row, np.broadcast_to(opposite[seen], row.shape)])
+    other = map_coordinates(circle, where, order=1)
+    return float(np.sqrt(np.mean((values[:, seen] - other) ** 2)))
+
+
+def find_fan_center(sinogram: ArrayLike, angles: ArrayLike, pixel: float) -> tuple[float, str]:
+    """The column of the rotation axis of a fan, or of a cone's middle row, over a whole turn, and how it was found.
+
+    Where `fan_mismatch` is least: within a tenth of the detector from its middle, then about the best, and last the
+    vertex of a parabola. It holds where the source, the axis and that column are in one plane across the detector. Over
+    less than a whole turn it is the middle of the detector, which cannot be told from another then.
+
+    Arguments: as of `fan_mismatch`, in any order of views.
+    """
+    values, turn = _checked(sinogram, angles)
+    order = np.argsort(turn, kind="stable")
+    values, turn = values[order], turn[order]
+    middle = (values.shape[1] - 1) / 2
+    steps = np.diff(turn)
+    even = len(turn) >= 8 and np.allclose(steps, 2 * np.pi / len(turn), rtol=0.05, atol=1e-6)
+    if not even:
+        return middle, "the middle of the detector"
+    best, reach = middle, values.shape[1] / 10
+    while True:
+        places = best + reach * np.linspace(-1, 1, 17)
+        found = np.array([fan_mismatch(values, turn, c, pixel) for c in places])
+        best = float(places[found.argmin()])
+        if reach <= 2.0:
+            return _vertex(places, found**2), "by the two rays along each line"
+        reach /= 4
+
+
+def _vertex(places: NDArray[np.float64], found: NDArray[np.float64]) -> float:
+    """Where the parabola through the least of some values and its neighbours is least; places are evenly spaced."""
     k = int(np.clip(found.argmin(), 1, len(found) - 2))
     left, least, right = found[k - 1 : k + 2]
     bend = left - 2 * least + right
     move = 0.5 * (left - right) / bend if bend > 0 else 0.0
-    center = float(places[k] + np.clip(move, -1, 1) * (places[1] - places[0]))
-    return center, "by half a turn and its mirror image"
+    return float(places[k] + np.clip(move, -1, 1) * (places[1] - places[0]))
 
 
 def _half_turn(angles: NDArray[np.float64]) -> NDArray[np.int64] | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -85,10 +86,23 @@ def _angles(projections: Projections, options: CTImport) -> NDArray[np.float64]:
     return -angles if options.clockwise else angles
 
 
-def _geometry(
-    projections: Projections, options: CTImport, prepared: Preparation, angles: NDArray[np.float64]
-) -> tuple[Rays, Voxels, str]:
-    """The rays of the views, the voxels, and the unit of their lengths."""
+@dataclass(frozen=True)
+class _Setup:
+    """Lengths by the file and by hand: a pixel's, in `unit`, and distances from the axis, None for parallel beams."""
+
+    height: float
+    width: float
+    unit: str
+    source: float | None
+    detector: float
+
+    @property
+    def fan(self) -> float | None:
+        """The width of a pixel in distances of the detector from the source."""
+        return None if self.source is None else self.width / (self.source + self.detector)
+
+
+def _setup(projections: Projections, options: CTImport) -> _Setup:
     unit = "m"
     if options.pixel is not None:
         tall = 1.0 if projections.pixel is None else projections.pixel[0] / projections.pixel[1]
@@ -96,16 +110,23 @@ def _geometry(
     elif projections.pixel is not None:
         height, width = projections.pixel
     else:
-        height = width = 1.0
-        unit = "pixel"
+        height, width, unit = 1.0, 1.0, "pixel"
     source = projections.source if options.source is None else options.source
     behind = projections.detector if options.detector is None else options.detector
-    if (source is None) != (behind is None) and (source is None or projections.source is None):
+    if (source is None) != (behind is None):
         raise InputError(
             "a source needs the distance of its --detector from the rotation axis, too, and it of --source"
         )
     if source is not None and unit == "pixel":
         raise InputError("a source at a distance needs the width of a detector --pixel, too, in metres")
+    return _Setup(height, width, unit, source, behind or 0.0)
+
+
+def _geometry(
+    projections: Projections, options: CTImport, prepared: Preparation, angles: NDArray[np.float64], setup: _Setup
+) -> tuple[Rays, Voxels]:
+    """The rays of the views, and the voxels."""
+    height, width, source, behind = setup.height, setup.width, setup.source, setup.detector
     columns = projections.shape[1]
     rows = range(projections.shape[0])[prepared.rows]
     if rows.step != 1 and source is not None:
@@ -116,8 +137,8 @@ def _geometry(
         detector: Any = columns if prepared.flat_image else (len(rows), columns)
         rays, scale = parallel_beam(turned, detector, (height, width), center=prepared.center), 1.0
     else:
-        distances: dict[str, Any] = {"source": source, "detector": behind or 0.0, "center": prepared.center}
-        scale = source / (source + (behind or 0.0))
+        distances: dict[str, Any] = {"source": source, "detector": behind, "center": prepared.center}
+        scale = source / (source + behind)
         if prepared.flat_image:
             rays = fan_beam(turned, columns, width, **distances)
         else:
@@ -126,9 +147,9 @@ def _geometry(
     step = scale * width if options.voxel is None else options.voxel
     size = columns if options.size is None else options.size
     if prepared.flat_image:
-        return rays, Voxels((size, size), step), unit
+        return rays, Voxels((size, size), step)
     tall = scale * height if options.voxel is None or source is None else options.voxel
-    return rays, Voxels((len(rows), size, size), (tall, step, step)), unit
+    return rays, Voxels((len(rows), size, size), (tall, step, step))
 
 
 def _describe(path: Path) -> tuple[str, list[str]] | None:
@@ -167,9 +188,10 @@ def build(options: CTImport, file: Path, out: Path) -> ImportResult:
 
     with open_projections(file) as projections:
         angles = _angles(projections, options)
-        prepared = Preparation(projections, options, angles)
-        rays, voxels, unit = _geometry(projections, options, prepared, angles)
-        instrument = CT.of(rays, voxels, unit=unit, good=prepared.good)
+        setup = _setup(projections, options)
+        prepared = Preparation(projections, options, angles, setup.fan)
+        rays, voxels = _geometry(projections, options, prepared, angles, setup)
+        instrument = CT.of(rays, voxels, unit=setup.unit, good=prepared.good)
         instrument.check_plausible({"rays": rays.vectors})
         provenance = {
             "made_by": "plugstream import ct",
@@ -179,7 +201,7 @@ def build(options: CTImport, file: Path, out: Path) -> ImportResult:
             **projections.provenance,
         }
         remarks = list(prepared.remarks)
-        if unit == "pixel":
+        if setup.unit == "pixel":
             remarks.append("the file does not say how large a pixel is, so lengths are in pixels; --pixel gives metres")
         with whole_scan(out) as partial, ScanWriter(partial, instrument, provenance=provenance) as writer:
             for views in prepared.blocks():

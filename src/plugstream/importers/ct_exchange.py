@@ -13,6 +13,7 @@ from plugstream.importers.ct_projections import (
     Projections,
     angles_in_radians,
     length_in_metres,
+    mean_frame,
     pick_views,
 )
 from plugstream.importers.lookup import Source, read_rows, unit_of
@@ -80,8 +81,15 @@ def read_exchange(source: Source) -> Projections:
 
 
 def _frames(array: Any, source: Source, name: str) -> NDArray[Any]:
-    frames = np.asarray(read_rows(array, slice(None), name, source))
-    return frames[None] if frames.ndim == 2 else frames
+    """The mean of the frames, as one."""
+    if array.ndim == 2:
+        return np.asarray(read_rows(array, slice(None), name, source))[None]
+    if array.ndim != 3 or array.shape[0] == 0:
+        raise InputError(f"its {name} has shape {array.shape}, but must be (frames, rows, columns)")
+    try:
+        return mean_frame(array, np.arange(array.shape[0]))
+    except (OSError, RuntimeError) as error:
+        raise InputError(f"its {name} cannot be read: {error}") from error
 
 
 def _text(value: Any) -> str:

@@ -13,6 +13,7 @@ from plugstream.importers.ct_projections import (
     Projections,
     angles_in_radians,
     length_in_metres,
+    mean_frame,
     pick_views,
 )
 from plugstream.importers.lookup import Source, read_rows, unit_of
@@ -59,10 +60,9 @@ def read_nexus(source: Source) -> Projections:
     merged: dict[float, list[int]] = {}
     for place, part in zip(places, groups, strict=True):  # groups with no projection between them are one
         merged.setdefault(place, []).extend(part.tolist())
-    whole = slice(None)
     field = FlatField.from_frames(
-        [pick_views(data, np.asarray(part), whole) for part in merged.values()],
-        pick_views(data, darks, whole) if len(darks) else None,
+        [mean_frame(data, np.asarray(part)) for part in merged.values()],
+        mean_frame(data, darks) if len(darks) else None,
         list(merged),
     )
     angles = _angles(source, group, len(key))

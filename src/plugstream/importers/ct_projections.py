@@ -13,7 +13,7 @@ from plugstream.errors import InputError
 from plugstream.importers.lookup import UNITS
 from plugstream.line_integrals import FlatField
 
-__all__ = ["Projections", "angles_in_radians", "length_in_metres", "pick_rows", "pick_views"]
+__all__ = ["Projections", "angles_in_radians", "length_in_metres", "mean_frame", "pick_rows", "pick_views"]
 
 Indices = NDArray[np.int64]
 
@@ -71,6 +71,14 @@ def pick_views(array: Any, views: Indices, rows: slice) -> NDArray[Any]:
     if (steps == step).all() and step > 0:
         return np.asarray(array[int(views[0]) : int(views[-1]) + 1 : step, rows])
     return np.stack([np.asarray(array[int(view), rows]) for view in views])
+
+
+def mean_frame(array: Any, frames: Indices) -> NDArray[np.float64]:
+    """The mean of some frames of a dataset, as one: (1, rows, columns); read one by one, since they may be many."""
+    total = np.zeros(array.shape[1:])
+    for frame in frames:
+        total += array[int(frame)]
+    return (total / len(frames))[None]
 
 
 def pick_rows(words: str, count: int, what: str) -> slice | int:

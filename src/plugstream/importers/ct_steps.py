@@ -23,7 +23,7 @@ from plugstream.line_integrals import (
 )
 from plugstream.progress import report
 from plugstream.registry import Field, Options
-from plugstream.rotation_axis import find_center
+from plugstream.rotation_axis import find_center, find_fan_center
 
 __all__ = ["Preparation", "StepOptions", "choose_rows", "choose_views"]
 
@@ -51,7 +51,8 @@ class StepOptions(Options):
     )
     stripes: int = Field(0, ge=0, description="width of the filter against rings, in columns, odd; 0 for none")
     center: float | Literal["auto", "middle"] = Field(
-        "auto", description="column on which the rotation axis is seen, from 0; auto finds it for parallel beams"
+        "auto",
+        description="column on which the rotation axis is seen, from 0; auto finds it, of a fan over a whole turn",
     )
 
 
@@ -100,12 +101,20 @@ class Preparation:
     subtracted, stripes subtracted. What has to be known of all projections (whether the margins are air, the stripes,
     the rotation axis) is found in one pass over them, some at a time, before any is written.
 
+    Arguments: projections; options; angles (views,), radians, of all of them; fan, the width of a detector pixel in
+    distances of the detector from the source, None for a parallel beam.
     Attributes: views; rows; good (rows, columns), None where all pixels are; center, a column; steps, what was done, as
     JSON has it; remarks, the same for a person.
     """
 
-    def __init__(self, projections: Projections, options: StepOptions, angles: NDArray[np.float64]) -> None:
-        self._source, self._options = projections, options
+    def __init__(
+        self,
+        projections: Projections,
+        options: StepOptions,
+        angles: NDArray[np.float64],
+        fan: float | None = None,
+    ) -> None:
+        self._source, self._options, self.fan = projections, options, fan
         self.views = choose_views(options, projections.views)
         self.rows, self.flat_image = choose_rows(options, projections)
         self.steps: list[dict[str, Any]] = []
@@ -176,8 +185,7 @@ class Preparation:
         options, columns = self._options, self._source.shape[1]
         self._margin = max(_LEAST_MARGIN, int(_MARGIN * columns)) if options.air == "auto" else options.air
         self._margin = min(self._margin, columns // 2) if options.air == "auto" else self._margin
-        parallel = self._source.source is None
-        find = options.center == "auto" and self._source.center is None and parallel
+        find = options.center == "auto" and self._source.center is None
         sums = self._sum_up() if self._margin or options.stripes else None
         if sums is not None and self._margin:
             level = float(np.abs(sums.air).mean())
@@ -193,7 +201,7 @@ class Preparation:
         if isinstance(options.center, float):
             center, how = options.center, "by hand"
         elif find:
-            center, how = find_center(self._sinogram(), angles)
+            center, how = self._find_center(angles)
         elif self._source.center is not None and options.center == "auto":
             center, how = self._source.center, "by the file"
         else:
@@ -219,13 +227,20 @@ class Preparation:
             largest = max(largest, float(np.quantile(found, 0.99)))
         return _Sums(air[np.searchsorted(every, self.views)], mean, largest)
 
+    def _find_center(self, angles: NDArray[np.float64]) -> tuple[float, str]:
+        """The rotation axis by the projections themselves."""
+        if self.fan is None:
+            return find_center(self._sinogram(), angles)
+        return find_fan_center(self._sinogram(), angles, self.fan)
+
     def _sinogram(self) -> NDArray[np.float32]:
         """The line integrals of all of the file's projections in the middle one of the rows.
 
         Of all, whichever are taken: so scans of different views of one file have the same rotation axis.
         """
         rows = range(self._source.shape[0])[self.rows]
-        middle = rows[len(rows) // 2]
+        # Of a cone the row at the height of the source, which alone is a fan; of parallel beams any row taken.
+        middle = rows[len(rows) // 2] if self.fan is None else self._source.shape[0] // 2
         parts = []
         for views in read_blocks(self._source.views, 16 * self._source.shape[1]):
             found = self._integrals(np.arange(views.start, views.stop), slice(middle, middle + 1))
