@@ -36,9 +36,13 @@ lint: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# With peers to compare with: `make bench-peers` once, then `make bench`.
+# With peers to compare with: `make bench-peers` once, then `make bench`. Those of tomography, which ask for versions of
+# their own, have a Python of their own.
 bench-peers: $(STAMP)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
+	@test -x build/peers/bin/python || $(PYTHON) -m venv build/peers
+	build/peers/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt \
+	  $$(grep '^torch==' constraints.txt) astra-toolbox==2.5.0 diffct==2.5.0 scikit-image
 
 bench: $(STAMP)
 	@for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done

@@ -103,8 +103,10 @@ def nonnegative_bound(forward: Callable[[Tensor], Tensor], adjoint: Callable[[Te
         max_j (A A' 1)_j
 
     (Collatz and Wielandt; Gershgorin's circles say the same). Equality holds where all rows of A A' have the same sum.
-    Line integrals come close: the bound is 0.1 to 1 % above ||A||^2 where the rays are as far apart as the voxels, or
-    farther. No eigenvalue is computed, and nothing is random.
+    Line integrals come close, the closer the larger the image, since the longest rays have neighbours that are nearly
+    as long: parallel and fan beams over 256 x 256 pixels exceed ||A||^2 by less than 0.1 % in most directions and by
+    1 to 1.5 % along a diagonal, and a cone beam over 128^3 voxels by 3 to 5 %. No eigenvalue is computed, and nothing
+    is random.
 
     Arguments: forward, adjoint: products with A and A'. like: data, for shape, device and dtype.
     Reference: Horn and Johnson, Matrix Analysis, 2nd ed., theorem 8.1.26.

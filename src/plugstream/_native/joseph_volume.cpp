@@ -18,6 +18,7 @@ constexpr long together = 8;        // views that pass the voxels together: what
 constexpr long planes = 4;          // of voxels that they pass before the next ones
 constexpr long strip = 32;          // columns of the detector that are claimed together, where views are few
 constexpr long band = 4;            // planes of the adjoint that are claimed together
+constexpr long slices = 8;          // that are transposed together: they often share the sets of a cache
 constexpr long at_once = 1L << 24;  // numbers of the adjoint's data that are prepared together
 
 const Columns& columns_of(Level level) { return PLUGSTREAM_AT_LEVEL(level, columns); }
@@ -172,13 +173,25 @@ class Forward : public VolumeJob {
 
     void copy(long y) const {
         const long depth = box_.size[0], height = box_.size[1], width = box_.size[2];
-        std::fill_n(column(copy_, y, -1), (width + 2) * pitch_, 0.0f);
-        if (y < 0 || y >= height) return;
+        if (y < 0 || y >= height) {
+            std::fill_n(column(copy_, y, -1), (width + 2) * pitch_, 0.0f);
+            return;
+        }
+        for (long x = -1; x <= width; ++x) {
+            float* all = column(copy_, y, x);
+            if (x < 0 || x == width) {
+                std::fill_n(all, pitch_, 0.0f);
+            } else {
+                std::fill_n(all, margin_, 0.0f);
+                std::fill_n(all + margin_ + depth, pitch_ - margin_ - depth, 0.0f);
+            }
+        }
         for (long x0 = 0; x0 < width; x0 += 16)
-            for (long z0 = 0; z0 < depth; z0 += 16)
+            for (long z0 = 0; z0 < depth; z0 += slices)
                 for (long x = x0; x < std::min(x0 + 16, width); ++x) {
                     float* out = column(copy_, y, x) + margin_;
-                    for (long z = z0; z < std::min(z0 + 16, depth); ++z) out[z] = volume_[(z * height + y) * width + x];
+                    for (long z = z0; z < std::min(z0 + slices, depth); ++z)
+                        out[z] = volume_[(z * height + y) * width + x];
                 }
     }
 
@@ -314,8 +327,8 @@ class Adjoint : public VolumeJob {
     void finish(long y) const {
         const long depth = box_.size[0], height = box_.size[1], width = box_.size[2];
         for (long x0 = 0; x0 < width; x0 += 16)
-            for (long z0 = 0; z0 < depth; z0 += 16)
-                for (long z = z0; z < std::min(z0 + 16, depth); ++z)
+            for (long z0 = 0; z0 < depth; z0 += slices)
+                for (long z = z0; z < std::min(z0 + slices, depth); ++z)
                     for (long x = x0; x < std::min(x0 + 16, width); ++x)
                         volume_[(z * height + y) * width + x] = column(sums_, y, x)[z];
     }
