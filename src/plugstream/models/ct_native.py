@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from functools import lru_cache
 
 import numpy as np
 import torch
@@ -49,6 +50,7 @@ def is_stack(rays: Rays) -> bool:
     return level and _small(v[:, :2], v)
 
 
+@lru_cache(maxsize=4)  # who asks whether there are such rays wants them next
 def stand_upright(rays: Rays, voxels: Voxels) -> Rays | None:
     """The same rays with detectors whose v is along z and whose u is not; None where there are none.
 

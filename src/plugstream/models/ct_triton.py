@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import importlib.util
 import math
-from functools import cache
+from functools import cache, lru_cache
 
 import numpy as np
 import torch
@@ -92,6 +92,7 @@ def back_project(data: Tensor, rays: Rays, voxels: Voxels) -> Tensor:
     return total.reshape(*lead, *voxels.shape)
 
 
+@lru_cache(maxsize=4)  # who asks whether there are maps wants them next
 def find_maps(rays: Rays, voxels: Voxels) -> tuple[NDArray[np.float32], int, int] | None:
     r"""Which pixel the ray through a voxel hits, and how many rays around it may come within a voxel.
 
@@ -173,6 +174,8 @@ def _lines(rays: Rays, voxels: Voxels, device: torch.device) -> Tensor:
 def _shares(rays: Rays) -> list[Rays]:
     """Views whose rays' numbers fit together."""
     some = min(max(1, _RAYS_AT_ONCE // math.prod(rays.detector)), _MOST_VIEWS)
+    if some >= len(rays):
+        return [rays]
     return [rays.select(slice(first, first + some)) for first in range(0, len(rays), some)]
 
 
