@@ -105,6 +105,19 @@ def test_volumes_have_the_same_bits_for_any_number_of_threads(name: str, one_thr
         assert torch.equal(ct_native.back_project(data, rays, voxels), expected[1])
 
 
+@pytest.mark.parametrize("name", ["fan", "cone", "stack"])
+def test_many_views_are_worked_on_in_parts(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    flat = name in FLAT
+    rays, voxels = (
+        (FLAT[name](1.0, 20), Voxels((9, 11), 1.0)) if flat else (SOLID[name](1.0, (5, 20)), Voxels((8, 9, 11), 1.0))
+    )
+    image, data = random(2, *voxels.shape), random(2, 12, *rays.detector, seed=1)
+    whole = ct_native.project(image, rays, voxels), ct_native.back_project(data, rays, voxels)
+    monkeypatch.setattr(ct_native, "_COLUMNS_AT_ONCE", 100)
+    assert torch.equal(ct_native.project(image, rays, voxels), whole[0])
+    torch.testing.assert_close(ct_native.back_project(data, rays, voxels), whole[1], atol=1e-5, rtol=1e-5)
+
+
 def test_the_model_takes_the_kernel_where_it_serves(monkeypatch: pytest.MonkeyPatch) -> None:
     rays, voxels = parallel_beam([0.3], 9, 1.0), Voxels((6, 7), 1.0)
     image = random(6, 7)

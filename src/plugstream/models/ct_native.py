@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, reduce
 
 import numpy as np
 import torch
@@ -24,6 +24,7 @@ from plugstream.models.ct_geometry import Rays, Voxels
 __all__ = ["back_project", "is_stack", "project", "serves", "stand_upright"]
 
 _SLICES = 8  # from so many on, slices are projected together: a vector of them at a time
+_COLUMNS_AT_ONCE = 1 << 20  # of all views, some 200 bytes each
 _LEVEL = 1e-12  # a component below this part of a vector is rounding
 
 
@@ -82,6 +83,10 @@ def stand_upright(rays: Rays, voxels: Voxels) -> Rays | None:
 
 def project(image: Tensor, rays: Rays, voxels: Voxels, *, level: str = "") -> Tensor:
     """What `ct_joseph.project` does. The number of threads is torch's, and changes no bit of the result."""
+    shares = _shares(rays)
+    if len(shares) > 1:
+        parts = [project(image, some, voxels, level=level) for some in shares]
+        return torch.cat(parts, dim=image.ndim - len(voxels.shape))
     ndim = len(voxels.shape)
     lead = image.shape[: image.ndim - ndim]
     images = np.ascontiguousarray(image.detach().numpy()).reshape(math.prod(lead), *voxels.shape)
@@ -107,6 +112,11 @@ def project(image: Tensor, rays: Rays, voxels: Voxels, *, level: str = "") -> Te
 
 def back_project(data: Tensor, rays: Rays, voxels: Voxels, *, level: str = "") -> Tensor:
     """What `ct_joseph.back_project` does."""
+    shares = _shares(rays)
+    if len(shares) > 1:
+        views = data.split([len(some) for some in shares], dim=data.ndim - rays.ndim)
+        parts = (back_project(part, some, voxels, level=level) for part, some in zip(views, shares, strict=True))
+        return reduce(Tensor.add_, parts)
     lead = data.shape[: data.ndim - 1 - len(rays.detector)]
     values = np.ascontiguousarray(data.detach().numpy()).reshape(math.prod(lead), len(rays), *rays.detector)
     out = np.empty((len(values), *voxels.shape), np.float32)
@@ -139,6 +149,14 @@ def _call(
         source, rays.vectors, places, out, parallel=rays.parallel, curvature=rays.curvature,
         threads=torch.get_num_threads(), level=level, **how,
     )  # fmt: skip
+
+
+def _shares(rays: Rays) -> list[Rays]:
+    """Views that are worked on together: what the kernels keep of each column grows with their number."""
+    some = max(1, _COLUMNS_AT_ONCE // rays.detector[-1])
+    if some >= len(rays):
+        return [rays]
+    return [rays.select(slice(first, first + some)) for first in range(0, len(rays), some)]
 
 
 def _is_oblique(rays: Rays, voxels: Voxels) -> bool:
