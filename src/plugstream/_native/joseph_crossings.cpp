@@ -35,12 +35,6 @@ PLUGSTREAM_INLINE Floats place(const Bundle& rays, int axis, long first, float p
     return load(rays.slope[axis] + first) * plane + load(rays.start[axis] + first);
 }
 
-PLUGSTREAM_INLINE bool any(Floats v) {
-    bool found = false;
-    for (int k = 0; k < lanes; ++k) found |= v[k] != 0;
-    return found;
-}
-
 void project(const float* volume, const Planes& planes, const Bundle& rays, float* sums) {
     for (long first = 0; first < block; first += lanes) {
         Floats sum{};
@@ -48,7 +42,7 @@ void project(const float* volume, const Planes& planes, const Bundle& rays, floa
             const float number = static_cast<float>(plane);
             const Pair one = find_pair(place(rays, 0, first, number), planes.size[0], planes.strides[0]);
             const Pair two = find_pair(place(rays, 1, first, number), planes.size[1], planes.strides[1]);
-            if (!any((one.less + one.more) * (two.less + two.more))) continue;
+            if (!any((one.less + one.more) * (two.less + two.more) != 0.0f)) continue;
             const float* from = volume + plane * planes.stride;
             const Floats near = two.less * gather(from, one.low + two.low) + two.more * gather(from, one.low + two.high);
             const Floats far = two.less * gather(from, one.high + two.low) + two.more * gather(from, one.high + two.high);
@@ -65,7 +59,7 @@ void back_project(const float* data, const Planes& planes, const Bundle& rays, l
         const Pair one = find_pair(place(rays, 0, first, number), planes.size[0], planes.strides[0]);
         const Pair two = find_pair(place(rays, 1, first, number), planes.size[1], planes.strides[1]);
         const Floats values = load(data + first);
-        if (!any((one.less + one.more) * (two.less + two.more))) continue;
+        if (!any((one.less + one.more) * (two.less + two.more) != 0.0f)) continue;
         const Floats near = one.less * values, far = one.more * values;
         for (int k = 0; k < lanes; ++k) {
             to[one.low[k] + two.low[k]] += near[k] * two.less[k];

@@ -32,9 +32,7 @@ PLUGSTREAM_INLINE bool find_windows(const float* scale, const float* shift, int 
         store(first + r, seen ? start : Ints{} + none);
         widest = greater(widest, seen ? high - low : Floats{});
     }
-    float most = 0;
-    for (int k = 0; k < lanes; ++k) most = std::max(most, widest[k]);
-    return most < reach - 4.0f;
+    return !any(widest >= reach - 4.0f);
 }
 
 void project(const float* image, long pitch, long width, const float* scale, const float* shift, int rows,
@@ -82,9 +80,14 @@ void project(const float* image, long pitch, long width, const float* scale, con
 PLUGSTREAM_INLINE void find_starts(const Fan& fan, float scale, float shift, long middle, long blocks, float* starts) {
     const Floats numbers = lane_numbers();
     const float inverse = 1 / scale;
+    const float straight = fan.table[1] - fan.table[0];
     for (long b = 0; b <= blocks; b += lanes) {
         const Floats x = (numbers + static_cast<float>(b)) * static_cast<float>(lanes) - (static_cast<float>(middle) + 0.5f);
         const Floats entry = ((x - shift) * inverse - fan.low) * fan.rate;
+        if (fan.entries == 2) {  // of a parallel beam
+            store(starts + b, entry * straight + fan.table[0]);
+            continue;
+        }
         const Floats whole = greater(lesser(entry, spread(static_cast<float>(fan.entries - 2))), Floats{});
         const Floats rounded = (whole - 0.5f) + magic;
         const Ints k = bits(rounded) - magic_bits;

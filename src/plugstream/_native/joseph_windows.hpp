@@ -41,6 +41,17 @@ PLUGSTREAM_INLINE Floats greater(Floats a, Floats b) {
 }
 PLUGSTREAM_INLINE Floats absolute(Floats v) { return (Floats)((Ints)v & 0x7fffffff); }
 
+// Whether any lane of a comparison holds.
+PLUGSTREAM_INLINE bool any(Ints holds) {
+#if defined(__AVX512F__)
+    return _mm512_test_epi32_mask((__m512i)holds, (__m512i)holds) != 0;
+#elif defined(__AVX2__)
+    return _mm256_movemask_ps((__m256)holds) != 0;
+#else
+    return (holds[0] | holds[1] | holds[2] | holds[3]) != 0;
+#endif
+}
+
 PLUGSTREAM_INLINE Floats gather(const float* from, Ints at) {
 #if defined(__AVX512F__)
     return (Floats)_mm512_i32gather_ps((__m512i)at, from, 4);
