@@ -118,7 +118,9 @@ void back_project(const float* data, long rows, float start, float rise, float p
                   float* far) {
     const float apart = std::abs(rise), across = lanes / apart;
     const float around = 1 / apart + 0.01f, most = 2 * around + 1;  // a little for rounding
-    if (!(most < 9 && across + most + 4 <= reach)) return add_each(data, rows, start, rise, part, depth, near, far);
+    // From the first lane's first pixel to the last one's last, and four to spare and for rounding.
+    if (!(most < 9 && across * (lanes - 1) / lanes + most + 4 <= reach))
+        return add_each(data, rows, start, rise, part, depth, near, far);
     const auto add = [&](auto count) {
         add_blocks<count.value>(data, rows, start, rise, part, depth, around, near, far);
     };

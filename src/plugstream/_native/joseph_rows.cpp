@@ -187,7 +187,9 @@ void back_project(const Fan& fan, long row, const float* data, long width, float
     const float slack = 0.01f + 1.5f * fan.bend / fan.least * (across * across / 8 + 1);
     const float around = 1 / apart + slack;
     const float most = 2 * around + 1;
-    if (!(most < 9 && across + most + 4 <= reach)) return add_each(fan, scale, shift, data, width, out);
+    // From the first lane's first ray to the last one's last, and three to spare and for rounding.
+    if (!(most < 9 && across * (lanes - 1) / lanes + most + 3 <= reach))
+        return add_each(fan, scale, shift, data, width, out);
     const long room = (blocks + 1 + lanes - 1) / lanes * lanes + lanes;
     const Blocks rays{starts, starts + room, starts + 2 * room, reinterpret_cast<int*>(starts + 3 * room)};
     find_starts(fan, scale, shift, middle, blocks, starts);
