@@ -71,7 +71,7 @@ def ask_peers(threads: int) -> dict[str, dict[str, float]]:
         return {}
     sizes = map(str, (threads, SIZE, COLUMNS, VIEWS, CONE, CONE_VIEWS))
     done = subprocess.run(
-        [str(PEERS), str(Path(__file__).parent / "peers" / "tomography.py"), *sizes],
+        [str(PEERS), str(Path(__file__).parent / "peers" / "ct_projectors.py"), *sizes],
         capture_output=True,
         text=True,
         check=False,

@@ -1,6 +1,6 @@
 """The peers of `benchmarks/ct.py`, in a Python of their own: one JSON line {name: seconds} for each that is installed.
 
-build/peers/bin/python benchmarks/peers/tomography.py THREADS SIZE COLUMNS VIEWS CONE CONE_VIEWS
+build/peers/bin/python benchmarks/peers/ct_projectors.py THREADS SIZE COLUMNS VIEWS CONE CONE_VIEWS
 """
 
 from __future__ import annotations
