@@ -195,6 +195,9 @@ def test_files_that_cannot_be_are_refused_in_one_line(tmp_path: Path) -> None:
     with h5py.File(path, "r+") as file:
         del file["exchange/theta"]
     refuse(path, "--arc")
+    with h5py.File(path, "r+") as file:
+        file["exchange/theta"] = ANGLES[:7]
+    refuse(path, "an angle for each projection")
     assert _import(path, tmp_path / "arc.zarr", arc=180.0).n_views == VIEWS
     _write(path)
     with h5py.File(path, "r+") as file:

@@ -149,6 +149,14 @@ def test_a_forgotten_unit_is_noticed(rays: object, spacing: float, why: str) -> 
         instrument.check_plausible({"rays": rays.vectors})
 
 
+def test_images_that_do_not_fit_are_refused_before_they_are_made() -> None:
+    rays = parallel_beam([0.0, 1.0], (4, 9), 1.0)
+    huge = CT.of(rays, Voxels((4000, 4000, 4000), 1.0))
+    with pytest.raises(InputError, match="3 images of 4000 x 4000 x 4000 takes about"):
+        huge.check_model({"rays": rays.vectors}, 2, device=CPU, dtype=torch.float32)
+    CT.of(rays, Voxels((4, 8, 8), 1.0)).check_model({"rays": rays.vectors}, 2, device=CPU, dtype=torch.float32)
+
+
 def test_voxels_that_are_much_too_fine_are_warned_of() -> None:
     rays = parallel_beam([0.0, 1.0], 9, 1.0)
     with pytest.warns(PlugstreamWarning, match="covers 50 voxels"):

@@ -80,7 +80,7 @@ def _angles(projections: Projections, options: CTImport) -> NDArray[np.float64]:
     if options.arc is not None or angles is None:
         if options.arc is None:
             raise InputError(
-                "it does not tell the angles of its projections; give the --arc that they cover, in degrees"
+                "it does not tell an angle for each projection; give the --arc that they cover, in degrees"
             )
         angles = np.deg2rad(options.arc) * np.arange(projections.views) / projections.views
     return -angles if options.clockwise else angles

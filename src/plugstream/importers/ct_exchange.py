@@ -21,12 +21,12 @@ from plugstream.line_integrals import FlatField
 
 __all__ = ["is_exchange", "read_exchange"]
 
-# Where files of the APS, TomoBank and others say how large a pixel is, at the object.
+# Where files of the APS, TomoBank and others say how large a pixel is; behind a lens the camera's own are larger.
 _PIXEL = (
+    "/measurement/instrument/detection_system/objective/resolution",
     "/measurement/instrument/detector/pixel_size_x",
     "/measurement/instrument/detector/x_pixel_size",
     "/measurement/instrument/detector/pixel_size",
-    "/measurement/instrument/detection_system/objective/resolution",
 )
 
 
@@ -59,7 +59,8 @@ def read_exchange(source: Source) -> Projections:
     theta = source.find("/exchange/theta")
     angles = None
     if theta is not None:
-        angles = angles_in_radians(read_rows(theta, slice(None), "theta", source), unit_of(theta))
+        told = angles_in_radians(read_rows(theta, slice(None), "theta", source), unit_of(theta))
+        angles = told if len(told) == data.shape[0] else None  # of other frames too, or of none
 
     def read(views: Indices, rows: slice) -> NDArray[Any]:
         try:

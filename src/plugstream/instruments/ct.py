@@ -36,6 +36,7 @@ __all__ = ["CT", "CTSimulation", "ct_rays"]
 
 # What simulating takes at its peak for each measured value: prediction and counts in double precision.
 _BYTES_A_VALUE = 40
+_COPIES = 3  # of an image that any method holds: the image, its gradient, and what becomes of both
 _SMALL, _LARGE = 1e-12, 1e12
 
 
@@ -212,6 +213,16 @@ class CT(Instrument):
             "image": f"{' x '.join(map(str, self.voxels.shape))} voxels of "
             f"{' x '.join(f'{step:.6g}' for step in dict.fromkeys(spacing))} {unit}",
         }
+
+    def check_model(
+        self, columns: Columns | None, n_views: int, options: Any = None, *, device: torch.device, dtype: torch.dtype
+    ) -> None:
+        """Refuse an image of which not even a few copies fit into memory, as every method needs them."""
+        if device.type == "cpu":
+            size = math.prod(self.voxels.shape) * dtype.itemsize
+            shape = " x ".join(map(str, self.voxels.shape))
+            advice = "import it with a smaller --size, or fewer --rows"
+            check_memory(_COPIES * size, f"{_COPIES} images of {shape}", advice)
 
     def build_model(
         self,
