@@ -36,9 +36,13 @@ lint: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# With peers to compare with: `make bench-peers` once, then `make bench`.
+# With peers to compare with: `make bench-peers` once, then `make bench`. Those of tomography, which ask for versions of
+# their own, have a Python of their own.
 bench-peers: $(STAMP)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
+	@test -x build/peers/bin/python || $(PYTHON) -m venv build/peers
+	build/peers/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt \
+	  $$(grep '^torch==' constraints.txt) astra-toolbox==2.5.0 diffct==2.5.0 scikit-image
 
 bench: $(STAMP)
 	@for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done
@@ -53,11 +57,11 @@ SANITIZE := -std=c++20 -g1 -O1 -fno-omit-frame-pointer -fsanitize=address,undefi
 LEVELS := baseline $(if $(filter x86_64 amd64,$(shell uname -m)),avx2 avx512)
 FLAGS_avx2 := -mavx2 -mfma
 FLAGS_avx512 := -mavx512f -mavx512vl -mavx512bw -mavx512dq
-LOOPS := tv_rows bm3d_match bm3d_filter tnrd_rows nlm_rows
+LOOPS := tv_rows bm3d_match bm3d_filter tnrd_rows nlm_rows joseph_rows joseph_columns joseph_crossings
 OBJECTS := $(foreach level,$(LEVELS),$(LOOPS:%=$(ASAN)/%-$(level).o)) \
-  $(patsubst %,$(ASAN)/%.o,level memory tv bm3d bm3d_tiles tnrd nlm reader)
+  $(patsubst %,$(ASAN)/%.o,level memory tv bm3d bm3d_tiles tnrd nlm joseph joseph_plan joseph_volume joseph_oblique reader)
 # How many of each: all is done in two minutes on two cores.
-CALLS := bm3d-500 nlm-300 reader-1000 tnrd-150 tv-1000
+CALLS := bm3d-500 joseph-1000 nlm-300 reader-1000 tnrd-150 tv-1000
 
 asan:
 	$(MAKE) --no-print-directory -j2 $(CALLS:%=asan-%)

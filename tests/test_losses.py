@@ -10,9 +10,15 @@ import torch
 from scipy import stats
 
 from plugstream.errors import InputError
-from plugstream.losses import Amplitude, Gaussian, Huber, Loss, Poisson
+from plugstream.losses import Amplitude, Gaussian, Huber, Loss, Poisson, Transmission
 
-REAL: list[Loss] = [Gaussian(), Gaussian(weights=torch.tensor([0.5, 2.0, 0.0, 1.0])), Huber(0.7), Poisson(0.3, 0.5)]
+REAL: list[Loss] = [
+    Gaussian(),
+    Gaussian(weights=torch.tensor([0.5, 2.0, 0.0, 1.0])),
+    Huber(0.7),
+    Poisson(0.3, 0.5),
+    Transmission(),
+]
 WAVES: list[Loss] = [Gaussian(), Huber(0.7), Poisson(0.0, 0.05), Amplitude(), Amplitude(roots=True)]
 
 
@@ -88,3 +94,17 @@ def test_what_has_no_meaning_is_refused() -> None:
         Poisson().check(torch.tensor([-1.0]))
     with pytest.raises(InputError, match="intensities"):
         Amplitude().check(torch.tensor([1j]))
+
+
+def test_a_transmission_loss_is_the_likelihood_of_counts():
+    """N (exp(-p) + exp(-y) p) is the Poisson loss of n = N exp(-y) where N exp(-p) is expected, wherever p >= 0."""
+    p, y, photons = torch.rand(50).double() * 5, torch.rand(50).double() * 5, 1000.0
+    counts, expected = photons * torch.exp(-y), photons * torch.exp(-p)
+    want = Poisson(floor=1e-3).value(expected, counts)
+    torch.testing.assert_close(photons * Transmission().value(p, y), want)
+    noisy = torch.tensor([-0.2, 0.0, 0.3, 20.0])
+    best = torch.tensor([1 - 2.718281828**0.2, 0.0, 0.3, 20.0])
+    torch.testing.assert_close(Transmission().value(best, noisy), torch.zeros(4), atol=1e-6, rtol=0)
+    assert Transmission().derivative(best, noisy).abs().max() < 1e-6
+    with pytest.raises(InputError, match="real"):
+        Transmission().check(torch.zeros(2, dtype=torch.complex64))

@@ -199,7 +199,7 @@ def test_help_mistakes_and_damage_are_told(home, capsys):
         text = capsys.readouterr().out
         assert shown in text
         assert hidden not in text
-    unknown = "there is no instrument 'toy-holograph'; there are born-2d, FILE.py:NAME"
+    unknown = "there is no instrument 'toy-holograph'; there are born-2d, ct, FILE.py:NAME"
     for words, message in (
         (["verify", scan], unknown),
         (["info", scan], unknown),

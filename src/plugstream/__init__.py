@@ -44,7 +44,7 @@ _HOME = {
     "plugstream.image_space": ["ImageSpace"],
     "plugstream.importers": ["import_file", "import_fresnel", "import_hdf5", "import_npz"],
     "plugstream.loss_fidelity": ["LossFidelity"],
-    "plugstream.losses": ["Amplitude", "Gaussian", "Huber", "Loss", "Poisson"],
+    "plugstream.losses": ["Amplitude", "Gaussian", "Huber", "Loss", "Poisson", "Transmission"],
     "plugstream.instruments.born": ["Born2D", "born_geometry"],
     "plugstream.models": ["BornModel", "FunctionModel", "MatrixModel", "Model", "ModelBase"],
     "plugstream.models.born_geometry": ["BornGeometry", "ring"],
@@ -129,6 +129,7 @@ if TYPE_CHECKING:  # the same names for type checkers and editors; a test keeps 
         Huber as Huber,
         Loss as Loss,
         Poisson as Poisson,
+        Transmission as Transmission,
     )
     from plugstream.models import (
         BornModel as BornModel,

@@ -166,4 +166,4 @@ class _Fit:
             return self.model.adjoint(self.model.forward(image, self.views) * ~self.held, self.views)
 
         like = torch.empty(self.model.image_shape, device=self.model.device, dtype=self.model.dtype)
-        return float(largest_eigenvalue(normal, like, tol=0.2))
+        return float(largest_eigenvalue(normal, like, tol=0.2, ndim=like.ndim))

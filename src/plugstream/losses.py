@@ -9,6 +9,7 @@ complex; the derivative is then the gradient under <a, b> = Re(sum conj(a) b), s
 | Huber     | |p - y|^2 / 2, beyond delta a straight line | (p - y) shrunk to delta | 1                 | yes    |
 | Poisson   | t - y log t, t = p + background             | 1 - y/t                 | max y / floor^2   | yes    |
 | Amplitude | (|p| - sqrt(y))^2 / 2                       | p - sqrt(y) p/|p|       | 1                 | no     |
+| Transmission | exp(-p) + exp(-y) p                      | exp(-y) - exp(-p)       | 1                 | yes    |
 
 "Curvature" is a number c for which loss(q) <= loss(p) + <loss'(p), q - p> + c/2 |q - p|^2 for all p and q, which is
 what a step of 1/(c ||H||^2) needs; for a convex loss it is also the Lipschitz constant of the derivative.
@@ -24,7 +25,7 @@ from torch import Tensor
 
 from plugstream.errors import InputError
 
-__all__ = ["Amplitude", "Gaussian", "Huber", "Loss", "Poisson"]
+__all__ = ["Amplitude", "Gaussian", "Huber", "Loss", "Poisson", "Transmission"]
 
 
 @runtime_checkable
@@ -248,6 +249,43 @@ class Amplitude:
 
     def _root(self, data: Tensor) -> Tensor:
         return data if self.roots else data.sqrt()
+
+
+@dataclass(frozen=True)
+class Transmission:
+    r"""Line integrals of photons that were counted: Poisson's likelihood of the counts, before their logarithm.
+
+    A ray that should count N exp(-p) photons and counted n = N exp(-y) has the negative log-likelihood
+    N (exp(-p) + exp(-y) p) but for a constant; per photon of the beam, and so that a perfect fit has the value 0, this
+    is the loss. About p = y it is exp(-y) (p - y)^2 / 2: rays count by what came through, and one that nothing came
+    through says no more than that its integral is large. Below p = 0, where no attenuation is, exp(-p) is continued by
+    its parabola, so that the curvature is at most 1, and L and step that of least squares.
+
+    Holds for a beam that is about as strong in all pixels, and nothing counted without it.
+
+    Reference: Lange and Carson, J. Comput. Assist. Tomogr. 8(2), 1984.
+    """
+
+    real_data: ClassVar[bool] = True
+
+    def is_convex(self, *, waves: bool = False) -> bool:
+        return not waves
+
+    def value(self, prediction: Tensor, data: Tensor, views: Tensor | None = None) -> Tensor:
+        share, below = torch.exp(-data), prediction.clamp_max(0)
+        left = torch.exp(-prediction.clamp_min(0)) - below + below.square() / 2
+        least = torch.where(data >= 0, share + share * data, 1 - (share - 1).square() / 2)
+        return left + share * prediction - least
+
+    def derivative(self, prediction: Tensor, data: Tensor, views: Tensor | None = None) -> Tensor:
+        return torch.exp(-data) - torch.exp(-prediction.clamp_min(0)) + prediction.clamp_max(0)
+
+    def curvature(self, data: Tensor | None = None, *, waves: bool = False) -> float:
+        return float("inf") if waves else 1.0
+
+    def check(self, data: Tensor) -> None:
+        if data.is_complex():
+            raise InputError("a transmission loss is for line integrals, which are real")
 
 
 def _square(value: Tensor) -> Tensor:

@@ -22,7 +22,8 @@ class SplitModel(ModelBase):
     model's own, for the views that a process asks for.
 
     A model with `squared_norms` of its own, which need no products with images, is asked on every process, and what
-    rank 0 found counts; `squared_norm_bounds` of its own are of each view by itself, hence shared.
+    rank 0 found counts; `squared_norm_bounds` of its own, or of a non-negative model, are of each view by itself, hence
+    shared.
     """
 
     def __init__(self, model: Model, shares: Shares) -> None:
@@ -30,6 +31,7 @@ class SplitModel(ModelBase):
         self.n_views, self.image_shape, self.data_shape = model.n_views, model.image_shape, model.data_shape
         self.device, self.dtype, self.data_dtype = model.device, model.dtype, model.data_dtype
         self.linear = model.linear
+        self.nonnegative = bool(getattr(model, "nonnegative", False))
         self.channels = bool(getattr(model, "channels", False))
         self.estimated_views = int(getattr(model, "estimated_views", 1000))
 
@@ -72,12 +74,14 @@ class SplitModel(ModelBase):
         )
 
     def squared_norms(self, views: Tensor, tol: float) -> Tensor:
+        if self.nonnegative:
+            return self.squared_norm_bounds(views)
         if _inherits(self.whole, "squared_norms"):
             return self.shares.group.share(super().squared_norms(views, tol))
         return self.shares.group.share(self.whole.squared_norms(views, tol))
 
     def squared_norm_bounds(self, views: Tensor) -> Tensor:
-        if _inherits(self.whole, "squared_norm_bounds"):
+        if _inherits(self.whole, "squared_norm_bounds") and not self.nonnegative:
             return self.shares.group.share(super().squared_norm_bounds(views))
         empty = torch.zeros(0, dtype=torch.float64)
         bounds = self.shares.join(len(views), lambda rows: self.whole.squared_norm_bounds(views[rows]), empty, 0)

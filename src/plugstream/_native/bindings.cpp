@@ -117,5 +117,6 @@ NB_MODULE(_kernels, m) {
     plugstream::bm3d::bind(m);
     plugstream::tnrd::bind(m);
     plugstream::nlm::bind(m);
+    plugstream::joseph::bind(m);
     plugstream::reader::bind(m);
 }

@@ -64,3 +64,10 @@ def build_amplitude(options: AmplitudeOptions) -> Loss:
     from plugstream.losses import Amplitude
 
     return Amplitude(options.roots)
+
+
+@register("loss", "transmission", "line integrals of X-rays, by the photons that were counted")
+def build_transmission(options: Options) -> Loss:
+    from plugstream.losses import Transmission
+
+    return Transmission()

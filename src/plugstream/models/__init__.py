@@ -9,15 +9,17 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from plugstream.models.base import Model, ModelBase
     from plugstream.models.born import BornModel
+    from plugstream.models.ct import CTModel
     from plugstream.models.function import FunctionModel
     from plugstream.models.matrix import MatrixModel
 
-__all__ = ["BornModel", "FunctionModel", "MatrixModel", "Model", "ModelBase"]
+__all__ = ["BornModel", "CTModel", "FunctionModel", "MatrixModel", "Model", "ModelBase"]
 
 _HOME = {
     "Model": "base",
     "ModelBase": "base",
     "BornModel": "born",
+    "CTModel": "ct",
     "FunctionModel": "function",
     "MatrixModel": "matrix",
 }

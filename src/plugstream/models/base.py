@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from plugstream.arrays import accept_arrays_in
-from plugstream.eigenvalue_bounds import largest_eigenvalue_bounds
+from plugstream.eigenvalue_bounds import largest_eigenvalue_bounds, nonnegative_bound
 from plugstream.errors import InputError
 from plugstream.linalg import broadcast_axes, largest_eigenvalue
 from plugstream.progress import report
@@ -92,6 +92,8 @@ class ModelBase(ABC):
     dtype: torch.dtype
     data_dtype: torch.dtype
     linear: bool = True
+    nonnegative: bool = False
+    """Whether H_i is linear, real and without negative entries; every L_i is then bounded by two products with it."""
     channels: bool = False
     """Whether the first axis of an image is of channels, which denoisers have to know of three axes."""
     estimated_views: int = 0
@@ -159,7 +161,12 @@ class ModelBase(ABC):
         return out
 
     def squared_norms(self, views: Tensor, tol: float) -> Tensor:
-        """The largest eigenvalue of each view's Re(H_i^H H_i), by Lanczos in the image, some views at a time."""
+        """The largest eigenvalue of each view's Re(H_i^H H_i), by Lanczos in the image, some views at a time.
+
+        Of a non-negative model they are `squared_norm_bounds`, whatever `tol`.
+        """
+        if self.nonnegative:
+            return self.squared_norm_bounds(views)
         parts: list[Tensor] = []
         for some in views.split(_VIEWS_AT_ONCE):
             products = 0
@@ -178,9 +185,11 @@ class ModelBase(ABC):
         """Upper bounds of each view's largest eigenvalue, of which the largest is within 20 % of the largest of all.
 
         They need a quarter of the products of `squared_norms` where all views are alike, and far fewer where one stands
-        out, and hold with a probability of 0.999 (`largest_eigenvalue_bounds`). A model that has something cheaper
-        overrides it.
+        out, and hold with a probability of 0.999 (`largest_eigenvalue_bounds`). Of a non-negative model they need two
+        products a view, and hold always (`nonnegative_bound`). A model that has something cheaper overrides it.
         """
+        if self.nonnegative:
+            return self._nonnegative_bounds(views)
         parts: list[Tensor] = []
         largest, done = 0.0, 0
         at_once = max(1, min(_VIEWS_AT_ONCE, _LANCZOS_PIXELS // math.prod(self.image_shape)))
@@ -206,6 +215,18 @@ class ModelBase(ABC):
             parts.append(bounds)
             done += len(some)
         return torch.cat(parts)
+
+    def _nonnegative_bounds(self, views: Tensor) -> Tensor:
+        like = torch.empty((1, *self.data_shape), device=self.device, dtype=self.data_dtype)
+        bounds = torch.empty(len(views), dtype=torch.float64)
+        for b, view in enumerate(views.split(1)):
+            report("bounding L of every view", b, len(views))
+            bounds[b] = nonnegative_bound(
+                lambda image, view=view: self.forward(image, view),  # type: ignore[misc]
+                lambda data, view=view: self.adjoint(data, view),  # type: ignore[misc]
+                like,
+            )
+        return bounds
 
     def spread(self, weights: Tensor) -> Tensor:
         """Weights of views, (B,), shaped so that they multiply data, on the model's device."""

@@ -37,9 +37,10 @@ VERSION = 4
 VERSIONS = (3, 4)
 """Those that are read."""
 
-# Rows of a few numbers, such as positions: many to a file, which is written again until it is full.
+# Rows of a few numbers, such as positions or the four vectors of a view's X-rays: many to a file, which is written
+# again until it is full.
 _ROWS_A_FILE = 4096
-_FEW_BYTES = 64
+_FEW_BYTES = 96
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,124 @@
+"""Projectors of X-ray tomography against peers, in the same run: nanoseconds a voxel and view, and ratios.
+
+    python benchmarks/ct.py                  this machine's CPU; peers where `make bench-peers` installed them
+    python benchmarks/ct.py --threads 1
+    python benchmarks/ct.py --gpu            256^3, 60 views of 256 x 256 on CUDA, beside the bytes that must move
+
+Peers have a Python of their own, build/peers: ASTRA (one thread), scikit-image and diffct's CPU path.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from plugstream.models import CTModel
+from plugstream.models.ct_beams import cone_beam, fan_beam, parallel_beam
+from plugstream.models.ct_geometry import Rays, Voxels
+
+SIZE, COLUMNS, VIEWS = 512, 640, 181
+CONE, CONE_VIEWS = 128, 10
+PEERS = Path("build/peers/bin/python")
+
+
+def seconds(function: Callable[[], object], repeats: int = 5) -> float:
+    """The least time of a call, after one that does not count; a GPU is waited for."""
+    times = []
+    for turn in range(repeats + 1):
+        begin = time.perf_counter()
+        function()
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+        if turn:
+            times.append(time.perf_counter() - begin)
+    return min(times)
+
+
+def cases() -> dict[str, tuple[Rays, Voxels]]:
+    """The beams that are compared; the first cone has the views of a step."""
+    turn = np.linspace(0, np.pi, VIEWS, endpoint=False)
+    flat = Voxels((SIZE, SIZE), 1.0)
+    solid = Voxels((CONE,) * 3, 1.0)
+    return {
+        "parallel": (parallel_beam(turn, COLUMNS, 1.0), flat),
+        "fan": (fan_beam(2 * turn, COLUMNS, 2.0, source=3 * SIZE, detector=3 * SIZE), flat),
+        "curved fan": (fan_beam(2 * turn, COLUMNS, 2.0, source=3 * SIZE, detector=3 * SIZE, curved=True), flat),
+        "cone": (cone_beam(_circle(CONE_VIEWS), (CONE, CONE), 2.0, source=4 * CONE, detector=4 * CONE), solid),
+        "cone, 60 views": (cone_beam(_circle(60), (CONE, CONE), 2.0, source=4 * CONE, detector=4 * CONE), solid),
+        "stack, 60 views": (parallel_beam(_circle(60) / 2, (CONE, 180), 1.0), solid),
+    }
+
+
+def measure(rays: Rays, voxels: Voxels, device: str = "cpu") -> dict[str, float]:
+    """Seconds of forward and adjoint of all views."""
+    model = CTModel(rays, voxels, device=device)
+    image = torch.rand(voxels.shape, device=device)
+    data = torch.rand((len(rays), *rays.detector), device=device)
+    return {"forward": seconds(lambda: model.forward(image)), "adjoint": seconds(lambda: model.adjoint(data))}
+
+
+def ask_peers(threads: int) -> dict[str, dict[str, float]]:
+    """What the peers take, {peer: {"beam direction": seconds}}; empty where there are none."""
+    if not PEERS.exists():
+        print(f"no peers: {PEERS} is not there; `make bench-peers` makes it")
+        return {}
+    sizes = map(str, (threads, SIZE, COLUMNS, VIEWS, CONE, CONE_VIEWS))
+    done = subprocess.run(
+        [str(PEERS), str(Path(__file__).parent / "peers" / "ct_projectors.py"), *sizes],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    found: dict[str, dict[str, float]] = {}
+    for line in done.stdout.splitlines():
+        found |= json.loads(line)
+    if done.returncode:
+        print("peers:", done.stderr.strip().splitlines()[-1])
+    return found
+
+
+def compare_cpu(threads: int) -> None:
+    torch.set_num_threads(threads)
+    own: dict[str, float] = {}
+    print(
+        f"CPU, {threads} thread{'s' * (threads > 1)}; {SIZE} x {SIZE}, {COLUMNS} columns, {VIEWS} views; cone {CONE}^3"
+    )
+    for name, (rays, voxels) in cases().items():
+        for way, took in measure(rays, voxels).items():
+            own[f"{name} {way}"] = took
+            each = 1e9 * took / len(rays) / np.prod(voxels.shape)
+            print(f"  {name + ' ' + way:<26}{1e3 * took:>10.2f} ms{each:>9.3f} ns a voxel and view")
+    for peer, times in ask_peers(threads).items():
+        for what, took in times.items():
+            print(f"  {peer:>14} {what:<20}{1e3 * took:>10.1f} ms{took / own[what]:>9.1f} x ours")
+
+
+def measure_gpu() -> None:
+    """The H200's claim: what must move is the volume and the data, once each way."""
+    rays = cone_beam(_circle(60), (256, 256), 2.0, source=1024, detector=1024)
+    voxels = Voxels((256, 256, 256), 1.0)
+    least = 4 * (256**3 + 60 * 256**2)
+    for way, took in measure(rays, voxels, "cuda").items():
+        print(f"  {torch.cuda.get_device_name()}: {way} {1e3 * took:.2f} ms; {least / 1e6:.0f} MB must move")
+
+
+def _circle(views: int) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    return np.linspace(0, 2 * np.pi, views, endpoint=False)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    parser.add_argument("--gpu", action="store_true")
+    chosen = parser.parse_args()
+    if chosen.gpu:
+        measure_gpu()
+    else:
+        compare_cpu(chosen.threads)

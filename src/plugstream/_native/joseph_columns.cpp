@@ -1,0 +1,149 @@
+// Forward, two columns of voxels are blended first, and the blend is looked up at the pixels' heights, a window of
+// registers at a time. The adjoint sums the pixels near each voxel of one column, and adds that to two.
+#include "joseph_columns.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+#include "joseph_windows.hpp"
+
+namespace plugstream::joseph::PLUGSTREAM_LEVEL {
+namespace {
+
+// The integer below, of what is above -2^20.
+PLUGSTREAM_INLINE int below(float x) { return static_cast<int>(x + 1048576.0f) - 1048576; }
+
+void project(const float* near, const float* far, float part, long depth, float start, float rise, long rows,
+             float* sums) {
+    const float left = static_cast<float>(-(depth / 2)) - 1.5f, right = static_cast<float>(depth - depth / 2) - 0.5f;
+    const Floats numbers = lane_numbers();
+#if defined(__AVX2__)
+    const bool narrow = std::abs(rise) * (lanes - 1) < reach - 4.0f;
+#endif
+    near += depth / 2;
+    far += depth / 2;
+    const float span = rise * (lanes - 1), down = std::min(span, 0.0f), up = std::max(span, 0.0f);
+    for (long k = 0; k < rows; k += lanes) {
+        const float begin = static_cast<float>(k - rows / 2);
+        const float low = begin * rise + start + down, high = begin * rise + start + up;
+        if (!(high > left && low < right)) continue;
+        const Floats at = (numbers + begin) * rise + start;
+        Floats seen;
+#if defined(__AVX2__)
+        if (narrow) {
+            const int first = below(low) - 1;  // one or two to spare
+            Window window(near + first);
+            window.blend(far + first, part);
+            const Floats rounded = at + magic;
+            const Ints index = bits(rounded) - (magic_bits + first);
+            const Floats one = window.take(index), next = window.take(index + 1);
+            seen = one + ((at - (rounded - magic)) + 0.5f) * (next - one);
+        } else
+#endif
+        {
+            const Floats inside = greater(lesser(at, spread(right)), spread(left));  // voxels outside are zero already
+            const Floats rounded = inside + magic;
+            const Ints index = bits(rounded) - magic_bits;
+            const Floats height = (inside - (rounded - magic)) + 0.5f;
+            auto look = [&](const float* column) __attribute__((always_inline)) {
+                const Floats one = gather(column, index), next = gather(column, index + 1);
+                return one + height * (next - one);
+            };
+            const Floats here = look(near);
+            seen = here + part * (look(far) - here);
+        }
+        store(sums + k, load(sums + k) + seen);
+    }
+}
+
+// What pixels leave on the voxels of a block, whose first is at `x`: of `count` pixels from `index` on in a window.
+template <int count>
+PLUGSTREAM_INLINE Floats weigh(const Window& data, Ints index, Floats pixel, float rise, float start, Floats x) {
+    Floats sum{};
+    repeat<count>([&](auto k) __attribute__((always_inline)) {
+        const Floats at = (pixel + static_cast<float>(k.value)) * rise + start;
+        sum += data.take(index + k.value) * greater(1.0f - absolute(at - x), Floats{});
+    });
+    return sum;
+}
+
+PLUGSTREAM_INLINE void add(float* near, float* far, float part, Floats sum) {
+    store(near, load(near) + (1.0f - part) * sum);
+    store(far, load(far) + part * sum);
+}
+
+template <int count>
+void add_blocks(const float* data, long rows, float start, float rise, float part, long depth, float around,
+                float* near, float* far) {
+    const Floats numbers = lane_numbers();
+    const float inverse = 1 / rise, down = std::min(inverse * (lanes - 1), 0.0f);
+    const float least = -static_cast<float>(rows / 2) - reach, most = static_cast<float>(rows - rows / 2) + 1;
+    for (long z = 0; z < depth; z += lanes) {
+        // Pixels from the middle one on, less what may lie on either side.
+        const float voxel = static_cast<float>(z - depth / 2) - 0.5f, begin = (voxel - start) * inverse - around;
+        const float low = begin + down;
+        if (!(low > least && low < most)) continue;
+        const int first = below(low) - 1;
+        const Floats x = numbers + voxel;
+        const Floats rounded = (numbers * inverse + (begin + 0.5f)) + magic;
+        const Ints index = bits(rounded) - (magic_bits + first);
+        const Window window(data + rows / 2 + first);
+        add(near + z, far + z, part, weigh<count>(window, index, rounded - magic, rise, start, x));
+    }
+}
+
+// Pixel by pixel, for pixels finer or wider than windows are made for.
+void add_each(const float* data, long rows, float start, float rise, float part, long depth, float* near, float* far) {
+    const Floats numbers = lane_numbers();
+    const float middle = static_cast<float>(rows / 2), last = static_cast<float>(rows) - 1;
+    for (long z = 0; z < depth; z += lanes) {
+        const Floats x = numbers + (static_cast<float>(z - depth / 2) - 0.5f);
+        long from = 0, to = rows;
+        if (std::abs(rise) > 1e-6f) {
+            const float a = (x[0] - 1 - start) / rise + middle, b = (x[lanes - 1] + 1 - start) / rise + middle;
+            from = static_cast<long>(std::clamp(std::min(a, b) - 1, 0.0f, last + 1));
+            to = static_cast<long>(std::clamp(std::max(a, b) + 2, 0.0f, last + 1));
+        }
+        if (from >= to) continue;
+        Floats sum{};
+        for (long k = from; k < to; ++k) {
+            const float at = (static_cast<float>(k) - middle) * rise + start;
+            sum += data[k] * greater(1.0f - absolute(at - x), Floats{});
+        }
+        add(near + z, far + z, part, sum);
+    }
+}
+
+void back_project(const float* data, long rows, float start, float rise, float part, long depth, float* near,
+                  float* far) {
+    const float apart = std::abs(rise), across = lanes / apart;
+    const float around = 1 / apart + 0.01f, most = 2 * around + 1;  // a little for rounding
+    // From the first lane's first pixel to the last one's last, and four to spare and for rounding.
+    if (!(most < 9 && across * (lanes - 1) / lanes + most + 4 <= reach))
+        return add_each(data, rows, start, rise, part, depth, near, far);
+    const auto add = [&](auto count) {
+        add_blocks<count.value>(data, rows, start, rise, part, depth, around, near, far);
+    };
+    if (most < 3) return add(Index<2>{});
+    if (most < 4) return add(Index<3>{});
+    if (most < 5) return add(Index<4>{});
+    if (most < 6) return add(Index<5>{});
+    return add(Index<8>{});
+}
+
+void project_level(const float* near, const float* far, float part, long rows, float* sums) {
+    for (long k = 0; k < rows; k += lanes) {
+        const Floats one = load(near + k);
+        store(sums + k, (load(sums + k) + one) + part * (load(far + k) - one));
+    }
+}
+
+void back_project_level(const float* data, float part, long rows, float* near, float* far) {
+    for (long k = 0; k < rows; k += lanes) add(near + k, far + k, part, load(data + k));
+}
+
+}  // namespace
+
+const Columns columns{project, back_project, project_level, back_project_level};
+
+}  // namespace plugstream::joseph::PLUGSTREAM_LEVEL

@@ -1,0 +1,151 @@
+"""Where on the detector each view sees each voxel, and sums of what is read there: back-projection by interpolation."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn.functional import grid_sample
+
+from plugstream.models.ct_geometry import Rays, Voxels
+
+__all__ = ["VoxelViews"]
+
+# Places of voxels on the detector that are computed at once.
+_PLACES = 1 << 22
+
+
+class VoxelViews:
+    """The map from voxels to places on the detector, view by view.
+
+    A voxel r of a parallel beam along d lies on the line r + t d = c + a u + b v, and of a source s on
+    r - s = l ((c - s) + a u + b v): three linear equations, solved once a view for all voxels. a and b are the
+    distances from the detector's centre in columns and rows, and l is 0 at the source and 1 on the detector.
+
+    This is not the adjoint of `plugstream.models.ct.CTModel`, which sums over rays, and in which rays that are as far
+    apart as voxels make a pattern of their own; here every voxel reads one place.
+
+    Arguments: rays, flat or curved; voxels; device and dtype of what is gathered.
+    """
+
+    def __init__(self, rays: Rays, voxels: Voxels, device: torch.device, dtype: torch.dtype) -> None:
+        self.rays, self.voxels, self.device, self.dtype = rays, voxels, device, dtype
+        pairs = zip(voxels.origin, voxels.shape, voxels.spacing, strict=True)
+        self._axes = [
+            torch.as_tensor(start + step * np.arange(size), device=device, dtype=torch.float64)
+            for start, size, step in pairs
+        ]
+        # Of a parallel beam across the z axis a detector row sees a plane of one z, whichever the view.
+        steps = rays.vectors[:, 3]
+        self._planes = (
+            rays.parallel
+            and rays.ndim == 3
+            and bool((np.abs(steps[:, :2]).max(1) <= 1e-9 * np.abs(steps[:, 2])).all())
+            and bool((np.abs(rays.vectors[:, [0, 2], 2]) <= 1e-9).all())
+        )
+
+    def gather(self, data: Tensor, views: Tensor, distance: NDArray[np.float64]) -> Tensor:
+        """sum over views of data at the place that sees each voxel, over U^2: (..., B, *detector) to (..., *shape).
+
+        U is 1 for a parallel beam, the distance from the source along the ray through the axis, in distances of the
+        axis, for a flat detector, and the distance itself for a curved one.
+
+        Arguments: data; views (B,); distance (B,), of the source from the axis.
+        """
+        lead = data.shape[: data.ndim - 1 - len(self.rays.detector)]
+        flat = data.reshape(-1, *data.shape[len(lead) :])
+        shape = self.voxels.shape
+        out = torch.zeros((len(flat), *shape), device=self.device, dtype=self.dtype)
+        for number, view in enumerate(views.tolist()):
+            if self._planes:
+                self._add_planes(out, flat[:, number], view)
+            elif len(shape) == 2:
+                out += self._read(flat[:, number, None], view, distance[number], None)
+            else:
+                step = max(1, _PLACES // math.prod(shape[1:]))
+                for start in range(0, shape[0], step):
+                    part = slice(start, min(start + step, shape[0]))
+                    out[:, part] += self._read(flat[:, number], view, distance[number], part)
+        return out.reshape(*lead, *shape)
+
+    def _add_planes(self, out: Tensor, rows: Tensor, view: int) -> None:
+        """One view of a parallel beam's volume: rows become slices, and all slices read the same columns."""
+        center, high = self.rays.vectors[view, 1, 2], self.rays.vectors[view, 3, 2]
+        place = (self._axes[0] - center) / high + (rows.shape[-2] - 1) / 2
+        low = place.floor().clamp(0, rows.shape[-2] - 1).long()
+        part = (place - low).clamp(0, 1).to(self.dtype)[:, None]
+        seen = ((place > -0.5 - 1e-9) & (place < rows.shape[-2] - 0.5 + 1e-9)).to(self.dtype)[:, None]
+        after = (low + 1).clamp_max(rows.shape[-2] - 1)
+        slices = seen * ((1 - part) * rows[:, low] + part * rows[:, after])
+        place_u, _ = self._places(view, None)
+        size = self.voxels.shape[1:]
+        stack = slices.reshape(1, -1, 1, slices.shape[-1])
+        out += _sample(stack, place_u, torch.zeros_like(place_u), size).reshape(len(rows), -1, *size)
+
+    def _read(self, rows: Tensor, view: int, distance: float, part: slice | None) -> Tensor:
+        """What one view shows of all voxels, or of a part of the slices; rows (K, rows, columns)."""
+        size = self.voxels.shape if part is None else (part.stop - part.start, *self.voxels.shape[1:])
+        place_u, rest = self._places(view, part)
+        place_v = rest[0] if len(size) == 3 else torch.zeros_like(place_u)
+        found = _sample(rows[None], place_u, place_v, (math.prod(size[:-1]), size[-1]))
+        found = found.reshape(len(rows), *size)
+        if self.rays.parallel:
+            return found
+        return found / self._depth(view, distance, part).to(self.dtype).square()
+
+    def _points(self, part: slice | None) -> list[Tensor]:
+        """x, y and, of a volume, z of the voxels, to broadcast."""
+        axes = self._axes if self._planes is False or len(self._axes) == 2 else self._axes[1:]
+        if part is not None:
+            axes = [axes[0][part], *axes[1:]]
+        count = len(axes)
+        return [axis.reshape(-1, *(1,) * (count - 1 - n)) for n, axis in enumerate(axes)][::-1]
+
+    def _places(self, view: int, part: slice | None) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """Column, and row of a volume's, at which a view sees each voxel."""
+        first, center, u, v = self.rays.vectors[view]
+        points = self._points(part)
+        count = len(points)
+        columns = self.rays.detector[-1]
+        if self.rays.parallel:
+            basis = np.stack([u, v, first] if count == 3 else [u, first], axis=1)[:count]
+            inverse, start = np.linalg.inv(basis), center
+        else:
+            basis = np.stack([u, v, center - first] if count == 3 else [u, center - first], axis=1)[:count]
+            inverse, start = np.linalg.inv(basis), first
+        parts = [sum(float(m) * (p - float(c)) for m, p, c in zip(row, points, start, strict=False)) for row in inverse]
+        solved = [torch.as_tensor(part, device=self.device) for part in parts]
+        scale = 1.0 if self.rays.parallel else solved[-1]
+        across = solved[0] / scale
+        if math.isfinite(self.rays.curvature):  # along the arc around the source instead of along its tangent
+            pixel = float(np.linalg.norm(u))
+            whole = float(np.linalg.norm(center - first))
+            across = torch.atan(across * pixel / whole) * self.rays.curvature / pixel
+        place_u = across + (columns - 1) / 2
+        rows = tuple(part / scale + (self.rays.detector[0] - 1) / 2 for part in solved[1:-1])
+        if math.isfinite(self.rays.curvature):
+            rows = tuple((row - (self.rays.detector[0] - 1) / 2) * torch.cos(across * pixel / whole)
+                         + (self.rays.detector[0] - 1) / 2 for row in rows)  # fmt: skip
+        return place_u, rows
+
+    def _depth(self, view: int, distance: float, part: slice | None) -> Tensor:
+        """U of the class, for each voxel."""
+        source = self.rays.vectors[view, 0]
+        points = self._points(part)
+        flat = points[0] - float(source[0]), points[1] - float(source[1])
+        if math.isfinite(self.rays.curvature):
+            return (flat[0].square() + flat[1].square()).sqrt()
+        ahead = -source[:2] / np.hypot(source[0], source[1])
+        return (flat[0] * float(ahead[0]) + flat[1] * float(ahead[1])) / distance + 0 * points[-1]
+
+
+def _sample(stack: Tensor, place_u: Tensor, place_v: Tensor, size: tuple[int, ...]) -> Tensor:
+    """(1, K, rows, columns) at places in columns and rows, linearly, 0 outside: (1, K, *size)."""
+    rows, columns = stack.shape[-2:]
+    u = place_u * (2 / max(1, columns - 1)) - 1
+    v = place_v * (2 / max(1, rows - 1)) - 1 if rows > 1 else torch.zeros_like(place_v)
+    grid = torch.stack(torch.broadcast_tensors(u, v), dim=-1).reshape(1, *size, 2).to(stack.dtype)
+    return grid_sample(stack, grid, mode="bilinear", padding_mode="zeros", align_corners=True)

@@ -1,0 +1,75 @@
+"""Form the image of a scan by a usual method, to compare with."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from plugstream.cli.common import say, scan_place, settings_of
+from plugstream.cli.values import number, whole_number
+from plugstream.errors import InputError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+SECTIONS: tuple[str, ...] = ("instrument", "compute")
+_METHODS = ("filtered", "sirt")
+_FILTERS = ("ram-lak", "shepp-logan", "cosine", "hamming", "hann")
+_OPTIONS = {"filtered": ("filter", "cutoff"), "sirt": ("iterations", "low")}
+_LARGE = 1e15
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """What the command has besides settings."""
+    parser.add_argument("scan", type=scan_place, help="a scan: a Zarr folder, a zip file of one, or an fsspec address")
+    parser.add_argument("out", type=Path, help="the image to make: NAME makes NAME.npy, NAME.tif and NAME.png")
+    parser.add_argument(
+        "--method", choices=_METHODS, default="filtered", help="filtered back-projection (FDK of a cone beam), or sirt"
+    )
+    parser.add_argument("--filter", choices=_FILTERS, help="filtered: how high frequencies are damped (ram-lak)")
+    parser.add_argument(
+        "--cutoff",
+        type=number(1.0, 1e-3),
+        help="filtered: highest frequency that is let through, of the detector's (1)",
+    )
+    parser.add_argument("--iterations", type=whole_number(10**9, 1), help="sirt: number of iterations (100)")
+    parser.add_argument("--low", type=number(_LARGE, -_LARGE), help="sirt: least value of the image (no limit)")
+
+
+def run(parsed: argparse.Namespace) -> int:
+    """Form the image of a scan by a usual method, and say how well it fits the scan."""
+    settings = settings_of(parsed)
+    given = {name: getattr(parsed, name) for names in _OPTIONS.values() for name in names}
+    given = {name: value for name, value in given.items() if value is not None}
+    for name in given.keys() - set(_OPTIONS[parsed.method]):
+        raise InputError(
+            f"the method {parsed.method} has no use for --{name}; leave it out, or choose the other method"
+        )
+    names = [f"{parsed.out.name}{end}" for end in (".npy", ".tif", ".png")]
+    if not parsed.out.name or not parsed.out.parent.is_dir():
+        raise InputError(f"the folder {parsed.out.parent} does not exist; make it first")
+    for name in names:
+        if (parsed.out.parent / name).exists():
+            raise InputError(f"{parsed.out.parent / name} exists already; remove it or choose another name")
+    from plugstream.first_image import form_image, relative_residual, scan_model
+    from plugstream.image_space import ImageSpace
+    from plugstream.runs.devices import prepare_device
+    from plugstream.runs.images import save_image
+    from plugstream.scans.store import open_scan
+
+    device, dtype = prepare_device(settings.compute)
+    scan = open_scan(parsed.scan)
+    if scan.n_views == 0:
+        raise InputError(f"{parsed.scan} has no views yet")
+
+    def look(k: int, image: Tensor, residual: float) -> None:
+        if k % 10 == 0:
+            say(f"iteration {k}: residual {residual:.4f} of the data before it, weighted")
+
+    image = form_image(scan, parsed.method, look=look, device=device, dtype=dtype, **given)
+    save_image(image, parsed.out, ImageSpace.of(scan))
+    model = scan_model(scan, settings.instrument.options, device=device, dtype=dtype)
+    say(f"it leaves {relative_residual(scan, image, model):.4f} of the data of its {scan.n_views} views unexplained")
+    say(f"wrote {', '.join(names)}" + (f" in {parsed.out.parent}" if str(parsed.out.parent) != "." else ""))
+    return 0

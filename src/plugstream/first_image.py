@@ -1,0 +1,95 @@
+"""The image of a scan by the usual methods, and how well any image explains a scan."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from plugstream.baselines.filtered import filtered_back_projection
+from plugstream.baselines.ramp import Filter
+from plugstream.baselines.sirt import sirt
+from plugstream.errors import InputError
+from plugstream.instruments.ct import CT, ct_rays
+from plugstream.models.base import Model, check_shape
+from plugstream.progress import report
+from plugstream.scans.scan import Scan
+
+__all__ = ["Method", "form_image", "relative_residual", "scan_model"]
+
+Method = Literal["filtered", "sirt"]
+
+# Bytes of measurements that are compared at once.
+_BLOCK_BYTES = 64 << 20
+
+
+def form_image(
+    scan: Scan,
+    method: Method = "filtered",
+    *,
+    filter: Filter = "ram-lak",
+    cutoff: float = 1.0,
+    iterations: int = 100,
+    low: float | None = None,
+    look: Callable[[int, Tensor, float], None] | None = None,
+    device: torch.device | str = "cpu",
+    dtype: torch.dtype = torch.float32,
+) -> Tensor:
+    """The image of a scan by filtered back-projection, which only ct has, or by SIRT: (*image_shape).
+
+    Views are read some at a time, so that a scan may be larger than memory.
+
+    Arguments: scan; method; filter and cutoff of `plugstream.baselines.filtered`; iterations, low and look of
+    `plugstream.baselines.sirt`; device and dtype to compute with.
+    """
+    if method == "filtered":
+        if not isinstance(scan.instrument, CT):
+            raise InputError(f"filtered back-projection is for scans of ct, and this is one of {scan.instrument.name}")
+        rays, voxels = ct_rays(scan), scan.instrument.voxels
+        return filtered_back_projection(
+            scan.read, rays, voxels, filter=filter, cutoff=cutoff, device=device, dtype=dtype
+        )
+    if method != "sirt":
+        raise InputError(f"there is no method {method!r}; there are filtered and sirt")
+    model = scan_model(scan, device=device, dtype=dtype)
+    return sirt(model, scan.read, iterations, low=low, look=look)
+
+
+def relative_residual(scan: Scan, image: Tensor, model: Model | None = None) -> float:
+    """||y - H x|| / ||y|| over all views of a scan and all data that counts.
+
+    On views that an image was not made from it tells how well the image predicts them; on its own views, how well it
+    fits. It rewards images that are smoother than the eye would have them, so look at the picture, too.
+
+    Arguments: scan; image (*image_shape); model of the scan, built in float32 on the CPU if not given.
+    """
+    model = scan_model(scan) if model is None else model
+    check_shape("image", image, model.image_shape)
+    values = image.to(device=model.device, dtype=model.dtype)
+    size = max(1, math.prod(model.data_shape)) * model.data_dtype.itemsize
+    left = whole = 0.0
+    for some in torch.arange(scan.n_views).split(max(1, _BLOCK_BYTES // size)):
+        report("comparing", int(some[0]), scan.n_views)
+        rows = model.restrict(scan.read(some).to(device=model.device, dtype=model.data_dtype), some)
+        off = rows - model.forward(values, some)
+        left += float(off.abs().double().square().sum())
+        whole += float(rows.abs().double().square().sum())
+    if whole == 0:
+        raise InputError("the scan's data is all zero, so no residual is relative to it")
+    return math.sqrt(left / whole)
+
+
+def scan_model(
+    scan: Scan,
+    options: Any = None,
+    *,
+    device: torch.device | str = "cpu",
+    dtype: torch.dtype = torch.float32,
+) -> Model:
+    """The model of a scan's views, as its instrument builds it."""
+    where = torch.device(device)
+    scan.instrument.check_model(scan.columns, scan.n_views, options, device=where, dtype=dtype)
+    return scan.instrument.build_model(scan.columns, scan.n_views, options, device=where, dtype=dtype)

@@ -1,0 +1,320 @@
+"""X-ray tomography: parallel, fan and cone beams, and any other that four vectors a view describe."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from plugstream.capacity import check_memory
+from plugstream.errors import InputError
+from plugstream.image_space import ImageSpace
+from plugstream.instruments.base import (
+    Attribute,
+    Column,
+    Columns,
+    Data,
+    Experiment,
+    FixedArray,
+    Instrument,
+    declare,
+)
+from plugstream.models.ct_beams import cone_beam, fan_beam, parallel_beam
+from plugstream.models.ct_geometry import Rays, Voxels
+from plugstream.models.ct_plausible import check_plausible, outlook, warn_if_implausible
+from plugstream.registry import Field, Options
+
+if TYPE_CHECKING:
+    import torch
+
+    from plugstream.models.base import Model
+
+__all__ = ["CT", "CTSimulation", "ct_rays"]
+
+# What simulating takes at its peak for each measured value: prediction and counts in double precision.
+_BYTES_A_VALUE = 40
+_COPIES = 3  # of an image that any method holds: the image, its gradient, and what becomes of both
+_SMALL, _LARGE = 1e-12, 1e12
+
+
+class CTSimulation(Options):
+    """The scan that `simulate` makes; lengths are in metres. By default a slice of 25.6 mm in a parallel beam."""
+
+    picture: str = Field("shepp-logan", description="shepp-logan, a picture file, or a scikit-image picture")
+    size: int = Field(256, ge=8, le=8192, description="voxels a side")
+    slices: int = Field(0, ge=0, le=8192, description="slices of a volume; 0 for a two-dimensional image")
+    width: float = Field(0.0256, ge=_SMALL, le=_LARGE, description="width of the image")
+    attenuation: float = Field(100.0, ge=_SMALL, le=_LARGE, description="attenuation, in 1/m, that white stands for")
+    beam: Literal["parallel", "fan", "curved-fan", "cone"] = Field(
+        "parallel", description="parallel, fan (flat or curved detector) or cone"
+    )
+    views: int = Field(180, ge=1, le=10**9, description="number of views")
+    arc: float = Field(0.0, ge=0, le=360, description="degrees that they cover; 180 if parallel, else 360, if 0")
+    columns: int = Field(0, ge=0, le=1 << 24, description="detector columns; as many as see all of the image, if 0")
+    rows: int = Field(0, ge=0, le=1 << 20, description="detector rows of a volume; as many as it has slices, if 0")
+    source: float = Field(0.1, gt=0, le=_LARGE, description="distance from the source to the rotation axis")
+    detector: float = Field(0.1, ge=0, le=_LARGE, description="distance from the rotation axis to the detector")
+    photons: float = Field(1e5, ge=1, le=1e15, description="photons that a pixel counts without the object")
+    seed: int = Field(0, ge=0, le=2**63 - 1, description="seed of the noise", json_schema_extra={"flag": "noise-seed"})
+
+
+_DETECTOR = ("row", "column")
+
+
+@declare
+@dataclass(frozen=True, eq=False)
+class CT(Instrument):
+    """What is known of a tomographic scan before its first view: all but the rays.
+
+    Arguments: voxels, the image's or volume's; columns and rows of the detector, no rows for a two-dimensional scan;
+    parallel, whether rays are; curvature, the radius of a curved detector, 0 for a flat one; unit of all lengths, m or
+    pixel, where the size of a detector's pixel is not known; good, (rows, columns) or (1, columns), False for pixels of
+    the detector that never count, None where all do.
+    """
+
+    voxels: Voxels
+    detector_columns: int
+    detector_rows: int = 0
+    parallel: bool = True
+    curvature: float = 0.0
+    unit: str = "m"
+    good: NDArray[np.bool_] | None = None
+
+    name: ClassVar[str] = "ct"
+    help: ClassVar[str] = "X-ray tomography: parallel, fan and cone beams"
+    data: ClassVar[Data] = Data(("float32",), _DETECTOR, meaning="integral of the attenuation along each ray")
+    columns: ClassVar[tuple[Column, ...]] = (
+        Column(
+            "rays",
+            "float64",
+            (4, 3),
+            "m",
+            "x, y, z of the source or of the rays' direction, of the detector's centre, and of the steps to its next "
+            "column and to its next row",
+        ),
+        Column(
+            "mask",
+            "bool",
+            _DETECTOR,
+            "",
+            "False where a pixel does not count",
+            optional=True,
+            default=True,
+            covers=True,
+        ),
+    )
+    arrays: ClassVar[tuple[FixedArray, ...]] = (
+        FixedArray("good", "bool", ("rows", "columns"), "", "False for pixels that never count", optional=True),
+    )
+    attributes: ClassVar[tuple[Attribute, ...]] = (
+        Attribute("voxels", Voxels, "m", "shape, spacing and origin of the image"),
+        Attribute("detector_columns", int, "", "pixels of a detector row"),
+        Attribute("detector_rows", int, "", "rows of the detector, 0 for a two-dimensional scan", default=0),
+        Attribute("parallel", bool, "", "the first of a view's vectors is a direction, not a source", default=True),
+        Attribute("curvature", float, "m", "radius of the detector's arc, 0 for a flat one", default=0.0),
+        Attribute("unit", str, "", "of all lengths: m, or pixel where its size is not known", default="m"),
+    )
+    conventions: ClassVar[dict[str, str]] = {
+        "vectors": "x, y, z",
+        "pixels": "row a, column b of the detector is at centre + (b - (columns - 1)/2) u + (a - (rows - 1)/2) v",
+        "voxels": "value (k, i, j) is at z = z0 + k dz, y = y0 + i dy, x = x0 + j dx",
+    }
+    simulation: ClassVar[type[Options]] = CTSimulation
+
+    def __post_init__(self) -> None:
+        if self.detector_columns < 1 or self.detector_rows < 0:
+            raise InputError(
+                f"a detector needs columns >= 1 and rows >= 0, not {self.detector_columns} and {self.detector_rows}"
+            )
+        if self.unit not in ("m", "pixel"):
+            raise InputError(
+                f"lengths of a ct scan are in m, or in pixel where its size is not known, not {self.unit!r}"
+            )
+        if len(self.voxels.shape) != len(self.data_shape) + 1:
+            what = "an image" if self.detector_rows == 0 else "a volume"
+            raise InputError(
+                f"a detector of {self.data_shape} sees {what}, but voxels are {self.voxels.shape}; give them "
+                f"{len(self.data_shape) + 1} axes"
+            )
+        if self.good is not None:
+            object.__setattr__(self, "good", np.ascontiguousarray(self.good, dtype=bool))
+            if self.good.shape != (max(1, self.detector_rows), self.detector_columns):
+                raise InputError(f"good has shape {self.good.shape}, but the detector is {self.data_shape}")
+        if self.detector_rows == 0:  # a view is then a row, and what it has a value for each pixel of is one, too
+            set_once = object.__setattr__
+            set_once(self, "data", replace(type(self).data, shape=("column",)))
+            rows = (replace(c, shape=("column",)) if c.shape == _DETECTOR else c for c in type(self).columns)
+            set_once(self, "columns", tuple(rows))
+
+    @property
+    def image(self) -> ImageSpace:
+        """Attenuation in the voxels."""
+        v, one = self.voxels, "1/m" if self.unit == "m" else "1/pixel"
+        return ImageSpace(
+            v.shape, spacing=v.spacing, origin=v.origin, unit=self.unit, quantity="attenuation", value_unit=one
+        )
+
+    @property
+    def data_shape(self) -> tuple[int, ...]:
+        """(rows, columns), or (columns,) of a two-dimensional scan."""
+        return (self.detector_columns,) if self.detector_rows == 0 else (self.detector_rows, self.detector_columns)
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """The sizes of named axes: those of the detector, and of the image."""
+        axes = dict(zip(self.image.axes, self.voxels.shape, strict=True))
+        return axes | {"row": self.detector_rows, "column": self.detector_columns}
+
+    def rays(self, columns: Columns) -> Rays:
+        """The rays of views."""
+        curvature = self.curvature or float("inf")
+        return Rays(columns["rays"][:], self.data_shape, parallel=self.parallel, curvature=curvature)
+
+    @classmethod
+    def of(cls, rays: Rays, voxels: Voxels, *, unit: str = "m", good: NDArray[np.bool_] | None = None) -> CT:
+        """The instrument that views with these rays were taken with; their column is `rays.vectors`."""
+        rows = rays.detector[0] if len(rays.detector) == 2 else 0
+        curvature = rays.curvature if np.isfinite(rays.curvature) else 0.0
+        return cls(voxels, rays.detector[-1], rows, rays.parallel, curvature, unit, good)
+
+    def check_views(self, columns: Columns) -> Columns:
+        """Refuse rays that are none."""
+        self.rays(columns)
+        return columns
+
+    def check_plausible(self, columns: Columns | None = None) -> None:
+        """Refuse views that cannot see the image, as `plugstream.models.ct_plausible` says."""
+        if columns is not None:
+            check_plausible(self.rays(columns), self.voxels)
+
+    def warn_if_implausible(self, columns: Columns | None = None) -> None:
+        """Warn of voxels that the detector does not resolve."""
+        if columns is not None:
+            warn_if_implausible(self.rays(columns), self.voxels)
+
+    def describe(self, columns: Columns, n_views: int) -> dict[str, str]:
+        """The beam, the angles that it covers, and how large voxels are beside what the detector resolves."""
+        rays = self.rays(columns)
+        seen, unit = outlook(rays, self.voxels), self.unit
+        flat = "curved" if self.curvature else "flat"
+        kind = "parallel" if self.parallel else "cone" if self.detector_rows else f"fan, {flat} detector,"
+        tilt = float(np.rad2deg(np.abs(seen.tilt).max()))
+        tilted = f", tilted by {tilt:.3g} degrees" if tilt > 0.01 else ""
+        scale = "" if self.parallel else f" magnified {np.median(seen.magnification):.4g} times"
+        spacing = self.voxels.spacing
+        bad = 0 if self.good is None else int((~self.good).sum())
+        return {
+            "views": f"{n_views} over {seen.arc:.4g} degrees, {kind}{scale}{tilted}",
+            "detector": f"{' x '.join(map(str, self.data_shape))} pixels, {np.median(seen.pixel):.6g} {unit} wide at "
+            "the image" + (f", {bad} of them bad" if bad else ""),
+            "image": f"{' x '.join(map(str, self.voxels.shape))} voxels of "
+            f"{' x '.join(f'{step:.6g}' for step in dict.fromkeys(spacing))} {unit}",
+        }
+
+    def check_model(
+        self, columns: Columns | None, n_views: int, options: Any = None, *, device: torch.device, dtype: torch.dtype
+    ) -> None:
+        """Refuse an image of which not even a few copies fit into memory, as every method needs them."""
+        if device.type == "cpu":
+            size = math.prod(self.voxels.shape) * dtype.itemsize
+            shape = " x ".join(map(str, self.voxels.shape))
+            advice = "import it with a smaller --size, or fewer --rows"
+            check_memory(_COPIES * size, f"{_COPIES} images of {shape}", advice)
+
+    def build_model(
+        self,
+        columns: Columns,
+        n_views: int,
+        options: Any = None,
+        *,
+        device: torch.device,
+        dtype: torch.dtype,
+        previous: Model | None = None,
+    ) -> Model:
+        """Joseph's projector of these views."""
+        from plugstream.models.ct import CTModel
+
+        return CTModel(self.rays(columns), self.voxels, mask=self._mask(columns, n_views), device=device, dtype=dtype)
+
+    def _mask(self, columns: Columns, n_views: int) -> Any:
+        """Which pixels count, by view; what is the same for all views takes the room of one."""
+        mask = columns.get("mask")
+        if self.good is None:
+            return mask
+        fixed = np.broadcast_to(self.good.reshape(self.data_shape), (n_views, *self.data_shape))
+        return fixed if mask is None else mask[:] & fixed
+
+    @classmethod
+    def simulate_views(cls, options: CTSimulation) -> Experiment:
+        """A phantom, or a picture as attenuation, turned in a beam that sees all of it."""
+        s = options
+        if s.beam == "cone" and not s.slices:
+            raise InputError("a cone beam sees a volume; give --slices, or --beam fan")
+        if s.beam in ("fan", "curved-fan") and s.slices:
+            raise InputError(f"a {s.beam} beam sees an image, and --slices make a volume; use --beam cone or parallel")
+        shape = (s.slices, s.size, s.size) if s.slices else (s.size, s.size)
+        voxels, reach = Voxels(shape, s.width / s.size), s.width / np.sqrt(2)
+        if s.beam != "parallel" and s.source <= reach:
+            raise InputError(f"a source at {s.source} m is inside the image, whose corners are at {reach:.4g} m")
+        magnification = 1.0 if s.beam == "parallel" else (s.source + s.detector) / s.source
+        pixel = magnification * voxels.spacing[-1]
+        # The widest ray that meets the circle around the image, on the detector.
+        edge = reach if s.beam == "parallel" else reach * magnification / np.sqrt(1 - (reach / s.source) ** 2)
+        columns = s.columns or 2 * int(np.ceil(edge / pixel)) + 1
+        rows = s.rows or s.slices
+        check_memory(
+            _BYTES_A_VALUE * s.views * max(1, rows) * columns + 16 * math.prod(shape),
+            f"a scan of {s.views:,} views of {max(1, rows)} x {columns} pixels",
+            "use fewer --views or a smaller --size",
+        )
+        arc = s.arc or (180.0 if s.beam == "parallel" else 360.0)
+        angles = np.deg2rad(arc) * np.arange(s.views) / s.views
+        if s.beam == "parallel":
+            rays = parallel_beam(angles, (rows, columns) if s.slices else columns, pixel)
+        elif s.beam == "cone":
+            rays = cone_beam(angles, (rows, columns), pixel, source=s.source, detector=s.detector)
+        else:
+            curved = s.beam == "curved-fan"
+            rays = fan_beam(angles, columns, pixel, source=s.source, detector=s.detector, curved=curved)
+        truth, y_axis = _phantom(s, voxels)
+        provenance = {"photons": s.photons, "seed": s.seed, "y_axis": y_axis}
+        what = f"{s.picture}, {' x '.join(map(str, shape))}, {s.beam} beam, {s.photons:g} photons a ray"
+        return Experiment(cls.of(rays, voxels), {"rays": rays.vectors}, s.views, truth, provenance, what)
+
+    def add_noise(self, clean: torch.Tensor, columns: Columns, options: CTSimulation) -> torch.Tensor:
+        """Photons are counted: -log(n / N) with n of Poisson's distribution about N exp(-p), and at least 1/2."""
+        import torch
+
+        draw = np.random.default_rng(options.seed)
+        expected = options.photons * np.exp(-clean.double().numpy())
+        counts = np.maximum(draw.poisson(expected), 0.5)
+        return torch.from_numpy(np.log(options.photons / counts).astype(np.float32))
+
+
+def ct_rays(scan: Any) -> Rays:
+    """The rays of a tomographic scan's views; scans of other instruments have none.
+
+    Arguments: scan, in memory or stored.
+    """
+    if not isinstance(scan.instrument, CT):
+        raise InputError(f"a scan of {scan.instrument.name} has no X-rays; only ct has")
+    return scan.instrument.rays(scan.columns)
+
+
+def _phantom(s: CTSimulation, voxels: Voxels) -> tuple[NDArray[np.float32], str]:
+    """The image that is simulated, and which way its y axis points."""
+    if s.picture == "shepp-logan":
+        from plugstream.phantom import shepp_logan
+
+        return (s.attenuation * shepp_logan(voxels.shape)).astype(np.float32), "up"
+    from plugstream.runs.images import load_picture, picture_y_axis
+
+    flat = s.attenuation * load_picture(s.picture, s.size).numpy()
+    inside = np.hypot(*np.mgrid[-1 : 1 : s.size * 1j, -1 : 1 : s.size * 1j]) <= 1  # what every view sees
+    image = np.where(inside, flat, 0)
+    if s.slices:  # fading towards the ends, so that slices differ
+        image = np.cos(np.linspace(-1.2, 1.2, s.slices))[:, None, None] * image
+    return image.astype(np.float32), picture_y_axis(s.picture)

@@ -1,0 +1,95 @@
+"""X-ray tomography: line integrals of an image along the rays of each view."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from plugstream.errors import InputError
+from plugstream.models import ct_joseph, ct_native, ct_triton
+from plugstream.models.base import ModelBase, Views, all_views, as_views, check_shape
+from plugstream.models.ct_geometry import Rays, Voxels
+from plugstream.models.ct_lines import check_rays
+from plugstream.rows import Rows
+
+__all__ = ["CTModel"]
+
+
+class CTModel(ModelBase):
+    r"""The integrals of an attenuation, in 1/m, along the rays of each view: numbers without a unit.
+
+    By Beer's law a view that recorded I photons a pixel, and I_0 without an object, has measured y_i = -log(I / I_0) =
+    A_i x, and A_i is what this model is, by Joseph's method (`plugstream.models.ct_joseph`): linear, without negative
+    entries, and with an adjoint that is its transpose up to rounding. Every ||A_i||^2 is bounded from above by two
+    products (`plugstream.eigenvalue_bounds.nonnegative_bound`).
+
+    Holds for a narrow spectrum or weak attenuation, and pixels and voxels fine enough that the attenuation varies
+    little across them.
+
+    Arguments:
+        rays: of each view, `plugstream.models.ct_beams` makes them; no source may lie among the voxels.
+        voxels: how many, how large and where.
+        mask: (views, *detector), which pixels count; all of them if not given. Masked ones are 0.
+        device, dtype: where and in which precision to compute.
+    """
+
+    nonnegative = True
+
+    def __init__(
+        self,
+        rays: Rays,
+        voxels: Voxels,
+        *,
+        mask: Rows | None = None,
+        device: torch.device | str = "cpu",
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        if dtype not in (torch.float32, torch.float64):
+            raise InputError(f"the image's dtype must be float32 or float64, not {dtype}")
+        check_rays(rays, voxels)
+        if mask is not None and tuple(mask.shape) != (len(rays), *rays.detector):
+            raise InputError(f"the mask has shape {tuple(mask.shape)}, but must be {(len(rays), *rays.detector)}")
+        self.rays, self.voxels = rays, voxels
+        self.n_views, self.image_shape, self.data_shape = len(rays), voxels.shape, rays.detector
+        self.device, self.dtype, self.data_dtype = torch.device(device), dtype, dtype
+        self._mask = mask
+
+    def forward(self, image: Tensor, views: Views = None) -> Tensor:
+        """(..., *image_shape) to (..., B, *detector)."""
+        check_shape("image", image, self.image_shape)
+        index = as_views(views, self.n_views)
+        x, rays = image.to(self.dtype), self._rays(index)
+        if ct_native.serves(x, rays, self.voxels):
+            out = ct_native.project(x, rays, self.voxels)
+        elif ct_triton.serves(x, rays, self.voxels):
+            out = ct_triton.project(x, rays, self.voxels)
+        else:
+            out = ct_joseph.project(x, rays, self.voxels)
+        return self._restrict(out, index)
+
+    def adjoint(self, data: Tensor, views: Views = None) -> Tensor:
+        """(..., B, *detector) to (..., *image_shape), summed over views."""
+        index = as_views(views, self.n_views)
+        rays = self._rays(index)
+        check_shape("data", data, (len(rays), *self.data_shape))
+        z = self._restrict(data.to(self.dtype), index)
+        if ct_native.serves(z, rays, self.voxels):
+            return ct_native.back_project(z, rays, self.voxels)
+        if ct_triton.serves(z, rays, self.voxels, adjoint=True):
+            return ct_triton.back_project(z, rays, self.voxels)
+        return ct_joseph.back_project(z, rays, self.voxels)
+
+    def restrict(self, data: Tensor, views: Views = None) -> Tensor:
+        """The data with masked pixels set to zero, whatever they hold (NaN too)."""
+        return self._restrict(data, as_views(views, self.n_views))
+
+    def _rays(self, index: Tensor | None) -> Rays:
+        return self.rays if index is None else self.rays.select(index.numpy())
+
+    def _restrict(self, data: Tensor, index: Tensor | None) -> Tensor:
+        if self._mask is None:
+            return data
+        rows = np.ascontiguousarray(self._mask[all_views(index, self.n_views).numpy()])
+        mask = torch.from_numpy(rows).to(data.device)
+        return torch.where(mask, data, torch.zeros((), dtype=data.dtype, device=data.device))

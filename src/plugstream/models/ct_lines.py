@@ -1,0 +1,67 @@
+"""Where rays cross the planes of voxels, in the voxels' own units. Without torch; every projector starts from here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from plugstream.errors import InputError
+from plugstream.models.ct_geometry import Rays, Voxels
+
+__all__ = ["Lines", "check_rays", "cross_planes"]
+
+Points = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Lines:
+    """The rays of some views as places among the voxels, for each ray in the detector's order.
+
+    A ray advances along that axis of the image on which it crosses the most planes of voxels, and is at
+    start + k slope on plane k of it, in voxels along each axis.
+
+    Arguments: axis (views, *detector); start and slope (views, *detector, image axes), 0 and 1 along its own axis; step
+    (views, *detector), the metres from one plane to the next.
+    """
+
+    axis: NDArray[np.int64]
+    start: Points
+    slope: Points
+    step: Points
+
+
+def cross_planes(rays: Rays, voxels: Voxels) -> Lines:
+    """Where each ray crosses the planes of voxels."""
+    point, direction = rays.lines()
+    order = list(range(rays.ndim))[::-1]  # x, y, z to the axes of an image
+    spacing, origin = np.asarray(voxels.spacing), np.asarray(voxels.origin)
+    length = np.linalg.norm(direction, axis=-1)
+    place = (point[..., order] - origin) / spacing
+    slope = direction[..., order] / spacing
+    axis = np.argmax(np.abs(slope), axis=-1)
+    fastest = np.take_along_axis(slope, axis[..., None], -1)
+    slope = slope / fastest
+    start = place - np.take_along_axis(place, axis[..., None], -1) * slope
+    return Lines(axis, start, slope, length / np.abs(fastest[..., 0]))
+
+
+def check_rays(rays: Rays, voxels: Voxels) -> None:
+    """Refuse rays that do not go with the voxels: of another number of axes, or from a source among the voxels."""
+    if rays.ndim != len(voxels.shape):
+        asked = "two axes" if rays.ndim == 2 else "three axes"
+        raise InputError(
+            f"a detector of {rays.detector} pixels sees an image of {asked}, but the image is {voxels.shape}"
+        )
+    if rays.parallel:
+        return
+    half = np.asarray(voxels.spacing)
+    low, high = np.asarray(voxels.origin) - half, np.asarray(voxels.ends) + half
+    source = rays.vectors[:, 0, : rays.ndim][:, ::-1]
+    inside = ((source > low) & (source < high)).all(1)
+    if inside.any():
+        raise InputError(
+            f"view {int(np.argmax(inside))}: the source lies inside the image; give a smaller image or spacing, or a "
+            "larger distance of the source"
+        )

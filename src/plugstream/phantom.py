@@ -1,0 +1,48 @@
+"""The phantom of Shepp and Logan, in two and three dimensions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from plugstream.errors import InputError
+
+__all__ = ["ELLIPSOIDS", "shepp_logan"]
+
+# Of each ellipsoid: value, half axes along x, y and z, centre (x, y, z), degrees turned about z. The contrasts are
+# those of Toft, which show on a screen.
+ELLIPSOIDS = (
+    (1.0, 0.69, 0.92, 0.81, 0.0, 0.0, 0.0, 0.0),
+    (-0.8, 0.6624, 0.874, 0.78, 0.0, -0.0184, 0.0, 0.0),
+    (-0.2, 0.11, 0.31, 0.22, 0.22, 0.0, 0.0, -18.0),
+    (-0.2, 0.16, 0.41, 0.28, -0.22, 0.0, 0.0, 18.0),
+    (0.1, 0.21, 0.25, 0.41, 0.0, 0.35, -0.15, 0.0),
+    (0.1, 0.046, 0.046, 0.05, 0.0, 0.1, 0.25, 0.0),
+    (0.1, 0.046, 0.046, 0.05, 0.0, -0.1, 0.25, 0.0),
+    (0.1, 0.046, 0.023, 0.05, -0.08, -0.605, 0.0, 0.0),
+    (0.1, 0.023, 0.023, 0.02, 0.0, -0.606, 0.0, 0.0),
+    (0.1, 0.023, 0.046, 0.02, 0.06, -0.605, 0.0, 0.0),
+)
+
+
+def shepp_logan(shape: Sequence[int]) -> NDArray[np.float64]:
+    """A head of ellipsoids with values from 0 to 1, in the cube of side 2 that the array spans; a slice has z = 0.
+
+    Arguments: shape, (H, W) or (D, H, W); axes are z, y and x, each increasing with the index.
+    References: Shepp and Logan, IEEE Trans. Nucl. Sci. 21(3), 1974; Toft, PhD thesis, 1996, for the values; Schabel, 3D
+    Shepp-Logan phantom, 2006, for the third axis.
+    """
+    if len(shape) not in (2, 3):
+        raise InputError(f"a phantom has two or three axes, not the shape {tuple(shape)}")
+    axes = [(np.arange(size) - (size - 1) / 2) * 2 / size for size in shape]
+    grid = np.meshgrid(*axes, indexing="ij", sparse=True)
+    x, y, z = grid[-1], grid[-2], grid[0] if len(shape) == 3 else np.zeros((1, 1))
+    total = np.zeros(tuple(shape))
+    for value, a, b, c, x0, y0, z0, turn in ELLIPSOIDS:
+        cosine, sine = np.cos(np.deg2rad(turn)), np.sin(np.deg2rad(turn))
+        along = (x - x0) * cosine + (y - y0) * sine
+        across = (y - y0) * cosine - (x - x0) * sine
+        total += value * ((along / a) ** 2 + (across / b) ** 2 + ((z - z0) / c) ** 2 <= 1)
+    return np.maximum(total, 0.0)
