@@ -7,7 +7,11 @@ before it, which is where mistakes are to be found, is done for real.
 from __future__ import annotations
 
 import argparse
+import contextlib
+import functools
+import importlib
 import os
+import pkgutil
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,6 +21,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+import plugstream
 from effort import effort, thorough
 from plugstream.cli import _COMMANDS, _LISTS, _module, _Parser, main
 from plugstream.cli.flags import add_settings
@@ -57,6 +62,15 @@ class ReachedError(InputError):
 
 def reached(*arguments: Any, **keywords: Any) -> Any:
     raise ReachedError("the work would begin here")
+
+
+@functools.cache
+def import_everything() -> None:
+    """Before anything is replaced: a module that is first imported meanwhile would keep the replacement for ever."""
+    for module in pkgutil.walk_packages(plugstream.__path__, "plugstream."):
+        if not module.name.endswith("__main__"):
+            with contextlib.suppress(ImportError):
+                importlib.import_module(module.name)
 
 
 CUTS = (
@@ -189,6 +203,7 @@ def try_all(
     tried: Iterator[tuple[str, list[str]]],
 ) -> int:
     """Call the command with each list of words, and check what became of it; how many there were."""
+    import_everything()
     for cut in CUTS:
         monkeypatch.setattr(cut, reached)
     monkeypatch.chdir(tmp_path)
