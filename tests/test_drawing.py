@@ -9,6 +9,7 @@ import torch
 from PIL import Image
 
 import plugstream as ps
+from effort import effort, thorough
 from plugstream.drawing import arrange_panels, draw_rows, figure_size, with_error
 from plugstream.image_space import ImageSpace
 from plugstream.planes import cut_planes, split_parts
@@ -162,8 +163,10 @@ def test_every_scale_has_a_bar_every_axis_a_name_and_no_text_covers_another(spac
         assert box.y1 < figure.bbox.y1 + 3
 
 
-@pytest.mark.parametrize("waves", [False, True])
-@pytest.mark.parametrize("linear", [False, True])
+@thorough
+@pytest.mark.parametrize(
+    ("waves", "linear"), effort([(True, True)], [(w, k) for w in (False, True) for k in (False, True)])
+)
 def test_a_report_of_a_volume(tmp_path, waves, linear):
     volume = numbers(4, 6, 8, waves=waves)
     draw_report(

@@ -77,6 +77,7 @@ def test_the_corollarys_rates():
             assert case.slope.mean + case.slope.half <= script.RATES[name] + 0.1
 
 
+@pytest.mark.slow
 def test_a_script_runs_as_a_program():
     done = subprocess.run([sys.executable, FOLDER / "proposition_4.py"], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

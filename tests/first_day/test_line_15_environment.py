@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import warm
+from effort import effort, thorough
 from plugstream.cli.faults import BUG
 from plugstream.errors import InputError
 from plugstream.runs.folder import lock, whole_folder
@@ -29,7 +30,8 @@ def shell(line: str, *arguments: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(words, capture_output=True, text=True, timeout=120, check=False)
 
 
-@pytest.mark.parametrize("where", ["2>/dev/full", "2>&- >&- <&-"])
+@thorough
+@pytest.mark.parametrize("where", effort(["2>&- >&- <&-"], ["2>/dev/full", "2>&- >&- <&-"]))
 def test_a_run_whose_standard_error_fails_ends_with_its_results(scan, tmp_path, where):
     done = shell(f'"$@" {where}', "reconstruct", scan, *RUN, "--report-format", "png", "--out", tmp_path / "r")
     assert done.returncode == 0
@@ -68,6 +70,7 @@ def test_a_folder_that_is_gone_is_one_line(scan, tmp_path):
     assert done.stderr.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_settings_may_come_through_a_pipe(scan, tmp_path):
     line = '"$@" --settings <(printf "[algorithm]\nsigma = 0.02\niterations = 1\n[sampler]\nbatch = 4\n")'
     done = shell(line, "reconstruct", scan, "--out", tmp_path / "r")

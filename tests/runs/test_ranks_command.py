@@ -188,6 +188,7 @@ def test_tiles_are_settings(scan: Path, tmp_path: Path, capfd: pytest.CaptureFix
     assert "add --tile" in capfd.readouterr().err
 
 
+@pytest.mark.slow
 def test_ranks_give_the_bits_of_one_process_for_any_instrument(tmp_path: Path) -> None:
     """One that is not linear, whose image is a complex volume, denoised on slabs that the ranks share."""
     toy = f"{Path(__file__).parents[1] / 'toy_holograph.py'}:ToyHolograph"
