@@ -26,15 +26,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from plugstream.algorithms import State
 from plugstream.errors import InputError
 from plugstream.files import hidden_place, read_small, write_whole
 from plugstream.image_space import ImageSpace
-from plugstream.result import Progress, Result
 from plugstream.runs.blocks import average_blocks
-from plugstream.runs.callbacks import Callback
 from plugstream.runs.events import EventLog, Note
-from plugstream.runs.pace import Pace
+from plugstream.runs.pace import Pace, PacedWriter
 
 __all__ = ["LiveZarr", "check_place"]
 
@@ -64,7 +61,7 @@ def check_place(place: Path) -> None:
 
 
 @dataclass
-class LiveZarr(Callback):
+class LiveZarr(PacedWriter):
     """Keeps the current image of a run at a place, at most every second, and 1 % of the run's time; last the result.
 
     Of several images it is the first. Images are only read, so iterates do not change.
@@ -80,23 +77,6 @@ class LiveZarr(Callback):
 
     def __post_init__(self) -> None:
         self.pace = Pace(_EVERY, math.prod(self.space.shape) / _SPEED)
-
-    def after_step(self, progress: Progress[State]) -> None:
-        if self.pace.due():
-            with self.pace.turn():
-                self.write(progress.state.k, progress.state.image)
-
-    def end(self, result: Result[State]) -> None:
-        if self.pace.every:
-            self.write(result.image_step, result.image)
-
-    def before_pause(self, progress: Progress[State]) -> None:
-        """Whoever pauses a run wants to see where it is."""
-        if self.pace.every:
-            self.write(progress.state.k, progress.state.image)
-
-    def after_pause(self, seconds: float) -> None:
-        self.pace.leave_out(seconds)
 
     def write(self, step: int, image: Tensor) -> None:
         """Put this image in the place now."""

@@ -5,8 +5,17 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
-__all__ = ["Pace"]
+from plugstream.runs.callbacks import Callback
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from plugstream.algorithms import State
+    from plugstream.result import Progress, Result
+
+__all__ = ["Pace", "PacedWriter"]
 
 # The part of the run's time that it may take, and seconds more that are too short for anybody to feel: with them a run
 # of one second has pictures, too. Half of them may be spent in the first half second.
@@ -62,3 +71,30 @@ class Pace:
             self.cost = (self.cost + now - begun) / 2  # one that had to wait is not what the next will take
             since = 0.0 if self._begun is None else now - self._begun
             self._next = now + min(self.every, max(_LEAST_GAP, _GROWTH * since))
+
+
+class PacedWriter(Callback):
+    """Writes the image of a run at its pace, where the run pauses, and the result."""
+
+    pace: Pace
+
+    def write(self, step: int, image: Tensor) -> None:
+        """Write this image now."""
+        raise NotImplementedError
+
+    def after_step(self, progress: Progress[State]) -> None:
+        if self.pace.due():
+            with self.pace.turn():
+                self.write(progress.state.k, progress.state.image)
+
+    def end(self, result: Result[State]) -> None:
+        if self.pace.every:
+            self.write(result.image_step, result.image)
+
+    def before_pause(self, progress: Progress[State]) -> None:
+        """Whoever pauses a run wants to see where it is."""
+        if self.pace.every:
+            self.write(progress.state.k, progress.state.image)
+
+    def after_pause(self, seconds: float) -> None:
+        self.pace.leave_out(seconds)

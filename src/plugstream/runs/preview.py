@@ -25,12 +25,11 @@ from torch import Tensor
 
 from plugstream.algorithms import State
 from plugstream.image_space import ImageSpace
-from plugstream.result import Progress, Result
+from plugstream.result import Progress
 from plugstream.runs.blocks import average_blocks
-from plugstream.runs.callbacks import Callback
 from plugstream.runs.events import EventLog, Note, Preview
 from plugstream.runs.frames import PIXELS, Frames
-from plugstream.runs.pace import Pace
+from plugstream.runs.pace import Pace, PacedWriter
 from plugstream.tensors import load_tensors, save_tensors
 
 __all__ = ["Previews", "make_panels", "read_preview"]
@@ -48,7 +47,7 @@ _APART = 0.25
 
 
 @dataclass
-class Previews(Callback):
+class Previews(PacedWriter):
     """Writes a preview of the image before the first step, often at first, and later every few seconds.
 
     They take at most 1 % of the run's time, and 0.05 s (`Pace`). The last one is of the result. The image is only read,
@@ -78,18 +77,6 @@ class Previews(Callback):
         if self.pace.due():
             with self.pace.turn():
                 self.write(progress.state.k, progress.state.image, shown=time.monotonic() >= self.next)
-
-    def end(self, result: Result[State]) -> None:
-        if self.pace.every:
-            self.write(result.image_step, result.image)
-
-    def before_pause(self, progress: Progress[State]) -> None:
-        """Whoever pauses a run wants to see where it is."""
-        if self.pace.every:
-            self.write(progress.state.k, progress.state.image)
-
-    def after_pause(self, seconds: float) -> None:
-        self.pace.leave_out(seconds)
 
     def write(self, step: int, image: Tensor, *, shown: bool = True) -> None:
         """Write a frame now, and unless it is not to be `shown` a preview."""
