@@ -30,7 +30,8 @@ void transpose(const float* in, long in_pitch, long top, long end, long width, f
 class FlatJob : public Job {
   public:
     FlatJob(const Beam& beam, const Grid& grid, const Layout& layout, Level level)
-        : beam_(beam), grid_(grid), layout_(layout), rows_(rows_of(level)), plans_(beam.views) {
+        : beam_(beam), grid_(grid), layout_(layout), rows_(rows_of(level)), kept_(plans().take()), plans_(*kept_) {
+        plans_.resize(beam.views);
         for (int axis = 0; axis < 2; ++axis) {
             const long wide = (grid.size[1 - axis] + block - 1) / block * block + 2 * margin;
             pitch_[axis] = wide % 256 == 0 ? wide + block : wide;  // no multiple of a page, whose rows share cache sets
@@ -42,13 +43,20 @@ class FlatJob : public Job {
     bool uses(int axis) const {
         return std::any_of(plans_.begin(), plans_.end(), [=](const Plan& plan) { return plan.uses(axis); });
     }
+    // Threads that come late look at no plan, so that the next call may have them.
+    void finish_call() override {
+        long bytes = 0;
+        for (const Plan& plan : plans_) bytes += plan.bytes();
+        if (bytes <= most_kept) plans().put(std::move(kept_));
+    }
     long bands(int axis) const { return (grid_.size[axis] + band - 1) / band; }
 
     const Beam beam_;
     const Grid grid_;
     const Layout layout_;
     const Rows& rows_;
-    std::vector<Plan> plans_;
+    std::unique_ptr<std::vector<Plan>> kept_;
+    std::vector<Plan>& plans_;
     long pitch_[2];
 };
 
@@ -204,6 +212,14 @@ void back_project(const Beam& beam, const Grid& grid, const Layout& layout, cons
     run(std::make_shared<Adjoint>(beam, grid, layout, data, images, level), threads);
 }
 
-void forget() { buffers().clear(); }
+Pool<std::vector<Plan>>& plans() {
+    static Pool<std::vector<Plan>>& one = *new Pool<std::vector<Plan>>(1);
+    return one;
+}
+
+void forget() {
+    buffers().clear();
+    plans().clear();
+}
 
 }  // namespace plugstream::joseph

@@ -48,6 +48,7 @@ class Job {
     void release() {
         for (std::unique_ptr<Buffer>& one : memory_)
             if (one->size() <= most_kept) buffers().put(std::move(one));
+        finish_call();
         if (failed_) throw std::bad_alloc();
     }
 
@@ -57,6 +58,8 @@ class Job {
     virtual void act(long phase, long part, int member) = 0;
     // Takes memory, before there are other threads.
     virtual void prepare(int size) = 0;
+    // Gives back what else the next call may want.
+    virtual void finish_call() {}
 
     float* memory(long count) {
         memory_.push_back(buffers().take());

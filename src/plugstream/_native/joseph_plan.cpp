@@ -44,9 +44,10 @@ void Plan::find_lines(const Beam& beam, const Grid& grid, const double* vectors)
     }
     const double rows[2] = {reference(grid, 0), reference(grid, 1)};
     lines_.resize(beam.columns);
+    Line ray{};
     for (long column = 0; column < beam.columns; ++column) {
         const double step = static_cast<double>(column) - static_cast<double>(beam.columns - 1) / 2;
-        double point[2], way[2], place[2], slope[2];
+        double point[2], place[2];
         const double turn = curved ? step * pixel / beam.curvature : 0;
         for (int k = 0; k < 2; ++k) {
             if (curved) {
@@ -55,48 +56,65 @@ void Plan::find_lines(const Beam& beam, const Grid& grid, const double* vectors)
             } else {
                 point[k] = centre[k] + step * u[k];
             }
-            way[k] = beam.parallel ? first[k] : point[k] - first[k];
         }
-        for (int axis = 0; axis < 2; ++axis) {
-            place[axis] = (point[1 - axis] - grid.origin[axis]) / grid.spacing[axis];
-            slope[axis] = way[1 - axis] / grid.spacing[axis];
+        for (int axis = 0; axis < 2; ++axis) place[axis] = (point[1 - axis] - grid.origin[axis]) / grid.spacing[axis];
+        if (!beam.parallel || column == 0) {  // the rays of a parallel beam have one way
+            double way[2], slope[2];
+            for (int k = 0; k < 2; ++k) way[k] = beam.parallel ? first[k] : point[k] - first[k];
+            for (int axis = 0; axis < 2; ++axis) slope[axis] = way[1 - axis] / grid.spacing[axis];
+            ray.axis = std::abs(slope[1]) > std::abs(slope[0]) ? 1 : 0;
+            ray.steep = slope[ray.axis];
+            ray.square = way[0] * way[0] + way[1] * way[1];
+            ray.step = std::sqrt(ray.square) / std::abs(ray.steep);
+            slope_[ray.axis] = slope[1 - ray.axis] / ray.steep;
         }
-        const int axis = std::abs(slope[1]) > std::abs(slope[0]) ? 1 : 0, other = 1 - axis;
-        const double steep = slope[other] / slope[axis];
-        const double square = way[0] * way[0] + way[1] * way[1];
-        lines_[column] = {axis,        place[other] + (rows[axis] - place[axis]) * steep,
-                          std::sqrt(square) / std::abs(slope[axis]), place[axis], square, slope[axis]};
-        slope_[axis] = steep;
+        ray.along = place[ray.axis];
+        ray.place = place[1 - ray.axis] + (rows[ray.axis] - ray.along) * slope_[ray.axis];
+        lines_[column] = ray;
     }
 }
 
 void Plan::build(const Beam& beam, const Grid& grid, long view, bool inverse) {
     parallel_ = beam.parallel;
     groups_.clear();
-    numbers_.clear();
     find_lines(beam, grid, beam.vectors + 12 * view);
-    for (long first = 0; first < beam.columns;) {
-        long end = first + 1;
+    bounds_.assign(1, 0);
+    if (!parallel_) {
         double way = 0;  // places rise or fall within a group
-        for (; end < beam.columns && lines_[end].axis == lines_[first].axis; ++end) {
-            const double next = lines_[end].place - lines_[end - 1].place;
-            if (next * way < 0) break;
-            if (way == 0) way = next;
+        for (long ray = 1; ray < beam.columns; ++ray) {
+            const double next = lines_[ray].place - lines_[ray - 1].place;
+            const bool apart = lines_[ray].axis != lines_[ray - 1].axis || next * way < 0;
+            if (apart) bounds_.push_back(ray);
+            if (apart || way == 0) way = apart ? 0 : next;
         }
-        add_group(grid, first, end, inverse);
-        first = end;
+    }
+    bounds_.push_back(beam.columns);
+    long count = 0;
+    for (size_t k = 0; k + 1 < bounds_.size(); ++k) count += room(grid, bounds_[k], bounds_[k + 1], inverse);
+    numbers_.resize(count);
+    float* numbers = numbers_.data();
+    for (size_t k = 0; k + 1 < bounds_.size(); ++k) {
+        add_group(grid, bounds_[k], bounds_[k + 1], inverse, numbers);
+        numbers += room(grid, bounds_[k], bounds_[k + 1], inverse);
     }
 }
 
-void Plan::add_group(const Grid& grid, long first, long end, bool inverse) {
+long Plan::bytes() const {
+    return static_cast<long>(numbers_.capacity() * sizeof(float) + lines_.capacity() * sizeof(Line));
+}
+
+// How many numbers a group has: those of its rows, its rays and their steps, and for the adjoint the table and the data.
+long Plan::room(const Grid& grid, long first, long end, bool inverse) const {
+    const long rows = grid.size[lines_[first].axis], wide = rounded(end - first), padded = wide + 2 * margin;
+    return 2 * rows + padded + wide + (inverse ? entries(first, end) + padded : 0);
+}
+
+void Plan::add_group(const Grid& grid, long first, long end, bool inverse, float* numbers) {
     const int axis = lines_[first].axis;
     const long rows = grid.size[axis], middle = grid.size[1 - axis] / 2, count = end - first, wide = rounded(count);
-    const long entries = parallel_ ? 2 : 2 * count;
-    const long table = inverse ? entries : 0, data = inverse ? wide + 2 * margin : 0;
-    numbers_.emplace_back(2 * rows + (wide + 2 * margin) + wide + table + data);
-    float* scale = numbers_.back().data();
-    float *shift = scale + rows, *place = shift + rows + margin, *step = place + wide + margin;
-    float *found = step + wide, *room = found + table + margin;
+    const long entries = this->entries(first, end), table = inverse ? entries : 0;
+    float *scale = numbers, *shift = scale + rows, *place = shift + rows + margin, *step = place + wide + margin;
+    float *found = step + wide, *data = found + table + margin;
 
     const double row = reference(grid, axis);
     // Places are counted from the middle pixel, and half a pixel too low.
@@ -113,17 +131,17 @@ void Plan::add_group(const Grid& grid, long first, long end, bool inverse) {
         place[k] = static_cast<float>(lines_[ray].place - centre);
         if (k >= 0 && k < wide) step[k] = static_cast<float>(lines_[ray].step);
     }
-    Group group{axis, first, {scale, shift, place, count, 0, 0, found, static_cast<int>(entries), 0, 0}, step, room};
+    Group group{axis, first, {scale, shift, place, count, 0, 0, found, static_cast<int>(entries), 0, 0}, step, data};
     if (inverse && count > 1) {
         double least = std::abs(lines_[first + 1].place - lines_[first].place), bend = 0;
-        for (long ray = first + 1; ray + 1 < end; ++ray) {
+        for (long ray = first + 1; ray + 1 < end && !parallel_; ++ray) {
             const double before = std::abs(lines_[ray].place - lines_[ray - 1].place);
             const double after = std::abs(lines_[ray + 1].place - lines_[ray].place);
             least = std::min({least, before, after});
             bend = std::max(bend, std::abs(after - before));
         }
         group.fan.least = static_cast<float>(least);
-        group.fan.bend = parallel_ ? 0.0f : static_cast<float>(bend);
+        group.fan.bend = static_cast<float>(bend);
         const double low = std::min(lines_[first].place, lines_[end - 1].place) - centre;
         const double high = std::max(lines_[first].place, lines_[end - 1].place) - centre;
         group.fan.low = static_cast<float>(low);

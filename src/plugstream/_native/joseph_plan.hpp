@@ -5,6 +5,7 @@
 
 #include "joseph.hpp"
 #include "joseph_rows.hpp"
+#include "memory.hpp"
 
 namespace plugstream::joseph {
 
@@ -33,17 +34,25 @@ class Plan {
     const Line& line(long column) const { return lines_[column]; }
     double source(int axis) const { return source_[axis]; }
     bool uses(int axis) const;
+    long bytes() const;  // that it keeps for the next view
 
   private:
     void find_lines(const Beam& beam, const Grid& grid, const double* vectors);
-    void add_group(const Grid& grid, long first, long end, bool inverse);
+    long room(const Grid& grid, long first, long end, bool inverse) const;
+    void add_group(const Grid& grid, long first, long end, bool inverse, float* numbers);
     double reference(const Grid& grid, int axis) const;
+    // Of the table from places to rays: two are all that rays of equal distance need.
+    long entries(long first, long end) const { return parallel_ ? 2 : 2 * (end - first); }
 
     bool parallel_ = false;
     double source_[2] = {}, slope_[2] = {};  // of the source in pixels, or of the rays of a parallel beam
     std::vector<Line> lines_;
     std::vector<Group> groups_;
-    std::vector<std::vector<float>> numbers_;
+    std::vector<float> numbers_;
+    std::vector<long> bounds_;  // where groups begin, and the number of rays
 };
+
+// Plans of calls that are over, which have the memory that the next one needs.
+Pool<std::vector<Plan>>& plans();
 
 }  // namespace plugstream::joseph

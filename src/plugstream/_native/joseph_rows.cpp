@@ -13,10 +13,10 @@
 namespace plugstream::joseph::PLUGSTREAM_LEVEL {
 namespace {
 
-// For each row the pixel where the window of a block of rays begins, `none` where they miss the row; whether all
-// windows are wide enough.
+// For each row the pixel where the window of a block of rays begins, `none` where they miss the row, and the number that
+// rounds places to whole pixels from there; whether all windows are wide enough.
 PLUGSTREAM_INLINE bool find_windows(const float* scale, const float* shift, int rows, float one, float other, long width,
-                                    int* first) {
+                                    int* first, float* rounding) {
     const long middle = width / 2;
     const Floats left = spread(static_cast<float>(-middle) - 1.5f);
     const Floats right = spread(static_cast<float>(width - middle) - 0.5f);
@@ -28,8 +28,9 @@ PLUGSTREAM_INLINE bool find_windows(const float* scale, const float* shift, int 
         const Ints seen = (high > left) & (low < right);
         const Floats inside = greater(lesser(low, right), left - 2.0f * reach);
         // One pixel to spare, so that rounding cannot matter.
-        const Ints start = bits(inside + magic) - (magic_bits + 1);
-        store(first + r, seen ? start : Ints{} + none);
+        const Floats nearest = inside + magic;
+        store(first + r, seen ? bits(nearest) - (magic_bits + 1) : Ints{} + none);
+        store(rounding + r, magic - ((nearest - magic) - 1.0f));
         widest = greater(widest, seen ? high - low : Floats{});
     }
     return !any(widest >= reach - 4.0f);
@@ -38,24 +39,24 @@ PLUGSTREAM_INLINE bool find_windows(const float* scale, const float* shift, int 
 void project(const float* image, long pitch, long width, const float* scale, const float* shift, int rows,
              const float* place, int blocks, float* sums) {
     const long middle = width / 2;
-    alignas(64) float t[tile + lanes] = {}, c[tile + lanes] = {};
+    alignas(64) float t[tile + lanes] = {}, c[tile + lanes] = {}, rounding[tile + lanes];
     alignas(64) int first[tile + lanes];
     std::memcpy(t, scale, rows * sizeof(float));
     std::memcpy(c, shift, rows * sizeof(float));
     for (int k = rows; k < (rows + lanes - 1) / lanes * lanes; ++k) c[k] = 1e9f;  // rows that nothing crosses
     for (int b = 0; b < blocks * (block / lanes); ++b) {
         const Floats q = load(place + b * lanes);
-        const bool narrow = find_windows(t, c, rows, q[0], q[lanes - 1], width, first);
+        const bool narrow = find_windows(t, c, rows, q[0], q[lanes - 1], width, first, rounding);
         Floats sum{};  // of this tile, which rounds less than one sum over all rows
         if (narrow) {
             for (int r = 0; r < rows; ++r) {
                 if (first[r] == none) continue;
                 const Floats at = q * t[r] + c[r];
-                const Floats rounded = at + magic;
+                const Floats rounded = at + rounding[r];
                 const Window window(image + r * pitch + middle + first[r]);
-                const Ints index = bits(rounded) - (magic_bits + first[r]);
+                const Ints index = place_of(rounded);
                 const Floats below = window.take(index), above = window.take(index + 1);
-                const Floats part = (at - (rounded - magic)) + 0.5f;
+                const Floats part = (at - (rounded - rounding[r])) + 0.5f;
                 sum += below + part * (above - below);
             }
         } else {
@@ -97,8 +98,8 @@ PLUGSTREAM_INLINE void find_starts(const Fan& fan, float scale, float shift, lon
     }
 }
 
-// Of every block: where its rays begin, half a ray later; how many there are to a pixel; and the first of its window, on
-// which the magic number is, or `none` where no ray is near.
+// Of every block: the first ray of its window, or `none` where no ray is near; where its rays begin, from there and half
+// a ray later; and how many there are to a pixel.
 struct Blocks {
     float *starts, *begin, *step;
     int* first;
@@ -111,9 +112,11 @@ PLUGSTREAM_INLINE void find_rays(const Fan& fan, float around, long blocks, cons
         const Floats low = lesser(one, other);
         const Ints seen = (low > least) & (low < most);
         const Floats inside = greater(lesser(low, most), least);
-        store(out.begin + b, one + 0.5f);
+        const Floats nearest = (inside - 0.5f) + magic;
+        const Floats first = (nearest - magic) - 1.0f;  // one to spare
+        store(out.begin + b, (one - first) + 0.5f);
         store(out.step + b, (other - one) * (1.0f / lanes));
-        store(out.first + b, seen ? bits((inside - 0.5f) + magic) - 1 : Ints{} + none);  // one to spare
+        store(out.first + b, seen ? bits(nearest) - (magic_bits + 1) : Ints{} + none);
     }
 }
 
@@ -136,8 +139,8 @@ void add_blocks(const Fan& fan, float scale, float shift, const float* data, lon
         if (rays.first[b] == none) continue;
         // The first ray at or after u - around: the nearest integer to half a ray more.
         const Floats ray = (numbers * rays.step[b] + rays.begin[b]) + magic;
-        const Ints at = bits(ray) - rays.first[b];
-        const long first = rays.first[b] - magic_bits;
+        const Ints at = place_of(ray);
+        const long first = rays.first[b];
         const Window values(data + first), places(fan.place + first);
         store(out + b * lanes, load(out + b * lanes) + weigh<count>(values, places, at, scale, shift, x));
     }

@@ -64,6 +64,16 @@ PLUGSTREAM_INLINE Floats gather(const float* from, Ints at) {
 #endif
 }
 
+// The integer that was rounded to by adding magic, as `Window::take` wants it: permutations look at no more than its last
+// bits, which are there already.
+PLUGSTREAM_INLINE Ints place_of(Floats rounded) {
+#if defined(__AVX512F__) || defined(__AVX2__)
+    return bits(rounded);
+#else
+    return bits(rounded) - magic_bits;
+#endif
+}
+
 // Twice as many neighbouring numbers as there are lanes, of which each lane may take any.
 struct Window {
 #if defined(__AVX512F__) || defined(__AVX2__)
