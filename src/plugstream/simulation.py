@@ -69,11 +69,12 @@ def measure(experiment: Experiment, model: Model, options: Any) -> MemoryScan:
     """
     report(f"simulating {experiment.n_views} views")
     image = torch.from_numpy(experiment.truth).to(device=model.device, dtype=model.dtype)
-    data = experiment.instrument.add_noise(model.forward(image).cpu(), experiment.columns, options)
+    clean, columns = experiment.instrument.bring_to_scale(model.forward(image).cpu(), experiment.columns)
+    data = experiment.instrument.add_noise(clean, columns, options)
     return MemoryScan(
         data=data,
         instrument=experiment.instrument,
         truth=experiment.truth,
         provenance={"made_by": "plugstream simulate", **experiment.provenance},
-        columns=experiment.columns,
+        columns=columns,
     )

@@ -53,7 +53,9 @@ def run(parsed: argparse.Namespace) -> int:
     if page is not None:
         page.start(folder)
     try:
-        return reconstruct_scan(scan, replace(planned, known_model=model), folder, again, place, viewers=viewers)
+        # Columns that were found with the data, such as gains, make another model.
+        known = model if scan.columns.keys() == experiment.columns.keys() else None
+        return reconstruct_scan(scan, replace(planned, known_model=known), folder, again, place, viewers=viewers)
     except InputError as error:
         if is_refusal(error):
             remove_unbegun(folder, place.name)

@@ -10,11 +10,10 @@ from typing import Any
 import numpy as np
 
 from plugstream.errors import InputError
+from plugstream.spectrum import FREQUENCY_UNITS, LIGHT
 
 __all__ = ["FREQUENCY_UNITS", "LIGHT", "Band", "Slice", "choose_band", "take_band"]
 
-LIGHT = 299_792_458.0  # metres a second
-FREQUENCY_UNITS = {"Hz": 1.0, "kHz": 1e3, "MHz": 1e6, "GHz": 1e9, "THz": 1e12}
 _SAME = 1e-3  # two frequencies that are nearer than this, as a ratio, are the same to a person
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,10 +16,11 @@ from plugstream.grid import Grid, Points
 from plugstream.importers.arrays import scan_name
 from plugstream.importers.base import ImportResult
 from plugstream.importers.calibration import MISMATCH_LIMIT, NEAR
-from plugstream.importers.frequencies import LIGHT
-from plugstream.instruments.born import Born2D
-from plugstream.models.born_geometry import ring
+from plugstream.importers.fresnel_file import Setup, read_fresnel
+from plugstream.instruments.base import Instrument, find_instrument
+from plugstream.instruments.wavelengths import GAINS, WAVELENGTHS, balance_gains
 from plugstream.registry import Field, Options, register
+from plugstream.spectrum import LIGHT, parse_waves
 from plugstream.text import shell_quote
 
 if TYPE_CHECKING:
@@ -29,125 +31,148 @@ __all__ = ["FresnelOptions", "calibrate", "import_fresnel"]
 Complex = NDArray[np.complex128]
 
 
-@dataclass(frozen=True)
-class _Series:
-    """One of the two experiments: antennas on rings about the origin, numbered from the x axis on.
-
-    A view is recorded by the receivers from 60 to 300 degrees from its source. The files do not tell the radii.
-    """
-
-    year: int
-    receivers: int  # of the whole ring
-    source_radius: float
-    receiver_radius: float
-    citation: str
-
-    @property
-    def recorded(self) -> int:
-        """Receivers a view."""
-        return self.receivers * 2 // 3 + 1
-
-
-_SERIES = (
-    _Series(2001, 72, 0.72, 0.76, "Belkebir and Saillard, Inverse Problems 17, 2001, doi 10.1088/0266-5611/17/6/301"),
-    _Series(
-        2005,
-        360,
-        1.67,
-        1.67,
-        "Geffrin, Sabouroux and Eyraud, Inverse Problems 21, 2005, doi 10.1088/0266-5611/21/6/S09",
-    ),
-)
-
-
-@dataclass(frozen=True)
-class _Setup:
-    """What a file says of its antennas: which series it is of, its views, and where the source of each stands.
-
-    places: in steps of the receivers' ring from the x axis on, (views,). expected: how many views go once around.
-    """
-
-    series: _Series
-    views: NDArray[np.int64]
-    places: NDArray[np.float64]
-    expected: int
-
-    def sources(self) -> Points:
-        angle = 2 * np.pi * self.places / self.series.receivers
-        return self.series.source_radius * np.stack([np.cos(angle), np.sin(angle)], axis=1)
-
-    def receivers(self) -> Points:
-        return ring(self.series.receivers, self.series.receiver_radius)
-
-
-def import_fresnel(path: str | Path, frequency: float, *, size: int = 64, width: float = 0.2) -> MemoryScan:
-    r"""The scattered field of one Institut Fresnel file at one frequency, as if from line sources of unit strength.
+def import_fresnel(
+    path: str | Path,
+    frequency: float | Sequence[float] | None = None,
+    *,
+    size: int = 64,
+    width: float = 0.2,
+    instrument: str = "born-2d",
+) -> MemoryScan:
+    r"""The scattered field of one Institut Fresnel file, as if from line sources of unit strength.
 
     y = conj(total - incident) / c, where the conjugate turns their exp(+i w t) into our exp(-i w t), and c is the
-    complex number that makes the measured incident field opposite to the source that of our line source (`calibrate`).
-    Receivers are the whole ring; the mask says which of them recorded a view.
+    complex number that makes the measured incident field opposite to the source that of our line source (`calibrate`),
+    one for each frequency. Receivers are the whole ring; the mask says which of them recorded a view.
+
+    Of several frequencies each is a view of its own for every source, the lowest frequency first, with its wavelength
+    and a gain (`plugstream.instruments.wavelengths.balance_gains`): the mean of ||y_i||^2 is 1 at every frequency.
 
     Holds for the TM files (scalar in 2D) of 2001 and 2005, whose targets were lit from 36, from 8 or from 18 places.
     Where the sources stand is read from which receivers recorded each view. The horns of the experiment beam forwards;
     the mismatch of the calibrated incident field with the line source's, which is in the provenance, is warned of above
     0.4 within 30 degrees of the direct line, and so are measurements that are missing.
 
-    Arguments: path of the file; frequency in GHz, one of the file's; size and width (metres) of the image to form.
+    Arguments: path of the file; frequency in GHz, one of the file's or several, all of them if not given; size and
+    width (metres) of the image to form; instrument that the scan is of, one with the columns of born-2d.
 
     Reference: Belkebir and Saillard, Inverse Problems 17, 2001; Geffrin, Sabouroux and Eyraud, ibid. 21, 2005.
     """
     from plugstream.scans.scan import MemoryScan
 
-    path = Path(path)
+    path, cls = Path(path), _instrument(instrument)
     if size < 1 or not width > 0:
         raise InputError(f"the image needs a size >= 1 and a width > 0, not {size} and {width}")
-    rows, setup = _read(path)
-    known = np.unique(rows[:, 2])
+    rows, setup = read_fresnel(path)
+    known = np.unique(np.round(rows[:, 2], 6))
+    wanted = known if frequency is None else np.sort(np.atleast_1d(np.asarray(frequency, dtype=np.float64)))
+    for one in wanted:
+        if not np.isclose(known, one, rtol=0, atol=1e-6).any():
+            raise InputError(f"{path} has no {one:g} GHz; it has {', '.join(f'{f:g}' for f in known)} GHz")
+    bands = [_band(path, rows, setup, float(one)) for one in wanted]
+    _warn(path, bands, setup)
+    waves = [LIGHT / (band.gigahertz * 1e9) for band in bands]
+    device = cls(receivers=setup.receivers(), wavelength=min(waves), grid=Grid((size, size), width / size))  # type: ignore[call-arg]
+    sources = setup.sources()
+    data = np.concatenate([band.scattered for band in bands])
+    columns = {
+        "transmitters": np.concatenate([sources[band.views] for band in bands]),
+        "mask": np.concatenate([band.mask for band in bands]),
+    }
+    provenance: dict[str, Any] = {"made_by": "plugstream import fresnel", "file": path.name}
+    if len(bands) > 1:
+        columns[WAVELENGTHS.name] = np.concatenate(
+            [np.full(len(band.views), wave) for band, wave in zip(bands, waves, strict=True)]
+        )
+        columns[GAINS.name] = balance_gains(data, columns[WAVELENGTHS.name])
+        data = columns[GAINS.name][:, None] * data
+    several: dict[str, list[Any]] = {
+        "frequency_ghz": [band.gigahertz for band in bands],
+        "calibration": [[band.factor.real, band.factor.imag] for band in bands],
+        "incident_mismatch": [
+            {"within_30_degrees": round(band.near, 4), "all_angles": round(band.everywhere, 4)} for band in bands
+        ],
+    }
+    provenance |= several if len(bands) > 1 else {name: values[0] for name, values in several.items()}
+    provenance |= {
+        "citation": setup.series.citation,
+        "terms": "Institut Fresnel; free for scientific use, not to be relicensed",
+    }
+    return MemoryScan(data.astype(np.complex64), device, provenance=provenance, columns=columns)
+
+
+@dataclass(frozen=True)
+class _Band:
+    """One frequency of a file: which of the setup's views it has, its calibrated data and mask, and how well it fits.
+
+    complete: how many measurements there are, and how many there would be of a file that nothing is missing of.
+    """
+
+    gigahertz: float
+    views: NDArray[np.int64]
+    scattered: Complex
+    mask: NDArray[np.bool_]
+    factor: complex
+    near: float
+    everywhere: float
+    complete: tuple[int, int]
+
+
+def _band(path: Path, rows: NDArray[np.float64], setup: Setup, frequency: float) -> _Band:
+    """The measurements of one frequency, calibrated; views that have none are left out."""
     chosen = rows[np.isclose(rows[:, 2], frequency, rtol=0, atol=1e-6)]
-    if len(chosen) == 0:
-        raise InputError(f"{path} has no {frequency:g} GHz; it has {', '.join(f'{f:g}' for f in known)} GHz")
     view, receiver = np.searchsorted(setup.views, chosen[:, 0]), chosen[:, 1].astype(int) - 1
     mask = np.zeros((len(setup.views), setup.series.receivers), dtype=bool)
     mask[view, receiver] = True
     if mask.sum() != len(chosen):
         raise InputError(f"{path} gives a receiver of a view twice at {frequency:g} GHz; take the repeated lines out")
-    whole = setup.expected * setup.series.recorded
-    if len(chosen) < whole:
-        warnings.warn(
-            f"{path.name} has {len(chosen)} of the {whole} measurements at {frequency:g} GHz, "
-            "and what is missing is masked: it may have been cut short",
-            PlugstreamWarning,
-            stacklevel=2,
-        )
     total, incident = np.zeros((2, *mask.shape), dtype=np.complex128)
     total[view, receiver] = chosen[:, 3] - 1j * chosen[:, 4]
     incident[view, receiver] = chosen[:, 5] - 1j * chosen[:, 6]
-    wavelength = LIGHT / (frequency * 1e9)
-    sources, receivers = setup.sources(), setup.receivers()
+    there = np.flatnonzero(mask.any(1))
+    total, incident, mask = total[there], incident[there], mask[there]
+    wavenumber = 2 * np.pi / (LIGHT / (frequency * 1e9))
     try:
-        factor, near, everywhere = calibrate(incident, mask, sources, receivers, 2 * np.pi / wavelength)
+        factor, near, everywhere = calibrate(incident, mask, setup.sources()[there], setup.receivers(), wavenumber)
     except InputError as error:
         raise InputError(f"{path} at {frequency:g} GHz: {error}") from error
-    if near > MISMATCH_LIMIT:
-        warnings.warn(
-            f"the incident field of {path.name} at {frequency:g} GHz is off by {near:.2f} of a line source's within "
-            f"{NEAR:g} degrees of the direct line, more than {MISMATCH_LIMIT}: use a lower frequency",
-            PlugstreamWarning,
-            stacklevel=2,
+    scattered = np.where(mask, (total - incident) / factor, 0)
+    complete = (len(chosen), setup.expected * setup.series.recorded)
+    return _Band(frequency, there, scattered, mask, factor, near, everywhere, complete)
+
+
+def _warn(path: Path, bands: Sequence[_Band], setup: Setup) -> None:
+    """Say which measurements are missing, and where the horns are no line sources."""
+    for band in bands:
+        found, whole = band.complete
+        if found < whole:
+            _tell(
+                f"{path.name} has {found} of the {whole} measurements at {band.gigahertz:g} GHz, "
+                "and what is missing is masked: it may have been cut short"
+            )
+    beaming = [band for band in bands if band.near > MISMATCH_LIMIT]
+    if beaming:
+        worst = max(beaming, key=lambda band: band.near)
+        where = ", ".join(f"{band.gigahertz:g}" for band in beaming)
+        most = "" if len(beaming) == 1 else "up to "
+        _tell(
+            f"the incident field of {path.name} at {where} GHz is off by {most}{worst.near:.2f} of a line source's "
+            f"within {NEAR:g} degrees of the direct line, more than {MISMATCH_LIMIT}: use a lower frequency, or see "
+            "that the object is near the middle, which the beam lights evenly"
         )
-    scattered = np.where(mask, (total - incident) / factor, 0).astype(np.complex64)
-    instrument = Born2D(receivers, wavelength, Grid((size, size), width / size))
-    provenance = {
-        "made_by": "plugstream import fresnel",
-        "file": path.name,
-        "frequency_ghz": float(frequency),
-        "calibration": [factor.real, factor.imag],
-        "incident_mismatch": {"within_30_degrees": round(near, 4), "all_angles": round(everywhere, 4)},
-        "citation": setup.series.citation,
-        "terms": "Institut Fresnel; free for scientific use, not to be relicensed",
-    }
-    columns = {"transmitters": sources, "mask": mask}
-    return MemoryScan(scattered, instrument, provenance=provenance, columns=columns)
+
+
+def _tell(text: str) -> None:
+    warnings.warn(text, PlugstreamWarning, stacklevel=4)
+
+
+def _instrument(name: str) -> type[Instrument]:
+    """An instrument whose scans can be made of line sources, receivers, masks and wavelengths."""
+    cls = find_instrument(name)
+    needed = ("transmitters", "mask", WAVELENGTHS.name, GAINS.name)
+    if missing := [one for one in needed if one not in {column.name for column in cls.columns}]:
+        raise InputError(f"a Fresnel file is of transmitters, and {name} has no column {missing[0]}; use born-2d")
+    return cls
 
 
 def calibrate(
@@ -187,75 +212,17 @@ def calibrate(
     return factor, mismatch(near), mismatch(mask)
 
 
-def _read(path: Path) -> tuple[NDArray[np.float64], _Setup]:
-    """The seven columns, and which experiment they are of."""
-    rows = []
-    try:
-        text = path.read_text(encoding="latin-1").removeprefix("\u00ef\u00bb\u00bf")  # what Windows may put in front
-        lines = text.splitlines()
-        if len(lines) > 1 and not text.endswith("\n") and len(lines[-1].rstrip()) < len(lines[-2].rstrip()):
-            raise InputError(f"{path} is cut short in its last line, number {len(lines)}; get the whole file")
-        for number, line in enumerate(lines, start=1):
-            words = line.split()
-            if line.startswith("#") and "Polarization" in line and "TM" not in line:
-                raise InputError(f"{path} is not of TM polarisation; this model is scalar, so use the TM file")
-            if words and not line.startswith("#"):
-                rows.append(_row(path, number, words))
-    except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror or error}") from error
-    if path.stem.endswith("TE"):
-        raise InputError(f"{path} is of TE polarisation by its name; this model is scalar, so use the TM file")
-    if not rows:
-        raise InputError(f"{path} holds no measurements")
-    table = np.array(rows)
-    return table, _setup(path, table)
-
-
-def _setup(path: Path, table: NDArray[np.float64]) -> _Setup:
-    """Where the antennas stand, as the file's views and receivers tell.
-
-    A view that was recorded whole has its source opposite to the middle of its receivers. Sources are evenly spaced
-    from the x axis on; by how much, neighbouring views that are whole tell, or else the number of views.
-    """
-    views, last = np.unique(table[:, 0]).astype(int), int(table[:, 1].max())
-    what = f"{path} has {len(views)} views and receivers up to {last}"
-    series = next((s for s in _SERIES if last <= s.receivers), None)
-    if series is None or len(views) < 2:
-        raise InputError(f"{what}, but the known experiments have rings of 72 (2001) or 360 (2005) and several views")
-    size = series.receivers
-    seen = np.unique(table[:, :2].astype(int), axis=0)
-    opposite = {}
-    for view in views:
-        which = seen[seen[:, 0] == view, 1] - 1
-        first = which[(which - 1) % size != np.roll(which, 1)]  # where the arc begins
-        if len(which) == series.recorded and len(first) == 1:
-            opposite[int(view)] = (first[0] + (series.recorded - 1) / 2 + size / 2) % size
-    steps = [(opposite[v + 1] - opposite[v]) % size for v in opposite if v + 1 in opposite]
-    step = steps[0] if steps else size / views[-1]
-    places = (step * (views - 1)) % size
-    agree = all(np.isclose(place, opposite.get(int(view), place)) for view, place in zip(views, places, strict=True))
-    if not agree or step <= 0 or (not opposite and len(views) < views[-1]):
-        raise InputError(f"{what}, which do not stand opposite to sources that are evenly spaced from the x axis on")
-    return _Setup(series, views, places, max(len(views), round(size / step)))
-
-
-def _row(path: Path, number: int, words: list[str]) -> list[float]:
-    try:
-        row = [float(word) for word in words]
-    except ValueError:
-        row = []
-    whole = len(row) == 7 and np.isfinite(row).all() and all(n >= 1 and n == int(n) for n in row[:2])
-    if not whole:
-        raise InputError(
-            f"line {number} of {path} is not the seven numbers of a Fresnel file: view, receiver, GHz, total, incident"
-        )
-    return row
-
-
 class FresnelOptions(Options):
     """What can be said of an Institut Fresnel file."""
 
     frequency: float | None = Field(None, le=1e6, description="which of the file's frequencies to take, in GHz")
+    frequencies: str | None = Field(
+        None,
+        max_length=1 << 16,
+        description="several of them, such as 2,4,6GHz, or all, which is so if neither is given: a view is then a "
+        "source at a frequency",
+    )
+    instrument: str = Field("born-2d", description="the instrument that the scan is of, such as scattering-2d")
     size: int = Field(64, le=65_536, description="pixels a side of the image to form")
     width: float = Field(0.2, le=1e15, description="width of the image, in metres")
 
@@ -264,8 +231,8 @@ def describe_fresnel(path: Path) -> tuple[str, list[str]] | None:
     """What can be made of an Institut Fresnel file, and what it holds, for a person; None for another file."""
     if path.suffix.lower() not in (".exp", ".txt"):
         return None
-    rows, setup = _read(path)
-    return f"'plugstream import fresnel {shell_quote(path)} --frequency GHZ' makes a scan of it", [
+    rows, setup = read_fresnel(path)
+    return f"'plugstream import fresnel {shell_quote(path)}' makes a scan of it; --frequency GHZ takes one frequency", [
         f"Institut Fresnel, {setup.series.year}: {setup.series.citation}",
         f"{len(setup.views)} views, {len(np.unique(rows[:, 1]))} receivers, {len(rows)} measurements",
         f"{', '.join(f'{f:g}' for f in np.unique(rows[:, 2]))} GHz",
@@ -281,16 +248,30 @@ def describe_fresnel(path: Path) -> tuple[str, list[str]] | None:
     describe=describe_fresnel,
 )
 def build(options: FresnelOptions, file: Path, out: Path) -> ImportResult:
-    """Write the scan of one frequency."""
+    """Write the scan of one frequency, or of several."""
     from plugstream.scans.writer import save_scan
 
-    if options.frequency is None:
-        raise InputError("which frequency to take is not given; use --frequency, such as 3 for 3 GHz")
-    scan = import_fresnel(file, options.frequency, size=options.size, width=options.width)
+    if options.frequency is not None and options.frequencies is not None:
+        raise InputError("one frequency and several are both given; leave --frequency or --frequencies out")
+    wanted: float | list[float] | None = options.frequency
+    if options.frequencies is not None and options.frequencies.strip().lower() != "all":
+        wanted = [round(LIGHT / wave / 1e9, 6) for wave in parse_waves(options.frequencies)]
+    scan = import_fresnel(file, wanted, size=options.size, width=options.width, instrument=options.instrument)
     save_scan(scan, out)
-    off = scan.provenance["incident_mismatch"]
+    said = scan.provenance["incident_mismatch"]
+    each = said if isinstance(said, list) else [said]
+    near, all_angles = (_span([off[name] for off in each]) for name in ("within_30_degrees", "all_angles"))
     quality = (
-        f"the calibrated incident field is off by {off['within_30_degrees']:.2f} of a line source's within 30 degrees "
-        f"of the direct line, by {off['all_angles']:.2f} over all receivers"
+        f"the calibrated incident field is off by {near} of a line source's within 30 degrees "
+        f"of the direct line, by {all_angles} over all receivers"
     )
-    return ImportResult(scan.n_views, (quality, f"cite {scan.provenance['citation']}"))
+    remarks = [quality, f"cite {scan.provenance['citation']}"]
+    if isinstance(said, list):
+        ghz = ", ".join(f"{f:g}" for f in scan.provenance["frequency_ghz"])
+        remarks.insert(0, f"{len(each)} frequencies, {ghz} GHz, each brought to the same mean energy")
+    return ImportResult(scan.n_views, tuple(remarks))
+
+
+def _span(values: Sequence[float]) -> str:
+    low, high = min(values), max(values)
+    return f"{low:.2f}" if len(values) == 1 else f"{low:.2f} to {high:.2f}"

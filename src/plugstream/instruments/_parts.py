@@ -26,5 +26,5 @@ def instrument_parts(value: Any) -> tuple[Instrument, dict[str, Rows]]:
         return value, {}
     if not isinstance(value, BornGeometry):
         raise InputError(f"a scan needs an instrument, such as Born2D, or a BornGeometry, not {type(value).__name__}")
-    rows = {column.name: getattr(value, column.name) for column in Born2D.columns}
+    rows = {column.name: getattr(value, column.name, None) for column in Born2D.columns}
     return Born2D.of(value), {name: array for name, array in rows.items() if array is not None}

@@ -186,6 +186,13 @@ class Instrument(ABC):
         """The experiment that `simulate` makes of the options of `simulation`; what cannot be is refused here."""
         raise InputError(f"{cls.name} has no simulation; import a scan, or acquire one")
 
+    def bring_to_scale(self, clean: torch.Tensor, columns: Columns) -> tuple[torch.Tensor, Columns]:
+        """Simulated measurements before their noise, and their columns, where what is stored depends on the data.
+
+        Such as gains that bring views of several kinds to a common scale. Both as they are if not overridden.
+        """
+        return clean, columns
+
     def add_noise(self, clean: torch.Tensor, columns: Columns, options: Any) -> torch.Tensor:
         """The measurements with the noise that the options of `simulation` ask for, in a dtype of `data`.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
@@ -22,6 +22,17 @@ from plugstream.instruments.base import (
     Instrument,
     declare,
 )
+from plugstream.instruments.wavelengths import (
+    GAINS,
+    WAVELENGTHS,
+    balance_gains,
+    build_by_wavelength,
+    check_spectrum,
+    describe_spectrum,
+    spectrum_of,
+    take_rows,
+    without_spectrum,
+)
 from plugstream.models.born_geometry import BornGeometry, ring
 from plugstream.models.born_plausible import (
     check_plausible,
@@ -30,6 +41,7 @@ from plugstream.models.born_plausible import (
     warn_of_transmitters,
 )
 from plugstream.registry import Field, Options
+from plugstream.spectrum import describe_waves, parse_waves
 
 if TYPE_CHECKING:
     import torch
@@ -67,6 +79,12 @@ class BornSimulation(Options):
     width: float = Field(0.18, ge=_SHORT, le=_LONG, description="width of the image")
     contrast: float = Field(1.0, ge=_SMALL, le=_LARGE, description="permittivity contrast that white stands for")
     wavelength: float = Field(6 * 0.18 / 256, ge=_SHORT, le=_LONG, description="wavelength in vacuum")
+    frequencies: str | None = Field(
+        None,
+        max_length=1 << 16,
+        description="instead of a wavelength several frequencies (or wavelengths), such as 2,4,6GHz: each transmitter "
+        "then has a view of each",
+    )
     background: float = Field(1.0, ge=_SHORT, le=_LONG, description="relative permittivity around the object")
     views: int = Field(60, ge=1, le=_COUNT, description="number of transmitters")
     receivers: int = Field(360, ge=1, le=_COUNT, description="number of receivers")
@@ -114,12 +132,14 @@ class Born2D(Instrument):
             default=True,
             covers=True,
         ),
+        WAVELENGTHS,
+        GAINS,
     )
     arrays: ClassVar[tuple[FixedArray, ...]] = (
         FixedArray("receivers", "float64", ("receiver", 2), "m", "x and y of each, or directions with far_field"),
     )
     attributes: ClassVar[tuple[Attribute, ...]] = (
-        Attribute("wavelength", float, "m", "in vacuum"),
+        Attribute("wavelength", float, "m", "in vacuum; the shortest where views have their own"),
         Attribute("background", float, "", "relative permittivity around the object", default=1.0),
         Attribute("grid", Grid, "m", "the image's pixels"),
         Attribute("far_field", bool, "", "receivers are directions", default=False),
@@ -143,16 +163,38 @@ class Born2D(Instrument):
         spacing = (grid.pixel, grid.pixel)
         return ImageSpace(grid.shape, spacing=spacing, origin=grid.origin, quantity="permittivity contrast")
 
-    def geometry(self, **views: Any) -> BornGeometry:
-        """The geometry with these views: transmitters, plane_waves or fields, and mask."""
+    def geometry(self, *, wavelength: float | None = None, **views: Any) -> BornGeometry:
+        """The geometry with these views: transmitters, plane_waves or fields, and mask.
+
+        Arguments: wavelength, the instrument's own if not given. Views of several wavelengths have a geometry for each
+        (`geometries`), and are refused here; gains say nothing of places.
+        """
+        if WAVELENGTHS.name in views:
+            several = np.unique(views[WAVELENGTHS.name][:]).tolist()
+            if len(several) > 1:
+                raise InputError(
+                    f"the views are of {describe_waves(several)}, and a geometry is of one wavelength; use geometries"
+                )
+            wavelength = several[0]
         return BornGeometry(
             receivers=self.receivers,
-            wavelength=self.wavelength,
+            wavelength=self.wavelength if wavelength is None else wavelength,
             grid=self.grid,
             background=self.background,
             far_field=self.far_field,
-            **views,
+            **without_spectrum(views),
         )
+
+    def geometries(self, columns: Columns, n_views: int) -> list[BornGeometry]:
+        """The geometry of the views of each wavelength, in the order in which wavelengths first come."""
+        spectrum = spectrum_of(columns, self.wavelength, n_views)
+        if len(spectrum.wavelengths) == 1:
+            return [self.geometry(wavelength=spectrum.wavelengths[0], **without_spectrum(columns))]
+        rest = without_spectrum(columns)
+        return [
+            self.geometry(wavelength=wave, **take_rows(rest, spectrum.views(number)))
+            for number, wave in enumerate(spectrum.wavelengths)
+        ]
 
     @classmethod
     def of(cls, geometry: BornGeometry) -> Born2D:
@@ -162,22 +204,33 @@ class Born2D(Instrument):
 
     def check_views(self, columns: Columns) -> dict[str, Any]:
         """The columns with plane waves at unit length; illuminations that cannot be are refused."""
-        geometry = self.geometry(**columns)
-        return {name: getattr(geometry, name) for name in columns}
+        check_spectrum(columns)
+        places = without_spectrum(columns)
+        geometry = self.geometry(**places)
+        return {name: getattr(geometry, name) if name in places else rows for name, rows in columns.items()}
 
     def check_plausible(self, columns: Columns | None = None) -> None:
         """Refuse an experiment whose lengths cannot be in one unit, as `plugstream.models.born_plausible` says."""
         if columns is None:
             check_plausible(self)
-        elif "transmitters" in columns:
+            return
+        if "transmitters" in columns:
             check_transmitters(columns["transmitters"][:], self)
+        if WAVELENGTHS.name in columns:
+            for wave in np.unique(columns[WAVELENGTHS.name][:]).tolist():
+                check_plausible(replace(self, wavelength=wave))
 
     def warn_if_implausible(self, columns: Columns | None = None) -> None:
         """Warn of an experiment that is unusual in that."""
         if columns is None:
             warn_if_implausible(self)
-        elif "transmitters" in columns:
+            return
+        if "transmitters" in columns:
             warn_of_transmitters(columns["transmitters"][:], self)
+        if WAVELENGTHS.name in columns:
+            waves = columns[WAVELENGTHS.name][:]
+            for wave in {float(waves.min()), float(waves.max())} - {self.wavelength}:
+                warn_if_implausible(replace(self, wavelength=wave))
 
     def describe(self, columns: Columns, n_views: int) -> dict[str, str]:
         """Kind of illumination, what was recorded, lengths in wavelengths, and how the model would be computed."""
@@ -185,21 +238,24 @@ class Born2D(Instrument):
 
         from plugstream.models.born import choose_method
 
-        g = self.geometry(**columns)
+        each = self.geometries(columns, n_views)
+        g = min(each, key=lambda one: one.wavelength)
         height, width = g.grid.shape
         kinds = {"fields given": g.fields, "plane waves": g.plane_waves, "line sources": g.transmitters}
         kind = next(name for name, array in kinds.items() if array is not None)
         choice = choose_method(g, device=torch.device("cpu"), dtype=torch.float32)
-        masked = f"{g.mask.mean():.1%} of all" if isinstance(g.mask, np.ndarray) else "masked by view"
-        covered = "all" if g.mask is None else masked
+        mask = columns.get("mask")
+        masked = f"{mask.mean():.1%} of all" if isinstance(mask, np.ndarray) else "masked by view"
+        covered = "all" if mask is None else masked
         per_wavelength = g.wavelength / g.grid.pixel
         return {
             "views": f"{n_views}, {kind}",
             "receivers": f"{g.n_receivers}, {covered} recorded",
-            "wavelength": f"{g.wavelength:.6g} m in vacuum, background permittivity {g.background:g}",
+            **describe_spectrum(columns, self.wavelength, n_views),
+            "wavelength": f"{_several('wavelength', each)} m in vacuum, background permittivity {g.background:g}",
             "image": f"{height} x {width} pixels of {g.grid.pixel:.6g} m, {per_wavelength:.3g} a wavelength",
             "distance": f"receivers {'far away' if g.far_field else _range(g.receivers)}"
-            + (f", transmitters {_range(g.transmitters)}" if g.transmitters is not None else ""),
+            + (f", transmitters {_range(columns['transmitters'][:])}" if g.transmitters is not None else ""),
             "size": f"{math.hypot(height, width) * g.grid.pixel / g.wavelength:.4g} wavelengths across the diagonal",
             "model": f"{'dense' if choice.expansion is None else 'fast'} on a CPU: {choice.reason}",
         }
@@ -211,12 +267,16 @@ class Born2D(Instrument):
         from plugstream.models.born import choose_method
 
         asked = options or BornOptions()
-        geometry = self.geometry(**({"plane_waves": np.array([[1.0, 0.0]])} if columns is None else columns))
-        choice = choose_method(geometry, method=asked.method, eps=asked.eps, device=device, dtype=dtype)
+        rows = {"plane_waves": np.array([[1.0, 0.0]])} if columns is None else columns
+        choices = [
+            choose_method(geometry, method=asked.method, eps=asked.eps, device=device, dtype=dtype)
+            for geometry in self.geometries(rows, n_views)
+        ]
         if device.type == "cpu":
-            name = "dense" if choice.expansion is None else "fast"
+            name = "dense" if any(choice.expansion is None for choice in choices) else "fast"
             advice = "use a smaller image" + (", or --method fast" if asked.method == "dense" else "")
-            check_memory(choice.held, f"the {name} model", advice)
+            several = f" of {len(choices)} wavelengths" if len(choices) > 1 else ""
+            check_memory(sum(choice.held for choice in choices), f"the {name} model{several}", advice)
 
     def build_model(
         self,
@@ -228,14 +288,18 @@ class Born2D(Instrument):
         dtype: torch.dtype,
         previous: Model | None = None,
     ) -> Model:
-        """The Born model of these views."""
+        """The Born model of these views, one for each wavelength that they have."""
         from plugstream.models.born import BornModel
 
-        geometry = self.geometry(**columns)
-        if isinstance(previous, BornModel):
-            return previous.with_geometry(geometry)
         chosen = options or BornOptions()
-        return BornModel(geometry, method=chosen.method, eps=chosen.eps, device=device, dtype=dtype)
+
+        def build(wavelength: float, rows: Columns, before: Model | None) -> Model:
+            geometry = self.geometry(wavelength=wavelength, **rows)
+            if isinstance(before, BornModel):
+                return before.with_geometry(geometry)
+            return BornModel(geometry, method=chosen.method, eps=chosen.eps, device=device, dtype=dtype)
+
+        return build_by_wavelength(columns, self.wavelength, n_views, build, previous)
 
     @classmethod
     def simulate_views(cls, options: BornSimulation) -> Experiment:
@@ -243,9 +307,11 @@ class Born2D(Instrument):
         from plugstream.runs.images import load_picture, picture_y_axis
 
         s = options
+        waves = (s.wavelength,) if s.frequencies is None else parse_waves(s.frequencies)
+        views = s.views * len(waves)
         check_memory(
-            _BYTES_A_VALUE * s.views * s.receivers + _BYTES_A_POINT * (s.views + s.receivers),
-            f"a scan of {s.views:,} views of {s.receivers:,} receivers",
+            _BYTES_A_VALUE * views * s.receivers + _BYTES_A_POINT * (views + s.receivers),
+            f"a scan of {views:,} views of {s.receivers:,} receivers",
             "use fewer --views or --receivers",
         )
         if s.radius <= s.width / math.sqrt(2):
@@ -255,13 +321,25 @@ class Born2D(Instrument):
             )
         ring_of = {"radius": s.radius, "arc": s.arc}
         instrument = cls(
-            ring(s.receivers, **ring_of), s.wavelength, Grid((s.size, s.size), s.width / s.size), s.background
+            ring(s.receivers, **ring_of), min(waves), Grid((s.size, s.size), s.width / s.size), s.background
         )
-        columns = {"transmitters": ring(s.views, **ring_of)}
+        columns = {"transmitters": np.tile(ring(s.views, **ring_of), (len(waves), 1))}
+        if len(waves) > 1:
+            columns[WAVELENGTHS.name] = np.repeat(waves, s.views)
         truth = (s.contrast * load_picture(s.picture, s.size)).numpy()
         provenance = {"snr_db": s.snr, "seed": s.seed, "y_axis": picture_y_axis(s.picture)}
         summary = f"{s.picture}, {s.size} x {s.size}, at {s.snr:g} dB"
-        return Experiment(instrument, columns, s.views, truth, provenance, summary)
+        return Experiment(instrument, columns, views, truth, provenance, summary)
+
+    def bring_to_scale(self, clean: torch.Tensor, columns: Columns) -> tuple[torch.Tensor, Columns]:
+        """The data of several wavelengths at a common scale, with the gains that do it."""
+        import torch
+
+        if WAVELENGTHS.name not in columns or GAINS.name in columns:
+            return clean, columns
+        mask = columns.get("mask")
+        gains = balance_gains(clean.numpy(), columns[WAVELENGTHS.name][:], None if mask is None else mask[:])
+        return torch.from_numpy(gains)[:, None].to(clean.dtype) * clean, {**columns, GAINS.name: gains}
 
     def add_noise(self, clean: torch.Tensor, columns: Columns, options: BornSimulation) -> torch.Tensor:
         """Complex white Gaussian noise at exactly the input SNR that is asked for."""
@@ -282,6 +360,11 @@ def born_geometry(scan: Any) -> BornGeometry:
     if not isinstance(scan.instrument, Born2D):
         raise InputError(f"a scan of {scan.instrument.name} has no geometry of transmitters and receivers")
     return scan.instrument.geometry(**scan.columns)
+
+
+def _several(name: str, geometries: list[BornGeometry]) -> str:
+    values = sorted(getattr(geometry, name) for geometry in geometries)
+    return f"{values[0]:.6g}" if len(values) == 1 else f"{values[0]:.6g} to {values[-1]:.6g}"
 
 
 def _range(points: Points) -> str:
