@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 from pathlib import Path
 
 from plugstream.errors import InputError
 
-__all__ = ["check_disk", "check_memory", "free_memory"]
+__all__ = ["check_disk", "check_memory", "format_size", "free_memory", "parse_size"]
+
+_SIZE = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*([kmgt])(i?)b?")
 
 
 def free_memory() -> int:
@@ -24,7 +27,9 @@ def check_memory(needed: float, what: str, advice: str) -> None:
     Arguments: needed, in bytes; what needs them, such as "the scan"; advice, what to do instead.
     """
     if needed > (free := free_memory()):
-        raise InputError(f"{what} takes about {_size(needed)} of memory, and {_size(free)} are free; {advice}")
+        raise InputError(
+            f"{what} takes about {format_size(needed)} of memory, and {format_size(free)} are free; {advice}"
+        )
 
 
 def check_disk(place: Path, needed: float, what: str) -> None:
@@ -32,8 +37,8 @@ def check_disk(place: Path, needed: float, what: str) -> None:
     with contextlib.suppress(OSError):  # a folder that cannot be looked at is refused by whoever writes there
         if needed > (free := shutil.disk_usage(place.absolute().parent).free):
             raise InputError(
-                f"{what} takes about {_size(needed)}, and the disk of {place} has {_size(free)} left; make room, "
-                "choose another place, or make it smaller"
+                f"{what} takes about {format_size(needed)}, and the disk of {place} has {format_size(free)} left; make "
+                "room, choose another place, or make it smaller"
             )
 
 
@@ -72,7 +77,16 @@ def _of_limit() -> int | None:
     return None
 
 
-def _size(count: float) -> str:
+def parse_size(text: str) -> int:
+    """Bytes that a person wrote: "2GB", "500 MB", "1.5 GiB"; kB, MB, GB and TB are powers of 1000."""
+    match = _SIZE.fullmatch(text.strip().lower())
+    if match is None:
+        raise InputError(f"{text!r} is no size of memory; write a number and kB, MB, GB or TB, such as 2GB")
+    base = 1024 if match[3] else 1000
+    return int(float(match[1]) * base ** ("kmgt".index(match[2]) + 1))
+
+
+def format_size(count: float) -> str:
     """Bytes as a person reads them."""
     for unit, size in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6)):
         if count >= size:

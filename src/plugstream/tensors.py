@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,6 +21,19 @@ from plugstream.files import write_whole
 __all__ = ["load_tensors", "save_tensors"]
 
 _SUM = "plugstream:sha256"
+_NAMES = {
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.int64: "I64",
+    torch.int32: "I32",
+    torch.int16: "I16",
+    torch.int8: "I8",
+    torch.uint16: "U16",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+}
 
 
 def save_tensors(
@@ -30,12 +44,9 @@ def save_tensors(
     The file is written beside its place and renamed, so that nobody ever sees half of it; OSError where the disk does
     not take it. Without `durable` a power cut may take it, as `write_whole` says.
     """
-    from safetensors.torch import save
-
-    # Copies, since safetensors takes no two names for one tensor.
-    plain = {name: value.detach().to("cpu", copy=True).contiguous() for name, value in tensors.items()}
+    plain = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
     header = dict(about or {})
-    write_whole(path, [save(plain, {**header, _SUM: _digest(header, plain)})], durable=durable)
+    write_whole(path, _encode(plain, {**header, _SUM: _digest(header, plain)}), durable=durable)
 
 
 def load_tensors(path: Path, wanted: str | None = None) -> tuple[dict[str, str], dict[str, Tensor]]:
@@ -62,6 +73,26 @@ def load_tensors(path: Path, wanted: str | None = None) -> tuple[dict[str, str],
     if said is not None and said != _digest(about, tensors):
         raise InputError("it fails its checksum, so it is damaged or was changed; get it anew")
     return about, tensors
+
+
+def _encode(tensors: Mapping[str, Tensor], about: Mapping[str, str]) -> Iterator[bytes | memoryview]:
+    """The parts of a file of safetensors, the tensors as they lie in memory: a checkpoint has no copy of its own.
+
+    Reference: https://huggingface.co/docs/safetensors: the length of the header, the header as JSON, the tensors.
+    """
+    order = sorted(tensors, key=lambda name: (-tensors[name].itemsize, name))  # so that each is aligned
+    header: dict[str, Any] = {"__metadata__": dict(about)}
+    end = 0
+    for name in order:
+        value = tensors[name]
+        begin, end = end, end + value.numel() * value.itemsize
+        header[name] = {"dtype": _NAMES[value.dtype], "shape": list(value.shape), "data_offsets": [begin, end]}
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    yield len(text).to_bytes(8, "little")
+    yield text
+    for name in order:
+        yield tensors[name].reshape(-1).view(torch.uint8).numpy().data
 
 
 def _readable_name(path: Path, handle: int) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -13,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from plugstream.algorithms.variance import Plain
 from plugstream.sampling import All, FixedViews
 
-__all__ = ["Outcome", "Verdict", "judge", "remedies"]
+__all__ = ["Outcome", "Verdict", "judge", "remedies", "worst_verdict"]
 
 # The distance is a squared length: below 1e-8 of its start, one step moves the image by less than 1e-4 of what the
 # first one did. Below 1e-6 it has converged too, unless it halves over the last measurements: then what it is still
@@ -122,6 +123,21 @@ def judge(
     if len(verdicts) == 1 or worst.outcome is Outcome.CONVERGED:
         return worst
     return Verdict(worst.outcome, f"image {number} of {len(verdicts)}: {worst.text}")
+
+
+def worst_verdict(verdicts: Mapping[str, Verdict]) -> Verdict:
+    """The verdict on parts of an image together, by their names: that on the worst.
+
+    A part that stays at its start, as one without an object does, is taken into account where all do.
+    """
+    moved = {name: one for name, one in verdicts.items() if one.outcome is not Outcome.STUCK} or dict(verdicts)
+    if not moved:
+        return Verdict(Outcome.NOT_MEASURED, "no part of it has finished")
+    name = min(moved, key=lambda one: _WORST.index(moved[one].outcome))
+    worst = moved[name]
+    if len(verdicts) == 1 or worst.outcome is Outcome.CONVERGED:
+        return worst
+    return Verdict(worst.outcome, f"{name}: {worst.text}")
 
 
 def _judge_one(

@@ -9,7 +9,7 @@ from hypothesis import given, settings, strategies as st
 
 from ct_scans import ANGLES, FLAT, SOLID, flat_scans, mismatch, random, solid_scans
 from native_build import LEVELS, needs_native
-from plugstream.models import CTModel, ct_joseph, ct_native
+from plugstream.models import CTModel, ct_joseph, ct_native, ct_stack
 from plugstream.models.ct_beams import fan_beam, parallel_beam
 from plugstream.models.ct_geometry import Rays, Voxels
 
@@ -76,8 +76,8 @@ def test_a_source_beside_the_image(level: str) -> None:
 def test_stacks_of_slices(level: str, middle: float | None) -> None:
     rays = SOLID["stack"](1.0, (5, 17)).select([0, 3, 9])
     rays = rays if middle is None else rays.shift_detector(0.3, [0.0, middle, -middle])
-    assert ct_native.is_stack(rays)
-    assert not ct_native.is_stack(rays.roll_detector(0.1))
+    assert ct_stack.is_stack(rays)
+    assert not ct_stack.is_stack(rays.roll_detector(0.1))
     for depth in (1, 5, 19):  # fewer and more than are projected together
         check(rays, Voxels((depth, 13, 11), 1.0), level)
         check(rays, Voxels((depth, 11, 13), (0.6, 1.0, 1.0)), level)

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from plugstream.errors import InputError
 from plugstream.text import printable, shell_quote
@@ -18,8 +18,10 @@ if TYPE_CHECKING:
     from plugstream.instruments.base import Experiment, Instrument
     from plugstream.models.base import Model
     from plugstream.ranks import Group
+    from plugstream.result import Result
     from plugstream.runs.plan import Plan
     from plugstream.runs.viewers import Viewers
+    from plugstream.runs.volume import VolumeResult
     from plugstream.scans import Scan, StoredScan
     from plugstream.settings import Settings
 
@@ -191,7 +193,13 @@ def reconstruct_scan(
     settings, display = planned.settings, active_display()
     terminal = None if display is None else Terminal(display)
     known: dict[str, Any] = {"command": command, "source": source, "go_on": go_on, "viewers": viewers}
-    result = reconstruct(scan, planned, folder, terminal=terminal, **known)
+    result: Result[Any] | VolumeResult
+    if planned.partition is None:
+        result = reconstruct(scan, planned, folder, terminal=terminal, **known)
+    else:
+        from plugstream.runs.volume import reconstruct_volume
+
+        result = reconstruct_volume(cast("StoredScan", scan), planned, folder, terminal=terminal, **known)
     for series in result.history.values():
         if series.quantity.needs_truth and (series.step == result.image_step).any():
             value = float(series.value[series.step == result.image_step][-1])

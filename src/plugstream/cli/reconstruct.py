@@ -75,12 +75,12 @@ def _run(parsed: argparse.Namespace, group: Group | None) -> int:
     if parsed.instrument is None:  # it was not there when the arguments were read, or lies elsewhere
         settings = absolute(settings_of(parsed, instrument=stored.instrument.name))
         parts = prepare(settings, parts)
-    planned = plan(parts, stored)
+    planned = plan(parts, stored, divide=True)
     if settings.scan.follow:
         wait_for_views(stored, planned, say)
     elif not stored.complete:
         say(f"the scan is still being measured; its first {stored.n_views} views are used, and all with --follow")
-    scan = load_small(stored, settings, group)
+    scan = stored if planned.partition is not None else load_small(stored, settings, group)
     stem = Path(str(parsed.scan)).resolve().stem
     folder = parsed.out or free_folder(f"{stem}-run")
     if group is not None:

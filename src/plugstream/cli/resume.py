@@ -80,6 +80,7 @@ def resume(
     """
     from plugstream.consent import check_address
     from plugstream.runs.identity import absolute
+    from plugstream.runs.partition import read_partition
     from plugstream.runs.parts import prepare
     from plugstream.runs.plan import plan
     from plugstream.runs.record import open_run
@@ -95,8 +96,14 @@ def resume(
         raise InputError(f"there is no scan at {source}; if it was moved, say where it is with --scan")
     stored = open_scan(source)
     parts = prepare(absolute(settings))
-    planned = plan(parts if group is None else parts.share(group), stored)
-    scan = load_small(stored, settings, group)
+    partition = read_partition(folder)
+    if partition is not None and any(key == "iterations" for _, key, _ in changes):
+        raise InputError(
+            f"blocks of {folder} that have finished keep no state, so that none can take more steps; start a new run "
+            "with more --iterations"
+        )
+    planned = plan(parts if group is None else parts.share(group), stored, partition=partition)
+    scan = stored if partition is not None else load_small(stored, settings, group)
     if page is not None:
         page.start(folder)
     return reconstruct_scan(scan, planned, folder, record.command, source, go_on=True, viewers=viewers)

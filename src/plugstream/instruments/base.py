@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Attribute",
+    "Block",
     "Column",
     "Columns",
     "Data",
@@ -177,6 +178,16 @@ class Instrument(ABC):
         """
         return
 
+    def block(self, columns: Columns, first: int, last: int) -> Block | None:
+        """Slices `first` to `last` (left out) along the first axis of a volume, as a scan of their own.
+
+        None where the data of views does not fall apart into data of slices, or where that is not known; whether it
+        does must not depend on which slices are asked for.
+
+        Arguments: columns of the views.
+        """
+        return None
+
     def describe(self, columns: Columns, n_views: int) -> dict[str, str]:
         """What `info` shows besides what the declarations tell: {subject: text}."""
         return {}
@@ -275,6 +286,21 @@ class Instrument(ABC):
             if not (np.array_equal(mine, theirs) if isinstance(mine, np.ndarray) else mine == theirs):
                 return part.name
         return ""
+
+
+@dataclass(frozen=True)
+class Block:
+    """Some slices of a volume, with the data that depends on them, on no others, and on nothing else.
+
+    Arguments: instrument of these slices; rows, where their data is along the first axis of each view's; columns that
+    are others than those of the whole, by name, those apart that have a value for each datum, of which the rows are
+    meant; alike, equal for blocks whose models are the same but for their place.
+    """
+
+    instrument: Instrument
+    rows: slice
+    columns: Columns
+    alike: Hashable
 
 
 @dataclass(frozen=True)

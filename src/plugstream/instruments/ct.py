@@ -14,6 +14,7 @@ from plugstream.errors import InputError
 from plugstream.image_space import ImageSpace
 from plugstream.instruments.base import (
     Attribute,
+    Block,
     Column,
     Columns,
     Data,
@@ -25,6 +26,7 @@ from plugstream.instruments.base import (
 from plugstream.models.ct_beams import cone_beam, fan_beam, parallel_beam
 from plugstream.models.ct_geometry import Rays, Voxels
 from plugstream.models.ct_plausible import check_plausible, outlook, warn_if_implausible
+from plugstream.models.ct_stack import row_slices
 from plugstream.registry import Field, Options
 
 if TYPE_CHECKING:
@@ -213,6 +215,25 @@ class CT(Instrument):
             "image": f"{' x '.join(map(str, self.voxels.shape))} voxels of "
             f"{' x '.join(f'{step:.6g}' for step in dict.fromkeys(spacing))} {unit}",
         }
+
+    def block(self, columns: Columns, first: int, last: int) -> Block | None:
+        """Some slices, where rays are parallel and each row of the detector sees one slice alone, in all views."""
+        rays, seen = self.rays(columns), None
+        if self.detector_rows:
+            seen = row_slices(rays, self.voxels)
+        if seen is None or not np.isin(np.arange(self.voxels.shape[0]), seen).all():
+            return None
+        own = np.flatnonzero((seen >= first) & (seen < last))  # one after the other, since rows are evenly spaced
+        rows, v = slice(int(own[0]), int(own[-1]) + 1), self.voxels
+        middle = (own[0] + own[-1] - (self.detector_rows - 1)) / 2
+        part = replace(rays.shift_detector(rows=middle), detector=(len(own), self.detector_columns))
+        voxels = Voxels((last - first, *v.shape[1:]), v.spacing, (v.origin[0] + first * v.spacing[0], *v.origin[1:]))
+        arrays = {a.name: getattr(self, a.name) for a in self.arrays if a.shape[0] == "rows"}
+        arrays = {name: value[rows] for name, value in arrays.items() if value is not None}
+        marked = bool(arrays) or self.find_mask(columns) is not None
+        alike = (first, last) if marked else (last - first, len(own), bool(seen[-1] >= seen[0]))
+        instrument = replace(self, voxels=voxels, detector_rows=len(own), **arrays)
+        return Block(instrument, rows, {"rays": part.vectors}, alike)
 
     def check_model(
         self, columns: Columns | None, n_views: int, options: Any = None, *, device: torch.device, dtype: torch.dtype

@@ -20,12 +20,12 @@ from torch import Tensor
 
 from plugstream import _native
 from plugstream.models.ct_geometry import Rays, Voxels
+from plugstream.models.ct_stack import blend_slices, is_stack, small_part
 
-__all__ = ["back_project", "is_stack", "project", "serves", "stand_upright"]
+__all__ = ["back_project", "project", "serves", "stand_upright"]
 
 _SLICES = 8  # from so many on, slices are projected together: a vector of them at a time
 _COLUMNS_AT_ONCE = 1 << 20  # of all views, some 200 bytes each
-_LEVEL = 1e-12  # a component below this part of a vector is rounding
 
 
 def serves(values: Tensor, rays: Rays, voxels: Voxels) -> bool:
@@ -42,15 +42,6 @@ def serves(values: Tensor, rays: Rays, voxels: Voxels) -> bool:
     )
 
 
-def is_stack(rays: Rays) -> bool:
-    """Whether volumes are seen slice by slice: rays are parallel and horizontal, and the detector's rows are too."""
-    if not (rays.parallel and rays.ndim == 3):
-        return False
-    way, _, u, v = np.moveaxis(rays.vectors, 1, 0)
-    level = _small(way[:, 2:], way) and _small(u[:, 2:], u)
-    return level and _small(v[:, :2], v)
-
-
 @lru_cache(maxsize=4)  # who asks whether there are such rays wants them next
 def stand_upright(rays: Rays, voxels: Voxels) -> Rays | None:
     """The same rays with detectors whose v is along z and whose u is not; None where there are none.
@@ -59,7 +50,7 @@ def stand_upright(rays: Rays, voxels: Voxels) -> Rays | None:
     planes along z than along x or y are not for the kernel, either.
     """
     first, centre, u, v = np.moveaxis(rays.vectors, 1, 0)
-    if not _small(u[:, 2:], u):
+    if not small_part(u[:, 2:], u):
         return None
     if rays.parallel:
         flat = first[:, :2]
@@ -68,10 +59,10 @@ def stand_upright(rays: Rays, voxels: Voxels) -> Rays | None:
             return None
         tilted = v
         v = v - (v[:, :2] * flat).sum(1, keepdims=True) / square * first
-        if not _small(v[:, :2], tilted):
+        if not small_part(v[:, :2], tilted):
             return None
         rays = replace(rays, vectors=np.stack([first, centre, u, v * [0, 0, 1]], 1))
-    elif not _small(v[:, :2], v):
+    elif not small_part(v[:, :2], v):
         return None
     # The steepest rays are those to the first and the last row.
     _, way = replace(rays, detector=(2, rays.detector[1])).lines()
@@ -101,7 +92,7 @@ def project(image: Tensor, rays: Rays, voxels: Voxels, *, level: str = "") -> Te
                 _call("joseph_project", volume, data, rays, voxels, level, by_view=True)
             else:
                 _call("joseph_project_volume", volume, data, _aligned(rays, voxels), voxels, level, oblique=False)
-        blend = _blend(rays, voxels)
+        blend = blend_slices(rays, voxels)
         out = out if blend is None else np.matmul(blend, out)
     else:
         out, upright = np.empty(shape, np.float32), stand_upright(rays, voxels)
@@ -123,7 +114,7 @@ def back_project(data: Tensor, rays: Rays, voxels: Voxels, *, level: str = "") -
     if len(voxels.shape) == 2:
         _call("joseph_back_project", values, out, rays, voxels, level, by_view=False)
     elif is_stack(rays):
-        blend = _blend(rays, voxels)
+        blend = blend_slices(rays, voxels)
         for rows, volume in zip(values, out, strict=True):
             slices = rows if blend is None else np.matmul(blend.transpose(0, 2, 1), rows)
             if len(volume) < _SLICES:
@@ -171,19 +162,3 @@ def _aligned(rays: Rays, voxels: Voxels) -> Rays:
     vectors[:, 1, 2] = (voxels.origin[0] + voxels.ends[0]) / 2
     vectors[:, 3] = [0, 0, voxels.spacing[0]]
     return Rays(vectors, (voxels.shape[0], rays.detector[1]), parallel=True)
-
-
-def _blend(rays: Rays, voxels: Voxels) -> NDArray[np.float32] | None:
-    """How much of each slice a row of the detector sees, (views, rows, D); None where row k sees slice k alone."""
-    rows = np.arange(rays.detector[0]) - (rays.detector[0] - 1) / 2
-    height = rays.vectors[:, 1, 2:] + rows * rays.vectors[:, 3, 2:]
-    place = (height - voxels.origin[0]) / voxels.spacing[0]
-    slices = np.arange(voxels.shape[0])
-    if place.shape[1] == len(slices) and np.abs(place - slices).max() < 1e-9 * max(1, len(slices)):
-        return None
-    return np.asarray(np.maximum(0, 1 - np.abs(place[..., None] - slices)), dtype=np.float32)
-
-
-def _small(part: NDArray[np.float64], whole: NDArray[np.float64]) -> bool:
-    """Whether parts of vectors, one each, are nothing but rounding."""
-    return bool((np.linalg.norm(part, axis=1) <= _LEVEL * np.linalg.norm(whole, axis=1)).all())

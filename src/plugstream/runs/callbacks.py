@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from plugstream.runs.events import EventLog, Measurement
+from plugstream.runs.events import Event, EventLog, Measurement
 from plugstream.runs.replay import History
 
 if TYPE_CHECKING:  # they import torch, which whoever looks at a run does without
     from plugstream.algorithms import Algorithm, State
     from plugstream.result import Progress, Result
 
-__all__ = ["Callback", "Callbacks", "MeasurementLog"]
+__all__ = ["Callback", "Callbacks", "MeasurementLog", "Watcher"]
 
 Answer: TypeAlias = "bool | Algorithm[State] | None"
 """What a callback wants: True that the run ends, an algorithm that it goes on with this one, None nothing."""
@@ -51,6 +51,13 @@ class Callback:
     def end(self, result: Result[State]) -> None:
         """Act once the run is over, before its results are written; not where an error ended it."""
         return
+
+
+class Watcher(Callback):
+    """A callback that hears the events of the run, too."""
+
+    def __call__(self, event: Event) -> None:
+        """Take in an event, when it is in the log."""
 
 
 class Callbacks:

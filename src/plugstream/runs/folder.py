@@ -66,8 +66,8 @@ def check_plain(folder: Path) -> None:
 
     A link would have files elsewhere written to or removed, and a pipe would be waited for.
     """
-    folders = ("checkpoints", "commands", "previews", "tensorboard")
-    for name in ("run.json", "settings.toml", "events.jsonl", *folders):
+    folders = ("blocks", "checkpoints", "commands", "previews", "tensorboard")
+    for name in ("run.json", "settings.toml", "blocks.json", "events.jsonl", *folders):
         try:
             found = os.lstat(folder / name)
         except OSError:

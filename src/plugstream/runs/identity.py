@@ -66,6 +66,7 @@ def _settings(settings: Settings) -> Iterator[tuple[str, Any]]:
     a = settings.algorithm
     free = {"algorithm.time_limit", "algorithm.distance_limit", "algorithm.iterations", "monitor.every"}
     free.add("algorithm.changes")  # which the log tells of a run that goes on
+    free.add("compute.memory")  # by which blocks of slices were chosen, once
     for section, choice in _choices(settings):
         free |= {f"{section}.{key}" for key in marked_fields(choice, "consent")}  # a person's, which changes no number
     known: dict[str, Any] = {

@@ -18,7 +18,15 @@ from plugstream.image_space import ImageSpace
 from plugstream.planes import Plane, cut_planes, split_parts
 from plugstream.runs.tags import png_tags, points_up, tiff_tags
 
-__all__ = ["check_writable", "load_picture", "picture_y_axis", "read_picture", "save_image", "write_picture"]
+__all__ = [
+    "check_writable",
+    "load_picture",
+    "picture_y_axis",
+    "read_picture",
+    "save_image",
+    "write_grey",
+    "write_picture",
+]
 
 _MOST_CHANNELS = 8
 _SAMPLES = ("astronaut", "brick", "camera", "cell", "coins", "grass", "gravel", "moon", "page")
@@ -95,13 +103,23 @@ def save_image(image: Array, stem: str | Path, space: ImageSpace | None = None) 
         stack = np.moveaxis(pixels, 0, 1) if pixels.ndim == 4 else pixels  # TIFF has channels within slices
         files[f"{name}.tif"] = _encode(".tif", stack[..., ::order, :].astype(np.float32), tiff_tags(space))
         for number, row in enumerate(_planes(pixels, space)):
-            shares = np.clip((row.values - low) / max(high - low, 1e-30), 0, 1)
-            grey = np.rint(255 * np.nan_to_num(shares)).astype(np.uint8)
             which = f"-channel-{number}" if space.channels else ""
-            files[f"{name}{which}.png"] = _encode(".png", grey[::order], png_tags(row.space, (low, high)))
+            files[f"{name}{which}.png"] = _encode_grey(row.values[::order], (low, high), row.space)
     for end, content in files.items():
         write_whole(stem.with_name(stem.name + end), [content])
     return _range(np.abs(values) if np.iscomplexobj(values) else values)
+
+
+def write_grey(path: Path, plane: NDArray[Any], span: tuple[float, float], space: ImageSpace) -> None:
+    """Write a plane (H, W), whose rows stand as they are drawn, as a PNG of 8 bits, black and white being `span`."""
+    write_whole(path, [_encode_grey(plane, span, space)])
+
+
+def _encode_grey(plane: NDArray[Any], span: tuple[float, float], space: ImageSpace) -> bytes:
+    low, high = span
+    shares = np.clip((plane - low) / max(high - low, 1e-30), 0, 1)
+    grey = np.rint(255 * np.nan_to_num(shares)).astype(np.uint8)
+    return _encode(".png", grey, png_tags(space, span))
 
 
 def _planes(pixels: NDArray[Any], space: ImageSpace) -> list[Plane]:

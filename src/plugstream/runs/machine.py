@@ -1,4 +1,4 @@
-"""What a run is computed on, for its log and its report."""
+"""What a run is computed on and with, for its log and its report."""
 
 from __future__ import annotations
 
@@ -8,9 +8,25 @@ from pathlib import Path
 
 import torch
 
-from plugstream.runs.events import Machine
+from plugstream import __version__
+from plugstream.runs.events import EventLog, Machine, Start
+from plugstream.runs.identity import files_read
+from plugstream.runs.liveness import this_process
+from plugstream.settings import Settings
 
-__all__ = ["describe_machine"]
+__all__ = ["describe_machine", "log_start"]
+
+
+def log_start(log: EventLog, settings: Settings, processes: int, iterations: int | None = None) -> None:
+    """Write to the log of a run that a process begins with it, or goes on.
+
+    Arguments: processes, that share the work; iterations in all, those of the settings if not given.
+    """
+    me, versions = this_process(), (__version__, torch.__version__, platform.python_version())
+    steps = settings.algorithm.iterations if iterations is None else iterations
+    content = (steps, settings.model_dump(mode="json"), files_read(settings))
+    log.add(Start(*content, *versions, pid=me.pid, started=me.started, machine=me.machine))
+    log.add(describe_machine(settings.compute.device, processes))
 
 
 def describe_machine(device: str, processes: int) -> Machine:

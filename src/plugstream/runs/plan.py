@@ -24,15 +24,17 @@ from plugstream.denoisers.tiles import Tiles
 from plugstream.errors import InputError
 from plugstream.fidelity import Fidelity
 from plugstream.image_space import ImageSpace
-from plugstream.instruments.base import Columns, Experiment, Instrument, find_instrument
+from plugstream.instruments.base import Block, Columns, Experiment, Instrument, find_instrument
 from plugstream.loss_fidelity import DataFidelity
 from plugstream.models.base import Model
 from plugstream.monitors import HeldOutMisfit, Monitor
 from plugstream.progress import report
+from plugstream.ranks import Group
 from plugstream.registry import Options
 from plugstream.rows import first_rows
 from plugstream.runs.checks import check_batch, check_mask
 from plugstream.runs.measuring import MeasuredViews
+from plugstream.runs.partition import Partition, choose_partition
 from plugstream.runs.parts import Parts, prepare
 from plugstream.runs.watch import Variance
 from plugstream.sampling import Sampler
@@ -48,7 +50,8 @@ class Plan:
 
     Attributes: parts, of the settings alone; instrument; truth, the true image where it is known; denoiser, for images
     of this instrument; notes, what a person should know of how it was built; known_model, that of the scan's views
-    where it was built already, to simulate them.
+    where it was built already, to simulate them; partition, the blocks of slices by which the run goes, None where it
+    goes at once; lipschitz, the L of the step where it is known already, as that of a volume is to its blocks.
     """
 
     parts: Parts
@@ -57,6 +60,8 @@ class Plan:
     denoiser: Denoiser
     notes: tuple[str, ...] = ()
     known_model: Model | None = None
+    partition: Partition | None = None
+    lipschitz: float | None = None
 
     @property
     def settings(self) -> Settings:
@@ -87,7 +92,8 @@ class Plan:
     def revise(self, settings: Settings) -> Plan:
         """The plan with other settings of the same scan; what both have in common is not built again."""
         revised = _fit(prepare(settings, self.parts), self.instrument, self.truth)
-        return replace(revised, known_model=self.known_model)
+        kept = {"known_model": self.known_model, "partition": self.partition, "lipschitz": self.lipschitz}
+        return replace(revised, **kept)  # type: ignore[arg-type]
 
     def prefer_low(self, fidelity: DataFidelity) -> Preference | None:
         """The lower bound that the data asks for, and why; None where somebody gave one."""
@@ -107,17 +113,47 @@ class Plan:
         """The plan with settings that build the same, as those with other `changes` do."""
         return replace(self, parts=replace(self.parts, settings=settings))
 
+    def alone(self) -> Plan:
+        """The plan for a process that shares nothing with others."""
+        made = _fit(replace(self.parts, group=Group()), self.instrument, self.truth)
+        return replace(made, partition=self.partition, lipschitz=self.lipschitz)
+
+    def cut(self, block: Block, first: int, last: int) -> Plan:
+        """The plan for a block of slices, from `first` up to `last`, whose run writes no pictures."""
+        where = (slice(first, last), *(slice(0, size) for size in self.instrument.image.shape[1:]))
+        quiet = self.settings.run.model_copy(update={"preview": 0.0, "report": "none"})
+        settings = self.settings.model_copy(update={"run": quiet})
+        return replace(
+            self,
+            parts=replace(self.parts, settings=settings),
+            instrument=block.instrument,
+            truth=None if self.truth is None else self.truth[first:last],
+            denoiser=self.denoiser.window(where),
+            known_model=None,
+            partition=None,
+        )
+
     def check_views(self, scan: Scan | Experiment) -> None:
         """Refuse views that nothing can be made of: of implausible places, all masked, too few, or too many to hold."""
         parts, instrument, columns = self.parts, self.instrument, scan.columns
         instrument.check_plausible(columns)
         check_mask(instrument, columns)
         options = model_options(self.settings, instrument)
+        if self.partition is not None:
+            block = instrument.block(columns, *self.partition.blocks[0])
+            assert block is not None
+            instrument, columns = block.instrument, {**columns, **block.columns}
         instrument.check_model(columns, scan.n_views, options, device=parts.device, dtype=parts.dtype)
         check_batch(self.settings, scan.n_views)
 
 
-def plan(settings: Settings | Parts, scan: Scan | Experiment) -> Plan:
+def plan(
+    settings: Settings | Parts,
+    scan: Scan | Experiment,
+    *,
+    divide: bool = False,
+    partition: Partition | None = None,
+) -> Plan:
     """Build what a run needs, once; whatever must be refused is refused, before anything is written.
 
     A denoiser of images of another kind than the scan's is adapted to them by itself, and the plan's notes say so.
@@ -126,12 +162,17 @@ def plan(settings: Settings | Parts, scan: Scan | Experiment) -> Plan:
         settings: or what was built of them already, so that it is not built again.
         scan: which may be an experiment that is still to be simulated, or a scan whose first view is still to come;
             of the latter `Plan.check_views` refuses what the views show.
+        divide: whether the run may go by blocks of slices, where all of a volume takes more memory than there is.
+        partition: the blocks by which it goes, where they are known.
     """
     parts = settings if isinstance(settings, Parts) else prepare(settings)
     instrument = scan.instrument
     instrument.check_plausible()
     made = _fit(parts, instrument, scan.truth)
     made.settings.monitor.check(instrument.image.shape, truth=scan.truth is not None)
+    if divide and partition is None and not isinstance(scan, Experiment):
+        partition = parts.group.decide(lambda: choose_partition(made, scan))
+    made = replace(made, partition=partition)
     if scan.n_views > 0:
         made.check_views(scan)
     else:
@@ -171,7 +212,11 @@ def _fit(parts: Parts, instrument: Instrument, truth: NDArray[Any] | None) -> Pl
         notes.append("the image is complex, so that its values have no bounds")
     asked = parts.denoiser()
     _check_guide(asked, space)
-    denoiser = adapt(asked, space.shape, complex=space.is_complex, channels=space.channels)
+    along = parts.settings.denoiser.along
+    if along is not None and len(space.spatial) != 3:
+        raise InputError("--along is for the slices of a volume, and the scan's images have two axes; leave it out")
+    by: Any = None if along is None else "mean" if along == "all" else "zyx".index(along)
+    denoiser = adapt(asked, space.shape, complex=space.is_complex, channels=space.channels, volume=by)
     if denoiser is not asked:
         notes.append(f"the denoiser is adapted to the image: {describe(denoiser)}")
     tile, group = parts.settings.compute.tile, parts.group

@@ -27,7 +27,7 @@ from plugstream.runs.watch import theory_of
 from plugstream.scans.scan import Scan
 from plugstream.settings import DenoiserSettings, Settings
 
-__all__ = ["bound_notes", "title_of", "write_known", "write_results"]
+__all__ = ["bound_notes", "title_of", "wrap_notes", "write_known", "write_results"]
 
 # An image is said to sit on a bound where at least this part of it does.
 _SUBSTANTIAL = 0.2
@@ -86,7 +86,7 @@ def _draw(
         folder / "report.png",
         space=ImageSpace.of(scan),
         formats=settings.run.figure_formats,
-        title="\n".join([_title(settings, result, history), *_wrap_notes(notes)]),
+        title="\n".join([_title(settings, result, history), *wrap_notes(notes)]),
         result=_single(result.image),
         backprojection=None if backprojection is None else _single(backprojection),
         truth=scan.truth,
@@ -117,7 +117,8 @@ def _percent(part: float) -> str:
     return "all" if part == 1 else f"{min(99.9, 100 * part):.3g} %"
 
 
-def _wrap_notes(notes: Sequence[str]) -> list[str]:
+def wrap_notes(notes: Sequence[str]) -> list[str]:
+    """Notes as lines that the report's title has room for."""
     return [line for text in notes for line in textwrap.wrap(text, _LINE)]
 
 

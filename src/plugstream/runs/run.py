@@ -10,8 +10,10 @@ from typing import Any, cast
 from plugstream.algorithms import State
 from plugstream.errors import InputError, is_refusal
 from plugstream.result import Result
+from plugstream.runs.callbacks import Watcher
 from plugstream.runs.checkpoints import Checkpoints, SavedState
 from plugstream.runs.checks import check_mask
+from plugstream.runs.commands import Inbox
 from plugstream.runs.events import EventLog, Note, SilentLog
 from plugstream.runs.failures import explain_failure
 from plugstream.runs.folder import lock, remove_unbegun, whole_folder
@@ -21,7 +23,6 @@ from plugstream.runs.record import place_of, write_down
 from plugstream.runs.replay import History, replay
 from plugstream.runs.saving import check_history
 from plugstream.runs.session import Session
-from plugstream.runs.terminal import Terminal
 from plugstream.runs.viewers import Viewers
 from plugstream.runs.views import wait_for_batch
 from plugstream.scans.scan import Scan
@@ -39,8 +40,10 @@ def reconstruct(
     command: str,
     source: str | Path,
     go_on: bool = False,
-    terminal: Terminal | None = None,
+    terminal: Watcher | None = None,
     viewers: Viewers | None = None,
+    inbox: Inbox | None = None,
+    part: bool = False,
 ) -> Result[State]:
     """Reconstruct a scan as it was planned, into a new folder, or an existing one that nobody else writes to.
 
@@ -55,7 +58,8 @@ def reconstruct(
             are used as they come and damaged ones left out. plan: made for it.
         command: how to repeat it. source: where the scan lies; both are written down for `plugstream resume`.
         go_on: go on from the last checkpoint of this folder, or from the start if there is none yet.
-        viewers: what else shows it while it goes on.
+        viewers: what else shows it while it goes on. inbox: where people ask for something, if not in the folder.
+        part: whether it is a block of a volume (`plugstream.runs.volume`): then it writes no results.
     Of several processes (`Parts.share`) all call it; rank 0 does what is said here, and the others help.
     """
     check_mask(scan.instrument, scan.columns)  # which lay on a disk when it was planned, and may be in memory now
@@ -64,11 +68,11 @@ def reconstruct(
     viewers = viewers or Viewers()
     viewers.check()
     if go_on or folder.exists():
-        return _reconstruct(scan, plan, folder, command, source, go_on, terminal, viewers)
+        return _reconstruct(scan, plan, folder, command, source, go_on, terminal, viewers, inbox, part)
     with whole_folder(folder) as partly:
         write_down(partly, plan.settings, command, place_of(source, folder))
     try:
-        return _reconstruct(scan, plan, folder, command, source, go_on, terminal, viewers, fresh=True)
+        return _reconstruct(scan, plan, folder, command, source, go_on, terminal, viewers, inbox, part, fresh=True)
     except InputError as error:
         if is_refusal(error):
             remove_unbegun(folder)
@@ -82,8 +86,10 @@ def _reconstruct(
     command: str,
     source: str | Path,
     go_on: bool,
-    terminal: Terminal | None,
+    terminal: Watcher | None,
     viewers: Viewers,
+    inbox: Inbox | None,
+    part: bool,
     fresh: bool = False,
 ) -> Result[State]:
     with lock(folder):
@@ -104,7 +110,8 @@ def _reconstruct(
         write = partial(write_down, folder, command=command, source=place_of(source, folder))
         write(plan.settings)
         log = EventLog(events, (*(() if terminal is None else (terminal,)), *viewers.listeners(folder)))
-        session = Session(scan, plan, folder, log, checkpoints, go_on, past, saved, terminal, write, viewers)
+        opened = (scan, plan, folder, log, checkpoints, go_on, past, saved, terminal, write, viewers)
+        session = Session(*opened, inbox=inbox, part=part)
         try:
             result = session.run()
         except Exception as error:  # of the data, of the disk, of memory, or a mistake of ours: nothing is lost by it

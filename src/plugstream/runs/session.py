@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import platform
 import sys
 import warnings
 from collections.abc import Callable
@@ -14,7 +13,6 @@ from typing import Any
 
 import torch
 
-from plugstream import __version__
 from plugstream.algorithms import State
 from plugstream.errors import InputError, PlugstreamWarning, StorageError
 from plugstream.image_space import ImageSpace
@@ -22,15 +20,15 @@ from plugstream.loss_fidelity import DataFidelity
 from plugstream.monitors import quantities_of
 from plugstream.progress import report
 from plugstream.result import Result, Stop
-from plugstream.runs.callbacks import Callback, Callbacks, MeasurementLog
+from plugstream.runs.callbacks import Callback, Callbacks, MeasurementLog, Watcher
 from plugstream.runs.checkpoints import Checkpoints, SavedState
 from plugstream.runs.checks import check_range
 from plugstream.runs.commands import Inbox
 from plugstream.runs.decisions import Decisions, Steerage
-from plugstream.runs.events import EventLog, Note, Quantities, Resume, Space, Start, Stop as StopEvent
-from plugstream.runs.identity import files_read, settings_identity
-from plugstream.runs.liveness import Heartbeats, this_process
-from plugstream.runs.machine import describe_machine
+from plugstream.runs.events import EventLog, Note, Quantities, Resume, Space, Stop as StopEvent
+from plugstream.runs.identity import settings_identity
+from plugstream.runs.liveness import Heartbeats
+from plugstream.runs.machine import log_start
 from plugstream.runs.measuring import MeasuredViews
 from plugstream.runs.plan import Plan
 from plugstream.runs.preview import Previews
@@ -40,7 +38,6 @@ from plugstream.runs.saving import CheckpointWriter, reason_to_stop, restore_sna
 from plugstream.runs.signals import Requests
 from plugstream.runs.steering import Course
 from plugstream.runs.steps import describe_step, goes_by_lipschitz
-from plugstream.runs.terminal import Terminal
 from plugstream.runs.viewers import Viewers
 from plugstream.runs.views import Population, open_in_memory
 from plugstream.runs.watch import Watch
@@ -62,7 +59,8 @@ class Session:
     """A reconstruction into a folder that is locked: what `reconstruct` was given, opened.
 
     Arguments: scan; plan; folder; log; checkpoints; go_on, whether the run had begun before; past, what its log
-    tells; saved, the checkpoint to go on from; terminal; write, which writes settings.toml and run.json down; viewers.
+    tells; saved, the checkpoint to go on from; terminal; write, which writes settings.toml and run.json down; viewers;
+    inbox, where people ask for something; part, whether it is a block of a volume, whose run writes the results.
     """
 
     scan: Scan
@@ -73,9 +71,11 @@ class Session:
     go_on: bool
     past: History
     saved: SavedState | None
-    terminal: Terminal | None
+    terminal: Watcher | None
     write: Callable[..., None]
     viewers: Viewers = field(default_factory=Viewers)
+    inbox: Inbox | None = None
+    part: bool = False
     population: Population | None = None
     callbacks: Callbacks = field(default_factory=lambda: Callbacks([]))
 
@@ -84,7 +84,7 @@ class Session:
         self.measurements = MeasurementLog(self.log)
         self.writer = CheckpointWriter(self.log, self.checkpoints, self.plan.settings.run.checkpoint)
         self.course = Course(parse_changes(self.plan.settings.algorithm.changes), self.log, self._note_changes)
-        self.inbox = Inbox(self.folder)
+        self._inbox = Inbox(self.folder) if self.inbox is None else self.inbox
 
     @property
     def step(self) -> int:
@@ -98,7 +98,7 @@ class Session:
             warnings.simplefilter("always", PlugstreamWarning)
             self._start()
             if self.group.leads:
-                self.inbox.clear()  # what was asked of another process
+                self._inbox.clear()  # what was asked of another process
             self.scan.instrument.warn_if_implausible()
             self.scan.instrument.warn_if_implausible(self.scan.columns)
             try:
@@ -114,6 +114,15 @@ class Session:
             self.log.add(Note(text))
         if not self.group.leads:
             return result
+        if not self.part:
+            self._write_results(result, backprojection, notes)
+        verdict, reason = result.verdict, result.reason
+        ends = (result.state.k, result.image_step, result.time, result.wall, reason.value, reason.failed)
+        self.log.add(StopEvent(*ends, verdict=verdict.name, trusted=verdict.trusted, explanation=verdict.text))
+        self._write_page()
+        return result
+
+    def _write_results(self, result: Result[State], backprojection: torch.Tensor | None, notes: list[str]) -> None:
         try:
             told = [str(result.verdict), *notes]
             write_results(self.folder, self.scan, self.plan.settings, result, backprojection, told)
@@ -122,15 +131,10 @@ class Session:
                 f"cannot write the results to {self.folder}: {error.strerror or error}; fix that, and "
                 f"'plugstream resume {shell_quote(self.folder)}' writes them"
             ) from error
-        verdict, reason = result.verdict, result.reason
-        ends = (result.state.k, result.image_step, result.time, result.wall, reason.value, reason.failed)
-        self.log.add(StopEvent(*ends, verdict=verdict.name, trusted=verdict.trusted, explanation=verdict.text))
-        self._write_page()
-        return result
 
     def _write_page(self) -> None:
         """Write report.html, which shows how the run ended, and so comes after the log says it."""
-        if "html" not in self.plan.settings.run.report_formats:
+        if self.part or "html" not in self.plan.settings.run.report_formats:
             return
         from plugstream.runs.pages.report import write_report
 
@@ -159,11 +163,8 @@ class Session:
                 self._write_page()
 
     def _start(self) -> None:
-        settings, me = self.plan.settings, this_process()
-        versions = (__version__, torch.__version__, platform.python_version())
-        content = (settings.algorithm.iterations, settings.model_dump(mode="json"), files_read(settings))
-        self.log.add(Start(*content, *versions, pid=me.pid, started=me.started, machine=me.machine))
-        self.log.add(describe_machine(settings.compute.device, self.group.size))
+        settings = self.plan.settings
+        log_start(self.log, settings, self.group.size)
         space = ImageSpace.of(self.scan)
         if space != self.past.space:
             self.log.add(Space(space.content()))
@@ -214,7 +215,7 @@ class Session:
         if self.saved is None:
             check_range(self.scan, fidelity, by_lipschitz=goes_by_lipschitz(settings))
         state, snapshot = algorithm.init(), None
-        if self.group.leads:
+        if self.group.leads and not self.part:
             write_known(self.folder, self.scan, state.image)
         if self.saved is not None:
             changed = population is not None and population.record.step == self.saved.step
@@ -237,7 +238,7 @@ class Session:
         several = self.group.size > 1
         with Requests(several=several) as requests:
             limit = settings.algorithm.time_limit
-            steerage = Steerage(self.course, self.inbox, settings)
+            steerage = Steerage(self.course, self._inbox, settings)
             decisions = Decisions(self.group, requests, population, limit if several else None, steerage)
             self._gather_callbacks(watch, decisions)
             steerage.callbacks = self.callbacks
@@ -259,7 +260,7 @@ class Session:
         if self.callbacks.last is not None and result.state.k > 0 and self.group.leads:
             self.writer.write(self.callbacks.last)
         if self.group.leads:
-            self.inbox.clear()
+            self._inbox.clear()
         if watch is not None:
             watch.settings = self.plan.settings  # with what was changed on the way
         self.callbacks.end(result)
@@ -285,7 +286,7 @@ class Session:
             watch,
             self.terminal,
             Heartbeats(self.log, steps),
-            Previews(self.folder, space, self.log, settings.run.preview),
+            None if self.part else Previews(self.folder, space, self.log, settings.run.preview),
             *self.viewers.callbacks(space, self.log),
             self.writer,
             decisions,
@@ -303,7 +304,7 @@ class Session:
         return max(0, self.plan.settings.algorithm.iterations - begun)
 
     def _backproject(self, fidelity: DataFidelity) -> torch.Tensor | None:
-        if not fidelity.linear:
+        if self.part or not fidelity.linear:
             return None
         some = None if self.population is None else spread_views(fidelity.available, _BACKPROJECTED)
         if some is not None:

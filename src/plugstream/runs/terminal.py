@@ -9,7 +9,7 @@ from plugstream.display.frame import Clock
 from plugstream.display.screen import Display
 from plugstream.display.steps import Steps
 from plugstream.quantities import read_quantity
-from plugstream.runs.callbacks import Callback
+from plugstream.runs.callbacks import Watcher
 from plugstream.runs.events import Event, Heartbeat, Measurement, Note, Quantities, Resume, Start, Steering, Stop, Views
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ __all__ = ["Terminal"]
 _LINES, _PAUSE = 100, 5.0
 
 
-class Terminal(Callback):
+class Terminal(Watcher):
     """Shows events on a display as they come: notes and the end as lines, steps and measurements as they change.
 
     Where lines stay every measurement is one, and after a hundred of them one every few seconds. As JSON each event is
@@ -57,11 +57,11 @@ class Terminal(Callback):
                 self.steps.declare(read_quantity(content) for content in event.quantities)
                 self.display.show(self.steps)
             case Measurement():
-                self._tick(event.step, event.time, event.at)
+                self.tick(event.step, event.time, event.at)
                 self.steps.measure(event.values)
                 self._tell_measurement(time.monotonic())
             case Heartbeat():
-                self._tick(event.step, max(event.seconds, self.steps.seconds), event.at)
+                self.tick(event.step, max(event.seconds, self.steps.seconds), event.at)
             case Steering():
                 self.steps.paused = event.action == "pause" or (event.action == "change" and self.steps.paused)
                 self.steps.clock.forget()  # a pause is no time of the run
@@ -69,9 +69,10 @@ class Terminal(Callback):
                 self._stop(event)
 
     def after_step(self, progress: Progress[State]) -> None:
-        self._tick(progress.state.k, progress.time, time.time())
+        self.tick(progress.state.k, progress.time, time.time())
 
-    def _tick(self, step: int, seconds: float, now: float) -> None:
+    def tick(self, step: int, seconds: float, now: float) -> None:
+        """Note that this step was taken, after so many seconds of steps."""
         if step >= self.steps.step:
             self.steps.tick(step, seconds, now)
 

@@ -242,9 +242,10 @@ def open_in_memory(scan: Scan, plan: Plan, log: EventLog, past: History) -> Data
     views = past.views[-1].views if past.views else scan.n_views  # there may be more by now
     model, hold_out = plan.model(scan.columns, views), plan.settings.monitor.hold_out
     fidelity = plan.parts.fidelity(model, scan.read(torch.arange(views)))
-    if hold_out is not None:
-        fidelity = fidelity.with_views(model, usable_views(Views(0, views, (), None, True), hold_out))
-    if goes_by_lipschitz(plan.settings) and fidelity.has_lipschitz:
+    usable = None if hold_out is None else usable_views(Views(0, views, (), None, True), hold_out)
+    if usable is not None or plan.lipschitz is not None:
+        fidelity = fidelity.with_views(model, usable, lipschitz_max=plan.lipschitz)
+    if plan.lipschitz is None and goes_by_lipschitz(plan.settings) and fidelity.has_lipschitz:
         log.add(Note("estimating the Lipschitz constant L of every view"))
     if not past.views:
         log.add(Views(step=0, views=views, damaged=(), lipschitz=None, ended=True))

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from plugstream.errors import DamagedError, InputError
 from plugstream.scans.bounds import parse_json
 from plugstream.scans.marks import MARK, Marks
-from plugstream.scans.places import CHUNK_FAULTS, CRC, Files, Piece, crc32c
+from plugstream.scans.places import CHUNK_FAULTS, CRC, Files, Piece, crc32c, read_bytes
 
 __all__ = ["ChunkReader", "Layout", "encode_shard", "first_of"]
 
@@ -234,6 +234,37 @@ class ChunkReader:
         if bad:
             raise DamagedError(self.name, bad)
         return out
+
+    def read_part(self, views: NDArray[np.int64], rows: slice, sums: NDArray[np.uint32]) -> NDArray[Any]:
+        """The same rows of each view's data, (B, rows, ...), and nothing else of it: a chunk's own checksum is of all.
+
+        Arguments: views; rows, of the first axis of a view; sums, the crc32c of these rows of each view, which somebody
+        took when the chunk was whole. A `DamagedError` names the views that cannot be had.
+        """
+        layout = self.layout
+        row = layout.dtype.itemsize * math.prod(layout.row[1:])
+        view_bytes, count = row * layout.row[0], row * (rows.stop - rows.start)
+        out = np.empty((len(views), rows.stop - rows.start, *layout.row[1:]), dtype=layout.dtype.newbyteorder("<"))
+        places = self._find(np.unique(views // layout.shard).tolist())
+        bad: dict[int, str] = {}
+        for number, view in enumerate(views.tolist()):
+            shard, within = divmod(view, layout.shard)
+            index, wrong = places[shard]
+            offset, size = (0, 0) if index is None else index[within // layout.chunk].tolist()
+            wrong = wrong or _index_error(offset, size, layout.chunk_bytes + CRC)
+            content = b""
+            if not wrong:
+                start = offset + within % layout.chunk * view_bytes + rows.start * row
+                content, wrong = read_bytes(self.files, self._file(shard), start, count)
+            if not wrong and int.from_bytes(crc32c(content), "little") != sums[number]:
+                wrong = "some of its rows are not what they were when its checksum was looked at"
+            if wrong:
+                bad[view] = wrong
+            else:
+                out[number] = np.frombuffer(content, out.dtype).reshape(out.shape[1:])
+        if bad:
+            raise DamagedError(self.name, bad)
+        return out.astype(layout.dtype, copy=False)
 
     def _has_marks(self, shard: int, places: NDArray[np.uint64]) -> bool:
         """Whether chunks of a shard carry marks: then it begins with one, and no chunk is where it begins."""

@@ -20,7 +20,7 @@ from plugstream.errors import InputError
 from plugstream.files import NOT_PLAIN, NOT_PLAIN_ERRORS, open_plain
 from plugstream.scans.bounds import MOST_JSON, check_json_size
 
-__all__ = ["CHUNK_FAULTS", "CRC", "Files", "LocalFiles", "Piece", "ZarrFiles", "ZipFiles", "crc32c"]
+__all__ = ["CHUNK_FAULTS", "CRC", "Files", "LocalFiles", "Piece", "ZarrFiles", "ZipFiles", "crc32c", "read_bytes"]
 
 CRC = 4  # bytes of a checksum
 _BLOCK = 1 << 20
@@ -59,6 +59,13 @@ class Files(Protocol):
         more bytes in front of each piece, where its offset then is; they are put there, with its checksum after them.
         """
 
+    def part(self, name: str, offset: int, count: int) -> bytes:
+        """So many bytes of a file, fewer where it ends; an offset below zero is from its end."""
+
+    @property
+    def apart(self) -> bool:
+        """Whether a part of a file costs no more than its own bytes."""
+
 
 class LocalFiles:
     """Files of a folder. Only plain files and folders within it count: links, pipes and devices are refused.
@@ -67,6 +74,8 @@ class LocalFiles:
     larger than memory gains nothing from that cache, since a view that is drawn at random is hardly ever in it, and
     pays for it: copying into it and out of it is processor time that an iteration lacks.
     """
+
+    apart = True
 
     def __init__(self, folder: Path, *, direct: bool = False) -> None:
         self.folder, self.direct = folder, direct
@@ -98,7 +107,7 @@ class LocalFiles:
 
     def read(self, pieces: Sequence[Piece], out: NDArray[np.uint8], edges: Edges = None) -> list[str]:
         if self._native is None:
-            return _read(pieces, out, self._part, edges)
+            return _read(pieces, out, self.part, edges)
         paths, unreachable = {}, {}
         for name in {piece.name for piece in pieces}:
             try:
@@ -125,7 +134,7 @@ class LocalFiles:
             said[number] = _failure(pieces[number].name, what)
         return said
 
-    def _part(self, name: str, offset: int, count: int) -> bytes:
+    def part(self, name: str, offset: int, count: int) -> bytes:
         with self._open(name) as file:
             if offset < 0 and (offset := offset + file.seek(0, os.SEEK_END)) < 0:
                 return b""
@@ -173,26 +182,27 @@ class ZipFiles:
         tops = {name.split("/")[0] for name in names if name.count("/") == 1 and name.endswith("/zarr.json")}
         self.prefix = f"{tops.pop()}/" if "zarr.json" not in names and len(tops) == 1 else ""
         self.path, self._members = path, names
+        self.apart = all(member.compress_type == zipfile.ZIP_STORED for member in members)
         self._unpacked: tuple[str, bytes] = ("", b"")
 
     def load(self, name: str) -> bytes:
         size = self._member(name).file_size
         check_json_size(name, size)
-        return self._part(name, 0, size)
+        return self.part(name, 0, size)
 
     def size(self, name: str) -> int:
         member = self._members.get(self.prefix + name)
         return 0 if member is None else member.file_size
 
     def read(self, pieces: Sequence[Piece], out: NDArray[np.uint8], edges: Edges = None) -> list[str]:
-        return _read(pieces, out, self._part, edges)
+        return _read(pieces, out, self.part, edges)
 
     def _member(self, name: str) -> zipfile.ZipInfo:
         if self.prefix + name not in self._members:
             raise FileNotFoundError(2, "No such file", name)
         return self._members[self.prefix + name]
 
-    def _part(self, name: str, offset: int, count: int) -> bytes:
+    def part(self, name: str, offset: int, count: int) -> bytes:
         member, (last, content) = self._member(name), self._unpacked
         offset = offset if offset >= 0 else max(0, member.file_size + offset)
         if last == name:
@@ -219,6 +229,8 @@ class ZipFiles:
 class ZarrFiles:
     """Files of a Zarr store: anything that fsspec reaches."""
 
+    apart = True
+
     def __init__(self, store: Any) -> None:
         self.store = store
 
@@ -238,9 +250,9 @@ class ZarrFiles:
             return 0
 
     def read(self, pieces: Sequence[Piece], out: NDArray[np.uint8], edges: Edges = None) -> list[str]:
-        return _read(pieces, out, self._part, edges)
+        return _read(pieces, out, self.part, edges)
 
-    def _part(self, name: str, offset: int, count: int) -> bytes:
+    def part(self, name: str, offset: int, count: int) -> bytes:
         from zarr.abc.store import RangeByteRequest, SuffixByteRequest
 
         return self._get(name, SuffixByteRequest(count) if offset < 0 else RangeByteRequest(offset, offset + count))
@@ -286,6 +298,15 @@ def crc32c(content: bytes | NDArray[np.uint8]) -> bytes:
     import google_crc32c
 
     return int(google_crc32c.value(content)).to_bytes(CRC, "little")
+
+
+def read_bytes(files: Files, name: str, offset: int, count: int) -> tuple[bytes, str]:
+    """Bytes of a file, and what is wrong with them, "" if nothing."""
+    try:
+        content = files.part(name, offset, count)
+    except Exception as error:  # an I/O error of the disk or of a distant store, of whatever kind
+        return b"", _failure(name, error)
+    return content, "" if len(content) == count else _FATES[-1]
 
 
 def _read(

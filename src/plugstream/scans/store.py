@@ -161,6 +161,18 @@ class StoredScan:
         except DamagedError as error:
             raise DamagedError(self.path, error.views) from None
 
+    def read_rows(self, views: Tensor, rows: slice, sums: NDArray[np.uint32]) -> Tensor:
+        """Rows of the measurements of these views, (B, rows, ...): of each a part of its bytes, where that can be read.
+
+        Arguments: rows, along the first axis of a view's data; sums, their crc32c (`plugstream.scans.blocks`).
+        """
+        if not self._files.apart:
+            return self.read(views)[:, rows].clone()
+        try:
+            return torch.from_numpy(self._data.read_part(views.numpy(), rows, sums))
+        except DamagedError as error:
+            raise DamagedError(self.path, error.views) from None
+
     def load(self) -> MemoryScan:
         """The whole scan in memory, checked for NaN and infinity."""
         report(f"reading {self.nbytes / 1e6:.3g} MB of the scan")

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, SerializeAsAny, field_validator, model_validator
 
+from plugstream.capacity import parse_size
 from plugstream.choices import Choice, validator
 from plugstream.errors import InputError
 from plugstream.registry import Entry, Options, find
@@ -171,6 +172,11 @@ class DenoiserSettings(Choice):
     )
     high: float | None = Field(None, ge=-LARGE, le=LARGE, description="largest value of the image")
     damping: float | None = Field(None, gt=0, lt=1, description="theta of (1 - theta) I + theta D")
+    along: Literal["z", "y", "x", "all"] | None = Field(
+        None,
+        description="of a volume: denoise its slices along this axis, or all for the mean of the three; the denoiser's "
+        "own way if not given, which for tv is in 3D",
+    )
 
     @property
     def least(self) -> float | None:
@@ -260,11 +266,26 @@ class ComputeSettings(_Section):
     halo: int | None = Field(
         None, ge=0, description="pixels around a tile that it is denoised with; what the denoiser needs if not given"
     )
+    memory: str | None = Field(
+        None,
+        description="memory that a run may take, such as 2GB; a volume for which that is too little goes by blocks of "
+        "slices where it can. What is free, less a fifth, if not given",
+    )
     deterministic: bool = Field(
         False,
         description="under torchrun, give the same bits with 1, 2, 4 or 8 processes; takes longer",
         json_schema_extra=_SWITCH,
     )
+
+    @field_validator("memory")
+    @classmethod
+    def _size(cls, text: str | None) -> str | None:
+        if text is not None:
+            try:
+                parse_size(text)
+            except InputError as error:
+                raise ValueError(str(error)) from None
+        return text
 
 
 class ScanSettings(_Section):

@@ -1,0 +1,185 @@
+"""What all blocks of a volume have in common, so that no seam is between them: views, bounds of the image, and L."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from plugstream.errors import DamagedError, InputError
+from plugstream.files import write_whole
+from plugstream.instruments.base import Block
+from plugstream.loss_fidelity import DataFidelity, LossFidelity
+from plugstream.progress import report
+from plugstream.runs.events import EventLog, Note, Views
+from plugstream.runs.measuring import usable_views
+from plugstream.runs.partition import Partition
+from plugstream.runs.plan import Plan
+from plugstream.runs.steps import goes_by_lipschitz
+from plugstream.scans.blocks import read_block, sum_rows
+from plugstream.scans.chunks import first_of
+from plugstream.scans.scan import MemoryScan
+from plugstream.scans.store import StoredScan
+
+__all__ = ["Agreement", "agree", "recall", "write_sums"]
+
+_SUMS = "sums.npy"
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """What the blocks of a volume agree on.
+
+    Arguments: scan; plan, of all of the volume, for a process by itself; partition, with views and L; sums (views,
+    blocks), the checksums of the rows that each block reads.
+    """
+
+    scan: StoredScan
+    plan: Plan
+    partition: Partition
+    sums: NDArray[np.uint32]
+
+    @property
+    def views(self) -> Tensor:
+        """The views of the scan that can be used, by their numbers."""
+        return _usable(self.partition.views or 0, self.partition.damaged)
+
+    def rows(self) -> list[slice]:
+        """Where the data of each block is along the first axis of a view's."""
+        return [self.block(number).rows for number in range(len(self.partition.blocks))]
+
+    def block(self, number: int) -> Block:
+        """A block, as the scan's instrument cuts it."""
+        block = self.scan.instrument.block(self.scan.columns, *self.partition.blocks[number])
+        if block is None:
+            raise InputError(f"views of {self.scan.path} do not fall apart into slices any more; start a new run")
+        return block
+
+    def open(self, number: int) -> tuple[MemoryScan, Plan]:
+        """The scan of a block, in memory, and its plan."""
+        first, last = self.partition.blocks[number]
+        block, views = self.block(number), self.views
+        plan = replace(self.plan.cut(block, first, last), lipschitz=self.partition.lipschitz)
+        return read_block(self.scan, block, self.sums[views.numpy(), number], views, plan.truth), plan
+
+
+def recall(scan: StoredScan, plan: Plan, partition: Partition, folder: Path) -> Agreement | None:
+    """What a run that goes on had agreed on, None where it did not come that far."""
+    place = folder / _SUMS
+    if partition.views is None or not place.exists():
+        return None
+    if partition.views > scan.n_views:
+        raise InputError(f"the run had {partition.views} views, but the scan {scan.path} has {scan.n_views}")
+    try:
+        sums = np.load(place, allow_pickle=False)
+        if sums.shape != (partition.views, len(partition.blocks)) or sums.dtype != np.uint32:
+            raise ValueError(f"it holds {sums.dtype} of {sums.shape}")
+    except (OSError, ValueError, EOFError) as error:
+        raise InputError(f"{place} cannot be read: {error}; bring it back, or start a new run") from error
+    return Agreement(scan, plan.alone(), partition, sums)
+
+
+def write_sums(folder: Path, agreement: Agreement) -> None:
+    """Write down the checksums of rows, for a run that goes on."""
+    import io
+
+    file = io.BytesIO()
+    np.save(file, agreement.sums)
+    write_whole(folder / _SUMS, [file.getvalue()])
+
+
+def agree(scan: StoredScan, plan: Plan, partition: Partition, log: EventLog) -> Agreement:
+    """Find out what all blocks have in common; of several processes all call it.
+
+    All of the scan is read once, each process some of its views, and its checksums looked at. The lower bound of the
+    image, where nobody gave it, is what the data of the block in the middle asks for.
+    """
+    group, n_views = plan.parts.group, plan.parts.group.share(scan.n_views)
+    known = Agreement(scan, plan.alone(), replace(partition, views=n_views), np.zeros((0, 0), np.uint32))
+    sums, damaged = _sum_shared(known, plan)
+    if damaged:
+        log.add(Note(f"warning: {len(damaged)} damaged views are left out: {first_of(damaged)}"))
+    known = replace(known, sums=sums, partition=replace(known.partition, damaged=damaged))
+    if plan.settings.denoiser.low == "auto":
+        preference = group.decide(lambda: _prefer_low(known))
+        if preference is not None:
+            known = replace(known, plan=known.plan.with_low(preference.low))
+            log.add(Note(f"{preference.reason} (asked of the block in the middle)"))
+    if goes_by_lipschitz(plan.settings):
+        largest = group.decide(lambda: _bound_lipschitz(known))
+        log.add(Note(f"L = {largest:.4g}, the largest of all blocks, bounds every view of each"))
+        known = replace(known, partition=replace(known.partition, lipschitz=largest))
+    return known
+
+
+def _usable(views: int, damaged: tuple[int, ...], hold_out: int | None = None) -> Tensor:
+    return usable_views(Views(0, views, damaged, None, True), hold_out)
+
+
+def _sum_shared(known: Agreement, plan: Plan) -> tuple[NDArray[np.uint32], tuple[int, ...]]:
+    """The checksums of all blocks' rows, (views, blocks), and the damaged views; each process reads some views."""
+    group, n_views, rows = plan.parts.group, known.partition.views or 0, known.rows()
+    each = -(-n_views // group.size)
+    first = min(n_views, group.rank * each)
+    own = torch.arange(first, min(n_views, first + each))
+    table = torch.zeros((each, len(rows) + 1), dtype=torch.int64)
+    failure: BaseException | None = None
+    try:
+        sums, bad = sum_rows(known.scan, rows, own)
+        if bad and not plan.settings.scan.skip_damaged:
+            told = DamagedError(known.scan.path, bad)
+            raise DamagedError(f"{told}; to go on without damaged views, use --skip-damaged")
+        table[: len(own), :-1] = torch.from_numpy(sums.astype(np.int64))
+        table[[view - first for view in bad], -1] = 1
+    except Exception as error:  # which all processes hear of in the message that follows
+        failure = error
+    whole = group.gather(table, failure).reshape(-1, len(rows) + 1)[:n_views].numpy()
+    damaged = tuple(int(view) for view in np.flatnonzero(whole[:, -1]))
+    if len(damaged) == n_views:
+        raise DamagedError(f"all {n_views} views of the scan {known.scan.path} are damaged")
+    return whole[:, :-1].astype(np.uint32), damaged
+
+
+def _prefer_low(known: Agreement) -> Any:
+    scan, plan = known.open(len(known.partition.blocks) // 2)
+    return plan.prefer_low(_fidelity(scan, plan))
+
+
+def _fidelity(scan: MemoryScan, plan: Plan) -> DataFidelity:
+    """That of a block, on the views that steps draw from."""
+    model = plan.model(scan.columns, scan.n_views)
+    fidelity = plan.parts.fidelity(model, scan.data)
+    hold_out = plan.settings.monitor.hold_out
+    return fidelity if hold_out is None else fidelity.with_views(model, _usable(scan.n_views, (), hold_out))
+
+
+def _bound_lipschitz(known: Agreement) -> float:
+    """The largest L_i of any view and block; the norms of blocks that differ in their place alone are found once.
+
+    A loss other than least squares is asked of every block for its curvature. As of all of the volume, L is the largest
+    curvature times the largest norm.
+    """
+    norms: dict[Any, float] = {}
+    curvatures: list[float] = []
+    for number in range(len(known.partition.blocks)):
+        alike = known.block(number).alike
+        if alike in norms and not curvatures:
+            continue
+        report(f"bounding L of block {number + 1} of {len(known.partition.blocks)}")
+        scan, plan = known.open(number)
+        fidelity = _fidelity(scan, plan)
+        if not fidelity.has_lipschitz:
+            raise InputError(
+                "no L is known of this model and loss, so that each block of slices would find a step of its own; give "
+                "--step as a number"
+            )
+        if isinstance(fidelity, LossFidelity):
+            curvatures.append(fidelity.curvature)
+        if alike not in norms:
+            norms[alike] = fidelity.lipschitz_max / (curvatures[-1] if curvatures else 1.0)
+    return max(curvatures, default=1.0) * max(norms.values())

@@ -1,0 +1,111 @@
+"""How much memory a run takes, before it is begun: a model of what is alive at its peak."""
+
+from __future__ import annotations
+
+import math
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from plugstream.capacity import free_memory, parse_size
+from plugstream.denoisers.base import Denoiser, Wrapper
+from plugstream.denoisers.shapes import Slices
+from plugstream.settings import Settings
+
+__all__ = ["Footprint", "memory_limit", "warm_fields"]
+
+# Images that a step has at its peak besides the states before and after it: gradient, what is denoised, and what
+# denoised slices are put together from.
+_AT_WORK = 6
+# Of the data that a step, or a measurement of the distance, looks at: prediction, residual, and weighted.
+_PREDICTIONS = 3
+# Numbers that a denoiser has for each pixel that it works on at a time.
+_DENOISER = 12
+_PIXELS = 2**22  # that go through a denoiser at a time, where slices do (`plugstream.denoisers.shapes`)
+# What projectors prepare at a time, and a copy of the volume that is a little larger than it.
+_PROJECTOR, _MARGIN = 80e6, 1.1
+# What imports, logs and pictures add to the process after it was looked at.
+_REST = 120e6
+# Part of the free memory that a run may take where nobody says how much.
+_SHARE = 0.8
+
+
+@dataclass(frozen=True)
+class Footprint:
+    """Bytes that a run takes at its peak, as a function of how many slices it has.
+
+        process + fixed + slices (images * slice + data)
+
+    Arguments: slice, bytes of a slice of the image; images that are alive; data, bytes of a slice's measurements that
+    are alive; fixed, what does not grow with slices; process, what it has already.
+    """
+
+    slice: float
+    images: float
+    data: float
+    fixed: float
+    process: float
+
+    def bytes(self, slices: int) -> float:
+        """What a run of so many slices takes."""
+        return self.process + self.fixed + slices * (self.images * self.slice + self.data)
+
+    def most(self, limit: float) -> int:
+        """How many slices fit; 0 where not even one does."""
+        return max(0, int((limit - self.process - self.fixed) // (self.images * self.slice + self.data)))
+
+    @classmethod
+    def of(
+        cls, denoiser: Denoiser, shape: tuple[int, ...], dtype: torch.dtype, data: float, *, held: bool
+    ) -> Footprint:
+        """That of a run.
+
+        Arguments: denoiser, for volumes (D, H, W) of `shape`; dtype of the image; data, bytes of a slice's measurements
+        in all views; held, whether they are in memory, and not only some of them at a time.
+        """
+        pixels = math.prod(shape[1:])
+        slice_bytes = pixels * dtype.itemsize
+        state = 2 + warm_fields(denoiser)  # image, extrapolated image, and what the denoiser starts from
+        images = 3 * state + _AT_WORK + _MARGIN  # before, after, and the best so far
+        by_slices = _slices_of(denoiser)
+        at_once = max(pixels, min(_PIXELS, pixels * shape[0])) if by_slices else 0
+        fixed = _DENOISER * at_once * dtype.itemsize + _PROJECTOR + _REST
+        images += 0 if by_slices else _DENOISER
+        return cls(slice_bytes, images, (1 + _PREDICTIONS if held else 0) * data, fixed, process_memory())
+
+
+def warm_fields(denoiser: Denoiser) -> float:
+    """How many images a denoiser's warm start is as large as, asked of a small volume; three where that fails."""
+    least = [max(16, size) for size in denoiser.min_shape]
+    least[0] = denoiser.min_shape[0]
+    image = torch.zeros(least)
+    try:
+        _, warm = denoiser.window(tuple(slice(0, size) for size in least)).denoise(image, 1e-3)
+    except (RuntimeError, ValueError, TypeError):  # one that takes other images, or code of others
+        return 3.0
+    return 0.0 if warm is None else warm.numel() / image.numel()
+
+
+def memory_limit(settings: Settings, processes: int = 1) -> float:
+    """Bytes that each process of a run may take: what the settings say, or a part of what is free for all of them."""
+    if settings.compute.memory is not None:
+        return parse_size(settings.compute.memory)
+    return _SHARE * free_memory() / processes + process_memory()
+
+
+def process_memory() -> float:
+    """Bytes of memory that this process has now."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+    except (OSError, ValueError):
+        return 300e6
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def _slices_of(denoiser: Denoiser) -> bool:
+    """Whether slices go through it a portion at a time."""
+    while isinstance(denoiser, Wrapper):
+        denoiser = denoiser.denoiser
+    return isinstance(denoiser, Slices) or denoiser.reach == 0

@@ -1,0 +1,136 @@
+"""A volume cut into blocks of slices, each small enough for memory: whether that is needed, and whether it can be."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from plugstream.capacity import format_size, free_memory
+from plugstream.errors import InputError
+from plugstream.runs.folder import write_text
+from plugstream.runs.footprint import Footprint, memory_limit
+
+if TYPE_CHECKING:
+    from plugstream.runs.plan import Plan
+    from plugstream.scans.scan import Scan
+
+__all__ = ["Partition", "choose_partition", "read_partition", "write_partition"]
+
+_FILE = "blocks.json"
+
+
+@dataclass(frozen=True)
+class Partition:
+    """The blocks of a volume, and what they must have in common, so that no seam is between them.
+
+    Arguments: edges, 0 < ... < D: block b has the slices from edges[b] up to edges[b + 1]; views of the scan that the
+    run has, None where it has not begun; damaged ones among them; lipschitz, the L that the step of all blocks goes by,
+    None where it goes by none, or it is not known yet; note, why it is cut, for a person.
+    """
+
+    edges: tuple[int, ...]
+    views: int | None = None
+    damaged: tuple[int, ...] = ()
+    lipschitz: float | None = None
+    note: str = field(default="", compare=False)
+
+    @property
+    def blocks(self) -> list[tuple[int, int]]:
+        """The first slice of each block, and the one after its last."""
+        return list(zip(self.edges[:-1], self.edges[1:], strict=True))
+
+
+def choose_partition(plan: Plan, scan: Scan) -> Partition | None:
+    """The blocks by which a run goes, None where it goes at once: its memory decides, and what can be cut.
+
+    What does not fit and cannot be cut is refused: where a limit was set if it does not keep that, and else if it does
+    not fit what is free.
+    """
+    settings, space, group = plan.settings, plan.instrument.image, plan.parts.group
+    if plan.parts.device.type != "cpu" or len(space.spatial) != 3 or space.channels or scan.n_views == 0:
+        return None
+    data = scan.n_views * math.prod(plan.instrument.data_shape) * plan.parts.dtype.itemsize
+    depth = space.shape[0]
+    held = data <= settings.scan.in_memory * 1e6
+    dtype = plan.parts.dtype.to_complex() if space.is_complex else plan.parts.dtype
+    whole = Footprint.of(plan.denoiser, space.shape, dtype, data / depth, held=held)
+    limit = memory_limit(settings, group.size)
+    if whole.bytes(depth) <= limit:
+        return None
+    if (obstacle := _obstacle(plan, scan)) is not None:
+        if settings.compute.memory is not None or whole.bytes(depth) > whole.process + free_memory():
+            shape = " x ".join(map(str, space.shape))
+            raise InputError(
+                f"a run on {shape} voxels takes about {format_size(whole.bytes(depth))} of memory, and "
+                f"{format_size(limit)} are to be had; {obstacle}, or import it with larger voxels"
+            )
+        return None
+    part = Footprint.of(plan.denoiser, space.shape, dtype, data / depth, held=True)
+    most = part.most(limit)
+    if most < 1:
+        raise InputError(
+            f"a run on one slice of {space.shape[1]} x {space.shape[2]} takes about {format_size(part.bytes(1))} of "
+            f"memory, and {format_size(limit)} are to be had; allow more --memory, or import it with larger voxels"
+        )
+    count = max(-(-depth // most), min(depth, group.size))
+    edges = tuple(depth * number // count for number in range(count + 1))
+    size = -(-depth // count)
+    note = (
+        f"all {depth} slices at once would take about {format_size(whole.bytes(depth))} of memory, and "
+        f"{format_size(limit)} are to be had: they go in {count} blocks of up to {size}, of about "
+        f"{format_size(part.bytes(size))} each"
+    )
+    return Partition(edges, note=note)
+
+
+def _obstacle(plan: Plan, scan: Scan) -> str | None:
+    """Why a run cannot go by blocks of slices, as what to do about it; None where it can."""
+    settings, depth = plan.settings, plan.instrument.image.shape[0]
+    if plan.instrument.block(scan.columns, 0, depth) is None:
+        return "views of it do not fall apart into slices, so allow more --memory"
+    if plan.denoiser.reach != 0 or plan.instrument.image.is_complex:
+        return "to go by blocks of slices, denoise slices by --along z"
+    if settings.scan.follow:
+        return "blocks of slices need all views, so wait for them and leave --follow out"
+    if settings.algorithm.time_limit is not None:
+        return "to go by blocks of slices, say --iterations and leave --time-limit out"
+    if settings.momentum.restart != "none":
+        return "to go by blocks of slices, leave --restart out, which all slices decide together"
+    return None
+
+
+def write_partition(folder: Path, partition: Partition) -> None:
+    """Write down what a run that goes on must know of its blocks, at once or not at all."""
+    content = {
+        "edges": partition.edges,
+        "views": partition.views,
+        "damaged": partition.damaged,
+        "lipschitz": partition.lipschitz,
+    }
+    write_text(folder / _FILE, json.dumps(content) + "\n")
+
+
+def read_partition(folder: Path) -> Partition | None:
+    """The blocks of the run in a folder, None where it goes at once."""
+    path = folder / _FILE
+    if not path.exists():
+        return None
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        return Partition(
+            tuple(_whole(edge) for edge in content["edges"]),
+            None if content["views"] is None else _whole(content["views"]),
+            tuple(_whole(view) for view in content["damaged"]),
+            None if content["lipschitz"] is None else float(content["lipschitz"]),
+        )
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        raise InputError(f"{path} cannot be read: {error}; bring it back, or start a new run") from error
+
+
+def _whole(value: Any) -> int:
+    if type(value) is not int or value < 0:
+        raise ValueError(f"{str(value)[:40]} is no whole number")
+    return value

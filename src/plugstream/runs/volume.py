@@ -1,0 +1,303 @@
+"""The run of a volume that is larger than memory: block after block of slices, each a run of its own.
+
+    RUN/blocks.json        the blocks, and what all of them have in common: views, and the L that their step goes by
+    RUN/blocks/sums.npy    checksums of the rows of each view that each block reads
+    RUN/blocks/0007/       the run of a block: settings, log, checkpoints while it goes on; finished.json at its end
+    RUN/result.npy         the volume, in which a block's slices are once it has finished
+    RUN/events.jsonl       progress over all blocks
+
+Blocks share views, step, bounds and the draw of views, so that a block's slices are what they would be in a run on all
+of the volume. Whatever happens, blocks that have finished are not repeated, and the one that was being worked on goes
+on from its checkpoint, to the bit.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from plugstream.errors import InputError, is_refusal
+from plugstream.image_space import ImageSpace
+from plugstream.progress import report
+from plugstream.result import Result, Stop
+from plugstream.runs.agreement import Agreement, agree, recall, write_sums
+from plugstream.runs.commands import Inbox
+from plugstream.runs.events import EventLog, Note, SilentLog, Space, Stop as StopEvent
+from plugstream.runs.failures import explain_failure
+from plugstream.runs.folder import lock, remove_unbegun, whole_folder, write_text
+from plugstream.runs.machine import log_start
+from plugstream.runs.partition import Partition, write_partition
+from plugstream.runs.plan import Plan
+from plugstream.runs.record import place_of, write_down
+from plugstream.runs.relay import Relay, VolumeInbox
+from plugstream.runs.replay import History, replay
+from plugstream.runs.run import reconstruct
+from plugstream.runs.signals import Requests
+from plugstream.runs.terminal import Terminal
+from plugstream.runs.viewers import Viewers
+from plugstream.runs.volume_file import VolumeFile, make_volume
+from plugstream.runs.volume_results import write_volume_results
+from plugstream.scans.store import StoredScan
+from plugstream.verdict import Outcome, Verdict, worst_verdict
+
+__all__ = ["VolumeResult", "reconstruct_volume"]
+
+# Seconds between two looks at whether blocks of other processes have finished.
+_LOOK = 0.5
+
+
+@dataclass(frozen=True)
+class VolumeResult:
+    """How the run of a volume ended: the volume is in its file.
+
+    Arguments: volume; steps of each block; reason; verdict on the worst block; time, seconds of steps, and wall, with
+    measuring, of all blocks; history, of quantities that compare all of the volume with its truth: none.
+    """
+
+    volume: VolumeFile
+    image_step: int
+    reason: Stop
+    verdict: Verdict
+    time: float
+    wall: float
+    history: dict[str, Any] = field(default_factory=dict)
+
+
+def reconstruct_volume(
+    scan: StoredScan,
+    plan: Plan,
+    folder: Path,
+    *,
+    command: str,
+    source: str | Path,
+    go_on: bool = False,
+    terminal: Terminal | None = None,
+    viewers: Viewers | None = None,
+) -> VolumeResult:
+    """Reconstruct a volume by the blocks of the plan's partition, into a new folder, or one that is gone on with.
+
+    Arguments as of `plugstream.runs.run.reconstruct`. Of several processes all call it: rank r has the blocks r,
+    r + W, ..., and rank 0 writes the log and the results.
+    """
+    partition, group = plan.partition, plan.parts.group
+    assert partition is not None
+    viewers = viewers or Viewers()
+    if viewers.live_zarr is not None:
+        raise InputError("a volume that goes by blocks of slices has no live image as a whole; leave --live-zarr out")
+    viewers.check()
+    fresh = not go_on and not folder.exists()
+    if group.leads and fresh:
+        with whole_folder(folder) as partly:
+            write_down(partly, plan.settings, command, place_of(source, folder))
+            write_partition(partly, partition)
+            (partly / "blocks").mkdir()
+    with contextlib.ExitStack() as stack:
+        if group.leads:
+            stack.enter_context(lock(folder))
+            past = replay(folder / "events.jsonl") if go_on else History()
+            listeners = (*(() if terminal is None else (terminal,)), *viewers.listeners(folder))
+            log = EventLog(folder / "events.jsonl", listeners)
+            stack.callback(log.close)
+        else:
+            past, log = History(), SilentLog(folder / "events.jsonl")
+        run = _VolumeRun(scan, plan, partition, folder, log, command, source, past, terminal if group.leads else None)
+        try:
+            return run.run()
+        except Exception as error:  # of the data, of the disk, of memory, or a mistake of ours: nothing is lost by it
+            if fresh and run.step == 0 and is_refusal(error):
+                if group.leads:
+                    remove_unbegun(folder, "blocks", "blocks.json", "result.npy")
+                raise
+            told = explain_failure(error, folder, source)
+            with contextlib.suppress(InputError, MemoryError):
+                why = str(error if isinstance(error, InputError) else told or repr(error))
+                log.add(StopEvent(run.step, run.step, *run.seconds(), reason=why, failed=True))
+            if told is None or told is error:
+                raise
+            raise told from error
+
+
+@dataclass
+class _VolumeRun:
+    """The run of a volume in a folder that is locked."""
+
+    scan: StoredScan
+    plan: Plan
+    partition: Partition
+    folder: Path
+    log: EventLog
+    command: str
+    source: str | Path
+    past: History
+    terminal: Terminal | None
+    step: int = 0
+
+    def __post_init__(self) -> None:
+        self.group = self.plan.parts.group
+        self.iterations = self.plan.settings.algorithm.iterations
+
+    @property
+    def total(self) -> int:
+        """Steps of all blocks."""
+        return self.iterations * len(self.partition.blocks)
+
+    def run(self) -> VolumeResult:
+        """The result, after all of it was written."""
+        log_start(self.log, self.plan.settings, self.group.size, self.total)
+        space = ImageSpace.of(self.scan)
+        if space != self.past.space:
+            self.log.add(Space(space.content()))
+        if self.partition.note:
+            self.log.add(Note(self.partition.note))
+        for text in self.plan.notes:
+            self.log.add(Note(text))
+        inbox = Inbox(self.folder)
+        if self.group.leads:
+            inbox.clear()  # what was asked of another process
+        agreement = self._agree()
+        if self.group.leads:
+            make_volume(self.folder / "result.npy", space.shape)
+        self.group.share(None)  # all of it is there before a block is begun
+        volume = make_volume(self.folder / "result.npy", space.shape)
+        reason = self._work(volume, agreement)
+        if self.group.leads:
+            inbox.clear()
+        return self._end(volume, space, reason)
+
+    def seconds(self) -> tuple[float, float]:
+        """Of the steps of all blocks that have finished, and with measuring."""
+        ends = self._ends().values()
+        return sum(end["time"] for end in ends), sum(end["wall"] for end in ends)
+
+    def _agree(self) -> Agreement:
+        """What all blocks have in common, from what was written down, or found out now."""
+        place = self.folder / "blocks"
+        known = recall(self.scan, self.plan, self.partition, place)
+        if known is not None:
+            return known
+        known = agree(self.scan, self.plan, self.partition, self.log)
+        if self.group.leads:
+            write_sums(place, known)
+            write_down(self.folder, known.plan.settings, self.command, place_of(self.source, self.folder))
+            write_partition(self.folder, known.partition)
+        return known
+
+    def _work(self, volume: VolumeFile, agreement: Agreement) -> Stop:
+        """Run this process's blocks, and say why that ended."""
+        count, several = len(self.partition.blocks), self.group.size > 1
+        ends = self._ends()
+        reason = Stop.ITERATIONS
+        try:
+            with Requests(several=True) if several else contextlib.nullcontext() as requests:
+                for number in range(self.group.rank, count, self.group.size):
+                    if number in ends:
+                        continue
+                    reason = self._run_block(number, volume, agreement)
+                    if requests is not None and requests.came:
+                        reason = Stop.INTERRUPTED
+                    if reason in (Stop.INTERRUPTED, Stop.ASKED) or reason.failed:
+                        return reason
+                while several and len(self._ends()) < count:  # a process that dies takes the others along
+                    if requests is not None and requests.came:
+                        return Stop.INTERRUPTED
+                    time.sleep(_LOOK)
+        except KeyboardInterrupt:
+            return Stop.INTERRUPTED
+        return reason
+
+    def _run_block(self, number: int, volume: VolumeFile, agreement: Agreement) -> Stop:
+        """Run a block to its end, and put its slices into the volume."""
+        first, last = self.partition.blocks[number]
+        name = f"block {number + 1} of {len(self.partition.blocks)}"
+        ends = self._ends()
+        before, (seconds, _) = self.iterations * len(ends), self.seconds()
+        self.step = before
+        self.log.add(Note(f"{name}: slices {first} to {last - 1}"))
+        scan, plan = agreement.open(number)
+        place = self._place(number)
+        declared = bool(ends) or bool(self.past.quantities)
+        relay = Relay(
+            self.log, self.terminal, name, before=before, seconds=seconds, total=self.total, declared=declared
+        )
+        alone = self.group.size == 1
+        result: Result[Any] = reconstruct(
+            scan,
+            plan,
+            place,
+            command=self.command,
+            source=self.source,
+            go_on=(place / "run.json").exists(),
+            terminal=relay if self.group.leads else None,
+            inbox=VolumeInbox(self.folder) if alone else None,
+            part=True,
+        )
+        self.step = before + result.state.k
+        if result.reason in (Stop.INTERRUPTED, Stop.ASKED):
+            return result.reason
+        volume.write(first, result.image.detach().cpu().numpy())
+        if not result.reason.failed:
+            end = {
+                "steps": result.state.k,
+                "time": result.time,
+                "wall": result.wall,
+                "outcome": result.verdict.outcome.name,
+                "text": result.verdict.text,
+            }
+            write_text(place / "finished.json", json.dumps(end) + "\n")
+            shutil.rmtree(place / "checkpoints", ignore_errors=True)
+        return result.reason
+
+    def _place(self, number: int) -> Path:
+        return self.folder / "blocks" / f"{number:04d}"
+
+    def _ends(self) -> dict[int, dict[str, Any]]:
+        """How the blocks ended that have finished, whoever ran them."""
+        return dict(_read_ends(self.folder, len(self.partition.blocks)))
+
+    def _end(self, volume: VolumeFile, space: ImageSpace, reason: Stop) -> VolumeResult:
+        """Write what shows the volume, and the end of the log."""
+        ends = self._ends()
+        count = len(self.partition.blocks)
+        verdicts = {n: Verdict(Outcome[end["outcome"]], end["text"]) for n, end in ends.items()}
+        verdict = worst_verdict({f"block {n + 1} of {count}": one for n, one in verdicts.items()})
+        seconds, wall = self.seconds()
+        steps = max((end["steps"] for end in ends.values()), default=0)
+        result = VolumeResult(volume, steps, reason, verdict, seconds, wall)
+        if self.group.leads:
+            step = self.step if len(ends) < count else self.total
+            if len(ends) == count:
+                write_volume_results(self.folder, volume, space, self.plan.settings, result.verdict)
+            told: dict[str, Any] = {}
+            if len(ends) == count or reason.failed:
+                told = {"verdict": verdict.name, "trusted": verdict.trusted, "explanation": verdict.text}
+            self.log.add(StopEvent(step, step, seconds, wall, reason.value, reason.failed, **told))
+            if "html" in self.plan.settings.run.report_formats:
+                self._write_page()
+        return result
+
+    def _write_page(self) -> None:
+        from plugstream.runs.pages.report import write_report
+
+        report("writing report.html")
+        try:
+            write_report(self.folder)
+        except (OSError, InputError) as error:  # the run is over, and all else of it written
+            self.log.add(Note(f"warning: cannot write report.html: {getattr(error, 'strerror', None) or error}"))
+
+
+def _read_ends(folder: Path, count: int) -> Iterator[tuple[int, dict[str, Any]]]:
+    for number in range(count):
+        path = folder / "blocks" / f"{number:04d}" / "finished.json"
+        if path.exists():
+            try:
+                end = json.loads(path.read_text(encoding="utf-8"))
+                Outcome[end["outcome"]], float(end["time"]), float(end["wall"]), int(end["steps"]), str(end["text"])
+            except (OSError, ValueError, KeyError, TypeError) as error:
+                raise InputError(f"{path} cannot be read: {error}; remove it, and the block is run again") from error
+            yield number, end

@@ -1,0 +1,208 @@
+"""A volume by blocks of slices is the volume at once, to the bit, also where it was killed on the way."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from plugstream.errors import InputError
+from plugstream.runs.footprint import Footprint
+from plugstream.runs.partition import Partition, choose_partition
+from plugstream.runs.parts import prepare
+from plugstream.runs.plan import plan
+from plugstream.runs.relay import Relay
+from plugstream.runs.replay import replay
+from plugstream.runs.volume_file import make_volume, open_volume
+from plugstream.scans import open_scan
+from plugstream.settings import Settings, resolve
+from small_run import main
+
+RUN = ["--sigma", "0.05", "--sampler", "epochs", "--batch", "4", "--iterations", "9", "--every", "3", "--along", "z"]
+RUN += ["--threads", "1"]
+
+
+@pytest.fixture(scope="module")
+def scan(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """25 slices of 24 x 24 voxels, 10 views."""
+    place = tmp_path_factory.mktemp("volume") / "scan.zarr"
+    words = ["--instrument", "ct", "--size", "24", "--slices", "25", "--views", "10", "--photons", "1e4"]
+    assert main(["simulate", str(place), *words]) == 0
+    return place
+
+
+@pytest.fixture(scope="module")
+def at_once(scan: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The run of all slices at once."""
+    folder = tmp_path_factory.mktemp("whole") / "run"
+    assert main(["reconstruct", str(scan), "--out", str(folder), *RUN]) == 0
+    return folder
+
+
+@pytest.fixture
+def cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Volumes go by blocks of 8, 8 and 9 slices, whatever memory there is."""
+    monkeypatch.setattr("plugstream.runs.plan.choose_partition", lambda *_: Partition((0, 8, 16, 25), note="cut"))
+
+
+class Killed(BaseException):
+    """What nobody catches, as little as a SIGKILL."""
+
+
+def run_until(step: int, monkeypatch: pytest.MonkeyPatch, scan: Path, folder: Path) -> None:
+    """A run that ends all at once after this step of all blocks."""
+
+    def die(self: Relay, progress: Any) -> None:
+        if self.before + progress.state.k >= step:
+            raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Relay, "after_step", die)
+        with pytest.raises(Killed):
+            main(["reconstruct", str(scan), "--out", str(folder), *RUN, "--checkpoint", "0"])
+
+
+@pytest.mark.usefixtures("cut")
+def test_blocks_make_the_volume_that_all_slices_at_once_make(scan: Path, at_once: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    assert main(["reconstruct", str(scan), "--out", str(folder), *RUN, "--report-format", "png,html"]) == 0
+    assert (folder / "result.npy").read_bytes() == (at_once / "result.npy").read_bytes()
+    names = {path.name for path in folder.iterdir()}
+    assert {"result.tif", "result.png", "history.csv", "report.png", "report.html", "settings.toml"} <= names
+    assert {path.name for path in (folder / "blocks").iterdir()} == {"0000", "0001", "0002", "sums.npy"}
+    assert not list(folder.rglob("*.safetensors"))  # states of blocks that have finished are gone
+    history = replay(folder / "events.jsonl")
+    assert history.start is not None
+    assert history.start.iterations == 27
+    assert [event.step for event in history.measured] == [0, 3, 6, 9, 12, 15, 18, 21, 24, 27]
+    assert history.stop is not None
+    assert (history.stop.step, history.stop.reason) == (27, "all iterations were done")
+    known = json.loads((folder / "blocks.json").read_text())
+    said = json.loads((at_once / "run.json").read_text())["step"]["lipschitz"]
+    assert known["lipschitz"] == said  # the largest of all blocks is that of the volume
+    import tifffile
+
+    np.testing.assert_array_equal(tifffile.imread(folder / "result.tif")[:, ::-1], np.load(folder / "result.npy"))
+
+
+@pytest.mark.parametrize("step", [4, pytest.param(9, marks=pytest.mark.slow), 14])
+@pytest.mark.usefixtures("cut")
+def test_killed_and_gone_on_with_it_is_the_same(
+    scan: Path, at_once: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int
+) -> None:
+    folder = tmp_path / "run"
+    run_until(step, monkeypatch, scan, folder)
+    finished = [path.parent.name for path in sorted(folder.rglob("finished.json"))]
+    assert finished == ["0000"][: step // 10]
+    stamps = {name: (folder / "blocks" / name / "events.jsonl").stat().st_mtime_ns for name in finished}
+    assert main(["info", str(folder)]) == 0
+    assert main(["resume", str(folder)]) == 0
+    assert (folder / "result.npy").read_bytes() == (at_once / "result.npy").read_bytes()
+    for name, stamp in stamps.items():
+        assert (folder / "blocks" / name / "events.jsonl").stat().st_mtime_ns == stamp  # not run again
+    steps = [event.step for event in replay(folder / "events.jsonl").measured]
+    assert steps == [0, 3, 6, 9, 12, 15, 18, 21, 24, 27]
+
+
+@pytest.mark.usefixtures("cut")
+def test_what_a_run_by_blocks_cannot_do_is_refused(
+    scan: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "run"
+    run_until(4, monkeypatch, scan, folder)
+    assert main(["resume", str(folder), "--iterations", "20"]) == 2
+    assert "start a new run with more --iterations" in capsys.readouterr().err
+    assert main(["reconstruct", str(scan), "--out", str(tmp_path / "b"), *RUN, "--live-zarr", str(tmp_path / "z")]) == 2
+    assert "leave --live-zarr out" in capsys.readouterr().err
+    assert not (tmp_path / "b").exists()
+
+
+@pytest.mark.usefixtures("cut")
+def test_damaged_views_are_refused_or_left_out(scan: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    place = tmp_path / "scan.zarr"
+    shutil.copytree(scan, place)
+    file = next(path for path in (place / "data").rglob("*") if path.is_file() and path.name != "zarr.json")
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+    assert main(["reconstruct", str(place), "--out", str(tmp_path / "a"), *RUN]) == 2
+    said = capsys.readouterr().err
+    assert "fails its checksum" in said
+    assert "--skip-damaged" in said
+    assert main(["reconstruct", str(place), "--out", str(tmp_path / "b"), *RUN, "--skip-damaged"]) == 0
+    assert json.loads((tmp_path / "b" / "blocks.json").read_text())["damaged"] == [5]
+    whole = [*RUN, "--skip-damaged", "--out", str(tmp_path / "c")]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("plugstream.runs.plan.choose_partition", lambda *_: None)
+        assert main(["reconstruct", str(place), *whole]) == 0
+    np.testing.assert_array_equal(np.load(tmp_path / "b" / "result.npy"), np.load(tmp_path / "c" / "result.npy"))
+
+
+def settings(*words: str) -> Settings:
+    pairs = [word.split("=") for word in words]
+    given = [(*name.split("."), value) for name, value in pairs]
+    return resolve(None, [("algorithm", "sigma", 0.05), *given], instrument="ct")  # type: ignore[list-item]
+
+
+def test_memory_decides_and_what_does_not_fit_is_refused(scan: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stored = open_scan(scan)
+    monkeypatch.setattr("plugstream.runs.footprint.process_memory", lambda: 0.0)
+    assert plan(settings("compute.memory=2GB"), stored, divide=True).partition is None
+    assert plan(settings(), stored, divide=True).partition is None
+    denoiser = plan(settings("denoiser.along=z"), stored).denoiser
+    takes = Footprint.of(denoiser, (25, 24, 24), torch.float32, stored.nbytes / 25, held=True)
+    limit = f"compute.memory={takes.bytes(9) / 1e3:.3f}kB"
+    small = (limit, "denoiser.along=z")
+    made = plan(settings(*small), stored, divide=True).partition
+    assert made is not None
+    assert made.edges[0] == 0
+    assert made.edges[-1] == 25
+    sizes = np.diff(made.edges)
+    assert sizes.max() - sizes.min() <= 1
+    assert 9 >= sizes.max() > 4
+    assert "are to be had" in made.note
+    for words, advice in (
+        ((limit,), "--along z"),
+        ((*small, "algorithm.time_limit=5"), "leave --time-limit out"),
+        ((*small, "momentum.restart=gradient"), "leave --restart out"),
+        (("compute.memory=100MB", "denoiser.along=z"), "allow more --memory"),
+    ):
+        with pytest.raises(InputError, match=advice):
+            plan(settings(*words), stored, divide=True)
+    with pytest.raises(InputError, match="no size of memory"):
+        settings("compute.memory=much")
+
+
+def test_without_a_limit_what_may_not_fit_is_tried(scan: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The model of memory errs on the safe side, so that it alone refuses nothing that would fit."""
+    stored = open_scan(scan)
+    made = plan(prepare(settings()), stored)
+    monkeypatch.setattr("plugstream.runs.footprint.process_memory", lambda: 0.0)
+    monkeypatch.setattr("plugstream.runs.footprint.free_memory", lambda: 220e6)
+    monkeypatch.setattr("plugstream.runs.partition.free_memory", lambda: 1e9)
+    assert choose_partition(made, stored) is None
+    monkeypatch.setattr("plugstream.runs.partition.free_memory", lambda: 100e6)
+    with pytest.raises(InputError, match="denoise slices by --along z"):
+        choose_partition(made, stored)
+
+
+def test_a_volume_file_is_npy_and_is_written_in_parts(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    values = rng.standard_normal((7, 4, 5)).astype(np.float32)
+    volume = make_volume(tmp_path / "v.npy", (7, 4, 5))
+    for first in (3, 0, 6):
+        volume.write(first, values[first : first + 3])
+    np.testing.assert_array_equal(np.load(tmp_path / "v.npy"), values)
+    again = make_volume(tmp_path / "v.npy", (7, 4, 5))  # which is kept
+    np.testing.assert_array_equal(again.read(2, 5), values[2:5])
+    np.testing.assert_array_equal(np.concatenate([part for _, part in open_volume(volume.path).portions()]), values)
+    with pytest.raises(InputError, match="not of a volume"):
+        volume.write(6, values[:2])
+    np.save(tmp_path / "flat.npy", values[0])
+    with pytest.raises(InputError, match="no volume"):
+        open_volume(tmp_path / "flat.npy")
