@@ -9,6 +9,7 @@ from plugstream.consent import TRUST, needs_trust
 from plugstream.quantities import sort_quantities
 from plugstream.runs.checkpoints import Checkpoints
 from plugstream.runs.liveness import is_running
+from plugstream.runs.partition import read_partition
 from plugstream.runs.record import open_run
 from plugstream.runs.replay import History, replay
 from plugstream.runs.results import title_of
@@ -31,7 +32,8 @@ def describe_run(folder: Path) -> dict[str, str]:
     ended, beat = history.stop, history.heartbeat
     step = history.step if ended is not None else max(history.step, _saved_step(folder))
     running = is_running(folder, history)
-    asked = settings.algorithm.iterations
+    by_blocks = history.start is not None and read_partition(folder) is not None
+    asked = history.start.iterations if by_blocks and history.start is not None else settings.algorithm.iterations
     planned = f" of {asked}" if not settings.scan.follow else ""
     rows = {"run": f"{folder} ({describe_state(running, history, step)})", "steps": f"{step}{planned}"}
     if ended is not None:
@@ -62,7 +64,8 @@ def describe_run(folder: Path) -> dict[str, str]:
         trust = f" {TRUST}" if needs_trust(settings) else ""
         again = f"plugstream resume {shell_quote(folder)}{trust}"
         done = ended is not None and not ended.failed and step >= asked
-        rows["go on with"] = f"{again} --iterations {2 * max(asked, step)}" if done else again
+        if not (done and by_blocks):
+            rows["go on with"] = f"{again} --iterations {2 * max(asked, step)}" if done else again
     rows["repeat with"] = record.command
     return rows
 
