@@ -3,6 +3,9 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 
+# Tests start many processes, each of which would compile every module again where bytecode is not kept.
+export PYTHONDONTWRITEBYTECODE :=
+
 .PHONY: bench-peers demo test test-random test-slow lint bench asan install clean
 .DEFAULT_GOAL := demo
 

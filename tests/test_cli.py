@@ -103,12 +103,11 @@ def test_a_second_demo_does_not_touch_the_first(demo):
     ],
 )
 def test_reconstruct_with(scan, tmp_path, flags):
-    status = main(
-        ["reconstruct", str(scan), "--sigma", "0.05", "--iterations", "6", "--out", str(tmp_path / "r"), *flags]
-    )
-    assert status == 0
+    words = ["reconstruct", str(scan), "--sigma", "0.05", "--iterations", "6", "--out", str(tmp_path / "r")]
+    drawn = "importance" in flags  # with costs, the most that a report shows
+    assert main([*words, *flags, *([] if drawn else ["--report-format", "none"])]) == 0
     assert np.isfinite(np.load(tmp_path / "r" / "result.npy")).all()
-    assert (tmp_path / "r" / "report.png").stat().st_size > 10_000
+    assert not drawn or (tmp_path / "r" / "report.png").stat().st_size > 10_000
 
 
 def test_settings_from_a_file(scan, tmp_path):

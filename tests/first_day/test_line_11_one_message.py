@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 import warm
+from effort import effort, thorough
 from plugstream import InputError, Limits, open_scan, send_scan
 from plugstream.bounded_json import load_json
 from plugstream.instruments.born import born_geometry
@@ -157,10 +158,12 @@ def limited(out, files, *more):
     )
 
 
-def test_eleven_hundred_idle_connections(tmp_path):
-    """With 1,024 files to open: the instrument that was there stays, and one that comes later gets in."""
+@thorough
+def test_more_idle_connections_than_files(tmp_path):
+    """With so many files to open: the instrument that was there stays, and one that comes later gets in."""
     scan, out = make_scan(12), tmp_path / "s.zarr"
-    process = limited(out, 1024)
+    files = effort(256, 1024)
+    process = limited(out, files)
     crowd = []
     try:
         address = re.search(r"tcp://\S+\d", process.stderr.readline())[0]
@@ -173,11 +176,11 @@ def test_eleven_hundred_idle_connections(tmp_path):
 
         with Client(address) as client:
             assert client.ask(begin("scan", born_geometry(scan), {})) == ("ack", 0)
-            come(1100)
+            come(files + 76)
             for v in range(3):
                 assert client.ask(message(scan, v)) == ("ack", v + 1)
-        come(300)
-        thread = threading.Thread(target=come, args=(200,))
+        come(files // 3)
+        thread = threading.Thread(target=come, args=(files // 5,))
         thread.start()
         send_scan(scan, address, name="scan", token="the-secret-of-the-sender", rate=20, timeout=20)
         thread.join(20)

@@ -82,17 +82,17 @@ def test_memory_that_runs_out_is_one_line(tmp_path, capfd):
     """In a process of its own, whose limit leaves room to start but not for the dense model."""
     code = (
         "import resource, sys, torch\n"
-        "import plugstream.capacity\n"
-        "plugstream.capacity.check_memory = lambda *a: None\n"  # what would refuse it before
+        "from pathlib import Path\n"
+        "import plugstream.instruments.born\n"
+        "plugstream.instruments.born.check_memory = lambda *a: None\n"  # what would refuse it before
         "from plugstream.cli import main\n"
-        "resource.setrlimit(resource.RLIMIT_AS, (2_000_000_000, 2_000_000_000))\n"
+        "most = 4096 * int(Path('/proc/self/statm').read_text().split()[0]) + 500_000_000\n"
+        "resource.setrlimit(resource.RLIMIT_AS, (most, most))\n"
         "sys.exit(main(sys.argv[1:]))\n"
     )
     words = ["demo", "--size", "512", "--receivers", "2000", "--views", "4", "--batch", "2", "--method", "dense"]
     words += ["--threads", "1", "--out", str(tmp_path / "r")]
-    done = subprocess.run(
-        [sys.executable, "-c", code, *words], capture_output=True, text=True, timeout=120, check=False
-    )
+    done = warm.run([sys.executable, "-c", code, *words], capture_output=True, text=True, timeout=120)
     assert done.returncode == 2
     assert "there is not enough memory" in done.stderr.splitlines()[-1]
     assert "Traceback" not in done.stderr

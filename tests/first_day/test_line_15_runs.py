@@ -79,10 +79,10 @@ def test_a_refusal_that_is_found_late_leaves_no_folder(scan, tmp_path, capsys, m
         (["--receivers", "100000000"], "of memory"),
         (["--views", "300000", "--receivers", "300000"], "takes about"),
         (
-            ["--size", "8192", "--method", "dense", "--receivers", "4000"],
+            ["--size", "4096", "--method", "dense", "--receivers", "16000"],
             "the dense model takes about 2.15 TB of memory",
         ),
-        (["--size", "8192", "--wavelength", "3e-5"], "of memory"),
+        (["--size", "4096", "--wavelength", "1.5e-5"], "of memory"),
         (["--wavelength", "1e300"], "cannot be used"),
         (["--wavelength", "1e-300"], "cannot be used"),
     ],
