@@ -46,7 +46,8 @@ _HOME = {
     "plugstream.loss_fidelity": ["LossFidelity"],
     "plugstream.losses": ["Amplitude", "Gaussian", "Huber", "Loss", "Poisson", "Transmission"],
     "plugstream.instruments.born": ["Born2D", "born_geometry"],
-    "plugstream.models": ["BornModel", "FunctionModel", "MatrixModel", "Model", "ModelBase"],
+    "plugstream.instruments.scattering": ["Scattering2D"],
+    "plugstream.models": ["BornModel", "FunctionModel", "MatrixModel", "Model", "ModelBase", "ScatteringModel"],
     "plugstream.models.born_geometry": ["BornGeometry", "ring"],
     "plugstream.monitors": ["PSNR", "SNR", "SSIM", "Cost", "Distance", "snr"],
     "plugstream.noise": ["add_noise"],
@@ -122,6 +123,7 @@ if TYPE_CHECKING:  # the same names for type checkers and editors; a test keeps 
         import_npz as import_npz,
     )
     from plugstream.instruments.born import Born2D as Born2D, born_geometry as born_geometry
+    from plugstream.instruments.scattering import Scattering2D as Scattering2D
     from plugstream.loss_fidelity import LossFidelity as LossFidelity
     from plugstream.losses import (
         Amplitude as Amplitude,
@@ -137,6 +139,7 @@ if TYPE_CHECKING:  # the same names for type checkers and editors; a test keeps 
         MatrixModel as MatrixModel,
         Model as Model,
         ModelBase as ModelBase,
+        ScatteringModel as ScatteringModel,
     )
     from plugstream.models.born_geometry import BornGeometry as BornGeometry, ring as ring
     from plugstream.monitors import (

@@ -18,6 +18,7 @@ from plugstream.arrays import Array, accept_arrays_in, as_tensor
 from plugstream.errors import DamagedError, InputError, PlugstreamWarning
 from plugstream.linalg import broadcast_axes, largest_eigenvalue, per_image, squared_norm
 from plugstream.models.base import Model, Views, all_views, as_views, check_shape
+from plugstream.models.linearization import Linearization
 from plugstream.sampling import spread_views
 
 __all__ = ["Measurements", "ModelFidelity"]
@@ -158,6 +159,9 @@ class ModelFidelity:
         ndim = len(self.image_shape)
         x = image.reshape(-1, *self.image_shape)[0]
         largest = 0.0
+        near = None if self.model.linear else self.model.linearized(x)
+        if near is not None and not isinstance(near, Linearization):  # it has norms of its own
+            return self.curvature * float(near.squared_norms(self._looked_at(views), _LOCAL_TOL).max())
         for view in self._looked_at(views).split(1):
             _, pullback = self.model.linearize(x, view)
 
@@ -200,19 +204,28 @@ class ModelFidelity:
         """The simplest image of the data: the gradient at zero, scaled so that it fits the data best.
 
         x = a g with g = sum_i Re(H_i^H y_i) and a = ||g||^2 / sum_i ||H_i g||^2, one step of steepest descent; the sums
-        are over `views`, all if not given.
+        are over `views`, all if not given. Of a nonlinear model it is that of its derivative at zero, with the data
+        less what the model predicts there; it is zero where that derivative is.
         """
-        self._needs_linear("back-projection")
-        sums = (self.model.adjoint(self.data(some), some) for some, _ in self._parts(views, None))
+        model = self.model if self.model.linear else self.model.linearized()
+        sums = (model.adjoint(self._beyond_zero(some), some) for some, _ in self._parts(views, None))
         g = functools.reduce(Tensor.add_, sums)
         energy = torch.zeros((), device=self.device, dtype=self.dtype.to_real())
         for some, _ in self._parts(views, None, read=False):
             # In one sum over views and data, whose rounding is what it was.
-            squares = self.model.forward(g, some).abs().square()
+            squares = model.forward(g, some).abs().square()
             energy = energy + squares.flatten(g.ndim - len(self.image_shape)).sum(-1)
         ndim = len(self.image_shape)
         scale = squared_norm(g, ndim) / energy.clamp_min(torch.finfo(self.dtype).tiny)
         return per_image(scale, ndim) * g
+
+    def _beyond_zero(self, views: Tensor | None) -> Tensor:
+        """The data less the prediction of a zero image, which of a linear model is zero."""
+        data = self.data(views)
+        if self.model.linear:
+            return data
+        zero = torch.zeros(self.image_shape, device=self.device, dtype=self.dtype)
+        return data - self.model.forward(zero, views)
 
     @property
     def _stored_dtype(self) -> torch.dtype:

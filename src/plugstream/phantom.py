@@ -1,4 +1,4 @@
-"""The phantom of Shepp and Logan, in two and three dimensions."""
+"""Objects to measure in simulations: the phantom of Shepp and Logan in two and three dimensions, and discs."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plugstream.errors import InputError
+from plugstream.grid import Grid
 
-__all__ = ["ELLIPSOIDS", "shepp_logan"]
+__all__ = ["ELLIPSOIDS", "disc", "shepp_logan"]
 
 # Of each ellipsoid: value, half axes along x, y and z, centre (x, y, z), degrees turned about z. The contrasts are
 # those of Toft, which show on a screen.
@@ -46,3 +47,21 @@ def shepp_logan(shape: Sequence[int]) -> NDArray[np.float64]:
         across = (y - y0) * cosine - (x - x0) * sine
         total += value * ((along / a) ** 2 + (across / b) ** 2 + ((z - z0) / c) ** 2 <= 1)
     return np.maximum(total, 0.0)
+
+
+def disc(grid: Grid, center: Sequence[float], radius: float, *, lines: int = 64) -> NDArray[np.float64]:
+    """How much of each pixel a disc covers, from 0 to 1: (H, W).
+
+    A model that sums over pixels converges at second order in their size with such averages, and at first order with
+    pixels that are in or out. Each pixel is cut into `lines` columns, of which the covered length is exact: the error
+    is about 1e-4 of a pixel.
+
+    Arguments: grid; center, x and y in metres; radius in metres.
+    """
+    (height, width), (xc, yc), d = grid.shape, grid.center, grid.pixel
+    offsets = (np.arange(lines) + 0.5) / lines - 0.5
+    x = xc + (np.arange(width)[:, None] - width // 2 + offsets) * d - center[0]
+    half = np.sqrt(np.maximum(radius**2 - x**2, 0.0))  # (W, lines): the disc spans -half to half there
+    y = (yc + (np.arange(height) - height // 2) * d - center[1])[:, None, None]
+    covered = np.minimum(y + d / 2, half) - np.maximum(y - d / 2, -half)
+    return np.asarray(np.maximum(covered, 0.0).mean(2) / d)

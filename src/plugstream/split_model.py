@@ -47,6 +47,9 @@ class SplitModel(ModelBase):
     def derivative(self, image: Tensor, direction: Tensor, views: Views = None) -> Tensor:
         return self.whole.derivative(image, direction, views)
 
+    def linearized(self, at: Tensor | None = None) -> Model:
+        return self.whole.linearized(at)
+
     def restrict(self, data: Tensor, views: Views = None) -> Tensor:
         return self.whole.restrict(data, views)
 

@@ -288,24 +288,28 @@ class Born2D(Instrument):
         dtype: torch.dtype,
         previous: Model | None = None,
     ) -> Model:
-        """The Born model of these views, one for each wavelength that they have."""
-        from plugstream.models.born import BornModel
-
-        chosen = options or BornOptions()
+        """The model of these views, one for each wavelength that they have."""
 
         def build(wavelength: float, rows: Columns, before: Model | None) -> Model:
             geometry = self.geometry(wavelength=wavelength, **rows)
-            if isinstance(before, BornModel):
-                return before.with_geometry(geometry)
-            return BornModel(geometry, method=chosen.method, eps=chosen.eps, device=device, dtype=dtype)
+            return self.model_of(geometry, options, before, device=device, dtype=dtype)
 
         return build_by_wavelength(columns, self.wavelength, n_views, build, previous)
+
+    def model_of(
+        self, geometry: BornGeometry, options: Any, before: Model | None, *, device: torch.device, dtype: torch.dtype
+    ) -> Model:
+        """The Born model of a geometry, from that of its first views where there is one."""
+        from plugstream.models.born import BornModel
+
+        chosen = options or BornOptions()
+        if isinstance(before, BornModel):
+            return before.with_geometry(geometry)
+        return BornModel(geometry, method=chosen.method, eps=chosen.eps, device=device, dtype=dtype)
 
     @classmethod
     def simulate_views(cls, options: BornSimulation) -> Experiment:
         """A picture as contrast, with transmitters and receivers on one circle about it."""
-        from plugstream.runs.images import load_picture, picture_y_axis
-
         s = options
         waves = (s.wavelength,) if s.frequencies is None else parse_waves(s.frequencies)
         views = s.views * len(waves)
@@ -326,8 +330,9 @@ class Born2D(Instrument):
         columns = {"transmitters": np.tile(ring(s.views, **ring_of), (len(waves), 1))}
         if len(waves) > 1:
             columns[WAVELENGTHS.name] = np.repeat(waves, s.views)
-        truth = (s.contrast * load_picture(s.picture, s.size)).numpy()
-        provenance = {"snr_db": s.snr, "seed": s.seed, "y_axis": picture_y_axis(s.picture)}
+        picture, y_axis = cls.simulated_picture(s, instrument.grid)
+        truth = (s.contrast * picture).numpy()
+        provenance = {"snr_db": s.snr, "seed": s.seed, "y_axis": y_axis}
         summary = f"{s.picture}, {s.size} x {s.size}, at {s.snr:g} dB"
         return Experiment(instrument, columns, views, truth, provenance, summary)
 
@@ -340,6 +345,13 @@ class Born2D(Instrument):
         mask = columns.get("mask")
         gains = balance_gains(clean.numpy(), columns[WAVELENGTHS.name][:], None if mask is None else mask[:])
         return torch.from_numpy(gains)[:, None].to(clean.dtype) * clean, {**columns, GAINS.name: gains}
+
+    @classmethod
+    def simulated_picture(cls, options: BornSimulation, grid: Grid) -> tuple[torch.Tensor, str]:
+        """The picture that stands for contrast, white being 1, (H, W), and which way y points in it."""
+        from plugstream.runs.images import load_picture, picture_y_axis
+
+        return load_picture(options.picture, grid.shape[0]), picture_y_axis(options.picture)
 
     def add_noise(self, clean: torch.Tensor, columns: Columns, options: BornSimulation) -> torch.Tensor:
         """Complex white Gaussian noise at exactly the input SNR that is asked for."""

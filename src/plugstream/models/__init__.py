@@ -12,8 +12,9 @@ if TYPE_CHECKING:
     from plugstream.models.ct import CTModel
     from plugstream.models.function import FunctionModel
     from plugstream.models.matrix import MatrixModel
+    from plugstream.models.scattering import ScatteringModel
 
-__all__ = ["BornModel", "CTModel", "FunctionModel", "MatrixModel", "Model", "ModelBase"]
+__all__ = ["BornModel", "CTModel", "FunctionModel", "MatrixModel", "Model", "ModelBase", "ScatteringModel"]
 
 _HOME = {
     "Model": "base",
@@ -22,6 +23,7 @@ _HOME = {
     "CTModel": "ct",
     "FunctionModel": "function",
     "MatrixModel": "matrix",
+    "ScatteringModel": "scattering",
 }
 
 

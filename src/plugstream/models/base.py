@@ -59,6 +59,10 @@ class Model(Protocol):
     def derivative(self, image: Tensor, direction: Tensor, views: Views = None) -> Tensor:
         """J_i(x) v, the derivative of each view's prediction at an image along a direction: (..., B, *data_shape)."""
 
+    def linearized(self, at: Tensor | None = None) -> Model:
+        """The derivative J(at) as a linear model, at zero if no image (*image_shape) is given; of one that is linear,
+        itself."""
+
     def restrict(self, data: Tensor, views: Views = None) -> Tensor:
         """The data with what the model does not predict (receivers masked out) set to zero."""
 
@@ -117,6 +121,22 @@ class ModelBase(ABC):
         if not self.linear:
             raise InputError(f"{type(self).__name__} is not linear, and has no derivative along a direction")
         return self.forward(direction, views)
+
+    def linearized(self, at: Tensor | None = None) -> Model:
+        """The model near an image: J(at), the derivative there, which is a linear model, and H itself of a linear one.
+
+        H(at + v) = H(at) + J(at) v to first order, so that J(0) gives a nonlinear model what linear ones have: an L
+        to begin with, and a back-projection. A model that knows a faster form of its derivative overrides it, as
+        multiple scattering does, whose derivative at zero is the Born model.
+
+        Arguments: at, an image (*image_shape), zero if not given.
+        """
+        from plugstream.models.linearization import Linearization  # which is a ModelBase itself
+
+        if self.linear:
+            return self
+        zero = torch.zeros(self.image_shape, device=self.device, dtype=self.dtype)
+        return Linearization(self, zero if at is None else at)
 
     def restrict(self, data: Tensor, views: Views = None) -> Tensor:
         return data

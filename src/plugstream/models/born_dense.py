@@ -93,6 +93,12 @@ class DenseBorn:
             out[rows] = self._back(weigh(scattered, None, mask, rows)).mul_(fields).real
         return out.reshape(images.shape)
 
+    def fields_of(self, index: Tensor) -> Tensor:
+        """The incident fields of these views: (B, pixels), not to be changed."""
+        if self.fields is None:
+            return self._some_fields(index.cpu().numpy())
+        return self.fields[index.to(self.device)]
+
     def with_geometry(self, geometry: BornGeometry) -> DenseBorn:
         """With the views of `geometry`, of which these are the first; the Green's matrix is shared."""
         out = copy.copy(self)
@@ -122,10 +128,10 @@ class DenseBorn:
         step = max(1, _BLOCK_VALUES // (images * self.green.shape[1]))
         for start in range(0, self._count(index), step):
             rows = slice(start, min(start + step, self._count(index)))
-            if self.fields is None:
-                fields = self._some_fields(rows if index is None else index[rows].cpu().numpy())
+            if index is not None:
+                fields = self.fields_of(index[rows])
             else:
-                fields = self.fields[rows] if index is None else self.fields[index[rows].to(self.device)]
+                fields = self._some_fields(rows) if self.fields is None else self.fields[rows]
             yield rows, fields
 
     def _kept_fields(self, start: int) -> Tensor | None:

@@ -131,11 +131,11 @@ class GroupedModel(ModelBase):
         parts = [self.models[share.number].derivative(image, direction, share.views) for share in shares]
         return self._multiply(self._join(shares, parts), index)
 
-    def linearized(self, at: Tensor) -> Model:
+    def linearized(self, at: Tensor | None = None) -> Model:
         """The linear model J(at), group by group; this one where it is linear."""
         if self.linear:
             return self
-        made = [model if model.linear else model.linearized(at) for model in self.models]  # type: ignore[attr-defined]
+        made = [model.linearized(at) for model in self.models]
         return GroupedModel(made, self.group, self.gains, names=self.names)
 
     def restrict(self, data: Tensor, views: Views = None) -> Tensor:

@@ -58,7 +58,7 @@ def write_results(
 ) -> None:
     """Write result, backprojection, history.csv and the report's figures into the folder, each whole or not at all.
 
-    Arguments: backprojection, None where the model is not linear and has none; notes, on what a person should know of
+    Arguments: backprojection, None where there is none; notes, on what a person should know of
     the image, which stand in the report.
     """
     report("writing the results")

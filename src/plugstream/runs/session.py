@@ -203,7 +203,7 @@ class Session:
     def _iterate(
         self, fidelity: DataFidelity, caught: list[warnings.WarningMessage]
     ) -> tuple[Result[State], torch.Tensor | None]:
-        """The result and the first back-projection, which only a linear model has."""
+        """The result and the first back-projection, where there is one."""
         settings, log, population = self.plan.settings, self.log, self.population
         describe = getattr(fidelity.model, "describe", None)
         for text in ([] if describe is None else [describe()]) + list(self.plan.notes):
@@ -304,13 +304,15 @@ class Session:
         return max(0, self.plan.settings.algorithm.iterations - begun)
 
     def _backproject(self, fidelity: DataFidelity) -> torch.Tensor | None:
-        if self.part or not fidelity.linear:
+        if self.part:
             return None
         some = None if self.population is None else spread_views(fidelity.available, _BACKPROJECTED)
         if some is not None:
             self.log.add(Note(f"the back-projection is of {len(some)} views"))
         report("forming the back-projection")
-        return fidelity.backprojection(some)
+        image = fidelity.backprojection(some)
+        # Where the derivative at zero is zero, as of intensities of waves, there is none.
+        return image if fidelity.linear or bool(image.any()) else None
 
     def _tell(self, caught: list[warnings.WarningMessage]) -> None:
         """Pass warnings on as events, once each."""

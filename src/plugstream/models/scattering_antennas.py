@@ -1,0 +1,126 @@
+"""What joins the pixels of a scattering experiment to its antennas: incident fields, and what receivers get."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from plugstream.grid import Points
+from plugstream.models.born_dense import FIELD_BYTES, DenseBorn, fits
+from plugstream.models.born_expansion import Coefficients, Complex
+from plugstream.models.born_fast import FastBorn
+from plugstream.models.born_geometry import BornGeometry
+from plugstream.models.nufft import make_nufft
+
+__all__ = ["Antennas", "Box", "antennas_of"]
+
+Box = tuple[slice, slice]
+"""Rows and columns of the grid."""
+
+
+class Antennas(Protocol):
+    """The incident fields u_i, and S from currents in pixels to receivers, with its transpose."""
+
+    def incident(self, views: Sequence[int]) -> Tensor:
+        """u_i on the grid: (B, H, W) complex; not to be changed."""
+
+    def receive(self, currents: Tensor, box: Box) -> Tensor:
+        """S w of currents that are zero outside a box: (N, h, w) complex to (N, receivers)."""
+
+    def radiate(self, data: Tensor) -> Tensor:
+        """S^T q on the grid: (N, receivers) complex to (N, H, W)."""
+
+    @property
+    def held(self) -> int:
+        """Bytes kept beside what the Born model keeps."""
+
+
+def antennas_of(engine: DenseBorn | FastBorn, geometry: BornGeometry) -> Antennas:
+    """The antennas of a geometry, by the Green's matrix or through plane waves, as its Born model's engine does it."""
+    return DenseAntennas(engine) if isinstance(engine, DenseBorn) else PlaneWaveAntennas(engine, geometry)
+
+
+class DenseAntennas:
+    """S as a matrix, (receivers, pixels), which any geometry has."""
+
+    held = 0
+
+    def __init__(self, engine: DenseBorn) -> None:
+        self.engine, self.shape = engine, engine.shape
+
+    def incident(self, views: Sequence[int]) -> Tensor:
+        fields: Tensor = self.engine.fields_of(torch.tensor(views)).unflatten(1, self.shape)
+        return fields
+
+    def receive(self, currents: Tensor, box: Box) -> Tensor:
+        green = self.engine.green.unflatten(1, self.shape)[:, *box].flatten(1)
+        data: Tensor = currents.flatten(1) @ green.T
+        return data
+
+    def radiate(self, data: Tensor) -> Tensor:
+        fields: Tensor = (data @ self.engine.green).unflatten(1, self.shape)
+        return fields
+
+
+class PlaneWaveAntennas:
+    """S and the incident fields through P standing plane waves, as the fast Born model has them.
+
+    u_i = sum_a T[i, a] phi_a and S = R phi^T with phi_a the cosines and sines of P/2 directions: a non-uniform FFT
+    at the P/2 frequencies on a circle goes from pixels to sums with phi, and its adjoint back. Incident fields are kept
+    up to `FIELD_BYTES`. They are computed one by one, so that they are the same to the bit in whatever order they are
+    asked for.
+    """
+
+    def __init__(self, engine: FastBorn, geometry: BornGeometry) -> None:
+        self.shape, self.data_dtype, self.device = engine.shape, engine.data_dtype, engine.device
+        directions = engine.expansion.directions
+        frequencies = geometry.wavenumber * geometry.grid.pixel * directions.vectors()[:, ::-1]
+        eps = engine.expansion.nufft_eps
+        self.nufft = make_nufft(self.shape, frequencies, eps, device=engine.device, dtype=engine.dtype)
+        what = "plane_waves" if geometry.transmitters is None else "transmitters"
+        self._points: Points = getattr(geometry, what)
+        self._sources = Coefficients(geometry, what, directions)
+        self._receivers = self._place(Coefficients(geometry, "receivers", directions)(geometry.receivers))
+        values = geometry.n_views * self.shape[0] * self.shape[1]
+        self._keeps = fits(FIELD_BYTES, values, engine.device, engine.dtype)
+        self._fields: dict[int, Tensor] = {}
+
+    @property
+    def held(self) -> int:
+        fields = sum(field.nbytes for field in self._fields.values())
+        return self._receivers.nbytes + self.nufft.held + fields
+
+    def incident(self, views: Sequence[int]) -> Tensor:
+        if not self._keeps:
+            return torch.cat([self._field(view) for view in views])
+        for view in views:
+            if view not in self._fields:
+                self._fields[view] = self._field(view)
+        return torch.cat([self._fields[view] for view in views])
+
+    def receive(self, currents: Tensor, box: Box) -> Tensor:
+        full = currents.new_zeros((len(currents), *self.shape))
+        full[:, *box] = currents
+        sums = self.nufft.sample(torch.cat([full.real, full.imag]))
+        real, imag = sums[: len(full)], sums[len(full) :]
+        waves = torch.cat([torch.complex(real.real, imag.real), torch.complex(real.imag, imag.imag)], 1)
+        return waves @ self._receivers.mT
+
+    def radiate(self, data: Tensor) -> Tensor:
+        return self._fields_of(data @ self._receivers)
+
+    def _field(self, view: int) -> Tensor:
+        return self._fields_of(self._place(self._sources(self._points[view : view + 1])))
+
+    def _place(self, rows: Complex) -> Tensor:
+        return torch.from_numpy(rows).to(device=self.device, dtype=self.data_dtype)
+
+    def _fields_of(self, waves: Tensor) -> Tensor:
+        """The sums of standing waves with these coefficients: (N, P) complex to (N, H, W)."""
+        cosines, sines = waves.chunk(2, 1)
+        parts = [torch.complex(cosines.real, sines.real), torch.complex(cosines.imag, sines.imag)]
+        images = self.nufft.adjoint(torch.cat(parts))
+        return torch.complex(images[: len(waves)], images[len(waves) :])
