@@ -118,5 +118,6 @@ NB_MODULE(_kernels, m) {
     plugstream::tnrd::bind(m);
     plugstream::nlm::bind(m);
     plugstream::joseph::bind(m);
+    plugstream::nufft::bind(m);
     plugstream::reader::bind(m);
 }

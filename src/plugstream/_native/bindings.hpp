@@ -37,6 +37,9 @@ void bind(nanobind::module_& m);
 namespace nlm {
 void bind(nanobind::module_& m);
 }
+namespace nufft {
+void bind(nanobind::module_& m);
+}
 namespace reader {
 void bind(nanobind::module_& m);  // nothing, where the machine cannot do it
 }

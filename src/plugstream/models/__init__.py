@@ -12,9 +12,10 @@ if TYPE_CHECKING:
     from plugstream.models.ct import CTModel
     from plugstream.models.function import FunctionModel
     from plugstream.models.matrix import MatrixModel
+    from plugstream.models.odt import ODTModel
     from plugstream.models.scattering import ScatteringModel
 
-__all__ = ["BornModel", "CTModel", "FunctionModel", "MatrixModel", "Model", "ModelBase", "ScatteringModel"]
+__all__ = ["BornModel", "CTModel", "FunctionModel", "MatrixModel", "Model", "ModelBase", "ODTModel", "ScatteringModel"]
 
 _HOME = {
     "Model": "base",
@@ -23,6 +24,7 @@ _HOME = {
     "CTModel": "ct",
     "FunctionModel": "function",
     "MatrixModel": "matrix",
+    "ODTModel": "odt",
     "ScatteringModel": "scattering",
 }
 

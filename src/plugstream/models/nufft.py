@@ -1,10 +1,11 @@
-"""Non-uniform FFTs of real images: the image's Fourier transform at any frequencies, and back.
+"""Non-uniform FFTs of images and volumes: the Fourier transform at any frequencies, and back.
 
     sample:   F_j = sum_{a, b} x[a, b] exp(i (v_j (a - H // 2) + w_j (b - W // 2)))
-    adjoint:  x[a, b] = Re(sum_j F_j exp(-i (v_j (a - H // 2) + w_j (b - W // 2))))
+    adjoint:  x[a, b] = sum_j F_j exp(-i (v_j (a - H // 2) + w_j (b - W // 2))), of real images the real part
 
-Frequencies (v_j, w_j) are in radians a pixel, along rows and columns. Two forms do the same: `GridNufft` in torch,
-which runs anywhere, and `FinufftNufft` through the finufft package. In each the adjoint is the exact transpose of
+and likewise in three dimensions. Frequencies (v_j, w_j) are in radians a pixel, along rows and columns. Three forms do
+the same: `GridNufft` in torch with tables, for real images of two axes; `SpreadNufft`, without tables, for volumes and
+complex images, too; and `FinufftNufft` through the finufft package. In each the adjoint is the exact transpose of
 `sample`, to rounding, however coarse the accuracy: both use the same kernel, one to read the oversampled grid and one
 to write it.
 """
@@ -12,6 +13,7 @@ to write it.
 from __future__ import annotations
 
 import importlib.util
+import math
 from functools import cache
 from typing import Any, Protocol
 
@@ -38,44 +40,54 @@ class Nufft(Protocol):
         """Bytes kept for as long as the plan lives."""
 
     def sample(self, images: Tensor) -> Tensor:
-        """(n, H, W) real to (n, points) complex."""
+        """(n, *shape) to (n, points) complex."""
 
     def adjoint(self, values: Tensor) -> Tensor:
-        """(n, points) complex to (n, H, W) real."""
+        """(n, points) complex to (n, *shape)."""
 
 
 def make_nufft(
-    shape: tuple[int, int],
+    shape: tuple[int, ...],
     frequencies: NDArray[np.float64],
     eps: float,
     *,
     device: torch.device,
     dtype: torch.dtype,
     form: str = "auto",
+    is_complex: bool = False,
 ) -> Nufft:
     """The form that suits the device and the size.
 
     On the CPU in single precision torch's FFT with our own interpolation takes half of finufft's time, which has to
     compute in double precision to keep the frequencies exact (`FinufftNufft`), but it keeps tables; in double
     precision, or where the tables would pass 512 MB, it is finufft if that is installed. On CUDA it is our own form,
-    or cufinufft if asked for.
+    or cufinufft if asked for. Volumes and complex images have our form without tables, "spread".
 
-    Arguments: shape (H, W); frequencies (points, 2) along rows and columns; eps, the relative accuracy; form, "auto",
-    "grid", "finufft" or "cufinufft".
+    Arguments: shape (H, W) or (D, H, W); frequencies (points, axes) along the axes; eps, the relative accuracy; form,
+    "auto", "grid", "spread", "finufft" or "cufinufft"; dtype, the real precision; is_complex, whether images are.
     """
     from plugstream.models.nufft_grid import GridNufft, table_bytes
+    from plugstream.models.nufft_spread import PlacedNufft
 
+    flat = len(shape) == 2 and not is_complex
+    if form == "auto" and not flat:
+        double = dtype == torch.float64 and device.type == "cpu" and finufft_is_here()
+        form = "finufft" if double else "spread"
+    if form == "spread":
+        return PlacedNufft(shape, frequencies, eps, is_complex=is_complex, device=device, dtype=dtype)
+    if form == "grid" and not flat:
+        raise InputError("the form 'grid' is for real images of two axes; use the form 'spread'")
     if form == "auto":
-        large = dtype == torch.float64 or table_bytes(shape, len(frequencies), eps, dtype) > _TABLE_BYTES
+        large = dtype == torch.float64 or table_bytes((shape[0], shape[1]), len(frequencies), eps, dtype) > _TABLE_BYTES
         form = "finufft" if device.type == "cpu" and large and finufft_is_here() else "grid"
     if form == "grid":
-        return GridNufft(shape, frequencies, eps, device=device, dtype=dtype)
+        return GridNufft((shape[0], shape[1]), frequencies, eps, device=device, dtype=dtype)
     if form in ("finufft", "cufinufft"):
         wanted = "cuda" if form == "cufinufft" else "cpu"
         if device.type != wanted:
             raise InputError(f"{form} computes on {wanted}, but the model is on {device}; use the form 'grid'")
-        return FinufftNufft(shape, frequencies, eps, device=device, dtype=dtype)
-    raise InputError(f"there is no non-uniform FFT {form!r}; choose auto, grid, finufft or cufinufft")
+        return FinufftNufft(shape, frequencies, eps, device=device, dtype=dtype, is_complex=is_complex)
+    raise InputError(f"there is no non-uniform FFT {form!r}; choose auto, grid, spread, finufft or cufinufft")
 
 
 @cache
@@ -96,13 +108,15 @@ class FinufftNufft:
 
     def __init__(
         self,
-        shape: tuple[int, int],
+        shape: tuple[int, ...],
         frequencies: NDArray[np.float64],
         eps: float,
         *,
         device: torch.device,
         dtype: torch.dtype,
+        is_complex: bool = False,
     ) -> None:
+        self.is_complex = is_complex
         self.name = "finufft" if device.type == "cpu" else "cufinufft"
         if importlib.util.find_spec(self.name) is None:
             raise InputError(f"{self.name} is not installed; install it with pip, or use the form 'grid'")
@@ -117,7 +131,7 @@ class FinufftNufft:
     @property
     def held(self) -> int:
         plans = max(1, len(self._plans))  # each sorts its points: an index and the coordinates again
-        oversampled = int(4 * self.shape[0] * self.shape[1] * self.plan_dtype.itemsize)
+        oversampled = int(2 ** len(self.shape) * math.prod(self.shape) * self.plan_dtype.itemsize)
         return sum(p.nbytes for p in self._points) * (1 + plans) + plans * (8 * len(self._points[0]) + oversampled)
 
     def sample(self, images: Tensor) -> Tensor:
@@ -126,7 +140,8 @@ class FinufftNufft:
 
     def adjoint(self, values: Tensor) -> Tensor:
         image = self._plan(1, len(values)).execute(self._hand(values.to(self.plan_dtype)))
-        return self._take(image).reshape(-1, *self.shape).real.to(self.dtype).contiguous()
+        whole = self._take(image).reshape(-1, *self.shape)
+        return (whole.to(_complex(self.dtype)) if self.is_complex else whole.real.to(self.dtype)).contiguous()
 
     def _plan(self, kind: int, count: int) -> Any:
         if (kind, count) not in self._plans:

@@ -15,7 +15,7 @@ from torch import Tensor
 from plugstream.errors import InputError
 from plugstream.models import nufft_triton
 
-__all__ = ["GridNufft", "Kernel", "choose_kernel", "table_bytes"]
+__all__ = ["GridNufft", "Kernel", "choose_kernel", "fast_size", "table_bytes"]
 
 Real = NDArray[np.float64]
 
@@ -56,7 +56,7 @@ class GridNufft:
         self.shape, self.dtype = shape, dtype
         kernel = choose_kernel(eps, shape[0] * shape[1], len(frequencies))
         self.kernel, width = kernel, kernel.width
-        rows, columns = (_fast_size(max(kernel.oversampling * n, 2 * width)) for n in shape)
+        rows, columns = (fast_size(max(kernel.oversampling * n, 2 * width)) for n in shape)
         # torch's FFT has exp(-i n w), so the transform is taken at -w, and as its conjugate at w where the column
         # frequency would be negative.
         folded = np.mod(-frequencies + np.pi, 2 * np.pi) - np.pi
@@ -217,16 +217,20 @@ class Kernel:
 
 
 @cache
-def choose_kernel(eps: float, pixels: int, points: int) -> Kernel:
-    """The kernel with an error of at most eps whose interpolation and FFT together are the cheapest."""
+def choose_kernel(eps: float, pixels: int, points: int, axes: int = 2, fft: float = 1.0) -> Kernel:
+    """The kernel with an error of at most eps whose interpolation and FFT together are the cheapest.
+
+    Arguments: eps; pixels of an image and points; axes along which frequencies lie between those of the grid; fft, what
+    a cell of the finer grid costs beside a cell that a point touches.
+    """
     fits = [
         kernel
         for kernel in (Kernel(width, s) for width in _WIDTHS for s in _OVERSAMPLINGS if width * (1 - 0.5 / s) > 1)
-        if kernel.error <= eps
+        if kernel.error * np.sqrt(axes / 2) <= eps
     ]
     if not fits:
         raise InputError(f"an accuracy of {eps:.1e} is beyond the non-uniform FFT; use 1e-13 or more")
-    return min(fits, key=lambda kernel: points * kernel.width**2 + pixels * kernel.oversampling**2)
+    return min(fits, key=lambda kernel: points * kernel.width**axes + fft * pixels * kernel.oversampling**axes)
 
 
 def table_bytes(shape: tuple[int, int], points: int, eps: float, dtype: torch.dtype) -> int:
@@ -235,7 +239,7 @@ def table_bytes(shape: tuple[int, int], points: int, eps: float, dtype: torch.dt
     return int(2 * points * width**2 * (4 + dtype.itemsize) + 8 * shape[0] * shape[1] * 4)
 
 
-def _fast_size(least: float) -> int:
+def fast_size(least: float) -> int:
     """The smallest even number from `least` on with no prime factor beyond 5."""
     size = int(np.ceil(least / 2)) * 2
     while True:

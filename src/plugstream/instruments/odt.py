@@ -1,0 +1,307 @@
+"""Optical diffraction tomography in three dimensions: fields of plane waves behind cells and other weak objects."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from plugstream.capacity import check_memory
+from plugstream.errors import InputError, PlugstreamWarning
+from plugstream.image_space import ImageSpace
+from plugstream.instruments.base import Attribute, Column, Columns, Data, Experiment, Instrument, declare
+from plugstream.models.ct_geometry import Voxels
+from plugstream.models.odt_caps import farthest_waves
+from plugstream.models.odt_geometry import Optics, check_poses, poses_of_light, poses_of_rotation
+from plugstream.registry import Field, Options
+
+if TYPE_CHECKING:
+    import torch
+
+    from plugstream.models.base import Model
+
+__all__ = ["ODT3D", "ODTOptions", "ODTSimulation", "ball_cell"]
+
+_SHORT, _LONG = 1e-12, 1e3
+_COPIES = 3  # of a volume that any method holds
+_FINE, _COARSE, _TOO_FAR = 0.02, 1.05, 50.0
+
+
+class ODTOptions(Options):
+    """How the model is computed."""
+
+    padding: float = Field(1.25, ge=1, le=8, description="how much wider than the camera the computed field is")
+    eps: float = Field(1e-4, ge=1e-12, le=0.1, description="relative accuracy of the non-uniform FFT")
+
+
+class ODTSimulation(Options):
+    """The scan that `simulate` makes, a cell of balls that turns; lengths are in metres."""
+
+    size: int = Field(64, ge=8, le=2048, description="voxels a side, and pixels of the camera")
+    pixel: float = Field(1.6e-7, ge=_SHORT, le=_LONG, description="size of a pixel and of a voxel")
+    wavelength: float = Field(6.47e-7, ge=_SHORT, le=_LONG, description="wavelength in vacuum")
+    medium: float = Field(1.335, ge=0.1, le=10, description="refractive index around the object")
+    index: float = Field(1.37, ge=0.1, le=10, description="refractive index of the cell's body")
+    aperture: float = Field(1.0, gt=0, le=10, description="numerical aperture of the objective")
+    distance: float = Field(0.0, ge=-_LONG, le=_LONG, description="from the object's middle to the plane in focus")
+    scanning: Literal["rotation", "light"] = Field("rotation", description="what turns: the object, or the light")
+    views: int = Field(60, ge=1, le=10**7, description="number of views")
+    arc: float = Field(360.0, gt=0, le=360, description="degrees that they cover")
+    tilt: float = Field(35.0, gt=0, lt=90, description="degrees between light that turns and the optical axis")
+    snr: float = Field(30.0, ge=-200, le=400, description="input SNR in dB", json_schema_extra={"flag": "input-snr"})
+    seed: int = Field(0, ge=0, le=2**63 - 1, description="seed of the noise", json_schema_extra={"flag": "noise-seed"})
+
+
+_CAMERA = ("row", "column")
+
+
+@declare
+@dataclass(frozen=True, eq=False)
+class ODT3D(Instrument):
+    """What is known of a diffraction tomograph before its first view: all but how object, camera and light stand.
+
+    Arguments: voxels of the volume; rows and columns of the camera, and metres from one pixel to the next as the object
+    sees them; wavelength in vacuum; medium, its refractive index; aperture, the objective's; distance from the object's
+    middle to the plane in focus; approximation, born or rytov, of which the data is; absorbing, whether the image is
+    complex.
+    """
+
+    voxels: Voxels
+    camera_rows: int
+    camera_columns: int
+    pixel: float
+    wavelength: float
+    medium: float
+    aperture: float
+    distance: float = 0.0
+    approximation: str = "rytov"
+    absorbing: bool = False
+
+    name: ClassVar[str] = "odt-3d"
+    help: ClassVar[str] = "optical diffraction tomography in 3D, Born or Rytov approximation"
+    data: ClassVar[Data] = Data(
+        ("complex64",),
+        _CAMERA,
+        meaning="u / u0 - 1 (born) or log(u / u0) (rytov) in the plane in focus, u being the field with the object and "
+        "u0 without",
+    )
+    columns: ClassVar[tuple[Column, ...]] = (
+        Column(
+            "poses",
+            "float64",
+            (4, 3),
+            "",
+            "x, y, z in the object's frame of four unit vectors: along the camera's columns, along its rows, along the "
+            "optical axis away from the object, and the way that the light goes",
+        ),
+        Column(
+            "mask", "bool", _CAMERA, "", "False where a pixel does not count", optional=True, default=True, covers=True
+        ),
+    )
+    attributes: ClassVar[tuple[Attribute, ...]] = (
+        Attribute("voxels", Voxels, "m", "shape, spacing and origin of the volume"),
+        Attribute("camera_rows", int, "", "rows of the camera"),
+        Attribute("camera_columns", int, "", "columns of the camera"),
+        Attribute("pixel", float, "m", "from one pixel to the next, as the object sees them"),
+        Attribute("wavelength", float, "m", "in vacuum"),
+        Attribute("medium", float, "", "refractive index around the object"),
+        Attribute("aperture", float, "", "numerical aperture of the objective"),
+        Attribute("distance", float, "m", "from the object's middle to the plane in focus", default=0.0),
+        Attribute("approximation", str, "", "born or rytov, of which the data is", default="rytov"),
+        Attribute("absorbing", bool, "", "the image is complex", default=False),
+    )
+    conventions: ClassVar[dict[str, str]] = {
+        "time": "exp(-i w t), waves go along +k",
+        "image": "contrast (n / medium)^2 - 1 of a refractive index n; imaginary part > 0 where light is absorbed",
+        "pixels": "row a, column b is at (b - (columns - 1)/2) pixel along the first vector of a pose and "
+        "(a - (rows - 1)/2) pixel along the second",
+        "voxels": "value (k, i, j) is at z = z0 + k dz, y = y0 + i dy, x = x0 + j dx; the object turns about 0",
+    }
+    model_options: ClassVar[type[Options]] = ODTOptions
+    simulation: ClassVar[type[Options]] = ODTSimulation
+
+    def __post_init__(self) -> None:
+        if len(self.voxels.shape) != 3:
+            raise InputError(f"diffraction tomography sees a volume; voxels need three axes, not {self.voxels.shape}")
+        if self.approximation not in ("born", "rytov"):
+            raise InputError(f"the approximation is born or rytov, not {self.approximation!r}")
+        self.optics  # noqa: B018  refuses what is none
+
+    @property
+    def optics(self) -> Optics:
+        """The microscope."""
+        return Optics(
+            (self.camera_rows, self.camera_columns),
+            self.pixel,
+            self.wavelength,
+            self.medium,
+            self.aperture,
+            self.distance,
+        )
+
+    @property
+    def image(self) -> ImageSpace:
+        """Permittivity contrast in the voxels."""
+        v = self.voxels
+        return ImageSpace(
+            v.shape,
+            is_complex=self.absorbing,
+            spacing=v.spacing,
+            origin=v.origin,
+            quantity="permittivity contrast",
+        )
+
+    @property
+    def data_shape(self) -> tuple[int, ...]:
+        """(rows, columns) of the camera."""
+        return self.camera_rows, self.camera_columns
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """The sizes of named axes: those of the camera, and of the volume."""
+        axes = dict(zip(self.image.axes, self.voxels.shape, strict=True))
+        return axes | {"row": self.camera_rows, "column": self.camera_columns}
+
+    def check_views(self, columns: Columns) -> Columns:
+        """Refuse poses that are none."""
+        check_poses(columns["poses"][:], self.optics)
+        return columns
+
+    def check_plausible(self, columns: Columns | None = None) -> None:
+        """Refuse lengths that cannot be in one unit: pixels and voxels are of the order of a wavelength."""
+        light = self.wavelength / self.medium
+        for what, size in (("pixel", self.pixel), ("voxel", max(self.voxels.spacing))):
+            if not 1 / _TOO_FAR**2 <= size / light <= _TOO_FAR:
+                raise InputError(
+                    f"a {what} is {size / light:.3g} wavelengths wide, where a quarter is usual; are both in metres?"
+                )
+
+    def warn_if_implausible(self, columns: Columns | None = None) -> None:
+        """Warn of voxels that are too coarse for the waves that are seen, or far finer."""
+        if columns is None:
+            return
+        far = farthest_waves(self.optics, columns["poses"][:])
+        steps = [wave * step / np.pi for wave, step in zip(far, self.voxels.spacing[::-1], strict=True)]
+        if not _FINE <= max(steps) <= _COARSE:
+            finest = 2 * np.pi / max(far)
+            warnings.warn(
+                f"voxels of {max(self.voxels.spacing):.3g} m for waves down to {finest:.3g} m: half of these is "
+                "usual, and at most that is right",
+                PlugstreamWarning,
+                stacklevel=2,
+            )
+
+    def describe(self, columns: Columns, n_views: int) -> dict[str, str]:
+        """What turns, the light, the camera, and how fine the volume is."""
+        poses = columns["poses"][:]
+        turned = np.degrees(np.arccos(np.clip(poses[:, 2] @ poses[0, 2], -1, 1))).max()
+        slant = np.degrees(np.arccos(np.clip((poses[:, 2] * poses[:, 3]).sum(1), -1, 1))).max()
+        what = f"the object turns by up to {turned:.4g} degrees" if turned > 0.01 else "the object rests"
+        steps = " x ".join(f"{step:.6g}" for step in dict.fromkeys(self.voxels.spacing))
+        return {
+            "views": f"{n_views}, {what}, "
+            + (
+                f"light up to {slant:.3g} degrees off the optical axis" if slant > 0.01 else "light on the optical axis"
+            ),
+            "light": f"{self.wavelength:.6g} m in vacuum, refractive index {self.medium:g} around the object, "
+            f"aperture {self.aperture:g}",
+            "camera": f"{self.camera_rows} x {self.camera_columns} pixels of {self.pixel:.6g} m, in focus "
+            f"{self.distance:.6g} m behind the object's middle; {self.approximation} approximation",
+            "image": f"{' x '.join(map(str, self.voxels.shape))} voxels of {steps} m",
+        }
+
+    def check_model(
+        self, columns: Columns | None, n_views: int, options: Any = None, *, device: torch.device, dtype: torch.dtype
+    ) -> None:
+        """Refuse a volume of which not even a few copies and a finer one fit into memory."""
+        if device.type == "cpu":
+            voxels = math.prod(self.voxels.shape)
+            size = voxels * dtype.itemsize * (2 if self.absorbing else 1)
+            shape = " x ".join(map(str, self.voxels.shape))
+            what = f"{_COPIES} volumes of {shape} and the spectrum of one"
+            check_memory(_COPIES * size + 16 * voxels, what, "import it with a smaller --size, or larger --voxel")
+
+    def build_model(
+        self,
+        columns: Columns,
+        n_views: int,
+        options: Any = None,
+        *,
+        device: torch.device,
+        dtype: torch.dtype,
+        previous: Model | None = None,
+    ) -> Model:
+        """The caps of Ewald's sphere that these views see."""
+        from plugstream.models.odt import ODTModel
+
+        chosen = options or ODTOptions()
+        return ODTModel(
+            columns["poses"][:],
+            self.optics,
+            self.voxels,
+            absorbing=self.absorbing,
+            mask=columns.get("mask"),
+            padding=chosen.padding,
+            eps=chosen.eps,
+            device=device,
+            dtype=dtype,
+        )
+
+    @classmethod
+    def simulate_views(cls, options: ODTSimulation) -> Experiment:
+        """A cell with a nucleus and nucleoli, turned, or seen under light that turns."""
+        s = options
+        check_memory(
+            24 * s.views * s.size**2 + 40 * s.size**3,
+            f"a scan of {s.views:,} views of {s.size} x {s.size} pixels",
+            "use fewer --views or a smaller --size",
+        )
+        angles = np.deg2rad(s.arc) * np.arange(s.views) / s.views
+        if s.scanning == "rotation":
+            poses = poses_of_rotation(angles)
+        else:
+            across, along = np.sin(np.deg2rad(s.tilt)), np.cos(np.deg2rad(s.tilt))
+            light = [across * np.cos(angles), across * np.sin(angles), np.full(s.views, along)]
+            poses = poses_of_light(np.stack(light, 1))
+        voxels = Voxels((s.size,) * 3, s.pixel)
+        made = cls(voxels, s.size, s.size, s.pixel, s.wavelength, s.medium, s.aperture, s.distance)
+        check_poses(poses, made.optics)
+        truth = ball_cell(s.size, s.index, s.medium)
+        provenance = {"snr_db": s.snr, "seed": s.seed, "y_axis": "up"}
+        what = f"a cell, {s.size}^3 voxels, {s.scanning}, {s.snr:g} dB"
+        return Experiment(made, {"poses": poses}, s.views, truth, provenance, what)
+
+    def add_noise(self, clean: torch.Tensor, columns: Columns, options: ODTSimulation) -> torch.Tensor:
+        """White Gaussian noise at an exact SNR."""
+        import torch
+
+        from plugstream.noise import add_noise
+
+        return add_noise(clean, options.snr, seed=options.seed).to(torch.complex64)
+
+
+def ball_cell(size: int, index: float, medium: float) -> NDArray[np.float32]:
+    """A cell of balls as contrast: a body, a nucleus of a lower index, nucleoli and droplets of a higher one.
+
+    Arguments: size, voxels a side; index of the body; medium.
+    """
+    # Radius and centre (x, y, z), in parts of half of the side, and the index in steps from the medium to the body.
+    parts = (
+        (0.60, 0.0, 0.0, 0.0, 1.0),
+        (0.30, 0.12, -0.10, 0.08, 0.6),
+        (0.08, 0.18, -0.15, 0.05, 1.2),
+        (0.07, 0.02, -0.02, 0.18, 1.2),
+        (0.08, -0.35, 0.22, -0.10, 1.6),
+        (0.06, -0.10, 0.42, 0.15, 1.6),
+    )
+    axis = (np.arange(size) - (size - 1) / 2) * 2 / size
+    z, y, x = np.meshgrid(axis, axis, axis, indexing="ij", sparse=True)
+    found = np.full((size,) * 3, medium)
+    for radius, x0, y0, z0, step in parts:
+        inside = (x - x0) ** 2 + (y - y0) ** 2 + (z - z0) ** 2 <= radius**2
+        found[inside] = medium + step * (index - medium)
+    return ((found / medium) ** 2 - 1).astype(np.float32)

@@ -1,0 +1,307 @@
+"""The non-uniform FFT in two and three dimensions without tables: frequencies come with each call."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from plugstream.errors import InputError
+from plugstream.models import nufft_native
+from plugstream.models.nufft_grid import Kernel, choose_kernel, fast_size
+from plugstream.models.nufft_points import Points, read_cells, write_cells
+
+__all__ = ["Axis", "PlacedNufft", "SpreadNufft"]
+
+Real = NDArray[np.float64]
+
+_FFT_COST = 8.0  # of a cell, in cells that a point touches, each way
+
+
+@dataclass(frozen=True)
+class Axis:
+    """What is known of the frequencies along an axis of the image before they come.
+
+    Arguments: band, they are at most so many radians a pixel, up to pi, beyond which they are folded; period, where all
+    of them are multiples of 2 pi / period, a whole number of pixels from the image's size on: this axis then needs no
+    finer grid and no interpolation. None where they lie anywhere.
+    """
+
+    band: float = float(np.pi)
+    period: int | None = None
+
+
+class SpreadNufft:
+    r"""The Fourier transform of images or volumes at frequencies w, and its adjoint:
+
+        F(w) = sum_n x[n] exp(i w . (n - N // 2)) = sum_l phi(l - n_f w / 2 pi) X[l] up to eps,
+
+    X being the FFT of x / phihat on a grid that is about 1.5 to 2 times as fine, and phi the Kaiser-Bessel kernel
+    (`plugstream.models.nufft_grid.Kernel`). Only cells near the band are computed, of real images only half of them,
+    and an axis whose frequencies are the FFT's own costs one plain FFT. A product of many views takes one transform of
+    the image: `transform` it, `read` at any points as often as wanted; `write` values at points to cells that are
+    zero at first, and take `back` their sum. In each direction one is the exact transpose of the other.
+
+    The number of threads changes no bit of the result.
+
+    Arguments:
+        shape: of an image, two or three axes. eps: the relative accuracy.
+        axes: what is known of each axis. is_complex: whether images are.
+        points: about how many there are for each transform, by which the kernel is chosen.
+        device, dtype: real precision.
+    Reference: Dutt and Rokhlin, SIAM J. Sci. Comput. 14(6), 1993; Barnett, Magland and af Klinteberg, SIAM J. Sci.
+    Comput. 41(5), 2019.
+    """
+
+    name = "spread"
+
+    def __init__(
+        self,
+        shape: Sequence[int],
+        eps: float,
+        *,
+        axes: Sequence[Axis] | None = None,
+        is_complex: bool = False,
+        points: int = 0,
+        device: torch.device | str = "cpu",
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        axes = [Axis()] * len(shape) if axes is None else list(axes)
+        if len(shape) not in (2, 3) or len(axes) != len(shape):
+            raise InputError(f"a non-uniform FFT has two or three axes, not {tuple(shape)} with {len(axes)} of them")
+        for size, axis in zip(shape, axes, strict=True):
+            if axis.period is not None and axis.period < size:
+                raise InputError(f"the period of an axis is {axis.period}, below its {size} pixels")
+        self.shape = tuple(shape)
+        self.is_complex, self.device, self.dtype = is_complex, torch.device(device), dtype
+        self._complex = torch.complex64 if dtype == torch.float32 else torch.complex128
+        free = sum(axis.period is None for axis in axes)
+        pixels = int(np.prod(shape))
+        self.kernel = choose_kernel(eps, pixels, points or pixels, axes=max(1, free), fft=_FFT_COST)
+        # Exact axes first: the halved one is then of few cells, and kernels run along the last.
+        self._order = sorted(range(len(shape)), key=lambda n: axes[n].period is None)
+        self._lines = [
+            _Line(shape[n], axes[n], self.kernel, half=not is_complex and place == 0, device=device, dtype=dtype)
+            for place, n in enumerate(self._order)
+        ]
+
+    @property
+    def cells(self) -> tuple[int, int, int]:
+        """The shape of the stored grid; of two axes the one between has a single cell."""
+        counts = [line.count for line in self._lines]
+        return (counts[0], 1, counts[1]) if len(counts) == 2 else (counts[0], counts[1], counts[2])
+
+    @property
+    def held(self) -> int:
+        """Bytes kept for as long as the plan lives."""
+        return sum(line.scale.nbytes for line in self._lines)
+
+    def place(self, frequencies: Real) -> Points:
+        """Where frequencies (points, axes) in radians a pixel, of any period, lie on the grid."""
+        # torch's FFT has exp(-i w n), so it is read at -w.
+        folded = np.mod(-np.asarray(frequencies)[:, self._order] + np.pi, 2 * np.pi) - np.pi
+        flipped = None
+        if not self.is_complex:
+            negative = folded[:, 0] < 0
+            folded = np.where(negative[:, None], -folded, folded)
+            flipped = torch.from_numpy(negative).to(self.device)
+        first = np.zeros((len(folded), 3), np.int32)
+        offset = np.zeros((len(folded), 3), np.float32 if self.dtype == torch.float32 else np.float64)
+        widths = [1, 1, 1]
+        for n, line in enumerate(self._lines):
+            place = 2 * n if len(self._lines) == 2 else n
+            at = folded[:, n] * (line.size / (2 * np.pi))
+            widths[place] = line.width
+            if line.width == 1:
+                cell = np.rint(at).astype(np.int64)
+                if len(at) and np.abs(at - cell).max() > 1e-4:
+                    raise InputError("frequencies along an axis with a period must be multiples of 2 pi / period")
+                begin = np.where(cell >= line.low + line.count, cell - line.size, cell)
+            else:
+                begin = np.ceil(at - line.width / 2).astype(np.int64)
+                offset[:, place] = begin - (at - line.width / 2)
+            begin = begin - line.low
+            if len(at) and (begin.min() < 0 or begin.max() + line.width > line.count):
+                raise InputError(f"a frequency is beyond the band of axis {self._order[n]}; give the axis a wider one")
+            first[:, place] = begin
+        tensors = (torch.from_numpy(first).to(self.device), torch.from_numpy(offset).to(self.device))
+        return Points(*tensors, flipped, (widths[0], widths[1], widths[2]), self.kernel)
+
+    def transform(self, images: Tensor) -> Tensor:
+        """The stored cells of the FFT of scaled images: (n, *shape) to (n, *cells)."""
+        values = images.permute(0, *(1 + n for n in self._order))
+        last = values.ndim - 1
+        for (
+            line
+        ) in self._lines:  # each axis in turn is brought behind the others, which leaves them in order at the end
+            values = line.forward(values.permute(0, *range(2, last + 1), 1))
+        return values.reshape(len(images), *self.cells)
+
+    def zeros(self, count: int) -> Tensor:
+        """Cells to write to, (count, *cells)."""
+        return torch.zeros((count, *self.cells), dtype=self._complex, device=self.device)
+
+    def back(self, grid: Tensor) -> Tensor:
+        """The transpose of `transform`: (n, *cells) to (n, *shape)."""
+        counts = [line.count for line in self._lines]
+        values = grid.reshape(len(grid), *counts)
+        last = values.ndim - 1
+        for line in reversed(self._lines):
+            values = line.backward(values).permute(0, last, *range(1, last))
+        return values.permute(0, *(1 + self._order.index(n) for n in range(last))).contiguous()
+
+    def read(self, grid: Tensor, points: Points) -> Tensor:
+        """The transform at points: (n, *cells) to (n, points)."""
+        if nufft_native.serves(grid):
+            return nufft_native.read(grid, points)
+        return points.conjugate(read_cells(grid, points))
+
+    def write(self, values: Tensor, points: Points, grid: Tensor) -> None:
+        """The transpose of `read`: add (n, points) to cells."""
+        if nufft_native.serves(grid):
+            nufft_native.write(values, points, grid)
+        else:
+            write_cells(points.conjugate(values), points, grid)
+
+    def sample(self, images: Tensor, points: Points) -> Tensor:
+        """(n, *shape) to (n, points) complex."""
+        return self.read(self.transform(images), points)
+
+    def adjoint(self, values: Tensor, points: Points) -> Tensor:
+        """(n, points) complex to (n, *shape)."""
+        grid = self.zeros(len(values))
+        self.write(values, points, grid)
+        return self.back(grid)
+
+
+class PlacedNufft:
+    """A `SpreadNufft` with its points, which are always the same ones.
+
+    Arguments: as of `plugstream.models.nufft.make_nufft`.
+    """
+
+    name = "spread"
+
+    def __init__(
+        self,
+        shape: Sequence[int],
+        frequencies: Real,
+        eps: float,
+        *,
+        is_complex: bool = False,
+        device: torch.device,
+        dtype: torch.dtype,
+    ) -> None:
+        folded = np.mod(frequencies + np.pi, 2 * np.pi) - np.pi
+        axes = [Axis(float(band)) for band in np.abs(folded).max(0, initial=0.0)]
+        self.plan = SpreadNufft(
+            shape, eps, axes=axes, is_complex=is_complex, points=len(folded), device=device, dtype=dtype
+        )
+        self.points = self.plan.place(folded)
+
+    @property
+    def held(self) -> int:
+        """Bytes kept for as long as it lives."""
+        return self.plan.held + sum(t.nbytes for t in (self.points.first, self.points.offset))
+
+    def sample(self, images: Tensor) -> Tensor:
+        """(n, *shape) to (n, points) complex."""
+        return self.plan.sample(images, self.points)
+
+    def adjoint(self, values: Tensor) -> Tensor:
+        """(n, points) complex to (n, *shape)."""
+        return self.plan.adjoint(values, self.points)
+
+
+class _Line:
+    """An axis: the FFT along it, of length `size`, and the `count` cells from `low` on that are kept."""
+
+    def __init__(
+        self, pixels: int, axis: Axis, kernel: Kernel, *, half: bool, device: torch.device | str, dtype: torch.dtype
+    ) -> None:
+        self.pixels, self.half = pixels, half
+        self.width = 1 if axis.period is not None else kernel.width
+        size = axis.period or fast_size(max(kernel.oversampling * pixels, 2 * kernel.width))
+        self.size = size
+        band = min(float(np.pi), axis.band)
+        if axis.period is not None:
+            reach = min(size // 2, int(np.floor(band * size / (2 * np.pi) + 1e-6)))
+            # The highest frequency is kept once, as the negative one.
+            below, above = reach, reach - (0 if half or 2 * reach < size else 1)
+            scale = np.ones(pixels)
+        else:
+            edge = band * size / (2 * np.pi)
+            below, above = (int(np.floor(edge + kernel.width / 2)) + 1,) * 2
+            scale = 1 / kernel.transform((np.arange(pixels) - pixels // 2) / size)
+        if half:  # frequencies below zero are read as conjugates, but for those that kernels reach
+            below = 0 if self.width == 1 else kernel.width // 2 + 1
+        self.low, self.count = -below, below + above + 1
+        self.scale = torch.from_numpy(scale).to(device=device, dtype=dtype)
+        self._cells = torch.arange(self.low, self.low + self.count, device=device)
+
+    def forward(self, values: Tensor) -> Tensor:
+        """(..., pixels) to (..., count)."""
+        behind = self.pixels // 2
+        out = torch.zeros((*values.shape[:-1], self.size), dtype=values.dtype, device=values.device)
+        _multiply(values[..., behind:], self.scale[behind:], out[..., : self.pixels - behind])
+        if behind:
+            _multiply(values[..., :behind], self.scale[:behind], out[..., self.size - behind :])
+        if not self.half:
+            return self._take(torch.fft.fft(out))
+        found: Tensor = torch.fft.rfft(out)
+        if self.low == 0 and self.count <= found.shape[-1]:
+            return found[..., : self.count]
+        cells = self._cells.remainder(self.size)
+        beyond = cells > self.size // 2
+        picked = found[..., torch.where(beyond, self.size - cells, cells)]
+        return torch.where(beyond, picked.conj(), picked)
+
+    def backward(self, values: Tensor) -> Tensor:
+        """The transpose: (..., count) to (..., pixels)."""
+        if self.half:
+            # Every stored cell stands for its real part's share of the transpose: the inverse real FFT of half of it,
+            # and of its conjugate at minus its frequency; cell zero and the highest are their own conjugates.
+            stored = self.size // 2 + 1
+            cells = self._cells.remainder(self.size)
+            beyond = cells > self.size // 2
+            whole = torch.zeros((*values.shape[:-1], stored), dtype=values.dtype, device=values.device)
+            if self.low == 0 and self.count <= stored:
+                whole[..., : self.count] = values
+            else:
+                folded = torch.where(beyond, values.conj(), values)
+                whole.index_add_(-1, torch.where(beyond, self.size - cells, cells), folded)
+            share = torch.full((stored,), 0.5, dtype=self.scale.dtype, device=values.device)
+            share[0] = 1.0
+            if self.size % 2 == 0:
+                share[-1] = 1.0
+            out: Tensor = torch.fft.irfft(whole.mul_(share), n=self.size, norm="forward")
+        else:
+            out = torch.fft.ifft(self._put(values), norm="forward")
+        behind = self.pixels // 2
+        joined: Tensor = torch.cat([out[..., self.size - behind :], out[..., : self.pixels - behind]], -1)
+        return joined.mul_(self.scale)
+
+    def _take(self, found: Tensor) -> Tensor:
+        if self.count > self.size:
+            return found[..., self._cells.remainder(self.size)]
+        return torch.cat([found[..., self.size + self.low :], found[..., : self.low + self.count]], -1)
+
+    def _put(self, values: Tensor) -> Tensor:
+        out = torch.zeros((*values.shape[:-1], self.size), dtype=values.dtype, device=values.device)
+        if self.count > self.size:
+            return out.index_add_(-1, self._cells.remainder(self.size), values)
+        out[..., self.size + self.low :] = values[..., : -self.low] if self.low else values[..., :0]
+        out[..., : self.low + self.count] = values[..., -self.low :]
+        return out
+
+
+def _multiply(values: Tensor, scale: Tensor, out: Tensor) -> None:
+    """Products into a part of a tensor, without one between them unless they are differentiated."""
+    if values.requires_grad and torch.is_grad_enabled():
+        out.copy_(values * scale)
+    else:
+        torch.mul(values, scale, out=out)
