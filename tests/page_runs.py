@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from plugstream.image_space import ImageSpace
 from plugstream.quantities import Quantity
-from plugstream.runs.events import EventLog, Machine, Measurement, Note, Quantities, Space, Start, Stop, Views
+from plugstream.runs.event_log import EventLog
+from plugstream.runs.events import Machine, Measurement, Note, Quantities, Space, Start, Stop, Views
 from plugstream.runs.folder import write_text
 from plugstream.runs.record import write_down
 from plugstream.settings import Settings

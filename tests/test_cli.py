@@ -18,7 +18,8 @@ from PIL import Image
 
 import warm
 from plugstream.cli import main
-from plugstream.runs.events import EventLog, Note, read_events
+from plugstream.runs.event_log import EventLog, read_events
+from plugstream.runs.events import Note
 from small_run import SMALL
 
 

@@ -17,7 +17,8 @@ import pytest
 
 from plugstream.cli import main, watch as module
 from plugstream.errors import DamagedError
-from plugstream.runs.events import EventLog, EventTail, Heartbeat, Measurement, Note, Start, Stop, read_events
+from plugstream.runs.event_log import EventLog, EventTail, read_events
+from plugstream.runs.events import Heartbeat, Measurement, Note, Start, Stop
 from plugstream.runs.folder import lock
 from plugstream.runs.liveness import this_process
 from small_run import RUN, main as run_small

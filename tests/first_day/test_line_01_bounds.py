@@ -14,7 +14,7 @@ from plugstream.bounds import on_bounds, prefer_bounds
 from plugstream.errors import InputError
 from plugstream.importers import import_fresnel
 from plugstream.instruments.born import born_geometry
-from plugstream.runs.events import read_events
+from plugstream.runs.event_log import read_events
 from plugstream.runs.images import load_picture
 from plugstream.settings import resolve
 from plugstream.simulation import simulate

@@ -12,7 +12,8 @@ import pytest
 
 from plugstream.errors import InputError
 from plugstream.lines import LineWriter
-from plugstream.runs.events import EventLog, Note, read_events
+from plugstream.runs.event_log import EventLog, read_events
+from plugstream.runs.events import Note
 from plugstream.runs.replay import replay
 from small_run import content, main
 

@@ -18,7 +18,7 @@ from plugstream.denoisers.ridge import load_ridge, save_ridge
 from plugstream.denoisers.ridge_prior import Ridges
 from plugstream.denoisers.tnrd.files import load_card, load_models, save_model
 from plugstream.errors import InputError
-from plugstream.runs.events import read_events
+from plugstream.runs.event_log import read_events
 from plugstream.tensors import load_tensors, save_tensors
 from plugstream.training.fit import Training
 from small_run import main

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from plugstream.runs.events import read_events
+from plugstream.runs.event_log import read_events
 from small_run import SMALL, main
 
 

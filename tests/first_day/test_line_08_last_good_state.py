@@ -18,7 +18,7 @@ from plugstream.denoisers.tv import TV
 from plugstream.errors import InputError
 from plugstream.monitors import SNR
 from plugstream.runs.checkpoints import Checkpoints
-from plugstream.runs.events import read_events
+from plugstream.runs.event_log import read_events
 from plugstream.runs.replay import replay
 from plugstream.scans.chunks import ChunkReader, Layout, encode_shard
 from plugstream.scans.places import LocalFiles

@@ -16,7 +16,7 @@ from plugstream.importers import import_npz
 from plugstream.instruments.born import Born2D, born_geometry
 from plugstream.models.born_geometry import ring
 from plugstream.models.born_plausible import check_plausible, warn_if_implausible
-from plugstream.runs.events import read_events
+from plugstream.runs.event_log import read_events
 from plugstream.scans import save_scan
 from plugstream.scans.writer import ScanWriter
 from small_run import SMALL, main

@@ -27,7 +27,7 @@ from plugstream import (
 from plugstream.eigenvalue_bounds import largest_eigenvalue_bounds
 from plugstream.linalg import largest_ritz_value
 from plugstream.models.base import ModelBase
-from plugstream.runs.events import read_events
+from plugstream.runs.event_log import read_events
 from small_run import SMALL, main
 
 F64 = torch.float64

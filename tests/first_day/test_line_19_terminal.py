@@ -17,7 +17,8 @@ from plugstream.display.screen import Display
 from plugstream.display.steps import Steps
 from plugstream.monitors import PSNR, SNR, SSIM, Cost, Distance
 from plugstream.runs import terminal as module
-from plugstream.runs.events import Measurement, Quantities, Start, Stop, read_events
+from plugstream.runs.event_log import read_events
+from plugstream.runs.events import Measurement, Quantities, Start, Stop
 from plugstream.runs.terminal import Terminal
 from small_run import main
 from terminals import Screen, run_in_terminal

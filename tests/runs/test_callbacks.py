@@ -13,7 +13,8 @@ import torch
 from plugstream import TV, FunctionModel, LeastSquares, ProximalGradient, solve
 from plugstream.runs.callbacks import Callback, Callbacks, MeasurementLog
 from plugstream.runs.checkpoints import Checkpoints
-from plugstream.runs.events import EventLog, Measurement, Note, read_events
+from plugstream.runs.event_log import EventLog, read_events
+from plugstream.runs.events import Measurement, Note
 from plugstream.runs.record import open_run
 from plugstream.runs.replay import History, replay
 from plugstream.runs.saving import CheckpointWriter

@@ -13,7 +13,8 @@ from plugstream.ranks import Group
 from plugstream.result import Stop
 from plugstream.runs.commands import Command, Inbox, send_command
 from plugstream.runs.decisions import Decisions, Steerage
-from plugstream.runs.events import EventLog, SilentLog, Steering, read_events
+from plugstream.runs.event_log import EventLog, SilentLog, read_events
+from plugstream.runs.events import Steering
 from plugstream.runs.signals import Requests
 from plugstream.runs.steering import Course
 from plugstream.settings import Settings, parse_changes

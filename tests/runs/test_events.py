@@ -22,11 +22,10 @@ import torch
 import warm
 from plugstream import DamagedError, ImageSpace, InputError
 from plugstream.lines import LineWriter
+from plugstream.runs.event_log import VERSION, EventLog, read_events
 from plugstream.runs.events import (
-    VERSION,
     Contradiction,
     Event,
-    EventLog,
     Heartbeat,
     Machine,
     Measurement,
@@ -41,7 +40,6 @@ from plugstream.runs.events import (
     TheoryTerms,
     Views,
     WatchTotals,
-    read_events,
 )
 from plugstream.runs.liveness import Heartbeats, Process, is_running, this_process
 from plugstream.runs.preview import Previews, make_panels, read_preview

@@ -19,7 +19,8 @@ import warm
 from plugstream import TV, BornModel, LeastSquares, ProximalGradient, ScanWriter, Uniform, open_scan, snr
 from plugstream.errors import DamagedError, InputError
 from plugstream.instruments.born import born_geometry
-from plugstream.runs.events import Views, read_events
+from plugstream.runs.event_log import read_events
+from plugstream.runs.events import Views
 from plugstream.runs.replay import replay
 from plugstream.settings import resolve
 from small_run import main, open_live, with_all_views

@@ -13,7 +13,8 @@ from PIL import Image
 
 from plugstream.image_space import ImageSpace
 from plugstream.quantities import Quantity
-from plugstream.runs.events import EventLog, Measurement, Quantities, Stop
+from plugstream.runs.event_log import EventLog
+from plugstream.runs.events import Measurement, Quantities, Stop
 from plugstream.runs.frames import frame_steps
 from plugstream.runs.movie import _Tale as Tale, make_movie
 from plugstream.runs.preview import Previews

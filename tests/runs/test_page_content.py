@@ -16,7 +16,8 @@ import torch
 
 from page_runs import ball, noisy, write_channels, write_run, write_volume, write_wave
 from plugstream import ImageSpace, InputError
-from plugstream.runs.events import EventLog, Heartbeat, Preview, Views
+from plugstream.runs.event_log import EventLog
+from plugstream.runs.events import Heartbeat, Preview, Views
 from plugstream.runs.liveness import this_process
 from plugstream.runs.pages.content import run_content
 from plugstream.runs.pages.pictures import make_picture, run_picture

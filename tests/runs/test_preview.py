@@ -13,7 +13,8 @@ import torch
 
 from plugstream.image_space import ImageSpace
 from plugstream.runs import frames as frames_file, pace as pace_file
-from plugstream.runs.events import EventLog, Preview, read_events
+from plugstream.runs.event_log import EventLog, read_events
+from plugstream.runs.events import Preview
 from plugstream.runs.frames import PIXELS, Frames, frame_steps, read_frame
 from plugstream.runs.pace import Pace
 from plugstream.runs.preview import Previews, make_panels

@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 
 from plugstream.runs.commands import Command, send_command
-from plugstream.runs.events import Resume, Views, read_events
+from plugstream.runs.event_log import read_events
+from plugstream.runs.events import Resume, Views
 from plugstream.runs.replay import replay
 from small_run import main
 

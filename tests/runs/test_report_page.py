@@ -17,7 +17,7 @@ import torch
 from chromium import Visit, open_browser
 from page_runs import write_channels, write_run, write_volume, write_wave
 from plugstream import ImageSpace
-from plugstream.runs.events import EventLog
+from plugstream.runs.event_log import EventLog
 from plugstream.runs.pages.report import compare_reports, write_report
 from plugstream.runs.preview import Previews
 

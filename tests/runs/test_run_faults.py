@@ -29,7 +29,8 @@ from plugstream.errors import InputError
 from plugstream.instruments.born import born_geometry
 from plugstream.result import Snapshot
 from plugstream.runs.checkpoints import Checkpoints
-from plugstream.runs.events import EventLog, Measurement, Note, Resume, read_events
+from plugstream.runs.event_log import EventLog, read_events
+from plugstream.runs.events import Measurement, Note, Resume
 from plugstream.runs.identity import difference, identity
 from plugstream.runs.replay import replay
 from plugstream.runs.terminal import Terminal

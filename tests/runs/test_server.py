@@ -17,7 +17,8 @@ import pytest
 import warm
 from page_server import TOKEN, Site, serving
 from plugstream.errors import InputError
-from plugstream.runs.events import EventLog, Measurement
+from plugstream.runs.event_log import EventLog
+from plugstream.runs.events import Measurement
 from plugstream.runs.pages.access import HEADERS, Access
 from plugstream.runs.pages.content import run_content
 from plugstream.runs.pages.feed import changes_of, decode_values

@@ -16,7 +16,8 @@ import pytest
 from plugstream.errors import InputError
 from plugstream.runs import commands
 from plugstream.runs.commands import Command, read_command, send_command
-from plugstream.runs.events import Event, EventLog, Heartbeat, Measurement, Note, Steering, Stop, read_events
+from plugstream.runs.event_log import EventLog, read_events
+from plugstream.runs.events import Event, Heartbeat, Measurement, Note, Steering, Stop
 from plugstream.runs.liveness import Heartbeats
 from plugstream.runs.replay import replay
 from plugstream.settings import parse_changes, resolve

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from plugstream import Uniform
-from plugstream.runs.events import read_events
+from plugstream.runs.event_log import read_events
 from plugstream.runs.replay import replay
 from plugstream.runs.watch import theory_of
 from plugstream.theory import bound

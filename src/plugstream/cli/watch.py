@@ -33,7 +33,7 @@ def run(parsed: argparse.Namespace) -> int:
     its start.
     """
     from plugstream.display.screen import active_display
-    from plugstream.runs.events import EventTail
+    from plugstream.runs.event_log import EventTail
     from plugstream.runs.liveness import is_running
     from plugstream.runs.replay import History
     from plugstream.runs.terminal import Terminal

@@ -16,7 +16,8 @@ from plugstream.files import write_whole
 from plugstream.instruments.base import Block
 from plugstream.loss_fidelity import DataFidelity, LossFidelity
 from plugstream.progress import report
-from plugstream.runs.events import EventLog, Note, Views
+from plugstream.runs.event_log import EventLog
+from plugstream.runs.events import Note, Views
 from plugstream.runs.measuring import usable_views
 from plugstream.runs.partition import Partition
 from plugstream.runs.plan import Plan

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from plugstream.runs.events import Event, EventLog, Measurement
+from plugstream.runs.event_log import EventLog
+from plugstream.runs.events import Event, Measurement
 from plugstream.runs.replay import History
 
 if TYPE_CHECKING:  # they import torch, which whoever looks at a run does without

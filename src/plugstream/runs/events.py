@@ -1,36 +1,20 @@
-"""The event log of a run: typed events, one a line with a checksum, from which everything shown of it is made.
+"""What can happen in a run: the kinds of events, and which fields of which type belong to each.
 
-The first line says what the file is, and of which version; every other is an event: its kind, `at`, seconds since the
-epoch, and what belongs to its kind, as the classes below declare.
-
-    {"format": "plugstream-events", "version": 1, "check": "..."}
-    {"event": "views", "at": 1763.2, "step": 120, "views": 37, "damaged": [], "lipschitz": 3.9e-05, "ended": false, ...}
-
-`plugstream.runs.replay` makes the history of a run from it.
+An event is a frozen record that JSON can write: `Event.content` gives what is written, and `parse_event` the event of
+it, or None where what was read is none. `plugstream.runs.event_log` keeps them in a file, one a line.
 """
 
 from __future__ import annotations
 
-import contextlib
 import math
-import time
 import types
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, fields, replace
-from pathlib import Path
+from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, Union, get_args, get_origin, get_type_hints
 
-from plugstream.errors import DamagedError, InputError, StorageError
-from plugstream.lines import LineTail, LineWriter, read_lines
-
 __all__ = [
-    "VERSION",
     "Contradiction",
     "Event",
-    "EventLog",
-    "EventTail",
     "Heartbeat",
-    "Listener",
     "Machine",
     "Measurement",
     "Note",
@@ -44,13 +28,8 @@ __all__ = [
     "TheoryTerms",
     "Views",
     "WatchTotals",
-    "checked_events",
-    "read_events",
+    "parse_event",
 ]
-
-VERSION = 1
-_FORMAT = "plugstream-events"
-_WHAT = "the event log"
 
 
 @dataclass(frozen=True)
@@ -72,9 +51,6 @@ class Event:
         """What JSON writes of it."""
         names = [entry.name for entry in fields(self) if entry.name != "at"]
         return {"event": self.kind, "at": self.at, **{name: getattr(self, name) for name in names}}
-
-
-Listener = Callable[[Event], None]
 
 
 @dataclass(frozen=True)
@@ -296,134 +272,16 @@ _TYPES = {name: {k: v for k, v in get_type_hints(kind).items() if k != "kind"} f
 _MOST = 2**62  # of whole numbers
 
 
-class EventLog:
-    """Appends events to a file, each in it when `add` returns, and passes them on to listeners."""
-
-    def __init__(self, path: Path, listeners: tuple[Listener, ...] = ()) -> None:
-        self._lines = LineWriter(path, _WHAT)
-        self.path = path
-        self._listeners = listeners
-        if not self.check:
-            self._write({"format": _FORMAT, "version": VERSION})
-
-    @property
-    def check(self) -> str:
-        """What tells the log as it is now from every other."""
-        return self._lines.check
-
-    def add(self, event: Event) -> None:
-        """Write an event, with the time that it is now."""
-        event = replace(event, at=round(time.time(), 3))
-        self._write(event.content())
-        for listener in self._listeners:
-            listener(event)
-
-    def sync(self) -> None:
-        """Make what was added outlast a power cut."""
-        try:
-            self._lines.sync()
-        except OSError as error:
-            raise self._unwritten(error) from error
-
-    def close(self) -> None:
-        with contextlib.suppress(OSError):  # what could not be written was told when it was added
-            self._lines.close()
-
-    def _write(self, content: Mapping[str, Any]) -> None:
-        try:
-            self._lines.add(content)
-        except OSError as error:
-            raise self._unwritten(error) from error
-
-    def _unwritten(self, error: OSError) -> StorageError:
-        return StorageError(
-            f"cannot write the event log {self.path}: {error.strerror}; fix that and go on with 'plugstream resume'"
-        )
-
-
-class SilentLog(EventLog):
-    """A log that nothing is written to: that of a process which helps the one that writes."""
-
-    check = ""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def add(self, event: Event) -> None:
-        return
-
-    def sync(self) -> None:
-        return
-
-    def close(self) -> None:
-        return
-
-
-def read_events(path: Path) -> Iterator[Event]:
-    """The events of a log; a last line that was cut short by a crash is left out, and any other damage refused."""
-    for event, _ in checked_events(path):
-        yield event
-
-
-def checked_events(path: Path) -> Iterator[tuple[Event, str]]:
-    """The events of a log, and what `EventLog.check` was after each."""
-    return _events(read_lines(path, _WHAT), path)
-
-
-class EventTail:
-    """The events of a log that a run may still write to: each call of `read` gives those that are new.
-
-    Arguments: path of the log, which need not be there yet.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._lines = LineTail(path, _WHAT)
-
-    @property
-    def files(self) -> int:
-        """How many logs were read from their first line: more than one where another has taken its place."""
-        return self._lines.files
-
-    def read(self) -> list[Event]:
-        """What was added since the last call; a line that is only half there waits for the next, damage is refused."""
-        return [event for event, _ in _events(self._lines.read(), self.path)]
-
-
-def _events(lines: Iterable[tuple[int, dict[str, Any], str]], path: Path) -> Iterator[tuple[Event, str]]:
-    for number, content, check in lines:
-        if number == 1:
-            _check_header(content, path)
-            continue
-        event = _event(content)
-        if event is None:
-            raise DamagedError(
-                f"line {number} of {_WHAT} {path} cannot be read: it is no event of version {VERSION}; bring the file "
-                "back from a copy, or start anew"
-            )
-        yield event, check
-
-
-def _check_header(content: Mapping[str, Any], path: Path) -> None:
-    if content == {"format": _FORMAT, "version": VERSION}:
-        return
-    version = content.get("version") if content.get("format") == _FORMAT else None
-    what = "tells no version" if version is None else f"is of version {version}"
-    raise InputError(
-        f"line 1 of {_WHAT} {path} {what}, and this plugstream reads version {VERSION}; use the one that wrote it, or "
-        "start anew"
-    )
-
-
-def _event(content: dict[str, Any]) -> Event | None:
-    """The event that a line tells, None where it is none; a checksum can be right and the event not."""
-    kind = content.pop("event", None)
+def parse_event(content: dict[str, Any]) -> Event | None:
+    """The event that a line of a log tells, as `Event.content` wrote it; None where it is none."""
+    values = dict(content)
+    kind = values.pop("event", None)
     declared = _TYPES.get(kind) if isinstance(kind, str) else None
-    if declared is None or set(content) != set(declared):
+    if declared is None or set(values) != set(declared):
         return None
-    if not all(_fits(content[name], wanted) for name, wanted in declared.items()):
+    if not all(_fits(values[name], wanted) for name, wanted in declared.items()):
         return None
-    return _KINDS[kind](**content)
+    return _KINDS[kind](**values)
 
 
 def _fits(value: Any, wanted: Any) -> bool:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from plugstream.errors import InputError, StorageError
 from plugstream.files import NOT_PLAIN, hidden_place, lock_folder, name_target, sync_folder, write_whole
-from plugstream.runs.events import read_events
+from plugstream.runs.event_log import read_events
 
 __all__ = ["check_plain", "free_folder", "is_locked", "lock", "remove_unbegun", "whole_folder", "write_text"]
 

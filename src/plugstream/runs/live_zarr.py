@@ -30,7 +30,8 @@ from plugstream.errors import InputError
 from plugstream.files import hidden_place, read_small, write_whole
 from plugstream.image_space import ImageSpace
 from plugstream.runs.blocks import average_blocks
-from plugstream.runs.events import EventLog, Note
+from plugstream.runs.event_log import EventLog
+from plugstream.runs.events import Note
 from plugstream.runs.pace import Pace, PacedWriter
 
 __all__ = ["LiveZarr", "check_place"]

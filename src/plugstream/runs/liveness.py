@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from plugstream.runs.callbacks import Callback
-from plugstream.runs.events import EventLog, Heartbeat
+from plugstream.runs.event_log import EventLog
+from plugstream.runs.events import Heartbeat
 from plugstream.runs.folder import is_locked
 from plugstream.runs.replay import History
 

@@ -9,7 +9,8 @@ from pathlib import Path
 import torch
 
 from plugstream import __version__
-from plugstream.runs.events import EventLog, Machine, Start
+from plugstream.runs.event_log import EventLog
+from plugstream.runs.events import Machine, Start
 from plugstream.runs.identity import files_read
 from plugstream.runs.liveness import this_process
 from plugstream.settings import Settings

@@ -27,7 +27,8 @@ from plugstream.algorithms import State
 from plugstream.image_space import ImageSpace
 from plugstream.result import Progress
 from plugstream.runs.blocks import average_blocks
-from plugstream.runs.events import EventLog, Note, Preview
+from plugstream.runs.event_log import EventLog
+from plugstream.runs.events import Note, Preview
 from plugstream.runs.frames import PIXELS, Frames
 from plugstream.runs.pace import Pace, PacedWriter
 from plugstream.tensors import load_tensors, save_tensors

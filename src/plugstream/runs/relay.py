@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 from plugstream.errors import InputError
 from plugstream.runs.callbacks import Watcher
 from plugstream.runs.commands import Command, Inbox
-from plugstream.runs.events import Event, EventLog, Heartbeat, Measurement, Note, Quantities, Resume, Steering
+from plugstream.runs.event_log import EventLog
+from plugstream.runs.events import Event, Heartbeat, Measurement, Note, Quantities, Resume, Steering
 from plugstream.runs.terminal import Terminal
 
 if TYPE_CHECKING:

@@ -9,10 +9,10 @@ from typing import Any
 
 from plugstream.image_space import ImageSpace, read_space
 from plugstream.quantities import Quantity, read_quantity
+from plugstream.runs.event_log import EventTail, checked_events
 from plugstream.runs.events import (
     Contradiction,
     Event,
-    EventTail,
     Heartbeat,
     Machine,
     Measurement,
@@ -27,7 +27,6 @@ from plugstream.runs.events import (
     TheoryTerms,
     Views,
     WatchTotals,
-    checked_events,
 )
 from plugstream.settings.changes import Change, parse_changes
 

@@ -14,7 +14,8 @@ from plugstream.runs.callbacks import Watcher
 from plugstream.runs.checkpoints import Checkpoints, SavedState
 from plugstream.runs.checks import check_mask
 from plugstream.runs.commands import Inbox
-from plugstream.runs.events import EventLog, Note, SilentLog
+from plugstream.runs.event_log import EventLog, SilentLog
+from plugstream.runs.events import Note
 from plugstream.runs.failures import explain_failure
 from plugstream.runs.folder import lock, remove_unbegun, whole_folder
 from plugstream.runs.identity import identity

@@ -12,7 +12,7 @@ from plugstream.quantities import Quantity
 from plugstream.result import Progress, Snapshot, Stop
 from plugstream.runs.callbacks import Callback, Callbacks
 from plugstream.runs.checkpoints import Checkpoints, SavedState
-from plugstream.runs.events import EventLog
+from plugstream.runs.event_log import EventLog
 from plugstream.runs.replay import History
 from plugstream.settings import Settings
 

@@ -25,7 +25,8 @@ from plugstream.runs.checkpoints import Checkpoints, SavedState
 from plugstream.runs.checks import check_range
 from plugstream.runs.commands import Inbox
 from plugstream.runs.decisions import Decisions, Steerage
-from plugstream.runs.events import EventLog, Note, Quantities, Resume, Space, Stop as StopEvent
+from plugstream.runs.event_log import EventLog
+from plugstream.runs.events import Note, Quantities, Resume, Space, Stop as StopEvent
 from plugstream.runs.identity import settings_identity
 from plugstream.runs.liveness import Heartbeats
 from plugstream.runs.machine import log_start

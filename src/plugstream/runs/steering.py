@@ -15,7 +15,8 @@ from plugstream.errors import InputError
 from plugstream.result import Progress
 from plugstream.runs.commands import Command
 from plugstream.runs.devices import check_precision
-from plugstream.runs.events import EventLog, Note, Steering
+from plugstream.runs.event_log import EventLog
+from plugstream.runs.events import Note, Steering
 from plugstream.runs.steps import goes_by_lipschitz
 from plugstream.settings import Settings
 from plugstream.settings.changes import Change

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from plugstream.image_space import ImageSpace
 from plugstream.runs.callbacks import Callback
-from plugstream.runs.events import EventLog, Listener
+from plugstream.runs.event_log import EventLog, Listener
 
 __all__ = ["Viewers"]
 

@@ -21,7 +21,8 @@ from plugstream.algorithms import Algorithm, State
 from plugstream.errors import DamagedError, InputError, StorageError
 from plugstream.loss_fidelity import DataFidelity
 from plugstream.result import Progress
-from plugstream.runs.events import EventLog, Note, Views
+from plugstream.runs.event_log import EventLog
+from plugstream.runs.events import Note, Views
 from plugstream.runs.measuring import usable_views
 from plugstream.runs.plan import Plan
 from plugstream.runs.replay import History

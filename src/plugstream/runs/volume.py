@@ -28,7 +28,8 @@ from plugstream.progress import report
 from plugstream.result import Result, Stop
 from plugstream.runs.agreement import Agreement, agree, recall, write_sums
 from plugstream.runs.commands import Inbox
-from plugstream.runs.events import EventLog, Note, SilentLog, Space, Stop as StopEvent
+from plugstream.runs.event_log import EventLog, SilentLog
+from plugstream.runs.events import Note, Space, Stop as StopEvent
 from plugstream.runs.failures import explain_failure
 from plugstream.runs.folder import lock, remove_unbegun, whole_folder, write_text
 from plugstream.runs.machine import log_start

@@ -22,7 +22,8 @@ from plugstream.monitors import Measure, Past
 from plugstream.quantities import Quantity
 from plugstream.result import Progress, Result
 from plugstream.runs.callbacks import Callback
-from plugstream.runs.events import Contradiction, EventLog, Note, TheoryTerms, WatchTotals
+from plugstream.runs.event_log import EventLog
+from plugstream.runs.events import Contradiction, Note, TheoryTerms, WatchTotals
 from plugstream.runs.replay import History
 from plugstream.sampling import Announcer
 from plugstream.settings import Settings
