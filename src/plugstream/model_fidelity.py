@@ -85,7 +85,8 @@ class ModelFidelity:
         other._lipschitz_max = lipschitz_max
         # These were computed from the present views.
         for name in ("available", "lipschitz", "lipschitz_views", "curvature"):
-            other.__dict__.pop(name, None)
+            if name != "lipschitz_views" or model is not self.model:  # which are of all views of the model
+                other.__dict__.pop(name, None)
         return other
 
     @property

@@ -82,7 +82,8 @@ class Distance:
     distance falls and never 0/0. A run that continues an earlier one gives that run's first and largest values as
     `reference` and `largest`, or has them taken from what was measured. Where all the data would take too long, `views`
     is a function that says of a fidelity on which of its views to measure instead, None for all: the distance is then
-    to a fixed point of the problem with those views alone, and does not go to zero with the steps.
+    to a fixed point of the problem with those views alone, and does not go to zero with the steps. `begins` are the
+    steps at which another problem began, with other views or another sigma: the verdict is on the last of them.
     """
 
     measures: ClassVar = (
@@ -104,6 +105,7 @@ class Distance:
     reference: Tensor | float | None = None
     views: Callable[[Fidelity], Views] | None = None
     largest: Tensor | float | None = None
+    begins: tuple[int, ...] = ()
 
     def begin(self, algorithm: Algorithm[Any], state: State, past: Past) -> Measure:
         first, largest = self.reference, self.largest
@@ -130,10 +132,12 @@ class Distance:
 
     def judge(self, algorithm: Algorithm[Any], steps: Sequence[int], past: Past) -> Verdict:
         """Whether the result can be trusted, from how the distance fell (`plugstream.verdict.judge`)."""
+        since = max([begin for begin in self.begins if begin < steps[-1]], default=-1)
+        first = next(number for number, step in enumerate(steps) if step > since)  # there the one before was measured
         return judge(
-            steps,
-            np.asarray(past["distance"]),
-            np.asarray(past["relative_distance"]),
+            steps[first:],
+            np.asarray(past["distance"])[first:],
+            np.asarray(past["relative_distance"])[first:],
             advice=remedies(algorithm),
             partial=self.views is not None and self.views(algorithm.fidelity) is not None,
         )

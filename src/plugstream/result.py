@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from plugstream.image_space import ImageSpace
     from plugstream.scans.scan import Scan
 
-__all__ = ["Callback", "Progress", "Result", "Row", "Series", "Snapshot", "Stop"]
+__all__ = ["Callback", "Progress", "Result", "Row", "Series", "Snapshot", "Stop", "Turn"]
 
 S = TypeVar("S", bound=State)
 
@@ -102,8 +102,17 @@ class Progress(Generic[S]):
     leave_out: Callable[[float], None] = lambda seconds: None
 
 
-Callback = Callable[[Progress[S]], "bool | Algorithm[S] | None"]
-"""What `solve` calls after each step: True ends the run, and an algorithm takes the place of the run's."""
+@dataclass(frozen=True)
+class Turn(Generic[S]):
+    """What a callback answers that has the run go on with another algorithm and another state of as many steps."""
+
+    algorithm: Algorithm[S]
+    state: S
+
+
+Callback = Callable[[Progress[S]], "bool | Algorithm[S] | Turn[S] | None"]
+"""What `solve` calls after each step: True ends the run, and an algorithm takes the place of the run's, with a `Turn`
+its state besides."""
 
 
 @dataclass(frozen=True, repr=False)

@@ -22,7 +22,7 @@ from plugstream.linalg import inner, norm
 from plugstream.monitors import Judge, Measure, Monitor, Past, quantities_of, with_stop
 from plugstream.progress import Listener, listening, report
 from plugstream.quantities import Quantity
-from plugstream.result import Callback, Progress, Result, Row, Series, Snapshot, Stop
+from plugstream.result import Callback, Progress, Result, Row, Series, Snapshot, Stop, Turn
 from plugstream.sampling import spread_views
 from plugstream.verdict import Verdict, judge
 
@@ -67,7 +67,8 @@ def solve(
             where that is larger, as it is where the denoiser's first images are next to nothing.
         callbacks: called with a `Progress` before the first step, after each, and once more if something is measured at
             the end. One that returns True ends the run; one that returns an algorithm has the run go on with it from
-            there, on the same state, as for a scan that has grown: `replace(algorithm, fidelity=...)`.
+            there, on the same state, as for a scan that has grown: `replace(algorithm, fidelity=...)`; a `Turn` brings
+            another state, too.
         progress: called now and then with what is being done, how much of it and of how much, also while L is estimated
             before the first step (`plugstream.progress`). True shows it: redrawn on a terminal and in a notebook, with
             what was measured, and else as a line now and then. Silent if not given.
@@ -270,7 +271,10 @@ class _Run(Generic[S]):
         progress = Progress(self.algorithm, self.state, self.time, self.wall, measured, take, self.leave_out)
         end = False
         for answer in [callback(progress) for callback in self.callbacks]:
-            if callable(getattr(answer, "step", None)):
+            if isinstance(answer, Turn):
+                self.algorithm, self.state = answer.algorithm, answer.state
+                self.best = None  # what was measured before is of another problem
+            elif callable(getattr(answer, "step", None)):
                 self.algorithm = cast("Algorithm[S]", answer)
             else:
                 end = end or bool(answer)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import torch
@@ -123,6 +123,16 @@ class PlugAndPlay:
         if not (math.isfinite(sigma) and sigma >= 0):
             raise InputError(f"sigma must be a number >= 0, not {sigma} (iteration {k}); lambda must be >= 0 too")
         return gamma, sigma
+
+    def renew(self, state: Any) -> Any:
+        """The state from which this algorithm goes on where another one, of other views say, has come to `state`.
+
+        As of `init` from the image there: momentum, duals, what gradients remember and an L that was found begin anew,
+        since they are of another problem. The count of steps goes on, which sampler and schedules go by, and so does
+        the warm start of the denoiser.
+        """
+        own: Any = self  # `init` is of the algorithms, which have states of their own
+        return replace(own.init(state.image), k=state.k, warm=state.warm)
 
     def residual(self, state: Any, views: Views = None) -> Tensor:
         """||x - P(x)||^2 with P = D_sigma(I - gamma grad d), gamma and sigma of iteration k + 1: (...).

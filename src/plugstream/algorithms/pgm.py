@@ -176,7 +176,7 @@ class ProximalGradient(PlugAndPlay):
         kept["lipschitz"] = state.lipschitz
         if self.restart == "none":
             s = x if state.q == 1 else x + ((state.q - 1) / q) * (x - state.image)
-            return GradientState(s=s, q=q, **kept)
+            return GradientState(s=s, q=q, began=state.began, **kept)
         again, residual = self._leads_away(state, x)
         ahead = per_image(torch.where(again, 0.0, (state.q - 1) / q), self._ndim)
         return GradientState(
@@ -186,6 +186,11 @@ class ProximalGradient(PlugAndPlay):
             residual=residual,
             **kept,
         )
+
+    def renew(self, state: GradientState) -> GradientState:
+        """As of any algorithm; momentum counts from here on."""
+        fresh: GradientState = super().renew(state)
+        return replace(fresh, began=fresh.began + state.k)
 
     @property
     def _estimator(self) -> Estimator:

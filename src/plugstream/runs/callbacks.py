@@ -11,12 +11,13 @@ from plugstream.runs.replay import History
 
 if TYPE_CHECKING:  # they import torch, which whoever looks at a run does without
     from plugstream.algorithms import Algorithm, State
-    from plugstream.result import Progress, Result
+    from plugstream.result import Progress, Result, Turn
 
 __all__ = ["Callback", "Callbacks", "MeasurementLog", "Watcher"]
 
-Answer: TypeAlias = "bool | Algorithm[State] | None"
-"""What a callback wants: True that the run ends, an algorithm that it goes on with this one, None nothing."""
+Answer: TypeAlias = "bool | Algorithm[State] | Turn[State] | None"
+"""What a callback wants: True that the run ends, an algorithm that it goes on with this one, a turn that it goes on
+with both an algorithm and a state, None nothing."""
 
 
 class Callback:

@@ -17,7 +17,7 @@ from plugstream.sampling import spread_views
 from plugstream.scans.scan import Scan
 from plugstream.scans.store import StoredScan
 from plugstream.schedules import LONGEST_STEP, parse_step
-from plugstream.settings import AlgorithmSettings, Settings, parse_changes
+from plugstream.settings import AlgorithmSettings, Settings, parse_changes, parse_stages
 
 __all__ = ["check_batch", "check_mask", "check_range", "check_settings"]
 
@@ -43,6 +43,8 @@ def check_settings(settings: Settings) -> None:
                 "write both in one way"
             )
     _check_uses(settings)
+    if a.stages is not None:
+        parse_stages(a.stages)
     if settings.scan.follow:
         _check_growth(settings)
 

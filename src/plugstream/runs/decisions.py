@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from plugstream.algorithms import Algorithm, State
 from plugstream.errors import InputError
 from plugstream.ranks import Group
-from plugstream.result import Progress, Stop
+from plugstream.result import Progress, Stop, Turn
 from plugstream.runs.callbacks import Callback, Callbacks
 from plugstream.runs.commands import Command, Inbox
 from plugstream.runs.events import Note, Views
 from plugstream.runs.signals import Requests
+from plugstream.runs.stages import Stages, restrict_views
 from plugstream.runs.steering import Course, check_command
 from plugstream.runs.views import Population
 from plugstream.settings import Settings
@@ -57,7 +58,7 @@ class Decisions(Callback):
 
     Arguments: group; requests, the signals that came; population, the views of a scan that is read as it goes;
     time_limit in seconds, None where `solve` looks at its own clock, as it may where there is one process; steerage,
-    None for a run that nobody steers.
+    None for a run that nobody steers; stages, and whole, the fidelity of all views where they lie in memory.
     """
 
     def __init__(
@@ -67,18 +68,22 @@ class Decisions(Callback):
         population: Population | None,
         time_limit: float | None,
         steerage: Steerage | None = None,
+        stages: Stages | None = None,
+        whole: Any = None,
     ) -> None:
+        self.stages, self.whole = stages, whole
         self.group, self.requests, self.population, self.time_limit = group, requests, population, time_limit
         self.steerage = steerage
         self.reason: Stop | None = None
         self._step = 0  # the last at which people were heard
         self._heard: list[Path] = []  # commands that are not in the log yet
 
-    def after_step(self, progress: Progress[State]) -> bool | Algorithm[State] | None:
+    def after_step(self, progress: Progress[State]) -> bool | Algorithm[State] | Turn[State] | None:
         decision = self.group.decide(lambda: self._decide(progress))
         if decision.interrupted:
             raise KeyboardInterrupt
         changed, population = None, self.population
+        turns = self._change_stage(progress.state.k)
         if population is not None:
             changed = population.change_views(progress, decision.views)
             if population.follow and population.done(progress.state.k):
@@ -87,6 +92,9 @@ class Decisions(Callback):
         if decision.late:
             self.reason = Stop.TIME
             return True
+        if turns and population is None:
+            assert self.stages is not None
+            changed = replace(progress.algorithm, fidelity=restrict_views(self.whole, self.stages))  # type: ignore[type-var]
         if self.steerage is not None:
             before: Any = progress.algorithm if changed is None else changed
             after = self._steer(self.steerage, progress, before, decision.commands)
@@ -94,7 +102,25 @@ class Decisions(Callback):
                 self.reason = Stop.ASKED
                 return True
             changed = changed if after is before else after
-        return changed
+        return self._turn(progress, changed) if turns else changed
+
+    def _change_stage(self, step: int) -> bool:
+        """Go over to the stage that begins here, and say whether one does."""
+        stages, begun = self.stages, False
+        while stages is not None and stages.due(step):
+            stages.go_on()
+            begun = True
+        if begun and self.population is not None:
+            self.population.change_stage()
+        return begun
+
+    def _turn(self, progress: Progress[State], changed: Any) -> Turn[State]:
+        """Begin the stage, with the algorithm on its views, from the image that there is."""
+        algorithm: Any = progress.algorithm if changed is None else changed
+        state = algorithm.renew(progress.state)
+        assert self.stages is not None
+        self.stages.tell(progress.state.k, algorithm, state)
+        return Turn(algorithm, state)
 
     def _steer(
         self, steerage: Steerage, progress: Progress[State], algorithm: Any, commands: tuple[Command, ...]

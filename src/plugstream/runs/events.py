@@ -22,6 +22,7 @@ __all__ = [
     "Quantities",
     "Resume",
     "Space",
+    "Stage",
     "Start",
     "Steering",
     "Stop",
@@ -118,6 +119,20 @@ class Views(Event):
     damaged: tuple[int, ...]
     lipschitz: float | None
     ended: bool
+
+
+@dataclass(frozen=True)
+class Stage(Event):
+    """Once this step was taken another stage begins, of `count`: its name, how many views it has, sigma and step."""
+
+    kind = "stage"
+    step: int
+    number: int
+    count: int
+    name: str
+    views: int
+    sigma: float
+    step_size: float
 
 
 @dataclass(frozen=True)
@@ -256,6 +271,7 @@ _KINDS: dict[str, type[Event]] = {
         Space,
         Note,
         Views,
+        Stage,
         Quantities,
         Measurement,
         Resume,

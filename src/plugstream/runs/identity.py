@@ -74,6 +74,8 @@ def _settings(settings: Settings) -> Iterator[tuple[str, Any]]:
     }
     if a.sigma_end is not None or a.step_size_end is not None:
         known["algorithm.sigma_steps"] = a.sigma_steps or a.iterations  # over which sigma or the step falls
+    if a.hop is not None and a.hop_steps is None:
+        known["algorithm.hop_steps"] = f"a part of {a.iterations} iterations"  # at which another stage begins
     for section, table in settings.model_dump(mode="json", exclude={"simulate", "run", "scan"}).items():
         for key, value in table.items():
             if (name := f"{section}.{key}") not in free and name != "monitor.names":

@@ -36,10 +36,11 @@ from plugstream.runs.checks import check_batch, check_mask
 from plugstream.runs.measuring import MeasuredViews
 from plugstream.runs.partition import Partition, choose_partition
 from plugstream.runs.parts import Parts, prepare
+from plugstream.runs.stages import check_stages, stages_of
 from plugstream.runs.watch import Variance
 from plugstream.sampling import Sampler
 from plugstream.scans.scan import Scan
-from plugstream.settings import Settings, needed_monitors, with_low
+from plugstream.settings import Settings, StagePlan, needed_monitors, with_low
 
 __all__ = ["Plan", "build_monitors", "model_options", "plan"]
 
@@ -84,6 +85,10 @@ class Plan:
     def algorithm(self, fidelity: Fidelity, sampler: Sampler | None = None) -> Algorithm[Any]:
         """The algorithm on the views of this fidelity."""
         return self.parts.algorithm(fidelity, self.denoiser, sampler)
+
+    def stages(self, scan: Scan | Experiment, n_views: int) -> tuple[StagePlan, ...]:
+        """The stages of the run on the first views of a scan, none where it has one problem from start to end."""
+        return stages_of(self.settings, scan, n_views)
 
     def monitors(self, views: MeasuredViews) -> list[Monitor]:
         """What is measured, and on which views."""
@@ -145,6 +150,7 @@ class Plan:
             instrument, columns = block.instrument, {**columns, **block.columns}
         instrument.check_model(columns, scan.n_views, options, device=parts.device, dtype=parts.dtype)
         check_batch(self.settings, scan.n_views)
+        self.stages(scan, scan.n_views)
 
 
 def plan(
@@ -166,6 +172,7 @@ def plan(
         partition: the blocks by which it goes, where they are known.
     """
     parts = settings if isinstance(settings, Parts) else prepare(settings)
+    check_stages(parts.settings)
     instrument = scan.instrument
     instrument.check_plausible()
     made = _fit(parts, instrument, scan.truth)

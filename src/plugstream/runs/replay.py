@@ -21,6 +21,7 @@ from plugstream.runs.events import (
     Quantities,
     Resume,
     Space,
+    Stage,
     Start,
     Steering,
     Stop,
@@ -45,7 +46,7 @@ class History:
         start: how the last process began. stop: how it ended, None where it did not say so: it runs, or was killed.
         heartbeat, preview: its last ones, None where there is none.
         machine: what it runs on. space: what its image is. notes: what was told, by all processes, in order.
-        views: from which steps on there were which views. quantities: what the monitors measure.
+        views: from which steps on there were which views. stages: as they began. quantities: what the monitors measure.
         measured, contradictions, watched, steering: in the order of steps.
         changes: of sigma and the step, planned or asked for; as for views, a resumed run makes the same ones.
         terms: what the bound of Proposition 5 needs, once the run is over. paused: whether it waits for somebody.
@@ -61,6 +62,7 @@ class History:
     space: ImageSpace | None = None
     notes: list[Note] = field(default_factory=list)
     views: list[Views] = field(default_factory=list)
+    stages: list[Stage] = field(default_factory=list)
     quantities: list[Quantity] = field(default_factory=list)
     measured: list[Measurement] = field(default_factory=list)
     contradictions: list[Contradiction] = field(default_factory=list)
@@ -115,6 +117,8 @@ class History:
                 if self.views and event.step < self.views[-1].step:
                     self.last_step = event.step
                 self.views = [earlier for earlier in self.views if earlier.step <= event.step] + [event]
+            case Stage():
+                self.stages.append(event)
             case Quantities():
                 self.quantities = [read_quantity(content) for content in event.quantities]
             case Measurement():
@@ -152,6 +156,7 @@ class History:
         self.measured = [event for event in self.measured if event.step <= last]
         self.contradictions = [event for event in self.contradictions if event.step <= last]
         self.watched = [event for event in self.watched if event.step <= last]
+        self.stages = [event for event in self.stages if event.step < step]  # one that begins here is told again
         # Changes at this step are made again, and written down again.
         self.steering = [e for e in self.steering if e.step < step or (e.step == step and e.action != "change")]
         self._next_change = sum(change.step < step for change in self.changes)

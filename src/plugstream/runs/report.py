@@ -25,12 +25,14 @@ from plugstream.drawing import (
 from plugstream.files import write_whole
 from plugstream.image_space import ImageSpace
 from plugstream.quantities import Quantity, sort_quantities
-from plugstream.runs.events import Measurement
+from plugstream.runs.events import Measurement, Stage
 from plugstream.runs.watch import Theory
 
 __all__ = ["draw_report"]
 
 _GREY = "#777777"
+# Of at most so many stages the names are written, if they have at most so many letters.
+_NAMED, _SHORT = 6, 16
 
 
 def draw_report(
@@ -45,6 +47,7 @@ def draw_report(
     quantities: Sequence[Quantity] = (),
     theory: Theory | None = None,
     arrivals: Sequence[tuple[int, int]] = (),
+    stages: Sequence[Stage] = (),
     formats: Sequence[str] = ("png",),
 ) -> None:
     """Draw the images on one grey scale, labelled with their SNR, above the convergence curves.
@@ -53,7 +56,8 @@ def draw_report(
     formats for its ending: png, pdf, svg. Volumes are drawn as three slices, complex images as magnitude and phase
     (`arrange_panels`); where the truth is known the error is drawn too, on a scale of its own.
     Where the theory was watched, what was measured is drawn beside the bound of Proposition 5. Where views came while
-    the run went on, `arrivals` has the step from which on there were how many, and the curves are marked there.
+    the run went on, `arrivals` has the step from which on there were how many, and the curves are marked there; and so
+    they are where its `stages` begin.
     """
     from matplotlib.figure import Figure
 
@@ -75,10 +79,10 @@ def draw_report(
     images, curves = np.asarray(figure.subfigures(2, 1, height_ratios=[height, 2.9])).tolist()
     draw_rows(images, rows, space)
     if theory is None or not theory.t:
-        _draw_curves(curves, measured, quantities, arrivals)
+        _draw_curves(curves, measured, quantities, arrivals, stages)
     else:
         left, right = np.asarray(curves.subfigures(1, 2, width_ratios=[1.5, 1.0])).tolist()
-        _draw_curves(left, measured, quantities, arrivals)
+        _draw_curves(left, measured, quantities, arrivals, stages)
         _draw_theory(right, theory)
     for kind in formats:
         file = io.BytesIO()
@@ -91,6 +95,7 @@ def _draw_curves(
     measured: Sequence[Measurement],
     quantities: Sequence[Quantity],
     arrivals: Sequence[tuple[int, int]] = (),
+    stages: Sequence[Stage] = (),
 ) -> None:
     """What one may stop by, and what says most of the image: against the truth if it is known."""
     names = {name for event in measured for name, value in event.values.items() if value is not None}
@@ -104,6 +109,18 @@ def _draw_curves(
     for axes, curve in zip(draw_curves(figure, curves), curves, strict=True):
         if len(arrivals) > 1:
             _mark_arrivals(axes, arrivals, max(curve.steps))
+        _mark_stages(axes, stages)
+
+
+def _mark_stages(axes: Any, stages: Sequence[Stage]) -> None:
+    """A line where each stage begins, with its name where there is room for it."""
+    for stage in stages:
+        if stage.step > 0:
+            axes.axvline(stage.step, color=_GREY, linewidth=0.8, linestyle=(0, (3, 3)))
+        if len(stages) <= _NAMED:
+            name = stage.name if len(stage.name) <= _SHORT else f"{stage.views} views"
+            place = {"xy": (stage.step, 1), "xycoords": axes.get_xaxis_transform(), "textcoords": "offset points"}
+            axes.annotate(name, xytext=(2, -7), fontsize=6, color=_GREY, **place)
 
 
 def _mark_arrivals(axes: Any, arrivals: Sequence[tuple[int, int]], last: int) -> None:

@@ -94,6 +94,7 @@ def _draw(
         quantities=history.quantities,
         theory=theory_of(history),
         arrivals=history.arrivals(),
+        stages=history.stages,
     )
 
 

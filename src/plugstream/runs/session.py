@@ -17,7 +17,7 @@ from plugstream.algorithms import State
 from plugstream.errors import InputError, PlugstreamWarning, StorageError
 from plugstream.image_space import ImageSpace
 from plugstream.loss_fidelity import DataFidelity
-from plugstream.monitors import quantities_of
+from plugstream.monitors import Distance, quantities_of
 from plugstream.progress import report
 from plugstream.result import Result, Stop
 from plugstream.runs.callbacks import Callback, Callbacks, MeasurementLog, Watcher
@@ -37,6 +37,7 @@ from plugstream.runs.replay import History, replay
 from plugstream.runs.results import bound_notes, write_known, write_results
 from plugstream.runs.saving import CheckpointWriter, reason_to_stop, restore_snapshot
 from plugstream.runs.signals import Requests
+from plugstream.runs.stages import Stages, restrict_views
 from plugstream.runs.steering import Course
 from plugstream.runs.steps import describe_step, goes_by_lipschitz
 from plugstream.runs.viewers import Viewers
@@ -86,6 +87,9 @@ class Session:
         self.writer = CheckpointWriter(self.log, self.checkpoints, self.plan.settings.run.checkpoint)
         self.course = Course(parse_changes(self.plan.settings.algorithm.changes), self.log, self._note_changes)
         self._inbox = Inbox(self.folder) if self.inbox is None else self.inbox
+        had = self.past.views[-1].views if self.past.views else self.scan.n_views
+        plans = self.plan.stages(self.scan, had)
+        self.stages = Stages(plans, self.log) if plans else None
 
     @property
     def step(self) -> int:
@@ -174,10 +178,12 @@ class Session:
     def _open_views(self) -> DataFidelity:
         """The fidelity of the views that the run has, or had where it goes on from."""
         scan, log = self.scan, self.log
+        if self.stages is not None:
+            self.stages.begin_at(self.step)
         if isinstance(scan, StoredScan):
             if self.plan.settings.scan.skip_damaged:
                 log.add(Note("reading every view, to leave out those that are damaged"))
-            self.population = Population(scan, self.plan, log, self.past)
+            self.population = Population(scan, self.plan, log, self.past, self.stages)
             fidelity = self.population.fidelity
         else:
             fidelity = open_in_memory(scan, self.plan, log, self.past)
@@ -209,7 +215,12 @@ class Session:
         describe = getattr(fidelity.model, "describe", None)
         for text in ([] if describe is None else [describe()]) + list(self.plan.notes):
             log.add(Note(text))
-        algorithm: Any = self.course.begin_at(self.step, self.plan.algorithm(fidelity))
+        whole = fidelity
+        if self.stages is not None and population is None:
+            fidelity = restrict_views(whole, self.stages)
+        algorithm: Any = self.plan.algorithm(fidelity)
+        algorithm = algorithm if self.stages is None else self.stages.with_sigma(algorithm)
+        algorithm = self.course.begin_at(self.step, algorithm)
         algorithm = algorithm if population is None else population.read_ahead(algorithm)
         watch = Watch.over(algorithm, settings, log) if settings.monitor.watch_theory else None
         algorithm = algorithm if watch is None else watch.algorithm
@@ -222,6 +233,8 @@ class Session:
             changed = population is not None and population.record.step == self.saved.step
             snapshot = restore_snapshot(self.saved, algorithm, state, changed=changed)
             state = snapshot.state
+        if self.stages is not None and state.k == 0:
+            self.stages.tell(0, algorithm, state)
         choice = describe_step(settings, algorithm, state)
         self.write = partial(self.write, step=choice.content())
         self.write(settings)
@@ -233,6 +246,9 @@ class Session:
         if (every := settings.monitor.hold_out) is not None:
             log.add(Note(f"every {every}th view is held out: no step uses it, and the misfit on those is measured"))
         monitors = self.plan.monitors(views)
+        if self.stages is not None:
+            begins = tuple(plan.begin for plan in self.stages.plans if plan.begin > 0)
+            monitors = [replace(m, begins=begins) if isinstance(m, Distance) else m for m in monitors]
         quantities = quantities_of(monitors)
         log.add(Quantities(tuple(quantity.content() for quantity in quantities)))
         over = None if snapshot is None else reason_to_stop(snapshot, settings, quantities)
@@ -240,7 +256,8 @@ class Session:
         with Requests(several=several) as requests:
             limit = settings.algorithm.time_limit
             steerage = Steerage(self.course, self._inbox, settings)
-            decisions = Decisions(self.group, requests, population, limit if several else None, steerage)
+            late = limit if several else None
+            decisions = Decisions(self.group, requests, population, late, steerage, self.stages, whole)
             self._gather_callbacks(watch, decisions)
             steerage.callbacks = self.callbacks
             result: Result[State] = solve(
@@ -265,7 +282,7 @@ class Session:
         if watch is not None:
             watch.settings = self.plan.settings  # with what was changed on the way
         self.callbacks.end(result)
-        return result, self._backproject(fidelity if population is None else population.fidelity)
+        return result, self._backproject(whole if population is None else population.fidelity)
 
     def _note_changes(self, changes: tuple[Change, ...]) -> None:
         """Write settings.toml with the changes, so that it repeats the run as it was steered."""

@@ -26,6 +26,7 @@ from plugstream.runs.events import Note, Views
 from plugstream.runs.measuring import usable_views
 from plugstream.runs.plan import Plan
 from plugstream.runs.replay import History
+from plugstream.runs.stages import Stages
 from plugstream.runs.steps import goes_by_lipschitz
 from plugstream.sampling import Announcer, OnceEach
 from plugstream.scans.chunks import first_of
@@ -42,15 +43,15 @@ _LOOK = 0.05
 _LAG = 60.0
 
 
-def _available(record: Views, hold_out: int | None) -> Tensor | None:
+def _available(record: Views, hold_out: int | None, stages: Stages | None) -> Tensor | None:
     """The views to draw from, or None for all of the first `views`."""
-    if not record.damaged and hold_out is None:
+    if not record.damaged and hold_out is None and stages is None:
         return None
     left = usable_views(record, hold_out)
     if len(left) == 0:
         others = " or held out" if hold_out is not None else ""
         raise InputError(f"all {record.views} views of the scan are damaged{others}")
-    return left
+    return left if stages is None else stages.narrow(left)
 
 
 class Population:
@@ -67,10 +68,14 @@ class Population:
     A scan has ended when its writer says so, or when no view came for the settings' patience. In the latter case views
     that come after all are used, and the iterations after the end are counted anew.
 
-    Arguments: scan; plan; log to write records to; past, from the log of a run that goes on.
+    Arguments: scan; plan; log to write records to; past, from the log of a run that goes on; stages of the run, each of
+    which has an L of its own.
     """
 
-    def __init__(self, scan: StoredScan, plan: Plan, log: EventLog, past: History) -> None:
+    def __init__(
+        self, scan: StoredScan, plan: Plan, log: EventLog, past: History, stages: Stages | None = None
+    ) -> None:
+        self.stages = stages
         settings = plan.settings
         self.scan, self.plan, self.settings, self.log = scan, plan, settings, log
         self.follow = settings.scan.follow
@@ -105,7 +110,7 @@ class Population:
             bound = None
             if self.bounded and self.follow:
                 bound = self._bound(range(first.views), damaged)
-            elif self.bounded and self.fidelity.has_lipschitz:
+            elif self.bounded and stages is None and self.fidelity.has_lipschitz:
                 bound = self.fidelity.lipschitz_max
             self._change(replace(self.record, lipschitz=bound), left_out=self.record.damaged)
         self._replay = past.views[1:]
@@ -123,6 +128,10 @@ class Population:
             damaged = tuple(sorted((*self.record.damaged, *found)))
             self._change(replace(self.record, step=step, damaged=damaged), left_out=found)
             self._replay, self._known_until = [], step
+
+    def change_stage(self) -> None:
+        """Go over to the views of the stage that the run is in by now."""
+        self._use(self.record)
 
     def change_views(self, progress: Progress[State], views: Views | None) -> Algorithm[State] | None:
         """Go over to what `find_views` of rank 0 found; other views make another fidelity, and that an algorithm."""
@@ -205,7 +214,9 @@ class Population:
         if record.views > self.model.n_views:
             self.model = self.plan.model(self.scan.columns, record.views, self.model)
         self.fidelity = self.fidelity.with_views(
-            self.model, _available(record, self.settings.monitor.hold_out), lipschitz_max=record.lipschitz
+            self.model,
+            _available(record, self.settings.monitor.hold_out, self.stages),
+            lipschitz_max=record.lipschitz,
         )
         if not record.ended:
             self.ended_at = None

@@ -112,6 +112,24 @@ class AlgorithmSettings(Choice):
         max_length=1 << 18,
         description="changes on the way, from a step on, such as '40: sigma=0.05; 80: step=0.5/L; 120: stop'",
     )
+    stages: str | None = Field(
+        None,
+        max_length=1 << 18,
+        description="which views to use for how many steps, one after another: '2GHz: 30, sigma=0.2; 2-4GHz: 30; all'",
+    )
+    hop: str | None = Field(
+        None,
+        max_length=1 << 16,
+        description="use the lowest frequency first and the higher ones step by step, such as 2,4,6GHz, or auto",
+    )
+    hop_steps: int | None = Field(
+        None, ge=1, le=_COUNT, description="steps of each stage of --hop but the last; equal parts if not given"
+    )
+    hop_alone: bool = Field(
+        False,
+        description="in each stage of --hop use its own frequencies alone, and not those before it, too",
+        json_schema_extra=_SWITCH,
+    )
     iterations: int = Field(100, ge=1, le=_COUNT, description="number of steps")
     time_limit: float | None = Field(None, gt=0, description="stop after this many seconds")
     distance_limit: float | None = Field(None, gt=0, description="stop at this relative distance to a fixed point")

@@ -44,6 +44,7 @@ def run_content(folder: Path, history: History | None = None, most: int = 5000) 
         measured: {"step": [...], "time": [...], "values": {name: [...]}}, thinned to `most` measurements.
         views: {"arrivals": [[step, count], ...], "now", "total" (None while more may come), "damaged", "ended",
         "batch" (None for all), "hold_out" (every so many-th is in no step, None for none)}.
+        stages: as they began, each with its number, count, name, views, sigma and step_size.
         steering: what a person changed. settings: by section. command: that repeats it. machine, versions, files.
         stop: the event, or None. notes: [{"at", "text"}, ...]. contradictions: their number. theory: or None.
         space: of the image, or None. roles: which images there are, the one to show first; stamps: what tells each from
@@ -77,6 +78,7 @@ def run_content(folder: Path, history: History | None = None, most: int = 5000) 
         "quantities": _quantities(history),
         "measured": _measured(_thin(history.measured, most)),
         "views": _views(settings, history),
+        "stages": [_plain(event.content()) for event in history.stages],
         "steering": [_plain(event.content()) for event in history.steering],
         "settings": settings,
         "command": _command(folder),

@@ -262,7 +262,7 @@
       context.strokeStyle = colour;
       context.lineWidth = devicePixelRatio;
       context.setLineDash([3 * devicePixelRatio, 3 * devicePixelRatio]);
-      for (const entry of content.steering) {
+      for (const entry of [...content.steering, ...content.stages.slice(1)]) {
         const at = x(entry.step);
         if (!inside(at)) continue;
         context.beginPath();

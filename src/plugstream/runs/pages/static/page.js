@@ -130,6 +130,11 @@
     if (unused > 0) rows.push(["never drawn", `${unused} of them`]);
     if (arrivals.length > 1)
       rows.push(["came", `in ${arrivals.length} parts, the last one before step ${arrivals.at(-1)[0]}`]);
+    for (const stage of content.stages)
+      rows.push([
+        `stage ${stage.number} of ${stage.count}`,
+        `from step ${stage.step + 1} on: ${stage.name}, ${stage.views} views, sigma ${ps.formatNumber(stage.sigma)}`,
+      ]);
     rows.push([
       "damaged",
       damaged.length

@@ -1,0 +1,195 @@
+"""Stages of a run: which views it uses from one step to another, and the noise level meanwhile.
+
+    [algorithm]
+    stages = "2GHz: 30, sigma=0.2; 2-4GHz: 30, sigma=0.1; all"      # views: steps, sigma; the last goes on to the end
+    hop = "2,4,6,8,10GHz"                                            # or from low to high frequencies, in equal parts
+
+A stage is a run of its own that begins with the image of the one before. So what a local method cannot find at once, a
+strong object at a high frequency, it finds from the image that lower frequencies made.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from plugstream.errors import InputError
+from plugstream.settings.changes import check_sigma
+from plugstream.settings.sections import AlgorithmSettings
+from plugstream.spectrum import describe_waves, find_spectrum, match_waves, parse_waves
+
+__all__ = ["Stage", "StagePlan", "hop_steps", "parse_stages", "plan_stages"]
+
+_EXAMPLE = "'2GHz: 30, sigma=0.2; 2-4GHz: 30; all'"
+_MOST = 1000  # stages
+_MOST_STEPS = 10**12
+_AUTO = 5  # stages of --hop auto at most
+_RANGE = re.compile(r"\s*([0-9.]+)\s*-\s*([0-9.]+)\s*([A-Za-z]*)\s*")
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A stage as the settings say it.
+
+    Arguments: views, as they are named; steps, None where it goes on to the end of the run; sigma, the denoiser's noise
+    level, None where it stays that of the settings.
+    """
+
+    views: str
+    steps: int | None = None
+    sigma: float | None = None
+
+
+@dataclass(frozen=True)
+class StagePlan:
+    """A stage of a scan whose views are known.
+
+    Arguments: begin, how many steps are taken before it; name, for people; views, their numbers, ascending; sigma.
+    """
+
+    begin: int
+    name: str
+    views: NDArray[np.int64]
+    sigma: float | None = None
+
+
+def parse_stages(text: str) -> tuple[Stage, ...]:
+    """The stages that a setting says, in order; what cannot be is refused."""
+    parts = [part.strip() for part in text.split(";") if part.strip()]
+    if not 0 < len(parts) <= _MOST:
+        raise InputError(f"there must be 1 to {_MOST} stages, not {len(parts)}; write {_EXAMPLE}")
+    stages = [_parse(part) for part in parts]
+    for stage, part in zip(stages[:-1], parts, strict=False):
+        if stage.steps is None:
+            raise InputError(f"the stage {part!r} does not say how many steps it has, as all but the last must")
+    return tuple(stages)
+
+
+def plan_stages(settings: AlgorithmSettings, wavelengths: ArrayLike | None, n_views: int) -> tuple[StagePlan, ...]:
+    """The stages of a scan, none where the settings ask for none; what the scan does not have is refused.
+
+    Arguments: settings; wavelengths of the views, (views,), None where they are all of one; n_views.
+    """
+    if settings.stages is not None and settings.hop is not None:
+        raise InputError("stages and a hop are both asked for; leave --stages or --hop out")
+    if settings.stages is None and settings.hop is None:
+        return ()
+    waves = None if wavelengths is None else np.asarray(wavelengths, dtype=np.float64)
+    if settings.hop is not None:
+        named = _hop(settings.hop, settings.hop_alone, waves)
+        each = hop_steps(settings, len(named))
+        plans = [StagePlan(number * each, name, views) for number, (name, views) in enumerate(named)]
+    else:
+        assert settings.stages is not None
+        plans, begin = [], 0
+        for stage in parse_stages(settings.stages):
+            name, views = _find_views(stage.views, waves, n_views)
+            plans.append(StagePlan(begin, name, views, stage.sigma))
+            begin += stage.steps or 0
+        if parse_stages(settings.stages)[-1].steps is not None and begin != settings.iterations:
+            raise InputError(
+                f"the stages take {begin} steps, but {settings.iterations} iterations are asked for; use --iterations "
+                f"{begin}, or leave the steps of the last stage out"
+            )
+    if plans[-1].begin >= settings.iterations:
+        raise InputError(
+            f"the last stage would begin after step {plans[-1].begin}, but {settings.iterations} iterations are asked "
+            "for; use more --iterations"
+        )
+    return tuple(plans)
+
+
+def hop_steps(settings: AlgorithmSettings, stages: int) -> int:
+    """Steps of each stage of a hop but the last, which goes on to the end of the run."""
+    return settings.hop_steps or max(1, settings.iterations // stages)
+
+
+def _hop(text: str, alone: bool, waves: NDArray[np.float64] | None) -> list[tuple[str, NDArray[np.int64]]]:
+    """Name and views of each stage of a hop, from low to high frequencies.
+
+    Arguments: text, the frequencies, or "auto" for all of the scan in at most five parts; alone, whether a stage has
+    its own frequencies only, and not those of the stages before it; waves, of the views.
+    """
+    if waves is None or len(np.unique(waves)) < 2:
+        raise InputError("the scan is of one frequency, so there is nothing to hop to; leave --hop out")
+    known = sorted(find_spectrum(waves).wavelengths, reverse=True)
+    if text.strip().lower() == "auto":
+        bands = [part.tolist() for part in np.array_split(np.array(known), min(_AUTO, len(known)))]
+    else:
+        bands = [[known[number]] for number in match_waves(parse_waves(text), known, "the scan")]
+        if sorted(bands, reverse=True) != bands:
+            raise InputError(f"a hop goes from low to high frequencies, and {text!r} does not; --stages goes any way")
+    stages: list[tuple[str, NDArray[np.int64]]] = []
+    chosen: list[float] = []
+    for band in bands:
+        chosen = band if alone else [*chosen, *band]
+        stages.append((describe_waves(chosen), np.flatnonzero(np.isin(waves, chosen))))
+    return stages
+
+
+def _find_views(text: str, waves: NDArray[np.float64] | None, n_views: int) -> tuple[str, NDArray[np.int64]]:
+    """Name and numbers of the views that a stage names: all, frequencies, or numbers of views."""
+    if text.lower() == "all":
+        return "all views", np.arange(n_views)
+    if not re.search("[A-Za-z]", text):
+        return f"views {text}", _numbers(text, n_views)
+    if waves is None:
+        raise InputError(f"the scan is of one frequency, so that {text!r} names no views of it; write their numbers")
+    known = list(find_spectrum(waves).wavelengths)
+    chosen: list[float] = []
+    words = [word.strip() for word in text.split(",") if word.strip()]
+    unit = ""
+    for word in reversed(words):  # a number without a unit has that of the next one
+        unit = match[0] if (match := re.search("[A-Za-z]+$", word)) else unit
+        span = _RANGE.fullmatch(word)
+        if span is None:
+            named = parse_waves(word if word.endswith(unit) else word + unit)
+            chosen += [known[number] for number in match_waves(named, known, "the scan")]
+            continue
+        ends = [parse_waves(f"{span[1]}{unit}")[0], parse_waves(f"{span[2]}{unit}")[0]]
+        between = [wave for wave in known if min(ends) * 0.999 <= wave <= max(ends) * 1.001]
+        if not between:
+            raise InputError(f"the scan has no frequencies in {word!r}; it has {describe_waves(known)}")
+        chosen += between
+    return describe_waves(sorted(set(chosen))), np.flatnonzero(np.isin(waves, chosen))
+
+
+def _numbers(text: str, n_views: int) -> NDArray[np.int64]:
+    """The views of a list of numbers and ranges, such as 0-35,40, ascending."""
+    found: list[NDArray[np.int64]] = []
+    for word in text.split(","):
+        first, dash, last = (part.strip() for part in word.partition("-"))
+        ends = [first, last] if dash else [first, first]
+        if not all(end.isdecimal() and end.isascii() and len(end) < 13 for end in ends):
+            raise InputError(f"cannot read the views {text!r} of a stage; write 'all', 2,4GHz, 2-4GHz, or 0-35,40")
+        low, high = map(int, ends)
+        if low > high or high >= n_views:
+            raise InputError(f"the views {word.strip()!r} of a stage do not exist: there are views 0 to {n_views - 1}")
+        found.append(np.arange(low, high + 1))
+    return np.unique(np.concatenate(found))
+
+
+def _parse(text: str) -> Stage:
+    """One stage, such as `2-4GHz: 30, sigma=0.1`."""
+    views, colon, rest = (part.strip() for part in text.partition(":"))
+    words = [word.strip() for word in rest.split(",") if word.strip()]
+    steps, sigma = None, None
+    for word in words:
+        name, equals, value = (part.strip() for part in word.partition("="))
+        count = word.removesuffix("steps").strip()
+        if equals and name == "sigma" and sigma is None:
+            try:
+                number = float(value)
+            except ValueError:
+                raise InputError(f"sigma of the stage {text!r} must be a number, not {value!r}") from None
+            sigma = check_sigma(number)
+        elif steps is None and count.isdecimal() and count.isascii() and 0 < int(count[:13]) <= _MOST_STEPS:
+            steps = int(count[:13])
+        else:
+            raise InputError(f"cannot read {word!r} of the stage {text!r}; write {_EXAMPLE}")
+    if not views or (colon and not words):
+        raise InputError(f"cannot read the stage {text!r}; write {_EXAMPLE}")
+    return Stage(views, steps, sigma)
