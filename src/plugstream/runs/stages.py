@@ -19,7 +19,8 @@ from plugstream.errors import InputError
 from plugstream.instruments.base import Experiment
 from plugstream.instruments.wavelengths import WAVELENGTHS
 from plugstream.loss_fidelity import DataFidelity
-from plugstream.runs.events import EventLog, Note, Stage
+from plugstream.runs.event_log import EventLog
+from plugstream.runs.events import Note, Stage
 from plugstream.scans.scan import Scan
 from plugstream.schedules import Number, value_at
 from plugstream.settings import Settings, StagePlan, plan_stages
