@@ -7,8 +7,9 @@ An importer is an entry of the registry whose function is called with its option
 
 It returns a scan, which is saved to OUT, or has written OUT itself, a few views at a time, and returns `ImportResult`.
 Facts: `default_name(options, file)`, the name of a scan that is given none; `describe(file)`, for `plugstream info`,
-gives what can be made of a file and lines with what is in it, or None for a file of another kind;
-`options_for(instrument)`, the options where they differ from instrument to instrument.
+gives what can be made of a file and lines with what is in it, or None for a file of another kind; `general`, that it
+reads files of any content, and so is asked last; `folders`, that it takes folders, too; `options_for(instrument)`, the
+options where they differ from instrument to instrument.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ def import_file(
         if key not in model.model_fields:
             raise InputError(f"the importer {kind} has no use for {key}; {_owners(entry, key)}")
     options = Entry("importer", kind, "", entry.build, model).check(given)
-    if path.exists() and not path.is_file():
+    if path.exists() and not path.is_file() and not (path.is_dir() and entry.facts.get("folders", False)):
         raise InputError(f"{path} is not a file, but a folder, a pipe or a device")
     named = entry.facts.get("default_name", lambda options, file: f"{file.stem}.zarr")
     target = Path(named(options, path)) if out is None else Path(out)
@@ -87,7 +88,7 @@ def describe_file(path: str | Path) -> tuple[str, list[str]] | None:
     path = Path(path)
     if not path.is_file():
         return None
-    for entry in entries("importer").values():
+    for entry in sorted(entries("importer").values(), key=lambda entry: bool(entry.facts.get("general", False))):
         describe = entry.facts.get("describe")
         if describe is not None and (about := describe(path)) is not None:
             outlook, lines = about

@@ -162,6 +162,7 @@ def _describe(path: Path) -> tuple[str, list[str]] | None:
     options_for=partial(options_for, ArrayOptions),
     default_name=scan_name,
     describe=_describe,
+    general=True,
 )
 def build(options: ArrayOptions, file: Path, out: Path) -> ImportResult:
     """Write the scan."""
