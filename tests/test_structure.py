@@ -29,7 +29,7 @@ ROOMS: list[list[str]] = [
         "shares",
         "spectrum",
     ],
-    ["line_integrals", "rotation_axis", "phantom"],
+    ["line_integrals", "rotation_axis", "phantom", "global_phase"],
     ["quantities", "planes"],
     ["eigenvalue_bounds", "drawing", "display", "quality", "runs.images", "runs.tags"],
     ["models", "denoisers", "sampling", "losses"],

@@ -62,7 +62,8 @@ class ToyHolograph(Instrument):
     @property
     def image(self) -> ImageSpace:
         """The complex scattering of a volume of (slices, 8, 9)."""
-        return ImageSpace((self.slices, 8, 9), is_complex=True, quantity="scattering")
+        # The beam beside the object is the reference that its phase is measured by.
+        return ImageSpace((self.slices, 8, 9), is_complex=True, quantity="scattering", phase="measured")
 
     def check_views(self, columns: Columns) -> Columns:
         """Refuse a beam that leaves the image."""

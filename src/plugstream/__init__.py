@@ -40,6 +40,7 @@ _HOME = {
     ],
     "plugstream.errors": ["DamagedError", "InputError", "PlugstreamWarning", "StorageError"],
     "plugstream.fidelity": ["Fidelity", "LeastSquares"],
+    "plugstream.global_phase": ["align_phase"],
     "plugstream.grid": ["Grid"],
     "plugstream.image_space": ["ImageSpace"],
     "plugstream.importers": ["import_file", "import_fresnel", "import_hdf5", "import_npz"],
@@ -114,6 +115,7 @@ if TYPE_CHECKING:  # the same names for type checkers and editors; a test keeps 
         StorageError as StorageError,
     )
     from plugstream.fidelity import Fidelity as Fidelity, LeastSquares as LeastSquares
+    from plugstream.global_phase import align_phase as align_phase
     from plugstream.grid import Grid as Grid
     from plugstream.image_space import ImageSpace as ImageSpace
     from plugstream.importers import (

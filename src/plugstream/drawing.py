@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from plugstream.image_space import ImageSpace
-from plugstream.planes import Plane, cut_planes, split_parts
+from plugstream.planes import Plane, cut_planes, is_faint, phase_label, split_parts, turn_images
 from plugstream.quantities import Quantity, sort_quantities
 
 if TYPE_CHECKING:
@@ -45,7 +45,6 @@ _LEAST = 0.4  # inches of a row
 _LETTER = 0.07  # inches of a letter of a title
 _MOST_IMAGES = 6
 _LONGEST = 30.0  # times its height, and an image still has one scale in both directions
-_FAINT = 0.05  # part of the largest magnitude below which a phase says nothing
 _NOTHING, _CYCLIC = "#808080", "twilight"
 
 
@@ -102,7 +101,8 @@ def arrange_panels(
     Images of two axes stand side by side, and those that are much wider than high one below the other. Volumes are rows
     of slices, and channels stand side by side (`cut_planes`).
     Complex images are drawn as magnitude and below it phase, or beside it where there is one image alone; the phase is
-    grey where the magnitude is next to nothing.
+    grey where the magnitude is next to nothing. A phase that the space calls free is shown as it is in the images:
+    `turn_images` takes out before what means nothing.
 
     Arguments: scale_by, the image whose values the colours span, all of them if not given.
     """
@@ -130,8 +130,8 @@ def _row(name: str, planes: Sequence[Plane], shades: Shades, waves: bool) -> lis
             first = ", ".join(word for word in (name, part) if word) if number == 0 else ""
             colours = shades
             if span is not None:
-                values = np.where(np.abs(plane.values) < _FAINT * shades.high, np.nan, values)
-                colours = Shades(*span, "phase (rad)", _CYCLIC)
+                values = np.where(is_faint(np.abs(plane.values), shades.high), np.nan, values)
+                colours = Shades(*span, phase_label(plane.space), _CYCLIC)
             if number == 0:
                 rows.append([])
             # On lines of their own: the name of an image and where a slice lies are too long for one.
@@ -336,7 +336,7 @@ def plot_result(result: Result[Any], space: ImageSpace, truth: NDArray[Any] | No
     images = list(zip(names, several, strict=True))
     if truth is not None and truth.ndim == space.ndim:
         images.insert(0, ("truth", truth))
-    rows = arrange_panels(images, space, truth)
+    rows = arrange_panels(turn_images(images, space, truth), space, truth)
     history = {name: series for name, series in result.history.items() if len(series.step) > 1}
     quantities = sort_quantities((series.quantity for series in history.values()), history, stop_first=True)[:2]
     curves = [Curve(q, history[q.name].step.tolist(), history[q.name].value) for q in quantities]

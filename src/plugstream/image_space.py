@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from plugstream.errors import InputError
 
@@ -30,6 +30,9 @@ class ImageSpace:
         upwards: whether the first of the last two axes points up where it is shown, as y does in physics; the rows of a
             photograph go down. Only pictures differ by this: arrays, NPY files and scans are the same.
         quantity, value_unit: what a value is, such as "permittivity contrast", and its unit, "" if it has none.
+        phase: of complex values, "measured" where the data tell x from exp(i t) x for every angle t, and "free" where
+            they do not, as where intensities are recorded without a reference. A free phase is taken out before images
+            are compared with a truth or shown (`plugstream.global_phase`); files of numbers keep it.
     """
 
     shape: tuple[int, ...]
@@ -42,6 +45,7 @@ class ImageSpace:
     upwards: bool = True
     quantity: str = "value"
     value_unit: str = ""
+    phase: Literal["free", "measured"] = "free"
 
     def __post_init__(self) -> None:
         if any(size < 1 for size in self.shape) or len(self.spatial) not in (2, 3):
@@ -56,6 +60,13 @@ class ImageSpace:
                 raise InputError(f"{name} of an image has {len(values)} entries for {len(self.spatial)} axes")
         if self.spacing is not None and not all(math.isfinite(step) and step > 0 for step in self.spacing):
             raise InputError(f"the spacing of an image's pixels must be > 0, not {self.spacing}")
+        if self.phase not in ("free", "measured"):
+            raise InputError(f"the phase of an image is free or measured, not {self.phase!r}")
+
+    @property
+    def free_phase(self) -> bool:
+        """Whether images are complex, and known up to a global phase only."""
+        return self.is_complex and self.phase == "free"
 
     @property
     def spatial(self) -> tuple[int, ...]:

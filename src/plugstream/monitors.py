@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
@@ -15,6 +15,7 @@ from plugstream.algorithms.base import Algorithm, State
 from plugstream.arrays import Array, as_tensor
 from plugstream.errors import InputError
 from plugstream.fidelity import Fidelity
+from plugstream.global_phase import Phase, align_phase, check_phase
 from plugstream.linalg import norm
 from plugstream.models.base import Views
 from plugstream.quality import psnr, ssim
@@ -145,32 +146,46 @@ class Distance:
 
 @dataclass(frozen=True, eq=False)
 class SNR:
-    """The signal-to-noise ratio against a known truth (..., *image_shape), in dB."""
+    """The signal-to-noise ratio against a known truth (..., *image_shape), in dB.
+
+    Where the truth is complex it is that up to a global phase, and its title says so, unless `phase` is "measured": see
+    `snr`.
+    """
 
     measures: ClassVar = (Quantity("snr", "SNR", unit="dB", form=".2f", smaller_is_better=False, needs_truth=True),)
 
     truth: Array
     every: int | None = None
+    phase: Phase = "free"
+
+    def __post_init__(self) -> None:
+        _say_phase(self)
 
     def begin(self, algorithm: Algorithm[Any], state: State, past: Past) -> Measure:
         truth, ndim = _truth_of("SNR", self.truth, algorithm, state)
-        return lambda _, state: {"snr": snr(state.image, truth, ndim)}
+        phase = _phase_of(self)
+        return lambda _, state: {"snr": snr(state.image, truth, ndim, phase=phase)}
 
 
 @dataclass(frozen=True, eq=False)
 class PSNR:
-    """The peak signal-to-noise ratio against a known truth, in dB; `peak` as for `plugstream.psnr`."""
+    """The peak signal-to-noise ratio against a known truth, in dB; `peak` is that of `psnr`, `phase` that of `SNR`."""
 
     measures: ClassVar = (Quantity("psnr", "PSNR", unit="dB", form=".2f", smaller_is_better=False, needs_truth=True),)
 
     truth: Array
     peak: float | None = None
     every: int | None = None
+    phase: Phase = "free"
+
+    def __post_init__(self) -> None:
+        _say_phase(self)
 
     def begin(self, algorithm: Algorithm[Any], state: State, past: Past) -> Measure:
         truth, ndim = _truth_of("PSNR", self.truth, algorithm, state)
+        phase = _phase_of(self)
         psnr(truth, truth, self.peak, ndim)  # what it refuses is refused before the first step
-        return lambda _, state: {"psnr": psnr(state.image, truth, self.peak, ndim)}
+        return lambda _, state: {"psnr": psnr(state.image, truth, self.peak, ndim, phase=phase)}
 
 
 @dataclass(frozen=True, eq=False)
@@ -285,7 +300,33 @@ def _truth_of(what: str, truth: Array, algorithm: Algorithm[Any], state: State) 
     return known, len(shape)
 
 
-def snr(image: Array, truth: Array, ndim: int = 2) -> Tensor:
-    """How close an image is to the truth, in dB: 20 log10(||x|| / ||x - x_hat||), of each image: (...)."""
+def _phase_of(monitor: SNR | PSNR) -> Phase:
+    """What a comparison does with a global phase: one with a real truth, which has none to lose, takes none out."""
+    truth = monitor.truth
+    turns = truth.is_complex() if isinstance(truth, Tensor) else np.iscomplexobj(truth)
+    return monitor.phase if turns else "measured"
+
+
+def _say_phase(monitor: SNR | PSNR) -> None:
+    """Have the title of what a monitor measures say that it is up to a global phase, where it is."""
+    check_phase(monitor.phase)
+    if _phase_of(monitor) == "free":
+        measures = tuple(replace(one, title=f"{one.title} up to a global phase") for one in monitor.measures)
+        object.__setattr__(monitor, "measures", measures)
+
+
+def snr(image: Array, truth: Array, ndim: int = 2, *, phase: Phase = "free") -> Tensor:
+    """How close an image is to the truth, in dB: 20 log10(||x|| / ||x - x_hat||), of each image.
+
+    Where both are complex it is the largest over all turns of the image, ||x - c x_hat|| with |c| = 1, which is reached
+    where c takes out the phase of <x, x_hat> (`align_phase`): instruments that record intensities cannot tell them
+    apart. With phase = "measured" nothing is turned, as for instruments that can. Real images are compared as they are.
+
+    Arguments: image and truth (..., *image_shape), whose last `ndim` axes are an image's; phase, "free" or "measured".
+    Returns (...).
+    """
+    check_phase(phase)
     image, truth = as_tensor("the image", image), as_tensor("the truth", truth)
+    if phase == "free":
+        image = align_phase(image, truth, ndim)
     return 20 * torch.log10(norm(truth, ndim) / norm(image - truth, ndim))

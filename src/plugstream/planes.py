@@ -1,19 +1,28 @@
-"""What a picture can show of an image: planes of two axes, and of complex values magnitude and phase."""
+"""What a picture can show of an image: planes of two axes, and of complex values magnitude and phase.
+
+A global phase that the data leave free is taken out before: `turn_image` makes the mean of an image real and not
+negative, and turns others to it where they are to be compared, so that colours mean the same in all of them.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
+from plugstream.global_phase import find_turn, turn_of_mean
 from plugstream.image_space import ImageSpace
 
-__all__ = ["Plane", "cut_planes", "split_parts"]
+__all__ = ["FAINT", "Plane", "cut_planes", "is_faint", "phase_label", "split_parts", "turn_image", "turn_images"]
 
 _MOST_CHANNELS = 4
+# The part of the largest magnitude below which a phase is that of noise.
+FAINT = 0.05
 
 
 @dataclass(frozen=True)
@@ -56,3 +65,47 @@ def split_parts(values: NDArray[Any]) -> list[tuple[str, NDArray[Any], tuple[flo
     if not np.iscomplexobj(values):
         return [("", values, None)]
     return [("magnitude", np.abs(values), None), ("phase", np.angle(values), (-math.pi, math.pi))]
+
+
+def is_faint(magnitude: NDArray[Any], most: float | None = None) -> NDArray[np.bool_]:
+    """Where a magnitude is next to nothing beside the largest, `most` if that is given: its phase is not shown."""
+    finite = magnitude[np.isfinite(magnitude)]
+    largest = (float(finite.max()) if finite.size else 0.0) if most is None else most
+    return np.asarray(magnitude < FAINT * largest)
+
+
+def phase_label(space: ImageSpace) -> str:
+    """What stands at the colours of a phase, and whether it is that of the numbers or was turned to be shown."""
+    return "phase (rad)" if space.phase == "measured" else "phase (rad), mean taken out"
+
+
+def turn_image(
+    image: NDArray[Any], space: ImageSpace, reference: NDArray[Any] | None = None
+) -> tuple[NDArray[Any], float]:
+    """The image as it is shown, and by how many radians it was turned for that: 0 where its phase means something.
+
+    A free phase is turned so that the image is closest to the reference, or, without one, has a real mean that is not
+    negative.
+
+    Arguments: image (..., *space.shape), of which the first one tells by how much; space; reference (*space.shape).
+    """
+    if not np.iscomplexobj(image) or space.phase != "free":
+        return image, 0.0
+    first = torch.from_numpy(np.ascontiguousarray(image.reshape(-1, *space.shape)[0]))
+    if reference is None or not np.iscomplexobj(reference):
+        turn = turn_of_mean(first, space.ndim)
+    else:
+        turn = find_turn(first, torch.from_numpy(np.ascontiguousarray(reference)), space.ndim)
+    angle = 0.0 if turn is None else math.atan2(float(turn.imag), float(turn.real))
+    return image * np.exp(1j * angle).astype(image.dtype), angle
+
+
+def turn_images(
+    images: Sequence[tuple[str, NDArray[Any]]], space: ImageSpace, truth: NDArray[Any] | None = None
+) -> list[tuple[str, NDArray[Any]]]:
+    """Images with their names as they are shown beside each other: all turned to the truth, and that by its mean.
+
+    Without a truth each is turned by its own mean, and where the phase is measured none.
+    """
+    reference = None if truth is None else turn_image(truth, space)[0]
+    return [(name, turn_image(image, space, reference)[0]) for name, image in images]

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from plugstream.arrays import Array, as_tensor
 from plugstream.errors import InputError
+from plugstream.global_phase import Phase, align_phase, check_phase
 from plugstream.linalg import image_axes, squared_norm
 
 __all__ = ["WINDOW", "psnr", "ssim", "value_range"]
@@ -22,14 +23,17 @@ def value_range(truth: Tensor, ndim: int = 2) -> Tensor:
     return size.amax(image_axes(ndim)) - (0.0 if truth.is_complex() else size.amin(image_axes(ndim)))
 
 
-def psnr(image: Array, truth: Array, peak: float | None = None, ndim: int = 2) -> Tensor:
+def psnr(image: Array, truth: Array, peak: float | None = None, ndim: int = 2, *, phase: Phase = "free") -> Tensor:
     """The peak signal-to-noise ratio in dB: 10 log10(peak^2 / mean |x_hat - x|^2), of each image.
 
     Arguments: image and truth (..., *image_shape), whose last `ndim` axes are an image's; peak, the range that values
-    can have, 1 for pictures from 0 to 1; that of the truth, its largest less its least value, if not given. Returns
-    (...).
+    can have, 1 for pictures from 0 to 1; that of the truth, its largest less its least value, if not given; phase, of
+    complex images, as for `plugstream.snr`. Returns (...).
     """
+    check_phase(phase)
     x, target = _alike(image, truth, ndim)
+    if phase == "free":
+        x = align_phase(x, target, ndim)
     top = value_range(target, ndim) if peak is None else torch.as_tensor(_check_peak(peak)).to(target.real)
     pixels = target[(0,) * (target.ndim - ndim)].numel()
     return 10 * torch.log10(top.square() / (squared_norm(x - target, ndim) / pixels))

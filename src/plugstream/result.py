@@ -158,7 +158,8 @@ class Result(Generic[S]):
 
         Arguments: scan, which says where the pixels lie, which way y points and, if it was simulated, the truth;
         instead of it space, and truth, of the image's shape. Without either the axes count pixels, with the first row
-        on top. Volumes are drawn as three slices, complex images as magnitude and phase.
+        on top. Volumes are drawn as three slices, complex images as magnitude and phase, whose mean is taken out, or
+        that is turned to the truth's, unless the space says that it is measured.
         """
         from plugstream.drawing import plot_result
         from plugstream.image_space import ImageSpace as Space

@@ -153,6 +153,7 @@ class ODT3D(Instrument):
             spacing=v.spacing,
             origin=v.origin,
             quantity="permittivity contrast",
+            phase="measured",  # fields are recorded, with their phase
         )
 
     @property

@@ -23,11 +23,12 @@ from plugstream.denoisers.shapes import adapt, describe
 from plugstream.denoisers.tiles import Tiles
 from plugstream.errors import InputError
 from plugstream.fidelity import Fidelity
+from plugstream.global_phase import Phase
 from plugstream.image_space import ImageSpace
 from plugstream.instruments.base import Block, Columns, Experiment, Instrument, find_instrument
 from plugstream.loss_fidelity import DataFidelity
 from plugstream.models.base import Model
-from plugstream.monitors import HeldOutMisfit, Monitor
+from plugstream.monitors import PSNR, SNR, HeldOutMisfit, Monitor
 from plugstream.progress import report
 from plugstream.ranks import Group
 from plugstream.registry import Options
@@ -92,7 +93,7 @@ class Plan:
 
     def monitors(self, views: MeasuredViews) -> list[Monitor]:
         """What is measured, and on which views."""
-        return build_monitors(self.settings, self.truth, views)
+        return build_monitors(self.settings, self.truth, views, self.instrument.image.phase)
 
     def revise(self, settings: Settings) -> Plan:
         """The plan with other settings of the same scan; what both have in common is not built again."""
@@ -199,10 +200,16 @@ def model_options(settings: Settings, instrument: Instrument) -> Options:
     return settings.instrument.options
 
 
-def build_monitors(settings: Settings, truth: NDArray[Any] | None, views: MeasuredViews) -> list[Monitor]:
-    """What the settings ask to be measured, which of a scan with its truth includes the SNR."""
+def build_monitors(
+    settings: Settings, truth: NDArray[Any] | None, views: MeasuredViews, phase: Phase = "free"
+) -> list[Monitor]:
+    """What the settings ask to be measured, which of a scan with its truth includes the SNR.
+
+    `phase` says whether the data leave the global phase of complex images free, which then counts for no error.
+    """
     known = None if truth is None else torch.from_numpy(truth)
     monitors: list[Monitor] = settings.monitor.assemble(known, views, also=needed_monitors(settings))
+    monitors = [replace(one, phase=phase) if isinstance(one, SNR | PSNR) else one for one in monitors]
     if settings.monitor.watch_theory:
         monitors.append(Variance(settings.sampler.seed))
     if settings.monitor.hold_out is not None:

@@ -24,6 +24,7 @@ from plugstream.drawing import (
 )
 from plugstream.files import write_whole
 from plugstream.image_space import ImageSpace
+from plugstream.planes import turn_images
 from plugstream.quantities import Quantity, sort_quantities
 from plugstream.runs.events import Measurement, Stage
 from plugstream.runs.watch import Theory
@@ -54,7 +55,8 @@ def draw_report(
 
     Axes are in the unit of the space, and y points as it says. The report is written as `path` with each of the
     formats for its ending: png, pdf, svg. Volumes are drawn as three slices, complex images as magnitude and phase
-    (`arrange_panels`); where the truth is known the error is drawn too, on a scale of its own.
+    (`arrange_panels`), turned to the truth where the phase is free (`turn_images`); where the truth is known the error
+    is drawn too, on a scale of its own.
     Where the theory was watched, what was measured is drawn beside the bound of Proposition 5. Where views came while
     the run went on, `arrivals` has the step from which on there were how many, and the curves are marked there; and so
     they are where its `stages` begin.
@@ -64,15 +66,16 @@ def draw_report(
     from plugstream.monitors import snr
 
     def label(name: str, image: NDArray[Any]) -> str:
-        return name if truth is None else f"{name}, {float(snr(image, truth, space.ndim)):.2f} dB"
+        return name if truth is None else f"{name}, {float(snr(image, truth, space.ndim, phase=space.phase)):.2f} dB"
 
     shown = [] if truth is None else [("truth", truth)]
     if backprojection is not None:
         shown.append((label("first back-projection", backprojection), backprojection))
     shown.append((label("result", result), result))
+    shown = turn_images(shown, space, truth)
     rows = arrange_panels(shown, space, result if truth is None else truth)
     if truth is not None:
-        rows = with_error(rows, result - truth, space)
+        rows = with_error(rows, shown[-1][1] - shown[0][1], space)
     width, height = figure_size(rows)
     figure = Figure(figsize=(max(width, 7.2), height + 3.2), layout="constrained")
     figure.suptitle(title, fontsize=11, color=INK)

@@ -258,7 +258,7 @@ class _Judge:
             raise KeyboardInterrupt
         if self.search.by == "snr":
             assert self.truth is not None
-            return float(snr(result.image, self.truth, self.truth.ndim))
+            return float(snr(result.image, self.truth, self.truth.ndim, phase=self.planned.instrument.image.phase))
         if self.search.by == "held-out":
             return float(held_out_score(self.whole, result.image, self.held))
         assert self.search.noise is not None

@@ -97,7 +97,8 @@ def _scores(folder: Path, roles: Collection[str], space: ImageSpace | None) -> d
         truth = np.load(folder / "truth.npy", allow_pickle=False)
         for role in roles:
             if role in ("result", "backprojection"):
-                value = float(snr(np.load(folder / f"{role}.npy", allow_pickle=False), truth, space.ndim))
+                image = np.load(folder / f"{role}.npy", allow_pickle=False)
+                value = float(snr(image, truth, space.ndim, phase=space.phase))
                 scores[role] = f"{value:.2f} dB" if math.isfinite(value) else ""
     return scores
 
