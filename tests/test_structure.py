@@ -20,6 +20,7 @@ ROOMS: list[list[str]] = [
         "capacity",
         "lines",
         "tensors",
+        "volume_file",
         "linalg",
         "image_space",
         "grid",

@@ -17,7 +17,7 @@ from plugstream.losses import Gaussian, Loss
 from plugstream.model_fidelity import Measurements, ModelFidelity
 from plugstream.models.base import Model, Views
 
-__all__ = ["DataFidelity", "LossFidelity", "make_fidelity"]
+__all__ = ["DataFidelity", "LossFidelity", "is_least_squares", "make_fidelity", "norms_of"]
 
 
 class LossFidelity(ModelFidelity):
@@ -195,10 +195,23 @@ class _Unread:
         raise AssertionError("the norms of a model need no data")
 
 
+def is_least_squares(loss: Loss) -> bool:
+    """Whether a loss is 1/2 |prediction - datum|^2, whose curvature is 1 whatever the data."""
+    return isinstance(loss, Gaussian) and loss.plain
+
+
+def norms_of(model: Model, available: Views = None) -> LeastSquares:
+    """Least squares without data, for what depends on the model alone: L of a view is ||H_i||^2.
+
+    Arguments: available, the views that count; all if not given.
+    """
+    return LeastSquares(model, _Unread(model.n_views), available=available)
+
+
 def make_fidelity(
     model: Model, data: Tensor | Measurements, loss: Loss | None = None, *, available: Views = None
 ) -> DataFidelity:
     """The fidelity of a model, data and loss: least squares, which is faster and has a prox, where it is that."""
-    if loss is None or (isinstance(loss, Gaussian) and loss.plain):
+    if loss is None or is_least_squares(loss):
         return LeastSquares(model, data, available=available)
     return LossFidelity(model, data, loss, available=available)

@@ -28,19 +28,22 @@ ELLIPSOIDS = (
 )
 
 
-def shepp_logan(shape: Sequence[int]) -> NDArray[np.float64]:
+def shepp_logan(shape: Sequence[int], slices: slice | None = None) -> NDArray[np.float64]:
     """A head of ellipsoids with values from 0 to 1, in the cube of side 2 that the array spans; a slice has z = 0.
 
-    Arguments: shape, (H, W) or (D, H, W); axes are z, y and x, each increasing with the index.
+    Arguments: shape, (H, W) or (D, H, W); axes are z, y and x, each increasing with the index; slices, those of a
+    volume that are made, all if not given.
     References: Shepp and Logan, IEEE Trans. Nucl. Sci. 21(3), 1974; Toft, PhD thesis, 1996, for the values; Schabel, 3D
     Shepp-Logan phantom, 2006, for the third axis.
     """
     if len(shape) not in (2, 3):
         raise InputError(f"a phantom has two or three axes, not the shape {tuple(shape)}")
     axes = [(np.arange(size) - (size - 1) / 2) * 2 / size for size in shape]
+    if slices is not None:
+        axes[0] = axes[0][slices]
     grid = np.meshgrid(*axes, indexing="ij", sparse=True)
     x, y, z = grid[-1], grid[-2], grid[0] if len(shape) == 3 else np.zeros((1, 1))
-    total = np.zeros(tuple(shape))
+    total = np.zeros(tuple(map(len, axes)))
     for value, a, b, c, x0, y0, z0, turn in ELLIPSOIDS:
         cosine, sine = np.cos(np.deg2rad(turn)), np.sin(np.deg2rad(turn))
         along = (x - x0) * cosine + (y - y0) * sine

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import socket
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 
+import warm
 from plugstream.errors import InputError
 from plugstream.runs.footprint import Footprint
 from plugstream.runs.partition import Partition, choose_partition
@@ -18,9 +23,9 @@ from plugstream.runs.parts import prepare
 from plugstream.runs.plan import plan
 from plugstream.runs.relay import Relay
 from plugstream.runs.replay import replay
-from plugstream.runs.volume_file import make_volume, open_volume
 from plugstream.scans import open_scan
 from plugstream.settings import Settings, resolve
+from plugstream.volume_file import make_volume, open_volume
 from small_run import main
 
 RUN = ["--sigma", "0.05", "--sampler", "epochs", "--batch", "4", "--iterations", "9", "--every", "3", "--along", "z"]
@@ -183,10 +188,10 @@ def test_without_a_limit_what_may_not_fit_is_tried(scan: Path, monkeypatch: pyte
     stored = open_scan(scan)
     made = plan(prepare(settings()), stored)
     monkeypatch.setattr("plugstream.runs.footprint.process_memory", lambda: 0.0)
-    monkeypatch.setattr("plugstream.runs.footprint.free_memory", lambda: 220e6)
+    monkeypatch.setattr("plugstream.runs.footprint.free_memory", lambda: 130e6)
     monkeypatch.setattr("plugstream.runs.partition.free_memory", lambda: 1e9)
     assert choose_partition(made, stored) is None
-    monkeypatch.setattr("plugstream.runs.partition.free_memory", lambda: 100e6)
+    monkeypatch.setattr("plugstream.runs.partition.free_memory", lambda: 50e6)
     with pytest.raises(InputError, match="denoise slices by --along z"):
         choose_partition(made, stored)
 
@@ -206,3 +211,62 @@ def test_a_volume_file_is_npy_and_is_written_in_parts(tmp_path: Path) -> None:
     np.save(tmp_path / "flat.npy", values[0])
     with pytest.raises(InputError, match="no volume"):
         open_volume(tmp_path / "flat.npy")
+
+
+_CODE = """
+import sys
+import plugstream.runs.plan as plans
+from plugstream.cli import main
+from plugstream.runs.partition import Partition
+
+edges = tuple(map(int, sys.argv[1].split(",")))
+plans.choose_partition = lambda *_: Partition(edges) if len(edges) > 1 else None
+sys.exit(main(sys.argv[2:]))
+"""
+
+
+def run_ranks(words: list[str], edges: str) -> None:
+    """A command by two processes that find each other by gloo."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
+    common = {**os.environ, "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    ranks = [
+        warm.Popen(
+            [sys.executable, "-c", _CODE, edges, *words],
+            env={**common, "RANK": str(rank)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    try:
+        said = [rank.communicate(timeout=120)[0] for rank in ranks]
+        assert [rank.returncode for rank in ranks] == [0, 0], "\n".join(said)
+    finally:
+        for rank in ranks:
+            rank.kill()
+
+
+def test_ranks_take_blocks_in_turn(scan: Path, at_once: Path, tmp_path: Path) -> None:
+    """The volume of one process, to the bit; each block's log tells which process ran it."""
+    folder = tmp_path / "run"
+    words = ["reconstruct", str(scan), "--out", str(folder), "--report-format", "none", *RUN]
+    run_ranks(words, "0,8,16,25")
+    assert (folder / "result.npy").read_bytes() == (at_once / "result.npy").read_bytes()
+    pids = [replay(folder / "blocks" / f"{n:04d}" / "events.jsonl").start for n in range(3)]
+    numbers = [start.pid for start in pids if start is not None]
+    assert numbers[0] == numbers[2] != numbers[1]
+    stop = replay(folder / "events.jsonl").stop
+    assert stop is not None
+    assert (stop.step, stop.failed) == (27, False)
+
+
+def test_ranks_share_views_where_the_volume_fits(scan: Path, at_once: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    words = ["reconstruct", str(scan), "--out", str(folder), "--report-format", "none", *RUN]
+    run_ranks(words, "0")
+    one, two = np.load(at_once / "result.npy"), np.load(folder / "result.npy")
+    assert not (folder / "blocks").exists()
+    assert np.abs(one - two).max() <= 1e-5 * np.abs(one).max()

@@ -87,11 +87,10 @@ def test_what_does_not_fall_apart_has_no_blocks(beam: str) -> None:
     assert CT.of(rays, Voxels((DEPTH, 9, 9), 1.0)).block({"rays": rays.vectors}, 0, 2) is None
 
 
-def test_blocks_that_differ_in_their_place_alone_are_alike(tmp_path: Path) -> None:
+def test_slices_are_alike_where_nothing_is_masked(tmp_path: Path) -> None:
     scan = stored(tmp_path / "a.zarr", RAYS["a row each"])
-    assert block_of(scan, 0, 2).alike == block_of(scan, 3, 5).alike != block_of(scan, 0, 3).alike
-    masked = stored(tmp_path / "b.zarr", RAYS["a row each"], masked=True)
-    assert block_of(masked, 0, 2).alike != block_of(masked, 3, 5).alike
+    assert block_of(scan, 0, 2).alike
+    assert not block_of(stored(tmp_path / "b.zarr", RAYS["a row each"], masked=True), 0, 2).alike
 
 
 def test_rows_that_changed_after_their_sums_were_taken_are_found(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
@@ -294,13 +294,13 @@ class Block:
 
     Arguments: instrument of these slices; rows, where their data is along the first axis of each view's; columns that
     are others than those of the whole, by name, those apart that have a value for each datum, of which the rows are
-    meant; alike, equal for blocks whose models are the same but for their place.
+    meant; alike, whether all slices of the volume have the same model, but for their place.
     """
 
     instrument: Instrument
     rows: slice
     columns: Columns
-    alike: Hashable
+    alike: bool
 
 
 @dataclass(frozen=True)

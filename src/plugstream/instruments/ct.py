@@ -230,8 +230,7 @@ class CT(Instrument):
         voxels = Voxels((last - first, *v.shape[1:]), v.spacing, (v.origin[0] + first * v.spacing[0], *v.origin[1:]))
         arrays = {a.name: getattr(self, a.name) for a in self.arrays if a.shape[0] == "rows"}
         arrays = {name: value[rows] for name, value in arrays.items() if value is not None}
-        marked = bool(arrays) or self.find_mask(columns) is not None
-        alike = (first, last) if marked else (last - first, len(own), bool(seen[-1] >= seen[0]))
+        alike = not arrays and self.find_mask(columns) is None
         instrument = replace(self, voxels=voxels, detector_rows=len(own), **arrays)
         return Block(instrument, rows, {"rays": part.vectors}, alike)
 

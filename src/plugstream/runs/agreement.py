@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import math
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,7 @@ from torch import Tensor
 from plugstream.errors import DamagedError, InputError
 from plugstream.files import write_whole
 from plugstream.instruments.base import Block
-from plugstream.loss_fidelity import DataFidelity, LossFidelity
+from plugstream.loss_fidelity import DataFidelity, is_least_squares, norms_of
 from plugstream.progress import report
 from plugstream.runs.event_log import EventLog
 from plugstream.runs.events import Note, Views
@@ -22,7 +24,7 @@ from plugstream.runs.measuring import usable_views
 from plugstream.runs.partition import Partition
 from plugstream.runs.plan import Plan
 from plugstream.runs.steps import goes_by_lipschitz
-from plugstream.scans.blocks import read_block, sum_rows
+from plugstream.scans.blocks import block_columns, read_block, sum_rows
 from plugstream.scans.chunks import first_of
 from plugstream.scans.scan import MemoryScan
 from plugstream.scans.store import StoredScan
@@ -30,6 +32,7 @@ from plugstream.scans.store import StoredScan
 __all__ = ["Agreement", "agree", "recall", "write_sums"]
 
 _SUMS = "sums.npy"
+_FEW = 8  # slices that stand for others which are alike, as many as projectors take together
 
 
 @dataclass(frozen=True)
@@ -55,8 +58,12 @@ class Agreement:
         return [self.block(number).rows for number in range(len(self.partition.blocks))]
 
     def block(self, number: int) -> Block:
-        """A block, as the scan's instrument cuts it."""
-        block = self.scan.instrument.block(self.scan.columns, *self.partition.blocks[number])
+        """A block, by its number."""
+        return self.cut(*self.partition.blocks[number])
+
+    def cut(self, first: int, last: int) -> Block:
+        """Some slices, as the scan's instrument cuts them."""
+        block = self.scan.instrument.block(self.scan.columns, first, last)
         if block is None:
             raise InputError(f"views of {self.scan.path} do not fall apart into slices any more; start a new run")
         return block
@@ -87,8 +94,6 @@ def recall(scan: StoredScan, plan: Plan, partition: Partition, folder: Path) -> 
 
 def write_sums(folder: Path, agreement: Agreement) -> None:
     """Write down the checksums of rows, for a run that goes on."""
-    import io
-
     file = io.BytesIO()
     np.save(file, agreement.sums)
     write_whole(folder / _SUMS, [file.getvalue()])
@@ -154,33 +159,39 @@ def _prefer_low(known: Agreement) -> Any:
 def _fidelity(scan: MemoryScan, plan: Plan) -> DataFidelity:
     """That of a block, on the views that steps draw from."""
     model = plan.model(scan.columns, scan.n_views)
-    fidelity = plan.parts.fidelity(model, scan.data)
+    fidelity, drawn = plan.parts.fidelity(model, scan.data), _drawn(plan, scan.n_views)
+    return fidelity if drawn is None else fidelity.with_views(model, drawn)
+
+
+def _drawn(plan: Plan, views: int) -> Tensor | None:
+    """The views of a block that steps draw from, None for all."""
     hold_out = plan.settings.monitor.hold_out
-    return fidelity if hold_out is None else fidelity.with_views(model, _usable(scan.n_views, (), hold_out))
+    return None if hold_out is None else _usable(views, (), hold_out)
 
 
 def _bound_lipschitz(known: Agreement) -> float:
-    """The largest L_i of any view and block; the norms of blocks that differ in their place alone are found once.
+    """A bound of the L_i of all views and blocks: the largest curvature of the loss times the largest norm.
 
-    A loss other than least squares is asked of every block for its curvature. As of all of the volume, L is the largest
-    curvature times the largest norm.
+    That is what it would be of all of the volume. The norms of slices that are alike are those of a few of them; a loss
+    other than least squares is asked for its curvature with the data of every block.
     """
-    norms: dict[Any, float] = {}
-    curvatures: list[float] = []
-    for number in range(len(known.partition.blocks)):
-        alike = known.block(number).alike
-        if alike in norms and not curvatures:
-            continue
-        report(f"bounding L of block {number + 1} of {len(known.partition.blocks)}")
-        scan, plan = known.open(number)
-        fidelity = _fidelity(scan, plan)
-        if not fidelity.has_lipschitz:
+    blocks = known.partition.blocks
+    few = [(0, min(_FEW, known.partition.edges[-1]))] if known.block(0).alike else blocks
+    norms = []
+    for number, (first, last) in enumerate(few):
+        if len(few) > 1:
+            report("bounding L of every block", number, len(few))
+        block = known.cut(first, last)
+        plan, views = known.plan.cut(block, first, last), known.views
+        model = plan.model(block_columns(known.scan, block, views), len(views))
+        norms.append(norms_of(model, _drawn(plan, len(views))).lipschitz_max)
+    curvature = 1.0
+    if not is_least_squares(known.plan.parts.loss):
+        opened = (known.open(number) for number in range(len(blocks)))
+        curvature = max(_fidelity(scan, plan).curvature for scan, plan in opened)
+        if not math.isfinite(curvature):
             raise InputError(
-                "no L is known of this model and loss, so that each block of slices would find a step of its own; give "
-                "--step as a number"
+                "no L is known of this loss, so that each block of slices would find a step of its own; give --step as "
+                "a number"
             )
-        if isinstance(fidelity, LossFidelity):
-            curvatures.append(fidelity.curvature)
-        if alike not in norms:
-            norms[alike] = fidelity.lipschitz_max / (curvatures[-1] if curvatures else 1.0)
-    return max(curvatures, default=1.0) * max(norms.values())
+    return curvature * max(norms)

@@ -17,17 +17,17 @@ from plugstream.settings import Settings
 __all__ = ["Footprint", "memory_limit", "warm_fields"]
 
 # Images that a step has at its peak besides the states before and after it: gradient, what is denoised, and what
-# denoised slices are put together from.
-_AT_WORK = 6
+# denoised slices are put together from. Measured, as all numbers here: docs/tomography.md, "Larger than memory".
+_AT_WORK = 7
 # Of the data that a step, or a measurement of the distance, looks at: prediction, residual, and weighted.
 _PREDICTIONS = 3
 # Numbers that a denoiser has for each pixel that it works on at a time.
-_DENOISER = 12
+_DENOISER = 6
 _PIXELS = 2**22  # that go through a denoiser at a time, where slices do (`plugstream.denoisers.shapes`)
 # What projectors prepare at a time, and a copy of the volume that is a little larger than it.
-_PROJECTOR, _MARGIN = 80e6, 1.1
+_PROJECTOR, _MARGIN = 67e6, 1.1
 # What imports, logs and pictures add to the process after it was looked at.
-_REST = 120e6
+_REST = 50e6
 # Part of the free memory that a run may take where nobody says how much.
 _SHARE = 0.8
 

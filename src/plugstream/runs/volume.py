@@ -42,10 +42,10 @@ from plugstream.runs.run import reconstruct
 from plugstream.runs.signals import Requests
 from plugstream.runs.terminal import Terminal
 from plugstream.runs.viewers import Viewers
-from plugstream.runs.volume_file import VolumeFile, make_volume
 from plugstream.runs.volume_results import write_volume_results
 from plugstream.scans.store import StoredScan
 from plugstream.verdict import Outcome, Verdict, worst_verdict
+from plugstream.volume_file import VolumeFile, make_volume
 
 __all__ = ["VolumeResult", "reconstruct_volume"]
 

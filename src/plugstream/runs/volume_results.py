@@ -22,9 +22,9 @@ from plugstream.runs.images import write_grey
 from plugstream.runs.replay import History, replay
 from plugstream.runs.results import title_of, wrap_notes
 from plugstream.runs.tags import tiff_tags
-from plugstream.runs.volume_file import VolumeFile
 from plugstream.settings import Settings
 from plugstream.verdict import Verdict
+from plugstream.volume_file import VolumeFile
 
 __all__ = ["middle_planes", "write_volume_results"]
 

@@ -7,7 +7,6 @@ block reads its own rows alone, as bytes from the middle of each chunk, and comp
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -24,7 +23,7 @@ from plugstream.scans.places import crc32c
 from plugstream.scans.scan import MemoryScan
 from plugstream.scans.store import StoredScan
 
-__all__ = ["block_bytes", "read_block", "sum_rows"]
+__all__ = ["block_columns", "read_block", "sum_rows"]
 
 # Views are read in portions of about this size.
 _PORTION = 32 << 20
@@ -72,11 +71,23 @@ def read_block(
     """
     shape = block.instrument.data_shape
     data = torch.empty((len(views), *shape), dtype=torch.from_numpy(np.empty(0, scan.dtype)).dtype)
-    done, step = 0, _views_at_once(scan)
-    for some in views.split(step):
+    done = 0
+    for some in views.split(_views_at_once(scan)):
         report("reading the rows of a block", done, len(views))
         data[done : done + len(some)] = scan.read_rows(some, block.rows, sums[done : done + len(some)])
         done += len(some)
+    columns = block_columns(scan, block, views)
+    try:
+        return MemoryScan(data, block.instrument, truth, scan.provenance, columns)
+    except InputError as error:
+        raise DamagedError(
+            f"the scan {scan.path} cannot be used: {error}; to go on without it, use --skip-damaged"
+        ) from error
+
+
+def block_columns(scan: StoredScan, block: Block, views: Tensor) -> dict[str, NDArray[Any]]:
+    """The columns of a block in these views: those of the scan, of what has a value for each datum its rows alone."""
+    step = _views_at_once(scan)
     columns: dict[str, Any] = {}
     for column in scan.instrument.columns:
         if column.name not in scan.columns:
@@ -88,19 +99,7 @@ def read_block(
             columns[column.name] = np.concatenate([rows[some.numpy()][:, block.rows] for some in views.split(step)])
         else:
             columns[column.name] = rows[views.numpy()]
-    try:
-        return MemoryScan(data, block.instrument, truth, scan.provenance, columns)
-    except InputError as error:
-        raise DamagedError(
-            f"the scan {scan.path} cannot be used: {error}; to go on without it, use --skip-damaged"
-        ) from error
-
-
-def block_bytes(scan: StoredScan, block: Block) -> int:
-    """Bytes of the measurements of a block in all views, with what there is for each datum besides."""
-    size = math.prod(block.instrument.data_shape)
-    masked = scan.instrument.find_mask(scan.columns) is not None
-    return scan.n_views * size * (scan.dtype.itemsize + masked)
+    return columns
 
 
 def _views_at_once(scan: StoredScan) -> int:
