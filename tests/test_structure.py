@@ -15,7 +15,7 @@ HOME = Path(plugstream.__file__).parent
 ROOMS: list[list[str]] = [
     ["text", "progress"],
     ["errors"],
-    ["bounded_json", "rows", "arrays", "files", "own_code", "_native", "_graphs", "gmres", "ranks"],
+    ["bounded_json", "rows", "arrays", "files", "own_code", "_native", "_graphs", "krylov", "ranks"],
     [
         "capacity",
         "lines",

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-__all__ = ["GreenFFT", "truncated_green"]
+__all__ = ["Box", "GreenFFT", "truncated_green"]
+
+Box = tuple[slice, slice]
+"""Rows and columns of a grid."""
+
+# Fields that a CPU transforms at once, with their torus, and symbols of boxes that are kept.
+_CACHE_BYTES = 4 << 20
+_KEPT = 4
 
 # Where |s - k| L is below this, the quotient of two numbers that both vanish is taken as a mean of derivatives.
 _NEAR = 1e-2
@@ -23,7 +31,7 @@ class GreenFFT:
     an object has edges and its pixels hold averages. The operator is a symmetric matrix, complex and not Hermitian: its
     adjoint is its conjugate.
 
-    A product costs an FFT there and back of twice the box's sides, with rows and columns that are zero left out.
+    A product costs an FFT there and back of twice the box's sides.
 
     Arguments: shape (H, W) of the grid; pixel in metres; wavenumber k in the background; scale, k_0^2; device; dtype,
     the real precision.
@@ -44,7 +52,7 @@ class GreenFFT:
         kind = torch.complex64 if dtype == torch.float32 else torch.complex128
         kernel = scale * truncated_green(shape, pixel, wavenumber)
         self._kernel = torch.from_numpy(kernel).to(device=device, dtype=kind)
-        self._symbols: dict[tuple[int, int], Tensor] = {}
+        self._symbols: dict[tuple[int, ...], Tensor] = {}
 
     @property
     def held(self) -> int:
@@ -52,29 +60,56 @@ class GreenFFT:
         return self._kernel.nbytes + sum(symbol.nbytes for symbol in self._symbols.values())
 
     def apply(self, currents: Tensor) -> Tensor:
-        """The field of currents in a box of the grid, in that box: (..., h, w) complex to the same."""
+        """The field of currents in a box of the grid, in that box: (k, h, w) complex to the same."""
         height, width = currents.shape[-2:]
-        symbol = self._symbol(height, width)
-        rows, columns = symbol.shape
-        grid = torch.fft.fft(torch.fft.fft(currents, n=columns, dim=-1), n=rows, dim=-2)
-        grid *= symbol
-        field: Tensor = torch.fft.ifft(torch.fft.ifft(grid, dim=-2)[..., :height, :], dim=-1)[..., :width]
-        return field
+        symbol = self._symbol((0, height, height), (0, width, width))
+        return self._convolve(currents, symbol, lambda field: field[..., :height, :width])
 
-    def _symbol(self, height: int, width: int) -> Tensor:
-        """The transform of the kernel on a torus on which a box does not meet itself, that of the last boxes kept."""
-        found = self._symbols.get((height, width))
+    def spread(self, currents: Tensor, box: Box) -> Tensor:
+        """The field of currents in a box of the grid, on the whole grid: (k, h, w) complex to (k, H, W).
+
+        The torus is as large as the grid and the box together, which for a small box is half of what `apply` needs.
+        """
+        (top, left), (height, width) = (side.start or 0 for side in box), currents.shape[-2:]
+        symbol = self._symbol((top, height, self.shape[0]), (left, width, self.shape[1]))
+
+        def cut(field: Tensor) -> Tensor:  # the box is at the torus' origin, and what is before it at the end
+            part = torch.cat([field[..., field.shape[-2] - top :, :], field[..., : self.shape[0] - top, :]], -2)
+            return torch.cat([part[..., part.shape[-1] - left :], part[..., : self.shape[1] - left]], -1)
+
+        return self._convolve(currents, symbol, cut)
+
+    def _convolve(self, currents: Tensor, symbol: Tensor, cut: Callable[[Tensor], Tensor]) -> Tensor:
+        """On the CPU as many at a time as stay in its cache."""
+        at_once = len(currents) if currents.is_cuda else max(1, _CACHE_BYTES // symbol.nbytes)
+        parts = []
+        for some in currents.split(at_once):
+            grid = torch.fft.fft2(some, s=symbol.shape)
+            grid *= symbol
+            parts.append(cut(torch.fft.ifft2(grid)))
+        return torch.cat(parts) if len(parts) > 1 else parts[0]
+
+    def _symbol(self, rows: tuple[int, int, int], columns: tuple[int, int, int]) -> Tensor:
+        """The transform of the kernel on a torus on which no two pairs of pixels fall together, the last few kept.
+
+        Arguments: of each axis, where the box begins, how long it is, and how many pixels its field is wanted for.
+        """
+        found = self._symbols.get((*rows, *columns))
         if found is None:
-            rows, columns = fast_size(2 * height - 1), fast_size(2 * width - 1)
-            torus = self._kernel.new_zeros((rows, columns))
-            corner = self._kernel[:height, :width]
-            torus[:height, :width] = corner
-            torus[rows - height + 1 :, :width] = corner[1:].flip(0)
-            torus[:, columns - width + 1 :] = torus[:, 1:width].flip(1)
+            torus = self._kernel
+            for axis, (start, length, wanted) in enumerate((rows, columns)):
+                size = fast_size(wanted + length - 1)
+                before, after = start + length, wanted - start  # how far the field goes, to either side
+                line = torus.new_zeros([size if n == axis else torus.shape[n] for n in (0, 1)])
+                line.narrow(axis, 0, after).copy_(torus.narrow(axis, 0, after))
+                if before > 1:
+                    mirrored = torus.narrow(axis, 1, before - 1).flip(axis)
+                    line.narrow(axis, size - before + 1, before - 1).copy_(mirrored)
+                torus = line
             found = torch.fft.fft2(torus)
-            if len(self._symbols) >= 4:  # boxes come and go
+            if len(self._symbols) >= _KEPT:  # boxes come and go
                 self._symbols.pop(next(iter(self._symbols)))
-            self._symbols[height, width] = found
+            self._symbols[*rows, *columns] = found
         return found
 
 

@@ -13,12 +13,10 @@ from plugstream.models.born_dense import FIELD_BYTES, DenseBorn, fits
 from plugstream.models.born_expansion import Coefficients, Complex
 from plugstream.models.born_fast import FastBorn
 from plugstream.models.born_geometry import BornGeometry
+from plugstream.models.green_fft import Box
 from plugstream.models.nufft import make_nufft
 
-__all__ = ["Antennas", "Box", "antennas_of"]
-
-Box = tuple[slice, slice]
-"""Rows and columns of the grid."""
+__all__ = ["Antennas", "antennas_of"]
 
 
 class Antennas(Protocol):

@@ -1,0 +1,59 @@
+"""An object that waves scatter at: the fields inside it, and outside, of any illumination."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from plugstream.krylov import KrylovSpace
+from plugstream.models.green_fft import Box, GreenFFT
+
+__all__ = ["Scatterer"]
+
+# The directions and products of solutions may take so many bytes.
+_SPACE_BYTES = {"cpu": 512 << 20, "cuda": 8 << 30}
+
+
+class Scatterer:
+    """One image x, and u = u_in + G (x u) of illuminations u_in.
+
+    The unknowns are u in the smallest box that holds all of the image that is not zero; u elsewhere follows from it by
+    one product with G. All illuminations are solved for in one `KrylovSpace`, those of the adjoint problem, whose
+    operator is the same, with what was found for the others.
+
+    Arguments: image (H, W), real; green of its grid; tolerance, the relative residual of u; max_iterations.
+    """
+
+    def __init__(self, image: Tensor, green: GreenFFT, *, tolerance: float, max_iterations: int) -> None:
+        self.green, self.tolerance, self.max_iterations = green, tolerance, max_iterations
+        self.box: Box = slice(0, 0), slice(0, 0)
+        somewhere = image != 0
+        rows, columns = (somewhere.any(axis).nonzero()[:, 0].tolist() for axis in (1, 0))
+        self.empty = not rows
+        if rows:
+            self.box = slice(rows[0], rows[-1] + 1), slice(columns[0], columns[-1] + 1)
+        self.contrast = image[self.box]  # (h, w)
+        each = 2 * max(1, self.contrast.numel()) * (8 if image.dtype == torch.float32 else 16)
+        bytes_ = _SPACE_BYTES.get(image.device.type, _SPACE_BYTES["cpu"])
+        self.space = KrylovSpace(self._apply, limit=max(2, bytes_ // each))
+
+    def cut(self, fields: Tensor) -> Tensor:
+        """Fields (B, H, W) in the box: (B, h, w), in the same memory."""
+        return fields[:, *self.box]
+
+    def solve(self, inside: Tensor) -> tuple[Tensor, NDArray[np.float64]]:
+        """u in the box, (B, h, w), of illuminations there, and the relative residual of each."""
+        if self.empty:
+            return inside, np.zeros(len(inside))
+        found = self.space.solve(inside.flatten(1), tol=self.tolerance, max_iterations=self.max_iterations)
+        return found.values.reshape(inside.shape), found.residuals
+
+    def extend(self, incident: Tensor, inside: Tensor) -> Tensor:
+        """u on the whole grid, (B, H, W), from the illumination there and u in the box."""
+        return incident if self.empty else incident + self.green.spread(self.contrast * inside, self.box)
+
+    def _apply(self, fields: Tensor) -> Tensor:
+        inside = fields.unflatten(1, self.contrast.shape)
+        return fields - self.green.apply(self.contrast * inside).flatten(1)
