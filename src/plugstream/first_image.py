@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
 from typing import Any, Literal
@@ -12,18 +13,23 @@ from torch import Tensor
 from plugstream.baselines.filtered import filtered_back_projection
 from plugstream.baselines.ramp import Filter
 from plugstream.baselines.sirt import sirt
-from plugstream.errors import InputError
+from plugstream.errors import DamagedError, InputError
 from plugstream.instruments.ct import CT, ct_rays
 from plugstream.models.base import Model, check_shape
 from plugstream.progress import report
+from plugstream.scans.blocks import read_block, sum_rows
 from plugstream.scans.scan import Scan
+from plugstream.scans.store import StoredScan
+from plugstream.volume_file import VolumeFile
 
-__all__ = ["Method", "form_image", "relative_residual", "scan_model"]
+__all__ = ["Method", "form_image", "relative_residual", "scan_model", "volume_residual"]
 
 Method = Literal["filtered", "sirt"]
 
 # Bytes of measurements that are compared at once.
 _BLOCK_BYTES = 64 << 20
+# Bytes of a volume that are in memory at once, where all of it need not be.
+_SLICES_BYTES = 128 << 20
 
 
 def form_image(
@@ -68,6 +74,50 @@ def relative_residual(scan: Scan, image: Tensor, model: Model | None = None) -> 
     """
     model = scan_model(scan) if model is None else model
     check_shape("image", image, model.image_shape)
+    return _relative(*_energies(scan, image, model))
+
+
+def volume_residual(
+    scan: StoredScan,
+    volume: VolumeFile,
+    options: Any = None,
+    *,
+    device: torch.device | str = "cpu",
+    dtype: torch.dtype = torch.float32,
+) -> float:
+    """What `relative_residual` says of a volume in a file, without having all of it in memory.
+
+    Holds for scans whose views fall apart into slices (`Instrument.block`); others are refused. The scan is read twice:
+    once with its checksums, and then the rows of some slices after those of others.
+
+    Arguments: scan; volume, of the scan's image; options of its model; device and dtype to compute with.
+    """
+    size = max(1, _SLICES_BYTES // (math.prod(volume.shape[1:]) * dtype.itemsize))
+    edges = [*range(0, volume.shape[0], size), volume.shape[0]]
+    blocks = []
+    for first, last in itertools.pairwise(edges):
+        block = scan.instrument.block(scan.columns, first, last)
+        if block is None:
+            raise InputError(
+                f"views of {scan.path} do not fall apart into slices, so that the volume must be in memory"
+            )
+        blocks.append((first, last, block))
+    views = torch.arange(scan.n_views)
+    sums, bad = sum_rows(scan, [block.rows for *_, block in blocks], views)
+    if bad:
+        raise DamagedError(scan.path, bad)
+    left = whole = 0.0
+    for number, (first, last, block) in enumerate(blocks):
+        part = read_block(scan, block, sums[:, number], views)
+        model = scan_model(part, options, device=device, dtype=dtype)
+        slices = torch.from_numpy(volume.read(first, last))
+        more, energy = _energies(part, slices, model)
+        left, whole = left + more, whole + energy
+    return _relative(left, whole)
+
+
+def _energies(scan: Scan, image: Tensor, model: Model) -> tuple[float, float]:
+    """||y - H x||^2 and ||y||^2 over all views and all data that counts."""
     values = image.to(device=model.device, dtype=model.dtype)
     size = max(1, math.prod(model.data_shape)) * model.data_dtype.itemsize
     left = whole = 0.0
@@ -77,6 +127,10 @@ def relative_residual(scan: Scan, image: Tensor, model: Model | None = None) -> 
         off = rows - model.forward(values, some)
         left += float(off.abs().double().square().sum())
         whole += float(rows.abs().double().square().sum())
+    return left, whole
+
+
+def _relative(left: float, whole: float) -> float:
     if whole == 0:
         raise InputError("the scan's data is all zero, so no residual is relative to it")
     return math.sqrt(left / whole)

@@ -18,6 +18,7 @@ import torch
 import warm
 from plugstream.errors import InputError
 from plugstream.runs.footprint import Footprint
+from plugstream.runs.pages.pictures import run_picture
 from plugstream.runs.partition import Partition, choose_partition
 from plugstream.runs.parts import prepare
 from plugstream.runs.plan import plan
@@ -194,6 +195,24 @@ def test_without_a_limit_what_may_not_fit_is_tried(scan: Path, monkeypatch: pyte
     monkeypatch.setattr("plugstream.runs.partition.free_memory", lambda: 50e6)
     with pytest.raises(InputError, match="denoise slices by --along z"):
         choose_partition(made, stored)
+
+
+def test_a_volume_in_its_file_is_judged_and_shown_as_one_in_memory(
+    scan: Path, at_once: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    space = replay(at_once / "events.jsonl").space
+    said, shown = [], []
+    for large in (1 << 40, 0):
+        monkeypatch.setattr("plugstream.cli.residual._LARGE", large)
+        monkeypatch.setattr("plugstream.first_image._SLICES_BYTES", 4 * 24 * 24 * 7)
+        monkeypatch.setattr("plugstream.runs.pages.pictures._LARGE", large)
+        monkeypatch.setattr("plugstream.runs.pages.pictures._VOLUME_SIDE", 10)
+        monkeypatch.setattr("plugstream.volume_file._PORTION", 4 * 24 * 24 * 7)
+        assert main(["residual", str(scan), str(at_once), str(at_once / "truth.npy")]) == 0
+        said.append(capsys.readouterr().out)
+        shown.append(run_picture(at_once, "result", space))
+    assert said[0] == said[1]
+    assert shown[0] == shown[1]
 
 
 def test_a_volume_file_is_npy_and_is_written_in_parts(tmp_path: Path) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,7 +15,12 @@ from plugstream.text import printable
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from plugstream.scans.store import StoredScan
+    from plugstream.volume_file import VolumeFile
+
 SECTIONS: tuple[str, ...] = ("instrument", "compute")
+# Bytes of a volume from which on it is not read whole.
+_LARGE = 256 << 20
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -25,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(parsed: argparse.Namespace) -> int:
     """Print ||y - H x|| / ||y|| of each image over all views of the scan, the best one first."""
     settings = settings_of(parsed)
-    from plugstream.first_image import relative_residual, scan_model
+    from plugstream.first_image import relative_residual, scan_model, volume_residual
     from plugstream.runs.devices import prepare_device
     from plugstream.scans.store import open_scan
 
@@ -34,12 +41,38 @@ def run(parsed: argparse.Namespace) -> int:
     if scan.n_views == 0:
         raise InputError(f"{parsed.scan} has no views yet")
     files = [path / "result.npy" if path.is_dir() else path for path in parsed.images]
+    options = settings.instrument.options
+    if _is_large(scan):
+        volumes = [_open(path, scan.instrument.image.shape) for path in files]
+        found = [volume_residual(scan, volume, options, device=device, dtype=dtype) for volume in volumes]
+        _show(found, parsed.images)
+        return 0
     images = [_read(path, scan.instrument.image.shape) for path in files]
-    model = scan_model(scan, settings.instrument.options, device=device, dtype=dtype)
-    found = [(relative_residual(scan, image, model), path) for image, path in zip(images, parsed.images, strict=True)]
-    for residual, path in sorted(found, key=lambda pair: pair[0]):
-        print(f"{residual:.5f}  {printable(str(path))}")
+    model = scan_model(scan, options, device=device, dtype=dtype)
+    _show([relative_residual(scan, image, model) for image in images], parsed.images)
     return 0
+
+
+def _show(residuals: Sequence[float], paths: Sequence[Path]) -> None:
+    for residual, path in sorted(zip(residuals, paths, strict=True), key=lambda pair: pair[0]):
+        print(f"{residual:.5f}  {printable(str(path))}")
+
+
+def _is_large(scan: StoredScan) -> bool:
+    """Whether images are volumes that are looked at some slices at a time."""
+    space = scan.instrument.image
+    large = 4 * math.prod(space.shape) > _LARGE and len(space.shape) == 3 and not space.is_complex
+    return large and scan.instrument.block(scan.columns, 0, 1) is not None
+
+
+def _open(path: Path, shape: tuple[int, ...]) -> VolumeFile:
+    """A volume of this shape, in its file."""
+    from plugstream.volume_file import open_volume
+
+    volume = open_volume(path)
+    if volume.shape != shape:
+        raise InputError(f"the image {path} is {volume.shape}, but the scan's images are {shape}")
+    return volume
 
 
 def _read(path: Path, shape: tuple[int, ...]) -> Tensor:

@@ -34,6 +34,7 @@ from plugstream.planes import split_parts
 from plugstream.runs.checkpoints import Checkpoints
 from plugstream.runs.preview import read_preview
 from plugstream.tensors import load_tensors
+from plugstream.volume_file import open_volume
 
 __all__ = ["make_picture", "picture_files", "picture_of_preview", "run_picture"]
 
@@ -43,6 +44,7 @@ _VOLUME_SIDE = 128
 _LEVELS = 65534
 _NOT_FINITE = 65535
 _MOST_CHANNELS = 8
+_LARGE = 64 << 20  # bytes of a file from which on not all of it is read at once
 _ROLES = ("result", "preview", "checkpoint", "backprojection", "start", "truth")
 
 
@@ -81,6 +83,8 @@ def run_picture(folder: Path, role: str, space: ImageSpace | None) -> dict[str, 
         raise InputError(f"the run {folder} has no image {role!r}; there are {', '.join(files) or 'none'}")
     path = files[role]
     try:
+        if role != "checkpoint" and space is not None and path.stat().st_size > _LARGE and _is_volume(space):
+            return _picture_of_volume(path, space, role)
         if role == "preview":
             return picture_of_preview(path, upwards=True if space is None else space.upwards)
         step, image = _read_checkpoint(path) if role == "checkpoint" else (None, _read_array(path))
@@ -113,7 +117,13 @@ def make_picture(
     values = np.asarray(image[:_MOST_CHANNELS] if space.channels else image[None])
     side = _SIDE if len(space.spatial) == 2 else _VOLUME_SIDE
     blocks = [max(1, math.ceil(size / side)) for size in space.spatial]
-    values = _shrink(values, blocks)
+    return _picture(_shrink(values, blocks), blocks, space, role, step)
+
+
+def _picture(
+    values: NDArray[Any], blocks: list[int], space: ImageSpace, role: str, step: int | None = None
+) -> dict[str, Any]:
+    """A picture of means over blocks, (channels or 1, *spatial)."""
     axes = [_axis(space, n, block, values.shape[1 + n]) for n, block in enumerate(blocks)]
     if space.channels:
         axes.insert(0, {"name": "channel", "unit": "", "origin": 0.0, "spacing": 1.0, "size": len(values)})
@@ -130,6 +140,20 @@ def make_picture(
         }
         panels.append(about | _encode(numbers))
     return {"role": role, "step": step, "upwards": space.upwards, "panels": panels}
+
+
+def _is_volume(space: ImageSpace) -> bool:
+    return len(space.shape) == 3 and not space.channels and not space.is_complex
+
+
+def _picture_of_volume(path: Path, space: ImageSpace, role: str) -> dict[str, Any]:
+    """What `make_picture` makes of a volume in a file, of which some slices at a time are in memory."""
+    volume = open_volume(path)
+    if volume.shape != tuple(space.shape):
+        raise InputError(f"the image {role} is {volume.shape}, but its space is of {space.shape}")
+    blocks = [max(1, math.ceil(size / _VOLUME_SIDE)) for size in space.spatial]
+    parts = [_shrink(part[None], blocks) for _, part in volume.portions(blocks[0])]
+    return _picture(np.concatenate(parts, 1), blocks, space, role)
 
 
 def picture_of_preview(path: Path, *, upwards: bool) -> dict[str, Any]:
