@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -17,6 +18,7 @@ import torch
 
 import warm
 from plugstream.errors import InputError
+from plugstream.runs.commands import Command, send_command
 from plugstream.runs.footprint import Footprint
 from plugstream.runs.pages.pictures import run_picture
 from plugstream.runs.partition import Partition, choose_partition
@@ -113,6 +115,35 @@ def test_killed_and_gone_on_with_it_is_the_same(
         assert (folder / "blocks" / name / "events.jsonl").stat().st_mtime_ns == stamp  # not run again
     steps = [event.step for event in replay(folder / "events.jsonl").measured]
     assert steps == [0, 3, 6, 9, 12, 15, 18, 21, 24, 27]
+
+
+@pytest.mark.parametrize("how", ["Ctrl-C", "stop"])
+@pytest.mark.usefixtures("cut")
+def test_stopped_in_a_block_it_goes_on_there(
+    scan: Path, at_once: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    folder = tmp_path / "run"
+
+    def stop(self: Relay, progress: Any) -> None:
+        if self.before + progress.state.k == 12:
+            if how == "stop":
+                send_command(folder, Command("change", sigma=1.0))  # which is refused
+                send_command(folder, Command("stop"))
+            else:
+                os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr("plugstream.runs.commands._EVERY", 0.0)
+    with monkeypatch.context() as patch:
+        patch.setattr(Relay, "after_step", stop)
+        words = ["reconstruct", str(scan), "--out", str(folder), *RUN]
+        assert main(words) == (130 if how == "Ctrl-C" else 0)
+    history = replay(folder / "events.jsonl")
+    assert history.stop is not None
+    assert 12 <= history.stop.step <= 13
+    assert history.stop.verdict is None
+    assert any("all blocks of a volume have one sigma" in note.text for note in history.notes) == (how == "stop")
+    assert main(["resume", str(folder)]) == 0
+    assert (folder / "result.npy").read_bytes() == (at_once / "result.npy").read_bytes()
 
 
 @pytest.mark.usefixtures("cut")

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from plugstream.errors import InputError, is_refusal
+from plugstream.errors import DamagedError, InputError, is_refusal
 from plugstream.image_space import ImageSpace
 from plugstream.progress import report
 from plugstream.result import Result, Stop
@@ -220,7 +220,11 @@ class _VolumeRun:
         before, (seconds, _) = self.iterations * len(ends), self.seconds()
         self.step = before
         self.log.add(Note(f"{name}: slices {first} to {last - 1}"))
-        scan, plan = agreement.open(number)
+        try:
+            scan, plan = agreement.open(number)
+        except DamagedError as error:  # since it was looked at; blocks that have finished had all views
+            again = "bring the scan back as it was and go on, or start a new run with --skip-damaged"
+            raise DamagedError(f"{error}; {again}") from error
         place = self._place(number)
         declared = bool(ends) or bool(self.past.quantities)
         relay = Relay(
