@@ -41,6 +41,7 @@ ROOMS: list[list[str]] = [
     ["algorithms"],
     ["verdict"],
     ["monitors"],
+    ["misfit"],
     ["result"],
     ["solver"],
     ["instruments"],

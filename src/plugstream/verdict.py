@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from plugstream.algorithms.variance import Plain
 from plugstream.sampling import All, FixedViews
 
-__all__ = ["Outcome", "Verdict", "judge", "remedies", "worst_verdict"]
+__all__ = ["Outcome", "Verdict", "judge", "judge_misfit", "remedies", "worst_verdict"]
 
 # The distance is a squared length: below 1e-8 of its start, one step moves the image by less than 1e-4 of what the
 # first one did. Below 1e-6 it has converged too, unless it halves over the last measurements: then what it is still
@@ -30,6 +30,8 @@ _SIGNIFICANT = 1.6
 _LEVELLED = 0.01
 # A run from a fixed point that stays within this part of the farthest it came has not left it.
 _LEFT = 0.1
+# The part of the data that an image leaves unexplained from which on it explains nothing.
+_UNEXPLAINED = 0.9
 
 
 class Outcome(Enum):
@@ -40,6 +42,7 @@ class Outcome(Enum):
     HOVERING = "hovering"
     DIVERGED = "diverged"
     STUCK = "stuck at its start"
+    UNEXPLAINED = "explains nothing"
     NOT_MEASURED = "not measured"
 
 
@@ -47,6 +50,7 @@ class Outcome(Enum):
 _WORST = (
     Outcome.DIVERGED,
     Outcome.STUCK,
+    Outcome.UNEXPLAINED,
     Outcome.NOT_MEASURED,
     Outcome.HOVERING,
     Outcome.FALLING,
@@ -138,6 +142,25 @@ def worst_verdict(verdicts: Mapping[str, Verdict]) -> Verdict:
     if len(verdicts) == 1 or worst.outcome is Outcome.CONVERGED:
         return worst
     return Verdict(worst.outcome, f"{name}: {worst.text}")
+
+
+def judge_misfit(verdict: Verdict, misfit: float, *, linear: bool) -> Verdict:
+    """The verdict on a run whose image leaves this part of the data unexplained (`plugstream.misfit`).
+
+    An image of zero leaves all of it, 1. From 0.9 on it explains nothing, and where its distance to a fixed point has
+    settled that is the verdict: it is a fixed point, but no image of the object. Where it still falls the run has
+    perhaps only begun, and the sentence says so.
+
+    Arguments: linear, whether the model is; one that is not may be stuck in a wrong minimum, at zero say.
+    """
+    if not misfit >= _UNEXPLAINED or verdict.outcome is Outcome.DIVERGED:
+        return verdict
+    nothing = f"the image explains nothing of the data: it leaves {misfit:.0%} unexplained, and an empty one all of it"
+    ways = "lower sigma, lift a bound, and look at the units of all lengths"
+    advice = ways if linear else f"begin with lower frequencies (--hop auto), {ways}"
+    if verdict.outcome in (Outcome.CONVERGED, Outcome.HOVERING):
+        return Verdict(Outcome.UNEXPLAINED, f"{nothing}; {advice}, unless the data is all noise")
+    return Verdict(verdict.outcome, f"{verdict.text}; so far {nothing}")
 
 
 def _judge_one(

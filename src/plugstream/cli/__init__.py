@@ -92,8 +92,8 @@ _BUG = 70
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return its exit status.
 
-    0 done, 1 diverged, 2 a mistake in the input or a machine that could not do it, 3 stuck at its start, 70 a bug of
-    ours, 130 interrupted.
+    0 done, 1 diverged, 2 a mistake in the input or a machine that could not do it, 3 stuck at its start or with an
+    image that explains nothing, 70 a bug of ours, 130 interrupted.
     Whatever goes wrong is one line on standard error; PLUGSTREAM_DEBUG=1 shows the traceback of a bug.
     """
     if arguments is None:  # a process of its own, rather than a call

@@ -210,7 +210,7 @@ def reconstruct_scan(
     if result.reason is Stop.INTERRUPTED:
         say(f"go on with: plugstream resume {shell_quote(folder)}{trust_flag(settings, source)}")
         return 130
-    return {Outcome.DIVERGED: 1, Outcome.STUCK: 3}.get(result.verdict.outcome, 0)
+    return {Outcome.DIVERGED: 1, Outcome.STUCK: 3, Outcome.UNEXPLAINED: 3}.get(result.verdict.outcome, 0)
 
 
 @contextlib.contextmanager

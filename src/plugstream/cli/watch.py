@@ -105,4 +105,5 @@ def _tell_death(folder: Path, history: History) -> None:
 def _status(stop: Stop | None) -> int:
     if stop is None or stop.failed:
         return 1
-    return 3 if stop.verdict == "stuck at its start" else 0  # as of `plugstream.verdict.Outcome`, which imports torch
+    # As of `plugstream.verdict.Outcome`, which imports torch.
+    return 3 if stop.verdict in ("stuck at its start", "explains nothing") else 0

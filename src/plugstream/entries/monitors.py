@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from plugstream.fidelity import Fidelity
+    from plugstream.misfit import Misfit
     from plugstream.models.base import Views
     from plugstream.monitors import PSNR, SNR, SSIM, Cost, Distance
 
@@ -66,3 +67,11 @@ def build_cost(options: Options, truth: Any, views: Where) -> Cost:
     from plugstream.monitors import Cost
 
     return Cost(views=views)
+
+
+@register("monitor", "misfit", "the part of the data that is left unexplained, and that of each frequency")
+def build_misfit(options: Options, truth: Any, views: Where) -> Misfit:
+    from plugstream.misfit import Misfit
+
+    # What a run hands on knows more than a function: all views, whatever stage the run is in, and their groups.
+    return Misfit(getattr(views, "every_view", views), getattr(views, "groups", None))

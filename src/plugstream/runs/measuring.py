@@ -9,16 +9,20 @@ import torch
 from torch import Tensor
 
 from plugstream.fidelity import Fidelity
+from plugstream.instruments.wavelengths import WAVELENGTHS
 from plugstream.runs.events import Views
 from plugstream.sampling import spread_views
 from plugstream.scans.scan import Scan
 from plugstream.scans.store import StoredScan
 from plugstream.settings import Settings
+from plugstream.spectrum import describe_wave, find_spectrum
 
 __all__ = ["MeasuredViews", "usable_views"]
 
 # Of a scan that is not in memory at most so many views, and about so many bytes.
 _VIEWS, _BYTES = 1000, 32 << 20
+# Of at most so many frequencies each has a misfit of its own.
+_GROUPS = 64
 
 
 def usable_views(record: Views, hold_out: int | None) -> Tensor:
@@ -51,6 +55,23 @@ class MeasuredViews:
     def __call__(self, fidelity: Fidelity) -> Tensor | None:
         most = self._most()
         return None if most is None else spread_views(fidelity.available, most)
+
+    def every_view(self, fidelity: Fidelity) -> Tensor | None:
+        """Of all views that steps may draw in any stage, as many as are measured on; all of them where that is so."""
+        views = _split(fidelity.n_views, self.damaged(), self.settings.monitor.hold_out)[0]
+        most = self._most()
+        some = None if most is None else spread_views(views, most)
+        return views if some is None else some
+
+    @property
+    def groups(self) -> dict[str, Tensor]:
+        """The views of each frequency, by its name; none where there is one."""
+        waves = self.scan.columns.get(WAVELENGTHS.name)
+        spectrum = None if waves is None else find_spectrum(waves[:])
+        if spectrum is None or not 1 < len(spectrum.wavelengths) <= _GROUPS:
+            return {}
+        order = sorted(range(len(spectrum.wavelengths)), key=lambda number: -spectrum.wavelengths[number])
+        return {describe_wave(spectrum.wavelengths[n]): torch.from_numpy(spectrum.views(n)) for n in order}
 
     def held_out(self, fidelity: Fidelity) -> Tensor | None:
         """Views of the fidelity that no step uses, as many as are measured on; None where there are none (yet)."""

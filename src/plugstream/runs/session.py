@@ -17,6 +17,7 @@ from plugstream.algorithms import State
 from plugstream.errors import InputError, PlugstreamWarning, StorageError
 from plugstream.image_space import ImageSpace
 from plugstream.loss_fidelity import DataFidelity
+from plugstream.misfit import compares_data, relative_misfits
 from plugstream.monitors import Distance, quantities_of
 from plugstream.progress import report
 from plugstream.result import Result, Stop
@@ -49,11 +50,14 @@ from plugstream.scans.store import StoredScan
 from plugstream.settings import Change, parse_changes, with_changes
 from plugstream.solver import solve
 from plugstream.text import shell_quote
+from plugstream.verdict import judge_misfit
 
 __all__ = ["Session"]
 
 # The report shows a back-projection of this many views at most: of a large scan all of them would take minutes.
 _BACKPROJECTED = 1000
+# So many views tell at the end whether the image explains anything of the data.
+_EXPLAINED = 16
 
 
 @dataclass
@@ -281,8 +285,17 @@ class Session:
             self._inbox.clear()
         if watch is not None:
             watch.settings = self.plan.settings  # with what was changed on the way
+        result = self._judge_misfit(result, whole if population is None else population.fidelity)
         self.callbacks.end(result)
         return result, self._backproject(whole if population is None else population.fidelity)
+
+    def _judge_misfit(self, result: Result[State], fidelity: DataFidelity) -> Result[State]:
+        """The result with a verdict that says so where its image explains nothing of the data, asked of a few views."""
+        if self.part or result.reason.failed or not compares_data(fidelity):
+            return result
+        some = spread_views(fidelity.available, _EXPLAINED)
+        misfit = float(relative_misfits(fidelity, result.image, some).nanmean())
+        return replace(result, verdict=judge_misfit(result.verdict, misfit, linear=fidelity.linear))
 
     def _note_changes(self, changes: tuple[Change, ...]) -> None:
         """Write settings.toml with the changes, so that it repeats the run as it was steered."""

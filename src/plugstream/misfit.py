@@ -1,0 +1,92 @@
+"""How much of the data an image leaves unexplained, of all views and of groups of them, such as frequencies."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from plugstream.algorithms.base import Algorithm, State
+from plugstream.fidelity import Fidelity, LeastSquares
+from plugstream.models.base import Views, all_views
+from plugstream.monitors import Measure, Past
+from plugstream.quantities import Quantity
+
+__all__ = ["Misfit", "compares_data", "relative_misfits"]
+
+# Predictions of so many bytes at a time.
+_BYTES = 32 << 20
+
+
+@torch.no_grad()
+def relative_misfits(fidelity: Fidelity, image: Tensor, views: Views = None) -> Tensor:
+    """||H_i x - y_i||^2 / ||y_i||^2 of each view: 1 for an image that is zero, and about the noise for a good one.
+
+    NaN for a view whose data is zero. Holds for data that predictions are compared with as they are (least squares).
+
+    Arguments: fidelity; image (..., *image_shape); views, all that are available if not given. Returns (..., views).
+    """
+    index = fidelity.available if views is None else all_views(views, fidelity.n_views)
+    read: Any = fidelity  # which of the protocol knows nothing of data
+    size = math.prod(fidelity.data_shape) * fidelity.data_dtype.itemsize
+    inside, parts = len(fidelity.data_shape), []
+    for some in index.split(max(1, _BYTES // max(1, size))):
+        data = read.data(some)
+        left = fidelity.predict(image, some) - data
+        energies = [
+            (part.abs().square().flatten(part.ndim - inside).sum(-1) if inside else part.abs().square())
+            for part in (left, data)
+        ]
+        parts.append(torch.where(energies[1] > 0, energies[0] / energies[1], torch.nan))
+    return torch.cat(parts, -1)
+
+
+def compares_data(fidelity: Any) -> bool:
+    """Whether a fidelity compares predictions with data as they are: least squares, of one process or of several."""
+    return isinstance(getattr(fidelity, "whole", fidelity), LeastSquares)
+
+
+@dataclass(frozen=True, eq=False)
+class Misfit:
+    r"""The mean over views of ||H_i x - y_i||^2 / ||y_i||^2, the part of the data that an image leaves unexplained.
+
+    Every view counts alike, however strong its data is. It is 1 for an image that is zero, at which a model with
+    multiple scattering may be stuck, and about the noise for one that explains the data; noise that is fitted makes it
+    smaller still, so that it says little of good images. Measured for least squares alone.
+
+    Arguments: views, a function from a fidelity to the views to measure on, all that are available if not given;
+    groups, names of groups of views, with their numbers, each of which is measured by itself, too.
+    """
+
+    views: Callable[[Fidelity], Views] | None = None
+    groups: Mapping[str, Tensor] | None = None
+    every: int | None = None
+
+    @cached_property
+    def measures(self) -> tuple[Quantity, ...]:
+        """The misfit, and that of each group."""
+        whole = Quantity("misfit", curve="mean ||H x - y||² / ||y||²", form=".4f", logarithmic=True)
+        each = [Quantity(f"misfit {name}", form=".4f", logarithmic=True, detail=True) for name in self.groups or ()]
+        return (whole, *each)
+
+    def begin(self, algorithm: Algorithm[Any], state: State, past: Past) -> Measure:
+        def measure(algorithm: Algorithm[Any], state: Any) -> dict[str, Tensor]:
+            fidelity: Any = algorithm.fidelity
+            if not compares_data(fidelity):
+                return {}
+            chosen = None if self.views is None else self.views(fidelity)
+            index = fidelity.available if chosen is None else all_views(chosen, fidelity.n_views)
+            values = relative_misfits(fidelity, state.image, index)
+            found = {"misfit": values.nanmean(-1)}
+            for name, group in (self.groups or {}).items():
+                mine = torch.isin(index, group).to(values.device)
+                if bool(mine.any()):
+                    found[f"misfit {name}"] = values[..., mine].nanmean(-1)
+            return {name: value for name, value in found.items() if bool(value.isfinite().all())}
+
+        return measure
