@@ -78,11 +78,13 @@ def write_volume(folder: Path, shape: tuple[int, int, int] = (30, 24, 36)) -> Pa
 
 
 def write_wave(folder: Path, size: int = 64) -> Path:
-    """A complex image: a disc whose phase is a ramp."""
+    """A complex image: a disc whose phase is a ramp; the result is turned by a global phase, and has one pixel more."""
     space = ImageSpace((size, size), is_complex=True, spacing=(1e-8, 1e-8), origin=(0.0, 0.0), quantity="transmission")
     phase = np.linspace(-3, 3, size)[None, :] * np.ones((size, 1))
     truth = (ball((size, size)) * np.exp(1j * phase)).astype(np.complex64)
-    return write_run(folder, space, (truth * np.exp(0.1j)).astype(np.complex64), truth)
+    result = (truth * np.exp(2.1j)).astype(np.complex64)
+    result[2, 2] = 0.5
+    return write_run(folder, space, result, truth)
 
 
 def write_channels(folder: Path) -> Path:

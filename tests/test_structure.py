@@ -31,7 +31,7 @@ ROOMS: list[list[str]] = [
         "spectrum",
     ],
     ["line_integrals", "rotation_axis", "phantom", "global_phase"],
-    ["quantities", "planes"],
+    ["quantities", "planes", "colours"],
     ["eigenvalue_bounds", "drawing", "display", "quality", "runs.images", "runs.tags"],
     ["models", "denoisers", "sampling", "losses"],
     ["model_fidelity", "split_model", "baselines"],

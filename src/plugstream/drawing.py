@@ -273,7 +273,7 @@ def _draw_bar(figure: Any, axes: Any, drawn: Any, panels: Sequence[Panel], inche
     bar.outline.set_edgecolor("#999999")
     bar.set_label(shades.label, fontsize=9)
     if shades.colours == _CYCLIC:
-        bar.set_ticks([-np.pi, 0, np.pi], labels=["-π", "0", "π"])
+        bar.set_ticks([-np.pi, 0, np.pi], labels=["−π", "0", "π"])
 
 
 def _draw_panel(axes: Any, panel: Panel, space: ImageSpace, *, photograph: bool) -> Any:

@@ -12,10 +12,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
-from plugstream.global_phase import find_turn, turn_of_mean
 from plugstream.image_space import ImageSpace
 
 __all__ = ["FAINT", "Plane", "cut_planes", "is_faint", "phase_label", "split_parts", "turn_image", "turn_images"]
@@ -91,12 +89,11 @@ def turn_image(
     """
     if not np.iscomplexobj(image) or space.phase != "free":
         return image, 0.0
-    first = torch.from_numpy(np.ascontiguousarray(image.reshape(-1, *space.shape)[0]))
-    if reference is None or not np.iscomplexobj(reference):
-        turn = turn_of_mean(first, space.ndim)
-    else:
-        turn = find_turn(first, torch.from_numpy(np.ascontiguousarray(reference)), space.ndim)
-    angle = 0.0 if turn is None else math.atan2(float(turn.imag), float(turn.real))
+    first = image.reshape(-1, *space.shape)[0].conj()
+    if reference is not None and np.iscomplexobj(reference):
+        first = reference * first
+    product = complex(np.sum(first, dtype=np.complex128))  # whose phase is c of `plugstream.global_phase`
+    angle = math.atan2(product.imag, product.real) if np.isfinite(product) else 0.0
     return image * np.exp(1j * angle).astype(image.dtype), angle
 
 

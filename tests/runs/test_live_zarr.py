@@ -24,6 +24,7 @@ SPACES = {
     "photograph": ImageSpace((131, 257), upwards=False),
     "volume": ImageSpace((12, 150, 140), spacing=(2e-3, 1e-3, 1e-3), origin=(0.0, 1.0, 2.0), upwards=False),
     "complex": ImageSpace((20, 30), is_complex=True, spacing=(1.0, 1.0), origin=(0.0, 0.0), unit="mm"),
+    "measured": ImageSpace((20, 30), is_complex=True, phase="measured"),
     "channels": ImageSpace((3, 20, 30), channels=True, spacing=(1.0, 1.0), unit="fathom"),
     "everything": ImageSpace((2, 6, 20, 30), channels=True, is_complex=True),
 }
@@ -82,6 +83,11 @@ def test_every_kind_of_image_is_ome_zarr(tmp_path, space):
     live(tmp_path / "live.zarr", space).write(7, image)
     multiscale = check_metadata(tmp_path / "live.zarr")
     values = image.numpy()
+    mark = zarr.open_group(tmp_path / "live.zarr", mode="r").attrs["plugstream-live"]
+    assert ("turned" in mark) == space.free_phase
+    if space.free_phase:
+        assert mark["turned"] == pytest.approx(-np.angle(values.sum()), abs=1e-6)
+        values = values * np.exp(1j * mark["turned"])
     if space.is_complex:
         values = np.stack([np.abs(values), np.angle(values)], axis=int(space.channels)).reshape(-1, *space.spatial)
     if space.upwards:

@@ -46,7 +46,7 @@ def near(panel: dict[str, Any], image: np.ndarray) -> None:
         assert panel["range"] == [image[finite].min(), image[finite].max()]
 
 
-@pytest.mark.parametrize("kind", ["plain", "holes", "constant", "nothing", "wave", "channels", "volume"])
+@pytest.mark.parametrize("kind", ["plain", "holes", "constant", "nothing", "free", "measured", "channels", "volume"])
 def test_a_picture_gives_its_image_back_to_half_of_a_level(kind):
     rng = np.random.default_rng(0)
     image: Any = rng.standard_normal((12, 9)).astype(np.float32)
@@ -57,14 +57,18 @@ def test_a_picture_gives_its_image_back_to_half_of_a_level(kind):
         image[:] = 3.5
     elif kind == "nothing":
         image[:] = np.nan
-    elif kind == "wave":
-        image, space = image * np.exp(1j * rng.uniform(-3, 3, image.shape)), ImageSpace((12, 9), is_complex=True)
+    elif kind in ("free", "measured"):
+        image = image * np.exp(1j * rng.uniform(-3, 3, image.shape))
+        space = ImageSpace((12, 9), is_complex=True, phase=kind)
     elif kind == "channels":
         image, space = rng.standard_normal((3, 4, 5)), ImageSpace((3, 4, 5), channels=True)
     elif kind == "volume":
         image, space = rng.standard_normal((3, 4, 5)), ImageSpace((3, 4, 5), spacing=(1.0, 2.0, 3.0))
     picture = make_picture(image, space, "result")
-    parts = [np.abs(image), np.angle(image)] if kind == "wave" else [image]
+    if kind == "free":  # its mean is real
+        assert picture["panels"][1]["turned"] == pytest.approx(-np.angle(image.mean()))
+        image = image * np.exp(-1j * np.angle(image.mean()))
+    parts = [np.abs(image), np.angle(image)] if np.iscomplexobj(image) else [image]
     assert [panel["cyclic"] for panel in picture["panels"]] == [False, True][: len(parts)]
     for panel, part in zip(picture["panels"], parts, strict=True):
         near(panel, part)

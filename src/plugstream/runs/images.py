@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -12,11 +14,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from plugstream.arrays import Array, as_tensor
+from plugstream.colours import color_phase
 from plugstream.errors import InputError, StorageError
 from plugstream.files import write_whole
 from plugstream.image_space import ImageSpace
-from plugstream.planes import Plane, cut_planes, split_parts
-from plugstream.runs.tags import png_tags, points_up, tiff_tags
+from plugstream.planes import Plane, cut_planes, is_faint, split_parts, turn_image
+from plugstream.runs.tags import CYCLIC_COLOURS, png_tags, points_up, tiff_tags
 
 __all__ = [
     "check_writable",
@@ -81,7 +84,10 @@ def save_image(image: Array, stem: str | Path, space: ImageSpace | None = None) 
     and `load_picture` gives that array back from any of the three.
 
     A complex image is stem.npy in complex64, which is all of it, and two pictures each as TIFF and PNG:
-    stem-magnitude and stem-phase, the latter in radians with -pi black and pi white. The range is the magnitude's.
+    stem-magnitude and stem-phase, the latter in radians. The TIFFs are the numbers of the array. The PNG of the phase
+    is for the eye: in colours that close from pi to -pi (`plugstream.colours`), grey where the magnitude is below 5 %
+    of its largest, and, where the space calls the phase free, turned so that the image's mean is real; by how much its
+    text chunk `plugstream:turned` says. The range is the magnitude's.
 
     A volume, of a space with three axes, is a stack in the TIFF, and the PNG is its middle slice across the first axis.
     Channels are a stack too, and their PNGs are stem-channel-0 and so on, up to eight of them.
@@ -100,11 +106,20 @@ def save_image(image: Array, stem: str | Path, space: ImageSpace | None = None) 
     files = {".npy": _encode(".npy", values)}
     for part, pixels, span in split_parts(values):
         name, (low, high) = f"-{part}" if part else "", span or _range(pixels)
+        about = _part_space(space, part)
         stack = np.moveaxis(pixels, 0, 1) if pixels.ndim == 4 else pixels  # TIFF has channels within slices
-        files[f"{name}.tif"] = _encode(".tif", stack[..., ::order, :].astype(np.float32), tiff_tags(space))
-        for number, row in enumerate(_planes(pixels, space)):
-            which = f"-channel-{number}" if space.channels else ""
-            files[f"{name}{which}.png"] = _encode_grey(row.values[::order], (low, high), row.space)
+        files[f"{name}.tif"] = _encode(".tif", stack[..., ::order, :].astype(np.float32), tiff_tags(about))
+        shown, angle = pixels, 0.0
+        if part == "phase":
+            turned, angle = turn_image(values, space)
+            shown = np.where(is_faint(np.abs(values)), np.nan, np.angle(turned))
+        for number, row in enumerate(_planes(shown, about)):
+            which, plane = f"-channel-{number}" if space.channels else "", row.values[::order]
+            files[f"{name}{which}.png"] = (
+                _encode_phase(plane, row.space, angle)
+                if part == "phase"
+                else _encode_grey(plane, (low, high), row.space)
+            )
     for end, content in files.items():
         write_whole(stem.with_name(stem.name + end), [content])
     return _range(np.abs(values) if np.iscomplexobj(values) else values)
@@ -120,6 +135,27 @@ def _encode_grey(plane: NDArray[Any], span: tuple[float, float], space: ImageSpa
     shares = np.clip((plane - low) / max(high - low, 1e-30), 0, 1)
     grey = np.rint(255 * np.nan_to_num(shares)).astype(np.uint8)
     return _encode(".png", grey, png_tags(space, span))
+
+
+def _encode_phase(plane: NDArray[Any], space: ImageSpace, turned: float) -> bytes:
+    """A PNG with a palette: a number of it is a phase, and its last what has none."""
+    from PIL import Image
+
+    numbers, colours = color_phase(plane)
+    picture = Image.fromarray(numbers)
+    picture.putpalette(colours.tobytes())
+    tags = png_tags(space, (-math.pi, math.pi), colours=CYCLIC_COLOURS, turned=turned)
+    file = io.BytesIO()
+    picture.save(file, format="PNG", **tags)
+    return file.getvalue()
+
+
+def _part_space(space: ImageSpace, part: str) -> ImageSpace:
+    """The space of what is shown of complex values: their magnitude, or their phase in radians."""
+    if not part:
+        return space
+    unit = "rad" if part == "phase" else space.value_unit
+    return replace(space, is_complex=False, quantity=f"{space.quantity}, {part}", value_unit=unit)
 
 
 def _planes(pixels: NDArray[Any], space: ImageSpace) -> list[Plane]:
@@ -168,6 +204,10 @@ def read_picture(path: Path) -> tuple[NDArray[np.float64], np.dtype[Any]]:
             from PIL import Image
 
             with Image.open(path) as picture:
+                if picture.info.get("plugstream:colours") == CYCLIC_COLOURS:
+                    raise ValueError(
+                        "it shows phases as colours; read the .tif or .npy beside it, which has the numbers"
+                    )
                 pixels = np.asarray(picture.convert("RGB") if picture.mode in ("P", "1", "CMYK") else picture)
             if pixels.dtype == np.int32:  # how Pillow gives 16-bit grey in some of its modes
                 pixels = pixels.astype(np.uint16)

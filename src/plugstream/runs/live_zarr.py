@@ -6,7 +6,8 @@ attribute "plugstream-live" says of which step the image is.
 
 Rows are those of a picture, as in the TIFF of a run: where y points up, the first row is the one with the largest y,
 and the axis y counts downwards from there, so that its translation is minus the y of that row. A complex image has two
-channels, magnitude and phase in radians.
+channels, magnitude and phase in radians; where its global phase is free it is turned so that its mean is real, and
+"plugstream-live" says by how many radians it was, as `turned`.
 
 Reference: https://ngff.openmicroscopy.org/0.5/ and the specification of Zarr version 3.
 """
@@ -28,6 +29,7 @@ from torch import Tensor
 
 from plugstream.errors import InputError
 from plugstream.files import hidden_place, read_small, write_whole
+from plugstream.global_phase import turn_of_mean
 from plugstream.image_space import ImageSpace
 from plugstream.runs.blocks import average_blocks
 from plugstream.runs.event_log import EventLog
@@ -81,20 +83,21 @@ class LiveZarr(PacedWriter):
 
     def write(self, step: int, image: Tensor) -> None:
         """Put this image in the place now."""
-        levels = make_levels(image, self.space)
+        levels, turned = make_levels(image, self.space)
+        group = self._group(step, levels, turned)
         try:
             if self.begun:
                 for number, level in enumerate(levels):
                     _write_chunk(self.place / str(number), level)
-                _write_json(self.place, self._group(step, levels))
+                _write_json(self.place, group)
             else:
-                self._begin(step, levels)
+                self._begin(group, levels)
                 self.begun = True
         except OSError as error:  # nobody wants a run to end for it
             self.pace.every = 0.0
             self.log.add(Note(f"warning: cannot write {self.place}: {error.strerror or error}; it stays as it is"))
 
-    def _begin(self, step: int, levels: Sequence[NDArray[np.float32]]) -> None:
+    def _begin(self, group: dict[str, Any], levels: Sequence[NDArray[np.float32]]) -> None:
         """Make the folder, and give it its name once it is whole; an older one goes."""
         partial = hidden_place(self.place)
         try:
@@ -104,7 +107,7 @@ class LiveZarr(PacedWriter):
                 (partial / str(number) / "c" / "/".join("0" * (level.ndim - 1))).mkdir(parents=True)
                 _write_chunk(partial / str(number), level)
                 _write_json(partial / str(number), _array(level.shape, names))
-            _write_json(partial, self._group(step, levels))
+            _write_json(partial, group)
             if self.place.exists():
                 old = hidden_place(self.place)
                 self.place.rename(old)
@@ -115,7 +118,7 @@ class LiveZarr(PacedWriter):
         finally:
             shutil.rmtree(partial, ignore_errors=True)
 
-    def _group(self, step: int, levels: Sequence[NDArray[np.float32]]) -> dict[str, Any]:
+    def _group(self, step: int, levels: Sequence[NDArray[np.float32]], turned: float | None) -> dict[str, Any]:
         """The metadata of the group: what OME-NGFF 0.5 asks for, and the step."""
         space = self.space
         datasets = [
@@ -130,28 +133,33 @@ class LiveZarr(PacedWriter):
             "metadata": {"description": "means over blocks of two pixels a side", "quantity": _quantity(space)},
         }
         ome = {"version": "0.5", "multiscales": [multiscale], "omero": {"channels": _channels(space, levels[0])}}
-        mark = {"step": step, "y_axis": "up" if space.upwards else "down"}
+        mark: dict[str, Any] = {"step": step, "y_axis": "up" if space.upwards else "down"}
+        if turned is not None:
+            mark["turned"] = turned
         return {"zarr_format": 3, "node_type": "group", "attributes": {"ome": ome, _MARK: mark}}
 
 
 @torch.no_grad()
-def make_levels(image: Tensor, space: ImageSpace) -> list[NDArray[np.float32]]:
+def make_levels(image: Tensor, space: ImageSpace) -> tuple[list[NDArray[np.float32]], float | None]:
     """The image in full, and means over blocks of two pixels a side until no side is longer than 128.
 
     Axes that are shorter than half the longest stay as they are, so that a flat volume does not lose its slices.
 
     Arguments: image (..., *space.shape). Returns arrays with the axes channel, if there are any, z, if there is one, y
-    and x.
+    and x; and by how many radians the image was turned, None where its phase is measured or it is real.
     """
     axes = len(space.spatial)
     values = image.detach().reshape(-1, *image.shape[image.ndim - space.ndim :])[0]
+    turn = turn_of_mean(values, space.ndim) if space.phase == "free" else None
+    if turn is not None:
+        values = values * turn
     if space.upwards:
         values = values.flip(-2)
     levels = [_planes(values, space)]
     while max(sides := values.shape[-axes:]) > _SMALLEST:
         values = average_blocks(values, [2 if 2 * side > max(sides) else 1 for side in sides])
         levels.append(_planes(values, space))
-    return levels
+    return levels, None if turn is None else math.atan2(float(turn.imag), float(turn.real))
 
 
 def _planes(values: Tensor, space: ImageSpace) -> NDArray[np.float32]:

@@ -13,14 +13,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from plugstream.colours import cyclic_table
 from plugstream.drawing import BLUE, INK, Panel, Shades, draw_rows, figure_size
 from plugstream.errors import InputError, StorageError
 from plugstream.files import write_whole
 from plugstream.image_space import ImageSpace
 from plugstream.monitors import snr
+from plugstream.planes import phase_label
 from plugstream.progress import report
 from plugstream.quantities import Quantity, sort_quantities
-from plugstream.runs.frames import frame_steps, read_frame
+from plugstream.runs.moments import Moment, read_moments
+from plugstream.runs.preview import is_phase
 from plugstream.runs.record import open_run
 from plugstream.runs.replay import History, replay
 from plugstream.runs.results import title_of
@@ -32,8 +35,6 @@ __all__ = ["Movie", "make_movie"]
 _SECONDS = 6.0  # that a movie takes, as far as frames a second allow
 _SLOWEST, _FASTEST = 6.0, 25.0
 _HOLD = 2.0  # seconds that the last frame stays
-_CHANNELS = 4
-_FAINT = 0.05  # part of the largest magnitude below which a phase says nothing
 _PALE = "#c9d3de"
 
 
@@ -50,14 +51,6 @@ class Movie:
 
 Points = dict[str, list[tuple[int, float]]]
 """By the names of quantities, what was measured at which steps, in order."""
-
-
-@dataclass(frozen=True)
-class _Frame:
-    """One moment of a run: the step, and images (H, W) by row and column, as `_arrange` has them."""
-
-    step: int
-    images: list[list[NDArray[np.float32]]]
 
 
 def make_movie(
@@ -83,7 +76,7 @@ def make_movie(
     if not out.parent.is_dir():
         raise InputError(f"the folder {out.parent} does not exist; make it first")
     history = replay(folder / "events.jsonl")
-    frames, panels = _read(folder, history)
+    frames, panels = read_moments(folder, history)
     rate = fps or min(_FASTEST, max(_SLOWEST, len(frames) / _SECONDS))
     points = _measured(history, folder, frames)
     tale = _Tale(points, history.quantities, history.arrivals(), frames[-1].step)
@@ -92,7 +85,8 @@ def make_movie(
     pictures, hold = scene.draw(), max(1, round(_HOLD * rate))
     try:
         if kind == ".gif":
-            write_whole(out, [_encode_gif(pictures, rate)])
+            phases = any(is_phase(panel) for row in panels for panel in row)
+            write_whole(out, [_encode_gif(pictures, rate, phases=phases)])
         else:
             encode_video(out, pictures, rate, hold)
     except OSError as error:
@@ -100,58 +94,12 @@ def make_movie(
     return Movie(out, len(frames), frames[0].step, frames[-1].step, (len(frames) - 1) / rate + hold / rate)
 
 
-def _read(folder: Path, history: History) -> tuple[list[_Frame], list[list[dict[str, Any]]]]:
-    """The frames that led to the image, and the panels of each row; a frame that is damaged is left out."""
-    steps = frame_steps(folder)
-    if history.stop is not None:  # what came after the image was not kept
-        steps = [step for step in steps if step <= history.stop.image_step]
-    found, panels = [], None
-    for step in reversed(steps):
-        try:
-            values, described = read_frame(folder, step)
-            images, rows = _arrange(values, described)
-        except (InputError, KeyError):
-            continue
-        if panels is None:
-            panels, shapes = rows, [[image.shape for image in row] for row in images]
-        if shapes == [[image.shape for image in row] for row in images]:
-            found.append(_Frame(step, images))
-    if panels is None or len(found) < 2:
-        few = "has no previews" if not found else "has one preview only"
-        raise InputError(f"the run {folder} {few}, so there is nothing to make a movie of; run it without --preview 0")
-    return found[::-1], panels
-
-
-def _arrange(
-    values: dict[str, NDArray[np.float32]], panels: Sequence[dict[str, Any]]
-) -> tuple[list[list[NDArray[np.float32]]], list[list[dict[str, Any]]]]:
-    """Images and panels in rows: slices side by side, channels and phases in rows of their own.
-
-    Where there is no row of slices, channels stand side by side, and magnitude beside phase.
-    """
-    several = len({tuple(axis["name"] for axis in panel["axes"]) for panel in panels}) > 1
-    rows: dict[tuple[int, bool], list[tuple[NDArray[np.float32], dict[str, Any]]]] = {}
-    for panel in panels:
-        image = values[panel["name"]]
-        phase = _is_phase(panel)
-        if phase:
-            size = values[panel["name"].removesuffix("phase") + "magnitude"]
-            image = np.where(size < _FAINT * np.nanmax(size), np.float32(np.nan), image)
-        for channel, plane in enumerate(image[:_CHANNELS] if image.ndim == 3 else image[None]):
-            words = [f"channel {channel}" if image.ndim == 3 else "", panel["title"]]
-            shown = {**panel, "title": ", ".join(word for word in words if word), "axes": panel["axes"][-2:]}
-            key = (channel, phase) if several else (0, phase and image.ndim == 3)
-            rows.setdefault(key, []).append((plane, shown))
-    ordered = [rows[key] for key in sorted(rows)]
-    return [[image for image, _ in row] for row in ordered], [[panel for _, panel in row] for row in ordered]
-
-
 class _Scene:
     """The figure of a movie: what stands still is drawn once, and images, text and curve for each frame."""
 
     def __init__(
         self,
-        frames: Sequence[_Frame],
+        frames: Sequence[Moment],
         panels: Sequence[Sequence[dict[str, Any]]],
         tale: _Tale,
         title: str,
@@ -235,17 +183,15 @@ def _panels(
     name = first["quantity"].removesuffix(", magnitude")
     label = f"{name} ({first['unit']})" if first["unit"] else name
     pairs = [list(zip(row, about, strict=True)) for row, about in zip(images, rows, strict=True)]
-    spanned = [image.ravel() for row in pairs for image, panel in row if not _is_phase(panel)]
+    spanned = [image.ravel() for row in pairs for image, panel in row if not is_phase(panel)]
     shades = Shades.of(np.concatenate(spanned), label if name == first["quantity"] else f"|{label}|")
-    turns = Shades(-math.pi, math.pi, "phase (rad)", "twilight")
-    return [
-        [Panel(panel["title"], image, turns if _is_phase(panel) else shades, _space(panel)) for image, panel in row]
-        for row in pairs
-    ]
 
+    def colours(panel: dict[str, Any]) -> Shades:
+        if not is_phase(panel):
+            return shades
+        return Shades(-math.pi, math.pi, phase_label(_space(panel)), "twilight")
 
-def _is_phase(panel: dict[str, Any]) -> bool:
-    return bool(panel["name"].split(" ")[-1] == "phase")
+    return [[Panel(panel["title"], image, colours(panel), _space(panel)) for image, panel in row] for row in pairs]
 
 
 def _space(panel: dict[str, Any]) -> ImageSpace:
@@ -257,9 +203,14 @@ def _space(panel: dict[str, Any]) -> ImageSpace:
         return None if None in values else values
 
     names, shape = tuple(axis["name"] for axis in axes), tuple(axis["size"] for axis in axes)
-    unit = axes[-1]["unit"] or "m"
     return ImageSpace(
-        shape, axes=names, spacing=each("spacing"), origin=each("origin"), unit=unit, upwards=panel["upwards"]
+        shape,
+        axes=names,
+        spacing=each("spacing"),
+        origin=each("origin"),
+        unit=axes[-1]["unit"] or "m",
+        upwards=panel["upwards"],
+        phase="free" if "turned" in panel else "measured",
     )
 
 
@@ -269,28 +220,31 @@ def _multiple(rows: Sequence[Sequence[Panel]], size: int) -> int:
     return max(1, round(size / longest))
 
 
-def _measured(history: History, folder: Path, frames: Sequence[_Frame]) -> Points:
+def _measured(history: History, folder: Path, frames: Sequence[Moment]) -> Points:
     """What was measured up to the last frame, and of each frame its SNR, where the frame and the truth are whole."""
     points: dict[str, dict[int, float]] = {}
     for event in history.measured:
         for name, value in event.values.items():
             if value is not None and event.step <= frames[-1].step:
                 points.setdefault(name, {})[event.step] = value
-    truth = _load_truth(folder, frames[-1].images) if "snr" in points else None
+    truth = _load_truth(folder, frames[-1].whole) if "snr" in points else None
     if truth is not None:
-        own = {frame.step: float(snr(frame.images[0][0], truth)) for frame in frames}
+        phase = "measured" if history.space is None else history.space.phase
+        own = {frame.step: float(snr(frame.whole, truth, phase=phase)) for frame in frames if frame.whole is not None}
         points["snr"] = {**{step: value for step, value in own.items() if math.isfinite(value)}, **points["snr"]}
     return {name: sorted(values.items()) for name, values in points.items()}
 
 
-def _load_truth(folder: Path, images: Sequence[Sequence[NDArray[np.float32]]]) -> NDArray[np.float32] | None:
-    """The true image, where it is real and has the pixels of a frame."""
+def _load_truth(folder: Path, image: NDArray[Any] | None) -> NDArray[Any] | None:
+    """The true image, where it has the pixels of a frame, and is complex where that is."""
+    if image is None:
+        return None
     try:
         truth: NDArray[Any] = np.load(folder / "truth.npy", allow_pickle=False)
     except (OSError, ValueError):
         return None
-    alike = len(images) == len(images[0]) == 1 and truth.shape == images[0][0].shape and truth.dtype == np.float32
-    return truth if alike else None
+    kind = np.complex64 if np.iscomplexobj(image) else np.float32
+    return truth if truth.shape == image.shape and truth.dtype == kind else None
 
 
 class _Tale:
@@ -336,13 +290,17 @@ def _title(folder: Path) -> str:
         return folder.resolve().name
 
 
-def _encode_gif(pictures: Iterator[NDArray[np.uint8]], rate: float) -> bytes:
-    """A GIF that repeats for ever, whose frames share the colours of the last one."""
+def _encode_gif(pictures: Iterator[NDArray[np.uint8]], rate: float, *, phases: bool) -> bytes:
+    """A GIF that repeats for ever, whose frames share the colours of the last one, or those that a phase needs."""
     from PIL import Image
 
     images = [Image.fromarray(picture) for picture in pictures]
     palette = images[-1].quantize(256, method=Image.Quantize.MEDIANCUT)
     colours = np.asarray(palette.getpalette()).reshape(-1, 3)
+    if phases:  # by their number in a frame, the colours of a phase would leave magnitudes a dozen shades of grey
+        ink = np.linspace((255, 255, 255), [int(BLUE[n : n + 2], 16) for n in (1, 3, 5)], 24)
+        greys = np.linspace((0, 0, 0), (255, 255, 255), 64)  # Pillow tells no more apart
+        colours = np.rint(np.concatenate([greys, cyclic_table(168), ink])).astype(np.uint8)
     colours[colours.min(axis=1) >= 248] = 255  # paper stays white
     palette.putpalette(colours.ravel().tolist())
     coded = [image.quantize(palette=palette, dither=Image.Dither.NONE) for image in images]

@@ -6,7 +6,9 @@ preview.safetensors has a tensor a panel, float32, and in its header, as JSON un
      "upwards": true, "axes": [{"name": "y", "unit": "m", "origin": -0.1, "spacing": 0.01, "size": 21}, ...]}
 
 Element n of an axis lies at origin + n * spacing; both are null where they are not known. `title` says which part of
-the image it is, "" for all; `upwards` whether the first of the last two axes points up where it is shown.
+the image it is, "" for all; `upwards` whether the first of the last two axes points up where it is shown. Where the
+global phase of complex images is free, panels of phases also have `turned`: by how many radians the image was turned
+for the preview, so that its mean is real.
 
 Some of the previews stay, in the folder `previews` (`plugstream.runs.frames`), so that a movie can be made of them.
 """
@@ -16,15 +18,20 @@ from __future__ import annotations
 import json
 import math
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from plugstream.algorithms import State
+from plugstream.global_phase import turn_of_mean
 from plugstream.image_space import ImageSpace
+from plugstream.planes import is_faint
 from plugstream.result import Progress
 from plugstream.runs.blocks import average_blocks
 from plugstream.runs.event_log import EventLog
@@ -33,7 +40,7 @@ from plugstream.runs.frames import PIXELS, Frames
 from plugstream.runs.pace import Pace, PacedWriter
 from plugstream.tensors import load_tensors, save_tensors
 
-__all__ = ["Previews", "make_panels", "read_preview"]
+__all__ = ["Previews", "is_phase", "make_panels", "read_preview", "show_panel"]
 
 _NAME = "preview.safetensors"
 _FORMAT = "plugstream-preview"
@@ -123,13 +130,15 @@ def make_panels(image: Tensor, space: ImageSpace, most: int = _SIDE) -> tuple[di
     """
     image = image.detach()
     image = image.reshape(-1, *image.shape[image.ndim - space.ndim :])[0]
+    turn = turn_of_mean(image, space.ndim) if space.phase == "free" else None
+    about = {} if turn is None else {"turned": math.atan2(float(turn.imag), float(turn.real))}
     tensors: dict[str, Tensor] = {}
     panels: list[dict[str, Any]] = []
     for prefix, place, part, axes in _slices(image, space):
         small, axes = _shrink(part, axes, most)
         values = {"": small}
         if small.is_complex():
-            values = {"magnitude": small.abs(), "phase": small.angle()}
+            values = {"magnitude": small.abs(), "phase": (small if turn is None else small * turn).angle()}
         for what, value in values.items():
             name = " ".join(text for text in (prefix, what) if text) or "image"
             tensors[name] = value.to("cpu", torch.float32)
@@ -142,9 +151,24 @@ def make_panels(image: Tensor, space: ImageSpace, most: int = _SIDE) -> tuple[di
                     "range": _range(tensors[name]),
                     "upwards": space.upwards,
                     "axes": axes,
+                    **(about if what == "phase" else {}),
                 }
             )
     return tensors, panels
+
+
+def is_phase(panel: Mapping[str, Any]) -> bool:
+    """Whether a panel shows a phase, in radians from -pi to pi."""
+    return bool(panel["unit"] == "rad" and panel["name"].split(" ")[-1] == "phase")
+
+
+def show_panel(panel: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> NDArray[np.float32]:
+    """The values of a panel, a phase with NaN where its magnitude is next to nothing."""
+    values: NDArray[np.float32] = tensors[panel["name"]].numpy()
+    size = tensors.get(panel["name"].removesuffix("phase") + "magnitude")
+    if not is_phase(panel) or size is None:
+        return values
+    return np.where(is_faint(size.numpy()), np.float32(np.nan), values)
 
 
 def _slices(image: Tensor, space: ImageSpace) -> list[tuple[str, str, Tensor, list[dict[str, Any]]]]:

@@ -15,7 +15,10 @@ from plugstream.image_space import ImageSpace
 if TYPE_CHECKING:
     from PIL.PngImagePlugin import PngInfo
 
-__all__ = ["png_tags", "points_up", "tiff_tags"]
+__all__ = ["CYCLIC_COLOURS", "png_tags", "points_up", "tiff_tags"]
+
+CYCLIC_COLOURS = "phase"
+"""What the text chunk `plugstream:colours` of a PNG says whose colours are phases (`plugstream.colours`)."""
 
 _CENTIMETRE = 0.01
 _MOST = 2**32 - 1  # of pixels a metre in pHYs, and of either part of a TIFF's resolution
@@ -47,8 +50,12 @@ def tiff_tags(space: ImageSpace) -> dict[str, Any]:
     return {"imagej": True, "metadata": about, "resolution": a_centimetre, "resolutionunit": "CENTIMETER"}
 
 
-def png_tags(space: ImageSpace, span: tuple[float, float]) -> dict[str, Any]:
-    """Arguments of Pillow's `save` for a PNG whose rows stand as they are drawn; `span` is what black and white are."""
+def png_tags(space: ImageSpace, span: tuple[float, float], *, colours: str = "", turned: float = 0.0) -> dict[str, Any]:
+    """Arguments of Pillow's `save` for a PNG whose rows stand as they are drawn.
+
+    Arguments: span, what black and white are, or the ends of `colours` where there are any; turned, by how many radians
+    a phase was turned to be shown.
+    """
     from PIL.PngImagePlugin import PngInfo
 
     note: PngInfo = PngInfo()
@@ -57,6 +64,9 @@ def png_tags(space: ImageSpace, span: tuple[float, float]) -> dict[str, Any]:
     note.add_text("plugstream:quantity", space.quantity)
     if space.value_unit:
         note.add_text("plugstream:unit", space.value_unit)
+    if colours:
+        note.add_text("plugstream:colours", colours)
+        note.add_text("plugstream:turned", f"{turned!r} rad")
     pixel = space.pixel()
     if pixel is None:
         return {"pnginfo": note}

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import io
 import json
-import math
 import os
 import platform
 import struct
@@ -26,10 +25,11 @@ from typing import BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
+from plugstream.colours import color_phase
 from plugstream.errors import InputError, PlugstreamWarning
 from plugstream.runs.events import Event, Heartbeat, Measurement, Preview, Resume, Start, Stop, Views
 from plugstream.runs.pace import Pace
-from plugstream.runs.preview import read_preview
+from plugstream.runs.preview import is_phase, read_preview, show_panel
 
 __all__ = ["Tensorboard"]
 
@@ -103,9 +103,9 @@ class Tensorboard:
         self._shown = step
         values = []
         for panel in panels:
-            image = tensors[panel["name"]].numpy()
+            image = show_panel(panel, tensors)
             low, high = panel["range"] or (0.0, 1.0)
-            span = (-math.pi, math.pi) if panel["unit"] == "rad" else (min(0.0, low), high)
+            span = None if is_phase(panel) else (min(0.0, low), high)
             for number, plane in enumerate(image[:_CHANNELS] if image.ndim == 3 else image[None]):
                 which = f"/channel {number}" if image.ndim == 3 else ""
                 values.append(_picture(f"image/{panel['name']}{which}", plane, span, upwards=panel["upwards"]))
@@ -126,17 +126,21 @@ class Tensorboard:
         self._file.write(_record(event))
 
 
-def _picture(tag: str, plane: NDArray[np.float32], span: tuple[float, float], *, upwards: bool) -> bytes:
-    """A value of a summary that is a grey picture."""
+def _picture(tag: str, plane: NDArray[np.float32], span: tuple[float, float] | None, *, upwards: bool) -> bytes:
+    """A value of a summary that is a picture: grey, and a phase (without a `span`) in colours."""
     from PIL import Image
 
-    low, high = span
-    shares = np.clip((plane - low) / max(high - low, 1e-30), 0, 1)
-    grey = np.rint(255 * np.nan_to_num(shares)).astype(np.uint8)[:: -1 if upwards else 1]
+    if span is None:
+        numbers, colours = color_phase(plane)
+        pixels = colours[numbers]
+    else:
+        low, high = span
+        shares = np.clip((plane - low) / max(high - low, 1e-30), 0, 1)
+        pixels = np.rint(255 * np.nan_to_num(shares)).astype(np.uint8)
     file = io.BytesIO()
-    Image.fromarray(grey).save(file, "PNG", compress_level=1)
-    height, width = grey.shape
-    image = _whole(1, height) + _whole(2, width) + _whole(3, 1) + _bytes(4, file.getvalue())
+    Image.fromarray(np.ascontiguousarray(pixels[:: -1 if upwards else 1])).save(file, "PNG", compress_level=1)
+    height, width = plane.shape
+    image = _whole(1, height) + _whole(2, width) + _whole(3, 1 if span else 3) + _bytes(4, file.getvalue())
     return _bytes(1, tag.encode()) + _bytes(4, image)
 
 

@@ -10,6 +10,9 @@ and a panel what `plugstream.runs.preview` tells of one, with its values:
      "axes": [{"name": "y", "unit": "m", "origin": -0.1, "spacing": 0.01, "size": 21}, {"name": "x", ...}],
      "shape": [21, 21], "low": 0.0, "scale": 2e-05, "data": "eJw..."}
 
+`cyclic` is a phase, and `turned` says of one that the data leave free by how many radians the image was turned for the
+page, so that its mean is real: pages turn such images to each other where they compare them.
+
 A value is low + n * scale with n in 16 bits, and n = 65535 stands for what is not finite. `data` is base64 of zlib's
 form of all high bytes and then all low bytes of the differences, modulo 65536, of each n from the one before it, which
 is a third of the size for most images.
@@ -21,6 +24,7 @@ import base64
 import json
 import math
 import zlib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,9 +34,9 @@ from numpy.typing import NDArray
 
 from plugstream.errors import InputError
 from plugstream.image_space import ImageSpace
-from plugstream.planes import split_parts
+from plugstream.planes import split_parts, turn_image
 from plugstream.runs.checkpoints import Checkpoints
-from plugstream.runs.preview import read_preview
+from plugstream.runs.preview import is_phase, read_preview
 from plugstream.tensors import load_tensors
 from plugstream.volume_file import open_volume
 
@@ -105,8 +109,8 @@ def make_picture(
 ) -> dict[str, Any]:
     """A picture of an image: whole where it has at most 1024 pixels a side, a volume 128, and else means over blocks.
 
-    A complex image has two panels, magnitude and phase. Of many channels the first eight are taken, of several images
-    the first.
+    A complex image has two panels, magnitude and phase, and is turned by its mean where its phase is free. Of many
+    channels the first eight are taken, of several images the first.
 
     Arguments: image, (..., *space.shape); space, None for one of pixels; role; step that it is of, if that is known.
     """
@@ -129,6 +133,7 @@ def _picture(
         axes.insert(0, {"name": "channel", "unit": "", "origin": 0.0, "spacing": 1.0, "size": len(values)})
     else:
         values = values[0]
+    values, angle = turn_image(values, replace(space, shape=values.shape))
     panels = []
     for part, numbers, _ in split_parts(values):
         about = {
@@ -137,6 +142,7 @@ def _picture(
             "unit": "rad" if part == "phase" else space.value_unit,
             "cyclic": part == "phase",
             "axes": axes,
+            **({"turned": angle} if part == "phase" and space.phase == "free" else {}),
         }
         panels.append(about | _encode(numbers))
     return {"role": role, "step": step, "upwards": space.upwards, "panels": panels}
@@ -159,11 +165,7 @@ def _picture_of_volume(path: Path, space: ImageSpace, role: str) -> dict[str, An
 def picture_of_preview(path: Path, *, upwards: bool) -> dict[str, Any]:
     """A picture of a preview, which has its own panels."""
     step, tensors, panels = read_preview(path)
-    shown = [
-        {**panel, "cyclic": panel["unit"] == "rad" and "phase" in panel["name"]}
-        | _encode(tensors[panel["name"]].numpy())
-        for panel in panels
-    ]
+    shown = [{**panel, "cyclic": is_phase(panel)} | _encode(tensors[panel["name"]].numpy()) for panel in panels]
     return {"role": "preview", "step": step, "upwards": upwards, "panels": shown}
 
 

@@ -49,6 +49,58 @@
     return { ...slice, values: slice.values.map((value, n) => (magnitude.values[n] < least ? NaN : value)) };
   }
 
+  // A picture turned as a whole so that it is closest to another, where the data leave the phase of both free: only so
+  // can their colours and their difference be compared. The angle is that of the sum of m n exp(i (p - q)).
+  function turnTo(reference, picture) {
+    const isFree = (one) => one.panels.some((panel) => panel.cyclic && panel.turned !== undefined);
+    if (picture === reference || !isFree(reference) || !isFree(picture)) return picture;
+    let [real, imaginary] = [0, 0];
+    for (const [m, p, n, q] of commonParts(reference, picture)) {
+      const nearest = (k, size, there) => Math.min(there - 1, Math.floor(((k + 0.5) / size) * there));
+      for (let r = 0, at = 0; r < m.rows; r++) {
+        const begin = nearest(r, m.rows, n.rows) * n.columns;
+        for (let c = 0; c < m.columns; c++, at++) {
+          const from = begin + nearest(c, m.columns, n.columns);
+          const [size, angle] = [m.values[at] * n.values[from], p.values[at] - q.values[from]];
+          if (!Number.isFinite(size) || !Number.isFinite(angle)) continue;
+          real += size * Math.cos(angle);
+          imaginary += size * Math.sin(angle);
+        }
+      }
+    }
+    const turn = Math.atan2(imaginary, real);
+    const turned = (value) => value + turn - 2 * Math.PI * Math.round((value + turn) / (2 * Math.PI));
+    const panels = picture.panels.map((one) => (one.cyclic ? { ...one, values: one.values.map(turned) } : one));
+    return { ...picture, panels };
+  }
+
+  // Magnitude and phase of one picture and of the other, of all that both have: whole panels, or slices in the middle.
+  function commonParts(one, other) {
+    const shapes = (picture) => JSON.stringify(picture.panels.map((panel) => [panel.name, panel.shape]));
+    const pairs = one.panels.filter((panel) => panel.cyclic);
+    if (shapes(one) === shapes(other)) {
+      const flat = (picture) =>
+        pairs.map((panel) => {
+          const size = picture.panels.find((candidate) => candidate.name === panel.name.replace(/phase$/, "magnitude"));
+          const phase = picture.panels.find((candidate) => candidate.name === panel.name);
+          const columns = panel.shape.at(-1);
+          return [size, phase].map(({ values }) => ({ rows: values.length / columns, columns, values }));
+        });
+      const theirs = flat(other);
+      return flat(one).map((parts, n) => [...parts, ...theirs[n]]);
+    }
+    const middle = { cursor: {}, channel: 0 };
+    const specs = pairs.flatMap((panel) => {
+      const names = panel.spatial.map((axis) => axis.name);
+      return names.length === 2 ? [names] : [0, 1, 2].map((n) => names.filter((_, k) => k !== n));
+    });
+    return specs
+      .map(([row, column]) =>
+        [one, other].flatMap((picture) => [false, true].map((c) => sliceFor({ row, column }, picture, middle, c))),
+      )
+      .filter((slices) => slices.every(Boolean));
+  }
+
   function difference(spec, state) {
     const parts = spec.complex ? [false, true] : [false];
     const [one, other] = [state.main, state.other].map((picture) =>
@@ -166,7 +218,8 @@
       ps.drawAxes(context, box, colours, axes);
       const unit = panel.unit ? ` (${panel.unit})` : "";
       const against = state.other?.role === "truth" ? "error of " : "difference of ";
-      const label = `${spec.layer === "difference" ? against : ""}${panel.quantity}${unit}`;
+      const free = spec.cyclic && panel.turned !== undefined && spec.layer !== "difference" ? ", mean taken out" : "";
+      const label = `${spec.layer === "difference" ? against : ""}${panel.quantity}${unit}${free}`;
       const bar = {
         ...shadesFor(spec, state),
         cyclic: spec.cyclic && spec.layer !== "difference",
@@ -318,5 +371,5 @@
     return { canvas, draw, spec, reset, zoomBy: (factor) => shown && zoomBy(factor, middle()), slice: () => shown };
   }
 
-  Object.assign(ps, { makeView, leastMagnitude });
+  Object.assign(ps, { makeView, leastMagnitude, turnTo });
 })();

@@ -168,9 +168,11 @@
       try {
         const first = await picture(main);
         const mode = wanted === null ? "single" : chosen.mode || usualMode(first, wanted === chosen.other || usual);
-        const second = mode === "single" ? null : await picture(wanted);
-        const all = mode === "all" ? await Promise.all(keys.map(picture)) : [];
+        const compared = mode === "single" ? null : await picture(wanted);
+        const shown = mode === "all" ? await Promise.all(keys.map(picture)) : [];
         if (mine !== turn) return; // something else was chosen meanwhile
+        const second = compared && ps.turnTo(first, compared); // what is looked at stays as it is
+        const all = shown.map((one) => ps.turnTo(first, one));
         Object.assign(state, { main: first, other: second, mode, all });
         state.names = {
           bare: [label(main), label(wanted)],
