@@ -27,18 +27,19 @@ def test_a_cell_is_simulated_and_reconstructed(tmp_path, monkeypatch, capsys, sc
     said = capsys.readouterr().out
     assert ("light on the optical axis" if scanning == "rotation" else "light up to 35 degrees") in said
     assert "20 x 20 x 20 voxels of 1.6e-07 m" in said
-    run = ["reconstruct", "scan.zarr", "--sigma", "0.003", "--iterations", "12", "--out", "run", *QUICK]
-    assert main(run) == 0
-    result, truth = np.load("run/result.npy"), np.load("run/truth.npy")
-    assert snr(result, truth, ndim=3) > (8.5 if scanning == "rotation" else 4)
-    if scanning == "rotation":
-        assert main(["resume", "run", "--iterations", "14"]) == 0
-        longer = ["14" if word == "12" else "whole" if word == "run" else word for word in run]
-        assert main(longer) == 0
-        assert np.array_equal(np.load("run/result.npy"), np.load("whole/result.npy"))
     scan = open_scan("scan.zarr")
     assert scan.instrument.image.quantity == "permittivity contrast"
     assert scan.instrument.image.spacing == (1.6e-7,) * 3
+    if scanning == "light":
+        return
+    run = ["reconstruct", "scan.zarr", "--sigma", "0.003", "--iterations", "12", "--out", "run", *QUICK]
+    assert main(run) == 0
+    result, truth = np.load("run/result.npy"), np.load("run/truth.npy")
+    assert snr(result, truth, ndim=3) > 8.5
+    assert main(["resume", "run", "--iterations", "14"]) == 0
+    longer = ["14" if word == "12" else "whole" if word == "run" else word for word in run]
+    assert main(longer) == 0
+    assert np.array_equal(np.load("run/result.npy"), np.load("whole/result.npy"))
 
 
 def made(**changes):

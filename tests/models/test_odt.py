@@ -140,12 +140,10 @@ def test_green_s_function_summed_over_voxels_is_what_it_makes_of_a_small_object(
     assert np.linalg.norm((got - want)[middle]) <= 0.02 * np.linalg.norm(want[middle])
 
 
-@pytest.mark.parametrize(
-    "poses", [poses_of_rotation([0.0, 0.5, 0.8]), poses_of_light([[0.3, 0.1, 1]]), turned_poses(2)]
-)
+@pytest.mark.parametrize("poses", [poses_of_rotation([0.0, 0.8]), poses_of_light([[0.3, 0.1, 1]]), turned_poses(1)])
 def test_bounds_are_above_every_view_s_norm_and_near_it(poses):
-    optics, voxels = Optics((24, 24), PIXEL, WAVE, MEDIUM, 1.0), Voxels((16, 14, 18), PIXEL)
-    model = ODTModel(poses, optics, voxels, dtype=F64, eps=1e-6)
+    optics, voxels = Optics((14, 14), PIXEL, WAVE, MEDIUM, 1.0), Voxels((9, 8, 10), PIXEL)
+    model = ODTModel(poses, optics, voxels, dtype=F64, eps=1e-3)
     bounds = model.squared_norm_bounds(torch.arange(len(poses)))
     for n, bound in enumerate(bounds.tolist()):
         normal = model.normal([n])

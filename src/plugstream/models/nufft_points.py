@@ -47,9 +47,11 @@ class Points:
             if width == 1:
                 found.append(torch.ones((len(offset), 1), dtype=offset.dtype, device=offset.device))
                 continue
-            taps = torch.arange(width, dtype=torch.float64) - width / 2
-            values = self.kernel((offset.cpu().double()[:, None] + taps).numpy())
-            found.append(torch.from_numpy(values).to(offset))
+            taps = torch.arange(width, dtype=torch.float64, device=offset.device) - width / 2
+            x, beta = offset.double()[:, None] + taps, self.kernel.beta
+            root = (1 - (2 * x / width).square()).clamp_(min=0).sqrt_()
+            inside = x.abs() <= width / 2  # as `Kernel.__call__`, on the points' device
+            found.append((torch.special.i0e(beta * root) * torch.exp(beta * (root - 1)) * inside).to(offset))
         return tuple(found)
 
     def conjugate(self, values: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from plugstream.errors import InputError
-from plugstream.models import nufft_native
+from plugstream.models import nufft_native, nufft_spread_triton
 from plugstream.models.nufft_grid import Kernel, choose_kernel, fast_size
 from plugstream.models.nufft_points import Points, read_cells, write_cells
 
@@ -158,12 +158,16 @@ class SpreadNufft:
         """The transform at points: (n, *cells) to (n, points)."""
         if nufft_native.serves(grid):
             return nufft_native.read(grid, points)
+        if nufft_spread_triton.serves(grid):
+            return nufft_spread_triton.read(grid, points)
         return points.conjugate(read_cells(grid, points))
 
     def write(self, values: Tensor, points: Points, grid: Tensor) -> None:
         """The transpose of `read`: add (n, points) to cells."""
         if nufft_native.serves(grid):
             nufft_native.write(values, points, grid)
+        elif nufft_spread_triton.serves(grid):
+            nufft_spread_triton.write(values, points, grid)
         else:
             write_cells(points.conjugate(values), points, grid)
 

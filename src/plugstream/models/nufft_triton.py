@@ -12,7 +12,17 @@ from functools import cache
 import torch
 from torch import Tensor
 
-__all__ = ["crop_rows", "expand", "fold", "pad_rows", "product", "put_columns", "serves", "take_columns"]
+__all__ = [
+    "crop_rows",
+    "expand",
+    "fold",
+    "pad_rows",
+    "product",
+    "put_columns",
+    "serves",
+    "take_columns",
+    "triton_is_here",
+]
 
 _ROWS, _ENTRIES = 16, 16  # of the matrix, that one program looks at together
 _BLOCK = 128
@@ -21,13 +31,14 @@ _TILE = 32
 
 
 @cache
-def _triton_is_here() -> bool:
+def triton_is_here() -> bool:
+    """Whether Triton is installed."""
     return importlib.util.find_spec("triton") is not None
 
 
 def serves(values: Tensor) -> bool:
     """Whether the kernels take tensors like this one: on CUDA, where Triton is installed."""
-    return values.is_cuda and _triton_is_here()
+    return values.is_cuda and triton_is_here()
 
 
 def product(
