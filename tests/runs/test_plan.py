@@ -152,6 +152,35 @@ def test_the_denoiser_is_fitted_to_the_image_and_says_so() -> None:
         planned(ImageSpace((20, 18), is_complex=True), name, ("denoiser", "low", 0.0))
 
 
+@pytest.mark.parametrize(
+    ("phase", "asked", "said", "averaged"),
+    [
+        ("free", None, "on real and imaginary part after the mean phase was taken out; not known to be averaged", None),
+        ("measured", None, "on real and imaginary part; 1/2-averaged", 0.5),
+        ("free", "real-imaginary", "on real and imaginary part; 1/2-averaged", 0.5),
+        ("measured", "mean-phase", "after the mean phase was taken out; not known to be averaged", None),
+        ("free", "magnitude-phase", "on magnitude and phasor; not known to be averaged", None),
+    ],
+)
+def test_a_complex_image_is_denoised_in_parts_without_a_phase_that_is_free(
+    phase: Any, asked: str | None, said: str, averaged: float | None
+) -> None:
+    words = [("denoiser", "name", "ridge")] + ([] if asked is None else [("denoiser", "parts", asked)])
+    made = planned(ImageSpace((20, 18), is_complex=True, phase=phase), *words)
+    assert any(said in note for note in made.notes), made.notes
+    assert made.denoiser.averaged == averaged
+    z, turn = torch.randn(20, 18, dtype=torch.complex64), complex(np.exp(2j))
+    same = torch.allclose(made.denoiser(turn * z, 0.3), turn * made.denoiser(z, 0.3), atol=1e-4)
+    assert same == ("real and imaginary part;" not in said)
+
+
+def test_parts_are_for_complex_images_and_tv_needs_none() -> None:
+    with pytest.raises(InputError, match="--parts is for complex images, and the scan's are real"):
+        planned(ImageSpace((20, 18)), ("denoiser", "parts", "mean-phase"))
+    waves = planned(ImageSpace((20, 18), is_complex=True), ("denoiser", "name", "tv"))
+    assert waves.denoiser.averaged == 0.5  # which takes complex images as they are, whatever their phase
+
+
 def test_tv_has_a_form_of_its_own_for_volumes() -> None:
     volume = planned(ImageSpace((6, 5, 4)), ("denoiser", "name", "tv"))
     z = torch.randn(6, 5, 4)

@@ -230,7 +230,7 @@ def _fit(parts: Parts, instrument: Instrument, truth: NDArray[Any] | None) -> Pl
     if along is not None and len(space.spatial) != 3:
         raise InputError("--along is for the slices of a volume, and the scan's images have two axes; leave it out")
     by: Any = None if along is None else "mean" if along == "all" else "zyx".index(along)
-    denoiser = adapt(asked, space.shape, complex=space.is_complex, channels=space.channels, volume=by)
+    denoiser = adapt(asked, space.shape, channels=space.channels, volume=by, **_complex_parts(parts.settings, space))
     if denoiser is not asked:
         notes.append(f"the denoiser is adapted to the image: {describe(denoiser)}")
     tile, group = parts.settings.compute.tile, parts.group
@@ -243,6 +243,22 @@ def _fit(parts: Parts, instrument: Instrument, truth: NDArray[Any] | None) -> Pl
         # GPUs may add in any order; the image of one of them is that of all.
         denoiser = Tiles(denoiser, max(space.spatial), 0, group=group)
     return Plan(parts, instrument, truth, denoiser, tuple(notes))
+
+
+def _complex_parts(settings: Settings, space: ImageSpace) -> dict[str, Any]:
+    """The arguments of `adapt` that say how a complex image is denoised.
+
+    Where nobody says, and the data leave the global phase free, the mean phase is taken out before: real and imaginary
+    part are then the same whatever it is, and most of an image of nearly constant phase is in one of them.
+    """
+    asked = settings.denoiser.parts
+    if not space.is_complex:
+        if asked is not None:
+            raise InputError("--parts is for complex images, and the scan's are real; leave it out")
+        return {"complex": False}
+    kind = "magnitude-phase" if asked == "magnitude-phase" else None if asked is None else "real-imaginary"
+    turned = asked == "mean-phase" or (asked is None and space.free_phase)
+    return {"complex": True, "parts": kind, "phase": "mean" if turned else "keep"}
 
 
 def _check_guide(denoiser: Denoiser, space: ImageSpace) -> None:

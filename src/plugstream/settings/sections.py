@@ -195,6 +195,12 @@ class DenoiserSettings(Choice):
         description="of a volume: denoise its slices along this axis, or all for the mean of the three; the denoiser's "
         "own way if not given, which for tv is in 3D",
     )
+    parts: Literal["real-imaginary", "mean-phase", "magnitude-phase"] | None = Field(
+        None,
+        description="of a complex image: denoise its real and imaginary part, these after the mean phase is taken out, "
+        "or magnitude and phase; if not given, as it is where the denoiser takes complex images, and else the parts, "
+        "without the mean phase where the data leave that free",
+    )
 
     @property
     def least(self) -> float | None:
