@@ -95,25 +95,22 @@ def largest_eigenvalue_bounds(
     return bounds, largest
 
 
-def nonnegative_bound(forward: Callable[[Tensor], Tensor], adjoint: Callable[[Tensor], Tensor], like: Tensor) -> float:
+def nonnegative_bound(forward: Callable[[Tensor], Tensor], adjoint: Callable[[Tensor], Tensor], start: Tensor) -> float:
     r"""An upper bound of ||A||^2 for a matrix A without negative entries, from one product with A' and one with A.
 
     A A' has no negative entries either, so that its largest eigenvalue, ||A||^2, is at most
 
-        max_j (A A' 1)_j
+        max_j (A A' w)_j / w_j
 
-    (Collatz and Wielandt; Gershgorin's circles say the same). Equality holds where all rows of A A' have the same sum.
-    Line integrals come close, the closer the larger the image, since the longest rays have neighbours that are nearly
-    as long: parallel and fan beams over 256 x 256 pixels exceed ||A||^2 by less than 0.1 % in most directions and by
-    1 to 1.5 % along a diagonal, and a cone beam over 128^3 voxels by 3 to 5 %. No eigenvalue is computed, and nothing
-    is random.
+    for every w > 0 (Collatz and Wielandt; with w = 1, Gershgorin's circles say the same). Equality holds where w is the
+    eigenvector of that eigenvalue, so that the bound is as near as w is to it: a model that knows something of its own
+    says so by `ModelBase.windows`. No eigenvalue is computed, and nothing is random.
 
-    Arguments: forward, adjoint: products with A and A'. like: data, for shape, device and dtype.
+    Arguments: forward, adjoint: products with A and A'. start: w, data, all positive and not far from 1.
     Reference: Horn and Johnson, Matrix Analysis, 2nd ed., theorem 8.1.26.
     """
-    ones = torch.ones_like(like)
-    bound = float(forward(adjoint(ones)).max())
-    return bound * (1 + _ROUNDINGS * torch.finfo(like.dtype).eps)
+    bound = float((forward(adjoint(start)) / start).max())
+    return bound * (1 + _ROUNDINGS * torch.finfo(start.dtype).eps)
 
 
 @dataclass

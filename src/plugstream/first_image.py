@@ -16,13 +16,14 @@ from plugstream.baselines.sirt import sirt
 from plugstream.errors import DamagedError, InputError
 from plugstream.instruments.ct import CT, ct_rays
 from plugstream.models.base import Model, check_shape
+from plugstream.models.ct_geometry import Voxels
 from plugstream.progress import report
 from plugstream.scans.blocks import read_block, sum_rows
 from plugstream.scans.scan import Scan
 from plugstream.scans.store import StoredScan
 from plugstream.volume_file import VolumeFile
 
-__all__ = ["Method", "form_image", "relative_residual", "scan_model", "volume_residual"]
+__all__ = ["Method", "form_image", "image_range", "relative_residual", "scan_model", "volume_residual"]
 
 Method = Literal["filtered", "sirt"]
 
@@ -30,6 +31,9 @@ Method = Literal["filtered", "sirt"]
 _BLOCK_BYTES = 64 << 20
 # Bytes of a volume that are in memory at once, where all of it need not be.
 _SLICES_BYTES = 128 << 20
+# The range of an image is that of all but this part of its values at each end, which noise and streaks stretch; and it
+# is found from at most so many views and slices.
+_OUTSIDE, _VIEWS, _SLICES = 0.005, 180, 16
 
 
 def form_image(
@@ -62,6 +66,53 @@ def form_image(
         raise InputError(f"there is no method {method!r}; there are filtered and sirt")
     model = scan_model(scan, device=device, dtype=dtype)
     return sirt(model, scan.read, iterations, low=low, look=look)
+
+
+def image_range(scan: Scan) -> float:
+    r"""From the least to the largest value of a scan's first image, without the outermost 0.5 % at each end.
+
+    The first image is that of filtered back-projection where there is one (ct; of a cone the middle slices are right,
+    and the others near enough), smoothed by the filter `hann`. Else it is the first step of steepest descent on
+    1/2 ||H x - y||^2 from zero, t H^T y with t = ||H^T y||^2 / ||H H^T y||^2, of a linear model. At most 180 views are
+    read, evenly spaced, and of a volume of ct the 16 slices in the middle formed. It tells how large values are, so
+    that a noise level can be a share of it.
+
+    Arguments: scan, with a view or more.
+    """
+    some = torch.arange(scan.n_views)
+    if scan.n_views > _VIEWS:
+        some = torch.linspace(0, scan.n_views - 1, _VIEWS).round().long()
+    report("looking at the first image")
+    image = _quick_image(scan, some).abs() if scan.instrument.image.is_complex else _quick_image(scan, some)
+    values = image.flatten().double()
+    outside = min(int(_OUTSIDE * len(values)) + 1, len(values))
+    low, high = (float(values.kthvalue(k).values) for k in (outside, len(values) + 1 - outside))
+    if not (math.isfinite(high - low) and high > low):
+        raise InputError("the first image of the scan is of one value, so nothing can be a share of its range")
+    return high - low
+
+
+def _quick_image(scan: Scan, views: Tensor) -> Tensor:
+    """An image of some views at once."""
+    if isinstance(scan.instrument, CT):
+        rays, voxels = ct_rays(scan).select(views.numpy()), scan.instrument.voxels
+        if len(voxels.shape) == 3 and voxels.shape[0] > _SLICES:  # those in the middle of a volume tell enough
+            first = (voxels.shape[0] - _SLICES) // 2
+            start = voxels.origin[0] + first * voxels.spacing[0]
+            voxels = Voxels((_SLICES, *voxels.shape[1:]), voxels.spacing, (start, *voxels.origin[1:]))
+        try:
+            return filtered_back_projection(lambda rows: scan.read(views[rows]), rays, voxels, filter="hann")
+        except InputError:  # a helix, or laminography
+            pass
+    model = scan_model(scan)
+    if not model.linear:
+        raise InputError("the range of a first image is known of linear models only; write numbers, not shares of it")
+    data = model.restrict(scan.read(views).to(model.data_dtype), views)
+    direction = model.adjoint(data, views)
+    bent = model.forward(direction, views).abs().double().square().sum()
+    if not bool(bent > 0):
+        raise InputError("the scan's data is all zero, so that there is no first image")
+    return direction * float(direction.abs().double().square().sum() / bent)
 
 
 def relative_residual(scan: Scan, image: Tensor, model: Model | None = None) -> float:

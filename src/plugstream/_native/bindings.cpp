@@ -119,5 +119,6 @@ NB_MODULE(_kernels, m) {
     plugstream::nlm::bind(m);
     plugstream::joseph::bind(m);
     plugstream::nufft::bind(m);
+    plugstream::gather::bind(m);
     plugstream::reader::bind(m);
 }

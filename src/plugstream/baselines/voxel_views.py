@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.nn.functional import grid_sample
+from torch.nn.functional import grid_sample, pad
 
+from plugstream import _native
 from plugstream.models.ct_geometry import Rays, Voxels
 
 __all__ = ["VoxelViews"]
@@ -59,6 +61,9 @@ class VoxelViews:
         flat = data.reshape(-1, *data.shape[len(lead) :])
         shape = self.voxels.shape
         out = torch.zeros((len(flat), *shape), device=self.device, dtype=self.dtype)
+        if self._is_native(flat):
+            self._add_native(out, flat, views, distance)
+            return out.reshape(*lead, *shape)
         for number, view in enumerate(views.tolist()):
             if self._planes:
                 self._add_planes(out, flat[:, number], view)
@@ -71,15 +76,73 @@ class VoxelViews:
                     out[:, part] += self._read(flat[:, number], view, distance[number], part)
         return out.reshape(*lead, *shape)
 
-    def _add_planes(self, out: Tensor, rows: Tensor, view: int) -> None:
-        """One view of a parallel beam's volume: rows become slices, and all slices read the same columns."""
+    def _is_native(self, data: Tensor) -> bool:
+        """Whether the native kernel takes it: on the CPU, in single precision, of flat detectors."""
+        return (
+            self.device.type == "cpu"
+            and self.dtype == torch.float32
+            and not math.isfinite(self.rays.curvature)
+            and not (data.requires_grad and torch.is_grad_enabled())
+            and hasattr(_native.load(), "gather_views")  # an extension that was built before has none
+        )
+
+    def _add_native(self, out: Tensor, data: Tensor, views: Tensor, distance: NDArray[np.float64]) -> None:
+        """All views at once; slices of a stack are images of their own."""
+        forms = np.stack([self._forms(view, far) for view, far in zip(views.tolist(), distance, strict=True)])
+        has_rows = len(self.voxels.shape) == 3 and not self._planes
+        how: dict[str, Any] = {"has_rows": has_rows, "parallel": self.rays.parallel, "threads": torch.get_num_threads()}
+        for image, volume in zip(data, out, strict=True):
+            if has_rows:
+                rows, target = pad(image, (1, 2, 1, 2))[None], volume[None]
+            else:
+                slices = image[None]
+                if self._planes:
+                    slices = torch.cat([self._slices(image[n : n + 1], view) for n, view in enumerate(views.tolist())])
+                    slices = slices.transpose(0, 1)
+                rows, target = pad(slices, (1, 2))[:, :, None], volume.reshape(-1, 1, *volume.shape[-2:])
+            _native.kernels().gather_views(rows.contiguous().numpy(), forms, target.numpy(), **how)
+
+    def _forms(self, view: int, distance: float) -> NDArray[np.float64]:
+        """Column and row times scale, scale, and U, as a + b x + c y + d z of a voxel's indices: (4, 4)."""
+        first, center, u, v = self.rays.vectors[view]
+        count = 2 if self._planes else len(self.voxels.shape)
+        start = center if self.rays.parallel else first
+        ahead = first if self.rays.parallel else center - first
+        inverse = np.linalg.inv(np.stack([u, v, ahead] if count == 3 else [u, ahead], axis=1)[:count])
+        out = np.zeros((4, 4))
+        out[0, 1 : count + 1] = inverse[0]
+        if count == 3:
+            out[1, 1:] = inverse[1]
+        if not self.rays.parallel:
+            out[2, 1 : count + 1] = inverse[-1]
+            out[3, 1:3] = -first[:2] / np.hypot(first[0], first[1]) / distance
+        out[:, 0] = -out[:, 1:] @ start  # of places, from here on as numbers of voxels
+        if self.rays.parallel:
+            out[2:, 0] = 1.0
+        out[0] += (self.rays.detector[-1] - 1) / 2 * out[2]
+        out[1] += (self.rays.detector[0] - 1) / 2 * out[2]
+        origin = np.zeros(3)
+        origin[:count] = self.voxels.origin[::-1][:count]
+        spacing = np.ones(3)
+        spacing[:count] = self.voxels.spacing[::-1][:count]
+        out[:, 0] += out[:, 1:] @ origin
+        out[:, 1:] *= spacing
+        return out
+
+    def _slices(self, rows: Tensor, view: int) -> Tensor:
+        """What a parallel beam's detector rows, (K, rows, columns), show of each slice: (K, D, columns)."""
         center, high = self.rays.vectors[view, 1, 2], self.rays.vectors[view, 3, 2]
         place = (self._axes[0] - center) / high + (rows.shape[-2] - 1) / 2
         low = place.floor().clamp(0, rows.shape[-2] - 1).long()
         part = (place - low).clamp(0, 1).to(self.dtype)[:, None]
         seen = ((place > -0.5 - 1e-9) & (place < rows.shape[-2] - 0.5 + 1e-9)).to(self.dtype)[:, None]
         after = (low + 1).clamp_max(rows.shape[-2] - 1)
-        slices = seen * ((1 - part) * rows[:, low] + part * rows[:, after])
+        slices: Tensor = seen * ((1 - part) * rows[:, low] + part * rows[:, after])
+        return slices
+
+    def _add_planes(self, out: Tensor, rows: Tensor, view: int) -> None:
+        """One view of a parallel beam's volume: rows become slices, and all slices read the same columns."""
+        slices = self._slices(rows, view)
         place_u, _ = self._places(view, None)
         size = self.voxels.shape[1:]
         stack = slices.reshape(1, -1, 1, slices.shape[-1])

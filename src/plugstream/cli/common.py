@@ -6,7 +6,7 @@ import argparse
 import contextlib
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -30,6 +30,7 @@ __all__ = [
     "RECONSTRUCTION",
     "TRUST_HELP",
     "add_instrument",
+    "assignments_of",
     "join_processes",
     "load_instrument",
     "make_experiment",
@@ -80,14 +81,34 @@ def open_argument(parsed: argparse.Namespace) -> StoredScan:
 
 
 def settings_of(
-    parsed: argparse.Namespace, presets: Sequence[tuple[str, str, Any]] = (), instrument: str | None = None
+    parsed: argparse.Namespace,
+    presets: Sequence[tuple[str, str, Any]] = (),
+    instrument: str | None = None,
+    image_range: Callable[[], float] | None = None,
 ) -> Settings:
     """The settings that the arguments say.
 
-    Arguments: presets, what the command changes of the defaults; instrument of the scan, where it is known by now.
+    Arguments: presets, what the command changes of the defaults; instrument of the scan, where it is known by now;
+    image_range, that of its first image, for settings that are a share of it.
     """
+    from plugstream.settings import resolve
+
+    known, used = instrument or parsed.instrument, parsed.sections
+    return resolve(
+        parsed.settings,
+        assignments_of(parsed),
+        presets=presets,
+        instrument=known,
+        trust=parsed.trust,
+        used=used,
+        image_range=image_range,
+    )
+
+
+def assignments_of(parsed: argparse.Namespace) -> list[tuple[str, str, Any]]:
+    """What was typed, as (section, key, value)."""
     from plugstream.registry import find
-    from plugstream.settings import parse_assignment, parse_setting, resolve, selection_of
+    from plugstream.settings import parse_assignment, parse_setting, selection_of
 
     named = [(*name.split(".", 1), value) for name, value in vars(parsed).items() if "." in name]
     flags: list[tuple[str, str, Any]] = []
@@ -99,9 +120,7 @@ def settings_of(
                 flags.append((section, name, True))
         else:
             flags.append((section, key, parse_setting(section, key, value, parsed.names)))
-    assignments = [*flags, *(parse_assignment(text, parsed.names) for text in parsed.set)]
-    known, used = instrument or parsed.instrument, parsed.sections
-    return resolve(parsed.settings, assignments, presets=presets, instrument=known, trust=parsed.trust, used=used)
+    return [*flags, *(parse_assignment(text, parsed.names) for text in parsed.set)]
 
 
 def trust_flag(settings: Settings, source: str | Path | None = None) -> str:

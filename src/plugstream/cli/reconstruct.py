@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from plugstream.cli.advice import advised_settings
 from plugstream.cli.common import (
     RECONSTRUCTION,
     join_processes,
@@ -56,7 +58,8 @@ def _begun_before(group: Group) -> Path | None:
 
 
 def _run(parsed: argparse.Namespace, group: Group | None) -> int:
-    settings, viewers = settings_of(parsed), viewers_of(parsed)
+    # A share of the image's range is a number once the scan is open.
+    settings, viewers = settings_of(parsed, image_range=lambda: 1.0), viewers_of(parsed)
     page = open_page(parsed, group)
     from plugstream.runs.folder import free_folder
     from plugstream.runs.identity import absolute
@@ -67,15 +70,18 @@ def _run(parsed: argparse.Namespace, group: Group | None) -> int:
 
     if parsed.out is not None and parsed.out.exists():  # before waiting for a scan, too
         raise InputError(f"the output {parsed.out} exists already; choose another with --out, or remove it")
-    settings = absolute(settings)
-    parts = prepare(settings) if group is None else prepare(settings).share(group)
+    early, a = None, settings.algorithm
+    # Before waiting for a scan; where one is there whose instrument may say how strongly to denoise, it is asked first.
+    if parsed.instrument is None or settings.scan.follow or a.sigma is not None or a.lam is not None:
+        early = prepare(absolute(settings))
     if settings.scan.follow:
         wait_for_scan(parsed.scan, settings.scan.patience, say)
     stored = open_scan(parsed.scan)
-    if parsed.instrument is None:  # it was not there when the arguments were read, or lies elsewhere
-        settings = absolute(settings_of(parsed, instrument=stored.instrument.name))
-        parts = prepare(settings, parts)
-    planned = plan(parts, stored, divide=True)
+    settings, notes = advised_settings(parsed, stored, None if group is None else group.decide)
+    settings = absolute(settings)
+    parts = prepare(settings, early)
+    planned = plan(parts if group is None else parts.share(group), stored, divide=True)
+    planned = replace(planned, advice=notes)
     if settings.scan.follow:
         wait_for_views(stored, planned, say)
     elif not stored.complete:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from plugstream.models.base import Model
 
 __all__ = [
+    "Advice",
     "Attribute",
     "Block",
     "Column",
@@ -108,6 +109,19 @@ class Attribute:
     default: Any = None
 
 
+@dataclass(frozen=True)
+class Advice:
+    """A default that suits scans of an instrument better than the usual one, for where nobody says otherwise.
+
+    Arguments: section and key of the setting; value, as it would be typed; reason, in words, which are shown.
+    """
+
+    section: str
+    key: str
+    value: Any
+    reason: str
+
+
 class Instrument(ABC):
     """How a view's data depends on the image: a frozen dataclass, whose fields are its fixed arrays and attributes.
 
@@ -187,6 +201,15 @@ class Instrument(ABC):
         Arguments: columns of the views.
         """
         return None
+
+    def advise(self, n_views: int, batch: int | None) -> tuple[Advice, ...]:
+        """Which defaults suit a scan of so many views better than the usual ones, and why.
+
+        They count where neither a person nor a file says anything, and are written down with the run.
+
+        Arguments: n_views; batch, the views of a step, None for all.
+        """
+        return ()
 
     def describe(self, columns: Columns, n_views: int) -> dict[str, str]:
         """What `info` shows besides what the declarations tell: {subject: text}."""

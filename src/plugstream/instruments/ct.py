@@ -13,6 +13,7 @@ from plugstream.capacity import check_memory
 from plugstream.errors import InputError
 from plugstream.image_space import ImageSpace
 from plugstream.instruments.base import (
+    Advice,
     Attribute,
     Block,
     Column,
@@ -40,6 +41,11 @@ __all__ = ["CT", "CTSimulation", "ct_rays"]
 _BYTES_A_VALUE = 40
 _COPIES = 3  # of an image that any method holds: the image, its gradient, and what becomes of both
 _SMALL, _LARGE = 1e-12, 1e12
+# Views are many where going through all of them takes this many steps: drawing them with replacement would then leave
+# out a third of them in as many steps. Momentum gathers the noise of steps with fewer views than these.
+_STEPS, _FEW = 4, 5
+# The noise level that a reconstruction begins with where nobody says one, of the range of the filtered image.
+_SIGMA = "0.2%"
 
 
 class CTSimulation(Options):
@@ -196,6 +202,21 @@ class CT(Instrument):
         """Warn of voxels that the detector does not resolve."""
         if columns is not None:
             warn_if_implausible(self.rays(columns), self.voxels)
+
+    def advise(self, n_views: int, batch: int | None) -> tuple[Advice, ...]:
+        """Every view once before any comes again, bounded momentum for few views, and sigma by the image's range."""
+        found = [Advice("algorithm", "sigma", _SIGMA, f"sigma is {_SIGMA} of the image's range; --sigma says another")]
+        if batch is not None and n_views >= _STEPS * batch:
+            steps = -(-n_views // batch)
+            reason = (
+                f"views are many, {batch} of {n_views} a step: each is used once in {steps} steps (--sampler epochs)"
+            )
+            found.append(Advice("sampler", "name", "epochs", reason))
+        if batch is not None and batch < _FEW:
+            few = f"{batch} view{'s' * (batch > 1)} a step {'are' if batch > 1 else 'is'} too few"
+            reason = f"{few} for momentum that grows, whose noise it would gather (--momentum bounded)"
+            found.append(Advice("momentum", "name", "bounded", reason))
+        return tuple(found)
 
     def describe(self, columns: Columns, n_views: int) -> dict[str, str]:
         """The beam, the angles that it covers, and how large voxels are beside what the detector resolves."""

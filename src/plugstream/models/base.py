@@ -28,6 +28,8 @@ a sampler say, gives a 1-D int64 tensor on the CPU or None. `as_views` and `all_
 # Images of their own for this many views at once when every L_i is estimated, and of so many pixels in all.
 _VIEWS_AT_ONCE = 64
 _LANCZOS_PIXELS = 1 << 24
+# Values of data that the windows of several views have at once, from which bounds of L start.
+_WINDOW_VALUES = 1 << 18
 
 
 @runtime_checkable
@@ -236,16 +238,26 @@ class ModelBase(ABC):
             done += len(some)
         return torch.cat(parts)
 
+    def windows(self, views: Tensor) -> Tensor:
+        """Positive data of each view from which a non-negative model's bounds of L start: (B, *data_shape).
+
+        The nearer they are to the eigenvector of H_i H_i^T with the largest eigenvalue, the nearer the bounds; they
+        hold for any. A model that knows more than nothing, which is ones, overrides it.
+        """
+        return torch.ones((len(views), *self.data_shape), device=self.device, dtype=self.data_dtype)
+
     def _nonnegative_bounds(self, views: Tensor) -> Tensor:
-        like = torch.empty((1, *self.data_shape), device=self.device, dtype=self.data_dtype)
         bounds = torch.empty(len(views), dtype=torch.float64)
-        for b, view in enumerate(views.split(1)):
-            report("bounding L of every view", b, len(views))
-            bounds[b] = nonnegative_bound(
-                lambda image, view=view: self.forward(image, view),  # type: ignore[misc]
-                lambda data, view=view: self.adjoint(data, view),  # type: ignore[misc]
-                like,
-            )
+        at_once = max(1, _WINDOW_VALUES // math.prod(self.data_shape))
+        for first in range(0, len(views), at_once):
+            some = views[first : first + at_once]
+            for b, (view, start) in enumerate(zip(some.split(1), self.windows(some).split(1), strict=True), first):
+                report("bounding L of every view", b, len(views))
+                bounds[b] = nonnegative_bound(
+                    lambda image, view=view: self.forward(image, view),  # type: ignore[misc]
+                    lambda data, view=view: self.adjoint(data, view),  # type: ignore[misc]
+                    start,
+                )
         return bounds
 
     def spread(self, weights: Tensor) -> Tensor:

@@ -11,6 +11,8 @@ from plugstream.models import ct_joseph, ct_native, ct_triton
 from plugstream.models.base import ModelBase, Views, all_views, as_views, check_shape
 from plugstream.models.ct_geometry import Rays, Voxels
 from plugstream.models.ct_lines import check_rays
+from plugstream.models.ct_stack import is_stack
+from plugstream.models.ct_windows import ray_windows
 from plugstream.rows import Rows
 
 __all__ = ["CTModel"]
@@ -83,6 +85,14 @@ class CTModel(ModelBase):
     def restrict(self, data: Tensor, views: Views = None) -> Tensor:
         """The data with masked pixels set to zero, whatever they hold (NaN too)."""
         return self._restrict(data, as_views(views, self.n_views))
+
+    def windows(self, views: Tensor) -> Tensor:
+        """Weights of a parallel beam's rays by how they cross the voxels (`ct_windows`), else ones."""
+        rays = self._rays(as_views(views, self.n_views))
+        if not rays.parallel or not (rays.ndim == 2 or is_stack(rays)):
+            return super().windows(views)
+        found = torch.from_numpy(ray_windows(rays, self.voxels)).to(device=self.device, dtype=self.data_dtype)
+        return found if rays.ndim == 2 else found[:, None].expand(-1, *rays.detector).contiguous()
 
     def _rays(self, index: Tensor | None) -> Rays:
         return self.rays if index is None else self.rays.select(index.numpy())

@@ -53,7 +53,8 @@ class Plan:
     Attributes: parts, of the settings alone; instrument; truth, the true image where it is known; denoiser, for images
     of this instrument; notes, what a person should know of how it was built; known_model, that of the scan's views
     where it was built already, to simulate them; partition, the blocks of slices by which the run goes, None where it
-    goes at once; lipschitz, the L of the step where it is known already, as that of a volume is to its blocks.
+    goes at once; lipschitz, the L of the step where it is known already, as that of a volume is to its blocks;
+    advice, which settings nobody gave, and why they are what they are.
     """
 
     parts: Parts
@@ -64,6 +65,7 @@ class Plan:
     known_model: Model | None = None
     partition: Partition | None = None
     lipschitz: float | None = None
+    advice: tuple[str, ...] = ()
 
     @property
     def settings(self) -> Settings:
@@ -99,7 +101,7 @@ class Plan:
         """The plan with other settings of the same scan; what both have in common is not built again."""
         revised = _fit(prepare(settings, self.parts), self.instrument, self.truth)
         kept = {"known_model": self.known_model, "partition": self.partition, "lipschitz": self.lipschitz}
-        return replace(revised, **kept)  # type: ignore[arg-type]
+        return replace(revised, **kept, advice=self.advice)  # type: ignore[arg-type]
 
     def prefer_low(self, fidelity: DataFidelity) -> Preference | None:
         """The lower bound that the data asks for, and why; None where somebody gave one."""
@@ -122,7 +124,7 @@ class Plan:
     def alone(self) -> Plan:
         """The plan for a process that shares nothing with others."""
         made = _fit(replace(self.parts, group=Group()), self.instrument, self.truth)
-        return replace(made, partition=self.partition, lipschitz=self.lipschitz)
+        return replace(made, partition=self.partition, lipschitz=self.lipschitz, advice=self.advice)
 
     def cut(self, block: Block, first: int, last: int) -> Plan:
         """The plan for a block of slices, from `first` up to `last`, whose run writes no pictures."""

@@ -217,7 +217,7 @@ class Session:
         """The result and the first back-projection, where there is one."""
         settings, log, population = self.plan.settings, self.log, self.population
         describe = getattr(fidelity.model, "describe", None)
-        for text in ([] if describe is None else [describe()]) + list(self.plan.notes):
+        for text in ([] if describe is None else [describe()]) + [*self.plan.advice, *self.plan.notes]:
             log.add(Note(text))
         whole = fidelity
         if self.stages is not None and population is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 import tomllib
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any, get_args
 
@@ -31,6 +31,7 @@ def resolve(
     instrument: str | None = None,
     trust: bool = False,
     used: Collection[str] | None = None,
+    image_range: Callable[[], float] | None = None,
 ) -> Settings:
     """Defaults, then the TOML file, then the assignments (section, key, value), checked as a whole.
 
@@ -45,6 +46,9 @@ def resolve(
     other option that it does not have is refused.
 
     `instrument` is that of the scan, by name, and counts where nobody says another.
+
+    `image_range` gives the range of the first image, and is asked where a setting is a share of it, such as 1%; the
+    settings then have the number.
 
     The text "none" means nothing where a setting may be left out; TOML has no other word for it. A run that follows a
     scan takes many steps with few views, for which momentum is bounded unless another one is asked for.
@@ -85,7 +89,7 @@ def resolve(
         else:
             for key in table:
                 _check_name(section, key)
-        _settle_values(section, table, names)
+        _settle_values(section, table, names, image_range)
     try:
         settings = Settings.model_validate(values)
         if settings.scan.follow and "name" not in values.get("momentum", {}):
@@ -120,9 +124,13 @@ def _read(file: Path) -> dict[str, dict[str, Any]]:
     return values
 
 
-def _settle_values(section: str, table: dict[str, Any], names: Mapping[str, Any]) -> None:
-    """Put nothing where a text says so, and refuse text that cannot be written down."""
+def _settle_values(
+    section: str, table: dict[str, Any], names: Mapping[str, Any], image_range: Callable[[], float] | None
+) -> None:
+    """Put nothing where a text says so, and numbers for shares, and refuse text that cannot be written down."""
     for key, value in table.items():
+        if isinstance(value, str) and value.rstrip().endswith("%") and _may_be_share(section, key, names):
+            table[key] = _share(f"{section}.{key}", value, image_range)
         if value == "none" and _may_be_none(section, key, names):
             table[key] = None
         if isinstance(value, str) and not _is_unicode(value):
@@ -130,6 +138,21 @@ def _settle_values(section: str, table: dict[str, Any], names: Mapping[str, Any]
                 f"setting {section}.{key} = {value!r} holds bytes that are not UTF-8, which cannot be written "
                 "down; rename the file"
             )
+
+
+def _share(name: str, text: str, image_range: Callable[[], float] | None) -> float:
+    """The number that a share of the first image's range is."""
+    try:
+        part = float(text.rstrip().removesuffix("%"))
+    except ValueError:
+        raise InputError(f"setting {name} = {text!r} is no share of the image's range; write 1%, say") from None
+    if not 0 <= part <= 100:
+        raise InputError(f"setting {name} = {text!r} must be from 0% to 100% of the image's range")
+    if image_range is None:
+        raise InputError(
+            f"setting {name} = {text!r} is a share of the first image's range, which is not known here; write a number"
+        )
+    return part / 100 * image_range()
 
 
 def _texts(value: Any) -> list[str]:
@@ -202,6 +225,10 @@ def _settle_selection(
     refuse_unselected(selection, names, table)
     table["names"] = names
     return names
+
+
+def _may_be_share(section: str, key: str, names: Mapping[str, Any]) -> bool:
+    return any(is_marked(info, "share") for _, k, info in leaves([section], names) if k == key)
 
 
 def _may_be_none(section: str, key: str, names: Mapping[str, Any]) -> bool:

@@ -47,6 +47,9 @@ def _short(name: str) -> dict[str, Any]:
 _SWITCH: dict[str, Any] = {"switch": True}
 """A setting that is off unless its flag is there; the flag takes no value."""
 
+_SHARE: dict[str, Any] = {"share": True}
+"""A setting in the image's unit, which may be written as a share of the first image's range, such as 1%."""
+
 
 # Nothing that is measured or computed here comes near these; beyond them squares and products leave the range of double
 # precision, and counters that of 64 bits.
@@ -98,8 +101,17 @@ class AlgorithmSettings(Choice):
         description="let the step go to this value geometrically, as sigma",
         json_schema_extra=_short("step-end"),
     )
-    sigma: float | None = Field(None, ge=0, le=LARGE, description="the denoiser's noise level, in the image's units")
-    sigma_end: float | None = Field(None, ge=SMALL, le=LARGE, description="let sigma go to this value geometrically")
+    sigma: float | None = Field(
+        None,
+        ge=0,
+        le=LARGE,
+        description="the denoiser's noise level, in the image's unit (attenuation of ct: 1/m), or a share of the first "
+        "image's range such as 1%",
+        json_schema_extra=_SHARE,
+    )
+    sigma_end: float | None = Field(
+        None, ge=SMALL, le=LARGE, description="let sigma go to this value geometrically", json_schema_extra=_SHARE
+    )
     sigma_steps: int | None = Field(
         None,
         ge=1,

@@ -1,0 +1,58 @@
+"""Settings for one scan: what its instrument advises where nobody says otherwise, and shares of its image's range."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from functools import cache
+from typing import TYPE_CHECKING
+
+from plugstream.cli.common import assignments_of, settings_of
+
+if TYPE_CHECKING:
+    from plugstream.scans import Scan
+    from plugstream.settings import Settings
+
+__all__ = ["advised_settings"]
+
+# What says how strongly to denoise: where one of them is given, no other is advised.
+_STRENGTH = {("algorithm", "sigma"), ("algorithm", "lam")}
+
+
+def advised_settings(
+    parsed: argparse.Namespace, scan: Scan, decide: Callable[[Callable[[], float]], float] | None = None
+) -> tuple[Settings, tuple[str, ...]]:
+    """The settings that the arguments say for a scan, and in words what was added to them, and why.
+
+    A file of settings says everything, and a scan that is followed has only its first views: then nothing is added.
+
+    Arguments: parsed; scan, opened; decide, of several processes what makes the first one's number that of all.
+    """
+    from plugstream.first_image import image_range
+    from plugstream.settings import parse_value
+
+    notes: list[str] = []
+
+    @cache
+    def find_range() -> float:
+        found = image_range(scan) if decide is None else decide(lambda: image_range(scan))
+        unit = scan.instrument.image.value_unit
+        notes.insert(0, f"the first image ranges over {found:.4g}{' ' + unit if unit else ''}")
+        return found
+
+    name = scan.instrument.name
+    typed = assignments_of(parsed)
+    given = {(section, key) for section, key, _ in typed}
+    # A range of 1 for now, which changes nothing that advice depends on; sigma in per cent asks for the image later.
+    first = settings_of(parsed, instrument=name, image_range=lambda: 1.0)
+    presets = []
+    if parsed.settings is None and not first.scan.follow:
+        for advice in scan.instrument.advise(scan.n_views, first.sampler.views):
+            place = (advice.section, advice.key)
+            if place in given or (place in _STRENGTH and given & _STRENGTH):
+                continue
+            value = parse_value(advice.value) if isinstance(advice.value, str) else advice.value
+            presets.append((*place, value))
+            notes.append(advice.reason)
+    settings = settings_of(parsed, presets, name, None if first.scan.follow else find_range)
+    return settings, tuple(notes)

@@ -1,0 +1,98 @@
+"""Defaults that follow from a tomographic scan, by commands: what nobody says is advised, told and written down."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from plugstream.cli import main
+from plugstream.errors import InputError
+from plugstream.first_image import image_range
+from plugstream.instruments.born import Born2D
+from plugstream.scans import open_scan
+from plugstream.settings import Settings, resolve
+from small_run import main as run
+
+SMALL = ["--instrument", "ct", "--size", "24", "--views", "40", "--photons", "1e6"]
+
+
+@pytest.fixture(scope="module")
+def scan(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("scan") / "s.zarr"
+    assert main(["simulate", str(path), *SMALL]) == 0
+    return path
+
+
+def settings_of(scan: Path, out: Path, *words: str) -> Settings:
+    assert run(["reconstruct", str(scan), "--out", str(out), "--iterations", "2", *words]) == 0
+    return resolve(out / "settings.toml")
+
+
+def test_nothing_but_the_scan_is_needed(scan: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    found = settings_of(scan, tmp_path / "run")
+    told = capsys.readouterr().err
+    assert found.sampler.name == "epochs"
+    assert "views are many, 10 of 40 a step" in told
+    assert found.momentum.name == "nesterov"
+    assert found.algorithm.sigma == pytest.approx(0.002 * image_range(open_scan(scan)))
+    assert "0.2% of the image's range" in told
+    assert "1/m" in told
+
+
+def test_few_views_a_step_take_bounded_momentum(scan: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    assert settings_of(scan, tmp_path / "few", "--batch", "4", "--sigma", "1").momentum.name == "bounded"
+    assert "4 views a step are too few" in capsys.readouterr().err
+    assert settings_of(scan, tmp_path / "five", "--batch", "5", "--sigma", "1").momentum.name == "nesterov"
+
+
+def test_what_is_typed_or_in_a_file_counts(scan: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    words = ["--sampler", "uniform", "--batch", "2", "--momentum", "none", "--lam", "1e-9"]
+    typed = settings_of(scan, tmp_path / "typed", *words)
+    assert (typed.sampler.name, typed.momentum.name, typed.algorithm.sigma) == ("uniform", "none", None)
+    assert "views are many" not in capsys.readouterr().err
+    again = settings_of(scan, tmp_path / "again", "--settings", str(tmp_path / "typed" / "settings.toml"))
+    assert again == typed
+    few = settings_of(scan, tmp_path / "few", "--batch", "11", "--sigma", "1")  # four steps do not go through all
+    assert few.sampler.name == "uniform"
+
+
+def test_sigma_may_be_a_share_of_the_range(scan: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    one = settings_of(scan, tmp_path / "one", "--sigma", "1%", "--sigma-end", "0.5%")
+    whole = image_range(open_scan(scan))
+    assert one.algorithm.sigma == pytest.approx(0.01 * whole)
+    assert one.algorithm.sigma_end == pytest.approx(0.005 * whole)
+    truth = open_scan(scan).truth
+    assert truth is not None
+    assert 0.3 * truth.max() < whole < 1.5 * truth.max()  # its shell is thinner than a pixel, and blurred
+    capsys.readouterr()
+    for text in ("x%", "101%"):
+        assert main(["reconstruct", str(scan), "--out", str(tmp_path / "no"), "--sigma", text]) == 2
+        assert "range" in capsys.readouterr().err
+    assert not (tmp_path / "no").exists()
+    with pytest.raises(InputError, match="not known here"):
+        resolve(None, [("algorithm", "sigma", "1%")])
+
+
+def test_a_share_of_the_range_is_for_any_linear_instrument(tmp_path: Path) -> None:
+    born = tmp_path / "born.zarr"
+    assert main(["simulate", str(born), "--size", "16", "--views", "12", "--receivers", "20"]) == 0
+    assert Born2D.advise(open_scan(born).instrument, 12, 2) == ()
+    found = settings_of(born, tmp_path / "run", "--sigma", "2%")
+    assert found.algorithm.sigma == pytest.approx(0.02 * image_range(open_scan(born)))
+    assert found.sampler.name == "uniform"
+
+
+def test_volumes_are_denoised_in_3d_and_by_slices(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    volume, images = tmp_path / "v.zarr", []
+    small = [*SMALL[:2], "--size", "12", "--views", "12", "--slices", "8"]
+    assert main(["simulate", str(volume), *small]) == 0
+    for number, words in enumerate(([], ["--along", "z"], ["--along", "all"])):
+        settings_of(volume, tmp_path / f"run{number}", "--sigma", "2%", *words)
+        images.append(np.load(tmp_path / f"run{number}" / "result.npy"))
+        assert images[-1].shape == (8, 12, 12)
+    told = capsys.readouterr().err
+    assert "on the slices along axis 0" in told
+    assert "on the slices along the three axes" in told
+    assert not any(np.allclose(images[a], images[b]) for a, b in ((0, 1), (0, 2), (1, 2)))
