@@ -115,3 +115,25 @@ def test_a_function_with_the_wrong_shape_or_no_gradient_is_refused():
     constant = FunctionModel(lambda x, v: torch.zeros(2, 3), n_views=2, image_shape=(2, 2), data_shape=(3,))
     with pytest.raises(InputError, match="not differentiable"):
         constant.adjoint(torch.zeros(2, 3))
+
+
+def test_a_nonlinear_function_near_an_image_is_a_linear_model():
+    a = torch.randn(5, 7, 6, dtype=torch.float64)
+    model = FunctionModel(
+        lambda x, views: torch.sin(torch.einsum("bmn,...n->...bm", a[views], x.flatten(-2))) + 1,
+        n_views=5, image_shape=(2, 3), data_shape=(7,), dtype=torch.float64,
+    )  # fmt: skip
+    at, v = torch.randn(2, 3, dtype=torch.float64), torch.randn(4, 2, 3, dtype=torch.float64)
+    near, z = model.linearized(at), torch.randn(4, 3, 7, dtype=torch.float64)
+    views = [4, 0, 4]
+    jacobian = torch.cos(torch.einsum("bmn,n->bm", a, at.flatten()))[..., None] * a
+    want = torch.einsum("bmn,kn->kbm", jacobian[views], v.flatten(1))
+    assert near.linear
+    assert near.linearized() is near
+    assert torch.allclose(near.forward(v, views), want)
+    assert torch.allclose(near.adjoint(z, views).flatten(1), torch.einsum("bmn,kbm->kn", jacobian[views], z))
+    assert torch.allclose(model.linearized().forward(v, views), torch.einsum("bmn,kn->kbm", a[views], v.flatten(1)))
+    # The back-projection is that of the derivative at zero, with the data less the prediction there.
+    data = torch.randn(5, 7, dtype=torch.float64)
+    linear = LeastSquares(model.linearized(), data - 1)
+    assert torch.allclose(LeastSquares(model, data).backprojection(), linear.backprojection())

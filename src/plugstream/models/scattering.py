@@ -17,11 +17,10 @@ from plugstream.models.base import Model, ModelBase, Views, all_views, check_sha
 from plugstream.models.born import BornModel
 from plugstream.models.born_geometry import BornGeometry
 from plugstream.models.green_fft import GreenFFT
-from plugstream.models.linearization import Linearization
 from plugstream.models.scatterer import Scatterer
 from plugstream.models.scattering_antennas import antennas_of
 
-__all__ = ["TOLERANCE", "ScatteringModel", "check_tolerance"]
+__all__ = ["TOLERANCE", "ScatteringModel", "check_tolerance", "view_blocks"]
 
 TOLERANCE = {torch.float32: 1e-3, torch.float64: 1e-9}
 _LEAST = {torch.float32: 1e-5, torch.float64: 1e-13}
@@ -120,19 +119,19 @@ class ScatteringModel(ModelBase):
         """(..., H, W) real to (..., B, receivers) complex."""
         images, index = self._flat(image), all_views(views, self.n_views)
         out = self._empty(len(images), len(index))
-        for place, thing in enumerate(map(self._scatterer, images)):
-            for rows, some in _blocks(index):
+        for place, thing in enumerate(map(self.scatterer, images)):
+            for rows, some in view_blocks(index):
                 out[place, rows] = self._predict(thing, some, self._inside(thing, some))
         return out.reshape(*image.shape[:-2], *out.shape[1:])
 
     def linearize(self, image: Tensor, views: Views = None) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
         """The prediction at an image, and z -> Re(J^H z), for which the fields of all these views are kept."""
         images, index = self._flat(image), all_views(views, self.n_views)
-        things = [self._scatterer(one) for one in images]
-        inside = [[self._inside(thing, some) for _, some in _blocks(index)] for thing in things]
+        things = [self.scatterer(one) for one in images]
+        inside = [[self._inside(thing, some) for _, some in view_blocks(index)] for thing in things]
         out = self._empty(len(images), len(index))
         for place, thing in enumerate(things):
-            for (rows, some), field in zip(_blocks(index), inside[place], strict=True):
+            for (rows, some), field in zip(view_blocks(index), inside[place], strict=True):
                 out[place, rows] = self._predict(thing, some, field)
         prediction = out.reshape(*image.shape[:-2], *out.shape[1:])
 
@@ -141,8 +140,9 @@ class ScatteringModel(ModelBase):
             z = self.restrict(data.to(self.data_dtype), index).reshape(len(things), len(index), -1)
             back = torch.zeros_like(images)
             for place, thing in enumerate(things):
-                for (rows, some), field in zip(_blocks(index), inside[place], strict=True):
-                    back[place] += self._pulled(thing, some, field, z[place, rows])
+                for (rows, some), field in zip(view_blocks(index), inside[place], strict=True):
+                    whole = self.total_field(thing, some, field)
+                    back[place] += self.pull(thing, whole, z[place, rows], some).sum(0)
             return back.reshape(image.shape)
 
         return prediction, pullback
@@ -158,9 +158,9 @@ class ScatteringModel(ModelBase):
         images, directions = (self._flat(one.expand(*lead, *self.image_shape)) for one in (image, direction))
         index = all_views(views, self.n_views)
         out = self._empty(len(images), len(index))
-        for place, thing in enumerate(map(self._scatterer, images)):
-            for rows, some in _blocks(index):
-                out[place, rows] = self._pushed(thing, directions[place], some)
+        for place, thing in enumerate(map(self.scatterer, images)):
+            for rows, some in view_blocks(index):
+                out[place, rows] = self.push(thing, self.total_field(thing, some), directions[place], some)
         return out.reshape(*lead, *out.shape[1:])
 
     def restrict(self, data: Tensor, views: Views = None) -> Tensor:
@@ -169,9 +169,11 @@ class ScatteringModel(ModelBase):
 
     def linearized(self, at: Tensor | None = None) -> Model:
         """The Born model at zero, and the derivative at any other image."""
+        from plugstream.models.scattering_derivative import ScatteringDerivative  # which is of this model
+
         if at is None or not bool(at.any()):
             return self.born
-        return Linearization(self, at)
+        return ScatteringDerivative(self, at)
 
     def _inside(self, thing: Scatterer, views: Tensor) -> Tensor:
         """The total field in the object's box: (B, h, w)."""
@@ -183,22 +185,28 @@ class ScatteringModel(ModelBase):
             return self._empty(len(views))
         return self.restrict(self.antennas.receive(thing.contrast * inside, thing.box), views)
 
-    def _pulled(self, thing: Scatterer, views: Tensor, inside: Tensor, z: Tensor) -> Tensor:
-        """The sum over views of Re(u_i p_i): (H, W)."""
-        lit = self.antennas.radiate(z.conj().resolve_conj())
-        answer = thing.extend(lit, self._solve(thing, thing.cut(lit), views))
-        field = thing.extend(self.antennas.incident(views.tolist()), inside)
-        gradient: Tensor = (field * answer).real.sum(0)
-        return gradient
+    def total_field(self, thing: Scatterer, views: Tensor, inside: Tensor | None = None) -> Tensor:
+        """u_i on the whole grid: (B, H, W).
 
-    def _pushed(self, thing: Scatterer, direction: Tensor, views: Tensor) -> Tensor:
-        """S (u v + x (I - G X)^{-1} G (u v)): (B, receivers)."""
-        field = thing.extend(self.antennas.incident(views.tolist()), self._inside(thing, views))
+        Arguments: inside, u_i in the object's box, where it is known.
+        """
+        inside = self._inside(thing, views) if inside is None else inside
+        return thing.extend(self.antennas.incident(views.tolist()), inside)
+
+    def push(self, thing: Scatterer, field: Tensor, direction: Tensor, views: Tensor) -> Tensor:
+        """J_i v = S (u_i v + x (I - G X)^{-1} G (u_i v)), with one v for all views or one for each: (B, receivers)."""
         currents = direction * field
         if not thing.empty:
             change = self._solve(thing, thing.cut(self.green.apply(currents)), views)
             thing.cut(currents).add_(thing.contrast * change)
         return self.restrict(self.antennas.receive(currents, _EVERYWHERE), views)
+
+    def pull(self, thing: Scatterer, field: Tensor, z: Tensor, views: Tensor) -> Tensor:
+        """Re(J_i^H z_i) = Re(u_i p_i) of each view: (B, receivers) to (B, H, W)."""
+        lit = self.antennas.radiate(z.conj().resolve_conj())
+        answer = thing.extend(lit, self._solve(thing, thing.cut(lit), views))
+        gradients: Tensor = field.real * answer.real - field.imag * answer.imag
+        return gradients
 
     def _solve(self, thing: Scatterer, inside: Tensor, views: Tensor) -> Tensor:
         field, residuals = thing.solve(inside)
@@ -217,7 +225,8 @@ class ScatteringModel(ModelBase):
                 stacklevel=2,
             )
 
-    def _scatterer(self, image: Tensor) -> Scatterer:
+    def scatterer(self, image: Tensor) -> Scatterer:
+        """An image (H, W) as what waves of this model scatter at."""
         return Scatterer(image, self.green, tolerance=self.tolerance, max_iterations=self.max_iterations)
 
     def _empty(self, *counts: int) -> Tensor:
@@ -237,7 +246,7 @@ def check_tolerance(tolerance: float | None, dtype: torch.dtype) -> float:
     return chosen
 
 
-def _blocks(index: Tensor) -> list[tuple[slice, Tensor]]:
+def view_blocks(index: Tensor) -> list[tuple[slice, Tensor]]:
     """Views some at a time, with their places; the later ones are solved for with what was found for the earlier."""
     starts = range(0, len(index), _VIEWS)
     return [(slice(start, start + _VIEWS), index[start : start + _VIEWS]) for start in starts]
