@@ -11,9 +11,11 @@ foam:   a rod of contrast 2, 31 mm wide, beside foam of 0.45, 80 mm wide, as the
 filled: contrast 0.05 everywhere but at the edge, which no box makes smaller.
 
 Where deepinv is installed its `Scattering` computes the same gradient by its default solver, LSQR, in single precision
-to the same tolerance (its BiCGStab fails in its version 0.5.0). Bars: 25 x Born at 64 and 60 x at 256 for the discs; below 20 ms on an H200 at
-256. The clock is the process's CPU time unless --clock wall is given, since other work makes a wall clock useless; with
-one thread both are the same on an idle machine.
+to the same tolerance (its BiCGStab fails in its version 0.5.0).
+
+Bars: 25 x Born at 64 and 60 x at 256 for the discs; below 20 ms on an H200 at 256. The clock is the process's CPU time
+unless --clock wall is given, since other work makes a wall clock useless; with one thread both are the same on an idle
+machine.
 """
 
 from __future__ import annotations
