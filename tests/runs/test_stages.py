@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from effort import effort
-from plugstream import TV, InputError, LeastSquares, MatrixModel, ProximalGradient, Uniform, open_scan, solve
+from plugstream import TV, InputError, LeastSquares, MatrixModel, ProximalGradient, Uniform, open_scan, snr, solve
 from plugstream.result import Turn
 from plugstream.runs.replay import replay
 from plugstream.settings import AlgorithmSettings, parse_stages, plan_stages
@@ -51,16 +51,16 @@ def test_stages_are_read_as_people_write_them():
 
 
 def test_a_hop_goes_from_low_to_high_frequencies_in_equal_parts():
-    stages = planned(hop="2,4GHz")
+    stages = planned(hop="2,4GHz", hop_keep=True)
     assert [(stage.begin, stage.views.tolist()) for stage in stages] == [
         (0, [0, 1, 2, 3]),
         (30, [0, 1, 2, 3, 8, 9, 10, 11]),
     ]
-    alone = planned(hop="auto", hop_alone=True, hop_steps=10)
+    alone = planned(hop="auto", hop_steps=10)
     assert [(stage.begin, stage.views[0]) for stage in alone] == [(0, 0), (10, 4), (20, 8)]
     assert all(len(stage.views) == 4 for stage in alone)
     many = plan_stages(AlgorithmSettings.of(name="pgm", hop="auto"), GIGA / np.linspace(2, 18, 17), 17)
-    assert [len(stage.views) for stage in many] == [4, 8, 11, 14, 17]
+    assert [len(stage.views) for stage in many] == [4, 4, 3, 3, 3]
 
 
 @pytest.mark.parametrize(
@@ -166,3 +166,16 @@ def test_what_does_not_go_with_stages_is_refused_before_anything_is_written(scan
     assert run(scan, tmp_path / "run", *words) == 2
     assert message in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("contrast", [0.6, 1.0])
+def test_strong_discs_are_found_by_hopping(tmp_path, contrast):
+    """3.6 wavelengths of the highest frequency across: from low to high frequencies at least 18 dB."""
+    discs = ["--discs", f"0,0,0.054,{contrast}", "--frequencies", "3.3333,6.6667,10GHz"]
+    few = ["--views", "24", "--receivers", "48"]
+    scan, out = tmp_path / "disc.zarr", tmp_path / "run"
+    assert main(["simulate", str(scan), "--instrument", "scattering-2d", *discs, *few]) == 0
+    words = ["--sigma", "0.05", "--hop", "auto", "--iterations", "60", "--batch", "12", "--distance", "false"]
+    assert main(["reconstruct", str(scan), "--out", str(out), *words, "--threads", "1"]) == 0
+    assert snr(np.load(out / "result.npy"), open_scan(scan).truth) > 18

@@ -144,13 +144,17 @@ class ProximalGradient(PlugAndPlay):
 
     def init(self, image: Array | None = None) -> GradientState:
         """The state before the first step, from an image (..., *image_shape), or from zero."""
+        return self._begin(image, lambda x: self.fidelity.local_lipschitz(x))
+
+    def _begin(self, image: Array | None, estimate: Callable[[Tensor], float]) -> GradientState:
+        """The first state; `estimate` gives the L of a model that is not linear, from the image."""
         x = self._start_image(image)
         self._warn_of_long_steps()
         memory = self._estimator.begin(self.fidelity, x)
         x = x if memory.mean is None else x.expand_as(memory.mean)  # a fidelity of one's own may not tell `batch_shape`
         kept: dict[str, Any] = {"k": 0, "image": x, "s": x, "kept": memory.kept, "mean": memory.mean}
         if self._searches:
-            kept["lipschitz"] = self.fidelity.local_lipschitz(x) or 1.0  # 0: no gradient there, so any step is zero
+            kept["lipschitz"] = estimate(x) or 1.0  # 0: no gradient there, so any step is zero
         if self.restart == "none":
             return GradientState(**kept)
         ones = torch.ones_like(norm(x, self._ndim))
@@ -188,9 +192,17 @@ class ProximalGradient(PlugAndPlay):
         )
 
     def renew(self, state: GradientState) -> GradientState:
-        """As of any algorithm; momentum counts from here on."""
-        fresh: GradientState = super().renew(state)
-        return replace(fresh, began=fresh.began + state.k)
+        """As of any algorithm; momentum counts from here on.
+
+        An L that has to be found begins with that at zero, which of multiple scattering is Born's and costs nothing
+        beside that at an image; it is too small by a factor of two or three there, which the first steps find out.
+        """
+
+        def estimate(image: Tensor) -> float:
+            return self.fidelity.local_lipschitz(torch.zeros_like(image)) or self.fidelity.local_lipschitz(image)
+
+        fresh = self._begin(state.image, estimate)
+        return replace(fresh, k=state.k, warm=state.warm, began=fresh.began + state.k)
 
     @property
     def _estimator(self) -> Estimator:

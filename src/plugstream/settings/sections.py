@@ -137,9 +137,9 @@ class AlgorithmSettings(Choice):
     hop_steps: int | None = Field(
         None, ge=1, le=_COUNT, description="steps of each stage of --hop but the last; equal parts if not given"
     )
-    hop_alone: bool = Field(
+    hop_keep: bool = Field(
         False,
-        description="in each stage of --hop use its own frequencies alone, and not those before it, too",
+        description="in each stage of --hop use the frequencies of the stages before it, too",
         json_schema_extra=_SWITCH,
     )
     iterations: int = Field(100, ge=1, le=_COUNT, description="number of steps")

@@ -79,7 +79,7 @@ def plan_stages(settings: AlgorithmSettings, wavelengths: ArrayLike | None, n_vi
         return ()
     waves = None if wavelengths is None else np.asarray(wavelengths, dtype=np.float64)
     if settings.hop is not None:
-        named = _hop(settings.hop, settings.hop_alone, waves)
+        named = _hop(settings.hop, settings.hop_keep, waves)
         each = hop_steps(settings, len(named))
         plans = [StagePlan(number * each, name, views) for number, (name, views) in enumerate(named)]
     else:
@@ -107,11 +107,11 @@ def hop_steps(settings: AlgorithmSettings, stages: int) -> int:
     return settings.hop_steps or max(1, settings.iterations // stages)
 
 
-def _hop(text: str, alone: bool, waves: NDArray[np.float64] | None) -> list[tuple[str, NDArray[np.int64]]]:
+def _hop(text: str, keep: bool, waves: NDArray[np.float64] | None) -> list[tuple[str, NDArray[np.int64]]]:
     """Name and views of each stage of a hop, from low to high frequencies.
 
-    Arguments: text, the frequencies, or "auto" for all of the scan in at most five parts; alone, whether a stage has
-    its own frequencies only, and not those of the stages before it; waves, of the views.
+    Arguments: text, the frequencies, or "auto" for all of the scan in at most five parts; keep, whether a stage has
+    the frequencies of the stages before it, too; waves, of the views.
     """
     if waves is None or len(np.unique(waves)) < 2:
         raise InputError("the scan is of one frequency, so there is nothing to hop to; leave --hop out")
@@ -125,7 +125,7 @@ def _hop(text: str, alone: bool, waves: NDArray[np.float64] | None) -> list[tupl
     stages: list[tuple[str, NDArray[np.int64]]] = []
     chosen: list[float] = []
     for band in bands:
-        chosen = band if alone else [*chosen, *band]
+        chosen = [*chosen, *band] if keep else band
         stages.append((describe_waves(chosen), np.flatnonzero(np.isin(waves, chosen))))
     return stages
 
