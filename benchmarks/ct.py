@@ -4,14 +4,18 @@
     python benchmarks/ct.py --threads 1
     python benchmarks/ct.py --gpu            256^3, 60 views of 256 x 256 on CUDA, beside the bytes that must move
 
-Peers have a Python of their own, build/peers: ASTRA (one thread), scikit-image and diffct's CPU path.
+Peers have a Python of their own, build/peers: ASTRA (one thread), scikit-image, grid_sample of torch and diffct's CPU
+path. Times are medians. What is promised has a line of its own, with pass or fail, and the exit status is 1 where one
+fails.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import statistics
 import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -26,10 +30,19 @@ from plugstream.models.ct_geometry import Rays, Voxels
 SIZE, COLUMNS, VIEWS = 512, 640, 181
 CONE, CONE_VIEWS = 128, 10
 PEERS = Path("build/peers/bin/python")
+# What is promised: the peer, how many times faster, and on how many threads of ours, None for as many as are asked for.
+BARS = {
+    "parallel forward": ("ASTRA", 30.0, None),
+    "parallel adjoint": ("ASTRA", 20.0, None),
+    "fan forward": ("ASTRA", 15.0, 1),
+    "fan adjoint": ("ASTRA", 8.0, 1),
+    "cone forward": ("diffct", 100.0, None),
+    "cone adjoint": ("diffct", 100.0, None),
+}
 
 
 def seconds(function: Callable[[], object], repeats: int = 5) -> float:
-    """The least time of a call, after one that does not count; a GPU is waited for."""
+    """The median time of a call, after one that does not count; a GPU is waited for."""
     times = []
     for turn in range(repeats + 1):
         begin = time.perf_counter()
@@ -38,7 +51,7 @@ def seconds(function: Callable[[], object], repeats: int = 5) -> float:
             torch.cuda.synchronize()
         if turn:
             times.append(time.perf_counter() - begin)
-    return min(times)
+    return statistics.median(times)
 
 
 def cases() -> dict[str, tuple[Rays, Voxels]]:
@@ -64,14 +77,14 @@ def measure(rays: Rays, voxels: Voxels, device: str = "cpu") -> dict[str, float]
     return {"forward": seconds(lambda: model.forward(image)), "adjoint": seconds(lambda: model.adjoint(data))}
 
 
-def ask_peers(threads: int) -> dict[str, dict[str, float]]:
+def ask_peers(threads: int, python: Path) -> dict[str, dict[str, float]]:
     """What the peers take, {peer: {"beam direction": seconds}}; empty where there are none."""
-    if not PEERS.exists():
-        print(f"no peers: {PEERS} is not there; `make bench-peers` makes it")
+    if not python.exists():
+        print(f"no peers: {python} is not there; `make bench-peers` makes it")
         return {}
     sizes = map(str, (threads, SIZE, COLUMNS, VIEWS, CONE, CONE_VIEWS))
     done = subprocess.run(
-        [str(PEERS), str(Path(__file__).parent / "peers" / "ct_projectors.py"), *sizes],
+        [str(python), str(Path(__file__).parent / "peers" / "ct_projectors.py"), *sizes],
         capture_output=True,
         text=True,
         check=False,
@@ -84,7 +97,8 @@ def ask_peers(threads: int) -> dict[str, dict[str, float]]:
     return found
 
 
-def compare_cpu(threads: int) -> None:
+def compare_cpu(threads: int, python: Path) -> bool:
+    """Print all times, and the bars; whether every bar that could be looked at is met."""
     torch.set_num_threads(threads)
     own: dict[str, float] = {}
     print(
@@ -95,9 +109,23 @@ def compare_cpu(threads: int) -> None:
             own[f"{name} {way}"] = took
             each = 1e9 * took / len(rays) / np.prod(voxels.shape)
             print(f"  {name + ' ' + way:<26}{1e3 * took:>10.2f} ms{each:>9.3f} ns a voxel and view")
-    for peer, times in ask_peers(threads).items():
+    found = ask_peers(threads, python)
+    for peer, times in found.items():
         for what, took in times.items():
             print(f"  {peer:>14} {what:<20}{1e3 * took:>10.1f} ms{took / own[what]:>9.1f} x ours")
+    alone = {name for name, (_, _, count) in BARS.items() if count == 1}
+    torch.set_num_threads(1)
+    single = {f"fan {way}": took for way, took in measure(*cases()["fan"]).items()} if alone and found else {}
+    good = True
+    for what, (peer, least, count) in BARS.items():
+        if what not in found.get(peer, {}):
+            print(f"  not looked at: {what}, since {peer} is not there")
+            continue
+        ratio = found[peer][what] / (single if count == 1 else own)[what]
+        good &= ratio >= least
+        on = f"{count or threads} thread{'s' * ((count or threads) > 1)}"
+        print(f"  {'pass' if ratio >= least else 'FAIL'}: {what} on {on} {ratio:.1f} x {peer}, promised {least:g} x")
+    return good
 
 
 def measure_gpu() -> None:
@@ -117,8 +145,9 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--gpu", action="store_true")
+    parser.add_argument("--peers", type=Path, default=PEERS, help="the Python that has them")
     chosen = parser.parse_args()
     if chosen.gpu:
         measure_gpu()
-    else:
-        compare_cpu(chosen.threads)
+    elif not compare_cpu(chosen.threads, chosen.peers):
+        sys.exit(1)

@@ -6,6 +6,7 @@ build/peers/bin/python benchmarks/peers/ct_projectors.py THREADS SIZE COLUMNS VI
 from __future__ import annotations
 
 import json
+import statistics
 import sys
 import time
 from collections.abc import Callable
@@ -14,14 +15,14 @@ import numpy as np
 
 
 def seconds(function: Callable[[], object], repeats: int = 3) -> float:
-    """The least time of a call, after one that does not count."""
+    """The median time of a call, after one that does not count."""
     times = []
     for turn in range(repeats + 1):
         begin = time.perf_counter()
         function()
         if turn:
             times.append(time.perf_counter() - begin)
-    return min(times)
+    return statistics.median(times)
 
 
 def astra_times(n: int, columns: int, views: int) -> dict[str, float]:
@@ -61,6 +62,31 @@ def skimage_times(n: int, views: int) -> dict[str, float]:
     }
 
 
+def torch_times(n: int, views: int) -> dict[str, float]:
+    """What one writes with torch alone: turn the image by grid_sample, and add up columns; the adjoint by autograd."""
+    import torch
+    from torch.nn.functional import affine_grid, grid_sample
+
+    angles = torch.arange(views) * (torch.pi / views)
+    cosine, sine, zero = torch.cos(angles), torch.sin(angles), torch.zeros(views)
+    turns = torch.stack([torch.stack([cosine, -sine, zero], 1), torch.stack([sine, cosine, zero], 1)], 1)
+    image, data = torch.rand(1, 1, n, n), torch.rand(views, n)
+
+    def project(image: torch.Tensor) -> torch.Tensor:
+        grids = (affine_grid(turn[None], [1, 1, n, n], align_corners=False) for turn in turns)
+        return torch.stack([grid_sample(image, grid, align_corners=False).sum(2)[0, 0] for grid in grids])
+
+    def adjoint() -> torch.Tensor:
+        leaf = image.clone().requires_grad_()
+        (found,) = torch.autograd.grad(project(leaf), leaf, data)
+        return found
+
+    with torch.no_grad():
+        forward = seconds(lambda: project(image), 1)
+    # The adjoint has to go forward first, which is not counted.
+    return {"parallel forward": forward, "parallel adjoint": max(seconds(adjoint, 1) - forward, 0.0)}
+
+
 def diffct_times(n: int, views: int) -> dict[str, float]:
     """diffct's cone beam on the CPU."""
     import diffct
@@ -87,6 +113,7 @@ if __name__ == "__main__":
     peers: dict[str, Callable[[], dict[str, float]]] = {
         "ASTRA": lambda: astra_times(size, columns, views),
         "scikit-image": lambda: skimage_times(size, views),
+        "torch": lambda: torch_times(size, views),
         "diffct": lambda: diffct_times(cone, cone_views),
     }
     for peer, measure in peers.items():
