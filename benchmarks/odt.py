@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import resource
 import subprocess
 import sys
 import tempfile
@@ -38,11 +39,17 @@ SIGMA, STEPS, HELD, FEW = 0.003, 40, "5::10", 35
 CASES = {"126 views": [], f"{FEW} views": ["--count", str(FEW)]}
 
 
-def command(*words: object) -> float:
-    """Run plugstream; how many seconds it took."""
-    begin = time.perf_counter()
+def cpu_seconds() -> float:
+    """Of all processes that were started and have ended; other work on the machine does not change it."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def command(*words: object) -> tuple[float, float]:
+    """Run plugstream; how many seconds it took, by the clock and of the cores."""
+    begin, before = time.perf_counter(), cpu_seconds()
     subprocess.run([sys.executable, "-m", "plugstream", *map(str, words)], check=True, capture_output=True)
-    return time.perf_counter() - begin
+    return time.perf_counter() - begin, cpu_seconds() - before
 
 
 def contrast(index: NDArray[Any], medium: float) -> NDArray[Any]:
@@ -97,21 +104,25 @@ def compare(folder: Path, peer: Path, place: Path, picture: Path | None) -> None
     for case, words in CASES.items():
         scan, run = place / f"{case[:3].strip()}.zarr", place / f"run{case[:3].strip()}"
         command("import", "odt", folder, scan, "--omit", HELD, *words)
-        took = command("reconstruct", scan, "--sigma", SIGMA, "--iterations", STEPS, "--out", run)
+        took, cpu = command("reconstruct", scan, "--sigma", SIGMA, "--iterations", STEPS, "--out", run)
         ours = np.load(run / "result.npy")
         index = medium * np.sqrt(1 + ours)
         core, shell, mean = core_and_shell(index, medium)
-        print(f"{case}: ours {took:.1f} s, held-out residual {judge.residual(ours)[0]:.4f}; index {mean:.4f} in the")
-        print(f"    cell, {core:.4f} in the nucleus, {shell:.4f} in the cytoplasm", flush=True)
+        print(f"{case}: ours {took:.1f} s ({cpu:.1f} s of the cores), held-out residual {judge.residual(ours)[0]:.4f};")
+        print(f"    index {mean:.4f} in the cell, {core:.4f} in the nucleus, {shell:.4f} in the cytoplasm", flush=True)
         shown[f"ours, {case}"] = index
+        before = cpu_seconds()
         other = ask_peer(scan, peer, place)
+        spent = cpu_seconds() - before
         if other is None:
             continue
         theirs, seconds = judge.turn(contrast(other[0], medium).real), other[1]
         plain, clipped = judge.residual(theirs)[0], judge.residual(np.maximum(theirs, 0))
         their_index = medium * np.sqrt(1 + theirs)
         core, shell, mean = core_and_shell(their_index, medium)
-        print(f"    odtbrain {seconds:.1f} s, {seconds / took:.1f} x ours; residual {plain:.4f} as it comes,")
+        ratios = f"{seconds / took:.1f} x ours ({spent:.1f} s of the cores, {spent / cpu:.1f} x)"
+        print(f"    odtbrain {seconds:.1f} s, {ratios};")
+        print(f"    residual {plain:.4f} as it comes,")
         print(f"    {clipped[0]:.4f} without what is below the medium, {clipped[1]:.4f} that and scaled; index")
         print(f"    {mean:.4f} in the cell, {core:.4f} in the nucleus, {shell:.4f} in the cytoplasm", flush=True)
         shown[f"odtbrain, {case}"] = their_index

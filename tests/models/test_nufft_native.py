@@ -94,6 +94,10 @@ def test_cells_that_are_not_there_are_refused():
         moved = type(points)(first, points.offset, points.flipped, points.widths, points.kernel)
         with pytest.raises(ValueError, match="touches a cell that is not there"):
             nufft_native.read(grid, moved)
-    odd = type(points)(points.first, points.offset, points.flipped, (2, 2, 2), points.kernel)
-    with pytest.raises(ValueError, match="or that of the kernel"):
-        nufft_native.read(grid, odd)
+    for widths, said in (
+        ((2, 2, 2), "or that of the kernel"),
+        ((points.kernel.width, 1, 1), "the last axis must have"),
+    ):
+        odd = type(points)(points.first, points.offset, points.flipped, widths, points.kernel)
+        with pytest.raises(ValueError, match=said):
+            nufft_native.read(grid, odd)

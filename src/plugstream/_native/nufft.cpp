@@ -123,6 +123,8 @@ const char* fault(const Grid& grid, const Points& points, const Taps& taps) {
     for (int axis = 0; axis < 3; ++axis)
         if (points.width[axis] != 1 && points.width[axis] != taps.width)
             return "the width along an axis is 1, or that of the kernel";
+    if (points.width[2] != std::max(points.width[0], std::max(points.width[1], points.width[2])))
+        return "the last axis must have the width of the kernel if any has";
     for (long point = 0; point < points.count; ++point)
         for (int axis = 0; axis < 3; ++axis) {
             const long first = points.first[3 * point + axis];

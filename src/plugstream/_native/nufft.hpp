@@ -20,7 +20,7 @@ struct Points {
     const int* first;              // (count, 3)
     const float* offset;           // (count, 3)
     const unsigned char* flipped;  // (count), whose values are conjugated; null for none
-    int width[3];                  // of the cells: each 1, or the width of the kernel
+    int width[3];                  // of the cells: each 1, or the width of the kernel; the last one is none narrower
 };
 
 // The kernel's weights as polynomials in 2 offset - 1, lowest power first, (degree + 1, width).
