@@ -320,3 +320,38 @@ def test_ranks_share_views_where_the_volume_fits(scan: Path, at_once: Path, tmp_
     one, two = np.load(at_once / "result.npy"), np.load(folder / "result.npy")
     assert not (folder / "blocks").exists()
     assert np.abs(one - two).max() <= 1e-5 * np.abs(one).max()
+
+
+_MEASURE = """
+import resource
+import sys
+import plugstream.runs.partition as partition
+from plugstream.cli import main
+
+class Told(partition.Footprint):
+    def bytes(self, slices):
+        takes = super().bytes(slices)
+        print("takes", slices, takes, flush=True)
+        return takes
+
+partition.Footprint = Told
+status = main(sys.argv[1:])
+print("peak", 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+sys.exit(status)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", [("--along", "z"), ("--along", "all"), (), ("--denoiser", "bm3d", "--along", "z")])
+def test_a_run_takes_no_more_memory_than_its_model_says(tmp_path: Path, how: tuple[str, ...]) -> None:
+    """Of a fresh process, which has nothing of other tests: at most that, and not much less."""
+    place = tmp_path / "scan.zarr"
+    size = ["--size", "256", "--slices", "48", "--columns", "256", "--views", "60"]
+    assert main(["simulate", str(place), "--instrument", "ct", *size]) == 0
+    words = ["reconstruct", str(place), "--out", str(tmp_path / "run"), "--report-format", "none", "--sigma", "0.05"]
+    words += ["--batch", "10", "--iterations", "4", "--every", "2", "--low", "0", "--threads", "1", *how]
+    done = subprocess.run([sys.executable, "-c", _MEASURE, *words], capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr
+    rows = [line.split() for line in done.stdout.splitlines()]
+    said = {row[0]: float(row[-1]) for row in rows if row[0] in ("takes", "peak")}
+    assert 0.6 * said["takes"] < said["peak"] <= said["takes"]

@@ -11,14 +11,14 @@ import torch
 
 from plugstream.capacity import free_memory, parse_size
 from plugstream.denoisers.base import Denoiser, Wrapper
-from plugstream.denoisers.shapes import Slices
+from plugstream.denoisers.shapes import SliceMean, Slices
 from plugstream.settings import Settings
 
 __all__ = ["Footprint", "memory_limit", "warm_fields"]
 
 # Images that a step has at its peak besides the states before and after it: gradient, what is denoised, and what
-# denoised slices are put together from. Measured, as all numbers here: docs/tomography.md, "Larger than memory".
-_AT_WORK = 7
+# denoised slices are put together from, to which come their warm starts. Measured, as all numbers here.
+_AT_WORK = 5
 # Of the data that a step, or a measurement of the distance, looks at: prediction, residual, and weighted.
 _PREDICTIONS = 3
 # Numbers that a denoiser has for each pixel that it works on at a time.
@@ -67,12 +67,14 @@ class Footprint:
         """
         pixels = math.prod(shape[1:])
         slice_bytes = pixels * dtype.itemsize
-        state = 2 + warm_fields(denoiser)  # image, extrapolated image, and what the denoiser starts from
-        images = 3 * state + _AT_WORK + _MARGIN  # before, after, and the best so far
-        by_slices = _slices_of(denoiser)
-        at_once = max(pixels, min(_PIXELS, pixels * shape[0])) if by_slices else 0
+        warm = warm_fields(denoiser)
+        state = 2 + warm  # image, extrapolated image, and what the denoiser starts from
+        images = 3 * state + _AT_WORK + warm + _MARGIN  # before, after, and the best so far
+        inner = _innermost(denoiser)
+        portions = isinstance(inner, Slices | SliceMean)
+        at_once = max(pixels, min(_PIXELS, pixels * shape[0])) if portions else 0
         fixed = _DENOISER * at_once * dtype.itemsize + _PROJECTOR + _REST
-        images += 0 if by_slices else _DENOISER
+        images += 0 if isinstance(inner, Slices) or inner.reach == 0 else _DENOISER
         return cls(slice_bytes, images, (1 + _PREDICTIONS if held else 0) * data, fixed, process_memory())
 
 
@@ -104,8 +106,8 @@ def process_memory() -> float:
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
-def _slices_of(denoiser: Denoiser) -> bool:
-    """Whether slices go through it a portion at a time."""
+def _innermost(denoiser: Denoiser) -> Denoiser:
+    """A denoiser without what is wrapped around it."""
     while isinstance(denoiser, Wrapper):
         denoiser = denoiser.denoiser
-    return isinstance(denoiser, Slices) or denoiser.reach == 0
+    return denoiser
