@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+import time
+
 import numpy as np
 import pytest
 import torch
@@ -9,6 +12,7 @@ import torch
 from plugstream import Born2D, BornModel, Grid, InputError, MemoryScan, ScanWriter, born_geometry, open_scan, ring, snr
 from plugstream.instruments.wavelengths import balance_gains
 from plugstream.models.grouped import GroupedModel
+from plugstream.runs.replay import replay
 from plugstream.spectrum import LIGHT, describe_wave, describe_waves, match_waves, parse_waves
 from small_run import main
 
@@ -170,3 +174,51 @@ def test_frequencies_are_read_as_people_write_them():
             parse_waves(wrong)
     with pytest.raises(InputError, match="the scan has no 5 GHz; it has 2, 4 GHz"):
         match_waves(parse_waves("5GHz"), [giga / 2, giga / 4], "the scan")
+
+
+def test_a_scan_that_is_followed_may_get_new_wavelengths(instrument, tmp_path):
+    """The second wavelength comes when the run has begun; its views and gains are used from then on."""
+    rows, place, out = columns(), tmp_path / "live.zarr", tmp_path / "run"
+    model = instrument.build_model(rows, 6, **CPU)
+    truth = torch.zeros(12, 10, dtype=torch.float64)
+    truth[4:8, 3:7] = 0.1
+    data = model.forward(truth).numpy().astype(np.complex64)
+    order = np.argsort(-WAVES, kind="stable")  # the longest wavelength first
+    writer = ScanWriter(place, instrument, views_per_shard=1)
+
+    def add(views):
+        writer.append(data[views], **{name: values[views] for name, values in rows.items()})
+        writer.commit()
+
+    add(order[:3])
+
+    def measure():
+        while not any(event.step >= 10 for event in replay(out / "events.jsonl").measured):
+            time.sleep(0.02)
+        add(order[3:5])
+        add(order[5:])
+        writer.finish()
+        writer.close()
+
+    thread = threading.Thread(target=measure, daemon=True)
+    thread.start()
+    run = [
+        "--sigma",
+        "1e-4",
+        "--batch",
+        "3",
+        "--iterations",
+        "150",
+        "--threads",
+        "1",
+        "--every",
+        "10",
+        "--patience",
+        "30",
+    ]
+    assert main(["reconstruct", str(place), "--follow", "--out", str(out), *run]) == 0
+    thread.join(30)
+    history = replay(out / "events.jsonl")
+    assert (history.views[0].views, history.views[-1].views) == (3, 6)
+    assert history.views[-1].lipschitz > history.views[0].lipschitz
+    assert snr(np.load(out / "result.npy"), truth.float().numpy()) > 15

@@ -223,6 +223,7 @@ def test_the_command_writes_settings_that_reconstruct_reads(small_scan, tmp_path
         (["--evaluations", "2"], "at least 5"),
         (["--batch", "4", "--sigma", "0.1", "--sigma-end", "0.01"], "sigma_end is not scaled"),
         (["--batch", "4", "--sigma", "0.1", "--changes", "3: stop"], "leave --changes out"),
+        (["--batch", "4", "--sigma", "0.1", "--stages", "0-1: 2; all"], "leave --stages and --hop out"),
         (["--batch", "4", "--by", "held-out", "--held", "2"], "cannot hold out"),
     ],
 )

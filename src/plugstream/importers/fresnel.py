@@ -273,5 +273,5 @@ def build(options: FresnelOptions, file: Path, out: Path) -> ImportResult:
 
 
 def _span(values: Sequence[float]) -> str:
-    low, high = min(values), max(values)
-    return f"{low:.2f}" if len(values) == 1 else f"{low:.2f} to {high:.2f}"
+    low, high = f"{min(values):.2f}", f"{max(values):.2f}"
+    return low if low == high else f"{low} to {high}"

@@ -123,7 +123,7 @@ def _mark_stages(axes: Any, stages: Sequence[Stage]) -> None:
         if len(stages) <= _NAMED:
             name = stage.name if len(stage.name) <= _SHORT else f"{stage.views} views"
             place = {"xy": (stage.step, 1), "xycoords": axes.get_xaxis_transform(), "textcoords": "offset points"}
-            axes.annotate(name, xytext=(2, -7), fontsize=6, color=_GREY, **place)
+            axes.annotate(name, xytext=(3, -8), fontsize=7, color=_GREY, **place)
 
 
 def _mark_arrivals(axes: Any, arrivals: Sequence[tuple[int, int]], last: int) -> None:

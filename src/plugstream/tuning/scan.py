@@ -94,6 +94,8 @@ def tune_scan(
         raise InputError("the scan has no true image to measure the SNR against; use --by held-out or discrepancy")
     if settings.algorithm.changes is not None:
         raise InputError("a search is for one sigma and step for all iterations; leave --changes out")
+    if settings.algorithm.stages is not None or settings.algorithm.hop is not None:
+        raise InputError("a search is for one problem from start to end; leave --stages and --hop out")
     if settings.algorithm.sigma_end is not None:
         raise InputError("sigma_end is not scaled with sigma, so it cannot be searched; leave it out")
     judge = _Judge(scan, planned, search)  # before the journal, since it refuses what cannot be judged
