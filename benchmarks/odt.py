@@ -2,7 +2,8 @@
 
     python benchmarks/odt.py FOLDER                        FOLDER has series.h5 and angles.txt of the HL60 cell
     python benchmarks/odt.py FOLDER --picture docs/images/hl60.png
-    python benchmarks/odt.py FOLDER --kernels              only what the non-uniform FFT takes, beside finufft
+    python benchmarks/odt.py --kernels                     what the non-uniform FFT takes, beside finufft
+    python benchmarks/odt.py --gpu                         a step's gradient at 256^3 on CUDA, beside the CPU's
 
 Every tenth view is left out of all reconstructions and judges them: ||y - H x|| / ||y||, H being our model, which makes
 the same approximation as odtbrain (Rytov, Fourier diffraction theorem). As odtbrain's volume has an offset and a scale
@@ -202,6 +203,32 @@ def time_kernels(size: int = 96, views: int = 10) -> None:
             print(f"{size}^3, {len(points)} points {name}: {what} {1e3 * mine:.1f} ms, finufft {theirs / mine:.1f} x")
 
 
+def time_gradients(size: int = 256, views: int = 10) -> None:
+    """The gradient of ten views of a volume, on CUDA and on the CPU."""
+    from plugstream.models.ct_geometry import Voxels
+    from plugstream.models.odt_geometry import Optics
+
+    optics, voxels = Optics((size, size), 1.39e-7, 6.47e-7, 1.335, 1.13), Voxels((size,) * 3, 1.39e-7)
+    poses = poses_of_rotation(np.linspace(0, 6, views))
+    took = {}
+    for device in ("cuda", "cpu"):
+        model = ODTModel(poses, optics, voxels, device=device)
+        volume = torch.rand(model.image_shape, device=device)
+        data = torch.zeros((views, size, size), dtype=torch.complex64, device=device)
+
+        def step(model: ODTModel = model, volume: torch.Tensor = volume, data: torch.Tensor = data) -> None:
+            model.gradient(volume, data)
+            if volume.is_cuda:
+                torch.cuda.synchronize()
+
+        took[device] = least(step)
+    name = torch.cuda.get_device_name()
+    ratio = took["cpu"] / took["cuda"]
+    print(
+        f"{size}^3, {views} views of {size} x {size}: gradient {1e3 * took['cuda']:.1f} ms on {name}, CPU {ratio:.0f} x"
+    )
+
+
 def least(function: Any, *arguments: Any, repeats: int = 5) -> float:
     """The least time of a call, after one that does not count."""
     times = []
@@ -214,12 +241,15 @@ def least(function: Any, *arguments: Any, repeats: int = 5) -> float:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path)
+    parser.add_argument("folder", type=Path, nargs="?")
     parser.add_argument("--peer", type=Path, default=PEER)
     parser.add_argument("--picture", type=Path)
     parser.add_argument("--kernels", action="store_true")
+    parser.add_argument("--gpu", action="store_true")
     chosen = parser.parse_args()
-    if chosen.kernels:
+    if chosen.gpu:
+        time_gradients()
+    elif chosen.kernels or chosen.folder is None:
         time_kernels()
     else:
         with tempfile.TemporaryDirectory() as folder:

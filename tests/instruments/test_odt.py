@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 
 from plugstream import InputError, open_scan, snr
 from plugstream.cli import main
@@ -15,6 +16,7 @@ from plugstream.instruments.odt import ODT3D, ODTSimulation
 from plugstream.models.ct_geometry import Voxels
 from plugstream.models.odt_geometry import poses_of_rotation
 
+CPU = torch.device("cpu")
 QUICK = ["--report-format", "none", "--threads", "1"]
 
 
@@ -77,16 +79,35 @@ def test_forgotten_units_and_coarse_voxels_are_noticed():
 
 
 def test_an_image_that_absorbs_is_complex_and_a_large_one_refused():
-    import torch
-
     assert made(absorbing=True).image.is_complex
-    model = made(absorbing=True).build_model(
-        {"poses": poses_of_rotation([0.3])}, 1, device=torch.device("cpu"), dtype=torch.float32
-    )
+    model = made(absorbing=True).build_model({"poses": poses_of_rotation([0.3])}, 1, device=CPU, dtype=torch.float32)
     assert model.dtype == torch.complex64
     with pytest.raises(InputError, match="of memory"):
-        made(voxels=Voxels((4096, 4096, 4096), 1.6e-7)).check_model(
-            None, 1, device=torch.device("cpu"), dtype=torch.float32
-        )
+        made(voxels=Voxels((4096, 4096, 4096), 1.6e-7)).check_model(None, 1, device=CPU, dtype=torch.float32)
     with pytest.raises(InputError, match="of memory"):
         ODT3D.simulate_views(ODTSimulation(size=2048, views=10**6))
+
+
+@pytest.mark.slow
+def test_the_hl60_cell_has_a_nucleus_below_its_cytoplasm_and_predicts_views_left_out(
+    shared_data, tmp_path, monkeypatch
+):
+    folder = shared_data / "odt"
+    if not (folder / "series.h5").exists():
+        pytest.skip(f"there is no {folder}")
+    monkeypatch.chdir(tmp_path)
+    assert main(["import", "odt", str(folder), "held.zarr", "--select", "5::20"]) == 0
+    assert main(["import", "odt", str(folder), "few.zarr", "--omit", "5::10", "--count", "35"]) == 0
+    assert main(["reconstruct", "few.zarr", "--sigma", "0.003", "--iterations", "40", "--out", "run", *QUICK]) == 0
+    volume = np.load("run/result.npy")
+    scan = open_scan("held.zarr")
+    model = scan.instrument.build_model(scan.columns, scan.n_views, device=CPU, dtype=torch.float32)
+    data = scan.read()
+    assert float((model.forward(torch.from_numpy(volume)) - data).norm() / data.norm()) <= 0.03
+    index = 1.335 * np.sqrt(1 + volume)
+    places = np.argwhere(index > 1.345)
+    radius = (3 * len(places) / (4 * np.pi)) ** (1 / 3)
+    far = np.linalg.norm(np.indices(index.shape) - places.mean(0)[:, None, None, None], axis=0) / radius
+    nucleus, cytoplasm = np.median(index[far < 0.35]), np.median(index[(far > 0.65) & (far < 0.85)])
+    assert nucleus < cytoplasm - 0.003
+    assert 1.350 < index[tuple(places.T)].mean() < 1.357

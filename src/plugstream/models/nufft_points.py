@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -12,7 +13,7 @@ from torch import Tensor
 
 from plugstream.models.nufft_grid import Kernel
 
-__all__ = ["Points", "fit_taps", "read_cells", "write_cells"]
+__all__ = ["Points", "fit_taps", "join_points", "read_cells", "write_cells"]
 
 Real = NDArray[np.float64]
 
@@ -57,6 +58,18 @@ class Points:
     def conjugate(self, values: Tensor) -> Tensor:
         """Values (n, points) conjugated where points are flipped."""
         return values if self.flipped is None else torch.where(self.flipped, values.conj(), values)
+
+
+def join_points(parts: Sequence[Points]) -> Points:
+    """The points of several sets on one grid, one set behind the other."""
+    flips = [part.flipped for part in parts if part.flipped is not None]
+    return Points(
+        torch.cat([part.first for part in parts]),
+        torch.cat([part.offset for part in parts]),
+        torch.cat(flips) if flips else None,
+        parts[0].widths,
+        parts[0].kernel,
+    )
 
 
 def read_cells(grid: Tensor, points: Points) -> Tensor:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 import torch
@@ -14,7 +13,7 @@ from torch import Tensor
 from plugstream.errors import InputError
 from plugstream.models.base import ModelBase, Views, all_views, as_views, check_shape
 from plugstream.models.ct_geometry import Voxels
-from plugstream.models.nufft_points import Points
+from plugstream.models.nufft_points import Points, join_points
 from plugstream.models.nufft_spread import Axis, SpreadNufft
 from plugstream.models.odt_caps import Cap, cut_cap, farthest_waves
 from plugstream.models.odt_geometry import Optics, check_poses, exact_axes, padded_sizes
@@ -24,6 +23,7 @@ __all__ = ["ODTModel"]
 
 # Frequencies of as many views as are worked on together: some 100 bytes each.
 _POINTS_AT_ONCE = 1 << 20
+_KEPT_BYTES, _BYTES_A_POINT = 1 << 28, 48  # of what is known of views
 _MARGIN = 1.05  # for what discs of voxels reach beyond the box that they fill
 
 
@@ -76,6 +76,8 @@ class ODTModel(ModelBase):
         self.data_dtype = torch.complex64 if dtype == torch.float32 else torch.complex128
         self.dtype = self.data_dtype if absorbing else dtype
         self.eps, self.padding = eps, padding
+        self._looks: dict[int, tuple[Points, Tensor, Tensor]] = {}
+        self._kept = 0
         self.sizes, axes = self._plan_axes(padding)
         points = sum(len(self._cap(view).cells) for view in range(min(self.n_views, 10)))
         self.nufft = SpreadNufft(
@@ -174,27 +176,29 @@ class ODTModel(ModelBase):
 
     def _look(self, views: Tensor) -> tuple[Points, Tensor, Tensor]:
         """Of views: where they read the spectrum, which cells of their fields that gives, and with what factors."""
-        voxels = self.voxels
-        spacing, cells = np.array(voxels.spacing), np.array(voxels.shape)
-        middle = np.array(voxels.origin) + cells // 2 * spacing
-        volume = math.prod(voxels.spacing)
-        frequencies, places, factors = [], [], []
-        for n, view in enumerate(views.tolist()):
-            cap = self._cap(view)
-            wave = (cap.vectors @ self.poses[view, :3])[:, ::-1]  # along z, y and x of the object
-            frequencies.append(-wave * spacing)
-            places.append(cap.cells + n * self.sizes[0] * self.sizes[1])
-            factors.append(volume * cap.factors * np.exp(-1j * (wave @ middle)))
+        parts = [self._look_once(view) for view in views.tolist()]
+        size = self.sizes[0] * self.sizes[1]
+        places = torch.cat([places + n * size for n, (_, places, _) in enumerate(parts)])
+        return join_points([points for points, _, _ in parts]), places, torch.cat([factors for _, _, factors in parts])
 
-        def join(parts: list[NDArray[Any]]) -> Tensor:
-            return torch.from_numpy(np.concatenate(parts))
-
-        points = self.nufft.place(np.concatenate(frequencies))
-        return (
-            points,
-            join(places).to(self.device),
-            join(factors).to(device=self.device, dtype=self.data_dtype),
+    def _look_once(self, view: int) -> tuple[Points, Tensor, Tensor]:
+        """Of a view; kept for when it is drawn again, as far as there is room."""
+        if view in self._looks:
+            return self._looks[view]
+        voxels, cap = self.voxels, self._cap(view)
+        spacing = np.array(voxels.spacing)
+        middle = np.array(voxels.origin) + np.array(voxels.shape) // 2 * spacing
+        wave = (cap.vectors @ self.poses[view, :3])[:, ::-1]  # along z, y and x of the object
+        factors = math.prod(voxels.spacing) * cap.factors * np.exp(-1j * (wave @ middle))
+        found = (
+            self.nufft.place(-wave * spacing),
+            torch.from_numpy(cap.cells).to(self.device),
+            torch.from_numpy(factors).to(device=self.device, dtype=self.data_dtype),
         )
+        self._kept += _BYTES_A_POINT * len(cap.cells)
+        if self._kept <= _KEPT_BYTES:
+            self._looks[view] = found
+        return found
 
     def _shares(self, index: Tensor) -> list[Tensor]:
         each = max(1, self.sizes[0] * self.sizes[1])
