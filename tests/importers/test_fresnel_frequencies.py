@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from scipy.special import hankel1
 
 from fresnel_files import LIGHT, write_fresnel
-from plugstream import InputError, PlugstreamWarning, open_scan
+from plugstream import InputError, PlugstreamWarning, open_scan, ring
 from plugstream.cli import main
 from plugstream.importers import import_fresnel
 
@@ -78,3 +79,36 @@ def test_remarks_and_numbers_of_other_programs_are_read(tmp_path, image):
         "% made elsewhere\n" + text.replace(" ", ", ").replace("e-", "D-").replace("#,", "#")
     )
     assert torch.equal(import_fresnel(tmp_path / "eTM.exp").data, import_fresnel(tmp_path / "dTM.exp").data)
+
+
+@pytest.mark.parametrize("instrument", ["born-2d", "scattering-2d"])
+def test_several_frequencies_of_a_file_of_arrays_are_one_scan(tmp_path, monkeypatch, capsys, instrument):
+    """Each is what the import of it alone gives, times its gain: calibration, mask and conjugate included."""
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(6)
+    receivers, places = ring(12, 0.6), ring(5, 0.7)
+    waves = LIGHT / np.array([4e9, 2e9, 3e9])
+    distance = np.linalg.norm(places[:, None] - receivers[None], axis=-1)
+    incident = np.stack([0.25j * hankel1(0, 2 * np.pi / wave * distance) * (2 - 1j) for wave in waves])
+    total = incident + 0.1 * (rng.standard_normal((3, 5, 12)) + 1j * rng.standard_normal((3, 5, 12)))
+    file = {"frequency": [4e9, 2e9, 3e9], "total": total.conj(), "incident": incident.conj()}
+    np.savez("f.npz", receivers=receivers, transmitters=places, mask=rng.random((5, 12)) > 0.2, **file)
+    words = ["import", "npz", "f.npz", "--size", "8", "--width", "0.2", "--conjugate", "--instrument", instrument]
+    assert main([*words[:3], "all.zarr", *words[3:], "--frequencies", "all"]) == 0, capsys.readouterr()
+    scan = open_scan("all.zarr")
+    assert scan.instrument.name == instrument
+    assert np.allclose(scan.columns["wavelengths"][:], np.repeat(LIGHT / np.array([2e9, 3e9, 4e9]), 5))
+    for number, frequency in enumerate(("2", "3", "4")):
+        assert main([*words[:3], f"{frequency}.zarr", *words[3:], "--frequency", frequency]) == 0
+        one, rows = open_scan(f"{frequency}.zarr"), slice(5 * number, 5 * number + 5)
+        gain = scan.columns["gains"][rows][:, None]
+        want, mask = one.read().numpy() * gain, scan.columns["mask"][rows]
+        assert np.allclose(scan.read().numpy()[rows][mask], want[mask], rtol=1e-5)
+        assert (np.abs(np.where(mask, want, 0)) ** 2).sum(1).mean() == pytest.approx(1, rel=1e-5)
+    assert main([*words[:3], "two.zarr", *words[3:], "--frequencies", "2,4GHz"]) == 0
+    assert open_scan("two.zarr").n_views == 10
+    capsys.readouterr()
+    assert main([*words[:3], "no.zarr", *words[3:], "--frequencies", "5GHz"]) == 2
+    assert "has no 5 GHz; it has 2, 3, 4 GHz" in capsys.readouterr().err
+    assert main([*words[:3], "no.zarr", *words[3:], "--frequencies", "all", "--frequency", "2"]) == 2
+    assert "both given" in capsys.readouterr().err

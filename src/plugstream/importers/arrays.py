@@ -118,7 +118,8 @@ def options_for(options: type[Options], instrument: str | None = None) -> type[O
     Arguments: instrument, by name; None for those of every reader.
     """
     entries("importer")  # declares the readers
-    return _combine(options, tuple(own.options for name, own in _readers.items() if instrument in (None, name)))
+    found = dict.fromkeys(own.options for name, own in _readers.items() if instrument in (None, name))
+    return _combine(options, tuple(found))  # each once: instruments of one experiment share a reader
 
 
 def array_options(instrument: str, **values: Any) -> Any:

@@ -21,12 +21,15 @@ from plugstream.errors import InputError, PlugstreamWarning
 from plugstream.grid import Grid
 from plugstream.image_space import ImageSpace
 from plugstream.importers.arrays import Reading, read_blocks, reader
+from plugstream.importers.bands import choose_frequencies, join_readings
 from plugstream.importers.calibration import MISMATCH_LIMIT, NEAR, Calibration, Calibrator
 from plugstream.importers.complex_numbers import Complex, join_parts, kind_of, read_complex
 from plugstream.importers.frequencies import FREQUENCY_UNITS, Band, choose_band, take_band
 from plugstream.importers.lookup import UNITS, Lookup, Source, check_names, one_number, read_rows, unit_of
+from plugstream.instruments.base import find_instrument
 from plugstream.instruments.born import Born2D
 from plugstream.registry import Field, Options
+from plugstream.spectrum import LIGHT
 
 __all__ = ["ARRAYS", "VALUES", "BornImport", "read_born"]
 
@@ -40,6 +43,9 @@ class BornImport(Options):
     """What can be said besides of a file of a scattering experiment."""
 
     frequency: float | None = Field(None, le=1e6, description="which of the file's frequencies to take, in GHz")
+    frequencies: str | None = Field(
+        None, max_length=1 << 16, description="several of the file's frequencies in one scan: 2,4,6GHz, or all"
+    )
     size: int | None = Field(None, le=65_536, description="pixels a side of the image to form")
     width: float | None = Field(None, le=1e15, description="width of the image")
     wavelength: float | None = Field(None, le=1e15, description="wavelength in vacuum, where the file does not tell")
@@ -69,9 +75,10 @@ def _may_be_data(arrays: list[tuple[tuple[int, ...], str]]) -> Iterator[bool]:
         yield len(shape) == 2 and min(shape) > 2 and numbers and real.count(shape) > 1
 
 
+@reader("scattering-2d", options=BornImport, values=VALUES, impossible=_why_impossible)
 @reader("born-2d", options=BornImport, values=VALUES, impossible=_why_impossible)
 def read_born(source: Source, mapping: Mapping[str, Any], options: Any) -> Reading:
-    """A file as a scan of `born-2d`.
+    """A file as a scan of `born-2d`, or of `scattering-2d`, which is the same experiment.
 
     Arguments: source; mapping from our names to the file's, or for values to numbers; options, see `BornImport`:
     unit of all lengths, by default what an attribute `units` of each says, and else m; conjugate for data and fields
@@ -80,13 +87,25 @@ def read_born(source: Source, mapping: Mapping[str, Any], options: Any) -> Readi
     An incident field, measured without the object, calibrates the data: see `Calibrator`. With it the data may be given
     as the total field, whose difference to the incident one is then taken.
     """
-    unit, conjugate = options.unit, options.conjugate
-    if unit is not None and unit not in UNITS:
-        raise InputError(f"there is no unit {unit!r}; choose one of {', '.join(UNITS)}")
+    if options.unit is not None and options.unit not in UNITS:
+        raise InputError(f"there is no unit {options.unit!r}; choose one of {', '.join(UNITS)}")
     check_names(mapping, (*ARRAYS, *VALUES, *_WORDS))
     flags = {name: getattr(options, name) for name in ("wavelength", "size", "width")}
     mapping = {**mapping, **{name: value for name, value in flags.items() if value is not None}}
-    plan = _plan(BornLookup(source, mapping, unit), options.frequency)
+    if options.frequencies is None:
+        return _read_band(source, mapping, options, options.frequency)
+    if options.frequency is not None or options.wavelength is not None:
+        raise InputError("several frequencies and one are both given; leave --frequencies or the other out")
+    lengths, rates, _ = BornLookup(source, mapping, options.unit).spectrum()
+    known = lengths if lengths is not None else [LIGHT / rate for rate in rates or () if rate > 0]
+    chosen = choose_frequencies(source.path, options.frequencies, known)
+    return join_readings([_read_band(source, mapping, options, one) for one in chosen])
+
+
+def _read_band(source: Source, mapping: Mapping[str, Any], options: Any, frequency: float | None) -> Reading:
+    """A file at one frequency, in GHz; the one that it has if not given."""
+    unit, conjugate = options.unit, options.conjugate
+    plan = _plan(BornLookup(source, mapping, unit), frequency, find_instrument(options.instrument))
     provenance: dict[str, Any] = {
         "mapping": dict(mapping),
         "unit": unit or "of the file, or m",
@@ -152,8 +171,8 @@ class BornLookup(Lookup):
             raise InputError(f"{name} of {self.source.path} is in {own!r}, which is none of {known}; give --unit")
         return UNITS[own]
 
-    def band(self, frequency: float | None) -> Band | None:
-        """The wavelength: the one that is given, or that of the file which a frequency in GHz asks for, or None."""
+    def spectrum(self) -> tuple[list[float] | None, list[float] | None, float | None]:
+        """The file's wavelengths in metres, or else its frequencies in Hz, and a wavelength that is asked for."""
         given = self.mapping.get("wavelength")
         asked = None
         if given is not None and not isinstance(given, str):
@@ -171,6 +190,11 @@ class BornLookup(Lookup):
             raise InputError(f"the frequency of {self.source.path} is in {own!r}, which is none of {known}")
         if rates is not None:
             rates = [FREQUENCY_UNITS[own] * rate for rate in rates]
+        return lengths, rates, asked
+
+    def band(self, frequency: float | None) -> Band | None:
+        """The wavelength: the one that is given, or that of the file which a frequency in GHz asks for, or None."""
+        lengths, rates, asked = self.spectrum()
         if asked is not None and lengths is None and (rates is None or len(rates) < 2) and frequency is None:
             rates = None  # a wavelength that is given wins over what one frequency of the file says
         return choose_band(self.source.path, lengths, rates, wavelength=asked, frequency=frequency)
@@ -217,7 +241,7 @@ class _Plan:
     truth: NDArray[np.float32] | None
 
 
-def _plan(look: BornLookup, frequency: float | None) -> _Plan:
+def _plan(look: BornLookup, frequency: float | None, kind: Any) -> _Plan:
     path = look.source.path
     band = look.band(frequency)
     counts = [getattr(look.array(name), "shape", None) for name in ("transmitters", "plane_waves", "receivers")]
@@ -275,7 +299,7 @@ def _plan(look: BornLookup, frequency: float | None) -> _Plan:
         )
     background = look.value("background")
     where = np.asarray(read_rows(positions, slice(None), "receivers", look.source), dtype=np.float64)
-    instrument = Born2D(
+    instrument = kind(
         receivers=where if far[0] else look.metres("receivers", positions) * where,
         wavelength=band.wavelength,
         grid=grid,
