@@ -15,6 +15,7 @@ from plugstream.baselines.ramp import Filter
 from plugstream.baselines.sirt import sirt
 from plugstream.errors import DamagedError, InputError
 from plugstream.instruments.ct import CT, ct_rays
+from plugstream.instruments.ct_counts import CTCounts
 from plugstream.models.base import Model, check_shape
 from plugstream.models.ct_geometry import Voxels
 from plugstream.progress import report
@@ -60,12 +61,20 @@ def form_image(
             raise InputError(f"filtered back-projection is for scans of ct, and this is one of {scan.instrument.name}")
         rays, voxels = ct_rays(scan), scan.instrument.voxels
         return filtered_back_projection(
-            scan.read, rays, voxels, filter=filter, cutoff=cutoff, device=device, dtype=dtype
+            _integrals(scan), rays, voxels, filter=filter, cutoff=cutoff, device=device, dtype=dtype
         )
     if method != "sirt":
         raise InputError(f"there is no method {method!r}; there are filtered and sirt")
     model = scan_model(scan, device=device, dtype=dtype)
-    return sirt(model, scan.read, iterations, low=low, look=look)
+    return sirt(model, _integrals(scan), iterations, low=low, look=look)
+
+
+def _integrals(scan: Scan) -> Callable[[Tensor], Tensor]:
+    """A function that reads line integrals of some views, whatever the scan stores."""
+    if not isinstance(scan.instrument, CTCounts):
+        return scan.read
+    instrument = scan.instrument
+    return lambda views: instrument.integrals(scan.read(views), scan.columns, views)
 
 
 def image_range(scan: Scan) -> float:
@@ -94,6 +103,7 @@ def image_range(scan: Scan) -> float:
 
 def _quick_image(scan: Scan, views: Tensor) -> Tensor:
     """An image of some views at once."""
+    read = _integrals(scan)
     if isinstance(scan.instrument, CT):
         rays, voxels = ct_rays(scan).select(views.numpy()), scan.instrument.voxels
         if len(voxels.shape) == 3 and voxels.shape[0] > _SLICES:  # those in the middle of a volume tell enough
@@ -101,13 +111,13 @@ def _quick_image(scan: Scan, views: Tensor) -> Tensor:
             start = voxels.origin[0] + first * voxels.spacing[0]
             voxels = Voxels((_SLICES, *voxels.shape[1:]), voxels.spacing, (start, *voxels.origin[1:]))
         try:
-            return filtered_back_projection(lambda rows: scan.read(views[rows]), rays, voxels, filter="hann")
+            return filtered_back_projection(lambda rows: read(views[rows]), rays, voxels, filter="hann")
         except InputError:  # a helix, or laminography
             pass
     model = scan_model(scan)
     if not model.linear:
         raise InputError("the range of a first image is known of linear models only; write numbers, not shares of it")
-    data = model.restrict(scan.read(views).to(model.data_dtype), views)
+    data = model.restrict(read(views).to(model.data_dtype), views)
     direction = model.adjoint(data, views)
     bent = model.forward(direction, views).abs().double().square().sum()
     if not bool(bent > 0):
@@ -171,10 +181,10 @@ def _energies(scan: Scan, image: Tensor, model: Model) -> tuple[float, float]:
     """||y - H x||^2 and ||y||^2 over all views and all data that counts."""
     values = image.to(device=model.device, dtype=model.dtype)
     size = max(1, math.prod(model.data_shape)) * model.data_dtype.itemsize
-    left = whole = 0.0
+    left, whole, read = 0.0, 0.0, _integrals(scan)
     for some in torch.arange(scan.n_views).split(max(1, _BLOCK_BYTES // size)):
         report("comparing", int(some[0]), scan.n_views)
-        rows = model.restrict(scan.read(some).to(device=model.device, dtype=model.data_dtype), some)
+        rows = model.restrict(read(some).to(device=model.device, dtype=model.data_dtype), some)
         off = rows - model.forward(values, some)
         left += float(off.abs().double().square().sum())
         whole += float(rows.abs().double().square().sum())

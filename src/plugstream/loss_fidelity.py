@@ -47,7 +47,7 @@ class LossFidelity(ModelFidelity):
         lipschitz_tol: float = 1e-2,
         lipschitz_most: int = 1000,
     ) -> None:
-        self.loss = loss
+        self.loss = _bind(loss, model)
         super().__init__(model, data, available=available)
         self._norms = LeastSquares(
             model,
@@ -60,6 +60,7 @@ class LossFidelity(ModelFidelity):
     def with_views(self, model: Model, available: Views = None, *, lipschitz_max: float | None = None) -> Self:
         """As `ModelFidelity.with_views`, with the norms of that model; the curvature is asked of the new data."""
         other = super().with_views(model, available, lipschitz_max=lipschitz_max)
+        other.loss = _bind(self.loss, model)
         other._norms = LeastSquares(
             model,
             _Unread(model.n_views),
@@ -183,6 +184,13 @@ class LossFidelity(ModelFidelity):
 
 DataFidelity = LeastSquares | LossFidelity
 """How far an image is from measurements, by any loss."""
+
+
+def _bind(loss: Loss, model: Model) -> Loss:
+    """The loss that knows what the model knows of its data, where it asks for that."""
+    bind = getattr(loss, "for_model", None)
+    bound: Loss = loss if bind is None else bind(model)
+    return bound
 
 
 class _Unread:

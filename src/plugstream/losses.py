@@ -251,7 +251,7 @@ class Amplitude:
         return data if self.roots else data.sqrt()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Transmission:
     r"""Line integrals of photons that were counted: Poisson's likelihood of the counts, before their logarithm.
 
@@ -261,10 +261,19 @@ class Transmission:
     through says no more than that its integral is large. Below p = 0, where no attenuation is, exp(-p) is continued by
     its parabola, so that the curvature is at most 1, and L and step that of least squares.
 
-    Holds for a beam that is about as strong in all pixels, and nothing counted without it.
+    Holds for a beam that is about as strong in all pixels, and nothing counted without it. Where a scan holds the
+    counts and the beam of each pixel (`ct-counts`), each datum counts by its beam over the median one, and the loss is
+    the Poisson likelihood of the raw counts.
 
+    Arguments: counts, with `weights(views)` and the `strongest` of them, as `plugstream.models.ct_counts` has them.
     Reference: Lange and Carson, J. Comput. Assist. Tomogr. 8(2), 1984.
     """
+
+    counts: Any = None
+
+    def for_model(self, model: Any) -> Transmission:
+        """The loss that knows the beam of a model's data, where the model does."""
+        return Transmission(getattr(model, "counts", None))
 
     real_data: ClassVar[bool] = True
 
@@ -275,17 +284,21 @@ class Transmission:
         share, below = torch.exp(-data), prediction.clamp_max(0)
         left = torch.exp(-prediction.clamp_min(0)) - below + below.square() / 2
         least = torch.where(data >= 0, share + share * data, 1 - (share - 1).square() / 2)
-        return left + share * prediction - least
+        return self._weighted(left + share * prediction - least, views)
 
     def derivative(self, prediction: Tensor, data: Tensor, views: Tensor | None = None) -> Tensor:
-        return torch.exp(-data) - torch.exp(-prediction.clamp_min(0)) + prediction.clamp_max(0)
+        slope = torch.exp(-data) - torch.exp(-prediction.clamp_min(0)) + prediction.clamp_max(0)
+        return self._weighted(slope, views)
 
     def curvature(self, data: Tensor | None = None, *, waves: bool = False) -> float:
-        return float("inf") if waves else 1.0
+        return float("inf") if waves else 1.0 if self.counts is None else float(self.counts.strongest)
 
     def check(self, data: Tensor) -> None:
         if data.is_complex():
             raise InputError("a transmission loss is for line integrals, which are real")
+
+    def _weighted(self, terms: Tensor, views: Tensor | None) -> Tensor:
+        return terms if self.counts is None else terms * self.counts.weights(views).to(terms)
 
 
 def _square(value: Tensor) -> Tensor:

@@ -294,7 +294,8 @@ class ModelFidelity:
         # From pinned memory a GPU copies by itself; towards the CPU one has to wait for it.
         on_gpu = self.device.type == "cuda"
         there = data.to(device=self.device, dtype=self._stored_dtype, non_blocking=on_gpu)
-        data = self.model.restrict(there, views)
+        convert = getattr(self.model, "convert", None)  # which a model of one's own need not have
+        data = self.model.restrict(there if convert is None else convert(there, views), views)
         if bool(torch.isfinite(torch.view_as_real(data).sum() if data.is_complex() else data.sum())):
             return data  # a sum is finite only where all of its terms are
         axis = data.ndim - 1 - len(self.model.data_shape)

@@ -32,6 +32,7 @@ class SplitModel(ModelBase):
         self.device, self.dtype, self.data_dtype = model.device, model.dtype, model.data_dtype
         self.linear = model.linear
         self.nonnegative = bool(getattr(model, "nonnegative", False))
+        self.counts = getattr(model, "counts", None)
         self.channels = bool(getattr(model, "channels", False))
         self.estimated_views = int(getattr(model, "estimated_views", 1000))
 
@@ -52,6 +53,10 @@ class SplitModel(ModelBase):
 
     def restrict(self, data: Tensor, views: Views = None) -> Tensor:
         return self.whole.restrict(data, views)
+
+    def convert(self, data: Tensor, views: Views = None) -> Tensor:
+        convert = getattr(self.whole, "convert", None)
+        return data if convert is None else convert(data, views)
 
     def gradient(self, image: Tensor, data: Tensor, views: Views = None, weights: Tensor | None = None) -> Tensor:
         return self.whole.gradient(image, data, views, weights)

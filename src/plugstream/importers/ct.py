@@ -37,6 +37,11 @@ class CTImport(StepOptions):
     source: float | None = Field(None, gt=0, le=_LONG, description="distance from the source to the rotation axis")
     detector: float | None = Field(None, ge=0, le=_LONG, description="distance from the rotation axis to the detector")
     arc: float | None = Field(None, gt=0, description="degrees that the projections cover, where the file lacks angles")
+    counts: bool = Field(
+        False,
+        description="keep the detector's integers, with flat and dark fields beside them, in place of line integrals",
+        json_schema_extra={"switch": True},
+    )
     clockwise: bool = Field(False, description="the angles go the other way around", json_schema_extra={"switch": True})
     size: int | None = Field(None, ge=2, le=65_536, description="voxels a side; as many as the detector has columns")
     voxel: float | None = Field(
@@ -184,6 +189,7 @@ def _describe(path: Path) -> tuple[str, list[str]] | None:
 def build(options: CTImport, file: Path, out: Path) -> ImportResult:
     """Write the scan, some views at a time."""
     from plugstream.instruments.ct import CT
+    from plugstream.instruments.ct_counts import CTCounts
     from plugstream.scans.writer import ScanWriter, whole_scan
 
     with open_projections(file) as projections:
@@ -191,7 +197,12 @@ def build(options: CTImport, file: Path, out: Path) -> ImportResult:
         setup = _setup(projections, options)
         prepared = Preparation(projections, options, angles, setup.fan)
         rays, voxels = _geometry(projections, options, prepared, angles, setup)
-        instrument = CT.of(rays, voxels, unit=setup.unit, good=prepared.good)
+        instrument: CT = CT.of(rays, voxels, unit=setup.unit, good=prepared.good)
+        dtype = None
+        if options.counts:
+            dtype = prepared.keep_counts()
+            field = prepared.field
+            instrument = CTCounts.of_counts(rays, voxels, field, unit=setup.unit, good=prepared.good)
         instrument.check_plausible({"rays": rays.vectors})
         provenance = {
             "made_by": "plugstream import ct",
@@ -203,11 +214,12 @@ def build(options: CTImport, file: Path, out: Path) -> ImportResult:
         remarks = list(prepared.remarks)
         if setup.unit == "pixel":
             remarks.append("the file does not say how large a pixel is, so lengths are in pixels; --pixel gives metres")
-        with whole_scan(out) as partial, ScanWriter(partial, instrument, provenance=provenance) as writer:
+        with whole_scan(out) as partial, ScanWriter(partial, instrument, dtype=dtype, provenance=provenance) as writer:
             for views in prepared.blocks():
-                block = prepared.read(views)
+                block = prepared.read_counts(views) if options.counts else prepared.read(views)
                 data = block[:, 0] if prepared.flat_image else block
-                writer.append(data, rays=rays.vectors[views])
+                more = {"place": prepared.views[views].astype(np.float64)} if options.counts else {}
+                writer.append(data, rays=rays.vectors[views], **more)
             writer.finish()
     if "citation" in provenance:
         remarks.append(f"cite {provenance['citation']}")

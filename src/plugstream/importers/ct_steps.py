@@ -15,6 +15,7 @@ from plugstream.importers.arrays import read_blocks
 from plugstream.importers.ct_projections import Indices, Projections, pick_rows
 from plugstream.line_integrals import (
     FLOOR,
+    FlatField,
     air_level,
     fill_pixels,
     find_bad_pixels,
@@ -136,6 +137,38 @@ class Preparation:
         if self._stripes is not None:
             integrals -= self._stripes
         return integrals
+
+    def keep_counts(self) -> str:
+        """Say that counts stay as they are: the dtype to store them in; steps that line integrals had are not recorded.
+
+        Air and stripes change line integrals alone, and are refused by hand, and left out otherwise.
+        """
+        field, options = self._source.flat_field, self._options
+        if field is None:
+            raise InputError("it has line integrals, or no flat fields, and so no counts to keep; leave --counts out")
+        if options.stripes or options.air not in ("auto", 0):
+            raise InputError("--air and --stripes change line integrals, which --counts does not store; leave them out")
+        kind = self._source.read(self.views[:1], self.rows).dtype
+        if kind.kind not in "iu" or kind.itemsize > 4:
+            raise InputError(f"its counts are {kind}, and not integers of 32 bits or fewer; leave --counts out")
+        self.steps = [one for one in self.steps if one["step"] not in ("logarithm", "air")]
+        self.remarks = [text for text in self.remarks if "columns of air" not in text]
+        self._note("counts", kept=str(kind))
+        return "uint16" if kind in (np.uint8, np.uint16) else "int32"
+
+    @property
+    def field(self) -> FlatField:
+        """The flat and dark fields of the rows that are taken."""
+        field = self._source.flat_field
+        assert field is not None
+        return FlatField(field.dark[self.rows], field.flats[:, self.rows], field.places)
+
+    def read_counts(self, views: slice) -> NDArray[Any]:
+        """What the detector counted in some of `views`: (views, rows, columns)."""
+        counts = self._source.read(self.views[views], self.rows)
+        if counts.dtype == np.uint32 and counts.size and int(counts.max()) > np.iinfo(np.int32).max:
+            raise InputError("its counts are larger than 2^31 - 1; leave --counts out")
+        return counts.astype(np.uint16 if counts.dtype in (np.uint8, np.uint16) else np.int32)
 
     def blocks(self) -> Iterator[slice]:
         """The views some at a time, so that a few megabytes are in memory."""

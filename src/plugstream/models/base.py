@@ -143,6 +143,13 @@ class ModelBase(ABC):
     def restrict(self, data: Tensor, views: Views = None) -> Tensor:
         return data
 
+    def convert(self, data: Tensor, views: Views = None) -> Tensor:
+        """What a scan stores of these views, in the model's precision, as the data that the model predicts.
+
+        Usually it is that; counts of photons, of which the model predicts the logarithm, are an exception.
+        """
+        return data
+
     def gradient(self, image: Tensor, data: Tensor, views: Views = None, weights: Tensor | None = None) -> Tensor:
         """The gradient of sum_i w_i/2 ||H_i x - y_i||^2: sum_i w_i Re(J_i^H (H_i x - y_i)), J_i = H_i if it is linear.
 

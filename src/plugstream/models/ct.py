@@ -9,6 +9,7 @@ from torch import Tensor
 from plugstream.errors import InputError
 from plugstream.models import ct_joseph, ct_native, ct_triton
 from plugstream.models.base import ModelBase, Views, all_views, as_views, check_shape
+from plugstream.models.ct_counts import RawCounts
 from plugstream.models.ct_geometry import Rays, Voxels
 from plugstream.models.ct_lines import check_rays
 from plugstream.models.ct_stack import is_stack
@@ -33,6 +34,7 @@ class CTModel(ModelBase):
         rays: of each view, `plugstream.models.ct_beams` makes them; no source may lie among the voxels.
         voxels: how many, how large and where.
         mask: (views, *detector), which pixels count; all of them if not given. Masked ones are 0.
+        counts: where scans hold what the detector counted, how that becomes line integrals.
         device, dtype: where and in which precision to compute.
     """
 
@@ -44,6 +46,7 @@ class CTModel(ModelBase):
         voxels: Voxels,
         *,
         mask: Rows | None = None,
+        counts: RawCounts | None = None,
         device: torch.device | str = "cpu",
         dtype: torch.dtype = torch.float32,
     ) -> None:
@@ -55,7 +58,7 @@ class CTModel(ModelBase):
         self.rays, self.voxels = rays, voxels
         self.n_views, self.image_shape, self.data_shape = len(rays), voxels.shape, rays.detector
         self.device, self.dtype, self.data_dtype = torch.device(device), dtype, dtype
-        self._mask = mask
+        self._mask, self.counts = mask, counts
 
     def forward(self, image: Tensor, views: Views = None) -> Tensor:
         """(..., *image_shape) to (..., B, *detector)."""
@@ -85,6 +88,10 @@ class CTModel(ModelBase):
     def restrict(self, data: Tensor, views: Views = None) -> Tensor:
         """The data with masked pixels set to zero, whatever they hold (NaN too)."""
         return self._restrict(data, as_views(views, self.n_views))
+
+    def convert(self, data: Tensor, views: Views = None) -> Tensor:
+        """Line integrals of what a scan stores, which may be counts."""
+        return data if self.counts is None else self.counts.integrals(data, as_views(views, self.n_views))
 
     def windows(self, views: Tensor) -> Tensor:
         """Weights of a parallel beam's rays by how they cross the voxels (`ct_windows`), else ones."""
