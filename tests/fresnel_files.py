@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,7 @@ LIGHT = 299_792_458.0
 
 def write_fresnel(
     path: Path,
-    image: np.ndarray,
+    image: np.ndarray | Callable[[BornGeometry], np.ndarray],
     *,
     year: int,
     sources: int,
@@ -26,19 +27,25 @@ def write_fresnel(
 ) -> dict[float, np.ndarray]:
     """Write what their antennas would record of an image under first Born; the field that we define, by frequency.
 
+    Instead of an image there may be a function that gives the scattered field (views, receivers) of a geometry.
+
     The sources have a strength and phase of their own at each frequency, and time goes as exp(+i w t), as there.
 
     Arguments: lost, numbers of sources (from 0) that are missing at the first frequency.
     """
     count, source_radius, receiver_radius = RINGS[year]
     places, receivers = ring(sources, source_radius), ring(count, receiver_radius)
-    grid = Grid((len(image), len(image)), width / len(image))
+    size = 8 if callable(image) else len(image)
+    grid = Grid((size, size), width / size)
     lines, fields = ["# Polarization : TM (E paral)"], {}
     span, step = count * 2 // 3 + 1, count // sources
     for number, frequency in enumerate(frequencies):
         wavelength = LIGHT / (frequency * 1e9)
         geometry = BornGeometry(receivers, wavelength, grid, places)
-        fields[frequency] = BornModel(geometry, dtype=torch.float64).forward(torch.from_numpy(image)).numpy()
+        if callable(image):
+            fields[frequency] = image(geometry)
+        else:
+            fields[frequency] = BornModel(geometry, dtype=torch.float64).forward(torch.from_numpy(image)).numpy()
         distance = np.linalg.norm(places[:, None] - receivers[None], axis=-1)
         incident = 0.25j * hankel1(0, geometry.wavenumber * distance)
         strength = (3 - 1j) * np.exp(1j * number) / frequency
