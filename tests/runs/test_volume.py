@@ -75,13 +75,17 @@ def run_until(step: int, monkeypatch: pytest.MonkeyPatch, scan: Path, folder: Pa
             main(["reconstruct", str(scan), "--out", str(folder), *RUN, "--checkpoint", "0"])
 
 
+@pytest.mark.parametrize("formats", ["html", pytest.param("png,svg", marks=pytest.mark.slow)])
 @pytest.mark.usefixtures("cut")
-def test_blocks_make_the_volume_that_all_slices_at_once_make(scan: Path, at_once: Path, tmp_path: Path) -> None:
+def test_blocks_make_the_volume_that_all_slices_at_once_make(
+    scan: Path, at_once: Path, tmp_path: Path, formats: str
+) -> None:
     folder = tmp_path / "run"
-    assert main(["reconstruct", str(scan), "--out", str(folder), *RUN, "--report-format", "png,html"]) == 0
+    assert main(["reconstruct", str(scan), "--out", str(folder), *RUN, "--report-format", formats]) == 0
     assert (folder / "result.npy").read_bytes() == (at_once / "result.npy").read_bytes()
     names = {path.name for path in folder.iterdir()}
-    assert {"result.tif", "result.png", "history.csv", "report.png", "report.html", "settings.toml"} <= names
+    assert {"result.tif", "result.png", "history.csv", "settings.toml"} <= names
+    assert {f"report.{ending}" for ending in formats.split(",")} <= names
     assert {path.name for path in (folder / "blocks").iterdir()} == {"0000", "0001", "0002", "sums.npy"}
     assert not list(folder.rglob("*.safetensors"))  # states of blocks that have finished are gone
     history = replay(folder / "events.jsonl")
@@ -90,6 +94,8 @@ def test_blocks_make_the_volume_that_all_slices_at_once_make(scan: Path, at_once
     assert [event.step for event in history.measured] == [0, 3, 6, 9, 12, 15, 18, 21, 24, 27]
     assert history.stop is not None
     assert (history.stop.step, history.stop.reason) == (27, "all iterations were done")
+    whole = replay(at_once / "events.jsonl").measured[-1].values["snr"]
+    assert f"SNR {whole:.2f} dB of all slices together" in [note.text for note in history.notes]
     known = json.loads((folder / "blocks.json").read_text())
     said = json.loads((at_once / "run.json").read_text())["step"]["lipschitz"]
     assert known["lipschitz"] == said  # the largest of all blocks is that of the volume
@@ -98,7 +104,7 @@ def test_blocks_make_the_volume_that_all_slices_at_once_make(scan: Path, at_once
     np.testing.assert_array_equal(tifffile.imread(folder / "result.tif")[:, ::-1], np.load(folder / "result.npy"))
 
 
-@pytest.mark.parametrize("step", [4, pytest.param(9, marks=pytest.mark.slow), 14])
+@pytest.mark.parametrize("step", [pytest.param(4, marks=pytest.mark.slow), pytest.param(9, marks=pytest.mark.slow), 14])
 @pytest.mark.usefixtures("cut")
 def test_killed_and_gone_on_with_it_is_the_same(
     scan: Path, at_once: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int
@@ -117,7 +123,7 @@ def test_killed_and_gone_on_with_it_is_the_same(
     assert steps == [0, 3, 6, 9, 12, 15, 18, 21, 24, 27]
 
 
-@pytest.mark.parametrize("how", ["Ctrl-C", "stop"])
+@pytest.mark.parametrize("how", [pytest.param("Ctrl-C", marks=pytest.mark.slow), "stop"])
 @pytest.mark.usefixtures("cut")
 def test_stopped_in_a_block_it_goes_on_there(
     scan: Path, at_once: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
@@ -313,6 +319,7 @@ def test_ranks_take_blocks_in_turn(scan: Path, at_once: Path, tmp_path: Path) ->
     assert (stop.step, stop.failed) == (27, False)
 
 
+@pytest.mark.slow
 def test_ranks_share_views_where_the_volume_fits(scan: Path, at_once: Path, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     words = ["reconstruct", str(scan), "--out", str(folder), "--report-format", "none", *RUN]

@@ -42,7 +42,7 @@ from plugstream.runs.run import reconstruct
 from plugstream.runs.signals import Requests
 from plugstream.runs.terminal import Terminal
 from plugstream.runs.viewers import Viewers
-from plugstream.runs.volume_results import write_volume_results
+from plugstream.runs.volume_results import volume_snr, write_volume_results
 from plugstream.scans.store import StoredScan
 from plugstream.verdict import Outcome, Verdict, worst_verdict
 from plugstream.volume_file import VolumeFile, make_volume
@@ -277,6 +277,8 @@ class _VolumeRun:
         if self.group.leads:
             step = self.step if len(ends) < count else self.total
             if len(ends) == count:
+                if self.plan.truth is not None:
+                    self.log.add(Note(f"SNR {volume_snr(volume, self.plan.truth):.2f} dB of all slices together"))
                 write_volume_results(self.folder, volume, space, self.plan.settings, result.verdict)
             told: dict[str, Any] = {}
             if len(ends) == count or reason.failed:

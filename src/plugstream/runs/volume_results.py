@@ -26,7 +26,7 @@ from plugstream.settings import Settings
 from plugstream.verdict import Verdict
 from plugstream.volume_file import VolumeFile
 
-__all__ = ["middle_planes", "write_volume_results"]
+__all__ = ["middle_planes", "volume_snr", "write_volume_results"]
 
 _MOST_TIFF = 3 << 30  # bytes of ImageJ's TIFF, which has 32 bits for places
 
@@ -65,6 +65,16 @@ def middle_planes(volume: VolumeFile) -> tuple[list[NDArray[Any]], tuple[float, 
         columns[first : first + len(part)] = part[:, :, width // 2]
         low, high = min(low, float(part.min())), max(high, float(part.max()))
     return [middle, rows, columns], (low, high if high > low else low + 1.0)
+
+
+def volume_snr(volume: VolumeFile, truth: NDArray[Any]) -> float:
+    """20 log10(||x|| / ||x - y||) of the volume y in a file against the truth x, in dB."""
+    energy = error = 0.0
+    for first, part in volume.portions():
+        exact = truth[first : first + len(part)].astype(np.float64)
+        energy += float((exact**2).sum())
+        error += float(((exact - part) ** 2).sum())
+    return 10 * math.log10(energy / error) if energy > 0 and error > 0 else math.inf
 
 
 def _write_tiff(path: Path, volume: VolumeFile, space: ImageSpace) -> None:
