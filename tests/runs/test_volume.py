@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import shutil
@@ -9,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ import torch
 
 import warm
 from plugstream.errors import InputError
+from plugstream.runs.agreement import Agreement
 from plugstream.runs.commands import Command, send_command
 from plugstream.runs.footprint import Footprint
 from plugstream.runs.pages.pictures import run_picture
@@ -26,6 +29,7 @@ from plugstream.runs.parts import prepare
 from plugstream.runs.plan import plan
 from plugstream.runs.relay import Relay
 from plugstream.runs.replay import replay
+from plugstream.runs.session import Session
 from plugstream.scans import open_scan
 from plugstream.settings import Settings, resolve
 from plugstream.volume_file import make_volume, open_volume
@@ -121,6 +125,34 @@ def test_killed_and_gone_on_with_it_is_the_same(
         assert (folder / "blocks" / name / "events.jsonl").stat().st_mtime_ns == stamp  # not run again
     steps = [event.step for event in replay(folder / "events.jsonl").measured]
     assert steps == [0, 3, 6, 9, 12, 15, 18, 21, 24, 27]
+
+
+@pytest.mark.usefixtures("cut")
+def test_nothing_of_a_block_is_in_memory_when_the_next_begins(
+    scan: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alive: list[weakref.ref[Any]] = []
+    counts = []
+    opens, solves = Agreement.open, Session.run
+
+    def look(self: Agreement, number: int) -> Any:
+        counts.append(sum(ref() is not None for ref in alive))
+        return opens(self, number)
+
+    def note(self: Session) -> Any:
+        result = solves(self)
+        alive.extend(weakref.ref(one) for one in (self, self.scan, result, result.image, result.state.image))
+        return result
+
+    monkeypatch.setattr(Agreement, "open", look)
+    monkeypatch.setattr(Session, "run", note)
+    gc.disable()
+    try:
+        assert main(["reconstruct", str(scan), "--out", str(tmp_path / "run"), *RUN, "--low", "0"]) == 0
+    finally:
+        gc.enable()
+    assert len(alive) == 15
+    assert counts == [0, 0, 0]
 
 
 @pytest.mark.parametrize("how", [pytest.param("Ctrl-C", marks=pytest.mark.slow), "stop"])

@@ -14,6 +14,7 @@ on from its checkpoint, to the bit.
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import shutil
 import time
@@ -200,6 +201,8 @@ class _VolumeRun:
                     if number in ends:
                         continue
                     reason = self._run_block(number, volume, agreement)
+                    # Callbacks and what they look at know each other, and nothing else would free them before long.
+                    gc.collect()
                     if requests is not None and requests.came:
                         reason = Stop.INTERRUPTED
                     if reason in (Stop.INTERRUPTED, Stop.ASKED) or reason.failed:
