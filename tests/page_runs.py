@@ -78,12 +78,12 @@ def write_volume(folder: Path, shape: tuple[int, int, int] = (30, 24, 36)) -> Pa
 
 
 def write_wave(folder: Path, size: int = 64) -> Path:
-    """A complex image: a disc whose phase is a ramp; the result is turned by a global phase, and has one pixel more."""
+    """A complex image: a disc whose phase is a ramp; the result is turned by a global phase, and has a square more."""
     space = ImageSpace((size, size), is_complex=True, spacing=(1e-8, 1e-8), origin=(0.0, 0.0), quantity="transmission")
     phase = np.linspace(-3, 3, size)[None, :] * np.ones((size, 1))
     truth = (ball((size, size)) * np.exp(1j * phase)).astype(np.complex64)
     result = (truth * np.exp(2.1j)).astype(np.complex64)
-    result[2, 2] = 0.5
+    result[: size // 6, : size // 6] = 2 * np.exp(3.6j)  # by which its mean has another phase
     return write_run(folder, space, result, truth)
 
 

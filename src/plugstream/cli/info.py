@@ -65,6 +65,8 @@ def run(parsed: argparse.Namespace) -> int:
             )
     image = instrument.image
     rows["image"] = f"{' x '.join(map(str, image.shape))}, {'complex ' if image.is_complex else ''}{image.quantity}"
+    if image.free_phase:
+        rows["image"] += ", known up to a global phase"
     rows |= instrument.describe(scan.columns, scan.n_views)
     rows["truth"] = "known" if scan.truth is not None else "not known"
     rows["provenance"] = ", ".join(_plain(f"{key} {value}") for key, value in scan.provenance.items()) or "unknown"
