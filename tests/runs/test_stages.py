@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from effort import effort
-from plugstream import TV, InputError, LeastSquares, MatrixModel, ProximalGradient, Uniform, open_scan, snr, solve
+from plugstream import TV, InputError, LeastSquares, MatrixModel, ProximalGradient, Uniform, open_scan, solve
 from plugstream.result import Turn
 from plugstream.runs.replay import replay
 from plugstream.settings import AlgorithmSettings, parse_stages, plan_stages
@@ -134,6 +134,23 @@ def test_a_run_that_was_stopped_goes_on_to_the_bit(scan, tmp_path, in_memory):
     assert told["hop"] == "auto"
 
 
+@pytest.mark.parametrize("how", [["--hop", "auto"], ["--stages", "6GHz: 10; 9-12GHz: 30"]], ids=["hop", "stages"])
+def test_more_iterations_are_of_the_last_stage(scan, tmp_path, capsys, how):
+    folder = tmp_path / "run"
+    assert run(scan, folder, *how) == 0
+    before = [stage.step for stage in replay(folder / "events.jsonl").stages]
+    assert main(["info", str(folder)]) == 0
+    assert f"stage       {len(before)} of {len(before)}, from step {before[-1] + 1} on: " in capsys.readouterr().out
+    assert main(["resume", str(folder), "--iterations", "50"]) == 0
+    after = replay(folder / "events.jsonl")
+    assert [stage.step for stage in after.stages] == before
+    assert after.stop.step == 50
+    toml = folder / "settings.toml"
+    toml.write_text(toml.read_text().replace("hop_steps = 13", "hop_steps = 12").replace("6GHz: 10", "6GHz: 9"))
+    assert main(["resume", str(folder), "--iterations", "60"]) == 2
+    assert "stage" in capsys.readouterr().err
+
+
 def test_momentum_memory_and_duals_begin_anew():
     rng = np.random.default_rng(2)
     fidelity = LeastSquares(MatrixModel(list(rng.standard_normal((6, 5, 12))), (3, 4)), rng.standard_normal((6, 5)))
@@ -166,16 +183,3 @@ def test_what_does_not_go_with_stages_is_refused_before_anything_is_written(scan
     assert run(scan, tmp_path / "run", *words) == 2
     assert message in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("contrast", [0.6, 1.0])
-def test_strong_discs_are_found_by_hopping(tmp_path, contrast):
-    """3.6 wavelengths of the highest frequency across: from low to high frequencies at least 18 dB."""
-    discs = ["--discs", f"0,0,0.054,{contrast}", "--frequencies", "3.3333,6.6667,10GHz"]
-    few = ["--views", "24", "--receivers", "48"]
-    scan, out = tmp_path / "disc.zarr", tmp_path / "run"
-    assert main(["simulate", str(scan), "--instrument", "scattering-2d", *discs, *few]) == 0
-    words = ["--sigma", "0.05", "--hop", "auto", "--iterations", "60", "--batch", "12", "--distance", "false"]
-    assert main(["reconstruct", str(scan), "--out", str(out), *words, "--threads", "1"]) == 0
-    assert snr(np.load(out / "result.npy"), open_scan(scan).truth) > 18

@@ -37,7 +37,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(parsed: argparse.Namespace) -> int:
     """Go on with a run."""
     from plugstream.runs.record import open_run
-    from plugstream.settings import resolve
+    from plugstream.runs.replay import replay
+    from plugstream.settings import hop_steps, open_end, resolve
 
     open_run(parsed.folder)
     viewers = viewers_of(parsed)
@@ -48,6 +49,15 @@ def run(parsed: argparse.Namespace) -> int:
         # Where sigma or the step falls over all iterations, it is over those that were planned.
         if (before.sigma_end is not None or before.step_size_end is not None) and before.sigma_steps is None:
             changes.append(("algorithm", "sigma_steps", before.iterations))
+        # So do stages: the last of them goes on.
+        if before.stages is not None:
+            changes.append(("algorithm", "stages", open_end(before.stages)))
+        if (
+            before.hop is not None
+            and before.hop_steps is None
+            and (stages := replay(parsed.folder / "events.jsonl").stages)
+        ):
+            changes.append(("algorithm", "hop_steps", hop_steps(before, stages[0].count)))
     if parsed.skip_damaged:
         changes.append(("scan", "skip_damaged", True))
     with join_processes() as group:

@@ -43,6 +43,9 @@ def describe_run(folder: Path) -> dict[str, str]:
             rows["verdict"] = ": ".join(text for text in (ended.verdict, ended.explanation) if text)
     elif beat is not None and beat.rate is not None:
         rows["steps"] += f", {beat.rate:.3g} a second"
+    if history.stages:
+        last = history.stages[-1]
+        rows["stage"] = f"{last.number} of {last.count}, from step {last.step + 1} on: {last.name}, {last.views} views"
     values = history.measured[-1].values if history.measured else {}
     quantities = sort_quantities(history.quantities, values)
     shown = [q.text(value) for q in quantities if (value := values[q.name]) is not None]

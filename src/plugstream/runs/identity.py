@@ -14,7 +14,7 @@ from plugstream.choices import Choice, marked_fields
 from plugstream.registry import OWN, entries, pattern_of
 from plugstream.scans.scan import Scan, hashes
 from plugstream.selections import Selection, label_of
-from plugstream.settings import Settings, needed_monitors
+from plugstream.settings import Settings, needed_monitors, open_end
 
 __all__ = ["absolute", "difference", "files_read", "identity", "settings_identity", "tools"]
 
@@ -74,8 +74,9 @@ def _settings(settings: Settings) -> Iterator[tuple[str, Any]]:
     }
     if a.sigma_end is not None or a.step_size_end is not None:
         known["algorithm.sigma_steps"] = a.sigma_steps or a.iterations  # over which sigma or the step falls
-    if a.hop is not None and a.hop_steps is None:
-        known["algorithm.hop_steps"] = f"a part of {a.iterations} iterations"  # at which another stage begins
+    free.add("algorithm.hop_steps")  # at which steps stages begin is in the log, too
+    if a.stages is not None:
+        known["algorithm.stages"] = open_end(a.stages)
     for section, table in settings.model_dump(mode="json", exclude={"simulate", "run", "scan"}).items():
         for key, value in table.items():
             if (name := f"{section}.{key}") not in free and name != "monitor.names":

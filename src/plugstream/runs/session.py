@@ -38,7 +38,7 @@ from plugstream.runs.replay import History, replay
 from plugstream.runs.results import bound_notes, write_known, write_results
 from plugstream.runs.saving import CheckpointWriter, reason_to_stop, restore_snapshot
 from plugstream.runs.signals import Requests
-from plugstream.runs.stages import Stages, restrict_views
+from plugstream.runs.stages import Stages, check_begun, restrict_views
 from plugstream.runs.steering import Course
 from plugstream.runs.steps import describe_step, goes_by_lipschitz
 from plugstream.runs.viewers import Viewers
@@ -94,6 +94,7 @@ class Session:
         had = self.past.views[-1].views if self.past.views else self.scan.n_views
         plans = self.plan.stages(self.scan, had)
         self.stages = Stages(plans, self.log) if plans else None
+        check_begun(plans, self.past.stages)
 
     @property
     def step(self) -> int:

@@ -25,7 +25,7 @@ from plugstream.scans.scan import Scan
 from plugstream.schedules import Number, value_at
 from plugstream.settings import Settings, StagePlan, plan_stages
 
-__all__ = ["SigmaByStage", "Stages", "check_stages", "restrict_views", "stages_of"]
+__all__ = ["SigmaByStage", "Stages", "check_begun", "check_stages", "restrict_views", "stages_of"]
 
 
 def stages_of(settings: Settings, scan: Scan | Experiment, n_views: int) -> tuple[StagePlan, ...]:
@@ -52,6 +52,20 @@ def check_stages(settings: Settings) -> None:
             raise InputError(f"{what} cannot be used: {advice}")
     if ":" in a.name:
         raise InputError(f"{what} is for our own algorithms, which can begin anew from an image, and not for {a.name}")
+
+
+def check_begun(plans: Sequence[StagePlan], told: Sequence[Stage]) -> None:
+    """Refuse to go on with a run whose stages began at other steps than the settings say by now.
+
+    Arguments: plans; told, the stages that its log tells of.
+    """
+    for event in told:
+        known = event.number <= len(plans) and plans[event.number - 1].begin == event.step
+        if not known or event.count != len(plans):
+            raise InputError(
+                f"stage {event.number} of {event.count} of the run began after step {event.step}, and not where its "
+                "settings say; start a new run for other stages"
+            )
 
 
 @dataclass(frozen=True)

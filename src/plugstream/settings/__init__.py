@@ -23,7 +23,7 @@ from plugstream.settings.sections import (
     needed_monitors,
     with_low,
 )
-from plugstream.settings.stages import Stage, StagePlan, hop_steps, parse_stages, plan_stages
+from plugstream.settings.stages import Stage, StagePlan, hop_steps, open_end, parse_stages, plan_stages
 from plugstream.settings.values import (
     all_leaves,
     choice_of,
@@ -60,6 +60,7 @@ __all__ = [
     "hop_steps",
     "leaves",
     "needed_monitors",
+    "open_end",
     "parse_assignment",
     "parse_changes",
     "parse_setting",

@@ -11,7 +11,7 @@ strong object at a high frequency, it finds from the image that lower frequencie
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -21,7 +21,7 @@ from plugstream.settings.changes import check_sigma
 from plugstream.settings.sections import AlgorithmSettings
 from plugstream.spectrum import describe_waves, find_spectrum, match_waves, parse_waves
 
-__all__ = ["Stage", "StagePlan", "hop_steps", "parse_stages", "plan_stages"]
+__all__ = ["Stage", "StagePlan", "hop_steps", "open_end", "parse_stages", "plan_stages"]
 
 _EXAMPLE = "'2GHz: 30, sigma=0.2; 2-4GHz: 30; all'"
 _MOST = 1000  # stages
@@ -41,6 +41,12 @@ class Stage:
     views: str
     steps: int | None = None
     sigma: float | None = None
+
+    def __str__(self) -> str:
+        """As the settings have it; numbers are written so that they are read back to the bit."""
+        parts = [] if self.steps is None else [str(self.steps)]
+        parts += [] if self.sigma is None else [f"sigma={self.sigma!r}"]
+        return f"{self.views}: {', '.join(parts)}" if parts else self.views
 
 
 @dataclass(frozen=True)
@@ -66,6 +72,12 @@ def parse_stages(text: str) -> tuple[Stage, ...]:
         if stage.steps is None:
             raise InputError(f"the stage {part!r} does not say how many steps it has, as all but the last must")
     return tuple(stages)
+
+
+def open_end(text: str) -> str:
+    """The same stages, the last of which goes on to the end of the run, however long that is."""
+    stages = parse_stages(text)
+    return "; ".join(map(str, (*stages[:-1], replace(stages[-1], steps=None))))
 
 
 def plan_stages(settings: AlgorithmSettings, wavelengths: ArrayLike | None, n_views: int) -> tuple[StagePlan, ...]:
