@@ -35,7 +35,7 @@ TARGETS = {
     "FoamDielIntTM.txt": ("2,3GHz", [(0.0, 0.0, 40.0, 1.45), (-5.0, 0.0, 15.5, 3.0)]),
 }
 BORN = ["--sigma", "0.05", "--low", "0", "--iterations", "100"]
-SCATTERING = ["--sigma", "0.03", "--low", "0", "--hop", "auto", "--iterations", "75", "--batch", "8"]
+SCATTERING = ["--sigma", "0.03", "--low", "0", "--hop", "auto", "--iterations", "75", "--batch", "24"]
 
 
 @dataclass(frozen=True)

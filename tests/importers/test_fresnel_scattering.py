@@ -15,7 +15,7 @@ from plugstream.cli import main
 from plugstream.first_image import scan_model
 
 # One set of settings for every target; docs/scattering.md has it.
-SETTINGS = ["--sigma", "0.03", "--low", "0", "--hop", "auto", "--iterations", "75", "--batch", "8"]
+SETTINGS = ["--sigma", "0.03", "--low", "0", "--hop", "auto", "--iterations", "75", "--batch", "24"]
 # Centre and radius in mm, permittivity: where an exact solution fits best for 2001, as published for 2005.
 RODS = {
     "dielTM_dec8f.exp": [(1.3, 26.2, 15.0, 3.0)],
