@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["Partition", "choose_partition", "read_partition", "write_partition"]
 
 _FILE = "blocks.json"
+_SURE = 0.75  # of what the model says, which a run takes at least
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,7 @@ def choose_partition(plan: Plan, scan: Scan) -> Partition | None:
     if whole.bytes(depth) <= limit:
         return None
     if (obstacle := _obstacle(plan, scan)) is not None:
-        if settings.compute.memory is not None or whole.bytes(depth) > whole.process + free_memory():
+        if settings.compute.memory is not None or _SURE * whole.bytes(depth) > whole.process + free_memory():
             shape = " x ".join(map(str, space.shape))
             raise InputError(
                 f"a run on {shape} voxels takes about {format_size(whole.bytes(depth))} of memory, and "
