@@ -96,3 +96,12 @@ def test_volumes_are_denoised_in_3d_and_by_slices(tmp_path: Path, capsys: pytest
     assert "on the slices along axis 0" in told
     assert "on the slices along the three axes" in told
     assert not any(np.allclose(images[a], images[b]) for a, b in ((0, 1), (0, 2), (1, 2)))
+
+
+def test_a_search_begins_by_the_range_of_the_image(scan: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    words = ["--iterations", "5", "--evaluations", "5", "--widenings", "0", "--out", str(tmp_path / "best.toml")]
+    assert main(["tune", str(scan), *words]) == 0
+    found, whole = resolve(tmp_path / "best.toml"), image_range(open_scan(scan))
+    assert found.sampler.name == "epochs"
+    assert found.algorithm.sigma is not None
+    assert 1.9e-4 * whole < found.algorithm.sigma < 0.051 * whole

@@ -13,20 +13,41 @@ if TYPE_CHECKING:
     from plugstream.scans import Scan
     from plugstream.settings import Settings
 
-__all__ = ["advised_settings"]
+__all__ = ["advised_settings", "sigma_limits"]
 
 # What says how strongly to denoise: where one of them is given, no other is advised.
 _STRENGTH = {("algorithm", "sigma"), ("algorithm", "lam")}
+# Between which a search begins: of images from 0 to 1, and of others as parts of their range.
+_PLAIN, _PARTS = (5e-4, 0.1), (2e-4, 0.05)
+
+
+def sigma_limits(scan: Scan, low: float | None, high: float | None) -> tuple[float, float]:
+    """From which sigma to which a search goes: as it was asked for, else by the image's range where that is its unit.
+
+    An instrument whose advice is a sigma by the image's range has images of any size; of others values are about 1.
+    """
+    from plugstream.first_image import image_range
+
+    by_range = any((a.section, a.key) == ("algorithm", "sigma") for a in scan.instrument.advise(scan.n_views, None))
+    if low is not None and high is not None:
+        return low, high
+    usual = tuple(part * image_range(scan) for part in _PARTS) if by_range else _PLAIN
+    return usual[0] if low is None else low, usual[1] if high is None else high
 
 
 def advised_settings(
-    parsed: argparse.Namespace, scan: Scan, decide: Callable[[Callable[[], float]], float] | None = None
+    parsed: argparse.Namespace,
+    scan: Scan,
+    decide: Callable[[Callable[[], float]], float] | None = None,
+    *,
+    strength: bool = True,
 ) -> tuple[Settings, tuple[str, ...]]:
     """The settings that the arguments say for a scan, and in words what was added to them, and why.
 
     A file of settings says everything, and a scan that is followed has only its first views: then nothing is added.
 
-    Arguments: parsed; scan, opened; decide, of several processes what makes the first one's number that of all.
+    Arguments: parsed; scan, opened; decide, of several processes what makes the first one's number that of all;
+    strength, whether to say how strongly to denoise, too, which a search finds.
     """
     from plugstream.first_image import image_range
     from plugstream.settings import parse_value
@@ -49,7 +70,7 @@ def advised_settings(
     if parsed.settings is None and not first.scan.follow:
         for advice in scan.instrument.advise(scan.n_views, first.sampler.views):
             place = (advice.section, advice.key)
-            if place in given or (place in _STRENGTH and given & _STRENGTH):
+            if place in given or (place in _STRENGTH and (given & _STRENGTH or not strength)):
                 continue
             value = parse_value(advice.value) if isinstance(advice.value, str) else advice.value
             presets.append((*place, value))

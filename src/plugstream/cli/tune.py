@@ -6,6 +6,7 @@ import argparse
 import warnings
 from pathlib import Path
 
+from plugstream.cli.advice import advised_settings, sigma_limits
 from plugstream.cli.common import ALGORITHM, say, scan_place, settings_of, trust_flag
 from plugstream.cli.values import number, whole_number
 from plugstream.errors import InputError, PlugstreamWarning
@@ -22,8 +23,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--by", help="snr, held-out or discrepancy; snr where the scan has its truth, and held-out where not"
     )
     parser.add_argument("--over", default="sigma", help="what to search, of sigma,step_size,momentum (sigma)")
-    parser.add_argument("--sigma-low", type=number(1e100), default=5e-4, help="least sigma (0.0005)")
-    parser.add_argument("--sigma-high", type=number(1e100), default=0.1, help="largest sigma (0.1)")
+    parser.add_argument(
+        "--sigma-low", type=number(1e100), help="least sigma (0.0005; of ct 0.02%% of the image's range)"
+    )
+    parser.add_argument("--sigma-high", type=number(1e100), help="largest sigma (0.1; of ct 5%% of the image's range)")
     parser.add_argument(
         "--evaluations", type=whole_number(10**6), default=12, help="reconstructions to find sigma with (12)"
     )
@@ -55,12 +58,15 @@ def run(parsed: argparse.Namespace) -> int:
     from plugstream.tuning.scan import Search, tune_scan
 
     scan = open_scan(parsed.scan).load()
-    settings = settings_of(parsed, instrument=scan.instrument.name)
+    settings, notes = advised_settings(parsed, scan, strength=False)
+    for note in notes:
+        say(note)
+    low, high = sigma_limits(scan, parsed.sigma_low, parsed.sigma_high)
     search = Search(
         by=("held-out" if scan.truth is None else "snr") if parsed.by is None else parsed.by,
         over=tuple(name.strip() for name in parsed.over.split(",")),
-        low=parsed.sigma_low,
-        high=parsed.sigma_high,
+        low=low,
+        high=high,
         evaluations=parsed.evaluations,
         held=parsed.held,
         noise=parsed.noise,
