@@ -214,6 +214,19 @@ def test_blocks_of_views_change_nothing(monkeypatch):
     assert torch.allclose(model.linearize(x)[1](y), pulled, rtol=1e-7, atol=1e-13)
 
 
+def test_what_is_asked_for_again_is_the_same_to_the_bit():
+    geometry = _geometry(masked=True)
+    model = ScatteringModel(geometry)
+    x, y = _object((12, 10), 2).float(), torch.randn(3, 7, dtype=torch.complex64)
+    views, other = [3, 0, 3], [3, 0, 1]
+    model.gradient(x, y, views)
+    for image, some in ((x, views), (x, other), (x[:1], views), (0.9 * x, views)):
+        anew = ScatteringModel(geometry).forward(image, some)
+        assert torch.equal(model.forward(image, some), anew)
+    model.forward(x, views).zero_()  # whoever has it may change it
+    assert torch.equal(model.forward(x, views), ScatteringModel(geometry).forward(x, views))
+
+
 @pytest.mark.parametrize("method", ["dense", "fast"])
 def test_a_scan_that_grows(method):
     geometry = _geometry()
