@@ -20,7 +20,7 @@ from plugstream.linalg import norm
 from plugstream.models.base import Views
 from plugstream.quality import psnr, ssim
 from plugstream.quantities import Quantity
-from plugstream.verdict import Verdict, judge, remedies
+from plugstream.verdict import Outcome, Verdict, judge, remedies
 
 __all__ = [
     "PSNR",
@@ -135,13 +135,16 @@ class Distance:
         """Whether the result can be trusted, from how the distance fell (`plugstream.verdict.judge`)."""
         since = max([begin for begin in self.begins if begin < steps[-1]], default=-1)
         first = next(number for number, step in enumerate(steps) if step > since)  # there the one before was measured
-        return judge(
+        verdict = judge(
             steps[first:],
             np.asarray(past["distance"])[first:],
             np.asarray(past["relative_distance"])[first:],
             advice=remedies(algorithm),
             partial=self.views is not None and self.views(algorithm.fidelity) is not None,
         )
+        if first == 0 or verdict.outcome is not Outcome.NOT_MEASURED:
+            return verdict
+        return replace(verdict, text=f"{verdict.text} in the last stage; measure more often, by a smaller --every")
 
 
 @dataclass(frozen=True, eq=False)

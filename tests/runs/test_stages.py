@@ -10,10 +10,12 @@ import torch
 
 from effort import effort
 from plugstream import TV, InputError, LeastSquares, MatrixModel, ProximalGradient, Uniform, open_scan, solve
+from plugstream.monitors import Distance
 from plugstream.result import Turn
 from plugstream.runs.replay import replay
 from plugstream.settings import AlgorithmSettings, parse_stages, plan_stages
 from plugstream.spectrum import LIGHT
+from plugstream.verdict import Outcome
 from small_run import RUN, main
 
 GIGA = LIGHT / 1e9
@@ -149,6 +151,20 @@ def test_more_iterations_are_of_the_last_stage(scan, tmp_path, capsys, how):
     toml.write_text(toml.read_text().replace("hop_steps = 13", "hop_steps = 12").replace("6GHz: 10", "6GHz: 9"))
     assert main(["resume", str(folder), "--iterations", "60"]) == 2
     assert "stage" in capsys.readouterr().err
+
+
+def test_the_verdict_is_on_the_last_stage():
+    steps = list(range(0, 60, 5))
+    falling = [np.array(10.0**-k) for k in range(6)]  # in the first stage, and then nothing moves any more
+    settled = falling + [np.array(1e-3 * (1 + 0.01 * (-1) ** k)) for k in range(6)]
+    past = {"distance": settled, "relative_distance": settled}
+    rng = np.random.default_rng(1)
+    fidelity = LeastSquares(MatrixModel(list(rng.standard_normal((2, 3, 4))), (2, 2)), rng.standard_normal((2, 3)))
+    algorithm = ProximalGradient(fidelity, TV(), sigma=0.1)
+    assert Distance(begins=(25,)).judge(algorithm, steps, past).outcome is Outcome.HOVERING
+    few = Distance(begins=(25, 50)).judge(algorithm, steps, past)
+    assert few.outcome is Outcome.NOT_MEASURED
+    assert "too few to tell in the last stage" in few.text
 
 
 def test_momentum_memory_and_duals_begin_anew():
