@@ -21,6 +21,7 @@ from small_run import RUN, main
 GIGA = LIGHT / 1e9
 WAVES = np.repeat(GIGA / np.array([2.0, 3.0, 4.0]), 4)
 SCAN = ["--size", "16", "--views", "4", "--receivers", "16", "--radius", "0.4", "--frequencies", "6,9,12GHz"]
+_HOP = ["--hop", "auto"]
 STAGES = "6GHz: 10, sigma=0.05; 6-9GHz: 15; all: 15, sigma=0.02"
 
 
@@ -136,7 +137,7 @@ def test_a_run_that_was_stopped_goes_on_to_the_bit(scan, tmp_path, in_memory):
     assert told["hop"] == "auto"
 
 
-@pytest.mark.parametrize("how", [["--hop", "auto"], ["--stages", "6GHz: 10; 9-12GHz: 30"]], ids=["hop", "stages"])
+@pytest.mark.parametrize("how", effort([_HOP], [_HOP, ["--stages", "6GHz: 10; 9-12GHz: 30"]]), ids=str)
 def test_more_iterations_are_of_the_last_stage(scan, tmp_path, capsys, how):
     folder = tmp_path / "run"
     assert run(scan, folder, *how) == 0
