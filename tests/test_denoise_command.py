@@ -8,7 +8,7 @@ import tifffile
 import torch
 from PIL import Image
 
-from plugstream import BM3D, TV, InputError
+from plugstream import BM3D, TV, InputError, RealImaginary
 from plugstream.cli import main
 from plugstream.denoising import OPPONENT, denoise_picture
 
@@ -117,3 +117,30 @@ def test_mistakes(grey, tmp_path, capsys, monkeypatch, words, message):
 def test_a_denoiser_of_volumes_is_refused():
     with pytest.raises(InputError, match="is for volumes, and a picture has two axes"):
         denoise_picture(np.zeros((8, 9)), TV(ndim=3), 0.1)
+
+
+def test_complex_arrays_are_denoised_without_their_mean_phase(grey, tmp_path, capsys):
+    wave = (grey * np.exp(0.4j * grey + 2j)).astype(np.complex64)
+    np.save(tmp_path / "wave.npy", wave)
+    assert run(tmp_path / "wave.npy", tmp_path / "out.npy") == 0
+    assert "on real and imaginary part after the mean phase was taken out; not known" in capsys.readouterr().err
+    got = np.load(tmp_path / "out.npy")
+    assert got.dtype == np.complex64
+    want = RealImaginary(BM3D(), phase="mean")(torch.from_numpy(wave), SIGMA)
+    assert np.allclose(got, want, atol=1e-6)
+    assert run(tmp_path / "wave.npy", tmp_path / "kept.npy", "--parts", "real-imaginary") == 0
+    want = torch.complex(*(BM3D()(torch.from_numpy(part.copy()), SIGMA) for part in (wave.real, wave.imag)))
+    assert np.allclose(np.load(tmp_path / "kept.npy"), want, atol=1e-6)
+    np.save(tmp_path / "real.npy", grey)
+    np.save(tmp_path / "stack.npy", wave[None])
+    capsys.readouterr()
+    for words, message in (
+        (["wave.npy", "no.tif"], "complex numbers are written as .npy"),
+        (["real.npy", "no.npy", "--parts", "mean-phase"], "--parts is for complex images, and this one is real"),
+        (["stack.npy", "no.npy"], "the complex picture is of shape (1, 40, 37); (H, W) is needed"),
+    ):
+        assert run(tmp_path / words[0], tmp_path / words[1], *words[2:]) == 2
+        said = capsys.readouterr().err
+        assert message in said
+        assert said.count("\n") == 1
+        assert not list(tmp_path.glob("no.*"))

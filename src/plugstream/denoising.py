@@ -18,7 +18,7 @@ __all__ = ["OPPONENT", "check_sigma", "denoise_picture"]
 OPPONENT = np.array([[1, 1, 1], [1, 0, -1], [1, -2, 1]]) / np.sqrt([[3], [2], [6]])
 
 
-def check_sigma(sigma: float, pixels: NDArray[np.float64], stored: np.dtype[Any], text: str) -> str | None:
+def check_sigma(sigma: float, pixels: NDArray[Any], stored: np.dtype[Any], text: str) -> str | None:
     """Refuse a noise level on another scale than an 8 or 16-bit picture's, before any work, and doubt any other's.
 
     Whole numbers are read as values from 0 to 1, where no noise has a standard deviation above 1: who writes 25 means
@@ -35,24 +35,28 @@ def check_sigma(sigma: float, pixels: NDArray[np.float64], stored: np.dtype[Any]
             f"sigma {text} is too large: values of {8 * stored.itemsize}-bit pictures are taken as 0 to 1; {meant}? "
             "--large-sigma uses it as it is"
         )
-    finite = pixels[np.isfinite(pixels)]
+    finite = np.abs(pixels[np.isfinite(pixels)]) if np.iscomplexobj(pixels) else pixels[np.isfinite(pixels)]
     if not finite.size or not sigma > float(np.ptp(finite)) > 0:
         return None
     return f"sigma {text} is more than all values of the picture span, from {finite.min():.4g} to {finite.max():.4g}"
 
 
 def denoise_picture(
-    pixels: NDArray[np.float64],
+    pixels: NDArray[Any],
     denoiser: Denoiser,
     sigma: float,
     *,
     device: torch.device | str = "cpu",
     dtype: torch.dtype = torch.float32,
-) -> NDArray[np.float64]:
+) -> NDArray[Any]:
     """Remove white noise of standard deviation sigma from a picture, each channel of colour in an opponent space.
 
-    Arguments: pixels, (H, W), (H, W, 3), or with a last channel of transparency, (H, W, 2) or (H, W, 4), which is kept.
+    Arguments: pixels, (H, W), (H, W, 3), or with a last channel of transparency, (H, W, 2) or (H, W, 4), which is kept;
+    or complex, (H, W), for a denoiser of complex images, with a noise of sigma in each part.
     """
+    waves = np.iscomplexobj(pixels)
+    if waves and pixels.ndim != 2:
+        raise InputError(f"the complex picture is of shape {pixels.shape}; (H, W) is needed")
     if pixels.ndim not in (2, 3) or (pixels.ndim == 3 and pixels.shape[2] not in (1, 2, 3, 4)):
         raise InputError(f"the picture is of shape {pixels.shape}; grey (H, W) or colour (H, W, 3) is needed")
     if not np.isfinite(pixels).all():
@@ -68,6 +72,7 @@ def denoise_picture(
     alpha = planes[..., planes.shape[2] - 1 :] if planes.shape[2] in (2, 4) else planes[..., :0]
     colour = planes[..., : planes.shape[2] - alpha.shape[2]]
     turn = OPPONENT if colour.shape[2] == 3 else np.eye(1)
-    stack = torch.from_numpy(np.ascontiguousarray(np.moveaxis(colour @ turn.T, -1, 0))).to(device=device, dtype=dtype)
-    clean = np.moveaxis(denoiser(stack, sigma).double().cpu().numpy(), 0, -1) @ turn
+    kind, exact = (dtype.to_complex(), torch.complex128) if waves else (dtype, torch.float64)
+    stack = torch.from_numpy(np.ascontiguousarray(np.moveaxis(colour @ turn.T, -1, 0))).to(device=device, dtype=kind)
+    clean = np.moveaxis(denoiser(stack, sigma).to(exact).cpu().resolve_conj().numpy(), 0, -1) @ turn
     return np.concatenate([clean, alpha], axis=-1).reshape(pixels.shape)

@@ -175,7 +175,7 @@ def test_a_complex_image_is_denoised_in_parts_without_a_phase_that_is_free(
 
 
 def test_parts_are_for_complex_images_and_tv_needs_none() -> None:
-    with pytest.raises(InputError, match="--parts is for complex images, and the scan's are real"):
+    with pytest.raises(InputError, match="--parts is for complex images, and this one is real"):
         planned(ImageSpace((20, 18)), ("denoiser", "parts", "mean-phase"))
     waves = planned(ImageSpace((20, 18), is_complex=True), ("denoiser", "name", "tv"))
     assert waves.denoiser.averaged == 0.5  # which takes complex images as they are, whatever their phase

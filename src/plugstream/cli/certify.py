@@ -55,6 +55,8 @@ def run(parsed: argparse.Namespace) -> int:
     settings, sigma = settings_of(parsed, PRESETS), parse_sigma(parsed.sigma, zero=False)
     if parsed.products < 3 or parsed.size < 8 or parsed.seed < 0:
         raise InputError("--products must be at least 3, --size at least 8 and --seed at least 0")
+    if settings.denoiser.parts is not None:
+        raise InputError("--parts is for complex images, and pictures are real; leave it out")
     import numpy as np
 
     from plugstream.certificates import certify

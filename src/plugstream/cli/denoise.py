@@ -14,7 +14,7 @@ SECTIONS: tuple[str, ...] = ("denoiser", "compute")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What the command has besides settings."""
-    parser.add_argument("picture", type=Path, help="the noisy picture")
+    parser.add_argument("picture", type=Path, help="the noisy picture; an .npy may be complex")
     parser.add_argument("out", type=Path, help="the picture to make, of the same bits: .png, .tif or .npy")
     parser.add_argument(
         "--sigma",
@@ -29,15 +29,22 @@ def run(parsed: argparse.Namespace) -> int:
     from plugstream.settings import parse_sigma
 
     settings, sigma = settings_of(parsed, PRESETS), parse_sigma(parsed.sigma, zero=True)
+    import numpy as np
+
+    from plugstream.denoisers.shapes import adapt, describe
     from plugstream.denoising import check_sigma, denoise_picture
     from plugstream.runs.devices import check_precision, prepare_device
     from plugstream.runs.images import check_writable, read_picture, write_picture
-    from plugstream.runs.parts import build_denoiser
+    from plugstream.runs.parts import build_denoiser, complex_parts
 
     device, dtype = prepare_device(settings.compute)
     denoiser = build_denoiser(settings.denoiser)
-    pixels, stored = read_picture(parsed.picture)
+    pixels, stored = read_picture(parsed.picture, waves=True)
     check_writable(parsed.out, pixels.ndim, stored)
+    how = complex_parts(settings.denoiser, waves=np.iscomplexobj(pixels))
+    if how["complex"] and pixels.ndim == 2:  # of any other, `denoise_picture` says what is wrong
+        denoiser = adapt(denoiser, pixels.shape, **how)
+        say(f"the picture is complex: {describe(denoiser)}")
     doubt = None if parsed.large_sigma else check_sigma(sigma, pixels, stored, parsed.sigma)
     if doubt is not None:
         say(f"warning: {doubt}; is it on their scale?")

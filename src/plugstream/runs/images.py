@@ -185,10 +185,10 @@ def _encode(kind: str, pixels: NDArray[Any], tags: dict[str, Any] | None = None)
     return file.getvalue()
 
 
-def read_picture(path: Path) -> tuple[NDArray[np.float64], np.dtype[Any]]:
+def read_picture(path: Path, *, waves: bool = False) -> tuple[NDArray[Any], np.dtype[Any]]:
     """The pixels of a PNG, TIFF or NPY file, (H, W) or (H, W, channels), and the type they are stored in.
 
-    8 and 16-bit values become [0, 1]; floats stay as they are.
+    8 and 16-bit values become [0, 1]; floats stay as they are, and so do complex numbers where `waves` allows them.
     """
     kind = path.suffix.lower()
     if path.exists() and not path.is_file():  # a pipe would be waited for, and settings of others may name one
@@ -217,6 +217,8 @@ def read_picture(path: Path) -> tuple[NDArray[np.float64], np.dtype[Any]]:
         raise InputError(f"cannot read the picture {path}: {error}".splitlines()[0]) from error
     if np.issubdtype(pixels.dtype, np.integer):
         return pixels / np.iinfo(pixels.dtype).max, pixels.dtype
+    if waves and np.iscomplexobj(pixels):
+        return pixels.astype(np.complex128), pixels.dtype
     if np.iscomplexobj(pixels):
         raise InputError(f"{path} holds complex numbers; write their magnitude, phase or real part to a file first")
     if not np.issubdtype(pixels.dtype, np.floating):
@@ -233,19 +235,23 @@ def check_writable(path: Path, axes: int, stored: np.dtype[Any]) -> None:
         raise InputError(f"the folder {path.parent} does not exist; make it first")
     if kind not in (".png", ".tif", ".tiff", ".npy"):
         raise InputError(f"cannot write {path.name}: the ending must be .png, .tif or .npy")
+    if np.issubdtype(stored, np.complexfloating) and kind != ".npy":
+        raise InputError(f"cannot write {path.name}: complex numbers are written as .npy")
     if kind == ".png" and not np.issubdtype(stored, np.integer):
         raise InputError("a PNG cannot hold floating point values; write a .tif or .npy instead")
     if kind == ".png" and axes == 3 and stored != np.uint8:
         raise InputError("a colour PNG of 16 bits cannot be written; write a .tif instead")
 
 
-def write_picture(path: Path, pixels: NDArray[np.float64], stored: np.dtype[Any]) -> None:
+def write_picture(path: Path, pixels: NDArray[Any], stored: np.dtype[Any]) -> None:
     """Write pixels as PNG, TIFF or NPY in the type they came in; integers are rounded, and clipped to their range."""
     check_writable(path, pixels.ndim, stored)
     kind = path.suffix.lower()
     if np.issubdtype(stored, np.integer):
         most = np.iinfo(stored).max
         out = np.rint(np.clip(pixels, 0, 1) * most).astype(stored)
+    elif np.issubdtype(stored, np.complexfloating):
+        out = pixels.astype(np.complex64 if stored != np.complex128 else np.complex128)
     else:
         out = pixels.astype(np.float32 if stored != np.float64 else np.float64)
     try:

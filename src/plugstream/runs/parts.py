@@ -27,7 +27,7 @@ from plugstream.schedules import Geometric, OverL, parse_step, value_at
 from plugstream.settings import AlgorithmSettings, DenoiserSettings, Settings
 from plugstream.sharded import Sharded
 
-__all__ = ["Parts", "build_algorithm", "build_denoiser", "prepare"]
+__all__ = ["Parts", "build_algorithm", "build_denoiser", "complex_parts", "prepare"]
 
 # Into how many parts a step is cut with --deterministic, whatever the number of processes.
 _SHARDS = 8
@@ -167,6 +167,24 @@ def build_algorithm(
 def build_denoiser(settings: DenoiserSettings) -> Denoiser:
     """The denoiser of settings, within its bounds, damped if asked for."""
     return _prior(settings).within(*_bounds(settings), settings.damping)
+
+
+def complex_parts(settings: DenoiserSettings, *, waves: bool, free: bool = True) -> dict[str, Any]:
+    """The arguments of `plugstream.denoisers.adapt` that say how a complex image is denoised.
+
+    Where nobody says, and the data leave the global phase free, the mean phase is taken out before: real and imaginary
+    part are then the same whatever it is, and most of an image of nearly constant phase is in one of them.
+
+    Arguments: settings; waves, whether images are complex; free, whether their global phase is (`ImageSpace.phase`).
+    """
+    asked = settings.parts
+    if not waves:
+        if asked is not None:
+            raise InputError("--parts is for complex images, and this one is real; leave it out")
+        return {"complex": False}
+    kind = "magnitude-phase" if asked == "magnitude-phase" else None if asked is None else "real-imaginary"
+    turned = asked == "mean-phase" or (asked is None and free)
+    return {"complex": True, "parts": kind, "phase": "mean" if turned else "keep"}
 
 
 def _prior(settings: DenoiserSettings) -> Prior:

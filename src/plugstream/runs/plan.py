@@ -36,7 +36,7 @@ from plugstream.rows import first_rows
 from plugstream.runs.checks import check_batch, check_mask
 from plugstream.runs.measuring import MeasuredViews
 from plugstream.runs.partition import Partition, choose_partition
-from plugstream.runs.parts import Parts, prepare
+from plugstream.runs.parts import Parts, complex_parts, prepare
 from plugstream.runs.stages import check_stages, stages_of
 from plugstream.runs.watch import Variance
 from plugstream.sampling import Sampler
@@ -232,7 +232,8 @@ def _fit(parts: Parts, instrument: Instrument, truth: NDArray[Any] | None) -> Pl
     if along is not None and len(space.spatial) != 3:
         raise InputError("--along is for the slices of a volume, and the scan's images have two axes; leave it out")
     by: Any = None if along is None else "mean" if along == "all" else "zyx".index(along)
-    denoiser = adapt(asked, space.shape, channels=space.channels, volume=by, **_complex_parts(parts.settings, space))
+    how = complex_parts(parts.settings.denoiser, waves=space.is_complex, free=space.free_phase)
+    denoiser = adapt(asked, space.shape, channels=space.channels, volume=by, **how)
     if denoiser is not asked:
         notes.append(f"the denoiser is adapted to the image: {describe(denoiser)}")
     tile, group = parts.settings.compute.tile, parts.group
@@ -245,22 +246,6 @@ def _fit(parts: Parts, instrument: Instrument, truth: NDArray[Any] | None) -> Pl
         # GPUs may add in any order; the image of one of them is that of all.
         denoiser = Tiles(denoiser, max(space.spatial), 0, group=group)
     return Plan(parts, instrument, truth, denoiser, tuple(notes))
-
-
-def _complex_parts(settings: Settings, space: ImageSpace) -> dict[str, Any]:
-    """The arguments of `adapt` that say how a complex image is denoised.
-
-    Where nobody says, and the data leave the global phase free, the mean phase is taken out before: real and imaginary
-    part are then the same whatever it is, and most of an image of nearly constant phase is in one of them.
-    """
-    asked = settings.denoiser.parts
-    if not space.is_complex:
-        if asked is not None:
-            raise InputError("--parts is for complex images, and the scan's are real; leave it out")
-        return {"complex": False}
-    kind = "magnitude-phase" if asked == "magnitude-phase" else None if asked is None else "real-imaginary"
-    turned = asked == "mean-phase" or (asked is None and space.free_phase)
-    return {"complex": True, "parts": kind, "phase": "mean" if turned else "keep"}
 
 
 def _check_guide(denoiser: Denoiser, space: ImageSpace) -> None:
