@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, strategies as st
 
 from plugstream import InputError
-from plugstream.models.nufft import FinufftNufft
+from plugstream.models.nufft import FinufftNufft, make_nufft
 from plugstream.models.nufft_grid import Kernel
 from plugstream.models.nufft_points import fit_taps, read_cells, write_cells
 from plugstream.models.nufft_spread import Axis, SpreadNufft
@@ -118,3 +118,25 @@ def test_writing_is_the_transpose_of_reading_cell_by_cell():
     grid = plan.zeros(6)
     write_cells(torch.eye(6, dtype=torch.complex128), points, grid)
     assert torch.allclose(grid.flatten(1)[:, some], read.T, atol=1e-15)
+
+
+def test_volumes_and_complex_images_get_it_by_themselves():
+    rng = np.random.default_rng(0)
+    cpu = torch.device("cpu")
+    for shape, is_complex in (((6, 7, 8), False), ((9, 8), True), ((6, 5, 4), True)):
+        frequencies = rng.uniform(-4, 4, (30, len(shape)))
+        single = make_nufft(shape, frequencies, 1e-5, device=cpu, dtype=torch.float32, is_complex=is_complex)
+        double = make_nufft(shape, frequencies, 1e-9, device=cpu, dtype=F64, is_complex=is_complex)
+        assert (single.name, double.name) == ("spread", "finufft")
+        assert single.held > 0
+        image = rng.standard_normal((2, *shape)) + (1j * rng.standard_normal((2, *shape)) if is_complex else 0)
+        want = direct(image, frequencies)
+        for plan, kind, bound in ((single, torch.complex64, 1e-4), (double, torch.complex128, 1e-8)):
+            x = torch.from_numpy(image).to(kind if is_complex else kind.to_real())
+            got = plan.sample(x)
+            assert np.linalg.norm(got.numpy() - want) <= bound * np.linalg.norm(want)
+            back = plan.adjoint(got)
+            assert back.dtype == x.dtype
+            assert float((x.conj() * back).real.sum()) == pytest.approx(float(got.abs().square().sum()), rel=bound)
+    with pytest.raises(InputError, match="real images of two axes"):
+        make_nufft((4, 4, 4), np.zeros((1, 3)), 1e-3, device=cpu, dtype=F64, form="grid")
