@@ -12,6 +12,7 @@ fails.
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import statistics
 import subprocess
@@ -23,6 +24,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from plugstream.baselines.voxel_views import VoxelViews
 from plugstream.models import CTModel
 from plugstream.models.ct_beams import cone_beam, fan_beam, parallel_beam
 from plugstream.models.ct_geometry import Rays, Voxels
@@ -77,6 +79,26 @@ def measure(rays: Rays, voxels: Voxels, device: str = "cpu") -> dict[str, float]
     return {"forward": seconds(lambda: model.forward(image)), "adjoint": seconds(lambda: model.adjoint(data))}
 
 
+def compare_gather() -> None:
+    """Back-projection by voxels, of which filtered back-projection is made: the native kernel beside grid_sample."""
+    beams = cases()
+    for name in ("parallel", "fan", "cone"):
+        rays, voxels = beams[name]
+        rays = rays.select(slice(0, CONE_VIEWS))
+        views, far = torch.arange(len(rays)), np.hypot(*rays.vectors[:, 0, :2].T)
+        data, took = torch.rand(len(rays), *rays.detector), {}
+        for native in (True, False):
+            plan = VoxelViews(rays, voxels, torch.device("cpu"), torch.float32)
+            if not native:
+                plan.is_native = lambda data: False  # type: ignore[method-assign]
+            elif not plan.is_native(data):
+                print("  no native kernel was built for back-projection by voxels")
+                return
+            took[native] = seconds(functools.partial(plan.gather, data, views, far), 3)
+        each = 1e9 * took[True] / len(rays) / np.prod(voxels.shape)
+        print(f"  {name + ' by voxels':<26}{each:>22.3f} ns a voxel and view, {took[False] / took[True]:.1f} x torch")
+
+
 def ask_peers(threads: int, python: Path) -> dict[str, dict[str, float]]:
     """What the peers take, {peer: {"beam direction": seconds}}; empty where there are none."""
     if not python.exists():
@@ -109,6 +131,7 @@ def compare_cpu(threads: int, python: Path) -> bool:
             own[f"{name} {way}"] = took
             each = 1e9 * took / len(rays) / np.prod(voxels.shape)
             print(f"  {name + ' ' + way:<26}{1e3 * took:>10.2f} ms{each:>9.3f} ns a voxel and view")
+    compare_gather()
     found = ask_peers(threads, python)
     for peer, times in found.items():
         for what, took in times.items():

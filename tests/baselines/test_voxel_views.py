@@ -31,7 +31,7 @@ def test_the_native_kernel_reads_what_torch_reads(name: str) -> None:
     views, distance = torch.tensor([3, 0, 4]), np.full(3, 50.0)
     want = VoxelViews(rays, voxels, torch.device("cpu"), torch.float64).gather(data[:, views].double(), views, distance)
     plan = VoxelViews(rays, voxels, torch.device("cpu"), torch.float32)
-    assert plan._is_native(data)
+    assert plan.is_native(data)
     found = plan.gather(data[:, views], views, distance)
     assert float((found - want).abs().max()) < 2e-5
 

@@ -61,7 +61,7 @@ class VoxelViews:
         flat = data.reshape(-1, *data.shape[len(lead) :])
         shape = self.voxels.shape
         out = torch.zeros((len(flat), *shape), device=self.device, dtype=self.dtype)
-        if self._is_native(flat):
+        if self.is_native(flat):
             self._add_native(out, flat, views, distance)
             return out.reshape(*lead, *shape)
         for number, view in enumerate(views.tolist()):
@@ -76,7 +76,7 @@ class VoxelViews:
                     out[:, part] += self._read(flat[:, number], view, distance[number], part)
         return out.reshape(*lead, *shape)
 
-    def _is_native(self, data: Tensor) -> bool:
+    def is_native(self, data: Tensor) -> bool:
         """Whether the native kernel takes it: on the CPU, in single precision, of flat detectors."""
         return (
             self.device.type == "cpu"
