@@ -85,7 +85,7 @@ def test_boxes_are_parts_of_the_whole(box):
 )  # fmt: skip
 def test_forward_is_the_dense_solution(kind, method):
     geometry = _geometry(kind, masked=True)
-    x = _object((12, 10))
+    x = _object((12, 10), empty=1)
     (h, w), k0 = geometry.grid.shape, 2 * np.pi / geometry.wavelength
     kernel = k0**2 * truncated_green((h, w), geometry.grid.pixel, geometry.wavenumber)
     i, j = np.divmod(np.arange(h * w), w)
@@ -144,10 +144,11 @@ def test_the_gradient_is_that_of_differences():
 
 
 @pytest.mark.parametrize("kind", ["transmitters", "plane_waves", "fields", "far_field"])
-def test_the_derivative_and_its_adjoint(kind):
+@pytest.mark.parametrize("empty", [1, 3])  # a box that is as good as the grid, and one that is not
+def test_the_derivative_and_its_adjoint(kind, empty):
     geometry = _geometry(kind, masked=True)
     model = ScatteringModel(geometry, dtype=F64, tolerance=1e-12)
-    x, v = _object((12, 10), 2, seed=3), torch.randn(2, 12, 10, dtype=F64)
+    x, v = _object((12, 10), 2, seed=3, empty=empty), torch.randn(2, 12, 10, dtype=F64)
     views = [3, 1, 1]
     prediction, pullback = model.linearize(x, views)
     assert torch.allclose(prediction, model.forward(x, views))

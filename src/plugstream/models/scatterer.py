@@ -14,6 +14,8 @@ __all__ = ["Scatterer"]
 
 # The directions and products of solutions may take so many bytes.
 _SPACE_BYTES = {"cpu": 512 << 20, "cuda": 8 << 30}
+# A box of more than this part of the grid is the whole grid, whose field then needs no product to be known everywhere.
+_MOST = 0.7
 
 
 class Scatterer:
@@ -34,6 +36,9 @@ class Scatterer:
         self.empty = not rows
         if rows:
             self.box = slice(rows[0], rows[-1] + 1), slice(columns[0], columns[-1] + 1)
+            area = (rows[-1] + 1 - rows[0]) * (columns[-1] + 1 - columns[0])
+            if area > _MOST * image.numel():
+                self.box = slice(0, image.shape[0]), slice(0, image.shape[1])
         self.contrast = image[self.box]  # (h, w)
         each = 2 * max(1, self.contrast.numel()) * (8 if image.dtype == torch.float32 else 16)
         bytes_ = _SPACE_BYTES.get(image.device.type, _SPACE_BYTES["cpu"])
@@ -52,7 +57,11 @@ class Scatterer:
 
     def extend(self, incident: Tensor, inside: Tensor) -> Tensor:
         """u on the whole grid, (B, H, W), from the illumination there and u in the box."""
-        return incident if self.empty else incident + self.green.spread(self.contrast * inside, self.box)
+        if self.empty:
+            return incident
+        if inside.shape == incident.shape:
+            return inside
+        return incident + self.green.spread(self.contrast * inside, self.box)
 
     def _apply(self, fields: Tensor) -> Tensor:
         inside = fields.unflatten(1, self.contrast.shape)
