@@ -278,7 +278,7 @@ def test_a_large_file_of_a_zip_is_read_in_parts_and_right(tmp_path, monkeypatch)
         files._unpacked = ("", b"")
         for offset, count in ((0, 10), (2_000_000, 1_500_000), (3 << 20, 5), ((3 << 20) - 7, 100), (-9, 9)):
             start = offset if offset >= 0 else len(content) + offset
-            assert files._part("x", offset, count) == content[start : start + count]
+            assert files.part("x", offset, count) == content[start : start + count]
         assert (len(files._unpacked[1]) == len(content)) == (kept > len(content))
 
 
