@@ -17,6 +17,10 @@ DIFFERENT = {
     "sigma_end",
     "sigma_steps",
     "changes",
+    "stages",  # of a run: algorithms one after another
+    "hop",
+    "hop_steps",
+    "hop_keep",
     "iterations",  # of solve
     "time_limit",
     "distance_limit",
