@@ -280,9 +280,9 @@ def _check_name(section: str, key: str | None = None, name: Any = None) -> None:
         return
     choices = [*known, *Settings.model_fields] if key is None else [*known]
     elsewhere = [one for one in choices if one.partition(".")[2] == key]  # the key may be right and the section wrong
-    known = sorted(elsewhere or choices)
-    near = [name for name in known if name.startswith(given)]  # of which more was meant
-    near += difflib.get_close_matches(given, known, n=1, cutoff=0.1 if elsewhere else 0.5)
+    offered = sorted(elsewhere or choices)
+    near = [name for name in offered if name.startswith(given)]  # of which more was meant
+    near += difflib.get_close_matches(given, offered, n=1, cutoff=0.1 if elsewhere else 0.5)
     near = [f"{key}.name"] if f"{key}.name" in known else near
     hint = f"; did you mean {near[0]!r}?" if near else f"; sections are {', '.join(Settings.model_fields)}"
     raise InputError(f"there is no setting {given!r}{hint}")
