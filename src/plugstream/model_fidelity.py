@@ -18,7 +18,7 @@ from plugstream.arrays import Array, accept_arrays_in, as_tensor
 from plugstream.errors import DamagedError, InputError, PlugstreamWarning
 from plugstream.linalg import broadcast_axes, largest_eigenvalue, per_image, squared_norm
 from plugstream.models.base import Model, Views, all_views, as_views, check_shape
-from plugstream.models.linearization import Linearization
+from plugstream.models.linearization import Linearization, linearized_model
 from plugstream.sampling import spread_views
 
 __all__ = ["Measurements", "ModelFidelity"]
@@ -160,7 +160,7 @@ class ModelFidelity:
         ndim = len(self.image_shape)
         x = image.reshape(-1, *self.image_shape)[0]
         largest = 0.0
-        near = None if self.model.linear else self.model.linearized(x)
+        near = None if self.model.linear else linearized_model(self.model, x)
         if near is not None and not isinstance(near, Linearization):  # it has norms of its own
             return self.curvature * float(near.squared_norms(self._looked_at(views), _LOCAL_TOL).max())
         for view in self._looked_at(views).split(1):
@@ -208,7 +208,7 @@ class ModelFidelity:
         are over `views`, all if not given. Of a nonlinear model it is that of its derivative at zero, with the data
         less what the model predicts there; it is zero where that derivative is.
         """
-        model = self.model if self.model.linear else self.model.linearized()
+        model = linearized_model(self.model)
         sums = (model.adjoint(self._beyond_zero(some), some) for some, _ in self._parts(views, None))
         g = functools.reduce(Tensor.add_, sums)
         energy = torch.zeros((), device=self.device, dtype=self.dtype.to_real())

@@ -9,6 +9,7 @@ import torch
 from hypothesis import given, strategies as st
 
 from plugstream import FunctionModel, InputError, LeastSquares, MatrixModel, Model
+from plugstream.models.linearization import linearized_model
 
 
 def matrices(rng, kind: str, count: int, m: int, n: int):
@@ -133,6 +134,14 @@ def test_a_nonlinear_function_near_an_image_is_a_linear_model():
     assert torch.allclose(near.forward(v, views), want)
     assert torch.allclose(near.adjoint(z, views).flatten(1), torch.einsum("bmn,kbm->kn", jacobian[views], z))
     assert torch.allclose(model.linearized().forward(v, views), torch.einsum("bmn,kn->kbm", a[views], v.flatten(1)))
+
+    class Old:  # a model of somebody's, written before there was `linearized`
+        def __getattr__(self, name):
+            if name == "linearized":
+                raise AttributeError(name)
+            return getattr(model, name)
+
+    assert torch.allclose(linearized_model(Old(), at).forward(v, views), want)
     # The back-projection is that of the derivative at zero, with the data less the prediction there.
     data = torch.randn(5, 7, dtype=torch.float64)
     linear = LeastSquares(model.linearized(), data - 1)

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from plugstream.errors import InputError
 from plugstream.models.base import Model, ModelBase, Views, all_views, as_views, check_shape
+from plugstream.models.linearization import linearized_model
 
 __all__ = ["GroupedModel"]
 
@@ -135,7 +136,7 @@ class GroupedModel(ModelBase):
         """The linear model J(at), group by group; this one where it is linear."""
         if self.linear:
             return self
-        made = [model.linearized(at) for model in self.models]
+        made = [linearized_model(model, at) for model in self.models]
         return GroupedModel(made, self.group, self.gains, names=self.names)
 
     def restrict(self, data: Tensor, views: Views = None) -> Tensor:
