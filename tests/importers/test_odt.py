@@ -50,7 +50,7 @@ def write_series(folder, data, angles=None, backgrounds=True, **attributes):
 @pytest.mark.parametrize("backgrounds", [False, True])
 def test_a_series_and_its_folder_become_the_scan_that_was_recorded(tmp_path, capsys, backgrounds):
     angles = np.linspace(0.2, 5.0, 6)
-    data = rytov(angles)
+    data = rytov(angles, size=24)
     folder = write_series(tmp_path / "cell", data, angles, backgrounds)
     assert main(["import", "odt", str(folder), str(tmp_path / "a.zarr"), "--background", "none"]) == 0
     assert "the aperture is not known: waves up to 1.13 are used" in capsys.readouterr().err
