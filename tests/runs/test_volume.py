@@ -30,7 +30,8 @@ from plugstream.runs.plan import plan
 from plugstream.runs.relay import Relay
 from plugstream.runs.replay import replay
 from plugstream.runs.session import Session
-from plugstream.scans import open_scan
+from plugstream.scans import open_scan, save_scan
+from plugstream.scans.scan import MemoryScan
 from plugstream.settings import Settings, resolve
 from plugstream.volume_file import make_volume, open_volume
 from small_run import main
@@ -125,6 +126,25 @@ def test_killed_and_gone_on_with_it_is_the_same(
         assert (folder / "blocks" / name / "events.jsonl").stat().st_mtime_ns == stamp  # not run again
     steps = [event.step for event in replay(folder / "events.jsonl").measured]
     assert steps == [0, 3, 6, 9, 12, 15, 18, 21, 24, 27]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("loss", ["gaussian", "transmission"])
+@pytest.mark.usefixtures("cut")
+def test_masks_and_losses_that_look_at_the_data_leave_no_seams(scan: Path, tmp_path: Path, loss: str) -> None:
+    """Slices differ in their masks, and blocks in the curvature of the loss: L is that of all of the volume."""
+    stored, rng = open_scan(scan), np.random.default_rng(0)
+    data = stored.read().numpy()
+    columns = {"rays": stored.columns["rays"][:], "mask": rng.random(data.shape) > 0.1 * rng.random((25, 1))}
+    place = tmp_path / "masked.zarr"
+    save_scan(MemoryScan(data, stored.instrument, columns=columns), place)
+    words = ["reconstruct", str(place), *RUN, "--loss", loss, "--low", "0"]
+    assert main([*words, "--out", str(tmp_path / "blocks")]) == 0
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("plugstream.runs.plan.choose_partition", lambda *_: None)
+        assert main([*words, "--out", str(tmp_path / "whole")]) == 0
+    one, other = (np.load(tmp_path / name / "result.npy") for name in ("blocks", "whole"))
+    np.testing.assert_array_equal(one, other)
 
 
 @pytest.mark.usefixtures("cut")
