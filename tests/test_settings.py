@@ -7,10 +7,9 @@ from pathlib import Path
 import pytest
 from hypothesis import example, given, settings as hypothesis_settings, strategies as st
 
-from plugstream.cli import main
 from plugstream.errors import InputError
 from plugstream.settings import Settings, leaves, parse_assignment, parse_setting, resolve, to_toml
-from small_run import SMALL
+from small_run import SMALL, main
 
 
 def test_later_ones_win(tmp_path):

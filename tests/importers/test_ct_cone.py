@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 import tifffile
 
-from plugstream.cli import main
 from plugstream.scans import open_scan
-from small_run import main as run
+from small_run import main, main as run
 
 VIEWS, ROWS, COLUMNS, PIXEL, SOURCE, DETECTOR = 72, 21, 31, 2e-3, 0.2, 0.2
 # Balls: z, y, x and radius in metres, and attenuation in 1/m; one is off the axis, above the middle and to one side.

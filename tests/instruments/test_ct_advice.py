@@ -7,13 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from plugstream.cli import main
 from plugstream.errors import InputError
 from plugstream.first_image import image_range
 from plugstream.instruments.born import Born2D
 from plugstream.scans import open_scan
 from plugstream.settings import Settings, resolve
-from small_run import main as run
+from small_run import main, main as run
 
 SMALL = ["--instrument", "ct", "--size", "24", "--views", "40", "--photons", "1e6"]
 

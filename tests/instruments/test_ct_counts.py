@@ -9,13 +9,12 @@ import numpy as np
 import pytest
 import torch
 
-from plugstream.cli import main
 from plugstream.first_image import relative_residual, scan_model
 from plugstream.loss_fidelity import LossFidelity
 from plugstream.losses import Transmission
 from plugstream.models.ct import CTModel
 from plugstream.scans import open_scan
-from small_run import main as run
+from small_run import main, main as run
 
 VIEWS, COLUMNS = 40, 33
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from plugstream.cli import main
 from plugstream.scans.peek import peek_instrument
+from small_run import main
 
 TOY = (Path(__file__).parents[1] / "toy_holograph.py").read_text(encoding="utf-8")
 

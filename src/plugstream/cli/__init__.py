@@ -96,25 +96,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
     image that explains nothing, 70 a bug of ours, 130 interrupted.
     Whatever goes wrong is one line on standard error; PLUGSTREAM_DEBUG=1 shows the traceback of a bug.
     """
-    if arguments is None:  # a process of its own, rather than a call
+    alone = arguments is None  # a process of its own, rather than a call
+    if alone:
         open_standard_streams()
-        _end_by_exception()
     told = sys.stderr
-    with steady_streams(), _one_voice(arguments is None), warnings.catch_warnings():
+    with _end_by_exception(alone), steady_streams(), _one_voice(alone), warnings.catch_warnings():
         warnings.simplefilter("always", PlugstreamWarning)
         warnings.showwarning = _show_once(_show_warning)
         display, failure = None, {}
         try:
             _forget_consents()
-            if arguments is None:
+            if alone:
                 check_room_to_start()
             parsed = _parse(list(sys.argv[1:] if arguments is None else arguments))
-            if arguments is None and _ranks() > 1 and parsed.command not in _SHARED:
+            if alone and _ranks() > 1 and parsed.command not in _SHARED:
                 raise InputError(
                     f"{parsed.command} is for one process; only {' and '.join(_SHARED)} share their work among several"
                 )
-            plain = arguments is None and parsed.command not in _OWN_OUTPUT  # a call may have its output read
-            since = _STARTED if arguments is None else None
+            plain = alone and parsed.command not in _OWN_OUTPUT  # a call may have its output read
+            since = _STARTED if alone else None
             what = f"{parsed.command}: loading the libraries"
             display = Display(getattr(parsed, "progress", "auto"), what, beats=plain, since=since)
             with display:
@@ -157,15 +157,24 @@ def _one_voice(process: bool) -> Iterator[None]:
         yield
 
 
-def _end_by_exception() -> None:
-    """Let SIGTERM and SIGHUP end the process as an error would, so that nothing half-made is left behind."""
+@contextlib.contextmanager
+def _end_by_exception(process: bool) -> Iterator[None]:
+    """Let SIGTERM and SIGHUP end the process as an error would, so that nothing half-made is left behind.
+
+    Once all is done they end it at once again: an exception while the interpreter ends would be told as an error.
+    """
 
     def end(number: int, frame: object) -> NoReturn:
         raise SystemExit(128 + number)
 
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) is signal.SIG_DFL:
-            signal.signal(number, end)
+    numbers = [n for n in (signal.SIGTERM, signal.SIGHUP) if process and signal.getsignal(n) is signal.SIG_DFL]
+    for number in numbers:
+        signal.signal(number, end)
+    try:
+        yield
+    finally:
+        for number in numbers:
+            signal.signal(number, signal.SIG_DFL)
 
 
 def _forget_consents() -> None:
