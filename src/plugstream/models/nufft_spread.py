@@ -96,6 +96,11 @@ class SpreadNufft:
         return (counts[0], 1, counts[1]) if len(counts) == 2 else (counts[0], counts[1], counts[2])
 
     @property
+    def sizes(self) -> tuple[int, ...]:
+        """The lengths of the FFTs along the image's axes."""
+        return tuple(self._lines[self._order.index(n)].size for n in range(len(self.shape)))
+
+    @property
     def held(self) -> int:
         """Bytes kept for as long as the plan lives."""
         return sum(line.scale.nbytes for line in self._lines)

@@ -1,0 +1,201 @@
+"""Fourier transforms of images at the k-space samples of some views: a plain FFT where those lie on its grid."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from plugstream.errors import InputError
+from plugstream.models.ct_geometry import Voxels
+from plugstream.models.nufft import FinufftNufft, finufft_is_here
+from plugstream.models.nufft_points import Points, join_points
+from plugstream.models.nufft_spread import Axis, SpreadNufft
+
+__all__ = ["KSpace", "centered_voxels", "encoded_voxels", "find_axes", "find_period"]
+
+Real = NDArray[np.float64]
+
+# A grid is one of an FFT where samples are within this part of a step of it, which single precision just keeps.
+_ON_GRID = 3e-5
+_LONGEST = 4  # times the image's size, beyond which a grid that all samples lie on is no longer worth it
+_KEPT_BYTES, _BYTES_A_POINT = 1 << 28, 40  # of where samples of views lie on the grid
+_GRID_BYTES = 1 << 28  # of finer grids that are worked on together
+
+
+def centered_voxels(shape: Sequence[int], spacing: float | Sequence[float]) -> Voxels:
+    """Voxels of which number N // 2 along each axis lies at zero, as an FFT has them.
+
+    Arguments: shape, (H, W) or (D, H, W); spacing in metres, one number or one along each axis.
+    """
+    steps = (float(spacing),) * len(shape) if isinstance(spacing, int | float) else tuple(spacing)
+    return Voxels(shape, steps, [-(size // 2) * step for size, step in zip(shape, steps, strict=True)])
+
+
+def encoded_voxels(voxels: Voxels, axes: int) -> Voxels:
+    """The voxels along those last axes that gradients encode: of a stack of slices, those of one slice."""
+    return Voxels(voxels.shape[-axes:], voxels.spacing[-axes:], voxels.origin[-axes:])
+
+
+def find_period(cycles: Real, size: int) -> int | None:
+    """The least whole number P, from the size to four times it, for which all cycles times P are whole; None for none.
+
+    Arguments: cycles a pixel along one axis, any shape; size of the image along it.
+    """
+    values: Real = np.unique(np.round(np.abs(cycles).ravel(), 12))
+    few: Real = values[np.linspace(0, len(values) - 1, min(len(values), 32)).astype(int)]
+    for period in range(size, _LONGEST * size + 1):
+        if _is_whole(few * period) and _is_whole(values * period):
+            return period
+    return None
+
+
+def find_axes(trajectory: Real, voxels: Voxels) -> list[Axis]:
+    """What is known of the frequencies along each axis of the voxels.
+
+    Arguments: trajectory (..., axes), in 1/m along the axes of `voxels.shape`.
+    """
+    axes = []
+    for n, (size, step) in enumerate(zip(voxels.shape, voxels.spacing, strict=True)):
+        cycles = trajectory[..., n] * step
+        folded = np.abs(np.mod(cycles + 0.5, 1) - 0.5)
+        most = float(np.pi) if size == 1 else float(min(np.pi, 1.0001 * 2 * np.pi * folded.max(initial=0.0)))
+        period = find_period(cycles, size)
+        axes.append(Axis(float(np.pi) if period is not None else most, period))
+    return axes
+
+
+class KSpace:
+    r"""The transform F of images at the samples of each view, and its adjoint:
+
+        (F_i x)_j = (1 / sqrt N) sum_n x_n exp(-2 pi i k_ij . r_n),
+
+    r_n being the places of the N pixels and k_ij the samples of view i. Fully sampled on the image's own grid it is
+    unitary. Along axes on which all samples are multiples of 1 / (P d), d being the pixel's size and P a whole number
+    from the image's size to four times it, it is a plain FFT of that length; along others it is our non-uniform FFT, or
+    in double precision on the CPU finufft's.
+
+    Arguments:
+        trajectory: (views, samples, axes), 1/m, along the axes of `voxels.shape`.
+        voxels: of the image, whose origin need not be the middle.
+        eps: relative accuracy of the non-uniform FFT.
+        device, dtype: where, and in which real precision.
+        form: "spread", "finufft", or "auto" for which it is.
+    """
+
+    def __init__(
+        self,
+        trajectory: Real,
+        voxels: Voxels,
+        eps: float,
+        *,
+        device: torch.device | str = "cpu",
+        dtype: torch.dtype = torch.float32,
+        form: str = "auto",
+    ) -> None:
+        if trajectory.ndim != 3 or trajectory.shape[2] != len(voxels.shape):
+            raise InputError(
+                f"a trajectory must be (views, samples, {len(voxels.shape)}), not {tuple(trajectory.shape)}"
+            )
+        self.trajectory, self.voxels, self.eps = trajectory, voxels, eps
+        self.device, self.dtype = torch.device(device), dtype
+        self._complex = torch.complex64 if dtype == torch.float32 else torch.complex128
+        self.axes = find_axes(trajectory, voxels)
+        self.is_exact = all(axis.period is not None for axis in self.axes)
+        double = dtype == torch.float64 and self.device.type == "cpu" and finufft_is_here() and not self.is_exact
+        self.form = ("finufft" if double else "spread") if form == "auto" else form
+        if self.form not in ("spread", "finufft"):
+            raise InputError(f"k-space has the forms auto, spread and finufft, not {form!r}")
+        # Of how many samples a transform is usually asked: a batch of ten views, or a tenth of all.
+        views, samples = trajectory.shape[:2]
+        self.nufft = SpreadNufft(
+            voxels.shape,
+            eps,
+            axes=self.axes,
+            is_complex=True,
+            points=max(min(views, 10), views // 10) * samples,
+            device=self.device,
+            dtype=dtype,
+        )
+        self.scale: float = math.prod(voxels.shape) ** -0.5
+        self._step = 2 * np.pi * np.array(voxels.spacing)
+        # The non-uniform FFT's zero is pixel N // 2.
+        self._middle = np.array(voxels.origin) + np.array(voxels.shape) // 2 * np.array(voxels.spacing)
+        self._turned = bool(np.any(np.abs(self._middle) > 1e-9 * np.array(voxels.spacing)))
+        self._points: dict[int, Points] = {}
+        self._kept = 0
+        self._plans: dict[tuple[int, ...], FinufftNufft] = {}
+
+    @property
+    def samples(self) -> int:
+        """Of a view."""
+        return int(self.trajectory.shape[1])
+
+    @property
+    def images_at_once(self) -> int:
+        """How many images are worth transforming together, by the room that their finer grids take."""
+        return max(1, _GRID_BYTES // (2 * math.prod(self.nufft.cells) * self._complex.itemsize))
+
+    def sample(self, images: Tensor, views: Tensor) -> Tensor:
+        """(n, *shape) to (n, B, samples)."""
+        if self.form == "finufft":
+            values = self._plan(views).sample(images)
+        else:
+            values = self.nufft.sample(images, self._place(views))
+        return self._turn(values.view(len(images), len(views), self.samples), views, 1)
+
+    def adjoint(self, values: Tensor, views: Tensor) -> Tensor:
+        """(n, B, samples) to (n, *shape), summed over views."""
+        flat = self._turn(values, views, -1).reshape(len(values), len(views) * self.samples)
+        if self.form == "finufft":
+            return self._plan(views).adjoint(flat)
+        return self.nufft.adjoint(flat, self._place(views))
+
+    def frequencies(self, views: Tensor) -> Real:
+        """Radians a pixel of all samples of views, (B * samples, axes), with the sign of the transform."""
+        return np.asarray(-self._step * self.trajectory[views.numpy()]).reshape(-1, self.trajectory.shape[2])
+
+    def _turn(self, values: Tensor, views: Tensor, sign: int) -> Tensor:
+        """Values times the scale, and the phases that a middle of the image beside zero makes."""
+        if not self._turned:
+            return values * self.scale
+        phases = self.trajectory[views.numpy()] @ self._middle
+        factors: Tensor = torch.from_numpy(self.scale * np.exp(-2j * np.pi * sign * phases))
+        return values * factors.to(device=values.device, dtype=values.dtype)
+
+    def _place(self, views: Tensor) -> Points:
+        return join_points([self._place_once(view) for view in views.tolist()])
+
+    def _place_once(self, view: int) -> Points:
+        """Of a view; kept for when it is drawn again, as far as there is room."""
+        if view in self._points:
+            return self._points[view]
+        found = self.nufft.place(self.frequencies(torch.tensor([view])))
+        self._kept += _BYTES_A_POINT * self.samples
+        if self._kept <= _KEPT_BYTES:
+            self._points[view] = found
+        return found
+
+    def _plan(self, views: Tensor) -> FinufftNufft:
+        """finufft's plan of these views; the last two are kept."""
+        key = tuple(views.tolist())
+        if key not in self._plans:
+            while len(self._plans) >= 2:
+                self._plans.pop(next(iter(self._plans)))
+            self._plans[key] = FinufftNufft(
+                self.voxels.shape,
+                self.frequencies(views),
+                self.eps,
+                device=self.device,
+                dtype=self.dtype,
+                is_complex=True,
+            )
+        return self._plans[key]
+
+
+def _is_whole(values: Real) -> bool:
+    return bool(np.abs(values - np.rint(values)).max(initial=0.0) <= _ON_GRID)

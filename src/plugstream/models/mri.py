@@ -1,0 +1,265 @@
+"""Magnetic resonance imaging: k-space samples of an image as each of several coils receives them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import cached_property
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from plugstream.errors import InputError
+from plugstream.models.base import ModelBase, Views, all_views, as_views, check_shape
+from plugstream.models.ct_geometry import Voxels
+from plugstream.models.kspace import KSpace, encoded_voxels
+from plugstream.models.toeplitz import ToeplitzNormal
+from plugstream.rows import Rows
+
+__all__ = ["MRIModel"]
+
+
+class MRIModel(ModelBase):
+    r"""What coils receive of an image along a trajectory in k-space:
+
+        y_icj = (1 / sqrt N) sum_n S_c(r_n) x_n exp(-2 pi i k_ij . r_n),
+
+    for view i (a spoke, an interleaf of a spiral, phase-encode lines), coil c with the sensitivity S_c, and samples j.
+    The image is complex. Of a stack of slices each slice is measured along the same trajectory of two dimensions; a
+    volume that is encoded along three has one of three. On the grid of an FFT the transform is one
+    (`plugstream.models.kspace.KSpace`), so fully sampled with maps of sum_c |S_c|^2 = 1 the model is unitary.
+
+    With `density`, w_ij, predictions and data (`convert`) are multiplied by sqrt(w_ij), so that least squares weigh
+    samples by the part of k-space that they stand for: along spokes the middle of k-space is sampled far more densely
+    than the rest, and without the weights fine detail comes last.
+
+    Arguments:
+        trajectory: (views, samples, axes), 1/m, along z, y, x, or y, x.
+        voxels: shape, spacing and origin of the image; one axis more than the trajectory has for a stack.
+        coil_maps: (coils, *image shape), complex; one coil that sees everything alike if not given.
+        mask: (views, *data_shape), which data counts. density: (views, samples), not negative.
+        eps: relative accuracy of the non-uniform FFT; 1e-4 in single and 1e-10 in double precision if not given.
+        device, dtype: where, and in which real precision. form: of the non-uniform FFT, as of `KSpace`.
+    References: Pruessmann et al., Magn. Reson. Med. 46(4), 2001; Fessler, IEEE Signal Process. Mag. 27(4), 2010.
+    """
+
+    def __init__(
+        self,
+        trajectory: NDArray[np.float64],
+        voxels: Voxels,
+        coil_maps: NDArray[np.complexfloating] | None = None,
+        *,
+        mask: Rows | None = None,
+        density: NDArray[np.floating] | None = None,
+        eps: float | None = None,
+        device: torch.device | str = "cpu",
+        dtype: torch.dtype = torch.float32,
+        form: str = "auto",
+    ) -> None:
+        if dtype not in (torch.float32, torch.float64):
+            raise InputError(f"the precision must be float32 or float64, not {dtype}")
+        path = np.ascontiguousarray(trajectory, dtype=np.float64)
+        if (
+            path.ndim != 3
+            or path.shape[2] not in (2, 3)
+            or path.shape[2]
+            not in (
+                len(voxels.shape),
+                len(voxels.shape) - 1,
+            )
+        ):
+            raise InputError(
+                f"a trajectory is (views, samples, 2 or 3 axes) for an image of {voxels.shape}, not {path.shape}"
+            )
+        if not np.isfinite(path).all():
+            raise InputError("the trajectory holds NaN or infinity")
+        self.stacked = path.shape[2] < len(voxels.shape)
+        maps = np.ones((1, *voxels.shape), np.complex64) if coil_maps is None else np.asarray(coil_maps)
+        if maps.ndim != 1 + len(voxels.shape) or maps.shape[1:] != voxels.shape or len(maps) == 0:
+            raise InputError(f"coil maps are {maps.shape}, but must be (coils, {', '.join(map(str, voxels.shape))})")
+        self.voxels, self.device = voxels, torch.device(device)
+        self.coils, self.samples = len(maps), path.shape[1]
+        self.n_views, self.image_shape = len(path), voxels.shape
+        self.data_shape = (*voxels.shape[: 1 if self.stacked else 0], self.coils, self.samples)
+        self.dtype = self.data_dtype = torch.complex64 if dtype == torch.float32 else torch.complex128
+        for name, array, shape in (("mask", mask, self.data_shape), ("density", density, (self.samples,))):
+            if array is not None and tuple(array.shape) != (self.n_views, *shape):
+                raise InputError(f"the {name} has shape {tuple(array.shape)}, but must be {(self.n_views, *shape)}")
+        self._mask = mask
+        self._roots: Tensor | None = None
+        if density is not None:
+            values = np.asarray(density, dtype=np.float64)
+            if not (np.isfinite(values).all() and (values >= 0).all()):
+                raise InputError("a density must be finite and not negative")
+            self._roots = torch.from_numpy(np.sqrt(values)).to(device=self.device, dtype=dtype)
+        eps = (1e-4 if dtype == torch.float32 else 1e-10) if eps is None else eps
+        self.kspace = KSpace(
+            path, encoded_voxels(voxels, path.shape[2]), eps, device=self.device, dtype=dtype, form=form
+        )
+        planes = maps.swapaxes(0, 1) if self.stacked else maps[None]  # (planes, coils, *encoded shape)
+        self._maps = torch.from_numpy(np.ascontiguousarray(planes)).to(device=self.device, dtype=self.dtype)
+
+    @property
+    def coil_maps(self) -> Tensor:
+        """(coils, *image_shape)."""
+        return self._maps.transpose(0, 1).reshape(self.coils, *self.image_shape)
+
+    @cached_property
+    def sensitivity(self) -> float:
+        """The largest sum over coils of |S_c|^2 of any pixel, by which L grows."""
+        return float(self._maps.abs().square().sum(1).max())
+
+    def forward(self, image: Tensor, views: Views = None) -> Tensor:
+        """(..., *image_shape) to (..., B, *data_shape)."""
+        check_shape("image", image, self.image_shape)
+        index = all_views(views, self.n_views)
+        lead = image.shape[: image.ndim - len(self.image_shape)]
+        planes, coils, shape = *self._maps.shape[:2], self._maps.shape[2:]
+        images = image.to(device=self.device, dtype=self.dtype).reshape(math.prod(lead), planes, 1, *shape)
+        out = torch.empty(
+            (len(images) * planes * coils, len(index), self.samples), dtype=self.dtype, device=self.device
+        )
+        for begin, end in self._shares(len(out)):
+            out[begin:end] = self.kspace.sample(self._weigh(images, begin, end), index)
+        data = out.view(len(images), planes, coils, len(index), self.samples).movedim(3, 1)
+        data = data.reshape(*lead, len(index), *self.data_shape)
+        return self._restrict(self.convert(data, index), index)
+
+    def adjoint(self, data: Tensor, views: Views = None) -> Tensor:
+        """(..., B, *data_shape) to (..., *image_shape), summed over views."""
+        index = all_views(views, self.n_views)
+        check_shape("data", data, (len(index), *self.data_shape))
+        lead = data.shape[: data.ndim - 1 - len(self.data_shape)]
+        planes, coils, shape = *self._maps.shape[:2], self._maps.shape[2:]
+        values = self.convert(self._restrict(data.to(device=self.device, dtype=self.dtype), index), index)
+        values = values.reshape(math.prod(lead), len(index), planes, coils, self.samples).movedim(1, 3)
+        values = values.reshape(-1, len(index), self.samples)
+        out = torch.zeros((math.prod(lead) * planes, *shape), dtype=self.dtype, device=self.device)
+        for begin, end in self._shares(len(values)):
+            parts = self.kspace.adjoint(values[begin:end], index)
+            self._gather(parts, begin, out)
+        return out.reshape(*lead, *self.image_shape)
+
+    def convert(self, data: Tensor, views: Views = None) -> Tensor:
+        """Data as they are stored times the roots of the density, where there is one."""
+        if self._roots is None:
+            return data
+        roots = self._roots if views is None else self._roots[all_views(views, self.n_views).to(self.device)]
+        return data * roots.view(len(roots), *(1,) * (len(self.data_shape) - 1), self.samples).to(data.device)
+
+    def restrict(self, data: Tensor, views: Views = None) -> Tensor:
+        """The data with masked samples set to zero, whatever they hold."""
+        return self._restrict(data, as_views(views, self.n_views))
+
+    def normal(self, views: Views = None, weights: Tensor | None = None) -> Callable[[Tensor], Tensor]:
+        """x -> sum_i w_i H_i^H H_i x by FFTs of twice the size, or as it is where coils have masks of their own."""
+        index = all_views(views, self.n_views)
+        each = self._sample_weights(index)
+        if each is None:
+            return super().normal(views, weights)
+        if weights is not None:
+            each = each * weights.to(each).reshape(-1, 1)
+        toeplitz = ToeplitzNormal(self.kspace, index, each)
+        planes, coils, shape = *self._maps.shape[:2], self._maps.shape[2:]
+
+        def apply(image: Tensor) -> Tensor:
+            check_shape("image", image, self.image_shape)
+            lead = image.shape[: image.ndim - len(self.image_shape)]
+            images = image.to(self.dtype).reshape(math.prod(lead), planes, 1, *shape)
+            out = torch.zeros((len(images) * planes, *shape), dtype=self.dtype, device=self.device)
+            for begin, end in self._shares(len(images) * planes * coils):
+                self._gather(toeplitz(self._weigh(images, begin, end)), begin, out)
+            return out.reshape(*lead, *self.image_shape)
+
+        return apply
+
+    def squared_norms(self, views: Tensor, tol: float) -> Tensor:
+        """Each view's ||H_i||^2: by the grid where samples lie on one, and else as estimated with one coil."""
+        return self._norms(views, tol)
+
+    def squared_norm_bounds(self, views: Tensor) -> Tensor:
+        """Upper bounds of each view's ||H_i||^2: ||F_i||^2 times the largest sum over coils of |S_c|^2.
+
+        On the grid of an FFT ||F_i||^2 is the weight of the samples of the cell with the most; else it is bounded by
+        Lanczos iterations with one coil.
+        """
+        return self._norms(views, None)
+
+    def _norms(self, views: Tensor, tol: float | None) -> Tensor:
+        if self.kspace.is_exact:
+            found = [self._bound(view) for view in all_views(views, self.n_views).split(1)]
+            return torch.tensor(found, dtype=torch.float64)
+        one = self._one_coil()
+        if one is None:
+            return super().squared_norm_bounds(views) if tol is None else super().squared_norms(views, tol)
+        return self.sensitivity * (one.squared_norm_bounds(views) if tol is None else one.squared_norms(views, tol))
+
+    def _bound(self, views: Tensor) -> float:
+        """An upper bound of the norm of sum_i H_i^H H_i over some views."""
+        weights = self._sample_weights(views, most=True)
+        return self.sensitivity * ToeplitzNormal(self.kspace, views, weights).bound
+
+    def _one_coil(self) -> MRIModel | None:
+        """The model of a single coil that sees one slice alike, whose norms bound those of all; None if this is one."""
+        if self.coils == 1 and not self.stacked and self.sensitivity == 1:
+            return None
+        voxels = self.kspace.voxels
+        mask = self._sample_weights(torch.arange(self.n_views), most=True)
+        dtype = self.dtype.to_real()
+        return MRIModel(
+            self.kspace.trajectory,
+            voxels,
+            density=None if mask is None else mask.cpu().numpy(),
+            eps=self.kspace.eps,
+            device=self.device,
+            dtype=dtype,
+            form=self.kspace.form,
+        )
+
+    def _sample_weights(self, index: Tensor, *, most: bool = False) -> Tensor | None:
+        """The weight of each sample in H^H H, (B, samples): density, and 0 where it is masked.
+
+        None where coils or slices have masks of their own; the largest of them with `most`.
+        """
+        weights = torch.ones((len(index), self.samples), dtype=self.dtype.to_real(), device=self.device)
+        if self._roots is not None:
+            weights = self._roots[index.to(self.device)].square()
+        if self._mask is not None:
+            mask = torch.from_numpy(np.ascontiguousarray(self._mask[index.numpy()])).to(self.device)
+            flat = mask.reshape(len(index), -1, self.samples)
+            if not most and not bool((flat == flat[:, :1]).all()):
+                return None
+            weights = weights * flat.any(1)
+        return weights
+
+    def _weigh(self, images: Tensor, begin: int, end: int) -> Tensor:
+        """Those of the images times coil maps, (n, planes, coils) in a row, from `begin` to `end`."""
+        planes, coils, shape = *self._maps.shape[:2], self._maps.shape[2:]
+        if (begin, end) == (0, len(images) * planes * coils):
+            return (images * self._maps).reshape(-1, *shape)
+        rows = torch.arange(begin, end, device=self.device)
+        flat = images.reshape(-1, *shape)[rows // coils]
+        return flat * self._maps.view(-1, *shape)[rows % (planes * coils)]
+
+    def _gather(self, parts: Tensor, begin: int, out: Tensor) -> None:
+        """Add coil images from `begin` on, times the conjugate maps, to the planes that they are of."""
+        planes, coils, shape = *self._maps.shape[:2], self._maps.shape[2:]
+        if len(parts) == len(out) * coils:
+            whole = parts.view(-1, planes, coils, *shape) * self._maps.conj()
+            out += whole.sum(2).view(out.shape)
+            return
+        rows = torch.arange(begin, begin + len(parts), device=self.device)
+        out.index_add_(0, rows // coils, parts * self._maps.view(-1, *shape)[rows % (planes * coils)].conj())
+
+    def _shares(self, count: int) -> list[tuple[int, int]]:
+        step = self.kspace.images_at_once
+        return [(begin, min(begin + step, count)) for begin in range(0, count, step)]
+
+    def _restrict(self, data: Tensor, index: Tensor | None) -> Tensor:
+        if self._mask is None:
+            return data
+        rows = np.ascontiguousarray(self._mask[all_views(index, self.n_views).numpy()])
+        mask = torch.from_numpy(rows).to(data.device)
+        return torch.where(mask, data, torch.zeros((), dtype=data.dtype, device=data.device))

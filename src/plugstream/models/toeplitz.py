@@ -1,0 +1,68 @@
+"""F^H W F of k-space samples as a convolution: two FFTs of twice the image's size, whatever the number of samples."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from plugstream.models.kspace import KSpace
+from plugstream.models.nufft_grid import fast_size
+from plugstream.models.nufft_spread import SpreadNufft
+
+__all__ = ["ToeplitzNormal"]
+
+
+class ToeplitzNormal:
+    r"""x -> sum_i F_i^H W_i F_i x for the samples of some views, prepared once.
+
+    Its entry for pixels m and n is p(m - n) with p(l) = (1/N) sum_ij w_ij exp(2 pi i k_ij . d l), so it is a part of
+    the circular convolution with p on a grid of twice the size: the spectrum of p is real, and its largest value is
+    an upper bound of the norm, since a part of a matrix has no larger one. Along axes on which samples lie on the grid
+    of an FFT (`plugstream.models.kspace.KSpace.axes`), that grid is enough, and where it is the image's own the bound
+    is the norm.
+
+    Arguments: kspace; views (B,); weights (B, samples) of samples, ones if not given, not negative.
+    Reference: Fessler et al., IEEE Trans. Signal Process. 53(9), 2005.
+    """
+
+    def __init__(self, kspace: KSpace, views: Tensor, weights: Tensor | None = None) -> None:
+        shape = kspace.voxels.shape
+        self.shape = shape
+        self.sizes = tuple(
+            fast_size(2 * size) if axis.period is None else axis.period
+            for size, axis in zip(shape, kspace.axes, strict=True)
+        )
+        count = len(views) * kspace.samples
+        plan = SpreadNufft(
+            self.sizes,
+            min(kspace.eps, 1e-5 if kspace.dtype == torch.float32 else 1e-11),
+            axes=kspace.axes,
+            is_complex=True,
+            points=count,
+            device=kspace.device,
+            dtype=kspace.dtype,
+        )
+        kind = torch.complex64 if kspace.dtype == torch.float32 else torch.complex128
+        values = torch.ones((1, count), dtype=kind, device=kspace.device)
+        if weights is not None:
+            values = weights.to(device=kspace.device, dtype=kind).reshape(1, count)
+        response = plan.adjoint(values * kspace.scale**2, plan.place(kspace.frequencies(views)))[0]
+        # Lag zero comes first; the response is that of a Hermitian operator, so its spectrum is real.
+        axes = tuple(range(len(shape)))
+        rolled = torch.roll(response, [-(size // 2) for size in self.sizes], axes)
+        self.spectrum: Tensor = torch.fft.fftn(rolled).real.contiguous()
+
+    @property
+    def bound(self) -> float:
+        """An upper bound of the norm."""
+        return float(self.spectrum.max())
+
+    def __call__(self, images: Tensor) -> Tensor:
+        """(n, *shape) to the same."""
+        values, axes = images, len(self.shape)
+        for axis in range(axes - 1, -1, -1):  # what is not there yet need not be transformed
+            values = torch.fft.fft(values, n=self.sizes[axis], dim=axis - axes)
+        values = values * self.spectrum
+        for axis in range(axes):
+            values = torch.fft.ifft(values, dim=axis - axes).narrow(axis - axes, 0, self.shape[axis])
+        return values
