@@ -63,7 +63,7 @@ _HOME = {
     "plugstream.scans.limits": ["Limits"],
     "plugstream.scans.receive": ["Receiver"],
     "plugstream.scans.send": ["ScanSender", "send_scan"],
-    "plugstream.schedules": ["Geometric", "OverL", "Power"],
+    "plugstream.schedules": ["Geometric", "OverL", "Overlap", "Power"],
     "plugstream.sharded": ["Sharded"],
     "plugstream.simulation": ["simulate"],
     "plugstream.smooth_fidelity": ["SmoothFidelity"],
@@ -177,7 +177,7 @@ if TYPE_CHECKING:  # the same names for type checkers and editors; a test keeps 
     from plugstream.scans.limits import Limits as Limits
     from plugstream.scans.receive import Receiver as Receiver
     from plugstream.scans.send import ScanSender as ScanSender, send_scan as send_scan
-    from plugstream.schedules import Geometric as Geometric, OverL as OverL, Power as Power
+    from plugstream.schedules import Geometric as Geometric, OverL as OverL, Overlap as Overlap, Power as Power
     from plugstream.sharded import Sharded as Sharded
     from plugstream.simulation import simulate as simulate
     from plugstream.smooth_fidelity import SmoothFidelity as SmoothFidelity

@@ -16,6 +16,7 @@ from plugstream.baselines.sirt import sirt
 from plugstream.errors import DamagedError, InputError
 from plugstream.instruments.ct import CT, ct_rays
 from plugstream.instruments.ct_counts import CTCounts
+from plugstream.misfit import magnitudes
 from plugstream.models.base import Model, check_shape
 from plugstream.models.ct_geometry import Voxels
 from plugstream.progress import report
@@ -81,10 +82,10 @@ def image_range(scan: Scan) -> float:
     r"""From the least to the largest value of a scan's first image, without the outermost 0.5 % at each end.
 
     The first image is that of filtered back-projection where there is one (ct; of a cone the middle slices are right,
-    and the others near enough), smoothed by the filter `hann`. Else it is the first step of steepest descent on
-    1/2 ||H x - y||^2 from zero, t H^T y with t = ||H^T y||^2 / ||H H^T y||^2, of a linear model. At most 180 views are
-    read, evenly spaced, and of a volume of ct the 16 slices in the middle formed. It tells how large values are, so
-    that a noise level can be a share of it.
+    and the others near enough), smoothed by the filter `hann`. Else it is the first step of steepest descent on 1/2 ||H
+    x - y||^2 from zero, t H^T y with t = ||H^T y||^2 / ||H H^T y||^2, of a linear model; or, of a model that says where
+    to begin, such as free space, from zero to that. At most 180 views are read, evenly spaced, and of a volume of ct
+    the 16 slices in the middle formed. It tells how large values are, so that a noise level can be a share of it.
 
     Arguments: scan, with a view or more.
     """
@@ -115,6 +116,10 @@ def _quick_image(scan: Scan, views: Tensor) -> Tensor:
         except InputError:  # a helix, or laminography
             pass
     model = scan_model(scan)
+    begin = getattr(model, "start_image", None)
+    known: Tensor | None = None if begin is None else begin()
+    if known is not None:
+        return torch.stack([torch.zeros_like(known), known])
     if not model.linear:
         raise InputError("the range of a first image is known of linear models only; write numbers, not shares of it")
     data = model.restrict(read(views).to(model.data_dtype), views)
@@ -128,8 +133,9 @@ def _quick_image(scan: Scan, views: Tensor) -> Tensor:
 def relative_residual(scan: Scan, image: Tensor, model: Model | None = None) -> float:
     """||y - H x|| / ||y|| over all views of a scan and all data that counts.
 
-    On views that an image was not made from it tells how well the image predicts them; on its own views, how well it
-    fits. It rewards images that are smoother than the eye would have them, so look at the picture, too.
+    Of intensities of waves it is that of their roots, || sqrt(y) - |H x| || / || sqrt(y) ||. On views that an image was
+    not made from it tells how well the image predicts them; on its own views, how well it fits. It rewards images that
+    are smoother than the eye would have them, so look at the picture, too.
 
     Arguments: scan; image (*image_shape); model of the scan, built in float32 on the CPU if not given.
     """
@@ -184,8 +190,13 @@ def _energies(scan: Scan, image: Tensor, model: Model) -> tuple[float, float]:
     left, whole, read = 0.0, 0.0, _integrals(scan)
     for some in torch.arange(scan.n_views).split(max(1, _BLOCK_BYTES // size)):
         report("comparing", int(some[0]), scan.n_views)
-        rows = model.restrict(read(some).to(device=model.device, dtype=model.data_dtype), some)
-        off = rows - model.forward(values, some)
+        if getattr(model, "intensities", False):
+            counts = read(some).to(device=model.device, dtype=model.data_dtype.to_real())
+            rows = model.restrict(model.convert(counts, some), some).sqrt()  # type: ignore[attr-defined]
+            off = rows - magnitudes(model.forward(values, some), model)
+        else:
+            rows = model.restrict(read(some).to(device=model.device, dtype=model.data_dtype), some)
+            off = rows - model.forward(values, some)
         left += float(off.abs().double().square().sum())
         whole += float(rows.abs().double().square().sum())
     return left, whole

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Mapping
 from functools import cached_property
 from typing import Self
 
@@ -13,7 +14,7 @@ from torch import Tensor
 from plugstream.errors import InputError
 from plugstream.fidelity import LeastSquares
 from plugstream.linalg import local_curvature
-from plugstream.losses import Gaussian, Loss
+from plugstream.losses import Gaussian, Loss, fit_curvature
 from plugstream.model_fidelity import Measurements, ModelFidelity
 from plugstream.models.base import Model, Views
 
@@ -70,6 +71,13 @@ class LossFidelity(ModelFidelity):
         )
         return other
 
+    def with_parameters(self, parameters: Mapping[str, Tensor]) -> Self:
+        """As `ModelFidelity.with_parameters`; the loss is bound to that model."""
+        other = super().with_parameters(parameters)
+        other.loss = _bind(self.loss, other.model)
+        other._norms = self._norms.with_parameters(parameters)
+        return other
+
     @property
     def convex(self) -> bool:
         """Whether d is a convex function of the image."""
@@ -121,6 +129,15 @@ class LossFidelity(ModelFidelity):
     def curvature(self) -> float:
         """The loss's bound for this data, over all views that are available; infinite where it has none."""
         return self.curvature_of()
+
+    @property
+    def fit_curvature(self) -> float:
+        """The second derivative of the loss where predictions are near the data; its bound where it says no other."""
+        own = fit_curvature(self.loss, waves=self._waves)
+        return own if math.isfinite(own) else self.curvature
+
+    def _fit_derivative(self, prediction: Tensor, data: Tensor, views: Tensor | None) -> Tensor:
+        return self.loss.derivative(prediction, data, views) / self.fit_curvature
 
     def curvature_of(self, views: Views = None) -> float:
         """The loss's bound for the data of these views."""
@@ -219,7 +236,12 @@ def norms_of(model: Model, available: Views = None) -> LeastSquares:
 def make_fidelity(
     model: Model, data: Tensor | Measurements, loss: Loss | None = None, *, available: Views = None
 ) -> DataFidelity:
-    """The fidelity of a model, data and loss: least squares, which is faster and has a prox, where it is that."""
+    """The fidelity of a model, data and loss: least squares, which is faster and has a prox, where it is that.
+
+    Of intensities of waves a loss that compares those is needed.
+    """
+    if getattr(model, "intensities", False) and not (loss is not None and loss.real_data):
+        raise InputError("the data are intensities of waves, which --loss amplitude or --loss poisson compares")
     if loss is None or is_least_squares(loss):
         return LeastSquares(model, data, available=available)
     return LossFidelity(model, data, loss, available=available)

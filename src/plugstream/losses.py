@@ -12,20 +12,25 @@ complex; the derivative is then the gradient under <a, b> = Re(sum conj(a) b), s
 | Transmission | exp(-p) + exp(-y) p                      | exp(-y) - exp(-p)       | 1                 | yes    |
 
 "Curvature" is a number c for which loss(q) <= loss(p) + <loss'(p), q - p> + c/2 |q - p|^2 for all p and q, which is
-what a step of 1/(c ||H||^2) needs; for a convex loss it is also the Lipschitz constant of the derivative.
+what a step of 1/(c ||H||^2) needs; for a convex loss it is also the Lipschitz constant of the derivative. The curvature
+at a fit is what it comes to where predictions are near the data: 1 for all but Poisson's loss of waves, whose bound is
+far larger and whose curvature at a fit is 4. Steps that follow the overlap of views go by it.
+
+Intensities of waves may be sums over waves that do not interfere, such as the modes of a beam. Amplitude and Poisson
+are then of |p|^2 summed over the axis of predictions that the model calls `incoherent` (`for_model`), and so is data.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Protocol, Self, runtime_checkable
 
 import torch
 from torch import Tensor
 
 from plugstream.errors import InputError
 
-__all__ = ["Amplitude", "Gaussian", "Huber", "Loss", "Poisson", "Transmission"]
+__all__ = ["Amplitude", "Gaussian", "Huber", "Loss", "Poisson", "Transmission", "fit_curvature"]
 
 
 @runtime_checkable
@@ -164,13 +169,19 @@ class Poisson:
     2 (1 - y/t) p; that is not convex, and its curvature is at most 2 + max y / (4 t_0) with t_0 = background + floor
     added to |p|^2, so that no pixel divides by zero.
 
-    Arguments: background >= 0, of expected counts a datum; floor > 0, in counts: about 1, or 0.01 to 0.05 for waves.
+    Arguments: background >= 0, of expected counts a datum; floor > 0, in counts: about 1, or 0.01 to 0.05 for waves;
+    incoherent, the axis of predictions over which |p|^2 is summed, None for none.
     References: Snyder, Hammoud and White, J. Opt. Soc. Am. A 10(5), 1993; Thibault and Guizar-Sicairos, New J. Phys.
     14, 2012.
     """
 
     background: float = 0.0
     floor: float = 1.0
+    incoherent: int | None = None
+
+    def for_model(self, model: Any) -> Self:
+        """The loss that knows which waves of a model do not interfere."""
+        return replace(self, incoherent=getattr(model, "incoherent", None))
 
     def __post_init__(self) -> None:
         if not (self.background >= 0 and self.floor > 0):
@@ -187,7 +198,7 @@ class Poisson:
         y, f = data.real if data.is_complex() else data, self.floor
         least = torch.xlogy(y, y) - y
         if prediction.is_complex():
-            t = _square(prediction) + (self.background + f)
+            t = _intensity(prediction, self.incoherent) + (self.background + f)
             return t - y * t.log() + least
         t = prediction + self.background
         low = (t - f).clamp_max(0)
@@ -197,7 +208,7 @@ class Poisson:
     def derivative(self, prediction: Tensor, data: Tensor, views: Tensor | None = None) -> Tensor:
         y, f = data.real if data.is_complex() else data, self.floor
         if prediction.is_complex():
-            return 2 * (1 - y / (_square(prediction) + (self.background + f))) * prediction
+            return 2 * (1 - y / (_intensity(prediction, self.incoherent) + (self.background + f))) * prediction
         t = prediction + self.background
         low = (t - f).clamp_max(0)
         return 1 - y * (1 / t.clamp_min(f) - low / (f * f))
@@ -207,6 +218,10 @@ class Poisson:
             return float("inf")
         most = max(float(data.max()), 0.0)
         return 2 + most / (4 * (self.background + self.floor)) if waves else most / self.floor**2
+
+    def fit_curvature(self, *, waves: bool = False) -> float:
+        """Of waves 4: 2 |p|^2 - 2 y log |p| has the second derivative 2 + 2 y / |p|^2 along p, and 0 across."""
+        return 4.0 if waves else float("inf")
 
     def check(self, data: Tensor) -> None:
         if data.is_complex() or bool((data < 0).any()):
@@ -221,11 +236,17 @@ class Amplitude:
     p - sqrt(y) p/|p| is zero at p = 0, where none exists. Not convex; the curvature is at most 1, radially, and less
     across.
 
-    Arguments: roots, True where the data is sqrt(y) already.
+    Arguments: roots, True where the data is sqrt(y) already; incoherent, the axis of predictions over which |p|^2 is
+    summed before its root is taken, None for none.
     Reference: Yeh et al., Opt. Express 23(26), 2015.
     """
 
     roots: bool = False
+    incoherent: int | None = None
+
+    def for_model(self, model: Any) -> Self:
+        """The loss that knows which waves of a model do not interfere."""
+        return replace(self, incoherent=getattr(model, "incoherent", None))
 
     real_data: ClassVar[bool] = True
 
@@ -233,12 +254,13 @@ class Amplitude:
         return False
 
     def value(self, prediction: Tensor, data: Tensor, views: Tensor | None = None) -> Tensor:
-        return (prediction.abs() - self._root(data)).square() / 2
+        return (self._size(prediction) - self._root(data)).square() / 2
 
     def derivative(self, prediction: Tensor, data: Tensor, views: Tensor | None = None) -> Tensor:
-        size = prediction.abs()
-        tiny = torch.finfo(size.dtype).tiny
-        return prediction * (1 - self._root(data) / size.clamp_min(tiny)) * (size > 0)
+        size, root = self._size(prediction), self._root(data)
+        least = torch.finfo(size.dtype).tiny * (1 + root)  # below which root / size would leave the range of numbers
+        factor = 1 - root / torch.where(size > least, size, 1.0)
+        return prediction * torch.where(size > least, factor, 0.0)
 
     def curvature(self, data: Tensor | None = None, *, waves: bool = False) -> float:
         return 1.0
@@ -246,6 +268,9 @@ class Amplitude:
     def check(self, data: Tensor) -> None:
         if data.is_complex() or bool((data < 0).any()):
             raise InputError("an amplitude loss is for intensities: the data must be real and not negative")
+
+    def _size(self, prediction: Tensor) -> Tensor:
+        return prediction.abs() if self.incoherent is None else _intensity(prediction, self.incoherent).sqrt()
 
     def _root(self, data: Tensor) -> Tensor:
         return data if self.roots else data.sqrt()
@@ -304,3 +329,18 @@ class Transmission:
 def _square(value: Tensor) -> Tensor:
     """|v|^2, without the root that abs would take."""
     return value.real.square() + value.imag.square() if value.is_complex() else value.square()
+
+
+def _intensity(waves: Tensor, incoherent: int | None) -> Tensor:
+    """|p|^2, summed over the axis of waves that do not interfere, which stays with one value."""
+    squares = _square(waves)
+    return squares if incoherent is None else squares.sum(incoherent, keepdim=True)
+
+
+def fit_curvature(loss: Any, *, waves: bool = False) -> float:
+    """The curvature of a loss where predictions are near the data, its bound where it says no other.
+
+    Infinite where it depends on the data. Arguments: loss; waves, whether predictions are complex.
+    """
+    own = getattr(loss, "fit_curvature", None)
+    return float(loss.curvature(waves=waves) if own is None else own(waves=waves))

@@ -11,13 +11,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from plugstream.algorithms.base import Algorithm, State
+from plugstream.algorithms.base import Algorithm, State, fidelity_at
 from plugstream.fidelity import Fidelity, LeastSquares
 from plugstream.models.base import Views, all_views
 from plugstream.monitors import Measure, Past
 from plugstream.quantities import Quantity
 
-__all__ = ["Misfit", "compares_data", "relative_misfits"]
+__all__ = ["Misfit", "compares_data", "magnitudes", "relative_misfits"]
 
 # Predictions of so many bytes at a time.
 _BYTES = 32 << 20
@@ -27,7 +27,8 @@ _BYTES = 32 << 20
 def relative_misfits(fidelity: Fidelity, image: Tensor, views: Views = None) -> Tensor:
     """||H_i x - y_i||^2 / ||y_i||^2 of each view: 1 for an image that is zero, and about the noise for a good one.
 
-    NaN for a view whose data is zero. Holds for data that predictions are compared with as they are (least squares).
+    NaN for a view whose data is zero. Holds for data that predictions are compared with as they are (least squares),
+    and for intensities of waves, of which the roots are compared: || |H_i x| - sqrt(y_i) ||^2 / || sqrt(y_i) ||^2.
 
     Arguments: fidelity; image (..., *image_shape); views, all that are available if not given. Returns (..., views).
     """
@@ -36,8 +37,10 @@ def relative_misfits(fidelity: Fidelity, image: Tensor, views: Views = None) -> 
     size = math.prod(fidelity.data_shape) * fidelity.data_dtype.itemsize
     inside, parts = len(fidelity.data_shape), []
     for some in index.split(max(1, _BYTES // max(1, size))):
-        data = read.data(some)
-        left = fidelity.predict(image, some) - data
+        data, prediction = read.data(some), fidelity.predict(image, some)
+        if getattr(read.model, "intensities", False):
+            data, prediction = data.sqrt(), magnitudes(prediction, read.model)
+        left = prediction - data
         energies = [
             (part.abs().square().flatten(part.ndim - inside).sum(-1) if inside else part.abs().square())
             for part in (left, data)
@@ -46,9 +49,19 @@ def relative_misfits(fidelity: Fidelity, image: Tensor, views: Views = None) -> 
     return torch.cat(parts, -1)
 
 
+def magnitudes(waves: Tensor, model: Any) -> Tensor:
+    """The root of the intensity of waves that a model predicts, those that do not interfere taken together."""
+    axis = getattr(model, "incoherent", None)
+    return waves.abs() if axis is None else waves.abs().square().sum(axis, keepdim=True).sqrt()
+
+
 def compares_data(fidelity: Any) -> bool:
-    """Whether a fidelity compares predictions with data as they are: least squares, of one process or of several."""
-    return isinstance(getattr(fidelity, "whole", fidelity), LeastSquares)
+    """Whether a fidelity compares predictions with data as they are, or the roots of both.
+
+    Least squares of one process or of several, and what compares intensities of waves.
+    """
+    whole = getattr(fidelity, "whole", fidelity)
+    return isinstance(whole, LeastSquares) or bool(getattr(whole.model, "intensities", False))
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,7 +70,7 @@ class Misfit:
 
     Every view counts alike, however strong its data is. It is 1 for an image that is zero, at which a model with
     multiple scattering may be stuck, and about the noise for one that explains the data; noise that is fitted makes it
-    smaller still, so that it says little of good images. Measured for least squares alone.
+    smaller still, so that it says little of good images. Measured for least squares, and for intensities of waves.
 
     Arguments: views, a function from a fidelity to the views to measure on, all that are available if not given;
     groups, names of groups of views, with their numbers, each of which is measured by itself, too.
@@ -81,7 +94,7 @@ class Misfit:
                 return {}
             chosen = None if self.views is None else self.views(fidelity)
             index = fidelity.available if chosen is None else all_views(chosen, fidelity.n_views)
-            values = relative_misfits(fidelity, state.image, index)
+            values = relative_misfits(fidelity_at(algorithm, state), state.image, index)
             found = {"misfit": values.nanmean(-1)}
             for name, group in (self.groups or {}).items():
                 mine = torch.isin(index, group).to(values.device)

@@ -6,7 +6,7 @@ import copy
 import functools
 import math
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any, Protocol, Self
 
@@ -58,8 +58,10 @@ class ModelFidelity:
         self._lipschitz_max: float | None = None
         if isinstance(data, Tensor | np.ndarray) or not hasattr(data, "read"):
             self._source: Measurements | None = None
-            tensor = as_tensor("data", data, device=model.device, dtype=model.data_dtype)
-            check_shape("data", tensor, (self.n_views, *model.data_shape))
+            real = getattr(model, "intensities", False)  # of waves
+            kind = model.data_dtype.to_real() if real else model.data_dtype
+            tensor = as_tensor("data", data, device=model.device, dtype=kind)
+            check_shape("data", tensor, (self.n_views, *getattr(model, "stored_shape", model.data_shape)))
             self._data = self._checked(tensor, None)
         else:
             if data.n_views < model.n_views:
@@ -192,6 +194,52 @@ class ModelFidelity:
         self._needs_linear("the pullback of predictions")
         return self.model.adjoint(slopes, views)
 
+    def overlap(self, views: Views = None, weights: Tensor | None = None) -> Tensor | None:
+        """The diagonal of sum_i w_i H_i^H H_i over these views, of a model where it is diagonal; None of others.
+
+        Arguments: weights (B,), 1/B each if not given, as of the gradient.
+        """
+        own = getattr(self.model, "overlap", None)
+        index = self._index(views)
+        found: Tensor | None = None if own is None else own(index, self._weights(index, weights))
+        return found
+
+    @property
+    def fit_curvature(self) -> float:
+        """The second derivative of the loss where predictions are near the data; 1 for least squares."""
+        return 1.0
+
+    def start_image(self) -> Tensor | None:
+        """The image to begin with where nobody gives one, (*image_shape), None for zero."""
+        own = getattr(self.model, "start_image", None)
+        return None if own is None else own()
+
+    @property
+    def parameters(self) -> dict[str, Tensor]:
+        """What the model depends on besides the image and the views, by name (`ModelBase.parameters`)."""
+        return dict(getattr(self.model, "parameters", {}))
+
+    def with_parameters(self, parameters: Mapping[str, Tensor]) -> Self:
+        """The fidelity of the same data with a model of these parameters; what was found of L is of the first ones."""
+        other = copy.copy(self)
+        other.model = self.model.with_parameters(parameters)  # type: ignore[attr-defined]
+        return other
+
+    def refine(self, image: Tensor, views: Views, names: Sequence[str]) -> dict[str, Tensor]:
+        """All parameters of the model after a step on those of these names, by the data of these views.
+
+        Arguments: image (*image_shape); views, all that are available if not given.
+        """
+        index = self._index(views)
+        refined: dict[str, Tensor] = self.model.refine(  # type: ignore[attr-defined]
+            image, self.data(index), index, names, self._fit_derivative
+        )
+        return refined
+
+    def _fit_derivative(self, prediction: Tensor, data: Tensor, views: Tensor | None) -> Tensor:
+        """The loss's derivative, scaled so that its curvature at a fit is 1."""
+        return prediction - data
+
     def data(self, views: Views = None) -> Tensor:
         """The measurements of these views, (..., B, *data_shape), on the model's device."""
         index = as_views(views, self.n_views)
@@ -265,12 +313,13 @@ class ModelFidelity:
         """
         index = self._index(views)
         w = self._weights(index, weights)
-        if self._source is None:
+        most = getattr(self.model, "views_at_once", None)
+        if self._source is None and (most is None or len(w) <= most):
             yield index, w
             return
         index = all_views(index, self.n_views)
         size = math.prod(self.model.data_shape) * self.model.data_dtype.itemsize
-        step = max(1, _BLOCK_BYTES // size)
+        step = max(1, _BLOCK_BYTES // size) if most is None else most
         blocks = index.split(step)
         expect = getattr(self._source, "expect", None)
         for number, (some, some_w) in enumerate(zip(blocks, w.split(step), strict=True)):

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from plugstream.algorithms.base import Algorithm, State
+from plugstream.algorithms.base import Algorithm, State, fidelity_at
 from plugstream.arrays import Array, as_tensor
 from plugstream.errors import InputError
 from plugstream.fidelity import Fidelity
@@ -229,7 +229,7 @@ class Cost:
         @torch.no_grad()
         def measure(algorithm: Algorithm[Any], state: Any) -> dict[str, Tensor]:
             views = None if self.views is None else self.views(algorithm.fidelity)
-            out = {"fidelity": algorithm.fidelity.value(state.image, views)}
+            out = {"fidelity": fidelity_at(algorithm, state).value(state.image, views)}
             prior = getattr(algorithm.denoiser, "value", None)
             if prior is not None:
                 gamma, sigma = algorithm.parameters(state.k + 1, state)
@@ -267,7 +267,7 @@ class HeldOutMisfit:
         @torch.no_grad()
         def measure(algorithm: Algorithm[Any], state: Any) -> dict[str, Tensor]:
             views = self.views(algorithm.fidelity)
-            return {} if views is None else {"held_out": algorithm.fidelity.value(state.image, views)}
+            return {} if views is None else {"held_out": fidelity_at(algorithm, state).value(state.image, views)}
 
         return measure
 

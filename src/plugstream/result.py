@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from enum import Enum
 from html import escape
 from typing import TYPE_CHECKING, Generic, TypeVar
@@ -123,7 +123,8 @@ class Result(Generic[S]):
     quantity that compares with the truth, otherwise by the first of which a monitor says what is better, such as the
     distance to a fixed point; `image_step` tells which. `state` is the last good state, and
     `solve(algorithm, state=result.state, ...)` goes on from it as if there had been no stop. `verdict` says whether the
-    image can be trusted, and `plot()` draws it. The last `image_axes` axes are one image, the first of them that of its
+    image can be trusted, and `plot()` draws it. `parameters` are what was found of the model along with that image, by
+    name. The last `image_axes` axes are one image, the first of them that of its
     channels if it has `channels`.
     """
 
@@ -137,6 +138,7 @@ class Result(Generic[S]):
     verdict: Verdict
     image_axes: int = 2
     channels: bool = False
+    parameters: Mapping[str, Tensor] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         shape = " x ".join(map(str, self.image.shape))

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from plugstream.errors import InputError
 
-__all__ = ["Geometric", "Number", "OverL", "Power", "parse_step", "value_at"]
+__all__ = ["Geometric", "Number", "OverL", "Overlap", "Power", "parse_step", "value_at"]
 
 Schedule = Callable[[int], float]
 Number = float | Schedule
@@ -18,6 +18,17 @@ Number = float | Schedule
 @dataclass(frozen=True)
 class OverL:
     """A step given as a multiple of 1/L, which may itself be a schedule: gamma_k = multiple(k) / L."""
+
+    multiple: Number = 1.0
+
+
+@dataclass(frozen=True)
+class Overlap:
+    """A step that follows how much the views of a batch overlap: gamma_k = multiple(k) B / max(overlap), of B views.
+
+    With the overlap of a batch, the diagonal of sum_i H_i^H H_i (`Model.overlap`), and for a loss whose curvature at a
+    fit is c, over c. It is 1/L of the batch, where 1 / max_i L_i holds for any batch, also of one view B times.
+    """
 
     multiple: Number = 1.0
 
@@ -59,17 +70,21 @@ LONGEST_STEP = 1e100
 """Beyond this, a step or a multiple of 1/L is a slip, and products with it leave the range of numbers."""
 
 _STEP = re.compile(r"\s*(?P<a>[\d.eE+-]+)?\s*/\s*\(?\s*(?P<b>[\d.]+)?\s*\*?\s*L\s*\)?\s*")
+_OVERLAP = re.compile(r"\s*(?:(?P<a>[\d.eE+-]+)\s*\*?\s*)?overlap\s*")
 
 
-def parse_step(text: str) -> OverL:
-    """Read a step as people write it: "1/L", "0.5/L", "1/(4L)", "1/16L" (which is 1/(16 L), as in the paper)."""
-    match = _STEP.fullmatch(text)
+def parse_step(text: str) -> OverL | Overlap:
+    """Read a step as people write it: "1/L", "0.5/L", "1/(4L)", "1/16L" (which is 1/(16 L), as in the paper), and
+    "overlap" or "0.5 overlap"."""
+    match, follows = _STEP.fullmatch(text), _OVERLAP.fullmatch(text)
     try:
-        if match is None:
+        if match is None and follows is None:
             raise ValueError
-        multiple = float(match["a"] or 1) / float(match["b"] or 1)
+        multiple = float(match["a"] or 1) / float(match["b"] or 1) if match else float(follows["a"] or 1)  # type: ignore[index]
     except (ValueError, ZeroDivisionError):
-        raise InputError(f"cannot read the step {text!r}; write a number, or a multiple of 1/L such as 0.5/L") from None
+        raise InputError(
+            f"cannot read the step {text!r}; write a number, a multiple of 1/L such as 0.5/L, or overlap"
+        ) from None
     if not 0 < multiple <= LONGEST_STEP:
         raise InputError(f"a step must be more than 0 and finite, not {text!r}; write a multiple of 1/L such as 0.5/L")
-    return OverL(multiple)
+    return OverL(multiple) if match else Overlap(multiple)

@@ -116,6 +116,19 @@ class Sharded:
     def data_dtype(self) -> torch.dtype:
         return self.whole.data_dtype
 
+    def overlap(self, views: Views = None, weights: Tensor | None = None) -> Tensor | None:
+        """As `ModelFidelity.overlap`, which every rank finds by itself, since it needs no data."""
+        return self.whole.overlap(views, weights)
+
+    @property
+    def fit_curvature(self) -> float:
+        """The second derivative of the loss where predictions are near the data."""
+        return self.whole.fit_curvature
+
+    def start_image(self) -> Tensor | None:
+        """The image to begin with where nobody gives one."""
+        return self.whole.start_image()
+
     def data(self, views: Views = None) -> Tensor:
         """The measurements of these views, which this rank reads by itself."""
         return self.whole.data(views)

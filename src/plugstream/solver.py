@@ -309,9 +309,9 @@ class _Run(Generic[S]):
         fidelity = self.algorithm.fidelity
         axes, channels = len(fidelity.image_shape), bool(getattr(fidelity, "channels", False))
         verdict = self._verdict(reason, history)
-        return Result(
-            chosen.image, chosen.k, self.state, reason, history, self.time, self.wall, verdict, axes, channels
-        )
+        found = getattr(chosen, "parameters", None) or {}
+        measured = (reason, history, self.time, self.wall, verdict, axes, channels)
+        return Result(chosen.image, chosen.k, self.state, *measured, found)
 
     def _verdict(self, reason: Stop, history: dict[str, Series]) -> Verdict:
         for monitor in self.monitors if not reason.failed else ():

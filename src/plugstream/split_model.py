@@ -35,6 +35,9 @@ class SplitModel(ModelBase):
         self.counts = getattr(model, "counts", None)
         self.channels = bool(getattr(model, "channels", False))
         self.estimated_views = int(getattr(model, "estimated_views", 1000))
+        self.intensities = bool(getattr(model, "intensities", False))
+        self.incoherent = getattr(model, "incoherent", None)
+        self.views_at_once = getattr(model, "views_at_once", None)
 
     def forward(self, image: Tensor, views: Views = None) -> Tensor:
         return self.whole.forward(image, views)
@@ -53,6 +56,18 @@ class SplitModel(ModelBase):
 
     def restrict(self, data: Tensor, views: Views = None) -> Tensor:
         return self.whole.restrict(data, views)
+
+    @property
+    def stored_shape(self) -> tuple[int, ...]:
+        return getattr(self.whole, "stored_shape", self.data_shape)
+
+    def overlap(self, views: Views = None, weights: Tensor | None = None) -> Tensor | None:
+        overlap = getattr(self.whole, "overlap", None)
+        return None if overlap is None else overlap(views, weights)
+
+    def start_image(self) -> Tensor | None:
+        start = getattr(self.whole, "start_image", None)
+        return None if start is None else start()
 
     def convert(self, data: Tensor, views: Views = None) -> Tensor:
         convert = getattr(self.whole, "convert", None)

@@ -18,11 +18,11 @@ from plugstream.errors import InputError, PlugstreamWarning
 from plugstream.fidelity import Fidelity
 from plugstream.linalg import broadcast_axes
 from plugstream.models.base import Views, check_shape
-from plugstream.sampling import All, Sampler, as_sampler
-from plugstream.schedules import Number, OverL, parse_step, value_at
+from plugstream.sampling import All, Batch, Sampler, as_sampler
+from plugstream.schedules import Number, OverL, Overlap, parse_step, value_at
 from plugstream.theory import fixed_point_distance
 
-__all__ = ["Algorithm", "PlugAndPlay", "State"]
+__all__ = ["Algorithm", "PlugAndPlay", "State", "fidelity_at"]
 
 
 class State(Protocol):
@@ -75,7 +75,8 @@ class PlugAndPlay:
         lam: instead of sigma, the weight lambda of the prior, which means sigma = sqrt(step * lambda), so that a
             prox of the denoiser minimises d + lambda r whatever the step.
         step_size: gamma, as a number, a schedule, or a multiple of 1/L ("1/L", "1/4L", OverL(...)); L is
-            max_i L_i, which bounds every d_i. Where no L is known, `ProximalGradient` finds one.
+            max_i L_i, which bounds every d_i. Where no L is known, `ProximalGradient` finds one. "overlap", or
+            Overlap(...), follows how much the views of each step overlap, where the model can tell.
         sampler: which views each step uses; a number B is Uniform(B), as --batch B is.
     """
 
@@ -83,7 +84,7 @@ class PlugAndPlay:
     denoiser: Denoiser | Any
     sigma: Number | None = None
     lam: Number | None = None
-    step_size: Number | OverL | str = "1/L"
+    step_size: Number | OverL | Overlap | str = "1/L"
     sampler: Sampler | Any = field(default_factory=All)
 
     def __post_init__(self) -> None:
@@ -94,14 +95,17 @@ class PlugAndPlay:
         if isinstance(self.step_size, str):
             object.__setattr__(self, "step_size", parse_step(self.step_size))
 
-    def parameters(self, k: int, state: Any = None) -> tuple[float, float]:
+    def parameters(self, k: int, state: Any = None, batch: Batch | None = None) -> tuple[float, float]:
         """gamma and sigma of iteration k = 1, 2, ..., checked to be usable.
 
-        A multiple of 1/L goes by the fidelity's L, or where none is known by what the state has found.
+        A multiple of 1/L goes by the fidelity's L, or where none is known by what the state has found. A step that
+        follows the overlap goes by that of `batch`, which is the one that the sampler draws if it is not given.
         """
         step = self.step_size
         assert not isinstance(step, str)
-        if isinstance(step, OverL):
+        if isinstance(step, Overlap):
+            gamma = value_at(step.multiple, k) / self._overlap(k, state, batch)
+        elif isinstance(step, OverL):
             found = None if self.fidelity.has_lipschitz else getattr(state, "lipschitz", None)
             largest = self.fidelity.lipschitz_max if found is None else float(found)
             if not 0 < largest < math.inf:
@@ -124,6 +128,30 @@ class PlugAndPlay:
             raise InputError(f"sigma must be a number >= 0, not {sigma} (iteration {k}); lambda must be >= 0 too")
         return gamma, sigma
 
+    def _overlap(self, k: int, state: Any, batch: Batch | None) -> float:
+        """The largest overlap of the views of iteration k, in the mean over them, times the loss's curvature."""
+        drawn = self.sampler.draw(k - 1, self.fidelity.available) if batch is None else batch
+        fidelity: Any = self.fidelity_at(state)
+        own = getattr(fidelity, "overlap", None)
+        overlap = None if own is None else own(drawn.views, drawn.weights)
+        if overlap is None:
+            raise InputError("how much views overlap is not known of this model; use a multiple of 1/L as the step")
+        largest = float(overlap.max()) * float(fidelity.fit_curvature)
+        if not 0 < largest < math.inf:
+            raise InputError(f"the overlap of the views of step {k} is {largest:g}, so that there is no step by it")
+        return largest
+
+    def fidelity_at(self, state: Any) -> Fidelity:
+        """The fidelity with what the state has found of the model beside the image; this one's where that is nothing.
+
+        It is what predictions, misfits and distances of a run that refines its model are of.
+        """
+        refined = getattr(state, "parameters", None)
+        if not refined:
+            return self.fidelity
+        found: Fidelity = self.fidelity.with_parameters(refined)  # type: ignore[attr-defined]
+        return found
+
     def renew(self, state: Any) -> Any:
         """The state from which this algorithm goes on where another one, of other views say, has come to `state`.
 
@@ -140,9 +168,15 @@ class PlugAndPlay:
         Arguments: state, of this algorithm; views, the problem's with these alone, all that are available if not given.
         Reference: Sun, Wohlberg and Kamilov, eq. (24); for ADMM, Proposition 3.
         """
-        gamma, sigma = self.parameters(state.k + 1, state)
+        gamma, sigma = self.parameters(state.k + 1, state, self._whole(views))
         warm = getattr(state, "warm", None)
-        return fixed_point_distance(state.image, self.fidelity, self.denoiser, gamma, sigma, warm, views)
+        return fixed_point_distance(state.image, self.fidelity_at(state), self.denoiser, gamma, sigma, warm, views)
+
+    def _whole(self, views: Views) -> Batch | None:
+        """The views by which a step is found that follows them: those of the problem whose fixed points are meant."""
+        if not isinstance(self.step_size, Overlap):
+            return None
+        return Batch(None if views is None else torch.as_tensor(views, dtype=torch.int64))
 
     @property
     def _searches(self) -> bool:
@@ -158,6 +192,9 @@ class PlugAndPlay:
         """The first image, zero if not given, after a check of everything that can be checked before work starts."""
         shape = self.fidelity.image_shape
         if image is None:
+            own = getattr(self.fidelity, "start_image", None)
+            image = None if own is None else own()
+        if image is None:
             image = torch.zeros(shape, device=self.fidelity.device, dtype=self.fidelity.dtype)
         image = as_tensor("the first image", image, dtype=self.fidelity.dtype)
         check_shape("the first image", image, shape)
@@ -166,17 +203,19 @@ class PlugAndPlay:
         if not self._searches:
             self.parameters(1)
         self.sampler.draw(0, self.fidelity.available)
-        own, several = tuple(image.shape[: image.ndim - len(shape)]), getattr(self.fidelity, "batch_shape", ())
+        lead_own, several = tuple(image.shape[: image.ndim - len(shape)]), getattr(self.fidelity, "batch_shape", ())
         try:
-            lead = broadcast_axes(own, several)
+            lead = broadcast_axes(lead_own, several)
         except ValueError:
-            raise InputError(f"the first image has leading axes {own}, but there is data of {several} images") from None
+            raise InputError(
+                f"the first image has leading axes {lead_own}, but there is data of {several} images"
+            ) from None
         image = image.expand(*lead, *shape)  # one start for the data of several images
         return image.to(device=self.fidelity.device, dtype=self.fidelity.dtype)
 
     def _warn_of_long_steps(self) -> None:
         """Gradient descent on d is nonexpansive up to gamma = 2/L and not beyond, so say where that is passed."""
-        if self._searches:
+        if self._searches or isinstance(self.step_size, Overlap):  # which is 1/L of the batch
             return
         gamma, _ = self.parameters(1)
         batch = self.sampler.draw(0, self.fidelity.available)
@@ -201,6 +240,13 @@ class PlugAndPlay:
                 PlugstreamWarning,
                 stacklevel=4,
             )
+
+
+def fidelity_at(algorithm: Algorithm[Any], state: Any) -> Fidelity:
+    """The fidelity that an algorithm's state speaks of: with what it has found of the model beside the image."""
+    own = getattr(algorithm, "fidelity_at", None)
+    found: Fidelity = algorithm.fidelity if own is None else own(state)
+    return found
 
 
 def _adapt_denoiser(denoiser: Denoiser, fidelity: Fidelity) -> Denoiser:

@@ -13,7 +13,7 @@ With SAGA or SVRG as its gradient PnP-SGD becomes PnP-SAGA and PnP-SVRG; a resta
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -24,6 +24,7 @@ from plugstream.algorithms.base import PlugAndPlay
 from plugstream.algorithms.variance import ESTIMATORS, Estimator, Memory, Plain
 from plugstream.arrays import Array
 from plugstream.errors import InputError
+from plugstream.fidelity import Fidelity
 from plugstream.linalg import inner, norm, per_image, squared_norm
 from plugstream.sampling import Batch
 from plugstream.schedules import OverL, value_at
@@ -64,9 +65,9 @@ class GradientState:
     """k steps taken, the image x^k, the extrapolated point s^k, q_k, and the denoiser's warm start.
 
     Beyond these, `began`, the step at which the momentum last began, and `residual`, ||s^{k-1} - x^k||, for a restart;
-    `kept` and `mean`, the memory of a gradient that has one; `lipschitz`, the L found so far where none is known. With
-    a restart, q, began and residual are of the leading axes' shape, since one image may begin anew while another goes
-    on.
+    `kept` and `mean`, the memory of a gradient that has one; `lipschitz`, the L found so far where none is known;
+    `parameters` of the model, by name, where some are refined beside the image. With a restart, q, began and residual
+    are of the leading axes' shape, since one image may begin anew while another goes on.
     """
 
     k: int
@@ -79,6 +80,7 @@ class GradientState:
     kept: Tensor | None = None
     mean: Tensor | None = None
     lipschitz: float | None = None
+    parameters: Mapping[str, Tensor] | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,10 +114,14 @@ class ProximalGradient(PlugAndPlay):
     of the batch cancels. L never falls, so the step settles, and it is part of the state, so a resumed run goes on with
     it. The test costs two values of d_B a step, and a gradient of d_B where the step does not take that one anyway.
 
+    With `refine` each step ends with one on those parameters of the model, such as a probe, by the views of the step at
+    the new image (`ModelBase.refine`). They are part of the state, and the map P is that of the parameters at the time.
+
     Arguments: those of `PlugAndPlay`, and
         momentum: a name ("none", "nesterov", "chambolle-dossal", "bounded") or a function from (k, q_{k-1}) to q_k.
         gradient: "plain", "saga", "svrg", or an `Estimator` such as SVRG(probability=0.1).
         restart: "none", "gradient" or "residual". None is "none", here and for the momentum.
+        refine: names of the model's parameters to find along with the image; only with plain gradients.
 
     References: Sun, Wohlberg and Kamilov, Algorithms 1, 3 and 5; Beck and Teboulle, SIAM J. Imaging Sci. 2, 2009;
     for the restart, O'Donoghue and Candes, Found. Comput. Math. 15, 2015; for steps that a batch judges, Vaswani et
@@ -125,6 +131,7 @@ class ProximalGradient(PlugAndPlay):
     momentum: str | Momentum | None = "none"
     gradient: Estimator | str = field(default_factory=Plain)
     restart: str | None = "none"
+    refine: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -141,6 +148,24 @@ class ProximalGradient(PlugAndPlay):
             object.__setattr__(self, "gradient", ESTIMATORS[self.gradient]())
         if self.restart not in RESTARTS:
             raise InputError(f"there is no restart {self.restart!r}; choose one of {', '.join(RESTARTS)}")
+        object.__setattr__(self, "refine", tuple(self.refine))
+        if self.refine:
+            self._check_refinement()
+
+    def _check_refinement(self) -> None:
+        """Refuse to refine what the model has not, and with a gradient that remembers predictions of another model."""
+        model = getattr(self.fidelity, "model", None)
+        possible = tuple(getattr(model, "refinable", ()))
+        unknown = [name for name in self.refine if name not in possible]
+        if unknown:
+            able = f"it has {', '.join(possible)}" if possible else "it has nothing that can be"
+            raise InputError(f"the model has no {unknown[0]!r} to refine along with the image: {able}")
+        if not getattr(self._estimator, "is_plain", False):
+            raise InputError(
+                "SAGA and SVRG remember gradients of the model as it was; refine it with the plain gradient"
+            )
+        if not callable(getattr(self.fidelity, "refine", None)):
+            raise InputError(f"a {type(self.fidelity).__name__} cannot refine its model; use one process")
 
     def init(self, image: Array | None = None) -> GradientState:
         """The state before the first step, from an image (..., *image_shape), or from zero."""
@@ -153,6 +178,10 @@ class ProximalGradient(PlugAndPlay):
         memory = self._estimator.begin(self.fidelity, x)
         x = x if memory.mean is None else x.expand_as(memory.mean)  # a fidelity of one's own may not tell `batch_shape`
         kept: dict[str, Any] = {"k": 0, "image": x, "s": x, "kept": memory.kept, "mean": memory.mean}
+        if self.refine:
+            if x.ndim > self._ndim:
+                raise InputError("a model is refined along with one image, not with several")
+            kept["parameters"] = self.fidelity.parameters  # type: ignore[attr-defined]
         if self._searches:
             kept["lipschitz"] = estimate(x) or 1.0  # 0: no gradient there, so any step is zero
         if self.restart == "none":
@@ -166,18 +195,22 @@ class ProximalGradient(PlugAndPlay):
         k = state.k + 1
         batch = self.sampler.draw(state.k, self.fidelity.available)
         memory = Memory(state.kept, state.mean)
-        g, memory = self._estimator.estimate(self.fidelity, state.s, batch, memory, state.k)
+        fidelity = self.fidelity_at(state)
+        g, memory = self._estimator.estimate(fidelity, state.s, batch, memory, state.k)
         if self._searches:
             plain = getattr(self._estimator, "is_plain", False)
-            own = g if plain else self.fidelity.gradient(state.s, batch.views, batch.weights)
-            state = replace(state, lipschitz=self._judged_lipschitz(state, batch, own))
-        gamma, sigma = self.parameters(k, state)
+            own = g if plain else fidelity.gradient(state.s, batch.views, batch.weights)
+            state = replace(state, lipschitz=self._judged_lipschitz(fidelity, state, batch, own))
+        gamma, sigma = self.parameters(k, state, batch)
         x, warm = self.denoiser.denoise(state.s - gamma * g, sigma, state.warm)
         momentum = MOMENTUM[self.momentum] if isinstance(self.momentum, str) else self.momentum
         assert momentum is not None
         q = momentum(k - state.began, state.q)
         kept: dict[str, Any] = {"k": k, "image": x, "warm": warm, "kept": memory.kept, "mean": memory.mean}
         kept["lipschitz"] = state.lipschitz
+        kept["parameters"] = state.parameters
+        if self.refine:
+            kept["parameters"] = fidelity.refine(x, batch.views, self.refine)  # type: ignore[attr-defined]
         if self.restart == "none":
             s = x if state.q == 1 else x + ((state.q - 1) / q) * (x - state.image)
             return GradientState(s=s, q=q, began=state.began, **kept)
@@ -202,19 +235,20 @@ class ProximalGradient(PlugAndPlay):
             return self.fidelity.local_lipschitz(torch.zeros_like(image)) or self.fidelity.local_lipschitz(image)
 
         fresh = self._begin(state.image, estimate)
-        return replace(fresh, k=state.k, warm=state.warm, began=fresh.began + state.k)
+        refined = state.parameters if self.refine else fresh.parameters
+        return replace(fresh, k=state.k, warm=state.warm, began=fresh.began + state.k, parameters=refined)
 
     @property
     def _estimator(self) -> Estimator:
         assert not isinstance(self.gradient, str)
         return self.gradient
 
-    def _judged_lipschitz(self, state: GradientState, batch: Batch, g: Tensor) -> float:
+    def _judged_lipschitz(self, fidelity: Fidelity, state: GradientState, batch: Batch, g: Tensor) -> float:
         """The L of the state, or the first of its doubles that the views of this step do not contradict.
 
         Arguments: g, the gradient of the batch at s.
         """
-        fidelity, s = self.fidelity, state.s
+        s = state.s
         before, slope = fidelity.value(s, batch.views, batch.weights), squared_norm(g, self._ndim)
         slack = _ROUNDINGS * torch.finfo(s.dtype).eps * before.abs()
         assert isinstance(self.step_size, OverL)

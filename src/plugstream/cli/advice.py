@@ -44,7 +44,8 @@ def advised_settings(
 ) -> tuple[Settings, tuple[str, ...]]:
     """The settings that the arguments say for a scan, and in words what was added to them, and why.
 
-    A file of settings says everything, and a scan that is followed has only its first views: then nothing is added.
+    A file of settings says everything, so that nothing is added to it. A scan that is followed has only its first
+    views: of it, what holds whatever comes (`Advice.always`).
 
     Arguments: parsed; scan, opened; decide, of several processes what makes the first one's number that of all;
     strength, whether to say how strongly to denoise, too, which a search finds.
@@ -67,8 +68,10 @@ def advised_settings(
     # A range of 1 for now, which changes nothing that advice depends on; sigma in per cent asks for the image later.
     first = settings_of(parsed, instrument=name, image_range=lambda: 1.0)
     presets = []
-    if parsed.settings is None and not first.scan.follow:
+    if parsed.settings is None:
         for advice in scan.instrument.advise(scan.n_views, first.sampler.views):
+            if first.scan.follow and not advice.always:
+                continue
             place = (advice.section, advice.key)
             if place in given or (place in _STRENGTH and (given & _STRENGTH or not strength)):
                 continue

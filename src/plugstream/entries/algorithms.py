@@ -6,6 +6,7 @@ One is built from the fidelity, the denoiser and by keyword `sigma` or `lam`, `s
     uses: sections that it is built from besides: "momentum" (then `momentum=` and `restart=` are handed to it) and
         "gradient" (`gradient=`).
     prox: it needs the prox of the fidelity, which only some losses have.
+    refines: it can find parameters of the model along with the image (then `refine=` may be handed to it).
     grows: it can go on where the scan gets more views.
     proposition_5: the theory of stochastic steps speaks of it, without momentum and with plain gradients.
     title: what reports call it, text or a function of the settings; its name if not said.
@@ -41,6 +42,7 @@ def _proximal_gradient_title(settings: Any) -> str:
     "pgm",
     "proximal gradient: ISTA, FISTA, PnP-SGD",
     uses=("momentum", "gradient"),
+    refines=True,
     grows=True,
     proposition_5=True,
     title=_proximal_gradient_title,

@@ -113,13 +113,15 @@ class Attribute:
 class Advice:
     """A default that suits scans of an instrument better than the usual one, for where nobody says otherwise.
 
-    Arguments: section and key of the setting; value, as it would be typed; reason, in words, which are shown.
+    Arguments: section and key of the setting; value, as it would be typed; reason, in words, which are shown; always,
+    that it suits scans that are followed, too, of which little is known at first.
     """
 
     section: str
     key: str
     value: Any
     reason: str
+    always: bool = False
 
 
 class Instrument(ABC):

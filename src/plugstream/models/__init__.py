@@ -13,9 +13,20 @@ if TYPE_CHECKING:
     from plugstream.models.function import FunctionModel
     from plugstream.models.matrix import MatrixModel
     from plugstream.models.odt import ODTModel
+    from plugstream.models.ptychography import PtychographyModel
     from plugstream.models.scattering import ScatteringModel
 
-__all__ = ["BornModel", "CTModel", "FunctionModel", "MatrixModel", "Model", "ModelBase", "ODTModel", "ScatteringModel"]
+__all__ = [
+    "BornModel",
+    "CTModel",
+    "FunctionModel",
+    "MatrixModel",
+    "Model",
+    "ModelBase",
+    "ODTModel",
+    "PtychographyModel",
+    "ScatteringModel",
+]
 
 _HOME = {
     "Model": "base",
@@ -25,6 +36,7 @@ _HOME = {
     "FunctionModel": "function",
     "MatrixModel": "matrix",
     "ODTModel": "odt",
+    "PtychographyModel": "ptychography",
     "ScatteringModel": "scattering",
 }
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from typing import Any, Protocol, runtime_checkable
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol, Self, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -16,7 +16,7 @@ from plugstream.errors import InputError
 from plugstream.linalg import broadcast_axes, largest_eigenvalue
 from plugstream.progress import report
 
-__all__ = ["Model", "ModelBase", "Views", "all_views", "as_views", "check_shape"]
+__all__ = ["Derivative", "Model", "ModelBase", "Views", "all_views", "as_views", "check_shape"]
 
 Views = Tensor | Sequence[int] | None
 """Which views, wherever that is asked for: indices in any order, repeats allowed, or None for all of them in order.
@@ -24,6 +24,9 @@ Views = Tensor | Sequence[int] | None
 All of a model are 0 .. n_views - 1; all of a fidelity are those that it says are `available`. What gives views back,
 a sampler say, gives a 1-D int64 tensor on the CPU or None. `as_views` and `all_views` are what reads them.
 """
+
+Derivative = Callable[[Tensor, Tensor, Tensor | None], Tensor]
+"""A loss's derivative in the prediction, of predictions, data and their views, as `plugstream.losses.Loss` has it."""
 
 # Images of their own for this many views at once when every L_i is estimated, and of so many pixels in all.
 _VIEWS_AT_ONCE = 64
@@ -104,6 +107,14 @@ class ModelBase(ABC):
     """Whether the first axis of an image is of channels, which denoisers have to know of three axes."""
     estimated_views: int = 0
     """Of at most so many views `LeastSquares` estimates every L_i; of more, it bounds them, which costs less."""
+    intensities: bool = False
+    """Whether the data are intensities of the waves that the model predicts, which only some losses compare."""
+    incoherent: int | None = None
+    """The axis of predictions, from the end, of waves that do not interfere: their intensities are counted together."""
+    views_at_once: int | None = None
+    """Of how many views predictions are formed at once, None for as many as the data is read of."""
+    refinable: tuple[str, ...] = ()
+    """Which of the `parameters` can be found along with the image."""
 
     def __init_subclass__(cls, **keywords: Any) -> None:
         super().__init_subclass__(**keywords)
@@ -142,6 +153,55 @@ class ModelBase(ABC):
 
     def restrict(self, data: Tensor, views: Views = None) -> Tensor:
         return data
+
+    @property
+    def stored_shape(self) -> tuple[int, ...]:
+        """The shape of what a scan stores of a view, where it is another than `data_shape`; `convert` leads there."""
+        return self.data_shape
+
+    @property
+    def parameters(self) -> dict[str, Tensor]:
+        """What the model depends on besides the image and the views, and what may be refined of it, by name.
+
+        The model is a pure function of image and parameters: `with_parameters` gives one with others. They are real or
+        complex tensors on the model's device; none if not overridden.
+        """
+        return {}
+
+    def with_parameters(self, parameters: Mapping[str, Tensor]) -> Self:
+        """The same model with these parameters, which shares all else with this one, and is quickly made.
+
+        Parameters with a row for each view may have rows of the first views alone, where the scan has grown since.
+        """
+        return self
+
+    def refine(
+        self, image: Tensor, data: Tensor, views: Views, names: Sequence[str], derivative: Derivative
+    ) -> dict[str, Tensor]:
+        """All parameters after a step on some of them, by the data of these views, at an image that stays as it is.
+
+        A pure function of its arguments and of the model's parameters, so that runs that go on do so to the bit.
+
+        Arguments: image (*image_shape); data (B, *data_shape), as `convert` makes it; views, B of them or None for all;
+        names, of those to refine, each one of `refinable`; derivative, of the loss, scaled so that its curvature where
+        predictions are near the data is 1.
+        """
+        raise InputError(f"{type(self).__name__} has nothing that could be refined along with the image")
+
+    def overlap(self, views: Views = None, weights: Tensor | None = None) -> Tensor | None:
+        """The diagonal of sum_i w_i H_i^H H_i over these views, where it is diagonal, in whatever basis; else None.
+
+        Its largest value is the L of that sum, so that for a loss of curvature c a step of 1 / (c max(overlap)) with
+        the weights of the batch, 1/B each, is 1/L of the batch: far longer than 1 / max_i L_i where views overlap
+        little.
+
+        Arguments: weights (B,), ones if not given.
+        """
+        return None
+
+    def start_image(self) -> Tensor | None:
+        """The image (*image_shape) to begin with where nobody gives one, None for zero."""
+        return None
 
     def convert(self, data: Tensor, views: Views = None) -> Tensor:
         """What a scan stores of these views, in the model's precision, as the data that the model predicts.

@@ -41,16 +41,27 @@ class SavedState:
         for field in fields(like):
             if f"state.{field.name}" in self.tensors:
                 values[field.name] = self._tensor(f"state.{field.name}").to(like.image.device)
+            elif field.name in self.content.get("mappings", ()):
+                values[field.name] = self._mapping(f"state.{field.name}.", like.image.device)
         state = replace(like, **values)
         best = self.content["best"]
         if best is not None:
-            best = (best["score"], replace(state, k=best["k"], image=self._tensor("best.image").to(state.image)))
+            also = {
+                name: self._mapping(f"best.{name}.", like.image.device) for name in self.content.get("mappings", ())
+            }
+            image = self._tensor("best.image").to(state.image)
+            best = (best["score"], replace(state, k=best["k"], image=image, **also))
         rows = {
             name: list(zip(*(self._column(name, what) for what in ("step", "time")), self._values(name), strict=True))
             for name in self.content["rows"]
         }
         plain = {name: self.content[name] for name in ("first", "time", "wall", "limit", "measured_at")}
         return Snapshot(state=state, best=best, rows=rows, **plain)
+
+    def _mapping(self, prefix: str, device: torch.device) -> dict[str, Tensor]:
+        """Tensors by what their names have after a prefix."""
+        names = [name for name in self.tensors if name.startswith(prefix)]
+        return {name.removeprefix(prefix): self._tensor(name).to(device) for name in sorted(names)}
 
     def _tensor(self, name: str) -> Tensor:
         """A tensor as it was, complex ones from the pairs of real numbers that they are stored as."""
@@ -169,10 +180,15 @@ def _split(snapshot: Snapshot[Any]) -> tuple[dict[str, Any], dict[str, Tensor]]:
     state = {field.name: getattr(snapshot.state, field.name) for field in fields(snapshot.state)}
     arrays = {name: value for name, value in state.items() if isinstance(value, Tensor)}
     tensors = {f"state.{name}": value for name, value in arrays.items()}
+    mappings = [name for name, value in state.items() if isinstance(value, Mapping)]  # of tensors by name
+    for name in mappings:
+        tensors |= {f"state.{name}.{key}": value for key, value in state[name].items()}
     best = None
     if snapshot.best is not None:
         best = {"score": snapshot.best[0], "k": snapshot.best[1].k}
         tensors["best.image"] = snapshot.best[1].image
+        for name in mappings:
+            tensors |= {f"best.{name}.{key}": value for key, value in getattr(snapshot.best[1], name).items()}
     for name, rows in snapshot.rows.items():
         steps, times, values = zip(*rows, strict=True)
         tensors[f"rows.{name}.step"] = torch.tensor(steps)
@@ -181,7 +197,8 @@ def _split(snapshot: Snapshot[Any]) -> tuple[dict[str, Any], dict[str, Tensor]]:
     pairs = [name for name, value in tensors.items() if value.is_complex()]
     tensors = {name: _real(value) for name, value in tensors.items()}
     content = {
-        "state": {name: value for name, value in state.items() if name not in arrays},
+        "state": {name: value for name, value in state.items() if name not in arrays and name not in mappings},
+        "mappings": mappings,
         "complex": pairs,
         "best": best,
         "rows": list(snapshot.rows),

@@ -84,7 +84,11 @@ def check_range(scan: Scan, fidelity: DataFidelity, *, by_lipschitz: bool) -> No
     model, available = fidelity.model, fidelity.available
     some = spread_views(available, _VIEWS) if isinstance(scan, StoredScan) else None
     some = available if some is None else some
-    rows = model.restrict(scan.read(some).to(model.device, model.data_dtype), some)
+    stored = model.data_dtype.to_real() if getattr(model, "intensities", False) else model.data_dtype
+    rows = scan.read(some).to(model.device, stored)
+    if getattr(model, "stored_shape", model.data_shape) != model.data_shape:
+        rows = model.convert(rows, some)  # type: ignore[attr-defined]
+    rows = model.restrict(rows, some)
     size = float(rows.abs().max()) * math.sqrt(math.prod(model.data_shape))
     sizes = [size]
     if by_lipschitz and fidelity.has_lipschitz and 0 < fidelity.lipschitz_max < math.inf:
@@ -109,6 +113,15 @@ def _check_uses(settings: Settings) -> None:
     if ":" in a.name:
         return
     uses = a.entry.facts.get("uses", ())
+    if a.refined and not _says(a, "refines"):
+        raise InputError(
+            f"{a.name} cannot refine anything beside the image; leave --refine out, or use --algorithm "
+            f"{_those('algorithm', 'refines')}"
+        )
+    if a.refined and not _says(settings.gradient, "plain"):
+        raise InputError(
+            f"--gradient {settings.gradient.name} remembers gradients of the model as it was; leave it or --refine out"
+        )
     for section, what, plain in (
         ("gradient", f"--gradient {settings.gradient.name}", _says(settings.gradient, "plain")),
         ("momentum", f"--restart {settings.momentum.restart}", settings.momentum.restart == "none"),
@@ -150,13 +163,16 @@ def _check_strength(settings: AlgorithmSettings) -> None:
             parse_step(step)
         elif step is not None and not 0 < step <= LONGEST_STEP:
             raise InputError(f"{name} must be more than 0 and finite, not {step:g}; write a number, or 0.5/L")
-    if settings.step_size_end is not None and isinstance(settings.step_size, str) != isinstance(
-        settings.step_size_end, str
-    ):
+    if settings.step_size_end is not None and _step_kind(settings.step_size) != _step_kind(settings.step_size_end):
         raise InputError(
             f"step_size {settings.step_size} and step_size_end {settings.step_size_end} must both be numbers or "
-            "multiples of 1/L"
+            "multiples of 1/L, or both follow the overlap"
         )
+
+
+def _step_kind(step: float | str) -> type:
+    """What a step is: a number, a multiple of 1/L, or one that follows the overlap."""
+    return type(parse_step(step)) if isinstance(step, str) else float
 
 
 def _says(choice: Choice, fact: str) -> bool:

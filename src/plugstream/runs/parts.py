@@ -23,7 +23,7 @@ from plugstream.ranks import Group
 from plugstream.runs.checks import check_settings
 from plugstream.runs.devices import prepare_device
 from plugstream.sampling import Sampler
-from plugstream.schedules import Geometric, OverL, parse_step, value_at
+from plugstream.schedules import Geometric, OverL, Overlap, parse_step, value_at
 from plugstream.settings import AlgorithmSettings, DenoiserSettings, Settings
 from plugstream.sharded import Sharded
 
@@ -106,6 +106,7 @@ class Parts:
             lam=a.lam,
             step_size=_falling_step(a.step_size, a.step_size_end, steps),
             sampler=self.sampler(fidelity) if sampler is None else sampler,
+            refine=a.refined,
         )
 
 
@@ -153,9 +154,11 @@ def build_algorithm(
     """The algorithm that is chosen, from what its entry uses.
 
     Arguments: momentum and gradient, built, which an entry that does not use them is not given; common, by keyword
-    sigma or lam, step_size and sampler.
+    sigma or lam, step_size, sampler and, where something is to be refined, refine.
     """
     uses = algorithm.entry.facts.get("uses", ())
+    if not common.get("refine"):
+        common.pop("refine", None)
     if "momentum" in uses:
         common |= {"momentum": momentum, "restart": restart}
     if "gradient" in uses:
@@ -208,10 +211,10 @@ def _same_prior(one: Settings, other: Settings) -> bool:
     return first == second
 
 
-def _falling_step(start: float | str, end: float | str | None, steps: int) -> float | str | Geometric | OverL:
+def _falling_step(start: float | str, end: float | str | None, steps: int) -> float | str | Geometric | OverL | Overlap:
     if end is None:
         return start
     if isinstance(start, str) and isinstance(end, str):
-        first, last = parse_step(start).multiple, parse_step(end).multiple
-        return OverL(Geometric(value_at(first, 1), value_at(last, 1), steps))
+        first, last = parse_step(start), parse_step(end)
+        return type(first)(Geometric(value_at(first.multiple, 1), value_at(last.multiple, 1), steps))
     return Geometric(float(start), float(end), steps)

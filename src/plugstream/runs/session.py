@@ -295,6 +295,8 @@ class Session:
         if self.part or result.reason.failed or not compares_data(fidelity):
             return result
         some = spread_views(fidelity.available, _EXPLAINED)
+        if result.parameters:
+            fidelity = fidelity.with_parameters(result.parameters)
         misfit = float(relative_misfits(fidelity, result.image, some).nanmean())
         return replace(result, verdict=judge_misfit(result.verdict, misfit, linear=fidelity.linear))
 
@@ -336,7 +338,7 @@ class Session:
         return max(0, self.plan.settings.algorithm.iterations - begun)
 
     def _backproject(self, fidelity: DataFidelity) -> torch.Tensor | None:
-        if self.part:
+        if self.part or getattr(fidelity.model, "intensities", False):  # whose waves have no phase to go back with
             return None
         some = None if self.population is None else spread_views(fidelity.available, _BACKPROJECTED)
         if some is not None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from plugstream.algorithms import Algorithm, State
+from plugstream.schedules import OverL, Overlap, parse_step
 from plugstream.settings import Settings, parse_changes
 
 __all__ = ["StepChoice", "describe_step", "goes_by_lipschitz"]
@@ -37,7 +38,8 @@ class StepChoice:
 
 def goes_by_lipschitz(settings: Settings) -> bool:
     """Whether the step is a multiple of 1/L, so that L has to be known, or found."""
-    return isinstance(settings.algorithm.step_size, str)
+    said = settings.algorithm.step_size
+    return isinstance(said, str) and isinstance(parse_step(said), OverL)
 
 
 def describe_step(settings: Settings, algorithm: Algorithm[Any], state: State) -> StepChoice:
@@ -51,6 +53,9 @@ def describe_step(settings: Settings, algorithm: Algorithm[Any], state: State) -
     asked, fidelity = str(said), algorithm.fidelity
     if not isinstance(said, str):
         return StepChoice(size, sigma, asked, "given by hand")
+    if isinstance(parse_step(said), Overlap):
+        origin = "by the largest overlap of the views of each step, which this one is of the first"
+        return StepChoice(size, sigma, asked, origin if state.k == 0 else origin.replace("first", "next"))
     if fidelity.has_lipschitz:
         return StepChoice(size, sigma, asked, "from the L that bounds every view", fidelity.lipschitz_max)
     origin = "from the L of the Jacobian at the first image, which is doubled where the views of a step contradict it"

@@ -63,8 +63,8 @@ def check_sigma(value: float) -> float:
 
 
 def check_step(value: float | str) -> float | str:
-    """A step, a number or a multiple of 1/L; what is none is refused."""
-    if isinstance(value, str) and "L" in value:
+    """A step, a number, a multiple of 1/L or one that follows the overlap; what is none is refused."""
+    if isinstance(value, str) and ("L" in value or "overlap" in value):
         parse_step(value)
         return re.sub(r"\s+", "", value)
     value = _number(value, "the step") if isinstance(value, str) else value

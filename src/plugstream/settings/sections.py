@@ -94,7 +94,9 @@ class AlgorithmSettings(Choice):
     kind = "algorithm"
     name: str = Field("pgm", description="the iteration", json_schema_extra=_flag("algorithm"))
     step_size: float | str = Field(
-        "1/L", description="a number, or a multiple of 1/L such as 0.25/L", json_schema_extra=_short("step")
+        "1/L",
+        description="a number, a multiple of 1/L such as 0.25/L, or overlap, where the instrument's views have one",
+        json_schema_extra=_short("step"),
     )
     step_size_end: float | str | None = Field(
         None,
@@ -119,6 +121,11 @@ class AlgorithmSettings(Choice):
         description="steps in which sigma and the step reach their ends; all iterations if not given",
     )
     lam: float | None = Field(None, ge=0, le=LARGE, description="instead of sigma: sigma = sqrt(step_size * lam)")
+    refine: str | None = Field(
+        None,
+        max_length=1 << 10,
+        description="find this of the instrument along with the image, such as probe; several with commas",
+    )
     changes: str | None = Field(
         None,
         max_length=1 << 18,
@@ -145,6 +152,11 @@ class AlgorithmSettings(Choice):
     iterations: int = Field(100, ge=1, le=_COUNT, description="number of steps")
     time_limit: float | None = Field(None, gt=0, description="stop after this many seconds")
     distance_limit: float | None = Field(None, gt=0, description="stop at this relative distance to a fixed point")
+
+    @property
+    def refined(self) -> tuple[str, ...]:
+        """What is found along with the image, by name."""
+        return () if self.refine is None else _words(self.refine)
 
 
 class MomentumSettings(Choice):
