@@ -23,6 +23,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
+from effort import effort
 from plugstream import BornGeometry, Grid, LeastSquares, MatrixModel
 
 _COMMON = {
@@ -31,7 +32,7 @@ _COMMON = {
     "suppress_health_check": [HealthCheck.function_scoped_fixture],  # our fixtures are never changed by a test
 }
 # The same examples every time, so that a change is judged by what it changed; `make test-random` looks for new ones.
-settings.register_profile("default", derandomize=True, max_examples=25, **_COMMON)
+settings.register_profile("default", derandomize=True, max_examples=effort(12, 25), **_COMMON)
 settings.register_profile("random", max_examples=200, **_COMMON)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 

@@ -7,16 +7,20 @@ import json
 import pytest
 import torch
 
+from effort import effort, thorough
 from plugstream import NLM
 from plugstream.denoisers.nlm import reference, triton_form
 from triton_interpreter import DEVICE, interpret, needs_triton
+
+LARGE = ((2, 7, 10), (2, 1, 2))
+CASES = effort([((2, 4, 5), (1, 1, 2)), ((1, 4, 3), (2, 1, 1))], [LARGE, ((1, 4, 3), (3, 2, 1))])
 
 
 def check() -> dict[str, float]:
     """The largest difference on small images with values from 0 to 1, and 1 where an image should not have moved."""
     answer = {}
     generator = torch.Generator().manual_seed(0)
-    for shape, parameters in (((2, 7, 10), (2, 1, 2)), ((1, 4, 3), (3, 2, 1))):
+    for shape, parameters in CASES:
         images, width = torch.rand(shape, generator=generator), torch.tensor([0.2, 0.0])[: shape[0]]
         kept, want = images.clone(), reference.nlm(images.double(), width, *parameters)
         there = images.to(DEVICE)
@@ -30,6 +34,7 @@ def check() -> dict[str, float]:
     return answer
 
 
+@thorough
 @needs_triton
 def test_the_kernels_are_the_torch_form_in_the_interpreter() -> None:
     answer = json.loads(interpret(__file__))

@@ -72,7 +72,7 @@ def test_the_result_minimises_the_energy_as_defined(sigma, limit):
 
 
 @given(seed=st.integers(0, 1000), sigma=st.floats(1e-3, 1.0), scale=st.floats(0.01, 10))
-@settings(max_examples=30)
+@settings(max_examples=effort(10, 30))
 def test_it_is_firmly_nonexpansive_whatever_the_weights(seed, sigma, scale):
     rng = torch.Generator().manual_seed(seed)
     one = torch.rand(2, 12, 11, generator=rng, dtype=torch.float64)
@@ -91,7 +91,7 @@ def jacobian(denoiser: ConvexRidge, z: torch.Tensor, sigma: float) -> torch.Tens
 
 @pytest.mark.parametrize("sigma", [0.01, 0.1])
 def test_its_jacobians_are_symmetric_with_eigenvalues_from_0_to_1(sigma):
-    for seed in range(3):
+    for seed in range(effort(1, 3)):
         z = torch.rand(6, 7, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
         j = jacobian(ConvexRidge(random_ridges(seed), tol=1e-13, max_iterations=20_000), z, sigma)
         assert float((j - j.T).abs().max()) < 1e-4
@@ -103,7 +103,7 @@ def test_its_jacobians_are_symmetric_with_eigenvalues_from_0_to_1(sigma):
 
 
 @given(height=st.integers(1, 20), width=st.integers(1, 20), seed=st.integers(0, 50), size=st.sampled_from([3, 5]))
-@settings(max_examples=30)
+@settings(max_examples=effort(12, 30))
 def test_the_bound_of_the_curvature_holds_with_mirrored_borders(height, width, seed, size):
     height, width = max(height, size // 2), max(width, size // 2)
     potential = random_ridges(seed, size).double().at(torch.tensor([0.1], dtype=torch.float64))
@@ -178,7 +178,8 @@ def test_a_warm_start_changes_how_soon_not_what():
     assert torch.allclose(cold, again, atol=1e-6)
 
 
-@pytest.mark.parametrize("limit", [5.0, 1e4])
+@thorough
+@pytest.mark.parametrize("limit", effort([5.0], [5.0, 1e4]))
 def test_training_follows_the_true_gradient(limit):
     """Against finite differences of the loss, in double precision, with and without the limit at work."""
     ridges = random_ridges(6, limit=limit).double().requires_grad_(True)
@@ -325,7 +326,7 @@ def noisy(x: torch.Tensor, sigma: float) -> torch.Tensor:
 @pytest.mark.parametrize("sigma", effort([25 / 255], [5 / 255, 25 / 255]))
 def test_what_ships_is_averaged(sigma):
     """Its whole Jacobian at a photograph's detail: symmetric, eigenvalues from 0 to 1, 2 D - I nonexpansive."""
-    z = noisy(picture(8), sigma)
+    z = noisy(picture(effort(6, 8)), sigma)
     j = jacobian(ConvexRidge(tol=1e-13, max_iterations=5000), z, sigma)
     assert float((j - j.T).abs().max()) < 1e-4
     values = torch.linalg.eigvalsh((j + j.T) / 2)
@@ -351,7 +352,7 @@ def test_what_ships_is_averaged_at_many_images(sigma):
 
 
 @given(seed=st.integers(0, 1000), sigma=st.floats(1 / 255, 60 / 255), apart=st.floats(0.01, 30))
-@settings(max_examples=8)
+@settings(max_examples=effort(3, 8))
 def test_what_ships_is_firmly_nonexpansive_between_any_two_images(seed, sigma, apart):
     rng = torch.Generator().manual_seed(seed)
     one = noisy(picture(16, 150 + seed % 100, 200), sigma)
@@ -386,7 +387,7 @@ def test_what_ships_serves_every_noise_level_without_jumps():
     """Two levels a hundredth apart, from far below what it was trained for to far above, give almost the same."""
     z = noisy(picture(20), 0.05)
     denoiser = ConvexRidge(tol=1e-7)
-    for sigma in np.geomspace(1e-4, 1.0, 7):
+    for sigma in np.geomspace(1e-4, 1.0, effort(4, 7)):
         one, two = denoiser(z, float(sigma)), denoiser(z, float(1.01 * sigma))
         assert float((one - two).norm()) < 0.02 * float((z - one).norm()) + 1e-6
 

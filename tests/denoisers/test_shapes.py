@@ -10,6 +10,7 @@ from hypothesis import given, settings, strategies as st
 from torch import Tensor, nn
 
 from averaged_pairs import excess, slack
+from effort import effort, thorough
 from plugstream import (
     BM3D,
     NLM,
@@ -79,12 +80,13 @@ MAPS = {
     "mean of two thirds": SliceMean(Clip(SoftThreshold())),
     "mean of a fifth": SliceMean(Damping(Box(-0.1, 0.3), 0.4)),
     "mean of the identity": SliceMean(Identity()),
-    "mean of ridge": SliceMean(ConvexRidge(tol=1e-5, max_iterations=3000)),
+    **effort({}, {"mean of ridge": SliceMean(ConvexRidge(tol=1e-5, max_iterations=3000))}),
 }
 
 
+@thorough
 @pytest.mark.parametrize("name", MAPS)
-@settings(max_examples=5)
+@settings(max_examples=effort(3, 5))
 @given(seed=st.integers(0, 500), sigma=st.floats(0.05, 1.0), near=st.booleans())
 def test_averaged_as_stated(name, seed, sigma, near):
     """||Dz - Dz'||^2 <= ||z - z'||^2 - (1 - theta)/theta ||(I - D)z - (I - D)z'||^2 for random pairs, near and far."""

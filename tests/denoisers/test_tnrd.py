@@ -14,6 +14,7 @@ import torch
 from hypothesis import given, strategies as st
 from PIL import Image
 
+from effort import effort
 from plugstream import TNRD, Clip, InputError
 from plugstream.denoisers.tnrd import ReactionDiffusion, denoiser as denoiser_module
 from plugstream.denoisers.tnrd.files import load_card, load_models, save_model
@@ -41,8 +42,8 @@ def test_influence_is_its_sum_of_bumps(responses: list[float], seed: int) -> Non
 
 def test_influence_has_the_gradients_of_finite_differences() -> None:
     generator = torch.Generator().manual_seed(0)
-    x = (200 * torch.randn(2, 3, 4, 2, generator=generator, dtype=torch.float64)).requires_grad_()
-    weights = torch.randn(3, 63, generator=generator, dtype=torch.float64).requires_grad_()
+    x = (200 * torch.randn(1, 2, 3, 2, generator=generator, dtype=torch.float64)).requires_grad_()
+    weights = torch.randn(2, 63, generator=generator, dtype=torch.float64).requires_grad_()
     assert torch.autograd.gradcheck(influence, (x, weights))
 
 
@@ -196,14 +197,14 @@ def test_ours_are_installed_and_say_where_they_come_from() -> None:
 
 def test_ours_are_within_a_tenth_of_a_decibel_of_the_authors(shared_data: Path) -> None:
     ours, theirs = TNRD(), TNRD.load(shared_data / "tnrd")
-    for sigma in (5, 15, 25):
+    for sigma in effort((15,), (5, 15, 25)):
         some = bsd68(shared_data)[::17]
         assert psnr(ours, some, sigma) > psnr(theirs, some, sigma) - 0.1, sigma
 
 
 def test_each_of_ours_is_the_best_at_its_own_noise(shared_data: Path) -> None:
     ours, some = TNRD(), bsd68(shared_data)[30:31]
-    for k, sigma in enumerate(LEVELS):
+    for k, sigma in list(enumerate(LEVELS))[:: effort(3, 1)]:
         neighbours = [TNRD(ours.models[j]) for j in (k - 1, k + 1) if 0 <= j < len(LEVELS)]
         assert psnr(ours, some, sigma) > max(psnr(other, some, sigma) for other in neighbours), sigma
 
@@ -454,7 +455,7 @@ def test_changed_parameters_are_noticed() -> None:
 
 def test_gradients_reach_the_image_and_the_parameters() -> None:
     tnrd = TNRD(random_model(3, stages=1))
-    image = picture(2, 6, 7, white=1.0).double().requires_grad_()
+    image = picture(2, 4, 4, white=1.0).double().requires_grad_()
     levels = torch.tensor([0.02, 0.0], dtype=torch.float64)
     assert torch.autograd.gradcheck(lambda z: tnrd(z, levels), (image,))
     trained = TNRD(random_model().requires_grad_())

@@ -11,6 +11,7 @@ import torch
 from hypothesis import given, settings, strategies as st
 from scipy.sparse import diags, eye, kron, vstack
 
+from effort import effort, thorough
 from plugstream import TV, ConvexRidge
 from plugstream.denoisers.tv import differences_adjoint
 
@@ -70,7 +71,7 @@ def test_the_case_of_the_issue():
 @pytest.mark.parametrize("native", [None, False])
 @pytest.mark.parametrize("isotropic", [True, False])
 @pytest.mark.parametrize("box", BOXES)
-@settings(max_examples=8)
+@settings(max_examples=effort(4, 8))
 @given(offset=st.sampled_from(OFFSETS) | st.floats(-1e4, 1e4), seed=st.integers(0, 1000))
 def test_tv_commutes_with_a_constant(native, isotropic, box, offset, seed):
     """In double precision to the rounding of z + c, whose iterates are the same up to that."""
@@ -82,9 +83,10 @@ def test_tv_commutes_with_a_constant(native, isotropic, box, offset, seed):
     assert float((moved - offset - plain).abs().max()) <= 2e-10 * (1 + abs(offset))
 
 
+@thorough
 @pytest.mark.parametrize("native", [None, False])
-@pytest.mark.parametrize("box", BOXES)
-@pytest.mark.parametrize("offset", OFFSETS)
+@pytest.mark.parametrize("box", effort(BOXES[::3], BOXES))
+@pytest.mark.parametrize("offset", effort(OFFSETS[::4], OFFSETS))
 def test_single_precision_loses_only_what_the_numbers_lose(native, box, offset):
     """Against the exact prox of the very numbers that z + c was rounded to: within tol, and one rounding."""
     z = (picture(30, 40, seed=3) + offset).float()
@@ -100,7 +102,8 @@ def test_single_precision_loses_only_what_the_numbers_lose(native, box, offset):
     assert float(x.max()) <= high
 
 
-@pytest.mark.parametrize("box", BOXES)
+@thorough
+@pytest.mark.parametrize("box", effort(BOXES[1::2], BOXES))
 def test_against_admm(box):
     z = picture(8, 10, seed=5)
     expected = admm(z.numpy(), 0.09, *box)
@@ -109,7 +112,7 @@ def test_against_admm(box):
         np.testing.assert_allclose(tv(z + offset, 0.3).numpy() - offset, expected, atol=2e-6)
 
 
-@settings(max_examples=12)
+@settings(max_examples=effort(5, 12))
 @given(seed=st.integers(0, 1000), iterations=st.sampled_from([1, 3, 10, 40]), box=st.sampled_from(BOXES))
 def test_the_error_is_at_most_the_root_of_the_gap(seed, iterations, box):
     """Not of twice the gap: which is what lets it stop earlier with the same promise."""

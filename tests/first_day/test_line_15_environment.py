@@ -47,6 +47,7 @@ def test_output_that_cannot_be_written_is_told_in_one_line(scan):
     assert done.stderr == "plugstream: No space left on device; make room on the disk, and try again\n"
 
 
+@pytest.mark.slow
 def test_a_reader_that_leaves_is_no_error(scan):
     done = shell('"$@" | head -1; exit ${PIPESTATUS[0]}', "denoisers", "--json")
     assert done.returncode == 0

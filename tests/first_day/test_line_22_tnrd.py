@@ -64,6 +64,7 @@ def check_triton():
     return relative(got[0], written_out(raw, image[0].double().numpy(), 1.25))
 
 
+@pytest.mark.slow
 @needs_triton
 def test_the_triton_form_too():
     script = f"import sys, json; sys.path.insert(0, {str(__file__.rsplit('/', 1)[0])!r})\n"

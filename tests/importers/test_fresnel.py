@@ -194,6 +194,7 @@ def test_one_cylinder_is_found(fresnel, example):
     assert np.hypot(*(found - (0, 29))) < 3
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("one_thread")
 def test_two_cylinders_are_found_apart(fresnel, example):
     """Within 5 mm of where the exact solution puts them.

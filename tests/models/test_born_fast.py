@@ -13,6 +13,7 @@ from hypothesis import given, settings, strategies as st
 from scipy.special import hankel1
 
 import plugstream.models.born_fast as fast_module
+from effort import effort
 from plugstream import BornGeometry, BornModel, Grid, InputError, LeastSquares, ring
 from plugstream.instruments._parts import instrument_parts
 from plugstream.instruments.base import Experiment
@@ -76,7 +77,7 @@ def residual_scale(geometry, model, image):
     return torch.linalg.vector_norm(BornModel(replace(geometry, mask=None), method="dense", dtype=F64).forward(image))
 
 
-@settings(max_examples=60)
+@settings(max_examples=effort(25, 60))
 @given(
     data=st.data(),
     eps=st.sampled_from([1e-3, 1e-5, 1e-6, 1e-9, 1e-12]),
@@ -109,7 +110,7 @@ def test_it_agrees_with_the_dense_method(data, eps, form, single, seed):
     assert error <= 2 * eps * max(float(torch.linalg.vector_norm(back)), z_norm * spread)
 
 
-@settings(max_examples=40)
+@settings(max_examples=effort(15, 40))
 @given(
     data=st.data(),
     eps=st.sampled_from([1e-3, 1e-6, 1e-12]),

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import warm
 from plugstream.runs.commands import Command, send_command
 from plugstream.runs.event_log import read_events
 from plugstream.runs.events import Resume, Views
@@ -84,7 +85,33 @@ def past_step(folder: Path, step: int) -> bool:
     return any(int(path.stem.split("-")[1]) >= step for path in (folder / "checkpoints").glob("step-*.safetensors"))
 
 
-@pytest.mark.parametrize("victim", [pytest.param(0, marks=pytest.mark.slow), 1])
+def test_two_ranks_make_the_image_of_one_process(scan: Path, tmp_path: Path) -> None:
+    """To the bit, without torchrun, which only sets the environment; rank 0 alone writes and speaks."""
+    words = ["reconstruct", str(scan), *RUN, "--iterations", "20", "--deterministic"]
+    assert main([*words, "--out", str(tmp_path / "one")]) == 0
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
+    common = os.environ | {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    command = [sys.executable, "-m", "plugstream", *words, "--out", str(tmp_path / "two")]
+    ranks = [
+        warm.Popen(
+            command, env=common | {"RANK": str(rank), "LOCAL_RANK": str(rank)}, stderr=subprocess.PIPE, text=True
+        )
+        for rank in range(2)
+    ]
+    try:
+        said = [rank.communicate(timeout=100)[1] for rank in ranks]
+    finally:
+        for rank in ranks:
+            rank.kill()
+    assert [rank.returncode for rank in ranks] == [0, 0], said
+    assert [text.count("results are in") for text in said] == [1, 0]
+    assert (tmp_path / "two" / "result.npy").read_bytes() == (tmp_path / "one" / "result.npy").read_bytes()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("victim", [0, 1])
 def test_a_killed_rank_is_restarted_and_the_result_is_the_same(scan: Path, tmp_path: Path, victim: int) -> None:
     """To the bit that of one process, which never died."""
     words = ["reconstruct", str(scan), *RUN, "--iterations", "200", "--checkpoint", "0", "--deterministic"]

@@ -163,6 +163,7 @@ def test_tune_finds_the_sigma_that_a_fine_scan_finds(small_scan, tmp_path):
     assert final(0.4) < fine - 0.5
 
 
+@pytest.mark.slow
 @thorough
 def test_tune_over_step_and_momentum_is_no_worse_and_goes_on_from_its_journal(small_scan, tmp_path):
     only = tune_scan(
@@ -183,7 +184,8 @@ def test_tune_over_step_and_momentum_is_no_worse_and_goes_on_from_its_journal(sm
 
 
 @pytest.mark.filterwarnings("ignore:sigma .* that was tried")  # of the range of one value, which only scores it
-@pytest.mark.parametrize("by", ["held-out", "discrepancy"])
+@thorough
+@pytest.mark.parametrize("by", effort(["held-out"], ["held-out", "discrepancy"]))
 def test_tune_without_a_truth_comes_near_the_best(small_scan, tmp_path, by):
     plan = Search(low=1e-3, high=1.0)
     best = tune_scan(small_scan, _settings(), plan, tmp_path / "a.jsonl")[1]
