@@ -154,6 +154,9 @@ def test_it_tells_what_the_folders_hold(site, runs):
     content = json.loads(site.ask("/api/content?run=group%2ftwo")[2])
     assert content == json.loads(json.dumps(run_content(runs / "group" / "two")))
     picture = json.loads(site.ask("/api/picture?run=one&role=result")[2])
+    # A page that heard of the checkpoint while the run went on may ask for it when there is a result.
+    assert "checkpoint" not in json.loads(site.ask("/api/content?run=one")[2])["roles"]
+    assert json.loads(site.ask("/api/picture?run=one&role=checkpoint")[2])["role"] == "checkpoint"
     values, result = decode_values(picture["panels"][0]), np.load(runs / "one" / "result.npy")
     assert np.abs(values - result).max() <= 1e-5 * np.ptp(result)
     from PIL import Image

@@ -84,7 +84,7 @@ def run_picture(folder: Path, role: str, space: ImageSpace | None) -> dict[str, 
     """
     files = _all_files(folder)
     if role not in files:
-        raise InputError(f"the run {folder} has no image {role!r}; there are {', '.join(files) or 'none'}")
+        raise InputError(f"the run {folder.name} has no image {role!r}; there are {', '.join(files) or 'none'}")
     path = files[role]
     try:
         if role != "checkpoint" and space is not None and path.stat().st_size > _LARGE and _is_volume(space):
