@@ -10,10 +10,13 @@ import pytest
 import torch
 
 from plugstream import BornGeometry, BornModel, Grid, LeastSquares, MatrixModel, save_scan
-from plugstream.bounds import on_bounds, prefer_bounds
+from plugstream.bounds import Preference, on_bounds, prefer_bounds
 from plugstream.errors import InputError
 from plugstream.importers import import_fresnel
 from plugstream.instruments.born import born_geometry
+from plugstream.models import CTModel
+from plugstream.models.ct_beams import parallel_beam
+from plugstream.models.ct_geometry import Voxels
 from plugstream.runs.event_log import read_events
 from plugstream.runs.images import load_picture
 from plugstream.settings import resolve
@@ -86,6 +89,33 @@ def test_real_targets_are_found_non_negative(shared_data):
             scan = import_fresnel(shared_data / "fresnel" / name, frequency, size=48, width=0.2)
             chosen = prefer_bounds(LeastSquares(BornModel(born_geometry(scan)), scan.read()))
             assert chosen.low == 0, (name, frequency, chosen.reason)
+
+
+def _beam_data(fringe: float = 0.0, noise: float = 0.006, views: int = 20, columns: int = 200) -> np.ndarray:
+    """Line integrals of a disc off the axis, with noise, and beside its edge a bright fringe two columns wide."""
+    angles = np.pi * np.arange(views) / views
+    off = np.arange(columns) - 99.5 - 15 * np.cos(angles)[:, None]
+    data = 0.02 * np.sqrt(np.maximum(60.0**2 - off**2, 0))
+    data = data - fringe * ((np.abs(off) > 60) & (np.abs(off) < 62))
+    return data + noise * np.random.default_rng(0).normal(size=data.shape)
+
+
+def _beam_preference(data: np.ndarray) -> Preference:
+    rays = parallel_beam(np.pi * np.arange(len(data)) / len(data), data.shape[1], 1.0)
+    return prefer_bounds(LeastSquares(CTModel(rays, Voxels((128, 128), 1.0)), data.astype(np.float32)))
+
+
+def test_line_integrals_below_zero_ask_for_negative_values() -> None:
+    """As refraction makes them; noise, an air that was not subtracted, a bad column and single pixels do not."""
+    chosen = _beam_preference(_beam_data(fringe=0.06))
+    assert chosen.low is None
+    assert "below zero by more than noise" in chosen.reason
+    column, pixels, offset = (_beam_data() for _ in range(3))
+    column[:, 20:22] -= 0.1
+    pixels.reshape(-1)[[300, 1000, 1717, 2500, 3333]] -= 1.0
+    offset -= 0.02
+    for data in (_beam_data(), column, pixels, offset, _beam_data(noise=0.2), np.abs(_beam_data())):
+        assert _beam_preference(data).low == 0
 
 
 def test_little_or_no_data_and_views_that_cannot_be_read():

@@ -6,12 +6,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
+from plugstream.denoisers.by_name import make
 from plugstream.errors import InputError
 from plugstream.first_image import image_range
 from plugstream.instruments.born import Born2D
 from plugstream.scans import open_scan
-from plugstream.settings import Settings, resolve
+from plugstream.settings import Settings, resolve, share_of_range
 from small_run import main, main as run
 
 SMALL = ["--instrument", "ct", "--size", "24", "--views", "40", "--photons", "1e6"]
@@ -35,9 +37,11 @@ def test_nothing_but_the_scan_is_needed(scan: Path, tmp_path: Path, capsys: pyte
     assert found.sampler.name == "epochs"
     assert "views are many, 10 of 40 a step" in told
     assert found.momentum.name == "nesterov"
-    assert found.algorithm.sigma == pytest.approx(0.002 * image_range(open_scan(scan)))
-    assert "0.2% of the image's range" in told
+    assert found.algorithm.sigma == pytest.approx(0.01 * image_range(open_scan(scan)) ** 0.5)
+    assert "1% of the image's range" in told
     assert "1/m" in told
+    other = settings_of(scan, tmp_path / "bm3d", "--denoiser", "bm3d")
+    assert other.algorithm.sigma == pytest.approx(0.003 * image_range(open_scan(scan)))
 
 
 def test_few_views_a_step_take_bounded_momentum(scan: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
@@ -60,8 +64,10 @@ def test_what_is_typed_or_in_a_file_counts(scan: Path, tmp_path: Path, capsys: p
 def test_sigma_may_be_a_share_of_the_range(scan: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     one = settings_of(scan, tmp_path / "one", "--sigma", "1%", "--sigma-end", "0.5%")
     whole = image_range(open_scan(scan))
-    assert one.algorithm.sigma == pytest.approx(0.01 * whole)
-    assert one.algorithm.sigma_end == pytest.approx(0.005 * whole)
+    assert one.algorithm.sigma == pytest.approx(0.01 * whole**0.5)
+    assert one.algorithm.sigma_end == pytest.approx(0.005 * whole**0.5)
+    other = settings_of(scan, tmp_path / "other", "--sigma", "1%", "--denoiser", "nlm")
+    assert other.algorithm.sigma == pytest.approx(0.01 * whole)
     truth = open_scan(scan).truth
     assert truth is not None
     assert 0.3 * truth.max() < whole < 1.5 * truth.max()  # its shell is thinner than a pixel, and blurred
@@ -79,7 +85,7 @@ def test_a_share_of_the_range_is_for_any_linear_instrument(tmp_path: Path) -> No
     assert main(["simulate", str(born), "--size", "16", "--views", "12", "--receivers", "20"]) == 0
     assert Born2D.advise(open_scan(born).instrument, 12, 2) == ()
     found = settings_of(born, tmp_path / "run", "--sigma", "2%")
-    assert found.algorithm.sigma == pytest.approx(0.02 * image_range(open_scan(born)))
+    assert found.algorithm.sigma == pytest.approx(0.02 * image_range(open_scan(born)) ** 0.5)
     assert found.sampler.name == "uniform"
 
 
@@ -103,4 +109,17 @@ def test_a_search_begins_by_the_range_of_the_image(scan: Path, tmp_path: Path, c
     found, whole = resolve(tmp_path / "best.toml"), image_range(open_scan(scan))
     assert found.sampler.name == "epochs"
     assert found.algorithm.sigma is not None
-    assert 1.9e-4 * whole < found.algorithm.sigma < 0.051 * whole
+    assert 4.9e-4 < found.algorithm.sigma / whole**0.5 < 0.101
+
+
+@pytest.mark.parametrize("name", ["tv", "bm3d", "nlm", "soft"])
+def test_a_share_does_the_same_whatever_the_unit(name: str) -> None:
+    """D(c z, sigma of a range c) = c D(z, sigma of a range 1): images in 1/m and in 1/pixel are denoised alike."""
+    rng = np.random.default_rng(0)
+    image = torch.from_numpy(np.kron(rng.random((4, 4)), np.ones((6, 6))) + 0.05 * rng.normal(size=(24, 24)))
+    denoiser = make(name)
+    want = denoiser(image, share_of_range(0.05, 1.0, name))
+    assert float((want - image).abs().max()) > 1e-3
+    for scale in (0.01, 300.0):
+        found = denoiser(scale * image, share_of_range(0.05, scale, name)) / scale
+        torch.testing.assert_close(found, want, rtol=0, atol=2e-3)

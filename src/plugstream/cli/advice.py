@@ -17,21 +17,23 @@ __all__ = ["advised_settings", "sigma_limits"]
 
 # What says how strongly to denoise: where one of them is given, no other is advised.
 _STRENGTH = {("algorithm", "sigma"), ("algorithm", "lam")}
-# Between which a search begins: of images from 0 to 1, and of others as parts of their range.
-_PLAIN, _PARTS = (5e-4, 0.1), (2e-4, 0.05)
+# Between which a search begins, of images from 0 to 1; of others, shares of their range.
+_PLAIN = (5e-4, 0.1)
 
 
-def sigma_limits(scan: Scan, low: float | None, high: float | None) -> tuple[float, float]:
+def sigma_limits(scan: Scan, low: float | None, high: float | None, denoiser: str) -> tuple[float, float]:
     """From which sigma to which a search goes: as it was asked for, else by the image's range where that is its unit.
 
     An instrument whose advice is a sigma by the image's range has images of any size; of others values are about 1.
     """
     from plugstream.first_image import image_range
+    from plugstream.settings import share_of_range
 
     by_range = any((a.section, a.key) == ("algorithm", "sigma") for a in scan.instrument.advise(scan.n_views, None))
     if low is not None and high is not None:
         return low, high
-    usual = tuple(part * image_range(scan) for part in _PARTS) if by_range else _PLAIN
+    unit = share_of_range(1.0, image_range(scan), denoiser) if by_range else 1.0
+    usual = (_PLAIN[0] * unit, _PLAIN[1] * unit)
     return usual[0] if low is None else low, usual[1] if high is None else high
 
 
@@ -51,7 +53,7 @@ def advised_settings(
     strength, whether to say how strongly to denoise, too, which a search finds.
     """
     from plugstream.first_image import image_range
-    from plugstream.settings import parse_value
+    from plugstream.settings import is_weight, parse_value
 
     notes: list[str] = []
 
@@ -67,10 +69,11 @@ def advised_settings(
     given = {(section, key) for section, key, _ in typed}
     # A range of 1 for now, which changes nothing that advice depends on; sigma in per cent asks for the image later.
     first = settings_of(parsed, instrument=name, image_range=lambda: 1.0)
+    meaning = "weight" if is_weight(first.denoiser.name) else "noise"
     presets = []
     if parsed.settings is None:
         for advice in scan.instrument.advise(scan.n_views, first.sampler.views):
-            if first.scan.follow and not advice.always:
+            if (first.scan.follow and not advice.always) or advice.sigma not in (None, meaning):
                 continue
             place = (advice.section, advice.key)
             if place in given or (place in _STRENGTH and (given & _STRENGTH or not strength)):

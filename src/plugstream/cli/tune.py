@@ -24,9 +24,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--over", default="sigma", help="what to search, of sigma,step_size,momentum (sigma)")
     parser.add_argument(
-        "--sigma-low", type=number(1e100), help="least sigma (0.0005; of ct 0.02%% of the image's range)"
+        "--sigma-low", type=number(1e100), help="least sigma (0.0005; of ct 0.05%% of the image's range)"
     )
-    parser.add_argument("--sigma-high", type=number(1e100), help="largest sigma (0.1; of ct 5%% of the image's range)")
+    parser.add_argument("--sigma-high", type=number(1e100), help="largest sigma (0.1; of ct 10%% of the image's range)")
     parser.add_argument(
         "--evaluations", type=whole_number(10**6), default=12, help="reconstructions to find sigma with (12)"
     )
@@ -61,7 +61,7 @@ def run(parsed: argparse.Namespace) -> int:
     settings, notes = advised_settings(parsed, scan, strength=False)
     for note in notes:
         say(note)
-    low, high = sigma_limits(scan, parsed.sigma_low, parsed.sigma_high)
+    low, high = sigma_limits(scan, parsed.sigma_low, parsed.sigma_high, settings.denoiser.name)
     search = Search(
         by=("held-out" if scan.truth is None else "snr") if parsed.by is None else parsed.by,
         over=tuple(name.strip() for name in parsed.over.split(",")),

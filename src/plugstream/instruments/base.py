@@ -114,7 +114,8 @@ class Advice:
     """A default that suits scans of an instrument better than the usual one, for where nobody says otherwise.
 
     Arguments: section and key of the setting; value, as it would be typed; reason, in words, which are shown; always,
-    that it suits scans that are followed, too, of which little is known at first.
+    that it suits scans that are followed, too, of which little is known at first; sigma, what the denoiser's sigma must
+    be for it to count, "noise" or "weight" (`plugstream.denoisers.facts`), None for any.
     """
 
     section: str
@@ -122,6 +123,7 @@ class Advice:
     value: Any
     reason: str
     always: bool = False
+    sigma: str | None = None
 
 
 class Instrument(ABC):

@@ -5,7 +5,7 @@ winning. This package knows pydantic and nothing of torch, so that mistakes are 
 """
 
 from plugstream.settings.changes import Change, check_sigma, check_step, parse_changes, with_changes
-from plugstream.settings.resolution import resolve, to_toml
+from plugstream.settings.resolution import is_weight, resolve, share_of_range, to_toml
 from plugstream.settings.sections import (
     AlgorithmSettings,
     ComputeSettings,
@@ -58,6 +58,7 @@ __all__ = [
     "check_step",
     "choice_of",
     "hop_steps",
+    "is_weight",
     "leaves",
     "needed_monitors",
     "open_end",
@@ -71,6 +72,7 @@ __all__ = [
     "plan_stages",
     "resolve",
     "selection_of",
+    "share_of_range",
     "to_toml",
     "with_changes",
     "with_low",

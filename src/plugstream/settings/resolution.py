@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import math
 import tomllib
 from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
@@ -15,12 +16,12 @@ from plugstream.choices import Choice, is_marked, refuse_other, section_class
 from plugstream.consent import allow_code, apply_consent
 from plugstream.errors import InputError
 from plugstream.files import read_small
-from plugstream.registry import OWN, entries, pattern_of
+from plugstream.registry import OWN, entries, find, pattern_of
 from plugstream.selections import Selection, label_of, refuse_unselected, selected_fields, selected_names, switch_fields
-from plugstream.settings.sections import Settings
+from plugstream.settings.sections import DenoiserSettings, Settings
 from plugstream.settings.values import all_leaves, choice_of, leaves, section_of, selection_of
 
-__all__ = ["resolve", "to_toml"]
+__all__ = ["is_weight", "resolve", "share_of_range", "to_toml"]
 
 
 def resolve(
@@ -47,8 +48,10 @@ def resolve(
 
     `instrument` is that of the scan, by name, and counts where nobody says another.
 
-    `image_range` gives the range of the first image, and is asked where a setting is a share of it, such as 1%; the
-    settings then have the number.
+    `image_range` gives the range R of the first image, and is asked where a setting is a share of it, such as 1%; the
+    settings then have the number that does to the image what 0.01 does to one from 0 to 1: 0.01 R of denoisers whose
+    sigma is a noise level, and 0.01 sqrt(R) of those for which sigma^2 is a weight, such as TV, since
+    D(c z, sqrt(c) sigma) = c D(z, sigma) there.
 
     The text "none" means nothing where a setting may be left out; TOML has no other word for it. A run that follows a
     scan takes many steps with few views, for which momentum is bounded unless another one is asked for.
@@ -128,9 +131,10 @@ def _settle_values(
     section: str, table: dict[str, Any], names: Mapping[str, Any], image_range: Callable[[], float] | None
 ) -> None:
     """Put nothing where a text says so, and numbers for shares, and refuse text that cannot be written down."""
+    usual = DenoiserSettings.model_fields["name"].default
     for key, value in table.items():
         if isinstance(value, str) and value.rstrip().endswith("%") and _may_be_share(section, key, names):
-            table[key] = _share(f"{section}.{key}", value, image_range)
+            table[key] = _share(f"{section}.{key}", value, image_range, names.get("denoiser", usual))
         if value == "none" and _may_be_none(section, key, names):
             table[key] = None
         if isinstance(value, str) and not _is_unicode(value):
@@ -140,7 +144,7 @@ def _settle_values(
             )
 
 
-def _share(name: str, text: str, image_range: Callable[[], float] | None) -> float:
+def _share(name: str, text: str, image_range: Callable[[], float] | None, denoiser: str) -> float:
     """The number that a share of the first image's range is."""
     try:
         part = float(text.rstrip().removesuffix("%"))
@@ -152,7 +156,17 @@ def _share(name: str, text: str, image_range: Callable[[], float] | None) -> flo
         raise InputError(
             f"setting {name} = {text!r} is a share of the first image's range, which is not known here; write a number"
         )
-    return part / 100 * image_range()
+    return share_of_range(part / 100, image_range(), denoiser)
+
+
+def share_of_range(share: float, image_range: float, denoiser: str) -> float:
+    """The sigma that does to an image of this range what `share` does to one from 0 to 1."""
+    return share * (math.sqrt(image_range) if is_weight(denoiser) else image_range)
+
+
+def is_weight(denoiser: str) -> bool:
+    """Whether sigma^2 is the weight of a prior for this denoiser, D = prox_{sigma^2 r}, rather than sigma a noise."""
+    return find("denoiser", denoiser).facts.get("sigma") == "weight"
 
 
 def _texts(value: Any) -> list[str]:
