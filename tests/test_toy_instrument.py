@@ -200,7 +200,7 @@ def test_help_mistakes_and_damage_are_told(home, capsys):
         text = capsys.readouterr().out
         assert shown in text
         assert hidden not in text
-    unknown = "there is no instrument 'toy-holograph'; there are born-2d, ct, "
+    unknown = "there is no instrument 'toy-holograph'; "
     for words, message in (
         (["verify", scan], unknown),
         (["info", scan], unknown),

@@ -6,7 +6,7 @@ import argparse
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from plugstream.cli.common import scan_place, settings_of
 from plugstream.errors import InputError
@@ -30,7 +30,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(parsed: argparse.Namespace) -> int:
-    """Print ||y - H x|| / ||y|| of each image over all views of the scan, the best one first."""
+    """Print ||y - H x|| / ||y|| of each image over all views of the scan, the best one first.
+
+    Of a run that refined its model along with the image, predictions are of what it found.
+    """
     settings = settings_of(parsed)
     from plugstream.first_image import relative_residual, scan_model, volume_residual
     from plugstream.runs.devices import prepare_device
@@ -49,8 +52,18 @@ def run(parsed: argparse.Namespace) -> int:
         return 0
     images = [_read(path, scan.instrument.image.shape) for path in files]
     model = scan_model(scan, options, device=device, dtype=dtype)
-    _show([relative_residual(scan, image, model) for image in images], parsed.images)
+    models = [refined_model(model, path) for path in parsed.images]
+    found = [relative_residual(scan, image, one) for image, one in zip(images, models, strict=True)]
+    _show(found, parsed.images)
     return 0
+
+
+def refined_model(model: Any, path: Path) -> Any:
+    """The model with what the run in a folder found of it beside the image; itself of a file, or where that is none."""
+    from plugstream.runs.refined import read_refined
+
+    refined = read_refined(path) if path.is_dir() else {}
+    return model.with_parameters(refined) if refined else model
 
 
 def _show(residuals: Sequence[float], paths: Sequence[Path]) -> None:

@@ -188,6 +188,10 @@ class ModelBase(ABC):
         """
         raise InputError(f"{type(self).__name__} has nothing that could be refined along with the image")
 
+    def report_parameters(self, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Parameters in the form in which they are written and shown, of several that give the same predictions."""
+        return dict(parameters)
+
     def overlap(self, views: Views = None, weights: Tensor | None = None) -> Tensor | None:
         """The diagonal of sum_i w_i H_i^H H_i over these views, where it is diagonal, in whatever basis; else None.
 

@@ -116,6 +116,10 @@ class PtychographyModel(ModelBase):
         self._at_once = max(1, _BYTES // (math.prod(self.data_shape) * self.data_dtype.itemsize))
         self.views_at_once = self._at_once
 
+    def report_parameters(self, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The probe with modes that are orthogonal, the strongest first."""
+        return {**parameters, "probe": mode_powers(parameters["probe"])[0]}
+
     def start_image(self) -> Tensor:
         """Where to begin: free space, which lets the beam through. At zero all derivatives of the data are zero."""
         return torch.ones(self.image_shape, device=self.device, dtype=self.dtype)

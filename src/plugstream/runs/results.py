@@ -21,6 +21,7 @@ from plugstream.progress import report
 from plugstream.result import Result, Series
 from plugstream.runs.folder import write_text
 from plugstream.runs.images import save_image
+from plugstream.runs.refined import save_refined
 from plugstream.runs.replay import History, replay
 from plugstream.runs.report import draw_report
 from plugstream.runs.watch import theory_of
@@ -56,7 +57,7 @@ def write_results(
     backprojection: torch.Tensor | None,
     notes: Sequence[str] = (),
 ) -> None:
-    """Write result, backprojection, history.csv and the report's figures into the folder, each whole or not at all.
+    """Write result, backprojection, what was refined, history.csv and the report's figures, each whole or not at all.
 
     Arguments: backprojection, None where there is none; notes, on what a person should know of
     the image, which stand in the report.
@@ -66,6 +67,8 @@ def write_results(
     save_image(result.image, folder / "result", space)
     if backprojection is not None:
         save_image(backprojection, folder / "backprojection", space)
+    if result.parameters:
+        save_refined(folder, result.parameters)
     write_text(folder / "history.csv", _history(result.history))
     if settings.run.figure_formats:
         report("drawing the report")

@@ -287,6 +287,9 @@ class Session:
         if watch is not None:
             watch.settings = self.plan.settings  # with what was changed on the way
         result = self._judge_misfit(result, whole if population is None else population.fidelity)
+        if result.parameters:
+            shown = fidelity.model.report_parameters(result.parameters)  # type: ignore[attr-defined]
+            result = replace(result, parameters=shown)
         self.callbacks.end(result)
         return result, self._backproject(whole if population is None else population.fidelity)
 

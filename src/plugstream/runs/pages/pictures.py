@@ -37,6 +37,7 @@ from plugstream.image_space import ImageSpace
 from plugstream.planes import split_parts, turn_image
 from plugstream.runs.checkpoints import Checkpoints
 from plugstream.runs.preview import is_phase, read_preview
+from plugstream.runs.refined import PREFIX, refined_space
 from plugstream.tensors import load_tensors
 from plugstream.volume_file import open_volume
 
@@ -62,12 +63,14 @@ def picture_files(folder: Path, *, running: bool, finished: bool) -> dict[str, P
     if finished and "result" in files:
         files = {role: path for role, path in files.items() if role not in ("preview", "checkpoint")}
     first = ("result",) if finished else ("preview", "checkpoint") if running else ("checkpoint", "preview")
-    order = sorted(files, key=lambda role: first.index(role) if role in first else len(first) + _ROLES.index(role))
+    known = [*first, *_ROLES, *(role for role in files if role not in _ROLES)]
+    order = sorted(files, key=known.index)
     return {role: files[role] for role in order}
 
 
 def _all_files(folder: Path) -> dict[str, Path]:
     files = {name: folder / f"{name}.npy" for name in ("result", "backprojection", "start", "truth")}
+    files |= {path.stem: path for path in sorted(folder.glob(f"{PREFIX}*.npy"))}
     files["preview"] = folder / "preview.safetensors"
     place = folder / "checkpoints"
     checkpoints = [] if place.is_symlink() else Checkpoints(place, {}).files()
@@ -92,6 +95,10 @@ def run_picture(folder: Path, role: str, space: ImageSpace | None) -> dict[str, 
         if role == "preview":
             return picture_of_preview(path, upwards=True if space is None else space.upwards)
         step, image = _read_checkpoint(path) if role == "checkpoint" else (None, _read_array(path))
+        if role.startswith(PREFIX):
+            space = refined_space(image)
+            if space is None:
+                raise ValueError(f"it is of shape {image.shape}, and no image")
     except (InputError, OSError, LookupError, TypeError, ValueError) as error:
         raise InputError(f"cannot read {path}: {error}") from error
     return make_picture(image, space, role, step=step)
