@@ -18,6 +18,8 @@ far larger and whose curvature at a fit is 4. Steps that follow the overlap of v
 
 Intensities of waves may be sums over waves that do not interfere, such as the modes of a beam. Amplitude and Poisson
 are then of |p|^2 summed over the axis of predictions that the model calls `incoherent` (`for_model`), and so is data.
+Where a model knows that views are recorded with gains and above backgrounds (`plugstream.models.recording`), both
+compare with these taken out.
 """
 
 from __future__ import annotations
@@ -170,7 +172,8 @@ class Poisson:
     added to |p|^2, so that no pixel divides by zero.
 
     Arguments: background >= 0, of expected counts a datum; floor > 0, in counts: about 1, or 0.01 to 0.05 for waves;
-    incoherent, the axis of predictions over which |p|^2 is summed, None for none.
+    incoherent, the axis of predictions over which |p|^2 is summed, None for none; recording, gains and backgrounds of
+    views, of waves, which are then compared with y / gain, the background over it being expected besides.
     References: Snyder, Hammoud and White, J. Opt. Soc. Am. A 10(5), 1993; Thibault and Guizar-Sicairos, New J. Phys.
     14, 2012.
     """
@@ -178,10 +181,12 @@ class Poisson:
     background: float = 0.0
     floor: float = 1.0
     incoherent: int | None = None
+    recording: Any = None
 
     def for_model(self, model: Any) -> Self:
-        """The loss that knows which waves of a model do not interfere."""
-        return replace(self, incoherent=getattr(model, "incoherent", None))
+        """The loss that knows which waves of a model do not interfere, and how views are recorded."""
+        recording = getattr(model, "recording", None)
+        return replace(self, incoherent=getattr(model, "incoherent", None), recording=recording)
 
     def __post_init__(self) -> None:
         if not (self.background >= 0 and self.floor > 0):
@@ -196,10 +201,11 @@ class Poisson:
 
     def value(self, prediction: Tensor, data: Tensor, views: Tensor | None = None) -> Tensor:
         y, f = data.real if data.is_complex() else data, self.floor
-        least = torch.xlogy(y, y) - y
         if prediction.is_complex():
-            t = _intensity(prediction, self.incoherent) + (self.background + f)
-            return t - y * t.log() + least
+            y, beside = _recorded(self.recording, y, views)
+            t = _intensity(prediction, self.incoherent) + (self.background + f + beside)
+            return t - y * t.log() + torch.xlogy(y, y) - y
+        least = torch.xlogy(y, y) - y
         t = prediction + self.background
         low = (t - f).clamp_max(0)
         minus_log = -t.clamp_min(f).log() - low / f + low.square() / (2 * f * f)
@@ -208,7 +214,8 @@ class Poisson:
     def derivative(self, prediction: Tensor, data: Tensor, views: Tensor | None = None) -> Tensor:
         y, f = data.real if data.is_complex() else data, self.floor
         if prediction.is_complex():
-            return 2 * (1 - y / (_intensity(prediction, self.incoherent) + (self.background + f))) * prediction
+            y, beside = _recorded(self.recording, y, views)
+            return 2 * (1 - y / (_intensity(prediction, self.incoherent) + (self.background + f + beside))) * prediction
         t = prediction + self.background
         low = (t - f).clamp_max(0)
         return 1 - y * (1 / t.clamp_min(f) - low / (f * f))
@@ -237,16 +244,19 @@ class Amplitude:
     across.
 
     Arguments: roots, True where the data is sqrt(y) already; incoherent, the axis of predictions over which |p|^2 is
-    summed before its root is taken, None for none.
+    summed before its root is taken, None for none; recording, gains and backgrounds of views: the root of |p|^2 and the
+    background over the gain is then compared with that of y over the gain.
     Reference: Yeh et al., Opt. Express 23(26), 2015.
     """
 
     roots: bool = False
     incoherent: int | None = None
+    recording: Any = None
 
     def for_model(self, model: Any) -> Self:
-        """The loss that knows which waves of a model do not interfere."""
-        return replace(self, incoherent=getattr(model, "incoherent", None))
+        """The loss that knows which waves of a model do not interfere, and how views are recorded."""
+        recording = getattr(model, "recording", None)
+        return replace(self, incoherent=getattr(model, "incoherent", None), recording=recording)
 
     real_data: ClassVar[bool] = True
 
@@ -254,10 +264,11 @@ class Amplitude:
         return False
 
     def value(self, prediction: Tensor, data: Tensor, views: Tensor | None = None) -> Tensor:
-        return (self._size(prediction) - self._root(data)).square() / 2
+        size, root = self._sizes(prediction, data, views)
+        return (size - root).square() / 2
 
     def derivative(self, prediction: Tensor, data: Tensor, views: Tensor | None = None) -> Tensor:
-        size, root = self._size(prediction), self._root(data)
+        size, root = self._sizes(prediction, data, views)
         least = torch.finfo(size.dtype).tiny * (1 + root)  # below which root / size would leave the range of numbers
         factor = 1 - root / torch.where(size > least, size, 1.0)
         return prediction * torch.where(size > least, factor, 0.0)
@@ -269,11 +280,13 @@ class Amplitude:
         if data.is_complex() or bool((data < 0).any()):
             raise InputError("an amplitude loss is for intensities: the data must be real and not negative")
 
-    def _size(self, prediction: Tensor) -> Tensor:
-        return prediction.abs() if self.incoherent is None else _intensity(prediction, self.incoherent).sqrt()
-
-    def _root(self, data: Tensor) -> Tensor:
-        return data if self.roots else data.sqrt()
+    def _sizes(self, prediction: Tensor, data: Tensor, views: Tensor | None) -> tuple[Tensor, Tensor]:
+        """The roots that are compared: of the predicted intensity, and of the measured one."""
+        if self.recording is not None:
+            y, beside = _recorded(self.recording, data.square() if self.roots else data, views)
+            return (_intensity(prediction, self.incoherent) + beside).sqrt(), y.sqrt()
+        size = prediction.abs() if self.incoherent is None else _intensity(prediction, self.incoherent).sqrt()
+        return size, data if self.roots else data.sqrt()
 
 
 @dataclass(frozen=True, eq=False)
@@ -335,6 +348,14 @@ def _intensity(waves: Tensor, incoherent: int | None) -> Tensor:
     """|p|^2, summed over the axis of waves that do not interfere, which stays with one value."""
     squares = _square(waves)
     return squares if incoherent is None else squares.sum(incoherent, keepdim=True)
+
+
+def _recorded(recording: Any, data: Tensor, views: Tensor | None) -> tuple[Tensor, Tensor | float]:
+    """The data as it would be recorded with a gain of 1, and the background then."""
+    if recording is None:
+        return data, 0.0
+    scaled: tuple[Tensor, Tensor] = recording.scale(data, views)
+    return scaled
 
 
 def fit_curvature(loss: Any, *, waves: bool = False) -> float:

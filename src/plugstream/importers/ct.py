@@ -19,6 +19,7 @@ from plugstream.importers.ct_nexus import find_nexus, read_nexus
 from plugstream.importers.ct_projections import Projections
 from plugstream.importers.ct_stack import is_stack, read_stack
 from plugstream.importers.ct_steps import Preparation, StepOptions
+from plugstream.importers.fpm_files import is_frames
 from plugstream.importers.hdf5 import is_hdf5, open_hdf5
 from plugstream.models.ct_beams import cone_beam, fan_beam, parallel_beam
 from plugstream.models.ct_geometry import Rays, Voxels
@@ -165,6 +166,8 @@ def _describe(path: Path) -> tuple[str, list[str]] | None:
         with open_hdf5(path) as source:
             if not is_exchange(source) and find_nexus(source) is None:
                 return None
+    if is_frames(path):  # MATLAB's, but of a microscope
+        return None
     with open_projections(path) as found:
         rows, columns = found.shape
         arc = "angles unknown" if found.angles is None else f"over {np.rad2deg(np.ptp(found.angles)):.4g} degrees"

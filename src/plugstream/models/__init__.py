@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from plugstream.models.base import Model, ModelBase
     from plugstream.models.born import BornModel
     from plugstream.models.ct import CTModel
+    from plugstream.models.fpm import FPMModel
     from plugstream.models.function import FunctionModel
     from plugstream.models.matrix import MatrixModel
     from plugstream.models.odt import ODTModel
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 __all__ = [
     "BornModel",
     "CTModel",
+    "FPMModel",
     "FunctionModel",
     "MatrixModel",
     "Model",
@@ -33,6 +35,7 @@ _HOME = {
     "ModelBase": "base",
     "BornModel": "born",
     "CTModel": "ct",
+    "FPMModel": "fpm",
     "FunctionModel": "function",
     "MatrixModel": "matrix",
     "ODTModel": "odt",

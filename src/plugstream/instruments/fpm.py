@@ -1,0 +1,376 @@
+"""Fourier ptychography: pictures of a microscope under one LED after another, made into one of finer detail."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from plugstream.capacity import check_memory
+from plugstream.errors import InputError
+from plugstream.image_space import ImageSpace
+from plugstream.instruments.base import (
+    Advice,
+    Attribute,
+    Column,
+    Columns,
+    Data,
+    Experiment,
+    FixedArray,
+    Instrument,
+    declare,
+)
+from plugstream.models.fpm_geometry import Microscope, aim_crops, light_directions, make_pupil, spiral
+from plugstream.registry import Field, Options
+
+if TYPE_CHECKING:
+    import torch
+
+    from plugstream.models.base import Model
+
+__all__ = ["FPM", "FPMSimulation", "fitting_size", "smear"]
+
+_SHORT, _LONG = 1e-12, 1e3
+_FEW = 50  # views a step, below which momentum is bounded
+_COPIES = 6  # of an image that any method holds
+_TOO_FINE, _TOO_COARSE = 1 / 50, 1e4  # pixels in wavelengths that no microscope has
+
+
+class FPMSimulation(Options):
+    """The scan that `simulate` makes, of a smear of cells; lengths are in metres."""
+
+    size: int = Field(192, ge=16, le=8192, description="pixels of the image a side")
+    camera: int = Field(64, ge=8, le=8192, description="pixels of the camera a side")
+    pixel: float = Field(1.845e-6, ge=_SHORT, le=_LONG, description="size of a camera's pixel, as the object sees it")
+    wavelength: float = Field(6.32e-7, ge=_SHORT, le=_LONG, description="wavelength of the light")
+    aperture: float = Field(0.1, gt=0, le=2, description="numerical aperture of the objective")
+    leds: int = Field(15, ge=1, le=1001, description="LEDs a side of their square")
+    pitch: float = Field(4e-3, ge=_SHORT, le=_LONG, description="from one LED to the next")
+    distance: float = Field(90e-3, ge=_SHORT, le=_LONG, description="from the LEDs to the object")
+    defocus: float = Field(0.0, ge=-_LONG, le=_LONG, description="from the object to the plane in focus")
+    photons: float = Field(2e4, ge=1, le=1e15, description="photons of a frame, on average over all of them")
+    seed: int = Field(0, ge=0, le=2**63 - 1, description="seed of the noise", json_schema_extra={"flag": "noise-seed"})
+
+
+_CAMERA = ("row", "column")
+
+
+@declare
+@dataclass(frozen=True, eq=False)
+class FPM(Instrument):
+    """What is known of a Fourier ptychographic microscope before its first view: all but where the light comes from.
+
+    Arguments: camera_rows and camera_columns; image_rows and image_columns; pixel, of the camera as the object sees it;
+    wavelength; aperture, the objective's; light, the intensity that is recorded on the axis where there is no object;
+    defocus, from the object to the plane in focus; distance from the LEDs to the slide, or to the object where there is
+    none, 0 where they are not known; slide and slide_index, its thickness and refractive index; aberrations, in
+    radians; pupil, instead of these, complex.
+    """
+
+    camera_rows: int
+    camera_columns: int
+    image_rows: int
+    image_columns: int
+    pixel: float
+    wavelength: float
+    aperture: float
+    light: float = 1.0
+    defocus: float = 0.0
+    distance: float = 0.0
+    slide: float = 0.0
+    slide_index: float = 1.52
+    aberrations: NDArray[np.float64] | None = None
+    pupil: NDArray[np.complex64] | None = None
+
+    name: ClassVar[str] = "fpm"
+    help: ClassVar[str] = "Fourier ptychography: a microscope under light of one LED after another"
+    data: ClassVar[Data] = Data(
+        ("float32", "uint8", "uint16", "uint32", "int32", "float64"),
+        _CAMERA,
+        meaning="recorded intensity, not negative",
+    )
+    columns: ClassVar[tuple[Column, ...]] = (
+        Column("leds", "float64", (2,), "m", "x and y of the LED from the optical axis", choice="light"),
+        Column("waves", "float64", (2,), "rad/m", "k_x and k_y of the light as it goes", choice="light"),
+        Column("gains", "float64", (), "", "how much stronger a view is recorded", optional=True, default=1.0),
+        Column("backgrounds", "float64", (), "", "intensity beside the light's", optional=True, default=0.0),
+        Column(
+            "mask", "bool", _CAMERA, "", "False where a pixel does not count", optional=True, default=True, covers=True
+        ),
+    )
+    arrays: ClassVar[tuple[FixedArray, ...]] = (
+        FixedArray(
+            "aberrations",
+            "float64",
+            ("polynomial",),
+            "rad",
+            "weights of Zernike's polynomials 0, 1, 2, ... (ANSI) in the pupil's phase",
+            optional=True,
+        ),
+        FixedArray(
+            "pupil",
+            "complex64",
+            ("pupil_row", "pupil_column"),
+            "",
+            "what the objective does to waves, of as many frequencies as its aperture has, the axis in the middle",
+            optional=True,
+        ),
+    )
+    attributes: ClassVar[tuple[Attribute, ...]] = (
+        Attribute("camera_rows", int, "", "rows of the camera"),
+        Attribute("camera_columns", int, "", "columns of the camera"),
+        Attribute("image_rows", int, "", "rows of the image"),
+        Attribute("image_columns", int, "", "columns of the image"),
+        Attribute("pixel", float, "m", "from one pixel of the camera to the next, as the object sees them"),
+        Attribute("wavelength", float, "m", "of the light"),
+        Attribute("aperture", float, "", "numerical aperture of the objective"),
+        Attribute("light", float, "", "intensity that is recorded on the axis where there is no object", default=1.0),
+        Attribute("defocus", float, "m", "from the object to the plane in focus", default=0.0),
+        Attribute("distance", float, "m", "from the LEDs to the slide or the object", default=0.0),
+        Attribute("slide", float, "m", "thickness of the slide between LEDs and object", default=0.0),
+        Attribute("slide_index", float, "", "refractive index of the slide", default=1.52),
+    )
+    conventions: ClassVar[dict[str, str]] = {
+        "image": "complex transmission, 1 where there is nothing, over the camera's field in finer pixels",
+        "light": "an LED at +x sends light towards -x, so that its view sees the image's frequencies around "
+        "+sin(a) / wavelength along columns; y is the same along rows, which go down",
+        "data": "gain (light |wave|^2) + background",
+    }
+    simulation: ClassVar[type[Options]] = FPMSimulation
+
+    def __post_init__(self) -> None:
+        scope = self.microscope
+        if not (math.isfinite(self.light) and self.light > 0):
+            raise InputError(f"the light must be > 0 and finite, not {self.light}")
+        if not math.isfinite(self.defocus):
+            raise InputError(f"the defocus must be finite, not {self.defocus}")
+        (top, bottom), (left, right) = scope.box
+        box = (bottom - top + 1, right - left + 1)
+        if self.pupil is not None and self.pupil.shape != box:
+            raise InputError(
+                f"the pupil is {self.pupil.shape}, but an aperture of {self.aperture:g} has {box} frequencies"
+            )
+
+    @property
+    def microscope(self) -> Microscope:
+        """Light, objective, camera and image."""
+        shape, image = (self.camera_rows, self.camera_columns), (self.image_rows, self.image_columns)
+        return Microscope(shape, self.pixel, self.wavelength, self.aperture, image)
+
+    @property
+    def image(self) -> ImageSpace:
+        """Complex transmission, known up to a global phase."""
+        shape, spacing = (self.image_rows, self.image_columns), self.microscope.spacing
+        origin = tuple(-(n // 2) * step for n, step in zip(shape, spacing, strict=True))
+        return ImageSpace(shape, is_complex=True, spacing=spacing, origin=origin, quantity="transmission")
+
+    @property
+    def data_shape(self) -> tuple[int, ...]:
+        """(rows, columns) of the camera."""
+        return self.camera_rows, self.camera_columns
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """The sizes of named axes."""
+        return super().sizes | {"row": self.camera_rows, "column": self.camera_columns}
+
+    def directions(self, columns: Columns) -> NDArray[np.float64]:
+        """Sines of the angles under which the light of views comes, along x and y: (views, 2)."""
+        if "waves" in columns:
+            return np.asarray(-columns["waves"][:] * (self.wavelength / (2 * np.pi)))
+        if not self.distance > 0:
+            raise InputError("LEDs have places, but the attribute distance does not say how far away they are")
+        return light_directions(columns["leds"][:], self.distance, self.slide, self.slide_index)
+
+    def starting_pupil(self) -> NDArray[Any]:
+        """The pupil that is given, or that of defocus and aberrations, on the microscope's box."""
+        if self.pupil is not None:
+            return self.pupil
+        return make_pupil(self.microscope, self.defocus, self.aberrations)
+
+    def check_views(self, columns: Columns) -> Columns:
+        """Refuse light that goes along the slide or beyond, detail that the image does not have, and gains <= 0."""
+        sines = self.directions(columns)
+        flat = np.hypot(sines[:, 0], sines[:, 1]) >= 1
+        if flat.any():
+            raise InputError(
+                f"view {int(flat.argmax())}: its light has no direction, since k_x and k_y are beyond 2 pi / "
+                "wavelength; they are in rad/m"
+            )
+        aim_crops(sines, self.microscope)
+        for name in ("gains", "backgrounds"):
+            if name in columns:
+                values = np.asarray(columns[name][:])
+                good = values > 0 if name == "gains" else values >= 0
+                if not (np.isfinite(values) & good).all():
+                    raise InputError(f"{name} of views must be finite and {'> 0' if name == 'gains' else '0 or more'}")
+        return columns
+
+    def check_plausible(self, columns: Columns | None = None) -> None:
+        """Refuse lengths that cannot be in one unit."""
+        size = self.pixel / self.wavelength
+        if not _TOO_FINE <= size <= _TOO_COARSE:
+            raise InputError(f"a pixel is {size:.3g} wavelengths wide, where a few are usual; are both in metres?")
+        if columns is not None and "leds" in columns and self.distance > 0:
+            far = float(np.abs(columns["leds"][:]).max(initial=0.0)) / self.distance
+            if far > 100:
+                raise InputError(f"LEDs lie {far:.3g} times as far off the axis as they are away; is all in metres?")
+
+    def advise(self, n_views: int, batch: int | None) -> tuple[Advice, ...]:
+        """A loss for intensities of waves, a step that follows the overlap, every view once before any comes again."""
+        found = [
+            Advice("loss", "name", "amplitude", "intensities are compared by their roots (--loss amplitude)", True),
+            Advice("loss", "floor", 0.05, "of waves Poisson's loss begins below one photon (--floor 0.05)", True),
+            Advice(
+                "algorithm",
+                "step_size",
+                "overlap",
+                "the step follows how much the views of a batch overlap (--step overlap), longer than 1/L",
+                True,
+            ),
+        ]
+        if batch is not None and n_views >= 2 * batch:
+            found.append(Advice("sampler", "name", "epochs", "every view is used once before any again", True))
+        if batch is not None and batch < _FEW:
+            reason = f"{batch} views a step are too few for momentum that grows (--momentum bounded)"
+            found.append(Advice("momentum", "name", "bounded", reason, True))
+        return tuple(found)
+
+    def describe(self, columns: Columns, n_views: int) -> dict[str, str]:
+        """Views in bright and dark field, light, camera and image."""
+        sines = np.hypot(*self.directions(columns).T)
+        bright = int((sines < self.aperture).sum())
+        finest = self.wavelength / (self.aperture + float(sines.max()))
+        step = self.microscope.spacing[1]
+        return {
+            "views": f"{n_views}, {bright} in bright and {n_views - bright} in dark field, light up to "
+            f"{float(sines.max()):.3g} off the axis",
+            "objective": f"aperture {self.aperture:g}, light of {self.wavelength:.6g} m, defocus {self.defocus:.6g} m",
+            "camera": f"{self.camera_rows} x {self.camera_columns} pixels of {self.pixel:.6g} m",
+            "image": f"{self.image_rows} x {self.image_columns} pixels of {step:.6g} m, for waves down to "
+            f"{finest:.3g} m",
+        }
+
+    def check_model(
+        self, columns: Columns | None, n_views: int, options: Any = None, *, device: torch.device, dtype: torch.dtype
+    ) -> None:
+        """Refuse an image of which not even a few copies fit into memory."""
+        if device.type == "cpu":
+            size = 2 * self.image_rows * self.image_columns * dtype.itemsize
+            what = f"{_COPIES} images of {self.image_rows} x {self.image_columns}"
+            check_memory(_COPIES * size, what, "import it with a smaller --size")
+
+    def build_model(
+        self,
+        columns: Columns,
+        n_views: int,
+        options: Any = None,
+        *,
+        device: torch.device,
+        dtype: torch.dtype,
+        previous: Model | None = None,
+    ) -> Model:
+        """What these views see."""
+        from plugstream.models.fpm import FPMModel
+
+        return FPMModel(
+            self.directions(columns),
+            self.microscope,
+            self.starting_pupil(),
+            light=self.light,
+            gains=columns["gains"][:] if "gains" in columns else None,
+            backgrounds=columns["backgrounds"][:] if "backgrounds" in columns else None,
+            mask=columns.get("mask"),
+            device=device,
+            dtype=dtype,
+        )
+
+    @classmethod
+    def simulate_views(cls, options: FPMSimulation) -> Experiment:
+        """A smear of cells under a square of LEDs, lit in a spiral from the middle."""
+        s = options
+        views = s.leds**2
+        check_memory(
+            24 * views * s.camera**2 + 96 * s.size**2,
+            f"a scan of {views:,} views of {s.camera} x {s.camera} pixels",
+            "use fewer --leds or a smaller --camera",
+        )
+        places = spiral(views).astype(np.float64) * s.pitch
+        made = cls(
+            s.camera,
+            s.camera,
+            s.size,
+            s.size,
+            s.pixel,
+            s.wavelength,
+            s.aperture,
+            light=1.0,
+            defocus=s.defocus,
+            distance=s.distance,
+        )
+        made.check_views({"leds": places})
+        truth = smear(s.size)
+        made = replace(made, light=s.photons / _mean_energy(made, places, truth))
+        provenance = {"photons": s.photons, "seed": s.seed, "y_axis": "down"}
+        what = f"a smear of cells, {s.size} x {s.size}, {views} LEDs, {s.photons:g} photons a frame"
+        return Experiment(made, {"leds": places}, views, truth, provenance, what)
+
+    def add_noise(self, clean: torch.Tensor, columns: Columns, options: FPMSimulation) -> torch.Tensor:
+        """Photons are counted: Poisson's distribution about the intensities."""
+        import torch
+
+        counts = np.random.default_rng(options.seed).poisson(clean.abs().double().square().numpy())
+        return torch.from_numpy(counts.astype(np.float32))
+
+
+def _mean_energy(instrument: FPM, places: NDArray[np.float64], truth: NDArray[np.complex64]) -> float:
+    """The sum over a frame's pixels of its intensity, on average over views."""
+    import torch
+
+    model = instrument.build_model({"leds": places}, len(places), device=torch.device("cpu"), dtype=torch.float32)
+    image = torch.from_numpy(truth)
+    parts = torch.arange(len(places)).split(64)
+    return sum(float(model.forward(image, some).abs().double().square().sum()) for some in parts) / len(places)
+
+
+def fitting_size(microscope: Microscope, directions: NDArray[np.float64]) -> tuple[int, int]:
+    """Rows and columns of the smallest image, in whole multiples of the camera's, that has what these views see.
+
+    Arguments: microscope, of which the image does not count; directions (views, 2), of `light_directions`.
+    """
+    steps = np.rint(
+        np.abs(directions[:, ::-1]).max(0) * np.array(microscope.shape) * microscope.pixel / microscope.wavelength
+    )
+    found = []
+    for step, (first, last), n in zip(steps, microscope.box, microscope.shape, strict=True):
+        reach = int(step) + max(-first, last)
+        found.append(n * max(1, math.ceil((2 * reach + 2) / n)))
+    most = max(size // n for size, n in zip(found, microscope.shape, strict=True))
+    return microscope.shape[0] * most, microscope.shape[1] * most
+
+
+def smear(size: int, seed: int = 7) -> NDArray[np.complex64]:
+    """A smear of cells: discs that are thin in the middle, as phase and some absorption, and a few small grains.
+
+    Arguments: size, pixels a side; seed of where cells lie.
+    """
+    draw = np.random.default_rng(seed)
+    y, x = np.mgrid[:size, :size] / size
+    phase, absorbed = np.zeros((size, size)), np.zeros((size, size))
+    for _ in range(26):
+        (cy, cx), radius = draw.uniform(0, 1, 2), draw.uniform(0.06, 0.09)
+        dy, dx = (np.abs(a - c) for a, c in ((y, cy), (x, cx)))
+        r = np.hypot(np.minimum(dy, 1 - dy), np.minimum(dx, 1 - dx)) / radius  # the field repeats
+        body = np.where(r < 1, 0.45 + 1.1 * r**2 - 1.2 * r**6, 0)
+        phase += 1.1 * body
+        absorbed += 0.35 * body
+    for _ in range(60):
+        (cy, cx), radius = draw.uniform(0, 1, 2), draw.uniform(0.006, 0.016)
+        dy, dx = (np.abs(a - c) for a, c in ((y, cy), (x, cx)))
+        inside = np.hypot(np.minimum(dy, 1 - dy), np.minimum(dx, 1 - dx)) < radius
+        phase[inside] += 0.5
+        absorbed[inside] += 0.4
+    return np.asarray(np.exp(-absorbed) * np.exp(1j * phase), dtype=np.complex64)

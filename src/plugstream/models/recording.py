@@ -1,0 +1,99 @@
+"""How strongly each view is recorded, and above which background: gains and pedestals of a camera."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
+from torch import Tensor
+
+from plugstream.errors import InputError
+
+__all__ = ["Recording", "fit_recording"]
+
+
+@dataclass(frozen=True, eq=False)
+class Recording:
+    r"""Views i are recorded as I_i = g_i |p_i|^2 + b_i, p_i being the wave of a model.
+
+    Losses compare on the scale of the wave: the data I_i / g_i with |p_i|^2 + b_i / g_i. So every view counts by its
+    wave, however long it was exposed, and one step suits all of them.
+
+    Arguments: gains g > 0 and backgrounds b >= 0, (views,) each.
+    """
+
+    gains: Tensor
+    backgrounds: Tensor
+
+    @classmethod
+    def of(
+        cls,
+        n_views: int,
+        gains: ArrayLike | None = None,
+        backgrounds: ArrayLike | None = None,
+        *,
+        device: torch.device | str = "cpu",
+        dtype: torch.dtype = torch.float32,
+    ) -> Self:
+        """Gains and backgrounds of so many views, 1 and 0 where they are not given; what cannot be is refused."""
+        found = []
+        for name, values, usual in (("gains", gains, 1.0), ("backgrounds", backgrounds, 0.0)):
+            one = np.full(n_views, usual) if values is None else np.asarray(values, dtype=np.float64)
+            good = one.shape == (n_views,) and np.isfinite(one).all() and bool((one > 0 if usual else one >= 0).all())
+            if not good:
+                raise InputError(
+                    f"{name} must be finite and {'> 0' if usual else '0 or more'}, one for each of {n_views} views"
+                )
+            found.append(torch.as_tensor(one, device=device, dtype=dtype))
+        return cls(found[0], found[1])
+
+    @property
+    def plain(self) -> bool:
+        """Whether all views are recorded as they are."""
+        return bool((self.gains == 1).all()) and bool((self.backgrounds == 0).all())
+
+    def scale(self, data: Tensor, views: Tensor | None, axes: int = 2) -> tuple[Tensor, Tensor]:
+        """The data of these views over their gain, and their background over it: (..., B, ...) and (B, 1, ...).
+
+        Arguments: views (B,), None for all; axes of the data after that of views.
+        """
+        gains, beside = self.of_views(views, axes)
+        return data / gains, beside / gains
+
+    def record(self, intensity: Tensor, views: Tensor | None, axes: int = 2) -> Tensor:
+        """g_i |p_i|^2 + b_i of intensities (..., B, ...)."""
+        gains, beside = self.of_views(views, axes)
+        return gains * intensity + beside
+
+    def of_views(self, views: Tensor | None, axes: int = 2) -> tuple[Tensor, Tensor]:
+        """Gain and background of these views, shaped so that they go with data: (B, 1, ...) each."""
+        chosen = slice(None) if views is None else views.to(self.gains.device)
+        shape = (-1, *(1,) * axes)
+        return self.gains[chosen].reshape(shape), self.backgrounds[chosen].reshape(shape)
+
+
+def fit_recording(intensity: Tensor, data: Tensor) -> tuple[Tensor, Tensor]:
+    r"""The gain g > 0 and background b >= 0 of each view that fit g |p|^2 + b to what was recorded, in closed form.
+
+    Least squares: g is the covariance of both over the variance of the intensity, and b what is left of the mean. Where
+    b would be negative it is 0 and g fits alone; where nothing correlates, g explains the mean.
+
+    Arguments: intensity |p|^2 and data, (B, rows, columns). Returns (B,) twice.
+    """
+    axes = tuple(range(1, data.ndim))
+    tiny = torch.finfo(intensity.dtype).tiny
+    mean, level = intensity.mean(axes, keepdim=True), data.mean(axes, keepdim=True)
+    both = ((intensity - mean) * (data - level)).mean(axes)
+    spread = (intensity - mean).square().mean(axes)
+    mean, level = mean.flatten(), level.flatten()
+    gain = both / spread.clamp_min(tiny)
+    beside = level - gain * mean
+    alone = (intensity * data).mean(axes) / intensity.square().mean(axes).clamp_min(tiny)
+    gain = torch.where(beside < 0, alone, gain)
+    beside = beside.clamp_min(0)
+    flat = ~(gain > 0)
+    gain = torch.where(flat, level / mean.clamp_min(tiny), gain)
+    return torch.where(gain > 0, gain, torch.ones_like(gain)), torch.where(flat, 0.0, beside)

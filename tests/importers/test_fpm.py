@@ -1,0 +1,107 @@
+"""Recordings of microscopes under one LED after another become scans: files that are made here, and the blood smear."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy.io import savemat
+
+from plugstream import InputError, open_scan
+from plugstream.cli import main
+from plugstream.importers.base import describe_file, import_file
+from plugstream.models.fpm_geometry import light_directions, spiral
+
+RANDOM = np.random.default_rng(0)
+PICTURES = RANDOM.uniform(0.5, 2, (9, 12, 12)).astype(np.float32)  # (views, rows, columns)
+
+
+def write(path, **more):
+    """As the recordings that go round are."""
+    content = {
+        "imlow_HDR": PICTURES.transpose(1, 2, 0),
+        "wlength": 5.3e-7,
+        "z": -2e-5,
+        "theta": 0,
+        "xint": 0,
+        "yint": 0,
+    }
+    savemat(path, content | {"aberration": 0} | more)
+    return path
+
+
+def test_a_matlab_file_becomes_a_scan_and_what_it_does_not_tell_is_said(tmp_path, capsys):
+    file = write(tmp_path / "smear.mat", theta=90.0, xint=1.0, yint=-0.5)
+    assert main(["import", "fpm", str(file), str(tmp_path / "a.zarr")]) == 0
+    said = capsys.readouterr().err
+    assert "assumed are, in metres: pixels 1.845e-06, aperture 0.1, pitch of the LEDs 0.004" in said
+    assert "9 LEDs in a square spiral" in said
+    scan = open_scan(tmp_path / "a.zarr")
+    assert np.array_equal(scan.read().numpy(), PICTURES)
+    device = scan.instrument
+    assert (device.wavelength, device.defocus, device.distance, device.slide) == (5.3e-7, -2e-5, 0.09088, 1e-3)
+    # A quarter turn from x to y, and millimetres.
+    places = spiral(9) * 4e-3
+    assert np.allclose(scan.columns["leds"][:], np.stack([1e-3 - places[:, 1], places[:, 0] - 5e-4], 1))
+    sines = np.hypot(*light_directions(scan.columns["leds"][:], 0.09088, 1e-3, 1.52).T)
+    assert device.light == pytest.approx(PICTURES[sines <= 0.05].mean())
+    assert scan.provenance["y_axis"] == "down"
+    outlook, lines = describe_file(file)
+    assert "plugstream import fpm" in outlook
+    assert "9 pictures of 12 x 12 pixels under one LED each, wavelength 5.3e-07, defocus -2e-05" in lines[0]
+
+
+def test_flags_say_more_and_overrule_the_file(tmp_path):
+    file = write(tmp_path / "smear.mat", aberration=np.exp(1j * RANDOM.uniform(0, 1, (12, 12))))
+    leds = RANDOM.uniform(-1e-3, 1e-3, (9, 2))
+    np.savetxt(tmp_path / "leds.txt", leds)
+    values = {"leds": str(tmp_path / "leds.txt"), "distance": 0.08, "slide": 0.0, "defocus": 0.0, "omit": "5::10"}
+    import_file("fpm", file, tmp_path / "b.zarr", values | {"rotation": 0.0, "offset": "0,0", "size": 24})
+    scan = open_scan(tmp_path / "b.zarr")
+    assert np.allclose(scan.columns["leds"][:], np.delete(leds, 5, 0))
+    assert (scan.instrument.distance, scan.instrument.slide, scan.instrument.image_rows) == (0.08, 0.0, 24)
+    pupil = scan.instrument.pupil
+    assert np.allclose(np.abs(pupil[pupil != 0]), 1)
+    import_file("fpm", file, tmp_path / "c.zarr", {"crop": 8, "select": "5"})
+    small = open_scan(tmp_path / "c.zarr")
+    assert np.array_equal(small.read().numpy(), PICTURES[5:6, 2:10, 2:10])
+    assert small.instrument.pupil is None
+
+
+def test_an_npz_with_places_of_leds(tmp_path):
+    leds = RANDOM.uniform(-1e-3, 1e-3, (9, 2))
+    np.savez(tmp_path / "a.npz", frames=PICTURES, wavelength=6e-7, leds=leds, aperture=0.2, pixel=1e-6)
+    import_file("fpm", tmp_path / "a.npz", tmp_path / "a.zarr")
+    scan = open_scan(tmp_path / "a.zarr")
+    assert np.array_equal(scan.read().numpy(), PICTURES)
+    assert np.allclose(scan.columns["leds"][:], leds)
+    assert (scan.instrument.aperture, scan.instrument.pixel) == (0.2, 1e-6)
+
+
+@pytest.mark.parametrize(
+    ("more", "values", "said"),
+    [
+        ({"imlow_HDR": -PICTURES}, {}, "negative or not finite"),
+        ({"imlow_HDR": PICTURES[0]}, {}, "must be a stack of pictures"),
+        ({"wlength": np.nan}, {}, "wlength of .* must be finite"),
+        ({"aberration": np.ones((3, 3))}, {}, "aberration of"),
+        ({}, {"crop": 99}, "--crop 99 is larger"),
+        ({}, {"offset": "1"}, "cannot read the offset"),
+        ({"xint": 500.0}, {}, "no LED is within the aperture"),
+        ({}, {"leds": "nowhere.txt"}, "cannot read the LEDs"),
+        ({}, {"size": 12}, "finer detail than an image of 12"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_one_line_and_leaves_nothing(tmp_path, more, values, said):
+    file = write(tmp_path / "smear.mat", **more)
+    with pytest.raises(InputError, match=said):
+        import_file("fpm", file, tmp_path / "a.zarr", values)
+    assert not (tmp_path / "a.zarr").exists()
+
+
+def test_files_of_other_kinds_are_left_to_others(tmp_path):
+    (tmp_path / "a.txt").write_text("no")
+    with pytest.raises(InputError, match="no MATLAB or NPZ file"):
+        import_file("fpm", tmp_path / "a.txt", tmp_path / "a.zarr")
+    savemat(tmp_path / "b.mat", {"other": 1})
+    with pytest.raises(InputError, match="has other, and no pictures"):
+        import_file("fpm", tmp_path / "b.mat", tmp_path / "b.zarr")
