@@ -224,7 +224,7 @@ def register(
 
 RESERVED = frozenset(
     {"assemble", "build", "check", "entry", "follows", "kind", "least", "name", "names"}
-    | {"of", "options", "options_of", "views"}
+    | {"of", "options", "options_of", "refined", "views"}
 )
 """What sections of the settings have and do themselves, which no option can be called."""
 
