@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -60,6 +61,7 @@ ROOMS: list[list[str]] = [
 ]
 
 
+@functools.cache
 def _modules() -> dict[str, Path]:
     found = {}
     for path in HOME.rglob("*.py"):
@@ -68,8 +70,13 @@ def _modules() -> dict[str, Path]:
     return found
 
 
-def _imports(path: Path, modules: dict[str, Path]) -> Iterator[tuple[str, bool]]:
+@functools.cache
+def _imports(path: Path) -> list[tuple[str, bool]]:
     """What a file imports of ours, and whether at its top, where a cycle would break it."""
+    return list(_find_imports(path, _modules()))
+
+
+def _find_imports(path: Path, modules: dict[str, Path]) -> Iterator[tuple[str, bool]]:
     tree = ast.parse(path.read_text(encoding="utf-8"))
     typing = {
         id(node)
@@ -109,7 +116,7 @@ def test_no_room_imports_a_higher_one() -> None:
     modules = _modules()
     wrong = []
     for name, path in modules.items():
-        for target, _ in _imports(path, modules):
+        for target, _ in _imports(path):
             here, there = _room(name), _room(target)
             if name in ("", "__main__") or target == "" or here is None or there is None:
                 continue
@@ -121,7 +128,7 @@ def test_no_room_imports_a_higher_one() -> None:
 def test_no_two_files_import_each_other() -> None:
     """Over imports at the top of files, which is where a cycle breaks."""
     modules = _modules()
-    edges = {name: {t for t, top in _imports(path, modules) if top and t != name} for name, path in modules.items()}
+    edges = {name: {t for t, top in _imports(path) if top and t != name} for name, path in modules.items()}
     done: set[str] = set()
 
     def visit(name: str, path: tuple[str, ...]) -> None:
