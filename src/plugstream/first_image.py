@@ -12,10 +12,12 @@ from torch import Tensor
 
 from plugstream.baselines.filtered import filtered_back_projection
 from plugstream.baselines.ramp import Filter
+from plugstream.baselines.sense import cg_sense, grid_image
 from plugstream.baselines.sirt import sirt
 from plugstream.errors import DamagedError, InputError
 from plugstream.instruments.ct import CT, ct_rays
 from plugstream.instruments.ct_counts import CTCounts
+from plugstream.instruments.mri import MRI, MRIOptions
 from plugstream.misfit import magnitudes
 from plugstream.models.base import Model, check_shape
 from plugstream.models.ct_geometry import Voxels
@@ -27,7 +29,7 @@ from plugstream.volume_file import VolumeFile
 
 __all__ = ["Method", "form_image", "image_range", "relative_residual", "scan_model", "volume_residual"]
 
-Method = Literal["filtered", "sirt"]
+Method = Literal["filtered", "sirt", "gridding", "cg-sense"]
 
 # Bytes of measurements that are compared at once.
 _BLOCK_BYTES = 64 << 20
@@ -44,18 +46,20 @@ def form_image(
     *,
     filter: Filter = "ram-lak",
     cutoff: float = 1.0,
-    iterations: int = 100,
+    iterations: int | None = None,
     low: float | None = None,
+    damping: float = 0.0,
     look: Callable[[int, Tensor, float], None] | None = None,
     device: torch.device | str = "cpu",
     dtype: torch.dtype = torch.float32,
 ) -> Tensor:
-    """The image of a scan by filtered back-projection, which only ct has, or by SIRT: (*image_shape).
+    """The image of a scan: of ct by filtered back-projection or SIRT, of mri by gridding or CG-SENSE: (*image_shape).
 
     Views are read some at a time, so that a scan may be larger than memory.
 
-    Arguments: scan; method; filter and cutoff of `plugstream.baselines.filtered`; iterations, low and look of
-    `plugstream.baselines.sirt`; device and dtype to compute with.
+    Arguments: scan; method; filter and cutoff of `plugstream.baselines.filtered`; iterations, 100 and 10 if not given,
+    low, damping and look of `plugstream.baselines.sirt` and `plugstream.baselines.sense`; device and dtype to compute
+    with.
     """
     if method == "filtered":
         if not isinstance(scan.instrument, CT):
@@ -64,10 +68,29 @@ def form_image(
         return filtered_back_projection(
             _integrals(scan), rays, voxels, filter=filter, cutoff=cutoff, device=device, dtype=dtype
         )
+    if method in ("gridding", "cg-sense"):
+        if not isinstance(scan.instrument, MRI):
+            raise InputError(f"{method} is for scans of mri, and this is one of {scan.instrument.name}")
+        if method == "gridding":
+            return _grid(scan, device=device, dtype=dtype)
+        model = scan_model(scan, device=device, dtype=dtype)
+        return cg_sense(model, scan.read, 10 if iterations is None else iterations, damping=damping, look=look)
     if method != "sirt":
-        raise InputError(f"there is no method {method!r}; there are filtered and sirt")
+        raise InputError(f"there is no method {method!r}; there are filtered, sirt, gridding and cg-sense")
     model = scan_model(scan, device=device, dtype=dtype)
-    return sirt(model, _integrals(scan), iterations, low=low, look=look)
+    return sirt(model, _integrals(scan), 100 if iterations is None else iterations, low=low, look=look)
+
+
+def _grid(scan: Scan, *, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32) -> Tensor:
+    """The image of a scan of mri whose samples are weighed by density."""
+    model: Any = scan_model(scan, MRIOptions(density=1.0), device=device, dtype=dtype)
+    kind, where = model.data_dtype, model.device
+
+    def read(views: Tensor) -> Tensor:
+        data: Tensor = model.convert(scan.read(views).to(device=where, dtype=kind), views)
+        return data
+
+    return grid_image(model, read)
 
 
 def _integrals(scan: Scan) -> Callable[[Tensor], Tensor]:
@@ -82,10 +105,11 @@ def image_range(scan: Scan) -> float:
     r"""From the least to the largest value of a scan's first image, without the outermost 0.5 % at each end.
 
     The first image is that of filtered back-projection where there is one (ct; of a cone the middle slices are right,
-    and the others near enough), smoothed by the filter `hann`. Else it is the first step of steepest descent on 1/2 ||H
-    x - y||^2 from zero, t H^T y with t = ||H^T y||^2 / ||H H^T y||^2, of a linear model; or, of a model that says where
-    to begin, such as free space, from zero to that. At most 180 views are read, evenly spaced, and of a volume of ct
-    the 16 slices in the middle formed. It tells how large values are, so that a noise level can be a share of it.
+    and the others near enough), smoothed by the filter `hann`, and that of gridding for mri. Else it is the first step
+    of steepest descent on 1/2 ||H x - y||^2 from zero, t H^T y with t = ||H^T y||^2 / ||H H^T y||^2, of a linear model;
+    or, of a model that says where to begin, such as free space, from zero to that. At most 180 views are read, evenly
+    spaced, but for mri, and of a volume of ct the 16 slices in the middle formed. It tells how large values are, so
+    that a noise level can be a share of it.
 
     Arguments: scan, with a view or more.
     """
@@ -115,6 +139,8 @@ def _quick_image(scan: Scan, views: Tensor) -> Tensor:
             return filtered_back_projection(lambda rows: read(views[rows]), rays, voxels, filter="hann")
         except InputError:  # a helix, or laminography
             pass
+    if isinstance(scan.instrument, MRI):
+        return _grid(scan)
     model = scan_model(scan)
     begin = getattr(model, "start_image", None)
     known: Tensor | None = None if begin is None else begin()

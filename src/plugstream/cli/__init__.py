@@ -42,7 +42,7 @@ _COMMANDS = {
     "resume": "go on with a run that was stopped",
     "serve": "show runs in a browser, while they go on and after, and steer them",
     "report": "write the report of a run as a page, or one that compares several",
-    "baseline": "form the image by filtered back-projection or SIRT, to compare with",
+    "baseline": "form the image by a usual method, such as filtered back-projection or CG-SENSE",
     "residual": "say how well images explain a scan, such as one of views that were left out",
     "import": "make a scan from a file of others: X-ray tomographs, Institut Fresnel, HDF5, NPZ",
     "acquire": "receive a scan from an instrument, view by view",

@@ -14,9 +14,14 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 SECTIONS: tuple[str, ...] = ("instrument", "compute")
-_METHODS = ("filtered", "sirt")
+_METHODS = ("filtered", "sirt", "gridding", "cg-sense")
 _FILTERS = ("ram-lak", "shepp-logan", "cosine", "hamming", "hann")
-_OPTIONS = {"filtered": ("filter", "cutoff"), "sirt": ("iterations", "low")}
+_OPTIONS = {
+    "filtered": ("filter", "cutoff"),
+    "sirt": ("iterations", "low"),
+    "gridding": (),
+    "cg-sense": ("iterations", "damping"),
+}
 _LARGE = 1e15
 
 
@@ -25,7 +30,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("scan", type=scan_place, help="a scan: a Zarr folder, a zip file of one, or an fsspec address")
     parser.add_argument("out", type=Path, help="the image to make: NAME makes NAME.npy, NAME.tif and NAME.png")
     parser.add_argument(
-        "--method", choices=_METHODS, default="filtered", help="filtered back-projection (FDK of a cone beam), or sirt"
+        "--method",
+        choices=_METHODS,
+        default="filtered",
+        help="ct: filtered back-projection (FDK of a cone beam), or sirt; mri: gridding, or cg-sense",
     )
     parser.add_argument("--filter", choices=_FILTERS, help="filtered: how high frequencies are damped (ram-lak)")
     parser.add_argument(
@@ -33,8 +41,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=number(1.0, 1e-3),
         help="filtered: highest frequency that is let through, of the detector's (1)",
     )
-    parser.add_argument("--iterations", type=whole_number(10**9, 1), help="sirt: number of iterations (100)")
+    parser.add_argument(
+        "--iterations", type=whole_number(10**9, 1), help="number of iterations (sirt 100, cg-sense 10)"
+    )
     parser.add_argument("--low", type=number(_LARGE, -_LARGE), help="sirt: least value of the image (no limit)")
+    parser.add_argument("--damping", type=number(_LARGE, 0.0), help="cg-sense: weight of 1/2 ||x||^2 (0)")
 
 
 def run(parsed: argparse.Namespace) -> int:
@@ -43,9 +54,8 @@ def run(parsed: argparse.Namespace) -> int:
     given = {name: getattr(parsed, name) for names in _OPTIONS.values() for name in names}
     given = {name: value for name, value in given.items() if value is not None}
     for name in given.keys() - set(_OPTIONS[parsed.method]):
-        raise InputError(
-            f"the method {parsed.method} has no use for --{name}; leave it out, or choose the other method"
-        )
+        owners = " or ".join(method for method, names in _OPTIONS.items() if name in names)
+        raise InputError(f"the method {parsed.method} has no use for --{name}; leave it out, or choose {owners}")
     names = [f"{parsed.out.name}{end}" for end in (".npy", ".tif", ".png")]
     if not parsed.out.name or not parsed.out.parent.is_dir():
         raise InputError(f"the folder {parsed.out.parent} does not exist; make it first")
@@ -64,8 +74,10 @@ def run(parsed: argparse.Namespace) -> int:
         raise InputError(f"{parsed.scan} has no views yet")
 
     def look(k: int, image: Tensor, residual: float) -> None:
-        if k % 10 == 0:
+        if k % 10 == 0 and parsed.method == "sirt":
             say(f"iteration {k}: residual {residual:.4f} of the data before it, weighted")
+        elif parsed.method == "cg-sense":
+            say(f"iteration {k}: gradient {residual:.2e} of the first")
 
     image = form_image(scan, parsed.method, look=look, device=device, dtype=dtype, **given)
     save_image(image, parsed.out, ImageSpace.of(scan))

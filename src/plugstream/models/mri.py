@@ -156,7 +156,7 @@ class MRIModel(ModelBase):
     def normal(self, views: Views = None, weights: Tensor | None = None) -> Callable[[Tensor], Tensor]:
         """x -> sum_i w_i H_i^H H_i x by FFTs of twice the size, or as it is where coils have masks of their own."""
         index = all_views(views, self.n_views)
-        each = self._sample_weights(index)
+        each = self._shared_weights(index)
         if each is None:
             return super().normal(views, weights)
         if weights is not None:
@@ -174,6 +174,20 @@ class MRIModel(ModelBase):
             return out.reshape(*lead, *self.image_shape)
 
         return apply
+
+    def overlap(self, views: Views = None, weights: Tensor | None = None) -> Tensor:
+        """The eigenvalues of a circular convolution of which sum_i w_i H_i^H H_i is a part, over these views.
+
+        The largest bounds its norm, and where samples lie on the image's own grid is the norm for maps of sum |S_c|^2 =
+        1: views that share no samples then allow a step of B / L_i, and all of them together one of n / L_i.
+
+        Arguments: weights (B,), ones if not given.
+        """
+        index = all_views(views, self.n_views)
+        each = self._sample_weights(index)
+        if weights is not None:
+            each = each * weights.to(each).reshape(-1, 1)
+        return self.sensitivity * ToeplitzNormal(self.kspace, index, each, rough=True).spectrum
 
     def squared_norms(self, views: Tensor, tol: float) -> Tensor:
         """Each view's ||H_i||^2: by the grid where samples lie on one, and else as estimated with one coil."""
@@ -198,7 +212,7 @@ class MRIModel(ModelBase):
 
     def _bound(self, views: Tensor) -> float:
         """An upper bound of the norm of sum_i H_i^H H_i over some views."""
-        weights = self._sample_weights(views, most=True)
+        weights = self._sample_weights(views)
         return self.sensitivity * ToeplitzNormal(self.kspace, views, weights).bound
 
     def _one_coil(self) -> MRIModel | None:
@@ -206,32 +220,34 @@ class MRIModel(ModelBase):
         if self.coils == 1 and not self.stacked and self.sensitivity == 1:
             return None
         voxels = self.kspace.voxels
-        mask = self._sample_weights(torch.arange(self.n_views), most=True)
+        weights = self._sample_weights(torch.arange(self.n_views))
         dtype = self.dtype.to_real()
         return MRIModel(
             self.kspace.trajectory,
             voxels,
-            density=None if mask is None else mask.cpu().numpy(),
+            density=weights.cpu().numpy(),
             eps=self.kspace.eps,
             device=self.device,
             dtype=dtype,
             form=self.kspace.form,
         )
 
-    def _sample_weights(self, index: Tensor, *, most: bool = False) -> Tensor | None:
-        """The weight of each sample in H^H H, (B, samples): density, and 0 where it is masked.
+    def _shared_weights(self, index: Tensor) -> Tensor | None:
+        """The weight of each sample in H^H H, (B, samples); None where coils or slices have masks of their own."""
+        if self._mask is not None:
+            flat = np.ascontiguousarray(self._mask[index.numpy()]).reshape(len(index), -1, self.samples)
+            if not (flat == flat[:, :1]).all():
+                return None
+        return self._sample_weights(index)
 
-        None where coils or slices have masks of their own; the largest of them with `most`.
-        """
+    def _sample_weights(self, index: Tensor) -> Tensor:
+        """The weight of each sample, (B, samples): its density, and 0 where it is masked for all coils."""
         weights = torch.ones((len(index), self.samples), dtype=self.dtype.to_real(), device=self.device)
         if self._roots is not None:
             weights = self._roots[index.to(self.device)].square()
         if self._mask is not None:
             mask = torch.from_numpy(np.ascontiguousarray(self._mask[index.numpy()])).to(self.device)
-            flat = mask.reshape(len(index), -1, self.samples)
-            if not most and not bool((flat == flat[:, :1]).all()):
-                return None
-            weights = weights * flat.any(1)
+            weights = weights * mask.reshape(len(index), -1, self.samples).any(1)
         return weights
 
     def _weigh(self, images: Tensor, begin: int, end: int) -> Tensor:

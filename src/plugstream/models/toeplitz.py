@@ -21,11 +21,12 @@ class ToeplitzNormal:
     of an FFT (`plugstream.models.kspace.KSpace.axes`), that grid is enough, and where it is the image's own the bound
     is the norm.
 
-    Arguments: kspace; views (B,); weights (B, samples) of samples, ones if not given, not negative.
+    Arguments: kspace; views (B,); weights (B, samples) of samples, ones if not given, not negative; rough, that a
+    relative accuracy of 1e-2 is enough, as for a bound.
     Reference: Fessler et al., IEEE Trans. Signal Process. 53(9), 2005.
     """
 
-    def __init__(self, kspace: KSpace, views: Tensor, weights: Tensor | None = None) -> None:
+    def __init__(self, kspace: KSpace, views: Tensor, weights: Tensor | None = None, *, rough: bool = False) -> None:
         shape = kspace.voxels.shape
         self.shape = shape
         self.sizes = tuple(
@@ -35,7 +36,7 @@ class ToeplitzNormal:
         count = len(views) * kspace.samples
         plan = SpreadNufft(
             self.sizes,
-            min(kspace.eps, 1e-5 if kspace.dtype == torch.float32 else 1e-11),
+            1e-2 if rough else min(kspace.eps, 1e-5 if kspace.dtype == torch.float32 else 1e-11),
             axes=kspace.axes,
             is_complex=True,
             points=count,
