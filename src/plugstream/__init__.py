@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 _HOME = {
-    "plugstream.algorithms": ["ADMM", "SAGA", "SVRG", "Algorithm", "ProximalGradient"],
+    "plugstream.algorithms": ["ADMM", "SAGA", "SVRG", "Algorithm", "ProxSkip", "ProximalGradient"],
     "plugstream.certificates": ["Certificate", "certify"],
     "plugstream.denoisers": [
         "BM3D",
@@ -82,6 +82,7 @@ if TYPE_CHECKING:  # the same names for type checkers and editors; a test keeps 
         SVRG as SVRG,
         Algorithm as Algorithm,
         ProximalGradient as ProximalGradient,
+        ProxSkip as ProxSkip,
     )
     from plugstream.certificates import Certificate as Certificate, certify as certify
     from plugstream.denoisers import (

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from enum import IntEnum
 from functools import lru_cache
 from typing import Any, NamedTuple, Protocol
 
@@ -29,12 +30,21 @@ __all__ = [
     "OnceEach",
     "Sampler",
     "ShiftedViews",
+    "Stream",
     "Uniform",
     "as_sampler",
     "coin",
     "evenly_spaced",
     "spread_views",
 ]
+
+
+class Stream(IntEnum):
+    """What random words are for, so that two things of one run that draw by the same seed do not go together."""
+
+    VIEWS = 0
+    FULL_PASS = 1
+    DENOISER = 2
 
 
 class Batch(NamedTuple):
@@ -226,12 +236,12 @@ def _order(seed: int, epoch: int, n: int) -> NDArray[np.int64]:
     return np.argsort(_words(seed, epoch, n), kind="stable")
 
 
-def coin(seed: int, step: int, probability: float) -> bool:
+def coin(seed: int, step: int, probability: float, stream: Stream = Stream.FULL_PASS) -> bool:
     """Whether something that happens with this probability happens in a step: a pure function of (seed, step).
 
     Its random words are not those that a sampler of the same seed draws views with.
     """
-    word = np.random.Philox(key=seed, counter=[0, 0, 1, step]).random_raw(1)[0]
+    word = _words(seed, step, 1, stream)[0]
     return bool((word >> np.uint64(11)) * 2.0**-53 < probability)
 
 
@@ -246,8 +256,8 @@ def evenly_spaced(batch: int, n: int) -> NDArray[np.int64]:
     return np.arange(batch) * n // batch
 
 
-def _words(seed: int, step: int, count: int) -> NDArray[np.uint64]:
-    return np.random.Philox(key=seed, counter=[0, 0, 0, step]).random_raw(count)
+def _words(seed: int, step: int, count: int, stream: Stream = Stream.VIEWS) -> NDArray[np.uint64]:
+    return np.random.Philox(key=seed, counter=[0, 0, int(stream), step]).random_raw(count)
 
 
 def _integers_below(n: int, words: NDArray[np.uint64]) -> NDArray[np.int64]:

@@ -38,6 +38,7 @@ VARIANTS = {
     "saga": ["--batch", "3", "--gradient", "saga", "--restart", "residual", "--step", "0.5/L"],
     "svrg": ["--batch", "3", "--gradient", "svrg", "--refresh", "0.4", "--restart", "gradient"],
     "hqs": ["--algorithm", "hqs", "--sampler", "all", *FALLING],
+    "proxskip": ["--batch", "3", "--algorithm", "proxskip", "--denoise-probability", "0.4"],
 }
 
 

@@ -3,6 +3,7 @@
 from plugstream.algorithms.admm import ADMM, SplitState
 from plugstream.algorithms.base import Algorithm, PlugAndPlay, State
 from plugstream.algorithms.pgm import GradientState, ProximalGradient
+from plugstream.algorithms.proxskip import ProxSkip, ShiftedState
 from plugstream.algorithms.variance import SAGA, SVRG, Estimator, Plain
 
 __all__ = [
@@ -14,7 +15,9 @@ __all__ = [
     "GradientState",
     "Plain",
     "PlugAndPlay",
+    "ProxSkip",
     "ProximalGradient",
+    "ShiftedState",
     "SplitState",
     "State",
 ]

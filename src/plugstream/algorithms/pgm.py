@@ -202,27 +202,31 @@ class ProximalGradient(PlugAndPlay):
             own = g if plain else fidelity.gradient(state.s, batch.views, batch.weights)
             state = replace(state, lipschitz=self._judged_lipschitz(fidelity, state, batch, own))
         gamma, sigma = self.parameters(k, state, batch)
-        x, warm = self.denoiser.denoise(state.s - gamma * g, sigma, state.warm)
+        x, found = self._move(state, g, gamma, sigma)
         momentum = MOMENTUM[self.momentum] if isinstance(self.momentum, str) else self.momentum
         assert momentum is not None
         q = momentum(k - state.began, state.q)
-        kept: dict[str, Any] = {"k": k, "image": x, "warm": warm, "kept": memory.kept, "mean": memory.mean}
-        kept["lipschitz"] = state.lipschitz
-        kept["parameters"] = state.parameters
+        kept: dict[str, Any] = {"k": k, "image": x, "kept": memory.kept, "mean": memory.mean, **found}
         if self.refine:
             kept["parameters"] = fidelity.refine(x, batch.views, self.refine)  # type: ignore[attr-defined]
         if self.restart == "none":
             s = x if state.q == 1 else x + ((state.q - 1) / q) * (x - state.image)
-            return GradientState(s=s, q=q, began=state.began, **kept)
+            return replace(state, s=s, q=q, **kept)
         again, residual = self._leads_away(state, x)
         ahead = per_image(torch.where(again, 0.0, (state.q - 1) / q), self._ndim)
-        return GradientState(
+        return replace(
+            state,
             s=x + ahead * (x - state.image),
             q=torch.where(again, 1.0, q),
             began=torch.where(again, float(k), state.began),
             residual=residual,
             **kept,
         )
+
+    def _move(self, state: GradientState, g: Tensor, gamma: float, sigma: float) -> tuple[Tensor, dict[str, Any]]:
+        """x^k from s^{k-1} and the gradient there, and what else of the state it changes, by name."""
+        x, warm = self.denoiser.denoise(state.s - gamma * g, sigma, state.warm)
+        return x, {"warm": warm}
 
     def renew(self, state: GradientState) -> GradientState:
         """As of any algorithm; momentum counts from here on.

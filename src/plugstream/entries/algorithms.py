@@ -9,6 +9,8 @@ One is built from the fidelity, the denoiser and by keyword `sigma` or `lam`, `s
     refines: it can find parameters of the model along with the image (then `refine=` may be handed to it).
     grows: it can go on where the scan gets more views.
     proposition_5: the theory of stochastic steps speaks of it, without momentum and with plain gradients.
+    seeded: it draws something of its own (then `seed=`, that of the sampler's section, is handed to it).
+    prefers: the momentum that it has where nobody says which; Nesterov's if not said.
     title: what reports call it, text or a function of the settings; its name if not said.
 """
 
@@ -17,14 +19,20 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from plugstream.registry import Options, register
+from plugstream.registry import Field, Options, register
 
 if TYPE_CHECKING:
-    from plugstream.algorithms import ADMM, ProximalGradient
+    from plugstream.algorithms import ADMM, ProximalGradient, ProxSkip
     from plugstream.denoisers.base import Denoiser
     from plugstream.fidelity import Fidelity
 
-__all__: list[str] = []
+__all__ = ["SkipOptions"]
+
+
+class SkipOptions(Options):
+    """Of ProxSkip."""
+
+    denoise_probability: float = Field(0.1, gt=0, le=1, description="probability that a step calls the denoiser")
 
 
 def _proximal_gradient_title(settings: Any) -> str:
@@ -65,3 +73,21 @@ def build_half_quadratic(options: Options, fidelity: Fidelity, denoiser: Denoise
     from plugstream.algorithms import ADMM
 
     return ADMM(fidelity, denoiser, dual=False, **parts)
+
+
+@register(
+    "algorithm",
+    "proxskip",
+    "gradient steps, of which a random few call the denoiser",
+    options=SkipOptions,
+    uses=("momentum", "gradient"),
+    refines=True,
+    grows=True,
+    seeded=True,
+    prefers="bounded",
+    title="PnP-ProxSkip",
+)
+def build_proxskip(options: SkipOptions, fidelity: Fidelity, denoiser: Denoiser, **parts: Any) -> ProxSkip:
+    from plugstream.algorithms import ProxSkip
+
+    return ProxSkip(fidelity, denoiser, probability=options.denoise_probability, **parts)

@@ -107,6 +107,7 @@ class Parts:
             step_size=_falling_step(a.step_size, a.step_size_end, steps),
             sampler=self.sampler(fidelity) if sampler is None else sampler,
             refine=a.refined,
+            seed=self.settings.sampler.seed,
         )
 
 
@@ -154,9 +155,12 @@ def build_algorithm(
     """The algorithm that is chosen, from what its entry uses.
 
     Arguments: momentum and gradient, built, which an entry that does not use them is not given; common, by keyword
-    sigma or lam, step_size, sampler and, where something is to be refined, refine.
+    sigma or lam, step_size, sampler and, where something is to be refined, refine; and seed, for one that draws
+    something of its own.
     """
     uses = algorithm.entry.facts.get("uses", ())
+    if not algorithm.entry.facts.get("seeded", False):
+        common.pop("seed", None)
     if not common.get("refine"):
         common.pop("refine", None)
     if "momentum" in uses:

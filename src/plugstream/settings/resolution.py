@@ -95,9 +95,9 @@ def resolve(
         _settle_values(section, table, names, image_range)
     try:
         settings = Settings.model_validate(values)
-        if settings.scan.follow and "name" not in values.get("momentum", {}):
-            follows = [entry.name for entry in entries("momentum").values() if entry.facts.get("follows", False)]
-            values.setdefault("momentum", {})["name"] = follows[0]
+        preferred = _preferred_momentum(settings)
+        if preferred is not None and "name" not in values.get("momentum", {}):
+            values.setdefault("momentum", {})["name"] = preferred
             settings = Settings.model_validate(values)
     except ValidationError as error:
         first = error.errors()[0]
@@ -106,6 +106,15 @@ def resolve(
         reason = text[:1].lower() + text[1:]
         raise InputError(f"setting {where} = {first['input']!r} cannot be used: {reason}") from None
     return apply_consent(settings, from_file, file, trust=trust) if "denoiser" in ours else settings
+
+
+def _preferred_momentum(settings: Settings) -> str | None:
+    """The momentum where nobody says which: that of a scan that is followed, or the algorithm's own, or None."""
+    if settings.scan.follow:
+        follows = [entry.name for entry in entries("momentum").values() if entry.facts.get("follows", False)]
+        return follows[0]
+    own: str | None = settings.algorithm.entry.facts.get("prefers")
+    return own
 
 
 def _read(file: Path) -> dict[str, dict[str, Any]]:

@@ -1,0 +1,104 @@
+"""ProxSkip: gradient steps in which the denoiser is called now and then only, and a shift that stands in for it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from plugstream.algorithms.pgm import GradientState, ProximalGradient
+from plugstream.arrays import Array
+from plugstream.errors import InputError
+from plugstream.models.base import Views
+from plugstream.sampling import Batch, Stream, coin
+from plugstream.theory import fixed_point_distance
+
+__all__ = ["ProxSkip", "ShiftedState"]
+
+
+@dataclass(frozen=True)
+class ShiftedState(GradientState):
+    """As of proximal gradients, and `shift`, the h of `ProxSkip`, which tends to grad d at the solution."""
+
+    shift: Tensor | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class ProxSkip(ProximalGradient):
+    r"""Reconstruct an image by gradient steps of which a random few call the denoiser.
+
+    For k = 1, 2, ..., with g^k a gradient of d at s^{k-1} as for `ProximalGradient`:
+
+        v^k = s^{k-1} - gamma (g^k - h^{k-1})
+        with probability p:  x^k = D_sigma(v^k - (gamma / p) h^{k-1}),  h^k = h^{k-1} + (p / gamma) (x^k - v^k)
+        otherwise:           x^k = v^k,                                 h^k = h^{k-1}
+
+    and s^k as there, s^k = x^k without momentum, which is the paper's. The shift h stands in for the denoiser between
+    its calls: at a fixed point h = grad d(x), so that a step without the denoiser does not move, and
+
+        x = D_sigma(x - (gamma / p) grad d(x)).
+
+    The fixed points are those of P with the step gamma / p, hence sigma goes with that step: it is about 1 / sqrt(p)
+    times the one of PnP-SGD for the same image, and with `lam` it is sqrt(gamma lam / p), so that a prox minimises
+    d + lam r whatever p is. Which steps call the denoiser depends on (seed, step) only, so that a resumed run makes the
+    same calls.
+
+    Condition: for a prox, gamma <= 1/L and d strongly convex with condition number kappa, E||x^k - x*||^2 falls by
+    max(1 - gamma mu, 1 - p^2) a step: with p = 1 / sqrt(kappa) the number of gradients is that of gradient descent,
+    and of proxes no more than that of the fastest method. With gradients from a few views it holds down to a floor of
+    O(gamma nu^2). For a denoiser that is no prox, and with momentum, nothing is proved. It keeps no averagedness: a
+    single step is not an averaged map of x, only the pair (x, h) comes nearer to the solution.
+
+    Worth it where the denoiser costs more than a gradient. With p = 1 and no momentum it is
+    `ProximalGradient` but for the order of its halves, x^k = D(x^{k-1} - gamma g^k).
+
+    Arguments: those of `ProximalGradient`, and
+        probability: p, in (0, 1], that a step calls the denoiser.
+        seed: of the coin that decides.
+    References: Mishchenko, Malinovsky, Stich and Richtarik, ICML 2022, Algorithm 1; with stochastic gradients,
+    section 5 there, and Malinovsky, Yi and Richtarik, NeurIPS 2022, for those of reduced variance.
+    """
+
+    probability: float = 0.1
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 < self.probability <= 1:
+            raise InputError(f"the probability of a denoiser call must lie in (0, 1], not {self.probability}")
+
+    def parameters(self, k: int, state: Any = None, batch: Batch | None = None) -> tuple[float, float]:
+        """gamma of the gradient and sigma of the denoiser in iteration k; with `lam`, of the step gamma / p."""
+        gamma, sigma = super().parameters(k, state, batch)
+        return gamma, sigma if self.lam is None else sigma / math.sqrt(self.probability)
+
+    def calls_denoiser(self, k: int) -> bool:
+        """Whether iteration k = 1, 2, ... calls the denoiser: a pure function of (seed, k)."""
+        return coin(self.seed, k - 1, self.probability, Stream.DENOISER)
+
+    @torch.no_grad()
+    def residual(self, state: Any, views: Views = None) -> Tensor:
+        """||x - P(x)||^2 with P = D_sigma(I - (gamma / p) grad d), gamma and sigma of iteration k + 1: (...)."""
+        gamma, sigma = self.parameters(state.k + 1, state, self._whole(views))
+        longer = gamma / self.probability
+        return fixed_point_distance(
+            state.image, self.fidelity_at(state), self.denoiser, longer, sigma, state.warm, views
+        )
+
+    def _begin(self, image: Array | None, estimate: Callable[[Tensor], float]) -> ShiftedState:
+        first = super()._begin(image, estimate)
+        return ShiftedState(**vars(first), shift=torch.zeros_like(first.image))
+
+    def _move(self, state: GradientState, g: Tensor, gamma: float, sigma: float) -> tuple[Tensor, dict[str, Any]]:
+        assert isinstance(state, ShiftedState)
+        h = state.shift
+        assert h is not None
+        v = state.s - gamma * (g - h)
+        if not self.calls_denoiser(state.k + 1):
+            return v, {}
+        x, warm = self.denoiser.denoise(v - (gamma / self.probability) * h, sigma, state.warm)
+        return x, {"warm": warm, "shift": h + (self.probability / gamma) * (x - v)}
