@@ -137,7 +137,8 @@ class LossFidelity(ModelFidelity):
         return own if math.isfinite(own) else self.curvature
 
     def _fit_derivative(self, prediction: Tensor, data: Tensor, views: Tensor | None) -> Tensor:
-        return self.loss.derivative(prediction, data, views) / self.fit_curvature
+        slopes = self.loss.derivative(prediction, data, views)
+        return slopes if self.fit_curvature == 1 else slopes / self.fit_curvature
 
     def curvature_of(self, views: Views = None) -> float:
         """The loss's bound for the data of these views."""

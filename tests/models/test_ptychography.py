@@ -113,7 +113,8 @@ def test_the_curvature_at_a_fit_is_that_of_the_loss_there():
 def test_a_step_on_the_probe_is_down_its_gradient_and_towards_the_truth(whole):
     m, x = model(2, whole), 1 + 0.3 * random(*SHAPE)
     counts = m.forward(x).abs().square().sum(-3)
-    off = m.with_parameters({"probe": m.probe * (1 + 0.1 * random(2, N, N, seed=7))})
+    wrong = m.probe * (1 + 0.1 * random(2, N, N, seed=7))  # of the same power, which is not refined
+    off = m.with_parameters({"probe": wrong * torch.linalg.norm(m.probe) / torch.linalg.norm(wrong)})
     fidelity, views = LossFidelity(off, counts, Amplitude()), torch.tensor([3, 1, 0])
     probe = off.probe.clone().requires_grad_()
     weights = torch.ones(3, dtype=torch.float64)
@@ -121,7 +122,8 @@ def test_a_step_on_the_probe_is_down_its_gradient_and_towards_the_truth(whole):
     (slope,) = torch.autograd.grad(lossy.value(x, views, weights), probe)
     new = fidelity.refine(x, views, ("probe",))["probe"]
     light = sum(m._patches(x, torch.tensor([i]))[0].abs().square() for i in views.tolist())
-    assert torch.allclose(off.probe - new, slope / (light + 0.1 * light.max()), atol=1e-12)
+    moved = off.probe - slope / (light + 0.1 * light.max())
+    assert torch.allclose(new, moved * torch.linalg.norm(off.probe) / torch.linalg.norm(moved), atol=1e-12)
     for _ in range(200):
         fidelity = fidelity.with_parameters(fidelity.refine(x, None, ("probe",)))
     assert float(fidelity.value(x)) < 1e-3 * float(LossFidelity(off, counts, Amplitude()).value(x))

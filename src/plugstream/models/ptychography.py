@@ -90,6 +90,7 @@ class PtychographyModel(ModelBase):
         self.corners = corners.astype(np.int64)
         self.fractions = torch.from_numpy(rest) if subpixel and (np.abs(rest) > _WHOLE).any() else None
         self.mask = mask
+        self._shifted: dict[str, Any] = {}  # the last ones, shared with models of other parameters
 
     @property
     def stored_shape(self) -> tuple[int, ...]:
@@ -201,7 +202,8 @@ class PtychographyModel(ModelBase):
 
         g_im being the loss's derivative at the prediction of view i, x_i the part of the image that view i sees, and
         S_i the shift by a fraction of a pixel. It is the gradient step whose length follows the object's overlap, as
-        that of the image follows the probe's.
+        that of the image follows the probe's. The beam's power stays as it is, since no data tells it from the square
+        of the object's transmission, and a denoiser that shrinks the object would let the probe grow.
 
         Arguments: image (*image_shape); data (B, 1, n, n) of these views; names, of parameters to refine; derivative of
         a loss whose curvature at a fit is 1.
@@ -218,23 +220,28 @@ class PtychographyModel(ModelBase):
             waves = torch.fft.fft2(patches * self._probes(some), norm="ortho")
             slopes = self.restrict(derivative(self.restrict(waves, some), data[rows], some), some)
             back = torch.fft.ifft2(slopes, norm="ortho") * patches.conj()
-            slope += self._unshift(back, some).sum(0)
+            slope += self._unshift(back, some)
             light += patches.abs().square().sum((0, 1))
-        least = _LEAST * light.max()
-        return {"probe": self.probe - slope / (light + least)}
+        probe = self.probe - slope / (light + _LEAST * light.max())
+        return {"probe": probe * (torch.linalg.vector_norm(self.probe) / torch.linalg.vector_norm(probe))}
 
     def _probes(self, index: Tensor) -> Tensor:
         """The modes where each view has them: (B, modes, n, n), or (1, modes, n, n) where all are at whole pixels."""
         if self.fractions is None:
             return self.probe[None]
+        known = self._shifted.get("probes")  # of the same step: its gradient, its overlap and its refinement
+        if known is not None and known[0] is self.probe and torch.equal(known[1], index):
+            found: Tensor = known[2]
+            return found
         shifted: Tensor = torch.fft.ifft2(torch.fft.fft2(self.probe) * self._ramps(index))
+        self._shifted["probes"] = (self.probe, index, shifted)
         return shifted
 
     def _unshift(self, waves: Tensor, index: Tensor) -> Tensor:
-        """The adjoint of the shift of each view: (B, modes, n, n) to the same."""
+        """The adjoint of the shift of each view, summed over views: (B, modes, n, n) to (modes, n, n)."""
         if self.fractions is None:
-            return waves
-        back: Tensor = torch.fft.ifft2(torch.fft.fft2(waves) * self._ramps(index).conj())
+            return waves.sum(0)
+        back: Tensor = torch.fft.ifft2((torch.fft.fft2(waves) * self._ramps(index).conj()).sum(0))
         return back
 
     def _ramps(self, index: Tensor) -> Tensor:
