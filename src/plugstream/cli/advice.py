@@ -76,6 +76,8 @@ def advised_settings(
             if (first.scan.follow and not advice.always) or advice.sigma not in (None, meaning):
                 continue
             place = (advice.section, advice.key)
+            if advice.key not in type(getattr(first, advice.section)).model_fields:
+                continue  # an option that the entry which was chosen does not have
             if place in given or (place in _STRENGTH and (given & _STRENGTH or not strength)):
                 continue
             value = parse_value(advice.value) if isinstance(advice.value, str) else advice.value

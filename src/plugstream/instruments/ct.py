@@ -48,6 +48,9 @@ _STEPS, _FEW = 4, 5
 # phantoms of 60 and 180 views, 1e3 to 1e5 photons, and on the tooth and the disc of docs/tomography.md the best was
 # 0.6 to 2 % for TV and 0.15 to 0.6 % for BM3D.
 _SIGMA = {"weight": "1%", "noise": "0.3%"}
+# How well TV solves its problem: a step of a few views moves the image by less than the usual 1e-3 of it, and where TV
+# lets that pass the noise of the batches stays in the image (docs/tomography.md).
+_TOL = 2e-4
 
 
 class CTSimulation(Options):
@@ -219,6 +222,8 @@ class CT(Instrument):
                 f"views are many, {batch} of {n_views} a step: each is used once in {steps} steps (--sampler epochs)"
             )
             found.append(Advice("sampler", "name", "epochs", reason))
+            reason = f"TV is solved to {_TOL:g} of the image, as steps of a few views need it (--tol)"
+            found.append(Advice("denoiser", "tol", _TOL, reason, sigma="weight"))
         if batch is not None and batch < _FEW:
             few = f"{batch} view{'s' * (batch > 1)} a step {'are' if batch > 1 else 'is'} too few"
             reason = f"{few} for momentum that grows, whose noise it would gather (--momentum bounded)"

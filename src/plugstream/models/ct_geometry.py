@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -150,8 +151,13 @@ class Rays:
         return len(self.detector) + 1
 
     def select(self, views: ArrayLike | slice) -> Rays:
-        """The rays of some views, in this order."""
-        return replace(self, vectors=self.vectors[views if isinstance(views, slice) else np.asarray(views)])
+        """The rays of some views, in this order. They were checked with the others, which every step would repeat."""
+        vectors = self.vectors[views if isinstance(views, slice) else np.asarray(views)]
+        if vectors.ndim != 3:
+            raise InputError(f"views must be a list or a slice, not {views!r}")
+        some = copy(self)
+        object.__setattr__(some, "vectors", np.ascontiguousarray(vectors))
+        return some
 
     def shift_detector(self, columns: ArrayLike = 0.0, rows: ArrayLike = 0.0) -> Rays:
         """With each view's detector moved along its columns and rows, in pixels: numbers, or one a view.
