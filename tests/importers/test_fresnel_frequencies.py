@@ -26,6 +26,7 @@ def test_every_frequency_is_the_field_that_was_scattered_times_its_gain(tmp_path
     fields = write_fresnel(tmp_path / "aTM.exp", image, year=year, sources=sources, frequencies=[2.0, 3.0, 6.5])
     scan = import_fresnel(tmp_path / "aTM.exp", size=16)
     assert scan.n_views == 3 * sources
+    assert scan.provenance["horns"] == [[1.0, 0.0]] * 3  # these are line sources, and need no correction
     waves, gains, mask = (scan.columns[name] for name in ("wavelengths", "gains", "mask"))
     assert np.allclose(waves, np.repeat([LIGHT / (f * 1e9) for f in fields], sources))
     want = np.concatenate(list(fields.values())) * gains[:, None]

@@ -17,6 +17,8 @@ __all__ = ["advised_settings", "sigma_limits"]
 
 # What says how strongly to denoise: where one of them is given, no other is advised.
 _STRENGTH = {("algorithm", "sigma"), ("algorithm", "lam")}
+# What makes stages of a run, which a search cannot have.
+_STAGES = ("algorithm", "hop")
 # Between which a search begins, of images from 0 to 1; of others, shares of their range.
 _PLAIN = (5e-4, 0.1)
 
@@ -29,7 +31,8 @@ def sigma_limits(scan: Scan, low: float | None, high: float | None, denoiser: st
     from plugstream.first_image import image_range
     from plugstream.settings import share_of_range
 
-    by_range = any((a.section, a.key) == ("algorithm", "sigma") for a in scan.instrument.advise(scan.n_views, None))
+    advised = scan.instrument.advise_scan(scan.columns, scan.n_views, None)
+    by_range = any((a.section, a.key) == ("algorithm", "sigma") and str(a.value).endswith("%") for a in advised)
     if low is not None and high is not None:
         return low, high
     unit = share_of_range(1.0, image_range(scan), denoiser) if by_range else 1.0
@@ -50,7 +53,7 @@ def advised_settings(
     views: of it, what holds whatever comes (`Advice.always`).
 
     Arguments: parsed; scan, opened; decide, of several processes what makes the first one's number that of all;
-    strength, whether to say how strongly to denoise, too, which a search finds.
+    strength, whether to say how strongly to denoise, too, which a search finds; it has no stages either.
     """
     from plugstream.first_image import image_range
     from plugstream.settings import is_weight, parse_value
@@ -72,13 +75,15 @@ def advised_settings(
     meaning = "weight" if is_weight(first.denoiser.name) else "noise"
     presets = []
     if parsed.settings is None:
-        for advice in scan.instrument.advise(scan.n_views, first.sampler.views):
+        for advice in scan.instrument.advise_scan(scan.columns, scan.n_views, first.sampler.views):
             if (first.scan.follow and not advice.always) or advice.sigma not in (None, meaning):
                 continue
             place = (advice.section, advice.key)
             if advice.key not in type(getattr(first, advice.section)).model_fields:
                 continue  # an option that the entry which was chosen does not have
             if place in given or (place in _STRENGTH and (given & _STRENGTH or not strength)):
+                continue
+            if given.intersection(advice.unless) or (place == _STAGES and not strength):
                 continue
             value = parse_value(advice.value) if isinstance(advice.value, str) else advice.value
             presets.append((*place, value))

@@ -17,6 +17,7 @@ from plugstream.importers.arrays import scan_name
 from plugstream.importers.base import ImportResult
 from plugstream.importers.calibration import MISMATCH_LIMIT, NEAR
 from plugstream.importers.fresnel_file import Setup, read_fresnel
+from plugstream.importers.fresnel_horns import horn_factor
 from plugstream.instruments.base import Instrument, find_instrument
 from plugstream.instruments.wavelengths import GAINS, WAVELENGTHS, balance_gains
 from plugstream.registry import Field, Options, register
@@ -30,6 +31,9 @@ __all__ = ["FresnelOptions", "calibrate", "import_fresnel"]
 
 Complex = NDArray[np.complex128]
 
+# Over all angles horns are off by 0.6 to 1 of a line source's field; a computed file, of line sources, by nothing.
+_BEAMING = 0.3
+
 
 def import_fresnel(
     path: str | Path,
@@ -38,12 +42,14 @@ def import_fresnel(
     size: int = 64,
     width: float = 0.2,
     instrument: str = "born-2d",
+    horns: bool = True,
 ) -> MemoryScan:
     r"""The scattered field of one Institut Fresnel file, as if from line sources of unit strength.
 
     y = conj(total - incident) / c, where the conjugate turns their exp(+i w t) into our exp(-i w t), and c is the
     complex number that makes the measured incident field opposite to the source that of our line source (`calibrate`),
-    one for each frequency. Receivers are the whole ring; the mask says which of them recorded a view.
+    one for each frequency; where the antennas are horns, c has their factor, too (`horn_factor`). Receivers are the
+    whole ring; the mask says which of them recorded a view.
 
     Of several frequencies each is a view of its own for every source, the lowest frequency first, with its wavelength
     and a gain (`plugstream.instruments.wavelengths.balance_gains`): the mean of ||y_i||^2 is 1 at every frequency.
@@ -54,7 +60,8 @@ def import_fresnel(
     0.4 within 30 degrees of the direct line, and so are measurements that are missing.
 
     Arguments: path of the file; frequency in GHz, one of the file's or several, all of them if not given; size and
-    width (metres) of the image to form; instrument that the scan is of, one with the columns of born-2d.
+    width (metres) of the image to form; instrument that the scan is of, one with the columns of born-2d; horns, whether
+    to correct for what they are known to do, which is not done where the incident field is a line source's.
 
     Reference: Belkebir and Saillard, Inverse Problems 17, 2001; Geffrin, Sabouroux and Eyraud, ibid. 21, 2005.
     """
@@ -69,7 +76,7 @@ def import_fresnel(
     for one in wanted:
         if not np.isclose(known, one, rtol=0, atol=1e-6).any():
             raise InputError(f"{path} has no {one:g} GHz; it has {', '.join(f'{f:g}' for f in known)} GHz")
-    bands = [_band(path, rows, setup, float(one)) for one in wanted]
+    bands = [_band(path, rows, setup, float(one), horns) for one in wanted]
     _warn(path, bands, setup)
     waves = [LIGHT / (band.gigahertz * 1e9) for band in bands]
     device = cls(receivers=setup.receivers(), wavelength=min(waves), grid=Grid((size, size), width / size))  # type: ignore[call-arg]
@@ -89,6 +96,7 @@ def import_fresnel(
     several: dict[str, list[Any]] = {
         "frequency_ghz": [band.gigahertz for band in bands],
         "calibration": [[band.factor.real, band.factor.imag] for band in bands],
+        "horns": [[band.horns.real, band.horns.imag] for band in bands],
         "incident_mismatch": [
             {"within_30_degrees": round(band.near, 4), "all_angles": round(band.everywhere, 4)} for band in bands
         ],
@@ -113,12 +121,13 @@ class _Band:
     scattered: Complex
     mask: NDArray[np.bool_]
     factor: complex
+    horns: complex
     near: float
     everywhere: float
     complete: tuple[int, int]
 
 
-def _band(path: Path, rows: NDArray[np.float64], setup: Setup, frequency: float) -> _Band:
+def _band(path: Path, rows: NDArray[np.float64], setup: Setup, frequency: float, horns: bool) -> _Band:
     """The measurements of one frequency, calibrated; views that have none are left out."""
     chosen = rows[np.isclose(rows[:, 2], frequency, rtol=0, atol=1e-6)]
     view, receiver = np.searchsorted(setup.views, chosen[:, 0]), chosen[:, 1].astype(int) - 1
@@ -136,9 +145,11 @@ def _band(path: Path, rows: NDArray[np.float64], setup: Setup, frequency: float)
         factor, near, everywhere = calibrate(incident, mask, setup.sources()[there], setup.receivers(), wavenumber)
     except InputError as error:
         raise InputError(f"{path} at {frequency:g} GHz: {error}") from error
-    scattered = np.where(mask, (total - incident) / factor, 0)
+    beams = horns and everywhere > _BEAMING
+    extra = horn_factor(setup.series.year, frequency) if beams else 1.0 + 0j
+    scattered = np.where(mask, (total - incident) / (factor * extra), 0)
     complete = (len(chosen), setup.expected * setup.series.recorded)
-    return _Band(frequency, there, scattered, mask, factor, near, everywhere, complete)
+    return _Band(frequency, there, scattered, mask, factor, extra, near, everywhere, complete)
 
 
 def _warn(path: Path, bands: Sequence[_Band], setup: Setup) -> None:
@@ -225,6 +236,11 @@ class FresnelOptions(Options):
     instrument: str = Field("born-2d", description="the instrument that the scan is of, such as scattering-2d")
     size: int = Field(64, le=65_536, description="pixels a side of the image to form")
     width: float = Field(0.2, le=1e15, description="width of the image, in metres")
+    line_sources: bool = Field(
+        False,
+        description="leave out the correction for horns, as if the antennas were line sources",
+        json_schema_extra={"switch": True},
+    )
 
 
 def describe_fresnel(path: Path) -> tuple[str, list[str]] | None:
@@ -256,7 +272,14 @@ def build(options: FresnelOptions, file: Path, out: Path) -> ImportResult:
     wanted: float | list[float] | None = options.frequency
     if options.frequencies is not None and options.frequencies.strip().lower() != "all":
         wanted = [round(LIGHT / wave / 1e9, 6) for wave in parse_waves(options.frequencies)]
-    scan = import_fresnel(file, wanted, size=options.size, width=options.width, instrument=options.instrument)
+    scan = import_fresnel(
+        file,
+        wanted,
+        size=options.size,
+        width=options.width,
+        instrument=options.instrument,
+        horns=not options.line_sources,
+    )
     save_scan(scan, out)
     said = scan.provenance["incident_mismatch"]
     each = said if isinstance(said, list) else [said]
@@ -266,6 +289,11 @@ def build(options: FresnelOptions, file: Path, out: Path) -> ImportResult:
         f"of the direct line, by {all_angles} over all receivers"
     )
     remarks = [quality, f"cite {scan.provenance['citation']}"]
+    factors = np.array(scan.provenance["horns"]).reshape(-1, 2) @ (1, 1j)
+    if (factors != 1).any():
+        known = f"{np.sum(factors != 1)} of {len(factors)}" if (factors == 1).any() else "all"
+        size = _span(np.abs(factors[factors != 1]).tolist())
+        remarks.insert(1, f"the factor of the horns, {size} in size, is divided out at {known} frequencies")
     if isinstance(said, list):
         ghz = ", ".join(f"{f:g}" for f in scan.provenance["frequency_ghz"])
         remarks.insert(0, f"{len(each)} frequencies, {ghz} GHz, each brought to the same mean energy")

@@ -115,7 +115,8 @@ class Advice:
 
     Arguments: section and key of the setting; value, as it would be typed; reason, in words, which are shown; always,
     that it suits scans that are followed, too, of which little is known at first; sigma, what the denoiser's sigma must
-    be for it to count, "noise" or "weight" (`plugstream.denoisers.facts`), None for any.
+    be for it to count, "noise" or "weight" (`plugstream.denoisers.facts`), None for any; unless,
+    sections and keys of other settings, any of which makes it pointless where it is given.
     """
 
     section: str
@@ -124,6 +125,7 @@ class Advice:
     reason: str
     always: bool = False
     sigma: str | None = None
+    unless: tuple[tuple[str, str], ...] = ()
 
 
 class Instrument(ABC):
@@ -214,6 +216,10 @@ class Instrument(ABC):
         Arguments: n_views; batch, the views of a step, None for all.
         """
         return ()
+
+    def advise_scan(self, columns: Columns, n_views: int, batch: int | None) -> tuple[Advice, ...]:
+        """As `advise`, where it depends on what the views are; this is what the commands ask."""
+        return self.advise(n_views, batch)
 
     def describe(self, columns: Columns, n_views: int) -> dict[str, str]:
         """What `info` shows besides what the declarations tell: {subject: text}."""

@@ -10,8 +10,9 @@ import numpy as np
 
 from plugstream.errors import InputError
 from plugstream.grid import Grid
-from plugstream.instruments.base import Columns, declare
+from plugstream.instruments.base import Advice, Columns, declare
 from plugstream.instruments.born import Born2D, BornOptions, BornSimulation
+from plugstream.instruments.wavelengths import spectrum_of
 from plugstream.models.born_geometry import BornGeometry
 from plugstream.phantom import disc
 from plugstream.registry import Field, Options
@@ -22,6 +23,16 @@ if TYPE_CHECKING:
     from plugstream.models.base import Model
 
 __all__ = ["Scattering2D", "ScatteringOptions", "ScatteringSimulation"]
+
+# What serves all targets of the Institut Fresnel (docs/scattering.md): contrasts of 0.3 to 2, one to five wavelengths.
+_SIGMA, _STEPS, _BATCH = 0.03, 75, 12
+# A hop is of stages, which these cannot be combined with.
+_NO_HOP = (
+    ("algorithm", "name"),
+    ("algorithm", "stages"),
+    ("algorithm", "distance_limit"),
+    ("monitor", "watch_theory"),
+)
 
 
 class ScatteringOptions(BornOptions):
@@ -70,6 +81,26 @@ class Scattering2D(Born2D):
         found = super().describe(columns, n_views)
         found["model"] = f"multiple scattering by GMRES; antennas {found['model']}"
         return found
+
+    def advise_scan(self, columns: Columns, n_views: int, batch: int | None) -> tuple[Advice, ...]:
+        """Sigma of an image of strong objects; of several frequencies a hop, with a few views a step."""
+        found = [Advice("algorithm", "sigma", _SIGMA, f"sigma is {_SIGMA}, for contrasts of 0.3 or more")]
+        waves = spectrum_of(columns, self.wavelength, n_views).wavelengths
+        if len(waves) > 1:
+            hop = f"there are {len(waves)} frequencies: the low ones come first (--hop auto; --stages 'all' for none)"
+            found += [
+                Advice("algorithm", "hop", "auto", hop, unless=_NO_HOP),
+                Advice("algorithm", "iterations", _STEPS, f"{_STEPS} steps are enough (--iterations)", unless=_NO_HOP),
+                Advice("sampler", "name", "epochs", "every view is used before any comes again (--sampler epochs)"),
+                Advice(
+                    "sampler",
+                    "batch",
+                    min(_BATCH, n_views),
+                    f"{min(_BATCH, n_views)} views a step share what is solved (--batch)",
+                    unless=(("sampler", "name"),),
+                ),
+            ]
+        return tuple(found)
 
     def check_model(
         self, columns: Columns | None, n_views: int, options: Any = None, *, device: torch.device, dtype: torch.dtype
