@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 _HOME = {
-    "plugstream.algorithms": ["ADMM", "SAGA", "SVRG", "Algorithm", "ProxSkip", "ProximalGradient"],
+    "plugstream.algorithms": ["ADMM", "RED", "SAGA", "SVRG", "Algorithm", "ProxSkip", "ProximalGradient"],
     "plugstream.certificates": ["Certificate", "certify"],
     "plugstream.denoisers": [
         "BM3D",
@@ -78,6 +78,7 @@ __all__ = sorted([*_WHERE, "__version__"])
 if TYPE_CHECKING:  # the same names for type checkers and editors; a test keeps the two lists alike
     from plugstream.algorithms import (
         ADMM as ADMM,
+        RED as RED,
         SAGA as SAGA,
         SVRG as SVRG,
         Algorithm as Algorithm,

@@ -7,6 +7,7 @@ NumPy's version, and any step's draw is had without those before it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
@@ -36,6 +37,7 @@ __all__ = [
     "coin",
     "evenly_spaced",
     "spread_views",
+    "standard_normal",
 ]
 
 
@@ -45,6 +47,7 @@ class Stream(IntEnum):
     VIEWS = 0
     FULL_PASS = 1
     DENOISER = 2
+    NOISE = 3
 
 
 class Batch(NamedTuple):
@@ -243,6 +246,19 @@ def coin(seed: int, step: int, probability: float, stream: Stream = Stream.FULL_
     """
     word = _words(seed, step, 1, stream)[0]
     return bool((word >> np.uint64(11)) * 2.0**-53 < probability)
+
+
+def standard_normal(seed: int, step: int, shape: Sequence[int], stream: Stream = Stream.NOISE) -> Tensor:
+    """Independent numbers with mean 0 and variance 1, a pure function of (seed, step): float64, of this shape.
+
+    By Box and Muller's formula from the generator's words, two numbers of each pair.
+    """
+    count = math.prod(shape)
+    words = _words(seed, step, count + count % 2, stream).reshape(2, -1)
+    uniform = ((words >> np.uint64(11)) + 0.5) * 2.0**-53  # never 0, of which there is no logarithm
+    radius, angle = np.sqrt(-2 * np.log(uniform[0])), 2 * np.pi * uniform[1]
+    both = np.concatenate([radius * np.cos(angle), radius * np.sin(angle)])
+    return torch.from_numpy(both[:count].reshape(tuple(shape)))
 
 
 def spread_views(available: Tensor, most: int) -> Tensor | None:

@@ -39,6 +39,8 @@ VARIANTS = {
     "svrg": ["--batch", "3", "--gradient", "svrg", "--refresh", "0.4", "--restart", "gradient"],
     "hqs": ["--algorithm", "hqs", "--sampler", "all", *FALLING],
     "proxskip": ["--batch", "3", "--algorithm", "proxskip", "--denoise-probability", "0.4"],
+    "red": ["--batch", "3", "--algorithm", "red", "--tau", "0.3L"],
+    "snore": ["--batch", "3", "--algorithm", "snore", "--injected-noise", "0.5"],
 }
 
 

@@ -4,10 +4,12 @@ from plugstream.algorithms.admm import ADMM, SplitState
 from plugstream.algorithms.base import Algorithm, PlugAndPlay, State
 from plugstream.algorithms.pgm import GradientState, ProximalGradient
 from plugstream.algorithms.proxskip import ProxSkip, ShiftedState
+from plugstream.algorithms.red import RED
 from plugstream.algorithms.variance import SAGA, SVRG, Estimator, Plain
 
 __all__ = [
     "ADMM",
+    "RED",
     "SAGA",
     "SVRG",
     "Algorithm",

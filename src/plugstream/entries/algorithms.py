@@ -10,6 +10,7 @@ One is built from the fidelity, the denoiser and by keyword `sigma` or `lam`, `s
     grows: it can go on where the scan gets more views.
     proposition_5: the theory of stochastic steps speaks of it, without momentum and with plain gradients.
     seeded: it draws something of its own (then `seed=`, that of the sampler's section, is handed to it).
+    weight: its own option that weighs the prior, in place of --lam.
     prefers: the momentum that it has where nobody says which; Nesterov's if not said.
     title: what reports call it, text or a function of the settings; its name if not said.
 """
@@ -22,17 +23,31 @@ from typing import TYPE_CHECKING, Any
 from plugstream.registry import Field, Options, register
 
 if TYPE_CHECKING:
-    from plugstream.algorithms import ADMM, ProximalGradient, ProxSkip
+    from plugstream.algorithms import ADMM, RED, ProximalGradient, ProxSkip
     from plugstream.denoisers.base import Denoiser
     from plugstream.fidelity import Fidelity
 
-__all__ = ["SkipOptions"]
+__all__ = ["NoiseOptions", "REDOptions", "SkipOptions"]
 
 
 class SkipOptions(Options):
     """Of ProxSkip."""
 
     denoise_probability: float = Field(0.1, gt=0, le=1, description="probability that a step calls the denoiser")
+
+
+class REDOptions(Options):
+    """Of regularisation by denoising."""
+
+    tau: float | str = Field("0.5L", description="weight of the prior: a number, or a multiple of L such as 0.5L")
+
+
+class NoiseOptions(REDOptions):
+    """Of regularisation by denoising with noise before the denoiser."""
+
+    injected_noise: float = Field(
+        1.0, gt=0, le=1e3, description="standard deviation of the noise before the denoiser, over sigma"
+    )
 
 
 def _proximal_gradient_title(settings: Any) -> str:
@@ -91,3 +106,39 @@ def build_proxskip(options: SkipOptions, fidelity: Fidelity, denoiser: Denoiser,
     from plugstream.algorithms import ProxSkip
 
     return ProxSkip(fidelity, denoiser, probability=options.denoise_probability, **parts)
+
+
+@register(
+    "algorithm",
+    "red",
+    "regularisation by denoising: RED, On-RED, SIMBA",
+    options=REDOptions,
+    uses=("momentum", "gradient"),
+    refines=True,
+    grows=True,
+    weight="tau",
+    title="online RED",
+)
+def build_red(options: REDOptions, fidelity: Fidelity, denoiser: Denoiser, **parts: Any) -> RED:
+    from plugstream.algorithms import RED
+
+    return RED(fidelity, denoiser, tau=options.tau, **parts)
+
+
+@register(
+    "algorithm",
+    "snore",
+    "regularisation by denoising, with noise before the denoiser",
+    options=NoiseOptions,
+    uses=("momentum", "gradient"),
+    refines=True,
+    grows=True,
+    weight="tau",
+    seeded=True,
+    prefers="none",
+    title="SNORE",
+)
+def build_snore(options: NoiseOptions, fidelity: Fidelity, denoiser: Denoiser, **parts: Any) -> RED:
+    from plugstream.algorithms import RED
+
+    return RED(fidelity, denoiser, tau=options.tau, noise=options.injected_noise, **parts)

@@ -42,6 +42,8 @@ def check_settings(settings: Settings) -> None:
                 f"the change '{change}' is to a multiple of 1/L, but the run begins with a step that is a number; "
                 "write both in one way"
             )
+    if a.lam is not None and (own := a.entry.facts.get("weight")) is not None:
+        raise InputError(f"{a.name} weighs its prior by --{own}; give --sigma, and leave --lam out")
     _check_uses(settings)
     if a.stages is not None:
         parse_stages(a.stages)

@@ -165,7 +165,7 @@ class MomentumSettings(Choice):
     kind = "momentum"
     name: str = Field(
         "nesterov",
-        description="the sequence q_k of pgm; bounded if it is not given and a scan is followed, or with proxskip",
+        description="the sequence q_k of pgm; if not given, bounded for a followed scan, or what the algorithm prefers",
         json_schema_extra=_flag("momentum"),
     )
     restart: Literal["none", "gradient", "residual"] = Field(
