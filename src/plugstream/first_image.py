@@ -156,18 +156,19 @@ def _quick_image(scan: Scan, views: Tensor) -> Tensor:
     return direction * float(direction.abs().double().square().sum() / bent)
 
 
-def relative_residual(scan: Scan, image: Tensor, model: Model | None = None) -> float:
+def relative_residual(scan: Scan, image: Tensor, model: Model | None = None, views: Tensor | None = None) -> float:
     """||y - H x|| / ||y|| over all views of a scan and all data that counts.
 
     Of intensities of waves it is that of their roots, || sqrt(y) - |H x| || / || sqrt(y) ||. On views that an image was
     not made from it tells how well the image predicts them; on its own views, how well it fits. It rewards images that
     are smoother than the eye would have them, so look at the picture, too.
 
-    Arguments: scan; image (*image_shape); model of the scan, built in float32 on the CPU if not given.
+    Arguments: scan; image (*image_shape); model of the scan, built in float32 on the CPU if not given; views to compare
+    on, all if not given.
     """
     model = scan_model(scan) if model is None else model
     check_shape("image", image, model.image_shape)
-    return _relative(*_energies(scan, image, model))
+    return _relative(*_energies(scan, image, model, views))
 
 
 def volume_residual(
@@ -209,17 +210,19 @@ def volume_residual(
     return _relative(left, whole)
 
 
-def _energies(scan: Scan, image: Tensor, model: Model) -> tuple[float, float]:
+def _energies(scan: Scan, image: Tensor, model: Model, views: Tensor | None = None) -> tuple[float, float]:
     """||y - H x||^2 and ||y||^2 over all views and all data that counts."""
     values = image.to(device=model.device, dtype=model.dtype)
     size = max(1, math.prod(model.data_shape)) * model.data_dtype.itemsize
     left, whole, read = 0.0, 0.0, _integrals(scan)
-    for some in torch.arange(scan.n_views).split(max(1, _BLOCK_BYTES // size)):
+    chosen = torch.arange(scan.n_views) if views is None else views
+    for some in chosen.split(max(1, _BLOCK_BYTES // size)):
         report("comparing", int(some[0]), scan.n_views)
         if getattr(model, "intensities", False):
             counts = read(some).to(device=model.device, dtype=model.data_dtype.to_real())
-            rows = model.restrict(model.convert(counts, some), some).sqrt()  # type: ignore[attr-defined]
-            off = rows - magnitudes(model.forward(values, some), model)
+            seen = model.restrict(model.convert(counts, some), some)  # type: ignore[attr-defined]
+            rows = seen.sqrt()
+            off = rows - model.restrict(magnitudes(model.forward(values, some), model, seen, some), some)
         else:
             rows = model.restrict(read(some).to(device=model.device, dtype=model.data_dtype), some)
             off = rows - model.forward(values, some)

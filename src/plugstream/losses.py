@@ -202,8 +202,9 @@ class Poisson:
     def value(self, prediction: Tensor, data: Tensor, views: Tensor | None = None) -> Tensor:
         y, f = data.real if data.is_complex() else data, self.floor
         if prediction.is_complex():
-            y, beside = _recorded(self.recording, y, views)
-            t = _intensity(prediction, self.incoherent) + (self.background + f + beside)
+            t = _intensity(prediction, self.incoherent)
+            y, beside = _recorded(self.recording, y, views, t)
+            t = t + (self.background + f + beside)
             return t - y * t.log() + torch.xlogy(y, y) - y
         least = torch.xlogy(y, y) - y
         t = prediction + self.background
@@ -214,8 +215,9 @@ class Poisson:
     def derivative(self, prediction: Tensor, data: Tensor, views: Tensor | None = None) -> Tensor:
         y, f = data.real if data.is_complex() else data, self.floor
         if prediction.is_complex():
-            y, beside = _recorded(self.recording, y, views)
-            return 2 * (1 - y / (_intensity(prediction, self.incoherent) + (self.background + f + beside))) * prediction
+            t = _intensity(prediction, self.incoherent)
+            y, beside = _recorded(self.recording, y, views, t)
+            return 2 * (1 - y / (t + (self.background + f + beside))) * prediction
         t = prediction + self.background
         low = (t - f).clamp_max(0)
         return 1 - y * (1 / t.clamp_min(f) - low / (f * f))
@@ -283,8 +285,9 @@ class Amplitude:
     def _sizes(self, prediction: Tensor, data: Tensor, views: Tensor | None) -> tuple[Tensor, Tensor]:
         """The roots that are compared: of the predicted intensity, and of the measured one."""
         if self.recording is not None:
-            y, beside = _recorded(self.recording, data.square() if self.roots else data, views)
-            return (_intensity(prediction, self.incoherent) + beside).sqrt(), y.sqrt()
+            t = _intensity(prediction, self.incoherent)
+            y, beside = _recorded(self.recording, data.square() if self.roots else data, views, t)
+            return (t + beside).sqrt(), y.sqrt()
         size = prediction.abs() if self.incoherent is None else _intensity(prediction, self.incoherent).sqrt()
         return size, data if self.roots else data.sqrt()
 
@@ -350,11 +353,11 @@ def _intensity(waves: Tensor, incoherent: int | None) -> Tensor:
     return squares if incoherent is None else squares.sum(incoherent, keepdim=True)
 
 
-def _recorded(recording: Any, data: Tensor, views: Tensor | None) -> tuple[Tensor, Tensor | float]:
+def _recorded(recording: Any, data: Tensor, views: Tensor | None, intensity: Tensor) -> tuple[Tensor, Tensor | float]:
     """The data as it would be recorded with a gain of 1, and the background then."""
     if recording is None:
         return data, 0.0
-    scaled: tuple[Tensor, Tensor] = recording.scale(data, views)
+    scaled: tuple[Tensor, Tensor] = recording.scale(data, views, intensity.detach())
     return scaled
 
 

@@ -39,7 +39,7 @@ def relative_misfits(fidelity: Fidelity, image: Tensor, views: Views = None) -> 
     for some in index.split(max(1, _BYTES // max(1, size))):
         data, prediction = read.data(some), fidelity.predict(image, some)
         if getattr(read.model, "intensities", False):
-            data, prediction = data.sqrt(), magnitudes(prediction, read.model)
+            data, prediction = data.sqrt(), magnitudes(prediction, read.model, data, some)
         left = prediction - data
         energies = [
             (part.abs().square().flatten(part.ndim - inside).sum(-1) if inside else part.abs().square())
@@ -49,10 +49,21 @@ def relative_misfits(fidelity: Fidelity, image: Tensor, views: Views = None) -> 
     return torch.cat(parts, -1)
 
 
-def magnitudes(waves: Tensor, model: Any) -> Tensor:
-    """The root of the intensity of waves that a model predicts, those that do not interfere taken together."""
-    axis = getattr(model, "incoherent", None)
-    return waves.abs() if axis is None else waves.abs().square().sum(axis, keepdim=True).sqrt()
+def magnitudes(waves: Tensor, model: Any, data: Tensor, views: Tensor) -> Tensor:
+    """The root of the intensity of waves that a model predicts, those that do not interfere taken together.
+
+    As it is recorded, where the model knows gains and backgrounds of views; those of views that it does not know of are
+    fitted to their data.
+
+    Arguments: waves (..., B, *data_shape); model; data of these views; views (B,).
+    """
+    axis, recording = getattr(model, "incoherent", None), getattr(model, "recording", None)
+    if axis is None and recording is None:
+        return waves.abs()
+    intensity = waves.abs().square() if axis is None else waves.abs().square().sum(axis, keepdim=True)
+    if recording is not None:
+        intensity = recording.record(intensity, views, data)
+    return intensity.sqrt()
 
 
 def compares_data(fidelity: Any) -> bool:

@@ -211,8 +211,17 @@ class ModelFidelity:
 
     def start_image(self) -> Tensor | None:
         """The image to begin with where nobody gives one, (*image_shape), None for zero."""
-        own = getattr(self.model, "start_image", None)
-        return None if own is None else own()
+        return self.start(())[0]
+
+    def start(self, names: Sequence[str]) -> tuple[Tensor | None, dict[str, Tensor]]:
+        """The image and the model's parameters to begin with, which the model may ask the data for.
+
+        Arguments: names of the parameters that are refined.
+        """
+        own = getattr(self.model, "start_from", None)  # which a model of one's own need not have
+        found: tuple[Tensor | None, dict[str, Tensor]]
+        found = (None, {}) if own is None else own(self.data, self.available, names)
+        return found
 
     @property
     def parameters(self) -> dict[str, Tensor]:

@@ -122,6 +122,8 @@ class ProximalGradient(PlugAndPlay):
         gradient: "plain", "saga", "svrg", or an `Estimator` such as SVRG(probability=0.1).
         restart: "none", "gradient" or "residual". None is "none", here and for the momentum.
         refine: names of the model's parameters to find along with the image; only with plain gradients.
+        refine_steps: the first so many steps refine them, without denoising; from then on they stay as they are, and
+            the denoiser begins. None for all steps, with denoising all the while.
 
     References: Sun, Wohlberg and Kamilov, Algorithms 1, 3 and 5; Beck and Teboulle, SIAM J. Imaging Sci. 2, 2009;
     for the restart, O'Donoghue and Candes, Found. Comput. Math. 15, 2015; for steps that a batch judges, Vaswani et
@@ -132,6 +134,7 @@ class ProximalGradient(PlugAndPlay):
     gradient: Estimator | str = field(default_factory=Plain)
     restart: str | None = "none"
     refine: Sequence[str] = ()
+    refine_steps: int | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -173,6 +176,9 @@ class ProximalGradient(PlugAndPlay):
 
     def _begin(self, image: Array | None, estimate: Callable[[Tensor], float]) -> GradientState:
         """The first state; `estimate` gives the L of a model that is not linear, from the image."""
+        begun: dict[str, Tensor] | None = None
+        if image is None and self.refine:
+            image, begun = self.fidelity.start(self.refine)  # type: ignore[attr-defined]
         x = self._start_image(image)
         self._warn_of_long_steps()
         memory = self._estimator.begin(self.fidelity, x)
@@ -181,7 +187,7 @@ class ProximalGradient(PlugAndPlay):
         if self.refine:
             if x.ndim > self._ndim:
                 raise InputError("a model is refined along with one image, not with several")
-            kept["parameters"] = self.fidelity.parameters  # type: ignore[attr-defined]
+            kept["parameters"] = self.fidelity.parameters if begun is None else begun  # type: ignore[attr-defined]
         if self._searches:
             kept["lipschitz"] = estimate(x) or 1.0  # 0: no gradient there, so any step is zero
         if self.restart == "none":
@@ -202,12 +208,13 @@ class ProximalGradient(PlugAndPlay):
             own = g if plain else fidelity.gradient(state.s, batch.views, batch.weights)
             state = replace(state, lipschitz=self._judged_lipschitz(fidelity, state, batch, own))
         gamma, sigma = self.parameters(k, state, batch)
-        x, found = self._move(state, g, gamma, sigma)
+        first = self.refine_steps is not None and self._refines(k)  # before denoising
+        x, found = (state.s - gamma * g, {}) if first else self._move(state, g, gamma, sigma)
         momentum = MOMENTUM[self.momentum] if isinstance(self.momentum, str) else self.momentum
         assert momentum is not None
         q = momentum(k - state.began, state.q)
         kept: dict[str, Any] = {"k": k, "image": x, "kept": memory.kept, "mean": memory.mean, **found}
-        if self.refine:
+        if self._refines(k):
             kept["parameters"] = fidelity.refine(x, batch.views, self.refine)  # type: ignore[attr-defined]
         if self.restart == "none":
             s = x if state.q == 1 else x + ((state.q - 1) / q) * (x - state.image)
@@ -227,6 +234,15 @@ class ProximalGradient(PlugAndPlay):
         """x^k from s^{k-1} and the gradient there, and what else of the state it changes, by name."""
         x, warm = self.denoiser.denoise(state.s - gamma * g, sigma, state.warm)
         return x, {"warm": warm}
+
+    def parameters(self, k: int, state: Any = None, batch: Batch | None = None) -> tuple[float, float]:
+        """As of any algorithm; sigma is 0 while the model is refined before denoising."""
+        gamma, sigma = super().parameters(k, state, batch)
+        return gamma, 0.0 if self.refine_steps is not None and self._refines(k) else sigma
+
+    def _refines(self, k: int) -> bool:
+        """Whether iteration k refines the model."""
+        return bool(self.refine) and (self.refine_steps is None or k <= self.refine_steps)
 
     def renew(self, state: GradientState) -> GradientState:
         """As of any algorithm; momentum counts from here on.

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from plugstream.cli.common import assignments_of, settings_of
 
 if TYPE_CHECKING:
+    from plugstream.instruments.base import Advice
     from plugstream.scans import Scan
     from plugstream.settings import Settings
 
@@ -38,6 +39,15 @@ def sigma_limits(scan: Scan, low: float | None, high: float | None, denoiser: st
     unit = share_of_range(1.0, image_range(scan), denoiser) if by_range else 1.0
     usual = (_PLAIN[0] * unit, _PLAIN[1] * unit)
     return usual[0] if low is None else low, usual[1] if high is None else high
+
+
+def _advice(scan: Scan, batch: int | None, fixed: bool) -> tuple[Advice, ...]:
+    """What an instrument advises; of another batch than the usual one, for that batch, unless it is `fixed`."""
+    found = scan.instrument.advise_scan(scan.columns, scan.n_views, batch)
+    other = [one.value for one in found if (one.section, one.key) == ("sampler", "batch")]
+    if fixed or not other:
+        return found
+    return scan.instrument.advise_scan(scan.columns, scan.n_views, int(other[0]))
 
 
 def advised_settings(
@@ -75,7 +85,7 @@ def advised_settings(
     meaning = "weight" if is_weight(first.denoiser.name) else "noise"
     presets = []
     if parsed.settings is None:
-        for advice in scan.instrument.advise_scan(scan.columns, scan.n_views, first.sampler.views):
+        for advice in _advice(scan, first.sampler.views, ("sampler", "batch") in given):
             if (first.scan.follow and not advice.always) or advice.sigma not in (None, meaning):
                 continue
             place = (advice.section, advice.key)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +35,8 @@ def run(parsed: argparse.Namespace) -> int:
     Of a run that refined its model along with the image, predictions are of what it found.
     """
     settings = settings_of(parsed)
+    import torch
+
     from plugstream.first_image import relative_residual, scan_model, volume_residual
     from plugstream.runs.devices import prepare_device
     from plugstream.scans.store import open_scan
@@ -54,7 +56,15 @@ def run(parsed: argparse.Namespace) -> int:
     model = scan_model(scan, options, device=device, dtype=dtype)
     models = [refined_model(model, path) for path in parsed.images]
     found = [relative_residual(scan, image, one) for image, one in zip(images, models, strict=True)]
-    _show(found, parsed.images)
+    groups = scan.instrument.groups(scan.columns)
+    parts = [
+        {
+            f"{name}, {len(views)} views": relative_residual(scan, image, one, torch.from_numpy(views))
+            for name, views in groups.items()
+        }
+        for image, one in zip(images, models, strict=True)
+    ]
+    _show(found, parsed.images, parts)
     return 0
 
 
@@ -66,9 +76,16 @@ def refined_model(model: Any, path: Path) -> Any:
     return model.with_parameters(refined) if refined else model
 
 
-def _show(residuals: Sequence[float], paths: Sequence[Path]) -> None:
-    for residual, path in sorted(zip(residuals, paths, strict=True), key=lambda pair: pair[0]):
+def _show(
+    residuals: Sequence[float], paths: Sequence[Path], parts: Sequence[Mapping[str, float]] | None = None
+) -> None:
+    """The residual of each image, the best one first, and below it those of kinds of views, where there are some."""
+    for residual, path, own in sorted(
+        zip(residuals, paths, parts or [{}] * len(paths), strict=True), key=lambda one: one[0]
+    ):
         print(f"{residual:.5f}  {printable(str(path))}")
+        for name, value in own.items():
+            print(f"  {value:.5f}  {name}")
 
 
 def _is_large(scan: StoredScan) -> bool:

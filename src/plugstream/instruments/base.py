@@ -221,6 +221,10 @@ class Instrument(ABC):
         """As `advise`, where it depends on what the views are; this is what the commands ask."""
         return self.advise(n_views, batch)
 
+    def groups(self, columns: Columns) -> dict[str, NDArray[np.int64]]:
+        """Kinds of views that `residual` judges one by one, besides all of them: the views of each, by name."""
+        return {}
+
     def describe(self, columns: Columns, n_views: int) -> dict[str, str]:
         """What `info` shows besides what the declarations tell: {subject: text}."""
         return {}

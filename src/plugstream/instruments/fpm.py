@@ -35,6 +35,8 @@ __all__ = ["FPM", "FPMSimulation", "fitting_size", "smear"]
 
 _SHORT, _LONG = 1e-12, 1e3
 _FEW = 50  # views a step, below which momentum is bounded
+# Views a step, how often all of them are used, how often while the microscope is refined, and how much is denoised.
+_BATCH, _ROUNDS, _REFINED, _SIGMA = 25, 11, 8, 0.005
 _COPIES = 6  # of an image that any method holds
 _TOO_FINE, _TOO_COARSE = 1 / 50, 1e4  # pixels in wavelengths that no microscope has
 
@@ -66,8 +68,8 @@ class FPM(Instrument):
     Arguments: camera_rows and camera_columns; image_rows and image_columns; pixel, of the camera as the object sees it;
     wavelength; aperture, the objective's; light, the intensity that is recorded on the axis where there is no object;
     defocus, from the object to the plane in focus; distance from the LEDs to the slide, or to the object where there is
-    none, 0 where they are not known; slide and slide_index, its thickness and refractive index; aberrations, in
-    radians; pupil, instead of these, complex.
+    none, 0 where they are not known; slide and slide_index, its thickness and refractive index; calibrated, whether
+    pupil, gains and LEDs are known well; aberrations, in radians; pupil, instead of these, complex.
     """
 
     camera_rows: int
@@ -82,6 +84,7 @@ class FPM(Instrument):
     distance: float = 0.0
     slide: float = 0.0
     slide_index: float = 1.52
+    calibrated: bool = False
     aberrations: NDArray[np.float64] | None = None
     pupil: NDArray[np.complex64] | None = None
 
@@ -132,6 +135,7 @@ class FPM(Instrument):
         Attribute("distance", float, "m", "from the LEDs to the slide or the object", default=0.0),
         Attribute("slide", float, "m", "thickness of the slide between LEDs and object", default=0.0),
         Attribute("slide_index", float, "", "refractive index of the slide", default=1.52),
+        Attribute("calibrated", bool, "", "pupil, gains and LEDs are known, and need not be found", default=False),
     )
     conventions: ClassVar[dict[str, str]] = {
         "image": "complex transmission, 1 where there is nothing, over the camera's field in finer pixels",
@@ -220,7 +224,11 @@ class FPM(Instrument):
                 raise InputError(f"LEDs lie {far:.3g} times as far off the axis as they are away; is all in metres?")
 
     def advise(self, n_views: int, batch: int | None) -> tuple[Advice, ...]:
-        """A loss for intensities of waves, a step that follows the overlap, every view once before any comes again."""
+        """A loss of waves, steps by the overlap, a dozen times round, and what is not known of the microscope refined.
+
+        Pupil, gains and LEDs are refined in the first two thirds of the steps, without denoising, and stay as they are
+        from then on.
+        """
         found = [
             Advice("loss", "name", "amplitude", "intensities are compared by their roots (--loss amplitude)", True),
             Advice("loss", "floor", 0.05, "of waves Poisson's loss begins below one photon (--floor 0.05)", True),
@@ -232,12 +240,37 @@ class FPM(Instrument):
                 True,
             ),
         ]
+        if batch is not None and n_views >= 2 * _BATCH:
+            found.append(Advice("sampler", "batch", _BATCH, f"a step has {_BATCH} views (--batch {_BATCH})"))
         if batch is not None and n_views >= 2 * batch:
             found.append(Advice("sampler", "name", "epochs", "every view is used once before any again", True))
         if batch is not None and batch < _FEW:
             reason = f"{batch} views a step are too few for momentum that grows (--momentum bounded)"
             found.append(Advice("momentum", "name", "bounded", reason, True))
+        rounds = math.ceil(n_views / min(batch or n_views, n_views))
+        steps = _ROUNDS * rounds
+        found.append(Advice("algorithm", "iterations", steps, f"views are used {_ROUNDS} times (--iterations {steps})"))
+        found.append(Advice("algorithm", "sigma", _SIGMA, f"an image of about 1 is denoised little (--sigma {_SIGMA})"))
+        if not self.calibrated:
+            names, first = "pupil,gains,leds", _REFINED * rounds
+            reason = (
+                f"the microscope is not calibrated, so that {names.replace(',', ', ')} are found along with the image"
+            )
+            found.append(Advice("algorithm", "refine", names, f"{reason} (--refine {names})"))
+            reason = f"in the first {first} steps, and denoising begins then (--refine-steps {first})"
+            found.append(Advice("algorithm", "refine_steps", first, reason))
         return tuple(found)
+
+    def groups(self, columns: Columns) -> dict[str, NDArray[np.int64]]:
+        """Views in bright field, in dark field up to twice the aperture, and beyond."""
+        sines = np.hypot(*self.directions(columns).T)
+        kinds = {
+            "bright field": sines < self.aperture,
+            f"dark field, light up to {2 * self.aperture:g} off the axis": (sines >= self.aperture)
+            & (sines < 2 * self.aperture),
+            "dark field beyond": sines >= 2 * self.aperture,
+        }
+        return {name: np.flatnonzero(which) for name, which in kinds.items() if which.any()}
 
     def describe(self, columns: Columns, n_views: int) -> dict[str, str]:
         """Views in bright and dark field, light, camera and image."""
@@ -310,6 +343,7 @@ class FPM(Instrument):
             light=1.0,
             defocus=s.defocus,
             distance=s.distance,
+            calibrated=True,
         )
         made.check_views({"leds": places})
         truth = smear(s.size)

@@ -207,6 +207,18 @@ class ModelBase(ABC):
         """The image (*image_shape) to begin with where nobody gives one, None for zero."""
         return None
 
+    def start_from(
+        self, read: Callable[[Tensor], Tensor], available: Tensor, names: Sequence[str]
+    ) -> tuple[Tensor | None, dict[str, Tensor]]:
+        """The image to begin with, None for zero, and the parameters, of a model that asks the data for them.
+
+        A pure function of its arguments; `start_image`, and the parameters as they are, if not overridden.
+
+        Arguments: read, which gives the data of views (B,) as `convert` makes it; available views; names of the
+        parameters that are refined.
+        """
+        return self.start_image(), self.parameters
+
     def convert(self, data: Tensor, views: Views = None) -> Tensor:
         """What a scan stores of these views, in the model's precision, as the data that the model predicts.
 

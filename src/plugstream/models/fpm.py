@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from typing import Self
 
 import numpy as np
 import torch
@@ -11,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from plugstream.errors import InputError
-from plugstream.models.base import ModelBase, Views, all_views, check_shape
+from plugstream.models.base import Derivative, ModelBase, Views, all_views, check_shape
 from plugstream.models.fpm_geometry import Microscope, aim_crops, make_pupil
 from plugstream.models.recording import Recording
 from plugstream.rows import Rows
@@ -53,6 +55,7 @@ class FPMModel(ModelBase):
     """
 
     intensities = True
+    refinable = ("pupil", "gains", "leds")
 
     def __init__(
         self,
@@ -70,8 +73,9 @@ class FPMModel(ModelBase):
         if dtype not in (torch.float32, torch.float64):
             raise InputError(f"the precision must be float32 or float64, not {dtype}")
         self.directions, self.microscope = np.asarray(directions, dtype=np.float64), microscope
-        self.steps, self._rest = aim_crops(self.directions, microscope)
-        self.n_views, self.image_shape, self.data_shape = len(self.steps), microscope.image, microscope.shape
+        steps, rest = aim_crops(self.directions, microscope)
+        self.nominal = steps + rest
+        self.n_views, self.image_shape, self.data_shape = len(steps), microscope.image, microscope.shape
         self.device = torch.device(device)
         self.dtype = self.data_dtype = torch.complex64 if dtype == torch.float32 else torch.complex128
         (top, bottom), (left, right) = microscope.box
@@ -80,6 +84,8 @@ class FPMModel(ModelBase):
         if tuple(whole.shape) != self.box:
             raise InputError(f"the pupil is {tuple(whole.shape)}, but must be {self.box}, of the microscope's box")
         self.pupil = whole.to(device=self.device, dtype=self.dtype)
+        sy, sx = microscope.frequencies()
+        self.inside = torch.from_numpy(np.hypot(sy, sx) <= microscope.aperture * (1 + 1e-9)).to(self.device)
         self.light = light
         recording = Recording.of(self.n_views, gains, backgrounds, device=self.device, dtype=dtype)
         self.recording = None if recording.plain else recording
@@ -87,15 +93,69 @@ class FPMModel(ModelBase):
         if mask is not None and tuple(mask.shape) != (self.n_views, *self.data_shape):
             raise InputError(f"the mask has shape {tuple(mask.shape)}, but must be {(self.n_views, *self.data_shape)}")
         self._mask = mask
-        # Where crops begin in a spectrum whose middle is at N // 2, and where the box lies in an FFT of the camera.
+        # Where the box lies in an FFT of the camera.
+        rows, columns = (torch.arange(a, b + 1) % n for (a, b), n in zip(microscope.box, self.data_shape, strict=True))
+        self._rows, self._columns = rows[:, None].to(self.device), columns[None, :].to(self.device)
+        self._aim(torch.zeros(4, dtype=torch.float64))
+
+    @property
+    def parameters(self) -> dict[str, Tensor]:
+        """What can be refined beside the image.
+
+        pupil (*box), complex; gains (views, 3), of each view its gain, its background, and 1 where both are known, 0
+        where they are fitted to every prediction; leds (4,), how all LEDs together are off: rows and columns of the
+        spectrum's steps, radians about the axis, and how much farther they are from it.
+        """
+        recording = self.recording or Recording.of(self.n_views, device=self.device, dtype=self.dtype.to_real())
+        known = torch.ones_like(recording.gains) if recording.known is None else recording.known.to(recording.gains)
+        gains = torch.stack([recording.gains, recording.backgrounds, known], -1)
+        return {"pupil": self.pupil, "gains": gains, "leds": self.aim}
+
+    def with_parameters(self, parameters: Mapping[str, Tensor]) -> Self:
+        """The same model with these parameters; gains of other views than it has are still to be fitted.
+
+        Those of the first views of a scan that has grown are kept.
+        """
+        other = copy.copy(self)
+        if "pupil" in parameters:
+            other.pupil = parameters["pupil"].to(device=self.device, dtype=self.dtype)
+            check_shape("the pupil", other.pupil, self.box)
+        if "leds" in parameters and not torch.equal(parameters["leds"].double().cpu(), self.aim):
+            other._aim(parameters["leds"].double().cpu())
+        if "gains" in parameters:
+            rows = parameters["gains"].to(device=self.device, dtype=self.dtype.to_real())
+            if len(rows) != self.n_views:
+                rows = self._fit_rows(rows)
+            recording = Recording(rows[:, 0], rows[:, 1], rows[:, 2] > 0)
+            other.recording = None if recording.plain else recording
+        return other
+
+    def _fit_rows(self, rows: Tensor) -> Tensor:
+        """Gains of as many views as there are, those that are not there still to be fitted, about the usual one."""
+        found = torch.tensor([1.0, 0.0, 0.0], device=self.device, dtype=rows.dtype).repeat(self.n_views, 1)
+        found[~self.bright.to(self.device), 0] = rows[:, 0].median()  # most views are in dark field
+        if len(rows) < self.n_views:
+            found[: len(rows)] = rows
+        return found
+
+    def _aim(self, aim: Tensor) -> None:
+        """Turn, stretch and move all LEDs together; crops stay within the image's spectrum."""
+        self.aim = aim
+        down, across, turn, more = aim.tolist()
+        cosine, sine = (1 + more) * math.cos(turn), (1 + more) * math.sin(turn)
+        exact = self.nominal @ np.array([[cosine, -sine], [sine, cosine]]) + np.array([down, across])
+        (top, bottom), (left, right) = self.microscope.box
+        low = np.array([-(n // 2) - first for n, first in zip(self.image_shape, (top, left), strict=True)])
+        high = np.array([(n - 1) // 2 - last for n, last in zip(self.image_shape, (bottom, right), strict=True)])
+        self.exact = np.clip(exact, low, high)
+        self.steps = np.rint(self.exact).astype(np.int64)
+        # Where crops begin in a spectrum whose middle is at N // 2.
         corner = np.array([n // 2 for n in self.image_shape]) + np.array([top, left])
         self._corners: list[list[int]] = (self.steps + corner).tolist()
-        rows, columns = (torch.arange(a, b + 1) % n for (a, b), n in zip(microscope.box, self.data_shape, strict=True))
         # Of a view that lies d beyond a whole step, how much of the pupil's neighbours before and after counts.
-        d = torch.from_numpy(self._rest)
+        d = torch.from_numpy(self.exact - self.steps)
         taps = torch.stack([d.clamp_min(0), 1 - d.abs(), (-d).clamp_min(0)], -1)  # (views, 2, 3)
         self._taps = taps.to(device=self.device, dtype=self.dtype)
-        self._rows, self._columns = rows[:, None].to(self.device), columns[None, :].to(self.device)
 
     def forward(self, image: Tensor, views: Views = None) -> Tensor:
         """(..., H, W) to (..., B, rows, columns): the wave on the camera, complex."""
@@ -186,8 +246,29 @@ class FPMModel(ModelBase):
 
     @property
     def bright(self) -> Tensor:
-        """Which views see the light itself, besides what the object bends: (views,), on the CPU."""
-        return torch.from_numpy(np.hypot(self.directions[:, 0], self.directions[:, 1]) < self.microscope.aperture)
+        """Which views see the light itself, besides what the object bends, where LEDs are said to be: (views,), CPU."""
+        return torch.from_numpy(self.sines < self.microscope.aperture)
+
+    @property
+    def sines(self) -> NDArray[np.float64]:
+        """How far the light of each view is off the axis, as the sine of its angle: (views,)."""
+        return np.asarray(np.hypot(self.directions[:, 0], self.directions[:, 1]))
+
+    def refine(
+        self, image: Tensor, data: Tensor, views: Views, names: Sequence[str], derivative: Derivative
+    ) -> dict[str, Tensor]:
+        """The parameters after a step on the pupil, gains and places of LEDs (`plugstream.models.fpm_calibration`)."""
+        from plugstream.models.fpm_calibration import refine_microscope  # which knows this model
+
+        return refine_microscope(self, image, data, all_views(views, self.n_views), names, derivative)
+
+    def start_from(
+        self, read: Callable[[Tensor], Tensor], available: Tensor, names: Sequence[str]
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """The image and parameters to begin with, by the data (`plugstream.models.fpm_calibration`)."""
+        from plugstream.models.fpm_calibration import begin_microscope
+
+        return begin_microscope(self, read, available, names)
 
     def lenses(self, views: Tensor) -> Tensor:
         """The pupil of each view, moved by the rest of its step, times the root of the light: (B, *box)."""
@@ -199,9 +280,19 @@ class FPMModel(ModelBase):
         parts = [across[:, o, None, None] * moved[..., o : o + width] for o in range(3)]
         return math.sqrt(self.light) * (parts[0] + parts[1] + parts[2])
 
+    def slopes_of_lenses(self, views: Tensor, axis: int) -> Tensor:
+        """How `lenses` change as views go on by a step along rows (axis 0) or columns (axis 1): (B, *box)."""
+        lenses = self.lenses(views)
+        padded = torch.nn.functional.pad(lenses, (1, 1, 1, 1))
+        height, width = self.box
+        if axis == 0:
+            return (padded[:, :height, 1:-1] - padded[:, 2:, 1:-1]) / 2
+        return (padded[:, 1:-1, :width] - padded[:, 1:-1, 2:]) / 2
+
     def gather_pupil(self, parts: Tensor, views: Tensor) -> Tensor:
         """The transpose of `lenses`, but for the light: (B, *box) to (*box), real or complex."""
-        down, across = (one.to(parts.dtype) for one in self._taps[views.to(self.device)].unbind(1))
+        taps = self._taps[views.to(self.device)]
+        down, across = (taps if parts.is_complex() else taps.real).unbind(1)
         height, width = self.box
         wide = torch.zeros((len(parts), height, width + 2), dtype=parts.dtype, device=self.device)
         for o in range(3):

@@ -14,6 +14,11 @@ from plugstream.errors import InputError
 
 __all__ = ["Recording", "fit_recording"]
 
+# How much an expected gain counts beside a view's own, as a part of what a view says that is predicted well.
+_TRUST = 0.05
+# The background, as a part of the mean, of a view of which nothing is predicted yet.
+_PEDESTAL = 0.3
+
 
 @dataclass(frozen=True, eq=False)
 class Recording:
@@ -22,11 +27,13 @@ class Recording:
     Losses compare on the scale of the wave: the data I_i / g_i with |p_i|^2 + b_i / g_i. So every view counts by its
     wave, however long it was exposed, and one step suits all of them.
 
-    Arguments: gains g > 0 and backgrounds b >= 0, (views,) each.
+    Arguments: gains g > 0 and backgrounds b >= 0, (views,) each; known, (views,), False where they are still to be
+    fitted to each prediction (`fit_recording`), about the gain that is expected; None where all are known.
     """
 
     gains: Tensor
     backgrounds: Tensor
+    known: Tensor | None = None
 
     @classmethod
     def of(
@@ -53,42 +60,61 @@ class Recording:
     @property
     def plain(self) -> bool:
         """Whether all views are recorded as they are."""
-        return bool((self.gains == 1).all()) and bool((self.backgrounds == 0).all())
+        same = bool((self.gains == 1).all()) and bool((self.backgrounds == 0).all())
+        return same and (self.known is None or bool(self.known.all()))
 
-    def scale(self, data: Tensor, views: Tensor | None, axes: int = 2) -> tuple[Tensor, Tensor]:
-        """The data of these views over their gain, and their background over it: (..., B, ...) and (B, 1, ...).
+    def scale(self, data: Tensor, views: Tensor | None, intensity: Tensor) -> tuple[Tensor, Tensor]:
+        """The data of these views over their gain, and their background over it: (..., B, ...) and (..., B, 1, ...).
 
-        Arguments: views (B,), None for all; axes of the data after that of views.
+        Arguments: views (B,), None for all; intensity |p|^2, (..., B, ...), to which both are fitted if not known.
         """
-        gains, beside = self.of_views(views, axes)
+        gains, beside = self.of_views(views, intensity, data)
         return data / gains, beside / gains
 
-    def record(self, intensity: Tensor, views: Tensor | None, axes: int = 2) -> Tensor:
-        """g_i |p_i|^2 + b_i of intensities (..., B, ...)."""
-        gains, beside = self.of_views(views, axes)
+    def record(self, intensity: Tensor, views: Tensor | None, data: Tensor) -> Tensor:
+        """g_i |p_i|^2 + b_i of intensities (..., B, ...); data, to which both are fitted if not known."""
+        gains, beside = self.of_views(views, intensity, data)
         return gains * intensity + beside
 
-    def of_views(self, views: Tensor | None, axes: int = 2) -> tuple[Tensor, Tensor]:
-        """Gain and background of these views, shaped so that they go with data: (B, 1, ...) each."""
+    def of_views(self, views: Tensor | None, intensity: Tensor, data: Tensor) -> tuple[Tensor, Tensor]:
+        """Gain and background of these views, shaped so that they go with data: (..., B, 1, ...) each."""
         chosen = slice(None) if views is None else views.to(self.gains.device)
-        shape = (-1, *(1,) * axes)
-        return self.gains[chosen].reshape(shape), self.backgrounds[chosen].reshape(shape)
+        shape = (-1, 1, 1)
+        gains, beside = self.gains[chosen].reshape(shape), self.backgrounds[chosen].reshape(shape)
+        if self.known is None or bool(self.known[chosen].all()):
+            return gains, beside
+        known = self.known[chosen].reshape(shape)
+        fitted = fit_recording(intensity, data, gains.reshape(-1))
+        parts = (one.reshape(*one.shape, 1, 1) for one in fitted)
+        return torch.where(known, gains, next(parts)), torch.where(known, beside, next(parts))
 
 
-def fit_recording(intensity: Tensor, data: Tensor) -> tuple[Tensor, Tensor]:
+def fit_recording(intensity: Tensor, data: Tensor, expected: Tensor | None = None) -> tuple[Tensor, Tensor]:
     r"""The gain g > 0 and background b >= 0 of each view that fit g |p|^2 + b to what was recorded, in closed form.
 
     Least squares: g is the covariance of both over the variance of the intensity, and b what is left of the mean. Where
     b would be negative it is 0 and g fits alone; where nothing correlates, g explains the mean.
 
-    Arguments: intensity |p|^2 and data, (B, rows, columns). Returns (B,) twice.
+    With an `expected` gain e the variance that the intensity would have at it counts, too, times 0.05: a view of which
+    hardly anything is predicted yet keeps the gain e and a background of 0.3 of its mean, and one that is predicted
+    well has its own.
+
+    Arguments: intensity |p|^2 and data, (..., B, rows, columns); expected (B,). Returns (..., B) twice.
     """
-    axes = tuple(range(1, data.ndim))
     tiny = torch.finfo(intensity.dtype).tiny
+    axes = (-2, -1)
     mean, level = intensity.mean(axes, keepdim=True), data.mean(axes, keepdim=True)
     both = ((intensity - mean) * (data - level)).mean(axes)
     spread = (intensity - mean).square().mean(axes)
-    mean, level = mean.flatten(), level.flatten()
+    varied = (data - level).square().mean(axes)
+    mean, level = mean[..., 0, 0], level[..., 0, 0]
+    if expected is not None:
+        prior = _TRUST * varied / expected.square()
+        gain = (both.clamp_min(0) + prior * expected) / (spread + prior).clamp_min(tiny)
+        share = prior / (spread + prior).clamp_min(tiny)
+        beside = (1 - share) * (level - gain * mean).clamp_min(0) + share * _PEDESTAL * level
+        good = gain > 0
+        return torch.where(good, gain, expected.expand_as(gain)), beside
     gain = both / spread.clamp_min(tiny)
     beside = level - gain * mean
     alone = (intensity * data).mean(axes) / intensity.square().mean(axes).clamp_min(tiny)

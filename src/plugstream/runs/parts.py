@@ -107,6 +107,7 @@ class Parts:
             step_size=_falling_step(a.step_size, a.step_size_end, steps),
             sampler=self.sampler(fidelity) if sampler is None else sampler,
             refine=a.refined,
+            refine_steps=a.refine_steps,
             seed=self.settings.sampler.seed,
         )
 
@@ -155,14 +156,15 @@ def build_algorithm(
     """The algorithm that is chosen, from what its entry uses.
 
     Arguments: momentum and gradient, built, which an entry that does not use them is not given; common, by keyword
-    sigma or lam, step_size, sampler and, where something is to be refined, refine; and seed, for one that draws
-    something of its own.
+    sigma or lam, step_size, sampler and, where something is to be refined, refine and refine_steps; and seed, for one
+    that draws something of its own.
     """
     uses = algorithm.entry.facts.get("uses", ())
     if not algorithm.entry.facts.get("seeded", False):
         common.pop("seed", None)
     if not common.get("refine"):
         common.pop("refine", None)
+        common.pop("refine_steps", None)
     if "momentum" in uses:
         common |= {"momentum": momentum, "restart": restart}
     if "gradient" in uses:

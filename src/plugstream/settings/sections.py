@@ -126,6 +126,13 @@ class AlgorithmSettings(Choice):
         max_length=1 << 10,
         description="find this of the instrument along with the image, such as probe; several with commas",
     )
+    refine_steps: int | None = Field(
+        None,
+        ge=1,
+        le=_COUNT,
+        description="find it in the first so many steps, without denoising, and denoise from then on; all the while "
+        "if not given",
+    )
     changes: str | None = Field(
         None,
         max_length=1 << 18,

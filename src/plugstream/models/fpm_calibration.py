@@ -1,0 +1,168 @@
+"""A Fourier ptychographic microscope, found along with the image: its pupil, how views are recorded, its LEDs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from plugstream.models.base import Derivative
+from plugstream.models.recording import fit_recording
+
+if TYPE_CHECKING:
+    from plugstream.models.fpm import FPMModel
+
+__all__ = ["begin_microscope", "refine_microscope"]
+
+# Where the object lights the pupil less than this part of the most, the pupil learns as slowly as there.
+_LEAST = 0.1
+# How much of a Gauss-Newton step on the places of LEDs is taken: steps of a few views are noisy, and the image that
+# they go by was made with the places before.
+_PACE, _DAMPING = 0.5, 0.05
+# How far LEDs may be off: steps of the spectrum by the aperture's radius, radians, and as a part of their distance.
+_FAR, _TURNED, _STRETCHED = 0.3, 0.12, 0.1
+# How often the bright views go round at the start; how much wider the first ring of dark views is than its inner edge.
+_ROUNDS, _RING = 4, 1.15
+
+
+def refine_microscope(
+    model: FPMModel, image: Tensor, data: Tensor, views: Tensor, names: Sequence[str], derivative: Derivative
+) -> dict[str, Tensor]:
+    r"""All parameters of a microscope after a step on some of them, at an image that stays as it is.
+
+    pupil: the gradient step whose length follows how strongly the object's spectrum O_i lights it,
+
+        P <- P - sum_i w_i S_i^T(conj(O_i) d_i) / (sum_i w_i S_i^T |O_i|^2 + 0.1 max),    w_i = 1 / max |O_i|^2,
+
+    d_i being the spectrum of the loss's derivative and S_i the shift by a part of a step; ||P|| stays as it is, and P
+    is zero outside of the aperture.
+
+    gains: gain and background of each view in closed form (`fit_recording`), about the gain that it had.
+
+    leds: a damped Gauss-Newton step on four numbers, by which all LEDs are moved, turned and stretched together: the
+    derivative of |p_i| along a shift is that of its pupil, since |p_i| does not change with where a crop is begun.
+
+    Arguments: image (H, W); data (B, rows, columns), as recorded; views (B,); names of what is refined; derivative of a
+    loss whose curvature at a fit is 1.
+    References: Ou, Zheng and Yang, Opt. Express 22(5), 2014 (pupil); Sun et al., Biomed. Opt. Express 7(4), 2016
+    (LEDs).
+    """
+    found = dict(model.parameters)
+    crops = model.crop(model.transform(image), views)
+    waves = model.restrict(model.propagate(model.lenses(views) * crops), views)
+    if "pupil" in names:
+        slopes = model.restrict(derivative(waves, data, views), views)
+        found["pupil"] = _refined_pupil(model, crops, model.collect(slopes), views)
+    if "gains" in names:
+        found["gains"] = _refined_gains(model, waves, data, views)
+    if "leds" in names:
+        found["leds"] = _refined_leds(model, crops, waves, data, views)
+    return found
+
+
+def _refined_pupil(model: FPMModel, crops: Tensor, slopes: Tensor, views: Tensor) -> Tensor:
+    pixels, light = math.prod(model.data_shape), model.light
+    lit = crops.abs().square()
+    weights = 1 / lit.amax((-2, -1), keepdim=True).clamp_min(torch.finfo(lit.dtype).tiny)
+    up = model.gather_pupil(weights * crops.conj() * slopes, views) / (pixels * math.sqrt(light))
+    below = model.gather_pupil(weights * lit, views)
+    pupil = model.pupil - up / (below + _LEAST * below.max())
+    pupil = torch.where(model.inside, pupil, torch.zeros((), dtype=pupil.dtype, device=pupil.device))
+    return pupil * (model.pupil.abs().square().sum() / pupil.abs().square().sum()).sqrt()
+
+
+def _refined_gains(model: FPMModel, waves: Tensor, data: Tensor, views: Tensor) -> Tensor:
+    rows = model.parameters["gains"].clone()
+    mine = views.to(rows.device)
+    gain, beside = fit_recording(waves.abs().square(), data, rows[mine, 0])
+    rows[mine] = torch.stack([gain, beside, torch.ones_like(gain)], -1)
+    return rows
+
+
+def _refined_leds(model: FPMModel, crops: Tensor, waves: Tensor, data: Tensor, views: Tensor) -> Tensor:
+    light = waves.abs().square()
+    y, beside = (data, 0.0) if model.recording is None else model.recording.scale(data, views, light)
+    size = (light + beside).sqrt()
+    off = model.restrict(size - y.sqrt(), views)
+    safe = size.clamp_min(1e-3 * float(size.mean()) + torch.finfo(size.dtype).tiny)
+    slopes = []
+    for axis in (0, 1):
+        moved = model.propagate(model.slopes_of_lenses(views, axis) * crops)
+        slopes.append(model.restrict((waves.conj() * moved).real / safe, views))
+    weights = 1 / y.sum((-2, -1)).clamp_min(torch.finfo(y.dtype).tiny)
+    rise, run = slopes
+    products = [[(a * b).sum((-2, -1)) * weights for b in (rise, run, off)] for a in (rise, run)]
+    block = torch.stack([torch.stack(row, -1) for row in products], -2).double().cpu().numpy()  # (B, 2, 3)
+    row, column = model.nominal[views.numpy()].T
+    one, none = np.ones_like(row), np.zeros_like(row)
+    # How a view's step follows the four numbers: moved along rows, along columns, turned, stretched.
+    follow = np.stack([np.stack([one, none, column, row], -1), np.stack([none, one, -row, column], -1)], 1)  # (B, 2, 4)
+    normal = np.einsum("bip,bij,bjq->pq", follow, block[..., :2], follow)
+    slope = np.einsum("bip,bi->p", follow, block[..., 2])
+    scale = np.diag(normal).copy()
+    if not (np.isfinite(normal).all() and (scale > 0).all()):
+        return model.aim
+    step = np.linalg.solve(normal + _DAMPING * np.diag(scale), slope)
+    far = _FAR * min(model.microscope.radius)
+    most = np.array([far, far, _TURNED, _STRETCHED])
+    return torch.from_numpy(np.clip(model.aim.numpy() - _PACE * step, -most, most))
+
+
+@torch.no_grad()
+def begin_microscope(
+    model: FPMModel, read: Callable[[Tensor], Tensor], available: Tensor, names: Sequence[str]
+) -> tuple[Tensor, dict[str, Tensor]]:
+    r"""The image and the parameters to begin with, from the views in bright field.
+
+    The image begins with their mean amplitude on its finer pixels, and then fits them four times round, by steps that
+    follow the overlap. Where gains are to be refined, the first ring of views in dark field, of which it predicts
+    something already, tells the gain that is expected of all of them: the median of theirs.
+
+    Arguments: read, which gives the data of views; available views (n,); names of what is refined.
+    """
+    bright = available[model.bright[available]]
+    parameters = model.parameters
+    if len(bright) == 0:
+        return model.start_image(), parameters
+    data = torch.cat([read(some) for some in bright.split(64)])
+    amplitude = data.sqrt().mean(0) / math.sqrt(model.light)
+    image = _upsample(amplitude, model)
+    overlap = float(model.overlap(bright).max())
+    ahead, q = image, 1.0
+    for _ in range(_ROUNDS):
+        waves, pull = model.linearize(ahead, bright)
+        size = waves.abs().clamp_min(torch.finfo(amplitude.dtype).tiny)
+        following = ahead - pull(waves * (1 - data.sqrt() / size)) / overlap
+        longer = (1 + math.sqrt(1 + 4 * q * q)) / 2
+        ahead, image, q = following + (q - 1) / longer * (following - image), following, longer
+    if "gains" in names:
+        parameters["gains"] = _expected_gains(model, image, read, available)
+    return image, parameters
+
+
+def _expected_gains(model: FPMModel, image: Tensor, read: Callable[[Tensor], Tensor], available: Tensor) -> Tensor:
+    """Gains to begin with, still to be fitted: 1 in bright field, and in dark field that of the first ring."""
+    rows = model.parameters["gains"].clone()
+    rows[:, 2] = 0
+    dark = available[~model.bright[available]]
+    if len(dark) > 0:
+        sines = torch.from_numpy(model.sines)
+        ring = dark[sines[dark] <= _RING * sines[dark].min()]
+        gains, _ = fit_recording(model.forward(image, ring).abs().square(), read(ring))
+        rows[~model.bright.to(rows.device), 0] = gains.median().to(rows.dtype)
+    return rows
+
+
+def _upsample(amplitude: Tensor, model: FPMModel) -> Tensor:
+    """A picture on the image's pixels, by its spectrum."""
+    small = torch.fft.fftshift(torch.fft.fft2(amplitude.to(model.dtype), norm="forward"))
+    whole = torch.zeros(model.image_shape, dtype=model.dtype, device=model.device)
+    first = [n // 2 - m // 2 for n, m in zip(model.image_shape, model.data_shape, strict=True)]
+    rows, columns = model.data_shape
+    whole[first[0] : first[0] + rows, first[1] : first[1] + columns] = small
+    image: Tensor = torch.fft.ifft2(torch.fft.ifftshift(whole), norm="forward")
+    return image

@@ -1,0 +1,128 @@
+"""What is refined of a microscope: by derivatives that autograd and differences confirm, and back to what it was."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from plugstream import Amplitude, Epochs, Identity, LossFidelity, ProximalGradient
+from plugstream.instruments.fpm import smear
+from plugstream.misfit import relative_misfits
+from plugstream.models import FPMModel
+from plugstream.models.fpm_calibration import refine_microscope
+from plugstream.models.fpm_geometry import Microscope, light_directions, make_pupil, spiral
+from plugstream.models.recording import fit_recording
+
+SCOPE = Microscope((24, 24), 1.6e-6, 6.3e-7, 0.12, (48, 48))
+LIGHT = light_directions(spiral(49) * 4.5e-3, 0.09)
+TRUTH = torch.from_numpy(smear(48))
+
+
+def model_of(pupil=None, dtype=torch.float64, **options):
+    return FPMModel(LIGHT, SCOPE, pupil, light=2.0, dtype=dtype, **options)
+
+
+def half_square(prediction, data, views):
+    return Amplitude().derivative(prediction, data, views)
+
+
+def test_the_pupil_goes_against_its_gradient():
+    model, views = model_of(), torch.tensor([3, 20, 7])
+    data = model_of(make_pupil(SCOPE, 2e-5)).forward(TRUTH.to(torch.complex128), views).abs().square()
+    image = TRUTH.to(torch.complex128)
+    pupil = model.pupil.clone().requires_grad_()
+    waves = model.with_parameters({"pupil": pupil}).forward(image, views)
+    crops = model.crop(model.transform(image), views)
+    weights = 1 / crops.abs().square().amax((-2, -1))
+    total = (weights[:, None, None] * (waves.abs() - data.sqrt()).square() / 2).sum()
+    (slope,) = torch.autograd.grad(total, pupil)
+    found = refine_microscope(model, image, data, views, ["pupil"], half_square)
+    change = (found["pupil"] - model.pupil)[model.inside]
+    against = -slope[model.inside]
+    cosine = (change.conj() * against).sum().real / (change.norm() * against.norm())
+    assert cosine > 0.5  # it is divided by the light of each place, and its norm kept
+    assert torch.isclose(found["pupil"].norm(), model.pupil.norm())
+    assert not found["pupil"][~model.inside].any()
+    assert set(found) == {"pupil", "gains", "leds"}
+    assert torch.equal(found["leds"], model.aim)
+
+
+def test_lenses_move_with_the_leds_and_their_transpose_is_one():
+    model, views = model_of(make_pupil(SCOPE, 3e-5)), torch.arange(0, 49, 5)
+    parts = torch.randn(len(views), *model.box, dtype=torch.complex128)
+    weights = torch.randn(*model.box, dtype=torch.complex128)
+    there = (parts.conj() * model.with_parameters({"pupil": weights}).lenses(views)).sum()
+    back = (model.gather_pupil(parts, views).conj() * weights).sum() * np.sqrt(2.0)
+    assert torch.isclose(there, back)
+    sy, sx = SCOPE.frequencies()
+    round_hill = torch.from_numpy(np.exp(-((sy**2 + sx**2) / 0.06**2)))
+    model = model.with_parameters({"pupil": round_hill})
+    for axis in (0, 1):
+        there = torch.eye(4, dtype=torch.float64)[axis] / 4
+        ahead, behind = (model.with_parameters({"leds": sign * there}) for sign in (1, -1))
+        same = torch.from_numpy((ahead.steps == behind.steps).all(1))[views]
+        rate = 2 * (ahead.lenses(views) - behind.lenses(views))[same]
+        slopes = model.slopes_of_lenses(views, axis)[same]
+        assert len(slopes) > 2
+        assert (rate - slopes).norm() < 0.1 * slopes.norm()
+
+
+def test_moved_turned_and_stretched_leds_are_found_at_a_known_image():
+    model = model_of(make_pupil(SCOPE, 4e-5), dtype=torch.float32)
+    off = torch.tensor([0.4, -0.3, 0.03, -0.02], dtype=torch.float64)
+    data = model.with_parameters({"leds": off}).forward(TRUTH).abs().square()
+    now = model
+    for _ in range(12):
+        now = now.with_parameters(refine_microscope(now, TRUTH, data, torch.arange(49), ["leds"], half_square))
+    assert (now.aim - off).abs().max() < 0.03
+    assert np.allclose(now.exact, model.with_parameters({"leds": off}).exact, atol=0.2)
+
+
+def test_a_view_that_is_not_predicted_keeps_the_expected_gain():
+    data = torch.rand(2, 8, 8, dtype=torch.float64) + 1
+    light = torch.stack([1e-9 * torch.rand(8, 8).double(), (data[1] - 0.5) / 3])
+    gain, beside = fit_recording(light, data, torch.tensor([5.0, 5.0], dtype=torch.float64))
+    assert gain[0] == pytest.approx(5, rel=1e-3)
+    assert beside[0] == pytest.approx(0.3 * float(data[0].mean()), rel=1e-3)
+    assert gain[1] == pytest.approx(3, rel=0.05)
+
+
+def test_gains_of_other_views_are_fitted_and_those_of_the_first_ones_kept():
+    model = model_of()
+    rows = torch.tensor([[1.0, 0.0, 1.0]] * 9 + [[7.0, 0.1, 1.0]] * 51).double()
+    fitted = model.with_parameters({"gains": rows})  # of sixty views, which this scan has not
+    assert not fitted.recording.known.any()
+    assert set(fitted.recording.gains.tolist()) == {1.0, 7.0}
+    grown = model.with_parameters({"gains": rows[:20]})
+    assert grown.recording.known.tolist() == [True] * 20 + [False] * 29
+    assert model.with_parameters(model.parameters).recording is None
+
+
+def test_a_microscope_that_is_not_known_is_found_along_with_the_image():
+    """Dark views recorded 6 times as strongly above a pedestal, defocus, and LEDs that are turned and moved."""
+    real = model_of(make_pupil(SCOPE, 1.2e-5), dtype=torch.float32)
+    real = real.with_parameters({"leds": torch.tensor([0.3, -0.2, 0.015, 0.01])})
+    data = real.forward(TRUTH).abs().square()
+    data[~real.bright] = 6 * data[~real.bright] + 0.02
+    fidelity = LossFidelity(model_of(dtype=torch.float32), data, Amplitude())
+    found = {}
+    for names in ((), ("pupil", "gains", "leds")):
+        algorithm = ProximalGradient(
+            fidelity,
+            Identity(),
+            sigma=0.0,
+            step_size="overlap",
+            sampler=Epochs(12),
+            momentum="bounded",
+            refine=names,
+        )
+        state = algorithm.init()
+        for _ in range(40):
+            state = algorithm.step(state)
+        found[names] = float(relative_misfits(algorithm.fidelity_at(state), state.image).mean().sqrt())
+    assert found["pupil", "gains", "leds"] < 0.25 * found[()]
+    gains = state.parameters["gains"]
+    assert 2 < float(gains[~real.bright, 0].median()) < 18  # which the object's own contrast is hard to tell from
+    assert (gains[:, 2] == 1).all()
+    assert float(state.parameters["leds"][2]) == pytest.approx(0.015, abs=0.005)
