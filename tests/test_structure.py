@@ -28,6 +28,7 @@ ROOMS: list[list[str]] = [
         "registry",
         "schedules",
         "noise",
+        "draws",
         "shares",
         "spectrum",
     ],

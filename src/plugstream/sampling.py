@@ -7,10 +7,8 @@ NumPy's version, and any step's draw is had without those before it.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from enum import IntEnum
 from functools import lru_cache
 from typing import Any, NamedTuple, Protocol
 
@@ -19,6 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from plugstream.draws import draw_words
 from plugstream.errors import InputError
 
 __all__ = [
@@ -31,23 +30,11 @@ __all__ = [
     "OnceEach",
     "Sampler",
     "ShiftedViews",
-    "Stream",
     "Uniform",
     "as_sampler",
-    "coin",
     "evenly_spaced",
     "spread_views",
-    "standard_normal",
 ]
-
-
-class Stream(IntEnum):
-    """What random words are for, so that two things of one run that draw by the same seed do not go together."""
-
-    VIEWS = 0
-    FULL_PASS = 1
-    DENOISER = 2
-    NOISE = 3
 
 
 class Batch(NamedTuple):
@@ -116,7 +103,7 @@ class Uniform:
 
     def draw(self, step: int, available: Tensor) -> Batch:
         n = _count(available)
-        return Batch(_pick(available, _integers_below(n, _words(self.seed, step, self.batch))))
+        return Batch(_pick(available, _integers_below(n, draw_words(self.seed, step, self.batch))))
 
 
 @dataclass(frozen=True)
@@ -187,7 +174,7 @@ class Importance:
             raise InputError(f"there are {last + 1} views, but importance probabilities for {len(p)}")
         p = p[available.numpy()]
         edges = np.cumsum(p)
-        uniform = (_words(self.seed, step, self.batch) >> np.uint64(11)) * 2.0**-53
+        uniform = (draw_words(self.seed, step, self.batch) >> np.uint64(11)) * 2.0**-53
         index = np.minimum(np.searchsorted(edges, uniform * edges[-1], side="right"), n - 1)
         weights = torch.from_numpy(edges[-1] / (self.batch * n * p[index]))
         return Batch(_pick(available, index), weights)
@@ -236,29 +223,7 @@ class Announcer:
 
 @lru_cache(maxsize=2)  # of this epoch and the next, which a batch and those announced after it may reach into
 def _order(seed: int, epoch: int, n: int) -> NDArray[np.int64]:
-    return np.argsort(_words(seed, epoch, n), kind="stable")
-
-
-def coin(seed: int, step: int, probability: float, stream: Stream = Stream.FULL_PASS) -> bool:
-    """Whether something that happens with this probability happens in a step: a pure function of (seed, step).
-
-    Its random words are not those that a sampler of the same seed draws views with.
-    """
-    word = _words(seed, step, 1, stream)[0]
-    return bool((word >> np.uint64(11)) * 2.0**-53 < probability)
-
-
-def standard_normal(seed: int, step: int, shape: Sequence[int], stream: Stream = Stream.NOISE) -> Tensor:
-    """Independent numbers with mean 0 and variance 1, a pure function of (seed, step): float64, of this shape.
-
-    By Box and Muller's formula from the generator's words, two numbers of each pair.
-    """
-    count = math.prod(shape)
-    words = _words(seed, step, count + count % 2, stream).reshape(2, -1)
-    uniform = ((words >> np.uint64(11)) + 0.5) * 2.0**-53  # never 0, of which there is no logarithm
-    radius, angle = np.sqrt(-2 * np.log(uniform[0])), 2 * np.pi * uniform[1]
-    both = np.concatenate([radius * np.cos(angle), radius * np.sin(angle)])
-    return torch.from_numpy(both[:count].reshape(tuple(shape)))
+    return np.argsort(draw_words(seed, epoch, n), kind="stable")
 
 
 def spread_views(available: Tensor, most: int) -> Tensor | None:
@@ -270,10 +235,6 @@ def spread_views(available: Tensor, most: int) -> Tensor | None:
 def evenly_spaced(batch: int, n: int) -> NDArray[np.int64]:
     """B indices of 0 .. n-1 as far apart as they can be: floor(b n / B)."""
     return np.arange(batch) * n // batch
-
-
-def _words(seed: int, step: int, count: int, stream: Stream = Stream.VIEWS) -> NDArray[np.uint64]:
-    return np.random.Philox(key=seed, counter=[0, 0, int(stream), step]).random_raw(count)
 
 
 def _integers_below(n: int, words: NDArray[np.uint64]) -> NDArray[np.int64]:

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from plugstream import RED, TV, FromFunction, InputError, LeastSquares, MatrixModel, SmoothFidelity, Uniform
+from plugstream.draws import standard_normal
 from plugstream.runs.parts import prepare
-from plugstream.sampling import standard_normal
 from plugstream.settings import resolve
 from problems import dense
 

@@ -28,7 +28,8 @@ from plugstream import (
     Uniform,
 )
 from plugstream.algorithms.variance import Memory
-from plugstream.sampling import Batch, coin
+from plugstream.draws import coin
+from plugstream.sampling import Batch
 from problems import dense
 
 F64 = torch.float64

@@ -40,6 +40,7 @@ VARIANTS = {
     "hqs": ["--algorithm", "hqs", "--sampler", "all", *FALLING],
     "proxskip": ["--batch", "3", "--algorithm", "proxskip", "--denoise-probability", "0.4"],
     "red": ["--batch", "3", "--algorithm", "red", "--tau", "0.3L"],
+    "equivariant": ["--batch", "3", "--equivariant", "random", "--denoiser", "nlm"],
     "snore": ["--batch", "3", "--algorithm", "snore", "--injected-noise", "0.5"],
 }
 

@@ -66,7 +66,7 @@ class ADMM(PlugAndPlay):
         gamma, sigma = self.parameters(k)
         batch = self.sampler.draw(state.k, self.fidelity.available)
         z = self.fidelity.prox(state.image - state.s, gamma, batch.views, batch.weights, start=state.z)
-        x, warm = self.denoiser.denoise(z + state.s, sigma, state.warm)
+        x, warm = self.denoiser.draw(state.k).denoise(z + state.s, sigma, state.warm)
         return SplitState(k=k, image=x, z=z, s=state.s + z - x if self.dual else state.s, warm=warm)
 
     @torch.no_grad()

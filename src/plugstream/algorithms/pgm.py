@@ -232,7 +232,7 @@ class ProximalGradient(PlugAndPlay):
 
     def _move(self, state: GradientState, g: Tensor, gamma: float, sigma: float) -> tuple[Tensor, dict[str, Any]]:
         """x^k from s^{k-1} and the gradient there, and what else of the state it changes, by name."""
-        x, warm = self.denoiser.denoise(state.s - gamma * g, sigma, state.warm)
+        x, warm = self.denoiser.draw(state.k).denoise(state.s - gamma * g, sigma, state.warm)
         return x, {"warm": warm}
 
     def parameters(self, k: int, state: Any = None, batch: Batch | None = None) -> tuple[float, float]:

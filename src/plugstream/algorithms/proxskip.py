@@ -12,9 +12,10 @@ from torch import Tensor
 
 from plugstream.algorithms.pgm import GradientState, ProximalGradient
 from plugstream.arrays import Array
+from plugstream.draws import Stream, coin
 from plugstream.errors import InputError
 from plugstream.models.base import Views
-from plugstream.sampling import Batch, Stream, coin
+from plugstream.sampling import Batch
 from plugstream.theory import fixed_point_distance
 
 __all__ = ["ProxSkip", "ShiftedState"]
@@ -100,5 +101,5 @@ class ProxSkip(ProximalGradient):
         v = state.s - gamma * (g - h)
         if not self.calls_denoiser(state.k + 1):
             return v, {}
-        x, warm = self.denoiser.denoise(v - (gamma / self.probability) * h, sigma, state.warm)
+        x, warm = self.denoiser.draw(state.k).denoise(v - (gamma / self.probability) * h, sigma, state.warm)
         return x, {"warm": warm, "shift": h + (self.probability / gamma) * (x - v)}

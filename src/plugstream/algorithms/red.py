@@ -10,10 +10,11 @@ import torch
 from torch import Tensor
 
 from plugstream.algorithms.pgm import GradientState, ProximalGradient
+from plugstream.denoisers.base import Denoiser
+from plugstream.draws import standard_normal
 from plugstream.errors import InputError
 from plugstream.linalg import squared_norm
 from plugstream.models.base import Views
-from plugstream.sampling import standard_normal
 
 __all__ = ["RED"]
 
@@ -82,18 +83,21 @@ class RED(ProximalGradient):
         gamma, sigma = self.parameters(state.k + 1, state, self._whole(views))
         x = state.image
         draws = [None] if self.noise == 0 else [_FIRST + number for number in range(_DRAWS)]
-        prior = torch.stack([self._prior(x, sigma, draw, state.warm)[0] for draw in draws]).mean(0)
+        prior = torch.stack([self._prior(self.denoiser, x, sigma, draw, state.warm)[0] for draw in draws]).mean(0)
         g = self.fidelity_at(state).gradient(x, views)
         return gamma**2 * squared_norm(g + self.weight(state) * prior, self._ndim)
 
     def _move(self, state: GradientState, g: Tensor, gamma: float, sigma: float) -> tuple[Tensor, dict[str, Any]]:
-        prior, warm = self._prior(state.s, sigma, None if self.noise == 0 else state.k, state.warm)
+        draw = None if self.noise == 0 else state.k
+        prior, warm = self._prior(self.denoiser.draw(state.k), state.s, sigma, draw, state.warm)
         return state.s - gamma * (g + self.weight(state) * prior), {"warm": warm}
 
-    def _prior(self, x: Tensor, sigma: float, draw: int | None, warm: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    def _prior(
+        self, denoiser: Denoiser, x: Tensor, sigma: float, draw: int | None, warm: Tensor | None
+    ) -> tuple[Tensor, Tensor | None]:
         """x - D(x + c sigma n) with the noise of this draw, or none, and the denoiser's warm start."""
         z = x if draw is None else x + self.noise * sigma * self._noise(x, draw)
-        clean, warm = self.denoiser.denoise(z, sigma, warm)
+        clean, warm = denoiser.denoise(z, sigma, warm)
         return x - clean, warm
 
     def _noise(self, x: Tensor, draw: int) -> Tensor:

@@ -23,9 +23,10 @@ from typing import ClassVar, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
+from plugstream.draws import coin
 from plugstream.errors import InputError
 from plugstream.fidelity import Fidelity
-from plugstream.sampling import Batch, coin
+from plugstream.sampling import Batch
 
 __all__ = ["ESTIMATORS", "SAGA", "SVRG", "Estimator", "Memory", "Plain"]
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from plugstream.denoisers.base import Denoiser as Denoiser, Sigma as Sigma
     from plugstream.denoisers.bm3d import BM3D as BM3D, Profile as BM3DProfile
+    from plugstream.denoisers.equivariant import Equivariant as Equivariant
     from plugstream.denoisers.nlm import NLM as NLM
     from plugstream.denoisers.parts import MagnitudePhase as MagnitudePhase, RealImaginary as RealImaginary
     from plugstream.denoisers.ridge import ConvexRidge as ConvexRidge
@@ -49,6 +50,7 @@ _HOME = {
     "Clip": "wrap",
     "ConvexRidge": "ridge",
     "Damping": "wrap",
+    "Equivariant": "equivariant",
     "Denoiser": "base",
     "FromFunction": "wrap",
     "FromModule": "wrap",
@@ -78,6 +80,7 @@ __all__ = [
     "ConvexRidge",
     "Damping",
     "Denoiser",
+    "Equivariant",
     "FromFunction",
     "FromModule",
     "Identity",

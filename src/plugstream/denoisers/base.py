@@ -116,6 +116,14 @@ class Denoiser(ABC):
         """The denoiser for a part of an image, given along its spatial axes: itself, unless it holds an image."""
         return self
 
+    def draw(self, step: int) -> Denoiser:
+        """The map that step 0, 1, ... of an algorithm applies: itself, unless it is a mean of maps, of which it draws.
+
+        What is drawn depends on a seed and the step only, and is itself a denoiser, so that nothing random is hidden in
+        one. The fixed points that an algorithm seeks, and its distance to them, are those of the mean.
+        """
+        return self
+
     def describe(self) -> str:
         """What it is, in words that fit into a sentence."""
         return type(self).__name__
@@ -172,6 +180,10 @@ class Wrapper(Denoiser):
 
     def window(self, where: tuple[slice, ...]) -> Denoiser:
         inner = self.denoiser.window(where)
+        return self if inner is self.denoiser else self.rewrap(inner)
+
+    def draw(self, step: int) -> Denoiser:
+        inner = self.denoiser.draw(step)
         return self if inner is self.denoiser else self.rewrap(inner)
 
     def describe(self) -> str:

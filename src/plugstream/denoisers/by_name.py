@@ -34,8 +34,14 @@ class Prior:
         self._last = (low, high)
         self._inner = self._make(low, high)
 
-    def within(self, low: float, high: float, damping: float | None = None) -> Denoiser:
-        """The denoiser within these bounds, which one that cannot keep them is given by clipping, damped if asked."""
+    def within(
+        self, low: float, high: float, damping: float | None = None, equivariant: str | None = None, seed: int = 0
+    ) -> Denoiser:
+        """The denoiser within these bounds, which one that cannot keep them is given by clipping, damped if asked.
+
+        Arguments: equivariant, "mean" or "random", as of `Equivariant`, None for neither; seed, of what is drawn.
+        """
+        from plugstream.denoisers.equivariant import Equivariant
         from plugstream.denoisers.wrap import Clip, Damping
 
         _check_bounds(low, high)
@@ -44,6 +50,8 @@ class Prior:
         denoiser = self._inner
         if not self.bounded and (math.isfinite(low) or math.isfinite(high)):
             denoiser = Clip(denoiser, low, high)
+        if equivariant is not None:
+            denoiser = Equivariant(denoiser, equivariant, seed)
         return denoiser if damping is None else Damping(denoiser, damping)
 
     def _make(self, low: float, high: float) -> Denoiser:
@@ -53,14 +61,21 @@ class Prior:
 
 
 def make(
-    name: str, *, low: float = -math.inf, high: float = math.inf, damping: float | None = None, **options: Any
+    name: str,
+    *,
+    low: float = -math.inf,
+    high: float = math.inf,
+    damping: float | None = None,
+    equivariant: str | None = None,
+    **options: Any,
 ) -> Denoiser:
     """A denoiser by its name, within its bounds, damped if asked for: make("tv", low=0.0, tol=1e-4).
 
     Arguments: name, as `plugstream denoisers` lists them; low, high, bounds of the image: denoisers that cannot keep
-    them are given an image clipped to them; damping, theta of (1 - theta) I + theta D; options, the denoiser's own.
+    them are given an image clipped to them; damping, theta of (1 - theta) I + theta D; equivariant,
+    "mean" or "random", as of `Equivariant`; options, the denoiser's own.
     """
-    return Prior(name, options, low, high).within(low, high, damping)
+    return Prior(name, options, low, high).within(low, high, damping, equivariant)
 
 
 def _check_bounds(low: float, high: float) -> None:

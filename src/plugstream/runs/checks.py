@@ -44,6 +44,8 @@ def check_settings(settings: Settings) -> None:
             )
     if a.lam is not None and (own := a.entry.facts.get("weight")) is not None:
         raise InputError(f"{a.name} weighs its prior by --{own}; give --sigma, and leave --lam out")
+    if settings.monitor.watch_theory and settings.denoiser.equivariant == "random":
+        raise InputError("--watch-theory compares steps of one denoiser; leave it out, or use --equivariant mean")
     _check_uses(settings)
     if a.stages is not None:
         parse_stages(a.stages)

@@ -54,7 +54,7 @@ class Parts:
     def denoiser(self) -> Denoiser:
         """The denoiser within the bounds of the settings, damped if they say so."""
         d = self.settings.denoiser
-        return self.prior.within(*_bounds(d), d.damping)
+        return self.prior.within(*_bounds(d), d.damping, d.equivariant, self.settings.sampler.seed)
 
     def fidelity(self, model: Model, data: Tensor | Measurements, *, available: Views = None) -> DataFidelity:
         """How far an image is from the data, by the loss that was asked for; least squares where it is that.
@@ -175,7 +175,9 @@ def build_algorithm(
 
 def build_denoiser(settings: DenoiserSettings) -> Denoiser:
     """The denoiser of settings, within its bounds, damped if asked for."""
-    return _prior(settings).within(*_bounds(settings), settings.damping)
+    if settings.equivariant == "random":
+        raise InputError("a random turn is drawn in each step of a reconstruction; use --equivariant mean here")
+    return _prior(settings).within(*_bounds(settings), settings.damping, settings.equivariant)
 
 
 def complex_parts(settings: DenoiserSettings, *, waves: bool, free: bool = True) -> dict[str, Any]:
@@ -212,8 +214,9 @@ def _builds_same(one: Settings, other: Settings, section: str) -> bool:
 
 
 def _same_prior(one: Settings, other: Settings) -> bool:
-    """Whether two denoisers differ in bounds and damping at most."""
-    first, second = (settings.denoiser.model_dump(exclude={"low", "high", "damping"}) for settings in (one, other))
+    """Whether two denoisers differ in what is put around them at most."""
+    around = {"low", "high", "damping", "equivariant"}
+    first, second = (settings.denoiser.model_dump(exclude=around) for settings in (one, other))
     return first == second
 
 

@@ -221,6 +221,11 @@ class DenoiserSettings(Choice):
     )
     high: float | None = Field(None, ge=-LARGE, le=LARGE, description="largest value of the image")
     damping: float | None = Field(None, gt=0, lt=1, description="theta of (1 - theta) I + theta D")
+    equivariant: Literal["mean", "random"] | None = Field(
+        None,
+        description="turn and mirror the image before D and back after it: the mean over all ways, or one a step, "
+        "drawn at random",
+    )
     along: Literal["z", "y", "x", "all"] | None = Field(
         None,
         description="of a volume: denoise its slices along this axis, or all for the mean of the three; the denoiser's "

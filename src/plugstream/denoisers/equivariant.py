@@ -1,0 +1,157 @@
+"""Denoisers that treat all orientations of an image alike, by the mean over turns and mirror images, or one a step."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from plugstream.denoisers.base import Denoiser, Sigma, Wrapper, require_axes
+from plugstream.denoisers.wrap import as_denoiser
+from plugstream.draws import Stream, fraction
+from plugstream.errors import InputError
+
+__all__ = ["Equivariant", "Orientation", "orientations"]
+
+# Pixels that go through a denoiser in one call; of larger images one orientation after the other.
+_PIXELS = 1 << 22
+
+
+class Orientation(NamedTuple):
+    """A way to lay an image: its last two axes exchanged or not, and then reversed along some of its spatial axes."""
+
+    transposed: bool
+    reversed: tuple[int, ...]
+
+    def apply(self, image: Tensor) -> Tensor:
+        """T z."""
+        return (image.mT if self.transposed else image).flip(self.reversed)
+
+    def undo(self, image: Tensor) -> Tensor:
+        """T^{-1} z."""
+        out = image.flip(self.reversed)
+        return out.mT.contiguous() if self.transposed else out
+
+
+def orientations(spatial: tuple[int, ...]) -> list[Orientation]:
+    """The ways to lay an image of this shape that keep its shape, the identity first.
+
+    The eight of the square (turns by 90 degrees, each mirrored or not), the four of a rectangle (half turn and mirror
+    images), and of a volume the eight that reverse some of its axes.
+    """
+    axes = range(-len(spatial), 0)
+    flips = [chosen for count in range(len(spatial) + 1) for chosen in itertools.combinations(axes, count)]
+    square = len(spatial) == 2 and spatial[0] == spatial[1]
+    return [
+        Orientation(transposed, chosen) for transposed in ((False, True) if square else (False,)) for chosen in flips
+    ]
+
+
+class Equivariant(Wrapper):
+    r"""A denoiser that does not care how an image lies: the mean over its turns and mirror images, or one drawn a step.
+
+    With T_1 ... T_n the orientations that keep the image's shape (`orientations`):
+
+        D_mean(z) = 1/n sum_j T_j^{-1} D(T_j z),    or, in a step, T_j^{-1} D(T_j z) with j drawn at random.
+
+    D_mean is a pure map with D_mean(T z) = T D_mean(z), and the mean of what is drawn. It costs n calls of D, a draw
+    one. With "random" algorithms draw (`Denoiser.draw`), from (seed, step) only; called by itself it is D_mean, and so
+    is the map whose fixed points are sought and measured. As with few views, the draws keep an algorithm with a
+    constant step from settling quite.
+
+    A denoiser whose Jacobian is not symmetric, or that is expansive along some pattern that lies one way, is less so in
+    the mean, and what it favours in one direction (stripes, blocks that begin at a corner) averages out. If D is
+    theta-averaged so are D_mean and each draw, since the T_j are orthogonal: T^{-1} D T is (1 - theta) I + theta
+    T^{-1} N T with N nonexpansive, and the mean of nonexpansive maps is one. If D is the prox of a convex function, so
+    are they.
+
+    Arguments: denoiser; how, "mean" or "random"; seed, of the draws. A denoiser with an image of its own, such as NLM
+    with a guide, which lies one way, is refused.
+    The warm start of the mean is that of D for (..., n, *image); draws have none, since the last was of another
+    orientation.
+    Reference: Terris, Moreau, Pustelnik and Tachella, CVPR 2024.
+    """
+
+    def __init__(self, denoiser: Denoiser | Callable[..., Tensor], how: str = "mean", seed: int = 0) -> None:
+        super().__init__(as_denoiser(denoiser))
+        if how not in ("mean", "random"):
+            raise InputError(f"equivariant must be mean or random, not {how!r}")
+        if getattr(_innermost(self.denoiser), "guide", None) is not None:
+            raise InputError(
+                f"{self.denoiser.describe()} has a guide, which lies one way, so that the image cannot be turned; "
+                "leave the guide or equivariant out"
+            )
+        self.how, self.seed = how, seed
+        self.averaged, self.proximal = self.denoiser.averaged, self.denoiser.proximal
+
+    def rewrap(self, denoiser: Denoiser) -> Equivariant:
+        return Equivariant(denoiser, self.how, self.seed)
+
+    def draw(self, step: int) -> Denoiser:
+        inner = self.denoiser.draw(step)
+        if self.how == "mean":
+            return self if inner is self.denoiser else self.rewrap(inner)
+        return _Turned(inner, fraction(self.seed, step, Stream.ORIENTATION))
+
+    def describe(self) -> str:
+        what = "one of its turns and mirror images a step" if self.how == "random" else "turns and mirror images"
+        return f"{self.denoiser.describe()}, {'on' if self.how == 'random' else 'the mean over'} {what}"
+
+    def denoise(self, image: Tensor, sigma: Sigma, warm: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+        require_axes(image, self)
+        ways = orientations(tuple(image.shape[-self.ndim :]))
+        lead = image.ndim - self.axes
+        if warm is not None and (warm.ndim <= lead or warm.shape[lead] != len(ways)):
+            raise InputError(f"the warm start has shape {tuple(warm.shape)}, but is one of each orientation")
+        if not self.stacked and len(ways) * image.numel() <= _PIXELS:
+            stack = torch.stack([way.apply(image) for way in ways], lead)
+            if isinstance(sigma, Tensor) and sigma.ndim:
+                sigma = sigma[..., None].expand(*sigma.shape, len(ways))
+            out, after = self.denoiser.denoise(stack, sigma, warm)
+            parts = [way.undo(one) for way, one in zip(ways, out.unbind(lead), strict=True)]
+            return _mean(parts), after
+        parts, warms = [], []
+        for number, way in enumerate(ways):
+            start = None if warm is None else warm.select(lead, number)
+            one, after = self.denoiser.denoise(way.apply(image).contiguous(), sigma, start)
+            parts.append(way.undo(one))
+            warms.append(after)
+        known = [start for start in warms if start is not None]
+        return _mean(parts), torch.stack(known, lead) if len(known) == len(warms) else None
+
+
+class _Turned(Wrapper):
+    """T^{-1} D(T z) for one orientation, chosen among those of the image by a number from 0 to 1."""
+
+    def __init__(self, denoiser: Denoiser, place: float) -> None:
+        super().__init__(denoiser)
+        self.place = place
+        self.averaged, self.proximal = denoiser.averaged, denoiser.proximal
+
+    def rewrap(self, denoiser: Denoiser) -> _Turned:
+        return _Turned(denoiser, self.place)
+
+    def denoise(self, image: Tensor, sigma: Sigma, warm: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+        require_axes(image, self)
+        ways = orientations(tuple(image.shape[-self.ndim :]))
+        way = ways[math.floor(self.place * len(ways))]
+        out, _ = self.denoiser.denoise(way.apply(image).contiguous(), sigma)
+        return way.undo(out), None
+
+
+def _mean(parts: list[Tensor]) -> Tensor:
+    total = parts[0]
+    for part in parts[1:]:
+        total = total + part
+    return total / len(parts)
+
+
+def _innermost(denoiser: Denoiser) -> Denoiser:
+    """What is inside all wrappers and adapters."""
+    while isinstance(inner := getattr(denoiser, "denoiser", None), Denoiser):
+        denoiser = inner
+    return denoiser

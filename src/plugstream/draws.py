@@ -1,0 +1,59 @@
+"""What is drawn at random in a step: pure functions of (seed, step), the same on every machine and when resumed.
+
+Random numbers are the raw words of Philox, a counter-based generator, at counter = step: they do not depend on NumPy's
+version, and any step's are had without those before it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from enum import IntEnum
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+__all__ = ["Stream", "coin", "draw_words", "fraction", "standard_normal"]
+
+
+class Stream(IntEnum):
+    """What random words are for, so that two things of one run that draw by the same seed do not go together."""
+
+    VIEWS = 0
+    FULL_PASS = 1
+    DENOISER = 2
+    NOISE = 3
+    ORIENTATION = 4
+
+
+def draw_words(seed: int, step: int, count: int, stream: Stream = Stream.VIEWS) -> NDArray[np.uint64]:
+    """So many random words of 64 bits of a step."""
+    return np.random.Philox(key=seed, counter=[0, 0, int(stream), step]).random_raw(count)
+
+
+def fraction(seed: int, step: int, stream: Stream) -> float:
+    """A number from 0 to 1, uniformly distributed, the latter not among them."""
+    return float((draw_words(seed, step, 1, stream)[0] >> np.uint64(11)) * 2.0**-53)
+
+
+def coin(seed: int, step: int, probability: float, stream: Stream = Stream.FULL_PASS) -> bool:
+    """Whether something that happens with this probability happens in a step: a pure function of (seed, step).
+
+    Its random words are not those that a sampler of the same seed draws views with.
+    """
+    return fraction(seed, step, stream) < probability
+
+
+def standard_normal(seed: int, step: int, shape: Sequence[int], stream: Stream = Stream.NOISE) -> Tensor:
+    """Independent numbers with mean 0 and variance 1, a pure function of (seed, step): float64, of this shape.
+
+    By Box and Muller's formula from the generator's words, two numbers of each pair.
+    """
+    count = math.prod(shape)
+    words = draw_words(seed, step, count + count % 2, stream).reshape(2, -1)
+    uniform = ((words >> np.uint64(11)) + 0.5) * 2.0**-53  # never 0, of which there is no logarithm
+    radius, angle = np.sqrt(-2 * np.log(uniform[0])), 2 * np.pi * uniform[1]
+    both = np.concatenate([radius * np.cos(angle), radius * np.sin(angle)])
+    return torch.from_numpy(both[:count].reshape(tuple(shape)))
