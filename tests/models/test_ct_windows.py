@@ -5,11 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
 from numpy.testing import assert_allclose
 
+from ct_scans import flat_scans
 from plugstream.models import CTModel
-from plugstream.models.ct_beams import parallel_beam
-from plugstream.models.ct_geometry import Voxels
+from plugstream.models.ct_beams import fan_beam, parallel_beam
+from plugstream.models.ct_fan_windows import fan_windows
+from plugstream.models.ct_geometry import Rays, Voxels
 from plugstream.models.ct_lines import cross_planes
 from plugstream.models.ct_windows import _overlaps, ray_windows
 
@@ -30,6 +33,28 @@ def test_bounds_of_every_view_of_a_parallel_beam_are_within_one_percent(pixel: f
     bounds = CTModel(rays, voxels).squared_norm_bounds(torch.arange(len(ANGLES))).numpy()
     assert (bounds >= norms).all()
     assert (bounds <= 1.01 * norms).all(), bounds / norms
+
+
+@pytest.mark.parametrize("curved", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("pixel", [pytest.param(0.5, marks=pytest.mark.slow), 0.8, 1.0, 1.3, 2.0])
+def test_bounds_of_every_view_of_a_fan_are_within_one_percent(pixel: float, curved: bool) -> None:
+    rays = fan_beam(ANGLES, int(74 / pixel), 1.4 * pixel, source=140.0, detector=56.0, curved=curved)
+    voxels = Voxels((64, 64), 1.0)
+    exact = CTModel(rays, voxels, dtype=torch.float64)
+    norms = np.array([np.linalg.eigvalsh(overlaps(exact, view))[-1] for view in range(len(ANGLES))])
+    bounds = CTModel(rays, voxels).squared_norm_bounds(torch.arange(len(ANGLES))).numpy()
+    assert (bounds >= norms).all()
+    assert (bounds <= 1.01 * norms).all(), bounds / norms
+
+
+@settings(max_examples=12)
+@given(flat_scans())
+def test_whatever_the_rays_bounds_are_from_above(scan: tuple[Rays, Voxels]) -> None:
+    rays, voxels = scan
+    exact = CTModel(rays, voxels, dtype=torch.float64)
+    bounds = exact.squared_norm_bounds(torch.arange(len(rays)))
+    for view, bound in enumerate(bounds.tolist()):
+        assert bound >= (1 - 1e-12) * np.linalg.eigvalsh(overlaps(exact, view))[-1]
 
 
 def test_a_stack_has_the_bounds_of_its_slices() -> None:
@@ -59,5 +84,10 @@ def test_windows_are_positive_wherever_rays_run() -> None:
         for rays in (parallel_beam(ANGLES, 1, 3.0), parallel_beam(ANGLES, 33, 0.01), parallel_beam(ANGLES, 5, 40.0)):
             found = ray_windows(rays, voxels)
             assert found.shape == (len(ANGLES), rays.detector[0])
+            assert (found > 0).all()
+            assert (found <= 1).all()
+        for beam in (fan_beam(ANGLES, 33, 0.01, source=40.0, detector=9.0), fan_beam(ANGLES, 1, 3.0, source=40.0, detector=0.0)):
+            found = fan_windows(beam, voxels)
+            assert found.shape == (len(ANGLES), beam.detector[0])
             assert (found > 0).all()
             assert (found <= 1).all()

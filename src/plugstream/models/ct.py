@@ -10,6 +10,7 @@ from plugstream.errors import InputError
 from plugstream.models import ct_joseph, ct_native, ct_triton
 from plugstream.models.base import ModelBase, Views, all_views, as_views, check_shape
 from plugstream.models.ct_counts import RawCounts
+from plugstream.models.ct_fan_windows import fan_windows
 from plugstream.models.ct_geometry import Rays, Voxels
 from plugstream.models.ct_lines import check_rays
 from plugstream.models.ct_stack import is_stack
@@ -94,12 +95,14 @@ class CTModel(ModelBase):
         return data if self.counts is None else self.counts.integrals(data, as_views(views, self.n_views))
 
     def windows(self, views: Tensor) -> Tensor:
-        """Weights of a parallel beam's rays by how they cross the voxels (`ct_windows`), else ones."""
+        """Weights of rays by how they cross the voxels (`ct_windows`, `ct_fan_windows`); of cones ones."""
         rays = self._rays(as_views(views, self.n_views))
-        if not rays.parallel or not (rays.ndim == 2 or is_stack(rays)):
+        if rays.ndim == 3 and not is_stack(rays):
             return super().windows(views)
-        found = torch.from_numpy(ray_windows(rays, self.voxels)).to(device=self.device, dtype=self.data_dtype)
-        return found if rays.ndim == 2 else found[:, None].expand(-1, *rays.detector).contiguous()
+        found = ray_windows(rays, self.voxels) if rays.parallel else fan_windows(rays, self.voxels)
+        if rays.ndim == 3:
+            found = np.ascontiguousarray(np.broadcast_to(found[:, None], (len(rays), *rays.detector)))
+        return torch.from_numpy(found).to(device=self.device, dtype=self.data_dtype)
 
     def _rays(self, index: Tensor | None) -> Rays:
         return self.rays if index is None else self.rays.select(index.numpy())

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from plugstream.models.ct_geometry import Rays, Voxels
 from plugstream.models.ct_lines import cross_planes
 
-__all__ = ["ray_windows"]
+__all__ = ["ray_windows", "solve_window"]
 
 Values = NDArray[np.float64]
 
@@ -55,7 +55,7 @@ def ray_windows(rays: Rays, voxels: Voxels) -> Values:
     ):
         across = 1 - int(axis)
         sizes = voxels.shape[-2:][axis], voxels.shape[-2:][across]
-        windows.append(_window(step**2 * _overlaps(start[:, across], float(slope[across]), *sizes)))
+        windows.append(solve_window(step**2 * _overlaps(start[:, across], float(slope[across]), *sizes)))
     return np.stack(windows)
 
 
@@ -95,7 +95,7 @@ def _transforms(distances: Values) -> NDArray[np.complex128]:
     return np.asarray(np.fft.rfft(values, axis=1)[:, :_WAVES] / _SAMPLES)
 
 
-def _window(bands: Values) -> Values:
+def solve_window(bands: Values) -> Values:
     """w of a symmetric matrix without negative entries, by its diagonals (d, rays)."""
     from scipy.linalg import solveh_banded
 
