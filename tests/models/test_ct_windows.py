@@ -86,8 +86,8 @@ def test_windows_are_positive_wherever_rays_run() -> None:
             assert found.shape == (len(ANGLES), rays.detector[0])
             assert (found > 0).all()
             assert (found <= 1).all()
-        for beam in (fan_beam(ANGLES, 33, 0.01, source=40.0, detector=9.0), fan_beam(ANGLES, 1, 3.0, source=40.0, detector=0.0)):
-            found = fan_windows(beam, voxels)
-            assert found.shape == (len(ANGLES), beam.detector[0])
+        for columns, pixel in ((33, 0.01), (1, 3.0)):
+            found = fan_windows(fan_beam(ANGLES, columns, pixel, source=40.0, detector=9.0), voxels)
+            assert found.shape == (len(ANGLES), columns)
             assert (found > 0).all()
             assert (found <= 1).all()
