@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -20,6 +21,9 @@ import torch
 
 import warm
 from plugstream.errors import InputError
+from plugstream.instruments.ct import ct_rays
+from plugstream.instruments.ct_counts import CTCounts
+from plugstream.line_integrals import FlatField
 from plugstream.runs.agreement import Agreement
 from plugstream.runs.commands import Command, send_command
 from plugstream.runs.footprint import Footprint
@@ -145,6 +149,28 @@ def test_masks_and_losses_that_look_at_the_data_leave_no_seams(scan: Path, tmp_p
         assert main([*words, "--out", str(tmp_path / "whole")]) == 0
     one, other = (np.load(tmp_path / name / "result.npy") for name in ("blocks", "whole"))
     np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("loss", ["gaussian", pytest.param("transmission", marks=pytest.mark.slow)])
+@pytest.mark.usefixtures("cut")
+def test_counts_go_by_blocks_without_seams(scan: Path, tmp_path: Path, loss: str) -> None:
+    """The beam falls off from the first row to the last, so that blocks by themselves would weigh counts otherwise."""
+    stored, rng = open_scan(scan), np.random.default_rng(0)
+    rays = ct_rays(stored)
+    beam = np.linspace(9000, 2000, 25)[:, None] * np.linspace(1, 0.7, rays.detector[1])
+    field = FlatField.from_frames([20 + beam[None], 20 + 0.9 * beam[None]], 20 + 0 * beam[None], (0.0, 10.0))
+    counts = rng.poisson(20 + field.beam(np.arange(10)) * np.exp(-stored.read().numpy())).astype(np.uint16)
+    columns = {"rays": rays.vectors, "place": np.arange(10.0)}
+    instrument = CTCounts.of_counts(rays, stored.instrument.voxels, field)
+    save_scan(MemoryScan(counts, instrument, columns=columns), tmp_path / "counts.zarr")
+    words = ["reconstruct", str(tmp_path / "counts.zarr"), *RUN, "--loss", loss, "--report-format", "none"]
+    assert main([*words, "--out", str(tmp_path / "blocks")]) == 0
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("plugstream.runs.plan.choose_partition", lambda *_: None)
+        assert main([*words, "--out", str(tmp_path / "whole")]) == 0
+    one, other = (np.load(tmp_path / name / "result.npy") for name in ("blocks", "whole"))
+    np.testing.assert_array_equal(one, other)
+    assert float(one.max()) > 30
 
 
 @pytest.mark.usefixtures("cut")
@@ -379,6 +405,32 @@ def test_ranks_share_views_where_the_volume_fits(scan: Path, at_once: Path, tmp_
     one, two = np.load(at_once / "result.npy"), np.load(folder / "result.npy")
     assert not (folder / "blocks").exists()
     assert np.abs(one - two).max() <= 1e-5 * np.abs(one).max()
+
+
+@pytest.mark.slow
+def test_a_torchrun_command_goes_by_blocks_where_memory_is_short(tmp_path: Path) -> None:
+    """Two ranks of a real torchrun, each with as much memory as its refusal of less says that a slice takes."""
+    place, folder = tmp_path / "scan.zarr", tmp_path / "run"
+    size = ["--size", "96", "--slices", "24", "--views", "20"]
+    assert main(["simulate", str(place), "--instrument", "ct", *size]) == 0
+    words = ["reconstruct", str(place), "--sigma", "0.1", "--iterations", "6", "--low", "0", "--along", "z"]
+    words += ["--report-format", "none", "--threads", "1", "--step", "1e-3"]
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "-m", "plugstream"]
+
+    def launch(memory: str) -> subprocess.CompletedProcess[str]:
+        command = [*torchrun, *words, "--out", str(folder), "--memory", memory]
+        return subprocess.run(command, capture_output=True, text=True, timeout=300)
+
+    told = launch("100MB").stderr
+    takes = re.search(r"one slice of 96 x 96 takes about ([\d.]+) MB", told)
+    assert takes is not None, told
+    done = launch(f"{float(takes[1]) + 12:.0f}MB")
+    assert done.returncode == 0, done.stderr
+    assert len(json.loads((folder / "blocks.json").read_text())["edges"]) > 2
+    assert "results are in" in done.stderr
+    assert main([*words, "--out", str(tmp_path / "one")]) == 0
+    whole, parts = (np.load(path / "result.npy") for path in (tmp_path / "one", folder))
+    assert np.abs(whole - parts).max() <= 1e-5 * np.abs(whole).max()
 
 
 _MEASURE = """

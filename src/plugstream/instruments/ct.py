@@ -261,9 +261,12 @@ class CT(Instrument):
         middle = (own[0] + own[-1] - (self.detector_rows - 1)) / 2
         part = replace(rays.shift_detector(rows=middle), detector=(len(own), self.detector_columns))
         voxels = Voxels((last - first, *v.shape[1:]), v.spacing, (v.origin[0] + first * v.spacing[0], *v.origin[1:]))
-        arrays = {a.name: getattr(self, a.name) for a in self.arrays if a.shape[0] == "rows"}
-        arrays = {name: value[rows] for name, value in arrays.items() if value is not None}
-        alike = not arrays and self.find_mask(columns) is None
+        arrays = {}
+        for array in self.arrays:
+            value = getattr(self, array.name)
+            if value is not None and "rows" in array.shape:
+                arrays[array.name] = value[(*(slice(None),) * array.shape.index("rows"), rows)]
+        alike = self.good is None and self.find_mask(columns) is None
         instrument = replace(self, voxels=voxels, detector_rows=len(own), **arrays)
         return Block(instrument, rows, {"rays": part.vectors}, alike)
 

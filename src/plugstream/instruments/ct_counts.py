@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from plugstream.errors import InputError
-from plugstream.instruments.base import Block, Column, Columns, Data, FixedArray, declare
+from plugstream.instruments.base import Attribute, Block, Column, Columns, Data, FixedArray, declare
 from plugstream.instruments.ct import CT
 from plugstream.line_integrals import FlatField
 from plugstream.models.ct_geometry import Rays, Voxels
@@ -30,12 +30,14 @@ class CTCounts(CT):
     """As `CT`, with counts in place of line integrals, which are formed where they are used.
 
     Arguments: besides those of `CT`, dark (rows, columns); flats (groups, rows, columns), the mean of each group of
-    flat fields; flat_places (groups,), when they were taken, on the scale of the column `place`.
+    flat fields; flat_places (groups,), when they were taken, on the scale of the column `place`; usual_beam, what
+    weights are relative to, 0 for the median of the flat fields: a block of slices has that of the whole detector.
     """
 
     dark: NDArray[np.float32] | None = None
     flats: NDArray[np.float32] | None = None
     flat_places: NDArray[np.float64] | None = None
+    usual_beam: float = 0.0
 
     name: ClassVar[str] = "ct-counts"
     help: ClassVar[str] = "X-ray tomography, with what the detector counted"
@@ -50,6 +52,10 @@ class CTCounts(CT):
         FixedArray("flats", "float32", ("groups", "rows", "columns"), "counts", "without the object"),
         FixedArray("flat_places", "float64", ("groups",), "", "before which view each group of flat fields was taken"),
     )
+    attributes: ClassVar[tuple[Attribute, ...]] = (
+        *CT.attributes,
+        Attribute("usual_beam", float, "counts", "what weights are relative to; 0: the median flat field", default=0.0),
+    )
     simulation: ClassVar[type[Options]] = Options
 
     def __post_init__(self) -> None:
@@ -58,6 +64,8 @@ class CTCounts(CT):
             raise InputError("counts need a dark field, flat fields and their places; give dark, flats and flat_places")
         if self.dark.shape != (max(1, self.detector_rows), self.detector_columns):
             raise InputError(f"the dark field has shape {self.dark.shape}, but the detector is {self.data_shape}")
+        if not 0 <= self.usual_beam < float("inf"):
+            raise InputError(f"usual_beam must be a number of counts, or 0 for the median, not {self.usual_beam}")
         self.field  # noqa: B018 - which refuses flat fields that do not go with it
 
     @property
@@ -81,7 +89,7 @@ class CTCounts(CT):
         """What makes line integrals of the counts of views."""
         from plugstream.models.ct_counts import RawCounts
 
-        return RawCounts(self.field, columns["place"], self.data_shape)
+        return RawCounts(self.field, columns["place"], self.data_shape, self.usual_beam or None)
 
     def integrals(self, data: torch.Tensor, columns: Columns, views: Any = None) -> torch.Tensor:
         """Line integrals of the counts of some views, (B, *data_shape)."""
@@ -90,8 +98,12 @@ class CTCounts(CT):
         return self.raw(columns).integrals(data.to(torch.float32), views)
 
     def block(self, columns: Columns, first: int, last: int) -> Block | None:
-        """None: volumes of counts are not cut into slices yet."""
-        return None
+        """As of `CT`, with the rows of flat and dark fields; what weights are relative to is that of all rows."""
+        found = super().block(columns, first, last)
+        if found is None:
+            return None
+        assert isinstance(found.instrument, CTCounts)
+        return replace(found, instrument=replace(found.instrument, usual_beam=self.raw(columns).usual))
 
     def build_model(
         self,

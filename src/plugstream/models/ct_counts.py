@@ -29,12 +29,14 @@ class RawCounts:
     of y (`plugstream.losses.Transmission`), but for half a photon where none came.
 
     Arguments: field, of the detector's rows and columns; places (views,), when each view was taken, in the units of
-    `field.places`; data_shape, of a view.
+    `field.places`; data_shape, of a view; reference, the beam that weights are relative to, None for the median of what
+    the beam gives in all pixels that it reaches.
     """
 
     field: FlatField
     places: Rows
     data_shape: tuple[int, ...]
+    reference: float | None = None
 
     def __post_init__(self) -> None:
         if not bool((self.field.flats > self.field.dark).any()):
@@ -42,7 +44,9 @@ class RawCounts:
 
     @property
     def usual(self) -> float:
-        """The median of what the beam gives, of all pixels that it reaches."""
+        """The beam that weights are relative to."""
+        if self.reference is not None:
+            return self.reference
         bright = self.field.flats - self.field.dark
         return float(np.median(bright[bright > 0]))
 
