@@ -12,14 +12,14 @@ from torch import Tensor
 
 __all__ = ["KrylovSpace", "Solutions"]
 
-Matrix = NDArray[np.complex128]
-
 # Directions that are nearly combinations of others are left out, by their share of the largest, squared.
 _SHARE = {torch.complex64: 1e-4, torch.complex128: 1e-10}
 # Below this tolerance new products are made orthogonal to the old ones twice, since once leaves some rounding.
 _ONCE = {torch.complex64: 2e-4, torch.complex128: 1e-7}
 # Where the smallest of new products is below this share of the largest, squared, they are made orthonormal twice.
-_ALIKE = 0.1
+_ALIKE = 0.01
+# Rows have room for so many blocks from the beginning: memory that is not written to costs nothing.
+_BLOCKS = 12
 
 
 @dataclass(frozen=True)
@@ -52,73 +52,78 @@ class KrylovSpace:
 
     def __init__(self, apply: Callable[[Tensor], Tensor], *, limit: int = 400) -> None:
         self.apply, self.limit = apply, limit
-        self._directions, self._products = _Rows(), _Rows()
-        self._mixture: Matrix = np.zeros((0, 0), dtype=np.complex128)  # products = A (mixture @ directions)
+        self._forget()
 
     def solve(self, b: Tensor, *, tol: float, max_iterations: int = 200) -> Solutions:
         """x_i with ||b_i - A x_i|| <= tol ||b_i||, or what was found with `max_iterations` products: (B, n)."""
         scale = norms = _norms(b)
-        found, residual = torch.zeros_like(b), b
-        shares: Matrix = np.zeros((len(b), 0), dtype=np.complex128)  # of the products, in what they explain of each b
+        residual, begun = b.clone(), None  # begun: what was found before the space was begun anew
+        shares = self._explain(residual)  # of the products, in what they explain of each b
         if len(self._products):
-            residual, shares = _take_away(residual, self._products.rows)
             norms = _norms(residual)
         taken = 0
         while taken < max_iterations and bool((left := norms > tol * scale).any()):
             if len(self._products) > 0 and len(self._products) + int(left.sum()) > self.limit:
-                found, shares = found + self._combine(shares), shares[:, :0]
+                begun, shares = self._combine(shares, begun), shares[:, :0]
                 self._forget()
-            which = torch.from_numpy(np.flatnonzero(left)).to(b.device)
-            new = self._extend(residual[which], norms[left], tol)
+            rows = residual if left.all() else residual[torch.from_numpy(np.flatnonzero(left)).to(b.device)]
+            new = self._extend(rows, norms[left], tol)
             taken += 1
             if new is None:
                 break
-            residual, more = _take_away(residual, new)
-            shares = np.concatenate([shares, more], 1)
+            shares = torch.cat([shares, _take_away(residual, new)], 1)
             norms = _norms(residual)
         relative = np.divide(norms, scale, out=np.zeros(len(b)), where=scale > 0)
-        return Solutions(found + self._combine(shares) if shares.size else found, relative, taken)
+        found = self._combine(shares, begun) if shares.numel() else begun
+        return Solutions(torch.zeros_like(b) if found is None else found, relative, taken)
 
     def _extend(self, residuals: Tensor, norms: NDArray[np.float64], tol: float) -> Tensor | None:
-        """The products with some more directions, orthonormal: (k, n); None where they bring nothing new."""
-        kind = residuals.dtype
-        directions = residuals * torch.from_numpy(1 / norms).to(residuals.device, kind.to_real())[:, None]
+        """The products with some more directions, orthonormal: (k, n); None where they bring nothing new.
+
+        Small matrices stay with the large ones, but for one of k x k whose eigenvectors are found on the CPU: on a GPU
+        a step waits for that one and for the norms alone.
+        """
+        kind, device = residuals.dtype, residuals.device
+        directions = residuals * torch.from_numpy(1 / norms).to(device, kind.to_real())[:, None]
         products = self.apply(directions)
-        before = self._mixture
-        below = np.zeros((len(directions), before.shape[1]), dtype=np.complex128)
-        own = np.eye(len(directions), dtype=np.complex128)
+        below = torch.zeros((len(directions), len(self._directions)), dtype=torch.complex128, device=device)
         if len(self._products):
             for _ in range(2 if tol < _ONCE[kind] else 1):
-                products, share = _take_away(products, self._products.rows)
-                below -= share @ before
+                below -= self._explain(products).to(below.dtype) @ self._mixture.values
+        own = torch.eye(len(directions), dtype=below.dtype, device=device)
         for _ in range(2):
-            gram = _to_numpy(products @ products.mH)
+            gram = (products @ products.mH).cpu().numpy().astype(np.complex128)
             if not np.isfinite(gram).all():
                 return None
             values, vectors = np.linalg.eigh(gram)
             if not values[-1] > 0:  # A is singular there
                 return None
             kept = values > _SHARE[kind] * values[-1]
-            turn = (vectors[:, kept] / np.sqrt(values[kept])).conj().T
-            products = torch.from_numpy(turn).to(products) @ products
+            turn = torch.from_numpy((vectors[:, kept] / np.sqrt(values[kept])).conj().T).to(device)
+            products = turn.to(kind) @ products
             own, below = turn @ own, turn @ below
             if values[kept][0] > _ALIKE * values[-1]:
                 break
-        mixture = np.zeros((len(before) + len(own), before.shape[1] + len(directions)), dtype=np.complex128)
-        mixture[: len(before), : before.shape[1]] = before
-        mixture[len(before) :, : before.shape[1]], mixture[len(before) :, before.shape[1] :] = below, own
-        self._mixture = mixture
+        self._mixture.grow(below, own)
         self._directions.append(directions)
         self._products.append(products)
         return products
 
-    def _combine(self, shares: Matrix) -> Tensor:
-        """The x whose A x are these combinations of products: (B, n)."""
-        return torch.from_numpy(shares @ self._mixture).to(self._directions.rows) @ self._directions.rows
+    def _explain(self, vectors: Tensor) -> Tensor:
+        """Take away from vectors, in place, what the products so far explain of them; their shares in it: (B, k)."""
+        if len(self._products) == 0:
+            return vectors.new_zeros((len(vectors), 0))
+        return _take_away(vectors, self._products.rows)
+
+    def _combine(self, shares: Tensor, begun: Tensor | None) -> Tensor:
+        """The x whose A x are these combinations of products, added to what was found before: (B, n)."""
+        mixed = (shares.to(torch.complex128) @ self._mixture.values).to(shares.dtype)
+        found = mixed @ self._directions.rows
+        return found if begun is None else begun + found
 
     def _forget(self) -> None:
         self._directions, self._products = _Rows(), _Rows()
-        self._mixture = np.zeros((0, 0), dtype=np.complex128)
+        self._mixture = _Mixture()  # products = A (mixture @ directions)
 
 
 class _Rows:
@@ -139,7 +144,7 @@ class _Rows:
     def append(self, more: Tensor) -> None:
         need = self._count + len(more)
         if self._room is None or need > len(self._room):
-            room = more.new_empty((max(need, 2 * self._count, 4 * len(more)), more.shape[1]))
+            room = more.new_empty((max(need, 2 * self._count, _BLOCKS * len(more)), more.shape[1]))
             if self._room is not None:
                 room[: self._count] = self.rows
             self._room = room
@@ -147,17 +152,40 @@ class _Rows:
         self._count = need
 
 
-def _take_away(vectors: Tensor, products: Tensor) -> tuple[Tensor, Matrix]:
-    """Vectors (B, n) less what orthonormal products (k, n) explain of them, and their shares in it: (B, k)."""
+class _Mixture:
+    """A matrix whose last rows are [below, own] and that has zeros above own, in memory that it can grow in."""
+
+    def __init__(self) -> None:
+        self._room: Tensor | None = None
+        self._shape = (0, 0)
+
+    @property
+    def values(self) -> Tensor:
+        assert self._room is not None
+        return self._room[: self._shape[0], : self._shape[1]]
+
+    def grow(self, below: Tensor, own: Tensor) -> None:
+        """Add rows, as many as own has, and columns."""
+        (rows, columns), (more, width) = self._shape, own.shape
+        need = max(rows + more, columns + width)
+        if self._room is None or need > len(self._room):
+            room = own.new_zeros(2 * (max(need, 64),)) if self._room is None else own.new_zeros(2 * (2 * need,))
+            if self._room is not None:
+                room[:rows, :columns] = self.values
+            self._room = room
+        self._room[rows : rows + more, :columns] = below
+        self._room[rows : rows + more, columns : columns + width] = own
+        self._shape = (rows + more, columns + width)
+
+
+def _take_away(vectors: Tensor, products: Tensor) -> Tensor:
+    """Take from vectors (B, n), in place, what orthonormal products (k, n) explain; their shares in it: (B, k)."""
     shares = vectors @ products.mH
-    return torch.addmm(vectors, shares, products, alpha=-1), _to_numpy(shares)
+    vectors.addmm_(shares, products, alpha=-1)
+    return shares
 
 
 def _norms(vectors: Tensor) -> NDArray[np.float64]:
     parts = torch.view_as_real(vectors).flatten(1)  # torch's norm of complex numbers is ten times slower
     norms: NDArray[np.float64] = torch.linalg.vector_norm(parts, dim=1).double().cpu().numpy()
     return norms
-
-
-def _to_numpy(small: Tensor) -> Matrix:
-    return small.cpu().numpy().astype(np.complex128)

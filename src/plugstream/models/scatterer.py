@@ -42,7 +42,13 @@ class Scatterer:
         self.contrast = image[self.box]  # (h, w)
         each = 2 * max(1, self.contrast.numel()) * (8 if image.dtype == torch.float32 else 16)
         bytes_ = _SPACE_BYTES.get(image.device.type, _SPACE_BYTES["cpu"])
-        self.space = KrylovSpace(self._apply, limit=max(2, bytes_ // each))
+        product = green.lippmann_schwinger(self.contrast) if rows else None
+
+        def apply(fields: Tensor) -> Tensor:
+            assert product is not None
+            return product(fields.unflatten(1, self.contrast.shape)).flatten(1)
+
+        self.space = KrylovSpace(apply, limit=max(2, bytes_ // each))
 
     def cut(self, fields: Tensor) -> Tensor:
         """Fields (B, H, W) in the box: (B, h, w), in the same memory."""
@@ -62,7 +68,3 @@ class Scatterer:
         if inside.shape == incident.shape:
             return inside
         return incident + self.green.spread(self.contrast * inside, self.box)
-
-    def _apply(self, fields: Tensor) -> Tensor:
-        inside = fields.unflatten(1, self.contrast.shape)
-        return fields - self.green.apply(self.contrast * inside).flatten(1)
