@@ -12,7 +12,17 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 _HOME = {
-    "plugstream.algorithms": ["ADMM", "RED", "SAGA", "SVRG", "Algorithm", "ProxSkip", "ProximalGradient"],
+    "plugstream.algorithms": [
+        "ADMM",
+        "RED",
+        "SAGA",
+        "SVRG",
+        "Algorithm",
+        "BlockADMM",
+        "IncrementalADMM",
+        "ProxSkip",
+        "ProximalGradient",
+    ],
     "plugstream.certificates": ["Certificate", "certify"],
     "plugstream.denoisers": [
         "BM3D",
@@ -83,6 +93,8 @@ if TYPE_CHECKING:  # the same names for type checkers and editors; a test keeps 
         SAGA as SAGA,
         SVRG as SVRG,
         Algorithm as Algorithm,
+        BlockADMM as BlockADMM,
+        IncrementalADMM as IncrementalADMM,
         ProximalGradient as ProximalGradient,
         ProxSkip as ProxSkip,
     )

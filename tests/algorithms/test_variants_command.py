@@ -41,6 +41,8 @@ VARIANTS = {
     "proxskip": ["--batch", "3", "--algorithm", "proxskip", "--denoise-probability", "0.4"],
     "red": ["--batch", "3", "--algorithm", "red", "--tau", "0.3L"],
     "equivariant": ["--batch", "3", "--equivariant", "random", "--denoiser", "nlm"],
+    "ipa": ["--batch", "4", "--algorithm", "ipa", "--prox-parts", "2", "--step", "30/L"],
+    "block-admm": ["--batch", "3", "--algorithm", "block-admm", "--step", "30/L"],
     "snore": ["--batch", "3", "--algorithm", "snore", "--injected-noise", "0.5"],
 }
 

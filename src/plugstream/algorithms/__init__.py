@@ -2,6 +2,7 @@
 
 from plugstream.algorithms.admm import ADMM, SplitState
 from plugstream.algorithms.base import Algorithm, PlugAndPlay, State
+from plugstream.algorithms.incremental import BlockADMM, BlockState, IncrementalADMM
 from plugstream.algorithms.pgm import GradientState, ProximalGradient
 from plugstream.algorithms.proxskip import ProxSkip, ShiftedState
 from plugstream.algorithms.red import RED
@@ -13,8 +14,11 @@ __all__ = [
     "SAGA",
     "SVRG",
     "Algorithm",
+    "BlockADMM",
+    "BlockState",
     "Estimator",
     "GradientState",
+    "IncrementalADMM",
     "Plain",
     "PlugAndPlay",
     "ProxSkip",

@@ -23,17 +23,25 @@ from typing import TYPE_CHECKING, Any
 from plugstream.registry import Field, Options, register
 
 if TYPE_CHECKING:
-    from plugstream.algorithms import ADMM, RED, ProximalGradient, ProxSkip
+    from plugstream.algorithms import ADMM, RED, BlockADMM, IncrementalADMM, ProximalGradient, ProxSkip
     from plugstream.denoisers.base import Denoiser
     from plugstream.fidelity import Fidelity
 
-__all__ = ["NoiseOptions", "REDOptions", "SkipOptions"]
+__all__ = ["IncrementalOptions", "NoiseOptions", "REDOptions", "SkipOptions"]
 
 
 class SkipOptions(Options):
     """Of ProxSkip."""
 
     denoise_probability: float = Field(0.1, gt=0, le=1, description="probability that a step calls the denoiser")
+
+
+class IncrementalOptions(Options):
+    """Of incremental ADMM."""
+
+    prox_parts: int = Field(
+        1, ge=1, le=10**6, description="parts of a step's views whose proxes are averaged; 1 for one prox of all"
+    )
 
 
 class REDOptions(Options):
@@ -142,3 +150,33 @@ def build_snore(options: NoiseOptions, fidelity: Fidelity, denoiser: Denoiser, *
     from plugstream.algorithms import RED
 
     return RED(fidelity, denoiser, tau=options.tau, noise=options.injected_noise, **parts)
+
+
+@register(
+    "algorithm",
+    "ipa",
+    "incremental ADMM, with the prox of a few views a step",
+    options=IncrementalOptions,
+    prox=True,
+    grows=True,
+    title="PnP-IPA",
+)
+def build_incremental(
+    options: IncrementalOptions, fidelity: Fidelity, denoiser: Denoiser, **parts: Any
+) -> IncrementalADMM:
+    from plugstream.algorithms import IncrementalADMM
+
+    return IncrementalADMM(fidelity, denoiser, parts=options.prox_parts, **parts)
+
+
+@register(
+    "algorithm",
+    "block-admm",
+    "incremental ADMM that remembers what each block of views said",
+    prox=True,
+    title="PnP-ADMM by blocks",
+)
+def build_block_admm(options: Options, fidelity: Fidelity, denoiser: Denoiser, **parts: Any) -> BlockADMM:
+    from plugstream.algorithms import BlockADMM
+
+    return BlockADMM(fidelity, denoiser, **parts)
