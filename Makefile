@@ -45,7 +45,7 @@ bench-peers: $(STAMP)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
 	@test -x build/peers/bin/python || $(PYTHON) -m venv build/peers
 	build/peers/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt \
-	  $$(grep '^torch==' constraints.txt) astra-toolbox==2.5.0 diffct==2.5.0 scikit-image
+	  $$(grep '^torch==' constraints.txt) astra-toolbox==2.5.0 diffct==2.5.0 scikit-image sigpy==0.1.27 mri-nufft==1.5.1 finufft
 
 bench: $(STAMP)
 	@for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done

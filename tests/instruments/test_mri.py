@@ -107,3 +107,15 @@ def test_density_makes_the_adjoint_nearly_the_inverse():
     assert torch.allclose(
         weighed.convert(data).abs().square()[:, 0], torch.from_numpy(made.instrument.sample_density(made.columns))
     )
+
+
+def test_advice_follows_the_batch():
+    """With few views a step sigma goes with the root of their share; the step follows the overlap in k-space."""
+    instrument = made()
+    every = {(a.section, a.key, a.sigma): a.value for a in instrument.advise(20, None)}
+    few = {(a.section, a.key, a.sigma): a.value for a in instrument.advise(20, 5)}
+    assert every["algorithm", "step_size", None] == few["algorithm", "step_size", None] == "overlap"
+    assert every["algorithm", "sigma", "weight"] == "5%"
+    assert few["algorithm", "sigma", "weight"] == "2.5%"
+    assert few["sampler", "name", None] == "epochs"
+    assert few["momentum", "name", None] == "bounded"

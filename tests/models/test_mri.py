@@ -137,7 +137,6 @@ def test_a_stack_is_its_slices():
         one = MRIModel(trajectory, CASES["radial"][0], maps[:, n], dtype=F64)
         assert torch.allclose(seen[:, n], one.forward(x[n]))
         assert torch.allclose(back[n], one.adjoint(seen[:, n]))
-    stack.kspace.__class__.images_at_once  # noqa: B018  some coils at a time are the same
     assert torch.allclose(stack.coil_maps, torch.from_numpy(maps))
 
 
@@ -171,6 +170,9 @@ def test_norms_are_bounded_from_above(name):
     every = torch.arange(len(trajectory))
     whole = float(torch.linalg.matrix_norm(columns.flatten(0, 1), 2) ** 2)
     assert ToeplitzNormal(model.kspace, every).bound >= 0.999 * whole
+    assert 0.98 * whole <= float(model.overlap().max()) <= 4.2 * whole
+    if name == "lines":  # which share no samples, so that all of them allow the step that each does
+        assert float(model.overlap().max()) == pytest.approx(1, rel=1e-3)
 
 
 def test_periods_are_found():

@@ -143,3 +143,23 @@ def test_volumes_and_complex_images_get_it_by_themselves():
             assert float((x.conj() * back).real.sum()) == pytest.approx(float(got.abs().square().sum()), rel=bound)
     with pytest.raises(InputError, match="real images of two axes"):
         make_nufft((4, 4, 4), np.zeros((1, 3)), 1e-3, device=cpu, dtype=F64, form="grid")
+
+
+@pytest.mark.parametrize("shape", [(13, 10), (6, 9, 8)])
+@pytest.mark.parametrize("band", [1.0, np.pi])
+def test_along_all_axes_at_once(shape, band):
+    """The same sums, and the exact transpose, on a grid that may be coarser."""
+    rng = np.random.default_rng(8)
+    frequencies = rng.uniform(-band, band, (50, len(shape)))
+    images = rng.standard_normal((2, *shape)) + 1j * rng.standard_normal((2, *shape))
+    axes = [Axis(band)] * len(shape)
+    plan = SpreadNufft(shape, 1e-6, axes=axes, is_complex=True, box=True, dtype=F64)
+    points = plan.place(frequencies)
+    x = torch.from_numpy(images)
+    got, want = plan.sample(x, points), direct(images, frequencies)
+    assert np.abs(got.numpy() - want).max() <= 1e-4 * np.abs(want).max()
+    z = torch.from_numpy(rng.standard_normal((2, 50)) + 1j * rng.standard_normal((2, 50)))
+    left, right = (got.conj() * z).sum(), (x.conj() * plan.adjoint(z, points)).sum()
+    assert abs(left - right) <= 1e-12 * abs(left)
+    traced = x.clone().requires_grad_()
+    assert torch.allclose(plan.sample(traced, points), got)

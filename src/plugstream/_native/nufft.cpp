@@ -14,7 +14,7 @@
 namespace plugstream::nufft {
 namespace {
 
-constexpr long together = 4096;  // points that are claimed at once
+constexpr long together = 1024;  // points that are claimed at once
 constexpr long rows_a_bin = 8;   // of the second axis
 
 const Rows& rows_of(Level level, int width) { return PLUGSTREAM_AT_LEVEL(level, rows)[width]; }
@@ -59,7 +59,6 @@ class Job {
   protected:
     virtual long parts() const = 0;
     virtual void act(long part) const = 0;
-    long cells() const { return grid_.size[0] * grid_.size[1] * grid_.size[2]; }
 
     const Grid grid_;
     const Points points_;
@@ -79,11 +78,10 @@ class Reading : public Job {
 
   private:
     long blocks() const { return (points_.count + together - 1) / together; }
-    long parts() const override { return grid_.images * blocks(); }
+    long parts() const override { return blocks(); }
     void act(long part) const override {
-        const long image = part / blocks(), begin = part % blocks() * together;
-        rows_.read(work_, cells_ + 2 * image * cells(), order_.points.data() + begin,
-                   std::min(together, points_.count - begin), values_ + 2 * image * points_.count);
+        const long begin = part * together;
+        rows_.read(work_, cells_, order_.points.data() + begin, std::min(together, points_.count - begin), values_);
     }
 
     const float* cells_;
@@ -99,12 +97,11 @@ class Writing : public Job {
   private:
     // Wide enough that few points are in two slabs, and of a size that does not depend on the number of threads.
     long slabs() const { return (grid_.size[0] + slab_ - 1) / slab_; }
-    long parts() const override { return grid_.images * slabs(); }
+    long parts() const override { return slabs(); }
     void act(long part) const override {
-        const long image = part / slabs(), low = part % slabs() * slab_, high = std::min(low + slab_, grid_.size[0]);
+        const long low = part * slab_, high = std::min(low + slab_, grid_.size[0]);
         const long begin = order_.planes[std::max(0L, low - points_.width[0] + 1)], end = order_.planes[high];
-        rows_.write(work_, cells_ + 2 * image * cells(), order_.points.data() + begin, end - begin,
-                    values_ + 2 * image * points_.count, low, high);
+        rows_.write(work_, cells_, order_.points.data() + begin, end - begin, values_, low, high);
     }
 
     const long slab_;

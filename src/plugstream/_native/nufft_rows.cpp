@@ -39,48 +39,93 @@ struct Spot {
     }
 };
 
+// The first `count` floats of a row as vectors, what is beyond them zero, and not touched in memory.
+template <int count>
+struct Strip {
+    static constexpr int whole = count / lanes, rest = count % lanes, vectors = whole + (rest > 0);
+    Floats part[vectors];
+
+    PLUGSTREAM_INLINE Strip() {
+        repeat<vectors>([&](auto n) { part[n.value] = Floats{}; });
+    }
+    PLUGSTREAM_INLINE explicit Strip(const float* from) {
+        repeat<whole>([&](auto n) { part[n.value] = load(from + lanes * n.value); });
+        if constexpr (rest > 0) {
+#if defined(__AVX512F__)
+            part[whole] = reinterpret_cast<Floats>(_mm512_maskz_loadu_ps((1u << rest) - 1, from + lanes * whole));
+#else
+            part[whole] = Floats{};
+            for (int k = 0; k < rest; ++k) part[whole][k] = from[lanes * whole + k];
+#endif
+        }
+    }
+    PLUGSTREAM_INLINE void put(float* to) const {
+        repeat<whole>([&](auto n) { store(to + lanes * n.value, part[n.value]); });
+        if constexpr (rest > 0) {
+#if defined(__AVX512F__)
+            _mm512_mask_storeu_ps(to + lanes * whole, (1u << rest) - 1, reinterpret_cast<__m512>(part[whole]));
+#else
+            for (int k = 0; k < rest; ++k) to[lanes * whole + k] = part[whole][k];
+#endif
+        }
+    }
+    PLUGSTREAM_INLINE void add(float weight, const Strip& other) {
+        repeat<vectors>([&](auto n) { part[n.value] += weight * other.part[n.value]; });
+    }
+};
+
+// The weights of a point are found once for all images.
 template <int width>
 void read(const Work& work, const float* cells, const int* order, long count, float* values) {
-    const long pitch = 2 * work.grid.size[2], plane = pitch * work.grid.size[1];
+    const long pitch = 2 * work.grid.size[2], plane = pitch * work.grid.size[1], image = plane * work.grid.size[0];
     for (long n = 0; n < count; ++n) {
         const long point = order[n];
         const Spot<width> spot(work, point);
-        float sum[2 * width] = {};
-        for (int i = 0; i < work.points.width[0]; ++i)
-            for (int j = 0; j < work.points.width[1]; ++j) {
-                const float* row = cells + 2 * spot.start + i * plane + j * pitch;
-                const float weight = spot.weights[0][i] * spot.weights[1][j];
-                for (int k = 0; k < 2 * width; ++k) sum[k] += weight * row[k];
+        for (long m = 0; m < work.grid.images; ++m) {
+            const float* corner = cells + m * image + 2 * spot.start;
+            Strip<2 * width> total;
+            for (int i = 0; i < work.points.width[0]; ++i)
+                for (int j = 0; j < work.points.width[1]; ++j)
+                    total.add(spot.weights[0][i] * spot.weights[1][j], Strip<2 * width>(corner + i * plane + j * pitch));
+            float sum[2 * width];
+            total.put(sum);
+            float real = 0, imaginary = 0;
+            for (int k = 0; k < width; ++k) {
+                real += spot.weights[2][k] * sum[2 * k];
+                imaginary += spot.weights[2][k] * sum[2 * k + 1];
             }
-        float real = 0, imaginary = 0;
-        for (int k = 0; k < width; ++k) {
-            real += spot.weights[2][k] * sum[2 * k];
-            imaginary += spot.weights[2][k] * sum[2 * k + 1];
+            float* value = values + 2 * (m * work.points.count + point);
+            value[0] = real;
+            value[1] = spot.flipped ? -imaginary : imaginary;
         }
-        values[2 * point] = real;
-        values[2 * point + 1] = spot.flipped ? -imaginary : imaginary;
     }
 }
 
 template <int width>
 void write(const Work& work, float* cells, const int* order, long count, const float* values, long low, long high) {
-    const long pitch = 2 * work.grid.size[2], plane = pitch * work.grid.size[1];
+    const long pitch = 2 * work.grid.size[2], plane = pitch * work.grid.size[1], image = plane * work.grid.size[0];
     for (long n = 0; n < count; ++n) {
         const long point = order[n];
         const Spot<width> spot(work, point);
-        const float real = values[2 * point], imaginary = spot.flipped ? -values[2 * point + 1] : values[2 * point + 1];
-        float share[2 * width];
-        for (int k = 0; k < width; ++k) {
-            share[2 * k] = spot.weights[2][k] * real;
-            share[2 * k + 1] = spot.weights[2][k] * imaginary;
-        }
         const long first = work.points.first[3 * point];
-        for (int i = 0; i < work.points.width[0]; ++i) {
-            if (first + i < low || first + i >= high) continue;
-            for (int j = 0; j < work.points.width[1]; ++j) {
-                float* row = cells + 2 * spot.start + i * plane + j * pitch;
-                const float weight = spot.weights[0][i] * spot.weights[1][j];
-                for (int k = 0; k < 2 * width; ++k) row[k] += weight * share[k];
+        for (long m = 0; m < work.grid.images; ++m) {
+            const float* value = values + 2 * (m * work.points.count + point);
+            const float real = value[0], imaginary = spot.flipped ? -value[1] : value[1];
+            float share[2 * width];
+            for (int k = 0; k < width; ++k) {
+                share[2 * k] = spot.weights[2][k] * real;
+                share[2 * k + 1] = spot.weights[2][k] * imaginary;
+            }
+            const Strip<2 * width> strip(share);
+            float* corner = cells + m * image + 2 * spot.start;
+            for (int i = 0; i < work.points.width[0]; ++i) {
+                if (first + i < low || first + i >= high) continue;
+                for (int j = 0; j < work.points.width[1]; ++j) {
+                    float* row = corner + i * plane + j * pitch;
+                    Strip<2 * width> there(row);
+                    there.add(spot.weights[0][i] * spot.weights[1][j], strip);
+                    there.put(row);
+                }
             }
         }
     }

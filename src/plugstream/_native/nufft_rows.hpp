@@ -17,9 +17,9 @@ struct Work {
 };
 
 struct Rows {
-    // The values at the points order[0], order[1], ... of one image.
+    // The values at the points order[0], order[1], ... of all images.
     void (*read)(const Work& work, const float* cells, const int* order, long count, float* values);
-    // Add what those points leave on the planes low <= a < high of the first axis.
+    // Add what those points leave on the planes low <= a < high of the first axis of all images.
     void (*write)(const Work& work, float* cells, const int* order, long count, const float* values, long low,
                   long high);
 };

@@ -36,7 +36,9 @@ if TYPE_CHECKING:
 __all__ = ["MRI", "MRIOptions", "MRISimulation", "ring_coils"]
 
 _SMALL, _LARGE = 1e-12, 1e6
-_SIGMA = "1%"
+# The noise level that a reconstruction begins with where nobody says one, per cent of the image's range, by what sigma
+# means to the denoiser, for steps with all views.
+_SIGMA = {"weight": 5.0, "noise": 0.8}
 _STEPS = 4  # where going through all views takes so many steps, each is used once before any comes again
 # Cycles a pixel beyond which a sample says nothing of an image with such pixels, and at which units are forgotten.
 _NYQUIST, _ABSURD = 0.5, 50.0
@@ -205,15 +207,38 @@ class MRI(Instrument):
             )
 
     def advise(self, n_views: int, batch: int | None) -> tuple[Advice, ...]:
-        """Every view once before any comes again, bounded momentum, and sigma by the image's range."""
-        found = [Advice("algorithm", "sigma", _SIGMA, f"sigma is {_SIGMA} of the image's range; --sigma says another")]
+        """Samples weighed by density, a step that follows the overlap in k-space, each view once before any again.
+
+        Steps of a few views change less of k-space, and are shorter, and so is sigma: sigma^2 goes with the step, as
+        where a prior has a weight.
+        """
+        share = 1.0 if batch is None else math.sqrt(min(1.0, batch / n_views))
+        found = [
+            Advice(
+                "instrument",
+                "density",
+                1.0,
+                "samples count by the part of k-space that they stand for (--density 1)",
+                True,
+            ),
+            Advice(
+                "algorithm",
+                "step_size",
+                "overlap",
+                "the step follows how much the samples of a batch overlap (--step overlap), longer than 1/L",
+                True,
+            ),
+        ]
+        for of, percent in _SIGMA.items():
+            text = f"{percent * share:.3g}%"
+            reason = f"sigma is {text} of the image's range; --sigma says another"
+            found.append(Advice("algorithm", "sigma", text, reason, sigma=of))
         if batch is not None and batch < n_views:
-            steps = -(-n_views // batch)
             if n_views >= _STEPS * batch:
-                reason = f"views are many, {batch} of {n_views} a step: each is used once in {steps} steps"
+                reason = f"{batch} of {n_views} views a step: each is used once before any comes again"
                 found.append(Advice("sampler", "name", "epochs", f"{reason} (--sampler epochs)"))
             reason = "views see parts of k-space that hardly overlap, whose differences momentum would gather"
-            found.append(Advice("momentum", "name", "bounded", f"{reason} (--momentum bounded)"))
+            found.append(Advice("momentum", "name", "bounded", f"{reason} (--momentum bounded)", True))
         return tuple(found)
 
     def describe(self, columns: Columns, n_views: int) -> dict[str, str]:
@@ -280,7 +305,7 @@ class MRI(Instrument):
             self.voxels,
             maps,
             mask=columns.get("mask"),
-            density=self._density(columns, path, chosen.density) if chosen.density > 0 else None,
+            density=self._weights(columns, chosen.density),
             eps=eps,
             device=device,
             dtype=dtype,
@@ -332,8 +357,12 @@ class MRI(Instrument):
 
         return add_noise(clean, options.snr, seed=options.seed).to(torch.complex64)
 
-    def _density(self, columns: Columns, path: NDArray[np.float64], power: float) -> NDArray[np.float64]:
-        return self.sample_density(columns).astype(np.float64) ** power
+    def _weights(self, columns: Columns, power: float) -> NDArray[np.float64] | None:
+        """Densities to a power; None where all are 1, as on a grid."""
+        if power == 0:
+            return None
+        found = self.sample_density(columns).astype(np.float64) ** power
+        return None if (found == 1).all() else found
 
     def _reach(self, columns: Columns) -> float:
         """Cycles a pixel of the outermost sample along any axis."""

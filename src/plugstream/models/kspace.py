@@ -118,6 +118,7 @@ class KSpace:
             axes=self.axes,
             is_complex=True,
             points=max(min(views, 10), views // 10) * samples,
+            box=True,
             device=self.device,
             dtype=dtype,
         )

@@ -217,15 +217,22 @@ class Kernel:
 
 
 @cache
-def choose_kernel(eps: float, pixels: int, points: int, axes: int = 2, fft: float = 1.0) -> Kernel:
+def choose_kernel(
+    eps: float,
+    pixels: int,
+    points: int,
+    axes: int = 2,
+    fft: float = 1.0,
+    oversamplings: tuple[float, ...] = _OVERSAMPLINGS,
+) -> Kernel:
     """The kernel with an error of at most eps whose interpolation and FFT together are the cheapest.
 
     Arguments: eps; pixels of an image and points; axes along which frequencies lie between those of the grid; fft, what
-    a cell of the finer grid costs beside a cell that a point touches.
+    a cell of the finer grid costs beside a cell that a point touches; oversamplings to choose from.
     """
     fits = [
         kernel
-        for kernel in (Kernel(width, s) for width in _WIDTHS for s in _OVERSAMPLINGS if width * (1 - 0.5 / s) > 1)
+        for kernel in (Kernel(width, s) for width in _WIDTHS for s in oversamplings if width * (1 - 0.5 / s) > 1)
         if kernel.error * np.sqrt(axes / 2) <= eps
     ]
     if not fits:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from plugstream.errors import InputError
 from plugstream.models import nufft_native, nufft_spread_triton
+from plugstream.models.nufft_box import Box, Span
 from plugstream.models.nufft_grid import Kernel, choose_kernel, fast_size
 from plugstream.models.nufft_points import Points, read_cells, write_cells
 
@@ -20,6 +21,7 @@ __all__ = ["Axis", "PlacedNufft", "SpreadNufft"]
 Real = NDArray[np.float64]
 
 _FFT_COST = 8.0  # of a cell, in cells that a point touches, each way
+_BOX_OVERSAMPLINGS = (1.25, 1.375, 1.5, 1.75, 2.0, 2.25, 2.5, 3.0)
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,8 @@ class SpreadNufft:
         shape: of an image, two or three axes. eps: the relative accuracy.
         axes: what is known of each axis. is_complex: whether images are.
         points: about how many there are for each transform, by which the kernel is chosen.
+        box: of complex images, take the FFT along all axes at once, on a grid that may be coarser, to 1.25 times the
+            image's: the faster way for images that fit into a processor's cache many times over.
         device, dtype: real precision.
     Reference: Dutt and Rokhlin, SIAM J. Sci. Comput. 14(6), 1993; Barnett, Magland and af Klinteberg, SIAM J. Sci.
     Comput. 41(5), 2019.
@@ -67,6 +71,7 @@ class SpreadNufft:
         axes: Sequence[Axis] | None = None,
         is_complex: bool = False,
         points: int = 0,
+        box: bool = False,
         device: torch.device | str = "cpu",
         dtype: torch.dtype = torch.float32,
     ) -> None:
@@ -81,13 +86,20 @@ class SpreadNufft:
         self._complex = torch.complex64 if dtype == torch.float32 else torch.complex128
         free = sum(axis.period is None for axis in axes)
         pixels = int(np.prod(shape))
-        self.kernel = choose_kernel(eps, pixels, points or pixels, axes=max(1, free), fft=_FFT_COST)
+        more = {"oversamplings": _BOX_OVERSAMPLINGS} if box else {}
+        self.kernel = choose_kernel(eps, pixels, points or pixels, axes=max(1, free), fft=_FFT_COST, **more)
         # Exact axes first: the halved one is then of few cells, and kernels run along the last.
         self._order = sorted(range(len(shape)), key=lambda n: axes[n].period is None)
         self._lines = [
             _Line(shape[n], axes[n], self.kernel, half=not is_complex and place == 0, device=device, dtype=dtype)
             for place, n in enumerate(self._order)
         ]
+        spans = [Span(line.pixels, line.size, line.low, line.count) for line in self._lines]
+        self._box: Box | None = None
+        if box and is_complex and self._order == sorted(self._order) and all(span.fits for span in spans):
+            scales = [line.scale for line in self._lines]
+            scale = scales[0][:, None] * scales[1]
+            self._box = Box(spans, scale if len(scales) == 2 else scale[..., None] * scales[2])
 
     @property
     def cells(self) -> tuple[int, int, int]:
@@ -138,6 +150,8 @@ class SpreadNufft:
 
     def transform(self, images: Tensor) -> Tensor:
         """The stored cells of the FFT of scaled images: (n, *shape) to (n, *cells)."""
+        if self._box is not None and not (images.requires_grad and torch.is_grad_enabled()):
+            return self._box.transform(images).view(len(images), *self.cells)
         values = images.permute(0, *(1 + n for n in self._order))
         last = values.ndim - 1
         for (
@@ -154,6 +168,8 @@ class SpreadNufft:
         """The transpose of `transform`: (n, *cells) to (n, *shape)."""
         counts = [line.count for line in self._lines]
         values = grid.reshape(len(grid), *counts)
+        if self._box is not None and not (grid.requires_grad and torch.is_grad_enabled()):
+            return self._box.back(values)
         last = values.ndim - 1
         for line in reversed(self._lines):
             values = line.backward(values).permute(0, last, *range(1, last))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -10,6 +12,8 @@ from plugstream.models.nufft_grid import fast_size
 from plugstream.models.nufft_spread import SpreadNufft
 
 __all__ = ["ToeplitzNormal"]
+
+_CACHE_BYTES = 1 << 22  # of images that are transformed together: what stays near the processor is faster
 
 
 class ToeplitzNormal:
@@ -40,6 +44,7 @@ class ToeplitzNormal:
             axes=kspace.axes,
             is_complex=True,
             points=count,
+            box=True,
             device=kspace.device,
             dtype=kspace.dtype,
         )
@@ -60,10 +65,14 @@ class ToeplitzNormal:
 
     def __call__(self, images: Tensor) -> Tensor:
         """(n, *shape) to the same."""
-        values, axes = images, len(self.shape)
-        for axis in range(axes - 1, -1, -1):  # what is not there yet need not be transformed
-            values = torch.fft.fft(values, n=self.sizes[axis], dim=axis - axes)
-        values = values * self.spectrum
-        for axis in range(axes):
-            values = torch.fft.ifft(values, dim=axis - axes).narrow(axis - axes, 0, self.shape[axis])
-        return values
+        axes = tuple(range(-len(self.shape), 0))
+        inside = (..., *(slice(0, size) for size in self.shape))
+        out = torch.empty_like(images)
+        step = max(1, _CACHE_BYTES // (math.prod(self.sizes) * images.element_size()))
+        padded = torch.zeros((min(step, len(images)), *self.sizes), dtype=images.dtype, device=images.device)
+        for begin in range(0, len(images), step):
+            some = images[begin : begin + step]
+            padded[: len(some)][inside] = some
+            found = torch.fft.fftn(padded[: len(some)], dim=axes).mul_(self.spectrum)
+            out[begin : begin + step] = torch.fft.ifftn(found, dim=axes)[inside]
+        return out
