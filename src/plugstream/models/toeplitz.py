@@ -66,7 +66,7 @@ class ToeplitzNormal:
     def __call__(self, images: Tensor) -> Tensor:
         """(n, *shape) to the same."""
         axes = tuple(range(-len(self.shape), 0))
-        inside = (..., *(slice(0, size) for size in self.shape))
+        inside = (slice(None), *(slice(0, size) for size in self.shape))
         out = torch.empty_like(images)
         step = max(1, _CACHE_BYTES // (math.prod(self.sizes) * images.element_size()))
         padded = torch.zeros((min(step, len(images)), *self.sizes), dtype=images.dtype, device=images.device)
