@@ -255,6 +255,7 @@ def remedies(algorithm: Any) -> str:
     ways = ["a larger batch", "a shorter step"]
     if isinstance(getattr(algorithm, "gradient", None), Plain):
         ways.append("SAGA or SVRG")
-    if getattr(algorithm, "momentum", "none") not in ("none", "bounded"):
+    momentum = getattr(algorithm, "momentum", "none")
+    if momentum not in ("none", "bounded") and not hasattr(momentum, "limit"):
         ways.append("momentum 'bounded'")
     return f"that is the noise floor of the batches: {', '.join(ways)} or all views would lower it"

@@ -3,7 +3,7 @@
 from plugstream.algorithms.admm import ADMM, SplitState
 from plugstream.algorithms.base import Algorithm, PlugAndPlay, State
 from plugstream.algorithms.incremental import BlockADMM, BlockState, IncrementalADMM
-from plugstream.algorithms.pgm import GradientState, ProximalGradient
+from plugstream.algorithms.pgm import BoundedMomentum, GradientState, ProximalGradient
 from plugstream.algorithms.proxskip import ProxSkip, ShiftedState
 from plugstream.algorithms.red import RED
 from plugstream.algorithms.variance import SAGA, SVRG, Estimator, Plain
@@ -16,6 +16,7 @@ __all__ = [
     "Algorithm",
     "BlockADMM",
     "BlockState",
+    "BoundedMomentum",
     "Estimator",
     "GradientState",
     "IncrementalADMM",

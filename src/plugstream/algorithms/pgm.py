@@ -29,7 +29,7 @@ from plugstream.linalg import inner, norm, per_image, squared_norm
 from plugstream.sampling import Batch
 from plugstream.schedules import OverL, value_at
 
-__all__ = ["MOMENTUM", "RESTARTS", "GradientState", "ProximalGradient"]
+__all__ = ["MOMENTUM", "RESTARTS", "BoundedMomentum", "GradientState", "ProximalGradient"]
 
 Momentum = Callable[[Any, Any], Any]
 """The sequence {q_k}: from k and q_{k-1} to q_k, with q_0 = 1.
@@ -42,16 +42,22 @@ BOUND = 3.0
 variance of small batches about as much larger, however long it goes on; Nesterov's makes it larger with every step."""
 
 
-def _bounded_momentum(k: Any, q: Any) -> Any:
-    rising = MOMENTUM["nesterov"](k, q)
-    return rising.clamp_max(BOUND) if isinstance(rising, Tensor) else min(rising, BOUND)
+@dataclass(frozen=True)
+class BoundedMomentum:
+    """Nesterov's sequence up to a limit: from k and q_{k-1} to q_k."""
+
+    limit: float = BOUND
+
+    def __call__(self, k: Any, q: Any) -> Any:
+        rising = MOMENTUM["nesterov"](k, q)
+        return rising.clamp_max(self.limit) if isinstance(rising, Tensor) else min(rising, self.limit)
 
 
 MOMENTUM: dict[str, Momentum] = {
     "none": lambda k, q: 1.0 + 0.0 * q,
     "nesterov": lambda k, q: (1 + (1 + 4 * q * q) ** 0.5) / 2,
     "chambolle-dossal": lambda k, q: (k + 2) / 3,  # (k + a - 1) / a with a = 3: the iterates converge too
-    "bounded": _bounded_momentum,
+    "bounded": BoundedMomentum(),
 }
 
 RESTARTS = ("none", "gradient", "residual")
@@ -118,7 +124,8 @@ class ProximalGradient(PlugAndPlay):
     the new image (`ModelBase.refine`). They are part of the state, and the map P is that of the parameters at the time.
 
     Arguments: those of `PlugAndPlay`, and
-        momentum: a name ("none", "nesterov", "chambolle-dossal", "bounded") or a function from (k, q_{k-1}) to q_k.
+        momentum: a name ("none", "nesterov", "chambolle-dossal", "bounded") or a function from (k, q_{k-1}) to q_k,
+            such as BoundedMomentum(8).
         gradient: "plain", "saga", "svrg", or an `Estimator` such as SVRG(probability=0.1).
         restart: "none", "gradient" or "residual". None is "none", here and for the momentum.
         refine: names of the model's parameters to find along with the image; only with plain gradients.

@@ -14,7 +14,7 @@ from plugstream.progress import within
 SECTIONS: tuple[str, ...] = ()
 
 # As in `plugstream.experiments.reproduce`, which imports torch.
-_WHAT = ("table1", "table2", "fig2", "fig3", "fig4", "fig5", "fig6", "fig7", "beyond", "all")
+_WHAT = ("table1", "table2", "fig2", "fig3", "fig4", "fig5", "fig6", "fig7", "beyond", "successors", "all")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -14,7 +14,7 @@ from plugstream.experiments.runs import Spec, falling, outcome, run, tune
 from plugstream.experiments.scale import Scale
 from plugstream.experiments.setup import Problem
 
-__all__ = ["LEVELS", "Row", "beyond_cells", "calls_to_reach", "rows"]
+__all__ = ["LEVELS", "Row", "beyond_cells", "calls_to_reach", "cells_of", "first_reach", "rows"]
 
 # Average SNR in dB that a method should reach: the issue's, and the paper's PnP-SGD with 10 views.
 LEVELS = (25.5, 25.85)
@@ -106,8 +106,15 @@ def beyond_cells(
     problem: Problem, store: Store, scale: Scale, trained: Sequence[str] = ()
 ) -> dict[str, dict[str, Any]]:
     """Each line tuned for the best SNR after its calls, and run with every call measured."""
+    return cells_of(rows(scale, trained), problem, store, scale, "beyond")
+
+
+def cells_of(
+    lines: Sequence[Row], problem: Problem, store: Store, scale: Scale, prefix: str
+) -> dict[str, dict[str, Any]]:
+    """The cells of such lines, named by a prefix; without a search what is known is taken, or else a grid searched."""
     out = {}
-    for row in rows(scale, trained):
+    for row in lines:
         about = {
             "images": list(problem.names),
             "choices": [spec.about() for spec in row.choices],
@@ -117,23 +124,29 @@ def beyond_cells(
         }
 
         def compute(row: Row = row) -> tuple[dict[str, Any], dict[str, Any]]:
-            if scale.evaluations == 0:
-                found = known_settings(row.name, problem.names, row.choices[0].iterations)
+            known = known_settings(row.name, problem.names, row.choices[0].iterations)
+            if scale.evaluations == 0 and known is not None:
+                found = known
             else:
-                grid, most = scale.grid, scale.evaluations
+                grid, most = scale.grid, scale.evaluations or scale.grid
                 found = tune(problem, row.choices, row.low, row.high, grid=grid, evaluations=most)
             result = run(problem, found.spec, found.sigma)
             more = {"sigma": found.sigma, "spec": found.spec.about(), "memory": row.memory}
             return outcome(problem, result, **more), {}
 
         slug = "".join(c if c.isalnum() else "-" for c in row.name.lower()).strip("-").replace("--", "-")
-        out[row.name] = store.cell(f"beyond-{slug}", about, compute)
+        out[row.name] = store.cell(f"{prefix}-{slug}", about, compute)
     return out
 
 
 def calls_to_reach(cell: dict[str, Any], level: float) -> int | None:
     """Denoiser calls until the average over the images first reaches a level, None if it never does."""
-    history = cell["history"]["snr"]
-    average = np.asarray(history["value"], dtype=float).mean(1)
+    place = first_reach(cell, level)
+    return None if place is None else int(cell.get("calls", cell["history"]["snr"]["step"])[place])
+
+
+def first_reach(cell: dict[str, Any], level: float) -> int | None:
+    """The first measurement at which the average over the images reaches a level, None if there is none."""
+    average = np.asarray(cell["history"]["snr"]["value"], dtype=float).mean(1)
     reached = np.flatnonzero(average >= level)
-    return int(history["step"][reached[0]]) if len(reached) else None
+    return int(reached[0]) if len(reached) else None

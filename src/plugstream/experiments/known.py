@@ -18,12 +18,15 @@ from plugstream.experiments.runs import Spec, TunedSpec
 __all__ = ["known_settings"]
 
 
-def known_settings(method: str, names: Sequence[str], iterations: int) -> TunedSpec:
+def known_settings(method: str, names: Sequence[str], iterations: int) -> TunedSpec | None:
     """What was found for a method of Table 2 or a line of `beyond`, to be run for so many iterations at most.
 
-    A picture that is not the paper's gets the geometric mean of the sigmas of those that are.
+    None where it was never searched for. A picture that is not the paper's gets the geometric mean of the sigmas of
+    those that are.
     """
-    content = json.loads((Path(__file__).parent / "known.json").read_text(encoding="utf-8"))[method]
+    content = json.loads((Path(__file__).parent / "known.json").read_text(encoding="utf-8")).get(method)
+    if content is None:
+        return None
     spec = Spec(**content["spec"])
     sigma = dict(zip(IMAGES, content["sigma"], strict=True))
     usual = float(np.exp(np.mean(np.log(content["sigma"]))))

@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from plugstream.experiments.beyond import LEVELS, calls_to_reach
+from plugstream.experiments.beyond import LEVELS, calls_to_reach, first_reach
 from plugstream.experiments.printed import AVERAGE, IMAGES, METHODS, TABLE1, TABLE2
 from plugstream.experiments.table1 import COLUMNS, MOMENTA, smallest
 from plugstream.files import write_whole
 
-__all__ = ["Table", "beyond_table", "curves", "table1_table", "table2_table", "write_table"]
+__all__ = ["Table", "beyond_table", "curves", "successors_table", "table1_table", "table2_table", "write_table"]
 
 Value = float | int | str | None
 
@@ -134,6 +134,38 @@ def beyond_table(cells: Mapping[str, dict[str, Any]]) -> Table:
         f"data is one gradient of each of the 60 views. Seconds are of all images together, on {first['device']}."
     )
     return Table("Beyond the paper: SNR against denoiser calls", head, rows, note)
+
+
+def successors_table(cells: Mapping[str, dict[str, Any]]) -> Table:
+    """What each method reaches, and the calls, passes over the data and seconds to the paper's average."""
+    level = LEVELS[-1]
+    head = (
+        "method",
+        "SNR at the end",
+        "steps",
+        "calls",
+        "passes over the data",
+        "seconds",
+        f"calls to {level:g} dB",
+        "passes to it",
+        "seconds to it",
+        "memory",
+    )
+    rows: list[tuple[Value, ...]] = []
+    for name, cell in cells.items():
+        place = first_reach(cell, level)
+        reached: list[Value] = [None, None, None]
+        if place is not None:
+            seconds = float(cell["history"]["snr"]["time"][place])
+            reached = [int(cell["calls"][place]), float(cell["passes_at"][place]), seconds]
+        whole = (int(cell["iterations"]), int(cell["calls"][-1]), float(cell["passes"]), float(cell["seconds"]))
+        rows.append((name, _average(cell), *whole, *reached, cell["memory"]))
+    first = next(iter(cells.values()))
+    note = (
+        f"Average SNR in dB over {', '.join(first['names'])}; sigma tuned for the SNR at the end. A pass over the "
+        f"data is one gradient of each of the 60 views. Seconds are of all images together, on {first['device']}."
+    )
+    return Table("What followed the paper: SNR against calls, passes and seconds", head, rows, note)
 
 
 def write_table(folder: Path, name: str, table: Table, extra: Mapping[str, Any] | None = None) -> list[Path]:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from plugstream.errors import InputError
-from plugstream.experiments import beyond, figures, report, table1, table2
+from plugstream.experiments import beyond, figures, report, successors, table1, table2
 from plugstream.experiments.cells import OutOfTimeError, Store
 from plugstream.experiments.printed import METHODS
 from plugstream.experiments.scale import Scale
@@ -19,7 +19,7 @@ from plugstream.experiments.setup import Problem
 
 __all__ = ["WHAT", "Reproduction", "compute", "compute_all", "summary", "write"]
 
-WHAT = ("table1", "table2", "fig2", "fig3", "fig4", "fig5", "fig6", "fig7", "beyond")
+WHAT = ("table1", "table2", "fig2", "fig3", "fig4", "fig5", "fig6", "fig7", "beyond", "successors")
 
 _STEPS = ((1.0, "1/L"), (0.25, "1/4L"), (0.0625, "1/16L"))
 _BATCHES = (10, 20, 30)
@@ -59,6 +59,8 @@ def compute(what: str, work: Reproduction) -> Any:
         return table2.fig5_cells(problem, store, scale)
     if what == "beyond":
         return beyond.beyond_cells(problem, store, scale, ("tnrd-ours", "ridge"))
+    if what == "successors":
+        return successors.successor_cells(problem, store, scale)
     raise InputError(f"there is nothing called {what!r} to reproduce; choose {', '.join(WHAT)} or all")
 
 
@@ -80,6 +82,9 @@ def write(what: str, work: Reproduction, out: Path) -> list[Path]:
     if what == "table2":
         tuned = {m: {"sigma": c["sigma"], "spec": c["spec"], "seconds": c["seconds"]} for m, c in cells.items()}
         return report.write_table(out, what, report.table2_table(cells), {"tuned": tuned})
+    if what == "successors":
+        tuned = {m: {"sigma": c["sigma"], "spec": c["spec"]} for m, c in cells.items()}
+        return report.write_table(out, what, report.successors_table(cells), {"tuned": tuned})
     path = out / f"{what}.png"
     if what == "fig2":
         figures.draw_distances(

@@ -17,6 +17,7 @@ from torch import Tensor
 from plugstream.algorithms import Algorithm
 from plugstream.denoisers import Denoiser
 from plugstream.denoisers.by_name import make
+from plugstream.denoisers.equivariant import Equivariant
 from plugstream.errors import PlugstreamWarning
 from plugstream.experiments.setup import PerImage, Problem
 from plugstream.fidelity import Fidelity
@@ -47,8 +48,10 @@ __all__ = [
 class Spec:
     """All of a run but sigma.
 
-    method: pgm (FISTA, PnP-SGD), admm or hqs. views: of a step, all if None. step and step_end: multiples of 1/L.
+    method: an algorithm by its name: pgm (FISTA, PnP-SGD), admm, hqs, ... views: of a step, all if None. step and
+    step_end: multiples of 1/L.
     sigma_end: sigma at the end over sigma at the start. falling: steps in which both reach their end, all if None.
+    options: of the algorithm, by name. equivariant: how the denoiser is made so, if at all.
     """
 
     method: str = "pgm"
@@ -63,10 +66,16 @@ class Spec:
     gradient: str = "plain"
     restart: str = "none"
     iterations: int = 150
+    options: tuple[tuple[str, float | str], ...] = ()
+    equivariant: str | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "options", tuple((name, value) for name, value in self.options))  # JSON has lists
 
     def about(self) -> dict[str, Any]:
-        """As JSON, to tell cells apart."""
-        return asdict(self)
+        """As JSON, to tell cells apart; of what came later only what is said, so that earlier cells stay known."""
+        said = asdict(self)
+        return {name: value for name, value in said.items() if value or name not in ("options", "equivariant")}
 
 
 @dataclass(frozen=True)
@@ -93,6 +102,12 @@ def make_denoiser(name: str, weights: Path | None = None) -> Denoiser:
 _OPTIONS: dict[str, dict[str, Any]] = {"tv": {"tol": 0.0, "max_iterations": 20}, "ridge": {"tol": 1e-3}}
 
 
+def _make_momentum(text: str) -> Any:
+    """The momentum of a run, by its name, with a limit after a colon where there is one: bounded:8."""
+    name, _, limit = text.partition(":")
+    return MomentumSettings.of(name=name, **({"momentum_limit": float(limit)} if limit else {})).build()
+
+
 def make_sampler(spec: Spec, fidelity: Fidelity) -> Sampler:
     """The sampler of a run."""
     name = "all" if spec.views is None else spec.sampler
@@ -111,12 +126,14 @@ def make_algorithm(
         "step_size": OverL(spec.step if spec.step_end is None else Geometric(spec.step, spec.step_end, falling)),
         "sampler": make_sampler(spec, problem.fidelity),
     }
-    denoiser = PerImage(make_denoiser(spec.denoiser, weights), levels)
+    denoiser: Denoiser = PerImage(make_denoiser(spec.denoiser, weights), levels, problem.counted)
+    if spec.equivariant is not None:
+        denoiser = Equivariant(denoiser, spec.equivariant)
     return build_algorithm(
-        AlgorithmSettings.of(name=spec.method),
+        AlgorithmSettings.of(name=spec.method, **dict(spec.options)),
         problem.fidelity,
         denoiser,
-        momentum=MomentumSettings.of(name=spec.momentum).build(),
+        momentum=_make_momentum(spec.momentum),
         restart=spec.restart,
         gradient=GradientSettings.of(name=spec.gradient).build(0),
         **common,
@@ -134,9 +151,11 @@ def run(
 ) -> Result[Any]:
     """Run it from zero on all images, and measure the SNR, and on request the distance, every so many steps.
 
-    `problem.counted.visits` then says how many views it took, unless the distance took some too.
+    `problem.counted` then says how many views and denoiser calls it took, after each step too, unless the distance took
+    some of them.
     """
-    problem.counted.visits = 0.0
+    counted = problem.counted
+    counted.reset()
     monitors: list[Monitor] = [SNR(problem.truth)]
     if distance:
         monitors.append(Distance())
@@ -150,11 +169,15 @@ def run(
             monitors=monitors,
             every=every,
             divergence=None,  # one image that runs away must not stop the others
+            callbacks=[lambda progress: counted.note(progress.state.k)],
         )
 
 
 def outcome(problem: Problem, result: Result[Any], **more: Any) -> dict[str, Any]:
-    """A run as a cell keeps it: the last SNR of each image, the curves, and how long it took."""
+    """A run as a cell keeps it: the last SNR of each image, the curves, and how long it took.
+
+    "calls" and "passes_at" are the denoiser calls, and the passes over the data, up to each measured SNR.
+    """
     history = {
         name: {
             "step": series.step.tolist(),
@@ -163,13 +186,15 @@ def outcome(problem: Problem, result: Result[Any], **more: Any) -> dict[str, Any
         }
         for name, series in result.history.items()
     }
-    snr = result.history["snr"].value[-1]
+    snr, steps = result.history["snr"].value[-1], result.history["snr"].step
     return {
         "names": list(problem.names),
         "snr": _round_digits(snr),
         "iterations": int(result.state.k),
         "seconds": round(result.time, 4),
         "passes": round(problem.counted.visits / problem.fidelity.n_views, 2),
+        "calls": [problem.counted.noted[int(k)][0] for k in steps],
+        "passes_at": [round(problem.counted.noted[int(k)][1] / problem.fidelity.n_views, 2) for k in steps],
         "reason": result.reason.name,
         "device": str(problem.device),
         "history": history,

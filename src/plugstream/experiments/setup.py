@@ -103,12 +103,22 @@ def make_problem(pictures: Pictures, *, device: torch.device | str = "cpu", meth
 class CountingModel:
     """A model that counts how many views it is asked for: a gradient, or H^H H, of one view is one visit.
 
-    Forward and adjoint alone are half a visit each. Several images that go together count once.
+    Forward and adjoint alone are half a visit each. Several images that go together count once. `calls` are those of
+    the denoiser (`PerImage`), and `noted` has calls and visits by the step at which somebody noted them.
     """
 
     def __init__(self, model: BornModel) -> None:
         self.model = model
-        self.visits = 0.0
+        self.reset()
+
+    def reset(self) -> None:
+        """Begin to count anew."""
+        self.visits, self.calls = 0.0, 0
+        self.noted: dict[int, tuple[int, float]] = {}
+
+    def note(self, step: int) -> None:
+        """Keep the counts of this step; what is counted after it is of the next."""
+        self.noted[step] = (self.calls, self.visits)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.model, name)
@@ -141,16 +151,18 @@ class CountingModel:
 class PerImage(Wrapper):
     """A denoiser whose strength differs from image to image: D(z_i, sigma c_i).
 
-    Arguments: denoiser; factors c, one for each image, of the leading axes' shape.
+    Arguments: denoiser; factors c, one for each image, of the leading axes' shape; counted, which counts its calls.
     """
 
-    def __init__(self, denoiser: Denoiser, factors: Tensor) -> None:
+    def __init__(self, denoiser: Denoiser, factors: Tensor, counted: CountingModel | None = None) -> None:
         super().__init__(denoiser)
-        self.factors, self.stacked = factors, True
+        self.factors, self.stacked, self.counted = factors, True, counted
         self.averaged = denoiser.averaged
 
     def rewrap(self, denoiser: Denoiser) -> PerImage:
-        return PerImage(denoiser, self.factors)
+        return PerImage(denoiser, self.factors, self.counted)
 
     def denoise(self, image: Tensor, sigma: Sigma, warm: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+        if self.counted is not None:
+            self.counted.calls += 1
         return self.denoiser.denoise(image, sigma * self.factors, warm)

@@ -1,0 +1,66 @@
+"""The methods that followed the paper, beside the best of before, in one run and with one search for sigma."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from plugstream.experiments.beyond import Row, cells_of, rows
+from plugstream.experiments.cells import Store
+from plugstream.experiments.runs import Spec
+from plugstream.experiments.scale import Scale
+from plugstream.experiments.setup import Problem
+
+__all__ = ["BEFORE", "successor_cells", "successor_rows"]
+
+# What they are compared with: the lines of `beyond` that were the best online, and the best of all.
+BEFORE = ("PnP-SGD(10), shifted", "PnP-ADMM(60)", "PnP-HQS(30), shifted, falling")
+
+
+def successor_rows(scale: Scale) -> list[Row]:
+    """The table's lines, those of before first.
+
+    Methods with a gradient step get `scale.calls[0]` steps, of which ProxSkip's mostly call no denoiser, and those that
+    invert the data `scale.calls[1]`.
+    """
+    many, few = scale.calls
+    plain = Spec(iterations=many)
+
+    def skip(p: float, *momenta: str, **more: Any) -> tuple[Spec, ...]:
+        base = replace(plain, method="proxskip", options=(("denoise_probability", p),), **more)
+        return tuple(replace(base, momentum=momentum) for momentum in momenta)
+
+    def red(method: str, *tau: str, **more: Any) -> tuple[Spec, ...]:
+        return tuple(replace(plain, method=method, options=(("tau", value),), **more) for value in tau)
+
+    def split(method: str, views: int, *steps: float) -> tuple[Spec, ...]:
+        return tuple(Spec(method, views=views, step=step, iterations=few) for step in steps)
+
+    anneal = {"momentum": "none", "step_end": 0.1, "sigma_end": 0.2}
+    lines = [
+        *(line for line in rows(scale) if line.name in BEFORE),
+        Row("ProxSkip(10), shifted, p = 0.1", skip(0.1, "bounded:8", "bounded:5", "bounded"), memory="one image"),
+        Row("ProxSkip(10), shifted, p = 0.2", skip(0.2, "bounded:8", "nesterov"), memory="one image"),
+        Row("ProxSkip(60), p = 0.1", skip(0.1, "bounded:8", "bounded", sampler="all", views=None), memory="one image"),
+        Row("online RED(10), shifted", red("red", "0.5L", "L", "0.2L")),
+        Row("SNORE(10), shifted", red("snore", "0.2L", "0.05L", momentum="bounded"), 0.3, 20.0),
+        Row("SNORE(10), shifted, annealed", red("snore", "0.2L", "0.05L", **anneal), 1.0, 60.0),
+        Row("PnP-SGD(10), shifted, turned at random", (replace(plain, equivariant="random"),)),
+        Row("PnP-SGD(10), shifted, mean over turns", (replace(plain, equivariant="mean"),)),
+        Row("online RED(10), shifted, turned at random", red("red", "0.5L", equivariant="random")),
+        Row("IPA(10), shifted", split("ipa", 10, 10.0, 30.0, 100.0), 1.0, 60.0, "two images"),
+        Row("IPA(30), shifted", split("ipa", 30, 30.0, 100.0, 10.0), 1.0, 60.0, "two images"),
+        Row("ADMM by blocks of 10", split("block-admm", 10, 100.0, 300.0), 3.0, 60.0, "13 images"),
+        Row("ADMM by blocks of 30", split("block-admm", 30, 300.0, 100.0), 3.0, 60.0, "5 images"),
+    ]
+    limit = None if scale.choices > 1 else 1
+    return [replace(line, choices=line.choices[:limit]) for line in lines]
+
+
+def successor_cells(
+    problem: Problem, store: Store, scale: Scale, names: Sequence[str] | None = None
+) -> dict[str, dict[str, Any]]:
+    """Each line, or those of these names, tuned for the best SNR at its end, and run with every step measured."""
+    lines = [line for line in successor_rows(scale) if names is None or line.name in names]
+    return cells_of(lines, problem, store, scale, "successors")
