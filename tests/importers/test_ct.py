@@ -95,6 +95,31 @@ def test_bad_pixels_are_filled_and_do_not_count(tmp_path: Path) -> None:
     assert flat.instrument.good.shape == (1, COLUMNS)
 
 
+def test_projections_without_beam_or_with_nan_are_told_and_can_be_left_out(tmp_path: Path) -> None:
+    p = _write(tmp_path / "a.h5")
+    with h5py.File(tmp_path / "a.h5", "r+") as file:
+        file["exchange/data"][7] = 100.0  # the shutter was closed
+        file["exchange/data"][9] = np.nan
+    with pytest.raises(InputError, match=r"projection 9 holds NaN .* --omit"):
+        _import(tmp_path / "a.h5", tmp_path / "a.zarr")
+    with pytest.raises(InputError, match=r"projection 7 shows no beam at all; leave it out with --omit"):
+        _import(tmp_path / "a.h5", tmp_path / "a.zarr", omit="9")
+    for stripes, off in ((0, 2e-3), (9, 0.1)):
+        scan = _import(tmp_path / "a.h5", tmp_path / f"{stripes}.zarr", omit="7:10:2", stripes=stripes)
+        assert abs(scan.provenance["steps"][-1]["column"] - CENTER) < 0.15
+        np.testing.assert_allclose(scan.read().numpy(), np.delete(p, [7, 9], 0), atol=off)
+
+
+def test_angles_without_a_unit_that_are_radians(tmp_path: Path) -> None:
+    _write(tmp_path / "a.h5")
+    with h5py.File(tmp_path / "a.h5", "r+") as file:
+        del file["exchange/theta"]
+        file["exchange/theta"] = np.deg2rad(ANGLES)
+    scan = _import(tmp_path / "a.h5", tmp_path / "a.zarr", center=CENTER)
+    want = parallel_beam(np.deg2rad(ANGLES), (ROWS, COLUMNS), 1.0, center=CENTER)
+    np.testing.assert_allclose(ct_rays(scan).vectors, want.vectors, atol=1e-9)
+
+
 def test_stripes_are_removed(tmp_path: Path) -> None:
     p = _write(tmp_path / "a.h5")
     with h5py.File(tmp_path / "a.h5", "r+") as file:

@@ -17,6 +17,8 @@ __all__ = ["Projections", "angles_in_radians", "length_in_metres", "mean_frame",
 
 Indices = NDArray[np.int64]
 
+_SEVERAL = 8  # views from which on their angles tell what unit they are in
+
 
 @dataclass(frozen=True)
 class Projections:
@@ -104,9 +106,13 @@ def pick_rows(words: str, count: int, what: str) -> slice | int:
 
 
 def angles_in_radians(values: Any, unit: str | None) -> NDArray[np.float64]:
-    """Angles of a file in radians; degrees where it does not say, as these files usually have."""
+    """Angles of a file in radians; where it does not say, degrees, as these files usually have.
+
+    Unless that would be a scan over 6.4 degrees or less, by eight views or more, which nobody takes: then radians.
+    """
     angles = np.asarray(values, dtype=np.float64).reshape(-1)
-    word = (unit or "degrees").strip().lower()
+    narrow = len(angles) >= _SEVERAL and 1 < float(np.ptp(angles)) < 1.02 * 2 * np.pi
+    word = (unit or ("radians" if narrow else "degrees")).strip().lower()
     if word in ("rad", "radian", "radians"):
         return angles
     if word in ("deg", "degree", "degrees", "°"):

@@ -32,6 +32,8 @@ __all__ = ["Preparation", "StepOptions", "choose_rows", "choose_views"]
 _MARGIN, _LEAST_MARGIN = 1 / 32, 4
 # Margins are air where they show less than this part of the largest line integrals.
 _AIR_PART = 0.03
+# A projection in which nothing is brighter than this power of the least transmission was taken without the beam.
+_NO_BEAM = 0.5
 _LARGE = 1e15
 
 
@@ -195,7 +197,10 @@ class Preparation:
             self.remarks.append(f"{int(bad.sum())} pixels of the detector are bad, and do not count")
 
     def _integrals(self, views: Indices, rows: slice | None = None) -> NDArray[np.float32]:
-        """Before air and stripes are subtracted; of one row where that is given."""
+        """Before air and stripes are subtracted; of one row where that is given.
+
+        Those that are taken must be numbers; of the others, which may be looked at, too, what is not one stays NaN.
+        """
         rows, bad = (self.rows, self._bad) if rows is None else (rows, None)
         counts = self._source.read(views, rows)
         field = self._source.flat_field
@@ -208,7 +213,7 @@ class Preparation:
                 bad = find_bad_pixels(part, self._options.least_response)
         if bad is not None:
             found = fill_pixels(found, bad)
-        wrong = ~np.isfinite(found).all((1, 2))
+        wrong = ~np.isfinite(found).all((1, 2)) & np.isin(views, self.views)
         if wrong.any():
             raise InputError(f"projection {views[wrong.argmax()]} holds NaN or infinity; leave it out with --omit")
         return found
@@ -245,19 +250,37 @@ class Preparation:
         self.remarks.append(f"the rotation axis is seen at column {center:.2f} of {columns}, {how}")
         return center
 
+    def _sound(self, integrals: NDArray[np.float32]) -> NDArray[np.bool_]:
+        """Which projections are numbers, and show the beam somewhere: (views,)."""
+        least = integrals.min((1, 2))
+        sound: NDArray[np.bool_] = np.isfinite(least)
+        if self._source.flat_field is not None:
+            sound &= ~(least > -_NO_BEAM * math.log(self._options.floor))
+        return sound
+
     def _sum_up(self) -> _Sums:
         """One pass; over all of the file's projections if stripes are looked for: all scans of it share them."""
         chosen = range(self._source.shape[0])[self.rows]
         shape = (len(chosen), self._source.shape[1])
         every = np.arange(self._source.views) if self._options.stripes else self.views
         air, mean, largest = np.zeros(len(every), dtype=np.float32), np.zeros(shape), 0.0
+        sound = np.ones(len(every), dtype=bool)
         for some in read_blocks(len(every), 16 * math.prod(shape)):
             report("looking at the projections", some.start, len(every))
             found = self._integrals(every[some])
+            sound[some] = here = self._sound(found)
+            if not here.any():
+                continue
             if self._margin:
-                air[some] = air_level(found, self._margin)
-            mean += (found - air[some, None, None]).sum(0, dtype=np.float64) / len(every)
-            largest = max(largest, float(np.quantile(found, 0.99)))
+                air[some][here] = air_level(found[here], self._margin)
+            mean += (found - air[some, None, None])[here].sum(0, dtype=np.float64) / len(every)
+            largest = max(largest, float(np.quantile(found[here], 0.99)))
+        if not sound.all():
+            dark = np.flatnonzero(~sound & np.isin(every, self.views))
+            if len(dark) and sound.any():
+                more = f", nor do {len(dark) - 1} others" if len(dark) > 1 else ""
+                raise InputError(f"projection {every[dark[0]]} shows no beam at all{more}; leave it out with --omit")
+            mean *= len(every) / max(1, int(sound.sum()))
         return _Sums(air[np.searchsorted(every, self.views)], mean, largest)
 
     def _find_center(self, angles: NDArray[np.float64]) -> tuple[float, str]:
@@ -269,14 +292,23 @@ class Preparation:
     def _sinogram(self) -> NDArray[np.float32]:
         """The line integrals of all of the file's projections in the middle one of the rows.
 
-        Of all, whichever are taken: so scans of different views of one file have the same rotation axis.
+        Of all, whichever are taken: so scans of different views of one file have the same rotation axis. Projections
+        that hold NaN, or were taken without the beam, are interpolated between their neighbours.
         """
         rows = range(self._source.shape[0])[self.rows]
         # Of a cone the row at the height of the source, which alone is a fan; of parallel beams any row taken.
         middle = rows[len(rows) // 2] if self.fan is None else self._source.shape[0] // 2
-        parts = []
+        parts, sound = [], []
         for views in read_blocks(self._source.views, 16 * self._source.shape[1]):
             found = self._integrals(np.arange(views.start, views.stop), slice(middle, middle + 1))
+            sound.append(self._sound(found))
+            found[~np.isfinite(found)] = 0.0
             air = air_level(found, self._margin)[:, None] if self._air is not None else 0.0
             parts.append(found[:, 0] - air)
-        return np.concatenate(parts)
+        whole, bad = np.concatenate(parts), ~np.concatenate(sound)
+        if bad.any() and not bad.all():
+            good = np.flatnonzero(~bad)
+            for view in np.flatnonzero(bad):
+                at = int(np.clip(np.searchsorted(good, view), 1, max(1, len(good) - 1)))
+                whole[view] = (whole[good[at - 1]] + whole[good[min(at, len(good) - 1)]]) / 2
+        return whole
