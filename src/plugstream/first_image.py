@@ -156,7 +156,14 @@ def _quick_image(scan: Scan, views: Tensor) -> Tensor:
     return direction * float(direction.abs().double().square().sum() / bent)
 
 
-def relative_residual(scan: Scan, image: Tensor, model: Model | None = None, views: Tensor | None = None) -> float:
+def relative_residual(
+    scan: Scan,
+    image: Tensor,
+    model: Model | None = None,
+    views: Tensor | None = None,
+    *,
+    fit_scale: bool = False,
+) -> float:
     """||y - H x|| / ||y|| over all views of a scan and all data that counts.
 
     Of intensities of waves it is that of their roots, || sqrt(y) - |H x| || / || sqrt(y) ||. On views that an image was
@@ -164,11 +171,15 @@ def relative_residual(scan: Scan, image: Tensor, model: Model | None = None, vie
     are smoother than the eye would have them, so look at the picture, too.
 
     Arguments: scan; image (*image_shape); model of the scan, built in float32 on the CPU if not given; views to compare
-    on, all if not given.
+    on, all if not given; fit_scale, whether all predictions may be multiplied with the one number that fits best, as
+    those of an image of another exposure.
     """
     model = scan_model(scan) if model is None else model
     check_shape("image", image, model.image_shape)
-    return _relative(*_energies(scan, image, model, views))
+    left, whole, common, predicted = _energies(scan, image, model, views)
+    if fit_scale and predicted > 0:
+        left = max(0.0, whole - common**2 / predicted)
+    return _relative(left, whole)
 
 
 def volume_residual(
@@ -205,16 +216,18 @@ def volume_residual(
         part = read_block(scan, block, sums[:, number], views)
         model = scan_model(part, options, device=device, dtype=dtype)
         slices = torch.from_numpy(volume.read(first, last))
-        more, energy = _energies(part, slices, model)
+        more, energy, *_ = _energies(part, slices, model)
         left, whole = left + more, whole + energy
     return _relative(left, whole)
 
 
-def _energies(scan: Scan, image: Tensor, model: Model, views: Tensor | None = None) -> tuple[float, float]:
-    """||y - H x||^2 and ||y||^2 over all views and all data that counts."""
+def _energies(
+    scan: Scan, image: Tensor, model: Model, views: Tensor | None = None
+) -> tuple[float, float, float, float]:
+    """||y - H x||^2, ||y||^2, <y, H x> and ||H x||^2 over all views and all data that counts."""
     values = image.to(device=model.device, dtype=model.dtype)
     size = max(1, math.prod(model.data_shape)) * model.data_dtype.itemsize
-    left, whole, read = 0.0, 0.0, _integrals(scan)
+    sums, read = [0.0] * 4, _integrals(scan)
     chosen = torch.arange(scan.n_views) if views is None else views
     for some in chosen.split(max(1, _BLOCK_BYTES // size)):
         report("comparing", int(some[0]), scan.n_views)
@@ -222,13 +235,14 @@ def _energies(scan: Scan, image: Tensor, model: Model, views: Tensor | None = No
             counts = read(some).to(device=model.device, dtype=model.data_dtype.to_real())
             seen = model.restrict(model.convert(counts, some), some)  # type: ignore[attr-defined]
             rows = seen.sqrt()
-            off = rows - model.restrict(magnitudes(model.forward(values, some), model, seen, some), some)
+            said = model.restrict(magnitudes(model.forward(values, some), model, seen, some), some)
         else:
             rows = model.restrict(read(some).to(device=model.device, dtype=model.data_dtype), some)
-            off = rows - model.forward(values, some)
-        left += float(off.abs().double().square().sum())
-        whole += float(rows.abs().double().square().sum())
-    return left, whole
+            said = model.forward(values, some)
+        left, whole, predicted = (part.abs().double().square().sum() for part in (rows - said, rows, said))
+        common = (whole + predicted - left) / 2
+        sums = [one + float(more) for one, more in zip(sums, (left, whole, common, predicted), strict=True)]
+    return sums[0], sums[1], sums[2], sums[3]
 
 
 def _relative(left: float, whole: float) -> float:

@@ -27,6 +27,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What the command has besides settings."""
     parser.add_argument("scan", type=scan_place, help="a scan: a Zarr folder, a zip file of one, or an fsspec address")
     parser.add_argument("images", type=Path, nargs="+", help="images as NPY files, or folders of runs")
+    parser.add_argument(
+        "--fit-scale",
+        action="store_true",
+        help="multiply all predictions with the number that fits best, as those of another exposure",
+    )
 
 
 def run(parsed: argparse.Namespace) -> int:
@@ -48,6 +53,8 @@ def run(parsed: argparse.Namespace) -> int:
     files = [path / "result.npy" if path.is_dir() else path for path in parsed.images]
     options = settings.instrument.options
     if _is_large(scan):
+        if parsed.fit_scale:
+            raise InputError("--fit-scale is for images that are read whole, and these are volumes; leave it out")
         volumes = [_open(path, scan.instrument.image.shape) for path in files]
         found = [volume_residual(scan, volume, options, device=device, dtype=dtype) for volume in volumes]
         _show(found, parsed.images)
@@ -55,11 +62,12 @@ def run(parsed: argparse.Namespace) -> int:
     images = [_read(path, scan.instrument.image.shape) for path in files]
     model = scan_model(scan, options, device=device, dtype=dtype)
     models = [refined_model(model, path) for path in parsed.images]
-    found = [relative_residual(scan, image, one) for image, one in zip(images, models, strict=True)]
+    fit = parsed.fit_scale
+    found = [relative_residual(scan, image, one, fit_scale=fit) for image, one in zip(images, models, strict=True)]
     groups = scan.instrument.groups(scan.columns)
     parts = [
         {
-            f"{name}, {len(views)} views": relative_residual(scan, image, one, torch.from_numpy(views))
+            f"{name}, {len(views)} views": relative_residual(scan, image, one, torch.from_numpy(views), fit_scale=fit)
             for name, views in groups.items()
         }
         for image, one in zip(images, models, strict=True)
