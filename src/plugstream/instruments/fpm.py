@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -42,8 +42,12 @@ _TOO_FINE, _TOO_COARSE = 1 / 50, 1e4  # pixels in wavelengths that no microscope
 
 
 class FPMSimulation(Options):
-    """The scan that `simulate` makes, of a smear of cells; lengths are in metres."""
+    """The scan that `simulate` makes, of two pictures or a smear of cells; lengths are in metres."""
 
+    picture: str = Field("camera", description="magnitude of the object: cells, a file, or a picture of scikit-image")
+    phase_picture: str = Field("moon", description="phase of the object, as picture")
+    contrast: float = Field(0.5, ge=0, lt=1, description="how much of the light a picture takes at most")
+    shift: float = Field(1.5, ge=0, le=math.pi, description="how far a picture turns the phase at most, in radians")
     size: int = Field(192, ge=16, le=8192, description="pixels of the image a side")
     camera: int = Field(64, ge=8, le=8192, description="pixels of the camera a side")
     pixel: float = Field(1.845e-6, ge=_SHORT, le=_LONG, description="size of a camera's pixel, as the object sees it")
@@ -53,7 +57,7 @@ class FPMSimulation(Options):
     pitch: float = Field(4e-3, ge=_SHORT, le=_LONG, description="from one LED to the next")
     distance: float = Field(90e-3, ge=_SHORT, le=_LONG, description="from the LEDs to the object")
     defocus: float = Field(0.0, ge=-_LONG, le=_LONG, description="from the object to the plane in focus")
-    photons: float = Field(2e4, ge=1, le=1e15, description="photons of a frame, on average over all of them")
+    photons: float = Field(2e4, ge=1, le=1e15, description="photons of a frame on the axis, without the object")
     seed: int = Field(0, ge=0, le=2**63 - 1, description="seed of the noise", json_schema_extra={"flag": "noise-seed"})
 
 
@@ -323,7 +327,7 @@ class FPM(Instrument):
 
     @classmethod
     def simulate_views(cls, options: FPMSimulation) -> Experiment:
-        """A smear of cells under a square of LEDs, lit in a spiral from the middle."""
+        """Pictures, or cells, under a square of LEDs, lit in a spiral from the middle."""
         s = options
         views = s.leds**2
         check_memory(
@@ -340,16 +344,16 @@ class FPM(Instrument):
             s.pixel,
             s.wavelength,
             s.aperture,
-            light=1.0,
+            light=s.photons / s.camera**2,
             defocus=s.defocus,
             distance=s.distance,
             calibrated=True,
         )
         made.check_views({"leds": places})
-        truth = smear(s.size)
-        made = replace(made, light=s.photons / _mean_energy(made, places, truth))
+        truth = _object(s)
         provenance = {"photons": s.photons, "seed": s.seed, "y_axis": "down"}
-        what = f"a smear of cells, {s.size} x {s.size}, {views} LEDs, {s.photons:g} photons a frame"
+        seen = "a smear of cells" if s.picture == s.phase_picture == "cells" else f"{s.picture} and {s.phase_picture}"
+        what = f"{seen}, {s.size} x {s.size}, {views} LEDs, {s.photons:g} photons a frame"
         return Experiment(made, {"leds": places}, views, truth, provenance, what)
 
     def add_noise(self, clean: torch.Tensor, columns: Columns, options: FPMSimulation) -> torch.Tensor:
@@ -358,16 +362,6 @@ class FPM(Instrument):
 
         counts = np.random.default_rng(options.seed).poisson(clean.abs().double().square().numpy())
         return torch.from_numpy(counts.astype(np.float32))
-
-
-def _mean_energy(instrument: FPM, places: NDArray[np.float64], truth: NDArray[np.complex64]) -> float:
-    """The sum over a frame's pixels of its intensity, on average over views."""
-    import torch
-
-    model = instrument.build_model({"leds": places}, len(places), device=torch.device("cpu"), dtype=torch.float32)
-    image = torch.from_numpy(truth)
-    parts = torch.arange(len(places)).split(64)
-    return sum(float(model.forward(image, some).abs().double().square().sum()) for some in parts) / len(places)
 
 
 def fitting_size(microscope: Microscope, directions: NDArray[np.float64]) -> tuple[int, int]:
@@ -384,6 +378,19 @@ def fitting_size(microscope: Microscope, directions: NDArray[np.float64]) -> tup
         found.append(n * max(1, math.ceil((2 * reach + 2) / n)))
     most = max(size // n for size, n in zip(found, microscope.shape, strict=True))
     return microscope.shape[0] * most, microscope.shape[1] * most
+
+
+def _object(s: FPMSimulation) -> NDArray[np.complex64]:
+    """Magnitude and phase of cells, or of pictures."""
+    from plugstream.runs.images import load_picture
+
+    cells = smear(s.size)
+    magnitude, phase = np.abs(cells), np.angle(cells)
+    if s.picture != "cells":
+        magnitude = 1 - s.contrast * (1 - load_picture(s.picture, s.size).numpy())
+    if s.phase_picture != "cells":
+        phase = s.shift * (load_picture(s.phase_picture, s.size).numpy() - 0.5)
+    return np.asarray(magnitude * np.exp(1j * phase), dtype=np.complex64)
 
 
 def smear(size: int, seed: int = 7) -> NDArray[np.complex64]:
