@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -125,3 +126,21 @@ def test_the_smallest_image_has_all_detail_and_one_smaller_not():
     made(image_rows=rows, image_columns=columns).check_views(columns_of)
     with pytest.raises(InputError, match="finer detail"):
         made(image_rows=16, image_columns=16).check_views(columns_of)
+
+
+@pytest.mark.slow
+def test_the_blood_smear_predicts_views_left_out_with_nothing_set_by_hand(shared_data, tmp_path, monkeypatch, capsys):
+    file = shared_data / "fpm" / "bloodsmear_red.mat"
+    if not file.exists():
+        pytest.skip(f"there is no {file}")
+    monkeypatch.chdir(tmp_path)
+    assert main(["import", "fpm", str(file), "seen.zarr", "--omit", "5::10"]) == 0
+    assert main(["import", "fpm", str(file), "held.zarr", "--select", "5::10"]) == 0
+    assert main(["reconstruct", "seen.zarr", "--out", "run", *QUICK]) == 0
+    assert "iterations = 99" in Path("run/settings.toml").read_text()  # eleven times round, 25 views a step
+    capsys.readouterr()
+    assert main(["residual", "held.zarr", "run"]) == 0
+    found = [float(line.split()[0]) for line in capsys.readouterr().out.splitlines()[1:]]
+    assert found[0] <= 0.045
+    assert found[1] <= 0.095
+    assert found[2] <= 0.125

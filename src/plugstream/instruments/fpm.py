@@ -385,7 +385,7 @@ def _object(s: FPMSimulation) -> NDArray[np.complex64]:
     from plugstream.runs.images import load_picture
 
     cells = smear(s.size)
-    magnitude, phase = np.abs(cells), np.angle(cells)
+    magnitude, phase = np.abs(cells).astype(np.float64), np.angle(cells).astype(np.float64)
     if s.picture != "cells":
         magnitude = 1 - s.contrast * (1 - load_picture(s.picture, s.size).numpy())
     if s.phase_picture != "cells":
