@@ -77,6 +77,17 @@ def test_an_npz_with_places_of_leds(tmp_path):
     assert (scan.instrument.aperture, scan.instrument.pixel) == (0.2, 1e-6)
 
 
+def test_matlab_of_today_is_hdf5_and_its_axes_the_other_way_round(tmp_path):
+    h5py = pytest.importorskip("h5py")
+    with h5py.File(tmp_path / "new.mat", "w", userblock_size=512) as file:
+        file["imlow_HDR"] = PICTURES.transpose(0, 2, 1)
+        file["wlength"], file["z"] = np.array([[5.3e-7]]), np.array([[1e-5]])
+    import_file("fpm", tmp_path / "new.mat", tmp_path / "a.zarr")
+    scan = open_scan(tmp_path / "a.zarr")
+    assert np.array_equal(scan.read().numpy(), PICTURES)
+    assert scan.instrument.defocus == 1e-5
+
+
 @pytest.mark.parametrize(
     ("more", "values", "said"),
     [

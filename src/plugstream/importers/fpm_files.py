@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from plugstream.errors import InputError
 from plugstream.importers.arrays import open_error
-from plugstream.importers.hdf5 import is_hdf5, open_hdf5
+from plugstream.importers.hdf5 import open_hdf5
 from plugstream.importers.npz import open_npz
 
 __all__ = ["Frames", "is_frames", "read_frames"]
@@ -30,6 +30,7 @@ _VALUES: dict[str, tuple[tuple[str, float], ...]] = {
     "slide_index": (("slide_index", 1.0),),
 }
 _MILLIMETRE = 1e-3
+_SIGNATURE = b"\x89HDF\r\n\x1a\n"
 
 
 @dataclass(frozen=True)
@@ -122,6 +123,16 @@ def _number(path: Path, name: str, value: NDArray[Any]) -> float:
     return number
 
 
+def _is_matlab_hdf5(path: Path) -> bool:
+    """Whether a file is HDF5, from its beginning or after the 512 bytes that MATLAB writes before it."""
+    try:
+        with path.open("rb") as file:
+            head = file.read(520)
+    except OSError:
+        return False
+    return _SIGNATURE in (head[:8], head[512:])
+
+
 def _open(path: Path, *, names_only: bool = False) -> dict[str, Any]:
     """The arrays of a file by name; with `names_only` names alone, of which nothing large is read."""
     if not path.is_file():
@@ -130,7 +141,7 @@ def _open(path: Path, *, names_only: bool = False) -> dict[str, Any]:
         with open_npz(path) as source:
             names = [name for name, _, _ in source.names()]
             return {name: None if names_only else np.asarray(source.find(name)) for name in names}
-    if is_hdf5(path):  # MATLAB 7.3, whose axes are the other way round
+    if _is_matlab_hdf5(path):  # MATLAB 7.3, whose axes are the other way round
         with open_hdf5(path) as source:
             names = [name.lstrip("/") for name, _, _ in source.names()]
             return {name: None if names_only else np.asarray(source.find(f"/{name}")[()]).T for name in names}
