@@ -4,6 +4,7 @@ from plugstream.algorithms.admm import ADMM, SplitState
 from plugstream.algorithms.base import Algorithm, PlugAndPlay, State
 from plugstream.algorithms.incremental import BlockADMM, BlockState, IncrementalADMM
 from plugstream.algorithms.pgm import BoundedMomentum, GradientState, ProximalGradient
+from plugstream.algorithms.preconditioning import Diagonal
 from plugstream.algorithms.proxskip import ProxSkip, ShiftedState
 from plugstream.algorithms.red import RED
 from plugstream.algorithms.variance import SAGA, SVRG, Estimator, Plain
@@ -17,6 +18,7 @@ __all__ = [
     "BlockADMM",
     "BlockState",
     "BoundedMomentum",
+    "Diagonal",
     "Estimator",
     "GradientState",
     "IncrementalADMM",

@@ -26,6 +26,7 @@ from plugstream.arrays import Array
 from plugstream.errors import InputError
 from plugstream.fidelity import Fidelity
 from plugstream.linalg import inner, norm, per_image, squared_norm
+from plugstream.models.base import Views
 from plugstream.sampling import Batch
 from plugstream.schedules import OverL, value_at
 
@@ -250,6 +251,18 @@ class ProximalGradient(PlugAndPlay):
     def _refines(self, k: int) -> bool:
         """Whether iteration k refines the model."""
         return bool(self.refine) and (self.refine_steps is None or k <= self.refine_steps)
+
+    @torch.no_grad()
+    def residual(self, state: Any, views: Views = None) -> Tensor:
+        """As of any algorithm; of a gradient that weighs pixels, with that in place of grad d."""
+        weighed = getattr(self._estimator, "whole", None)
+        if weighed is None:
+            return super().residual(state, views)
+        gamma, sigma = self.parameters(state.k + 1, state, self._whole(views))
+        x = state.image
+        g = weighed(self.fidelity_at(state), x, Memory(state.kept, state.mean), views)
+        clean, _ = self.denoiser.denoise(x - gamma * g, sigma, state.warm)
+        return squared_norm(x - clean, self._ndim)
 
     def renew(self, state: GradientState) -> GradientState:
         """As of any algorithm; momentum counts from here on.

@@ -13,7 +13,7 @@ from plugstream.registry import Field, Options, register
 if TYPE_CHECKING:
     from plugstream.algorithms import Estimator
 
-__all__ = ["RefreshOptions"]
+__all__ = ["RefreshOptions", "RowOptions"]
 
 
 class RefreshOptions(Options):
@@ -21,6 +21,16 @@ class RefreshOptions(Options):
 
     refresh: float | None = Field(
         None, gt=0, le=1, description="probability of a full pass in a step; batch / views if not given"
+    )
+
+
+class RowOptions(Options):
+    """Of the gradient over a diagonal."""
+
+    by_rows: bool = Field(
+        False,
+        description="weigh each ray by one over its length, as SIRT does",
+        json_schema_extra={"switch": True},
     )
 
 
@@ -43,3 +53,10 @@ def build_svrg(options: RefreshOptions, seed: int) -> Estimator:
     from plugstream.algorithms import SVRG
 
     return SVRG(options.refresh, seed)
+
+
+@register("gradient", "diagonal", "with a step of its own for every pixel, for ct", options=RowOptions)
+def build_diagonal(options: RowOptions, seed: int) -> Estimator:
+    from plugstream.algorithms import Diagonal
+
+    return Diagonal(options.by_rows)

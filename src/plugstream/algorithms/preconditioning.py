@@ -1,0 +1,98 @@
+"""A step of its own for every pixel: the gradient over a diagonal that bounds its curvature, as SIRT has it for CT."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from plugstream.algorithms.variance import Memory
+from plugstream.errors import InputError
+from plugstream.fidelity import Fidelity
+from plugstream.models.base import Views
+from plugstream.sampling import Batch
+
+__all__ = ["Diagonal"]
+
+# Predictions of this many views at a time when the diagonal is summed up.
+_VIEWS_AT_ONCE = 64
+# Pixels whose curvature is below this part of the largest are met by next to no ray; their step is not longer than so.
+_LEAST = 1e-3
+
+
+@dataclass(frozen=True)
+class Diagonal:
+    r"""The mean over the batch, with a step of its own for every pixel.
+
+        g = L C sum_b w_b A_{i_b}^T R (A_{i_b} x - y_{i_b}),    C = 1 / diagonal, pixel by pixel.
+
+    With the diagonal 1/I sum_i A_i^T A_i 1 and R = 1 (rows = False) this is the gradient of d over a separable bound of
+    its curvature: for a model without negative entries C^{1/2} A^T A C^{1/2} / I has no eigenvalue above 1, so that a
+    step of 1/L, which L C makes one of C, does not enlarge distances in the norm of 1/C. Pixels that few rays meet
+    take longer steps. With rows = True it is SIRT's: R = 1 / (A 1), one over the length of each ray, and the diagonal
+    1/I sum_i A_i^T 1; rays then count by their length, which is another d, of weighted least squares.
+
+    With a denoiser the fixed points are those of D(I - gamma L C grad d), a step gamma L C of each pixel, and not those
+    of P: where few rays are, the denoiser counts for less than it does with one step for all. `residual` is of this
+    map. The gradient step is averaged in the norm of 1/C, and D in the usual one; of both together nothing is known.
+
+    Condition: a linear model without negative entries (`nonnegative`), such as ct's, and least squares. With few views
+    a step the batch's curvature may exceed that of all in some pixels; views that are spread (ShiftedViews) keep it
+    near.
+
+    Arguments: rows, whether rays are weighted by one over their length, at one more projection a step.
+    Memory: one image. A pass over all views at the start.
+    References: Erdogan and Fessler, Phys. Med. Biol. 44, 1999 (the separable bound); Gregor and Benson, IEEE Trans.
+    Med. Imaging 27(7), 2008 (SIRT).
+    """
+
+    rows: bool = False
+
+    def begin(self, fidelity: Fidelity, image: Tensor) -> Memory:
+        """C L, from a pass over all views; what has no such diagonal is refused."""
+        owner: Any = fidelity
+        model = getattr(fidelity, "model", None)
+        able = fidelity.linear and getattr(model, "nonnegative", False) and callable(getattr(owner, "data", None))
+        if not able or hasattr(fidelity, "loss"):
+            raise InputError(
+                "a diagonal is known of linear models without negative entries, such as that of ct, with least squares;"
+                " use the plain gradient"
+            )
+        ones = torch.ones(fidelity.image_shape, device=fidelity.device, dtype=fidelity.dtype)
+        total = torch.zeros_like(ones)
+        for some in fidelity.available.split(_VIEWS_AT_ONCE):
+            lengths = fidelity.predict(ones, some)
+            total += fidelity.pullback((lengths > 0).to(lengths.dtype) if self.rows else lengths, some)
+        total /= len(fidelity.available)
+        largest = float(total.max())
+        if not largest > 0:
+            raise InputError("no view sees the image, so that there is no diagonal; see whether everything is masked")
+        return Memory(None, (fidelity.lipschitz_max / total.clamp_min(_LEAST * largest)).expand_as(image))
+
+    def estimate(
+        self, fidelity: Fidelity, image: Tensor, batch: Batch, memory: Memory, step: int
+    ) -> tuple[Tensor, Memory]:
+        """g of the views of a batch, and the same memory."""
+        return self.whole(fidelity, image, memory, batch.views, batch.weights), memory
+
+    def whole(
+        self, fidelity: Fidelity, image: Tensor, memory: Memory, views: Views, weights: Tensor | None = None
+    ) -> Tensor:
+        """g over these views, all if None: what the map whose fixed points are sought takes."""
+        scale = memory.mean
+        assert scale is not None
+        if not self.rows:
+            return scale * fidelity.gradient(image, views, weights)
+        owner: Any = fidelity
+        index = fidelity.available if views is None else torch.as_tensor(views, dtype=torch.int64)
+        factors = torch.full((len(index),), 1 / len(index), dtype=torch.float64) if weights is None else weights
+        ones = torch.ones(fidelity.image_shape, device=fidelity.device, dtype=fidelity.dtype)
+        total = torch.zeros_like(image)
+        for some in torch.arange(len(index)).split(_VIEWS_AT_ONCE):
+            lengths = fidelity.predict(ones, index[some])
+            w = factors[some].to(lengths).reshape(-1, *(1,) * len(fidelity.data_shape))
+            residual = fidelity.predict(image, index[some]) - owner.data(index[some])
+            total = total + fidelity.pullback(w * torch.where(lengths > 0, residual / lengths, 0.0), index[some])
+        return scale * total
