@@ -8,7 +8,8 @@
 Every tenth view is left out of all reconstructions and judges them: ||y - H x|| / ||y||, H being our model, which makes
 the same approximation as odtbrain (Rytov, Fourier diffraction theorem). As odtbrain's volume has an offset and a scale
 of its own, it is judged as it comes, without what is below the medium, and that scaled as fits the views best. Its time
-is that of its function alone, ours that of the whole command. odtbrain has a Python of its own, build/peers, where
+is that of its function alone, ours that of the whole command, from loading the libraries to the written volume, but for
+the report, which draws what odtbrain leaves to others. odtbrain has a Python of its own, build/peers, where
 `build/peers/bin/pip install odtbrain==0.4.12` puts it, or that of --peer.
 """
 
@@ -37,6 +38,7 @@ Volume = NDArray[np.float32]
 
 PEER = Path("build/peers/bin/python")
 SIGMA, STEPS, HELD, FEW = 0.003, 40, "5::10", 35
+SETTINGS = ("--sigma", SIGMA, "--low", 0, "--iterations", STEPS, "--every", STEPS, "--report-format", "none")
 CASES = {"126 views": [], f"{FEW} views": ["--count", str(FEW)]}
 
 
@@ -105,7 +107,7 @@ def compare(folder: Path, peer: Path, place: Path, picture: Path | None) -> None
     for case, words in CASES.items():
         scan, run = place / f"{case[:3].strip()}.zarr", place / f"run{case[:3].strip()}"
         command("import", "odt", folder, scan, "--omit", HELD, *words)
-        took, cpu = command("reconstruct", scan, "--sigma", SIGMA, "--iterations", STEPS, "--out", run)
+        took, cpu = command("reconstruct", scan, *SETTINGS, "--out", run)
         ours = np.load(run / "result.npy")
         index = medium * np.sqrt(1 + ours)
         core, shell, mean = core_and_shell(index, medium)

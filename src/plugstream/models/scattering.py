@@ -57,7 +57,7 @@ class ScatteringModel(ModelBase):
     Arguments:
         geometry: as for `BornModel`; all of its geometries are taken.
         tolerance: 1e-3 in single and 1e-9 in double precision if not given.
-        max_iterations: products for a solution; one that has not converged by then is told by a warning with its view.
+        max_iterations: products for a solution; a warning names a view that has not converged by then.
         method, eps, device, dtype, nufft: as for `BornModel`; method and eps are of u^in and S.
 
     Reference: Colton and Kress, Inverse Acoustic and Electromagnetic Scattering Theory, ch. 8; for the gradient,
