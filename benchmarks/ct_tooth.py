@@ -23,7 +23,8 @@ CUTOFFS = (1.0, 0.8, 0.6, 0.5, 0.4, 0.3, 0.2)
 CHOICE = ("--rows", 0, "--size", 384, "--stripes", 21)
 COUNTS = (30, 60, 163)
 # The last per cent: the step falls tenfold, and sigma with its root, so that the prior weighs the same throughout.
-FALLING = ("--step-end", "0.1/L", "--sigma", "1%", "--sigma-end", "0.3162%")
+FINE = ("--tol", 1e-4)
+FALLING = ("--step-end", "0.1/L", "--sigma", "1%", "--sigma-end", "0.3162%", *FINE)
 
 
 def run(*words: object) -> str:
@@ -89,7 +90,7 @@ def compare(file: Path, folder: Path) -> None:
     kept.append(("TV with 60 views at least 45 % below", 1 - tv[60] / best[60] >= 0.45))
     kept.append(("BM3D with 60 views at least 50 % below", 1 - bm3d[60] / best[60] >= 0.50))
     kept.append(("TV with 30 views below filtered back-projection with 163", tv[30] < best[163]))
-    whole, long = reconstruct(folder, 163, "--sampler", "all", "--tol", 2e-4, steps=200)
+    whole, long = reconstruct(folder, 163, "--sampler", "all", *FINE, steps=200)
     few, short = reconstruct(folder, 163, *FALLING, steps=200)
     bounded, _ = reconstruct(folder, 163, "--momentum", "bounded", steps=200)
     plain, _ = reconstruct(folder, 163, steps=200)

@@ -42,13 +42,12 @@ def tooth(data: Path, out: Path, folder: Path) -> None:
     choice = ("--rows", 0, "--size", 384, "--stripes", 21)
     run("import", "ct", data / "tooth.h5", folder / "tooth.zarr", *choice, "--omit", "5::10", "--count", 60)
     run("import", "ct", data / "tooth.h5", folder / "held.zarr", *choice, "--select", "5::10")
-    run("baseline", folder / "tooth.zarr", folder / "filtered", "--filter", "hann", "--cutoff", 0.6)
-    often = ("--sampler", "epochs", "--batch", 10, "--iterations", 300)
-    run("reconstruct", folder / "tooth.zarr", "--sigma", 0.002, *often, "--out", folder / "tv")
-    run("reconstruct", folder / "tooth.zarr", "--sigma", 5e-5, "--denoiser", "bm3d", *often, "--out", folder / "bm3d")
+    run("baseline", folder / "tooth.zarr", folder / "filtered", "--filter", "shepp-logan", "--cutoff", 0.3)
+    run("reconstruct", folder / "tooth.zarr", "--iterations", 300, "--out", folder / "tv")
+    run("reconstruct", folder / "tooth.zarr", "--denoiser", "bm3d", "--iterations", 150, "--out", folder / "bm3d")
     run("residual", folder / "held.zarr", folder / "filtered.npy", folder / "tv", folder / "bm3d")
     images = {
-        "filtered back-projection, hann to 0.6": np.load(folder / "filtered.npy"),
+        "filtered back-projection, shepp-logan to 0.3": np.load(folder / "filtered.npy"),
         "TV": np.load(folder / "tv" / "result.npy"),
         "BM3D": np.load(folder / "bm3d" / "result.npy"),
     }
