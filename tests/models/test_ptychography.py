@@ -158,3 +158,16 @@ def test_what_is_no_scan_is_refused():
         PtychographyModel(POSITIONS + 4, random(N, N), SHAPE)
     with pytest.raises(InputError, match="row and column"):
         PtychographyModel(POSITIONS[:, :1], random(N, N), SHAPE)
+
+
+@pytest.mark.gpu
+def test_cuda_gives_what_the_cpu_gives():
+    here, there = model(2), model(2, device="cuda")
+    x = 1 + 0.3 * random(*SHAPE)
+    counts = here.forward(x).abs().square().sum(-3)
+    assert torch.allclose(there.forward(x.cuda()).cpu(), here.forward(x), atol=1e-12)
+    assert torch.allclose(there.overlap([0, 2]).cpu(), here.overlap([0, 2]), atol=1e-12)
+    one, other = (LossFidelity(m, counts, Poisson(floor=0.05)) for m in (here, there))
+    assert torch.allclose(other.gradient(x.cuda(), [1, 3]).cpu(), one.gradient(x, [1, 3]), atol=1e-10)
+    refined = [f.refine(x.to(f.device), None, ("probe",))["probe"].cpu() for f in (one, other)]
+    assert torch.allclose(*refined, atol=1e-10)

@@ -78,6 +78,7 @@ def test_a_run_takes_what_the_instrument_advises_refines_and_is_judged(small, tm
     assert residuals[str(out)] < residuals[str(out / "result.npy")]  # which is with the scan's own probe
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_to_the_bit_with_what_it_refined(small, tmp_path):
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     assert main(["reconstruct", str(small), "--out", str(whole), *RUN]) == 0

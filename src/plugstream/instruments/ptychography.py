@@ -67,13 +67,13 @@ class PtychographySimulation(Options):
     """The scan that `simulate` makes: two pictures as magnitude and phase of an object, and a defocused beam."""
 
     picture: str = Field("camera", description="magnitude of the object: a file, or a picture of scikit-image")
-    phase_picture: str = Field("moon", description="phase of the object, as picture")
+    phase_picture: str = Field("camera", description="phase of the object, as picture")
     frame: int = Field(64, ge=8, le=4096, description="pixels a side of the detector, and of the probe")
-    across: int = Field(12, ge=2, le=10_000, description="positions a side of the scan")
+    across: int = Field(16, ge=2, le=10_000, description="positions a side of the scan")
     overlap: float = Field(0.7, ge=0, lt=1, description="how far neighbouring beams overlap, as a part of their width")
     photons: float = Field(20_000.0, gt=0, le=1e15, description="photons of a frame")
-    contrast: float = Field(0.5, ge=0, lt=1, description="how much the object absorbs at most")
-    shift: float = Field(1.5, ge=0, le=math.pi, description="how far the object turns the phase at most, in radians")
+    contrast: float = Field(0.7, ge=0, lt=1, description="how much the object absorbs at most")
+    shift: float = Field(1.0, ge=0, le=math.pi, description="how far the object turns the phase at most, in radians")
     jitter: float = Field(0.15, ge=0, le=0.5, description="how far positions are off their raster, in parts of a step")
     pixel: float = Field(2e-8, ge=_SHORT, le=_LONG, description="size of a pixel of the object")
     seed: int = Field(
