@@ -17,7 +17,7 @@ from plugstream.models.base import Views, all_views
 from plugstream.monitors import Measure, Past
 from plugstream.quantities import Quantity
 
-__all__ = ["Misfit", "compares_data", "magnitudes", "relative_misfits"]
+__all__ = ["Misfit", "compares_data", "magnitudes", "relative_misfits", "unexplained_light"]
 
 # Predictions of so many bytes at a time.
 _BYTES = 32 << 20
@@ -64,6 +64,26 @@ def magnitudes(waves: Tensor, model: Any, data: Tensor, views: Tensor) -> Tensor
     if recording is not None:
         intensity = recording.record(intensity, views, data)
     return intensity.sqrt()
+
+
+@torch.no_grad()
+def unexplained_light(fidelity: Fidelity, image: Tensor, views: Views = None) -> float:
+    """How far the light of views is from what an image predicts, sum_i |sum |p_i|^2 - sum y_i| / sum y, of intensities.
+
+    1 for an image that is zero. Where a pixel counts less than a photon, roots of counts differ from the root of what
+    is expected by more than both are, however right the image is; the light of a whole view does not.
+
+    Arguments: fidelity of a model that predicts waves; image (*image_shape); views, all available ones if not given.
+    """
+    read: Any = fidelity
+    left = whole = 0.0
+    index = fidelity.available if views is None else all_views(views, fidelity.n_views)
+    for view in index.split(1):
+        data = read.data(view)
+        light = magnitudes(fidelity.predict(image, view), read.model, data, view).double().square().sum()
+        left += abs(float(light) - float(data.double().sum()))
+        whole += float(data.double().sum())
+    return left / whole if whole > 0 else math.nan
 
 
 def compares_data(fidelity: Any) -> bool:

@@ -8,6 +8,7 @@ import torch
 from scipy import ndimage
 
 from plugstream import Amplitude, InputError, LossFidelity, Poisson
+from plugstream.misfit import relative_misfits, unexplained_light
 from plugstream.models import FPMModel
 from plugstream.models.fpm_geometry import Microscope, light_directions, make_pupil, spiral, zernike
 from plugstream.models.recording import fit_recording
@@ -105,6 +106,15 @@ def test_gains_and_backgrounds_are_taken_out_and_masked_pixels_do_not_count():
         data[1, 2, 3] = 77.0  # which is masked
         assert float(fidelity.value(image, [2, 1])) <= 1e-20 + 1e-9 * isinstance(loss, Poisson)
         assert float(fidelity.value(1.1 * image, [1])) > 1e-3
+
+
+def test_views_of_less_than_a_photon_a_pixel_are_explained_by_their_light():
+    model, image = made(light=0.3), 0.1 * numbers(25, 24) + 1
+    counts = torch.from_numpy(RANDOM.poisson(model.forward(image).abs().square().numpy()).astype(float))
+    fidelity = LossFidelity(model, counts, Poisson())
+    assert relative_misfits(fidelity, image).nanmean() > 0.9
+    assert unexplained_light(fidelity, image, torch.arange(5)) < 0.8
+    assert unexplained_light(fidelity, 0 * image, torch.arange(5)) == 1
 
 
 def test_gain_and_background_are_fitted_in_closed_form():

@@ -99,6 +99,17 @@ def test_gains_of_other_views_are_fitted_and_those_of_the_first_ones_kept():
     assert model.with_parameters(model.parameters).recording is None
 
 
+def test_gains_are_shown_where_their_leds_are():
+    rows = torch.stack([torch.arange(49.0), -torch.arange(49.0), torch.ones(49)], -1)
+    shown = model_of().report_parameters({"gains": rows})
+    assert shown["gains-by-led"].shape == (7, 7)
+    for view, (x, y) in enumerate(spiral(49).tolist()):
+        assert shown["gains-by-led"][y + 3, x + 3] == view
+        assert shown["backgrounds-by-led"][y + 3, x + 3] == -view
+    anywhere = FPMModel(LIGHT + 0.01 * np.random.default_rng(0).uniform(-1, 1, LIGHT.shape), SCOPE)
+    assert set(anywhere.report_parameters({"gains": rows})) == {"gains"}
+
+
 def test_a_microscope_that_is_not_known_is_found_along_with_the_image():
     """Dark views recorded 6 times as strongly above a pedestal, defocus, and LEDs that are turned and moved."""
     real = model_of(make_pupil(SCOPE, 1.2e-5), dtype=torch.float32)

@@ -262,6 +262,30 @@ class FPMModel(ModelBase):
 
         return refine_microscope(self, image, data, all_views(views, self.n_views), names, derivative)
 
+    def report_parameters(self, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The parameters, and where LEDs are on a grid, gains and backgrounds as pictures of it."""
+        found = dict(parameters)
+        if "gains" in parameters and (grid := self._grid()) is not None:
+            row, column = (torch.from_numpy(one) for one in grid)
+            rows = parameters["gains"].detach().cpu()[: self.n_views]
+            for number, name in enumerate(("gains-by-led", "backgrounds-by-led")):
+                found[name] = torch.zeros((int(row.max()) + 1, int(column.max()) + 1), dtype=rows.dtype)
+                found[name][row[: len(rows)], column[: len(rows)]] = rows[:, number]
+        return found
+
+    def _grid(self) -> tuple[NDArray[np.int64], NDArray[np.int64]] | None:
+        """Row and column of each view's LED, where these are on a grid; None where they are not."""
+        slopes = self.directions / np.sqrt(np.maximum(1 - self.sines**2, 1e-12))[:, None]  # of places that are equal
+        away = np.abs(slopes - slopes[0])
+        steps = away[away > 1e-6]
+        if steps.size == 0:
+            return None
+        places = (slopes - slopes.min(0)) / steps.min()
+        whole = np.rint(places).astype(np.int64)
+        if np.abs(places - whole).max() > 0.2 or whole.max() > 4 * math.sqrt(self.n_views):
+            return None
+        return whole[:, 1], whole[:, 0]
+
     def start_from(
         self, read: Callable[[Tensor], Tensor], available: Tensor, names: Sequence[str]
     ) -> tuple[Tensor, dict[str, Tensor]]:

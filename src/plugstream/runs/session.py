@@ -17,7 +17,7 @@ from plugstream.algorithms import State
 from plugstream.errors import InputError, PlugstreamWarning, StorageError
 from plugstream.image_space import ImageSpace
 from plugstream.loss_fidelity import DataFidelity
-from plugstream.misfit import compares_data, relative_misfits
+from plugstream.misfit import compares_data, relative_misfits, unexplained_light
 from plugstream.monitors import Distance, quantities_of
 from plugstream.progress import report
 from plugstream.result import Result, Stop
@@ -301,6 +301,8 @@ class Session:
         if result.parameters:
             fidelity = fidelity.with_parameters(result.parameters)
         misfit = float(relative_misfits(fidelity, result.image, some).nanmean())
+        if getattr(fidelity.model, "intensities", False) and misfit > 0:
+            misfit = min(misfit, unexplained_light(fidelity, result.image, some))
         return replace(result, verdict=judge_misfit(result.verdict, misfit, linear=fidelity.linear))
 
     def _note_changes(self, changes: tuple[Change, ...]) -> None:
