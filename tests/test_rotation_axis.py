@@ -96,3 +96,18 @@ def test_found_from_a_fans_whole_turn(center: float, way: int) -> None:
         < fan_mismatch(clean, angles[order], center + 1, 1.5 / 225)
     )
     assert find_fan_center(rows[:90], angles[:90], 1.5 / 225) == (59.5, "the middle of the detector")
+
+
+@pytest.mark.parametrize(("degrees", "center", "way"), [(200, 57.2, 1), (240, 62.3, -1), (361, 55.3, 1), (430, 58, 1)])
+def test_found_from_a_part_of_a_turn_and_from_more(degrees: float, center: float, way: int) -> None:
+    angles = 0.7 + way * np.deg2rad(np.arange(0, degrees, 2.0))
+    rows = _fan(angles, center) + 0.3 * np.random.default_rng(0).normal(size=(len(angles), 120))
+    found, how = find_fan_center(rows, angles, 1.5 / 225)
+    assert "two rays" in how
+    assert abs(found - center) < 0.1
+
+
+def test_short_arcs_and_views_at_one_angle_tell_no_axis() -> None:
+    middle = (59.5, "the middle of the detector")
+    for angles in (np.deg2rad(np.arange(0, 90, 0.5)), np.zeros(30)):
+        assert find_fan_center(_fan(angles, 57.0), angles, 1.5 / 225) == middle

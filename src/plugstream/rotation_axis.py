@@ -16,6 +16,8 @@ _HALF_TURN = np.pi
 _LEAST_ARC = np.pi / 3
 # By how much of their mean the sums of views that see the whole object may scatter: noise, beam hardening.
 _MASS_SPREAD = 0.05
+# Of a short fan's data, the least part that must be measured twice to tell its axis.
+_PAIRS = 0.1
 # Columns to which a sinogram is binned for the coarse part of the search.
 _COARSE = 256
 
@@ -107,12 +109,13 @@ def find_center(sinogram: ArrayLike, angles: ArrayLike) -> tuple[float, str]:
 
 
 def fan_mismatch(sinogram: ArrayLike, angles: ArrayLike, center: float, pixel: float) -> float:
-    """How much the two rays along each line of a fan's whole turn differ: the root of their mean squared difference.
+    """How much the two rays along each line of a fan differ: the root of their mean squared difference.
 
     With the axis at column c, the ray to column b is at the angle g = atan((b - c) pixel) of the fan, and the view at
-    t + pi - 2 g has one along the same line, the other way, to column 2 c - b. Only lines that both views see count.
+    t + pi - 2 g has one along the same line, the other way, to column 2 c - b. Only lines that both views see, and that
+    both were measured, count: over less than half a turn there are none but at the detector's ends; NaN then.
 
-    Arguments: sinogram (views, columns) of a whole turn, evenly spaced, in the order of increasing angles; angles
+    Arguments: sinogram (views, columns), evenly spaced, in the order of increasing angles, over a turn or less; angles
     (views,), radians; center, a column; pixel, the width of a detector pixel in distances of the detector.
     """
     from scipy.ndimage import map_coordinates
@@ -123,20 +126,27 @@ def fan_mismatch(sinogram: ArrayLike, angles: ArrayLike, center: float, pixel: f
     opposite = 2 * center - place
     seen = (opposite >= 0) & (opposite <= columns - 1)
     later = np.pi - 2 * np.arctan((place - center) * pixel)
-    step = 2 * np.pi / views * (1 if turn[-1] > turn[0] else -1)
-    row = (np.arange(views)[:, None] + (later / step)[None, seen]) % views
+    step = float(turn[-1] - turn[0]) / max(1, views - 1)
+    whole = abs(views * abs(step) - 2 * np.pi) < 0.5 * abs(step)
+    around = views if whole else 2 * np.pi / abs(step)
+    step = 2 * np.pi / views * (1 if step > 0 else -1) if whole else step
+    row = (np.arange(views)[:, None] + (later / step)[None, seen]) % around
     circle = np.concatenate([values, values[:1]])
     where = np.stack([row, np.broadcast_to(opposite[seen], row.shape)])
+    measured = np.ones(row.shape, dtype=bool) if whole else row <= views - 1
+    if measured.mean() < _PAIRS * len(seen) / max(1, seen.sum()):
+        return float("nan")
     other = map_coordinates(circle, where, order=1)
-    return float(np.sqrt(np.mean((values[:, seen] - other) ** 2)))
+    return float(np.sqrt(np.mean((values[:, seen] - other)[measured] ** 2)))
 
 
 def find_fan_center(sinogram: ArrayLike, angles: ArrayLike, pixel: float) -> tuple[float, str]:
-    """The column of the rotation axis of a fan, or of a cone's middle row, over a whole turn, and how it was found.
+    """The column of the rotation axis of a fan, or of a cone's middle row, and how it was found.
 
     Where `fan_mismatch` is least: within a tenth of the detector from its middle, then about the best, and last the
-    vertex of a parabola. It holds where the source, the axis and that column are in one plane across the detector. Over
-    less than a whole turn it is the middle of the detector, which cannot be told from another then.
+    vertex of a parabola. It holds where the source, the axis and that column are in one plane across the detector, and
+    from half a turn on, of which enough lines are measured twice. Over shorter arcs it is the middle of the detector,
+    which cannot be told from another then.
 
     Arguments: as of `fan_mismatch`, in any order of views.
     """
@@ -144,14 +154,19 @@ def find_fan_center(sinogram: ArrayLike, angles: ArrayLike, pixel: float) -> tup
     order = np.argsort(turn, kind="stable")
     values, turn = values[order], turn[order]
     middle = (values.shape[1] - 1) / 2
-    steps = np.diff(turn)
-    even = len(turn) >= 8 and np.allclose(steps, 2 * np.pi / len(turn), rtol=0.05, atol=1e-6)
-    if not even:
+    step = float(np.median(np.diff(turn))) if len(turn) > 1 else 0.0
+    once = turn < turn[0] + 2 * np.pi - step / 2  # what comes after a turn was measured before
+    values, turn = values[once], turn[once]
+    even = len(turn) >= 8 and step > 0 and np.allclose(np.diff(turn), step, rtol=0.05, atol=1e-6)
+    reach = values.shape[1] / 10
+    ends = (middle - reach, middle, middle + reach)
+    if not even or any(np.isnan(fan_mismatch(values, turn, c, pixel)) for c in ends):
         return middle, "the middle of the detector"
-    best, reach = middle, values.shape[1] / 10
+    best = middle
     while True:
         places = best + reach * np.linspace(-1, 1, 17)
         found = np.array([fan_mismatch(values, turn, c, pixel) for c in places])
+        found = np.where(np.isnan(found), np.inf, found)
         best = float(places[found.argmin()])
         if reach <= 2.0:
             return _vertex(places, found**2), "by the two rays along each line"

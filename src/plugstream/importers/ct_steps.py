@@ -55,7 +55,7 @@ class StepOptions(Options):
     stripes: int = Field(0, ge=0, description="width of the filter against rings, in columns, odd; 0 for none")
     center: float | Literal["auto", "middle"] = Field(
         "auto",
-        description="column on which the rotation axis is seen, from 0; auto finds it, of a fan over a whole turn",
+        description="column on which the rotation axis is seen, from 0; auto finds it, of a fan from half a turn on",
     )
 
 
