@@ -60,7 +60,7 @@ def reconstruct(scan: Path, *words: object) -> tuple[torch.Tensor, float]:
 def judge_real(file: Path, place: Path, picture: Path | None) -> None:
     """Held-out residuals of a real scan."""
     shown: dict[str, torch.Tensor] = {}
-    for crop in ("0", "0.9"):
+    for crop in ("0.9", "0"):
         kept, held = place / f"kept{crop}.zarr", place / f"held{crop}.zarr"
         words = ["import", "mri", file]
         command(*words, kept, "--leave-out", "0.1", "--crop", crop)
@@ -83,7 +83,7 @@ def judge_real(file: Path, place: Path, picture: Path | None) -> None:
         if crop == "0":
             shown["CG-SENSE"] = image
             few = max(1, views // 10)
-            online = ["--batch", few, "--iterations", 400]
+            online = ["--batch", few, "--iterations", 800]
             cases += [(f"TV, {few} of {views} views a step", ["--denoiser", "tv", *online])]
             cases += [(f"BM3D, {few} of {views} views a step", ["--denoiser", "bm3d", *online])]
         for name, more in cases:
@@ -92,8 +92,8 @@ def judge_real(file: Path, place: Path, picture: Path | None) -> None:
             print(f"    {name}: {left:.4f}, {100 * (1 - left / best):.1f} % below, {took:.0f} s", flush=True)
             if crop == "0" and "all" in name:
                 shown[name.split(",")[0]] = image
-    if picture is not None:
-        draw(shown, picture)
+        if picture is not None and crop == "0":
+            draw(shown, picture)
 
 
 def draw(images: dict[str, torch.Tensor], path: Path) -> None:

@@ -38,7 +38,7 @@ __all__ = ["MRI", "MRIOptions", "MRISimulation", "ring_coils"]
 _SMALL, _LARGE = 1e-12, 1e6
 # The noise level that a reconstruction begins with where nobody says one, per cent of the image's range, by what sigma
 # means to the denoiser, for steps with all views.
-_SIGMA = {"weight": 5.0, "noise": 0.8}
+_SIGMA = {"weight": 6.0, "noise": 1.2}
 _STEPS = 4  # where going through all views takes so many steps, each is used once before any comes again
 # Cycles a pixel beyond which a sample says nothing of an image with such pixels, and at which units are forgotten.
 _NYQUIST, _ABSURD = 0.5, 50.0
