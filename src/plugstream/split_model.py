@@ -37,6 +37,7 @@ class SplitModel(ModelBase):
         self.estimated_views = int(getattr(model, "estimated_views", 1000))
         self.intensities = bool(getattr(model, "intensities", False))
         self.incoherent = getattr(model, "incoherent", None)
+        self.recording = getattr(model, "recording", None)
         self.views_at_once = getattr(model, "views_at_once", None)
 
     def forward(self, image: Tensor, views: Views = None) -> Tensor:

@@ -63,7 +63,7 @@ def test_lenses_move_with_the_leds_and_their_transpose_is_one():
         ahead, behind = (model.with_parameters({"leds": sign * there}) for sign in (1, -1))
         same = torch.from_numpy((ahead.steps == behind.steps).all(1))[views]
         rate = 2 * (ahead.lenses(views) - behind.lenses(views))[same]
-        slopes = model.slopes_of_lenses(views, axis)[same]
+        slopes = model.slopes_of_lenses(model.lenses(views), axis)[same]
         assert len(slopes) > 2
         assert (rate - slopes).norm() < 0.1 * slopes.norm()
 
@@ -137,3 +137,29 @@ def test_a_microscope_that_is_not_known_is_found_along_with_the_image():
     assert 2 < float(gains[~real.bright, 0].median()) < 18  # which the object's own contrast is hard to tell from
     assert (gains[:, 2] == 1).all()
     assert float(state.parameters["leds"][2]) == pytest.approx(0.015, abs=0.005)
+
+
+@pytest.mark.gpu
+def test_steps_on_a_gpu_are_those_of_the_cpu():
+    real = model_of(make_pupil(SCOPE, 1.2e-5), dtype=torch.float64)
+    data = 3 * real.forward(TRUTH.to(torch.complex128)).abs().square() + 0.01
+    found = []
+    for device in ("cpu", "cuda"):
+        fidelity = LossFidelity(model_of(device=device), data.to(device), Amplitude())
+        algorithm = ProximalGradient(
+            fidelity,
+            Identity(),
+            sigma=0.0,
+            step_size="overlap",
+            sampler=Epochs(12),
+            momentum="bounded",
+            refine=("pupil", "gains", "leds"),
+        )
+        state = algorithm.init()
+        for _ in range(6):
+            state = algorithm.step(state)
+        found.append(state)
+    one, other = found
+    assert torch.allclose(one.image, other.image.cpu(), atol=1e-8)
+    for name, value in one.parameters.items():
+        assert torch.allclose(value, other.parameters[name].cpu(), atol=1e-7), name

@@ -18,7 +18,7 @@ from plugstream.models.fpm_geometry import Microscope, aim_crops, make_pupil
 from plugstream.models.recording import Recording
 from plugstream.rows import Rows
 
-__all__ = ["FPMModel"]
+__all__ = ["FPMModel", "power"]
 
 # Bytes of spectra and fields that are worked on together.
 _BYTES_AT_ONCE = 1 << 26
@@ -210,7 +210,7 @@ class FPMModel(ModelBase):
         index = all_views(views, self.n_views)
         total = torch.zeros(self.image_shape, dtype=self.dtype.to_real(), device=self.device)
         for rows in torch.arange(len(index)).split(max(1, self.views_at_once or 1)):
-            seen = self._share_of_pixels * self.lenses(index[rows]).abs().square()
+            seen = self._share_of_pixels * power(self.lenses(index[rows]))
             if weights is not None:
                 seen = seen * weights[rows].to(seen).reshape(-1, 1, 1)
             self._add_crops(total, seen, index[rows])
@@ -237,7 +237,7 @@ class FPMModel(ModelBase):
 
     def squared_norm_bounds(self, views: Tensor) -> Tensor:
         """Each view's ||A_i||^2 = a^2 (n / N) max |P_i|^2."""
-        parts = [self.lenses(some).abs().square().amax((-2, -1)) for some in views.split(256)]
+        parts = [power(self.lenses(some)).amax((-2, -1)) for some in views.split(256)]
         return self._share_of_pixels * torch.cat(parts).double().cpu()
 
     def start_image(self) -> Tensor:
@@ -304,9 +304,8 @@ class FPMModel(ModelBase):
         parts = [across[:, o, None, None] * moved[..., o : o + width] for o in range(3)]
         return math.sqrt(self.light) * (parts[0] + parts[1] + parts[2])
 
-    def slopes_of_lenses(self, views: Tensor, axis: int) -> Tensor:
-        """How `lenses` change as views go on by a step along rows (axis 0) or columns (axis 1): (B, *box)."""
-        lenses = self.lenses(views)
+    def slopes_of_lenses(self, lenses: Tensor, axis: int) -> Tensor:
+        """How `lenses` change as views go on by a step along rows (axis 0) or columns (1): (B, *box) to the same."""
         padded = torch.nn.functional.pad(lenses, (1, 1, 1, 1))
         height, width = self.box
         if axis == 0:
@@ -346,3 +345,8 @@ class FPMModel(ModelBase):
         for b, view in enumerate(views.tolist()):
             r, c = self._corners[view]
             total[..., r : r + height, c : c + width] += parts[..., b, :, :]
+
+
+def power(waves: Tensor) -> Tensor:
+    """|p|^2 of complex values, without the root that abs takes."""
+    return waves.real.square() + waves.imag.square()

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from plugstream.models.base import Derivative
+from plugstream.models.fpm import power
 from plugstream.models.recording import fit_recording
 
 if TYPE_CHECKING:
@@ -53,45 +54,46 @@ def refine_microscope(
     """
     found = dict(model.parameters)
     crops = model.crop(model.transform(image), views)
-    waves = model.restrict(model.propagate(model.lenses(views) * crops), views)
+    lenses = model.lenses(views)
+    waves = model.restrict(model.propagate(lenses * crops), views)
     if "pupil" in names:
         slopes = model.restrict(derivative(waves, data, views), views)
         found["pupil"] = _refined_pupil(model, crops, model.collect(slopes), views)
     if "gains" in names:
         found["gains"] = _refined_gains(model, waves, data, views)
     if "leds" in names:
-        found["leds"] = _refined_leds(model, crops, waves, data, views)
+        found["leds"] = _refined_leds(model, lenses, crops, waves, data, views)
     return found
 
 
 def _refined_pupil(model: FPMModel, crops: Tensor, slopes: Tensor, views: Tensor) -> Tensor:
     pixels, light = math.prod(model.data_shape), model.light
-    lit = crops.abs().square()
+    lit = power(crops)
     weights = 1 / lit.amax((-2, -1), keepdim=True).clamp_min(torch.finfo(lit.dtype).tiny)
     up = model.gather_pupil(weights * crops.conj() * slopes, views) / (pixels * math.sqrt(light))
     below = model.gather_pupil(weights * lit, views)
     pupil = model.pupil - up / (below + _LEAST * below.max())
     pupil = torch.where(model.inside, pupil, torch.zeros((), dtype=pupil.dtype, device=pupil.device))
-    return pupil * (model.pupil.abs().square().sum() / pupil.abs().square().sum()).sqrt()
+    return pupil * (power(model.pupil).sum() / power(pupil).sum()).sqrt()
 
 
 def _refined_gains(model: FPMModel, waves: Tensor, data: Tensor, views: Tensor) -> Tensor:
     rows = model.parameters["gains"].clone()
     mine = views.to(rows.device)
-    gain, beside = fit_recording(waves.abs().square(), data, rows[mine, 0])
+    gain, beside = fit_recording(power(waves), data, rows[mine, 0])
     rows[mine] = torch.stack([gain, beside, torch.ones_like(gain)], -1)
     return rows
 
 
-def _refined_leds(model: FPMModel, crops: Tensor, waves: Tensor, data: Tensor, views: Tensor) -> Tensor:
-    light = waves.abs().square()
+def _refined_leds(model: FPMModel, lenses: Tensor, crops: Tensor, waves: Tensor, data: Tensor, views: Tensor) -> Tensor:
+    light = power(waves)
     y, beside = (data, 0.0) if model.recording is None else model.recording.scale(data, views, light)
     size = (light + beside).sqrt()
     off = model.restrict(size - y.sqrt(), views)
     safe = size.clamp_min(1e-3 * float(size.mean()) + torch.finfo(size.dtype).tiny)
     slopes = []
     for axis in (0, 1):
-        moved = model.propagate(model.slopes_of_lenses(views, axis) * crops)
+        moved = model.propagate(model.slopes_of_lenses(lenses, axis) * crops)
         slopes.append(model.restrict((waves.conj() * moved).real / safe, views))
     weights = 1 / y.sum((-2, -1)).clamp_min(torch.finfo(y.dtype).tiny)
     rise, run = slopes
@@ -152,7 +154,7 @@ def _expected_gains(model: FPMModel, image: Tensor, read: Callable[[Tensor], Ten
     if len(dark) > 0:
         sines = torch.from_numpy(model.sines)
         ring = dark[sines[dark] <= _RING * sines[dark].min()]
-        gains, _ = fit_recording(model.forward(image, ring).abs().square(), read(ring))
+        gains, _ = fit_recording(power(model.forward(image, ring)), read(ring))
         rows[~model.bright.to(rows.device), 0] = gains.median().to(rows.dtype)
     return rows
 
