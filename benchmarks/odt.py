@@ -37,7 +37,8 @@ from plugstream.models.odt_geometry import poses_of_rotation
 Volume = NDArray[np.float32]
 
 PEER = Path("build/peers/bin/python")
-SIGMA, STEPS, HELD, FEW = 0.003, 40, "5::10", 35
+SIGMA, STEPS, HELD, FEW = 0.002, 40, "5::10", 35
+APERTURE = 0.9  # beyond it these views hold no more than noise; the ones that judge have all
 SETTINGS = ("--sigma", SIGMA, "--low", 0, "--iterations", STEPS, "--every", STEPS, "--report-format", "none")
 CASES = {"126 views": [], f"{FEW} views": ["--count", str(FEW)]}
 
@@ -103,10 +104,11 @@ def compare(folder: Path, peer: Path, place: Path, picture: Path | None) -> None
     command("import", "odt", folder, place / "held.zarr", "--select", HELD)
     judge = Judge(place / "held.zarr")
     medium, shown = judge.medium, {}
-    print(f"{torch.get_num_threads()} threads; sigma {SIGMA}, {STEPS} steps; views {HELD} judge", flush=True)
+    told = f"sigma {SIGMA}, {STEPS} steps, aperture {APERTURE}; views {HELD} judge"
+    print(f"{torch.get_num_threads()} threads; {told}", flush=True)
     for case, words in CASES.items():
         scan, run = place / f"{case[:3].strip()}.zarr", place / f"run{case[:3].strip()}"
-        command("import", "odt", folder, scan, "--omit", HELD, *words)
+        command("import", "odt", folder, scan, "--omit", HELD, "--aperture", APERTURE, *words)
         took, cpu = command("reconstruct", scan, *SETTINGS, "--out", run)
         ours = np.load(run / "result.npy")
         index = medium * np.sqrt(1 + ours)
