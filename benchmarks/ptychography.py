@@ -178,7 +178,7 @@ def draw(path: Path, shown: list[tuple[str, torch.Tensor]]) -> None:
     from plugstream import align_phase
 
     first = shown[0][1]
-    figure = Figure(figsize=(3.0 * len(shown), 3.2), layout="constrained")
+    figure = Figure(figsize=(3.0 * len(shown), 3.4), layout="constrained")
     for axes, (title, image) in zip(np.atleast_1d(figure.subplots(1, len(shown))), shown, strict=True):
         turned = align_phase(image, first) * (first.mean().conj() / first.mean().abs())
         h, w = turned.shape
