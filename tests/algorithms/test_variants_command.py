@@ -43,6 +43,7 @@ VARIANTS = {
     "equivariant": ["--batch", "3", "--equivariant", "random", "--denoiser", "nlm"],
     "ipa": ["--batch", "4", "--algorithm", "ipa", "--prox-parts", "2", "--step", "30/L"],
     "block-admm": ["--batch", "3", "--algorithm", "block-admm", "--step", "30/L"],
+    "sgd-splitting": ["--batch", "3", "--algorithm", "sgd-splitting", "--inner-steps", "3"],
     "snore": ["--batch", "3", "--algorithm", "snore", "--injected-noise", "0.5"],
 }
 

@@ -2,6 +2,7 @@
 
 from plugstream.algorithms.admm import ADMM, SplitState
 from plugstream.algorithms.base import Algorithm, PlugAndPlay, State
+from plugstream.algorithms.gradient_splitting import GradientSplitting
 from plugstream.algorithms.incremental import BlockADMM, BlockState, IncrementalADMM
 from plugstream.algorithms.pgm import BoundedMomentum, GradientState, ProximalGradient
 from plugstream.algorithms.preconditioning import Diagonal
@@ -20,6 +21,7 @@ __all__ = [
     "BoundedMomentum",
     "Diagonal",
     "Estimator",
+    "GradientSplitting",
     "GradientState",
     "IncrementalADMM",
     "Plain",

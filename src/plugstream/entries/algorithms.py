@@ -23,11 +23,19 @@ from typing import TYPE_CHECKING, Any
 from plugstream.registry import Field, Options, register
 
 if TYPE_CHECKING:
-    from plugstream.algorithms import ADMM, RED, BlockADMM, IncrementalADMM, ProximalGradient, ProxSkip
+    from plugstream.algorithms import (
+        ADMM,
+        RED,
+        BlockADMM,
+        GradientSplitting,
+        IncrementalADMM,
+        ProximalGradient,
+        ProxSkip,
+    )
     from plugstream.denoisers.base import Denoiser
     from plugstream.fidelity import Fidelity
 
-__all__ = ["IncrementalOptions", "NoiseOptions", "REDOptions", "SkipOptions"]
+__all__ = ["IncrementalOptions", "InnerOptions", "NoiseOptions", "REDOptions", "SkipOptions"]
 
 
 class SkipOptions(Options):
@@ -42,6 +50,12 @@ class IncrementalOptions(Options):
     prox_parts: int = Field(
         1, ge=1, le=10**6, description="parts of a step's views whose proxes are averaged; 1 for one prox of all"
     )
+
+
+class InnerOptions(Options):
+    """Of splitting by gradient steps."""
+
+    inner_steps: int = Field(20, ge=1, le=10**9, description="gradient steps to a denoiser call")
 
 
 class REDOptions(Options):
@@ -180,3 +194,21 @@ def build_block_admm(options: Options, fidelity: Fidelity, denoiser: Denoiser, *
     from plugstream.algorithms import BlockADMM
 
     return BlockADMM(fidelity, denoiser, **parts)
+
+
+@register(
+    "algorithm",
+    "sgd-splitting",
+    "half-quadratic splitting, with gradient steps on a few views in place of the prox",
+    options=InnerOptions,
+    uses=("momentum", "gradient"),
+    refines=True,
+    grows=True,
+    title="PnP-HQS by gradients",
+)
+def build_gradient_splitting(
+    options: InnerOptions, fidelity: Fidelity, denoiser: Denoiser, **parts: Any
+) -> GradientSplitting:
+    from plugstream.algorithms import GradientSplitting
+
+    return GradientSplitting(fidelity, denoiser, inner=options.inner_steps, **parts)

@@ -34,6 +34,10 @@ def successor_rows(scale: Scale) -> list[Row]:
     def red(method: str, *tau: str, **more: Any) -> tuple[Spec, ...]:
         return tuple(replace(plain, method=method, options=(("tau", value),), **more) for value in tau)
 
+    def runs(inner: int, steps: int) -> tuple[Spec, ...]:
+        base = replace(plain, method="sgd-splitting", options=(("inner_steps", inner),), iterations=steps)
+        return tuple(replace(base, sigma_end=end) for end in (0.25, 0.1))
+
     def split(method: str, views: int, *steps: float) -> tuple[Spec, ...]:
         return tuple(Spec(method, views=views, step=step, iterations=few) for step in steps)
 
@@ -43,6 +47,8 @@ def successor_rows(scale: Scale) -> list[Row]:
         Row("ProxSkip(10), shifted, p = 0.1", skip(0.1, "bounded:8", "bounded:5", "bounded"), memory="one image"),
         Row("ProxSkip(10), shifted, p = 0.2", skip(0.2, "bounded:8", "nesterov"), memory="one image"),
         Row("ProxSkip(60), p = 0.1", skip(0.1, "bounded:8", "bounded", sampler="all", views=None), memory="one image"),
+        Row("splitting(10), shifted, 3 runs of 27 steps", runs(27, 81), 3.0, 60.0),
+        Row("splitting(10), shifted, 4 runs of 20 steps", runs(20, 80), 3.0, 60.0),
         Row("online RED(10), shifted", red("red", "0.5L", "L", "0.2L")),
         Row("SNORE(10), shifted", red("snore", "0.2L", "0.05L", momentum="bounded"), 0.3, 20.0),
         Row("SNORE(10), shifted, annealed", red("snore", "0.2L", "0.05L", **anneal), 1.0, 60.0),

@@ -1,0 +1,81 @@
+"""Half-quadratic splitting with gradient steps on a few views in place of the prox: the denoiser every m-th step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from plugstream.algorithms.pgm import MOMENTUM, GradientState, ProximalGradient
+from plugstream.errors import InputError
+from plugstream.linalg import squared_norm
+from plugstream.models.base import Views
+
+__all__ = ["GradientSplitting"]
+
+
+@dataclass(frozen=True, eq=False)
+class GradientSplitting(ProximalGradient):
+    r"""Reconstruct an image by runs of m gradient steps on a few views each, and a denoiser after each run.
+
+        z = m steps of `ProximalGradient` from x without a denoiser,    x = D_sigma(z),
+
+    and the momentum begins anew after each denoiser call. The m steps are an inexact prox: of a quadratic d without
+    momentum and with all views, z = x - W grad d(x) with W = gamma sum_{j<m} (I - gamma H)^j, which is m gamma where
+    the data say little and the inverse of the curvature H where they say much. Momentum makes it about m^2 gamma / 6
+    where they say little. So it inverts the data as `ADMM` without its dual does, and the denoiser gets a sigma as
+    large as there, falling from call to call; but a step takes a few views and no conjugate gradients, every step other
+    views, and the loss needs no prox.
+
+    Condition: for gamma <= 1/L, convex d_i, all views and no momentum, m gradient steps are an averaged map, and with
+    an averaged D so is T = D(m steps), whose fixed points are those of D(I - W grad d), not of P. With momentum and few
+    views nothing is proved. `residual` is of T with all views, at m passes over the data.
+
+    Between two calls the image is not denoised: take a multiple of m as the number of steps.
+
+    Arguments: those of `ProximalGradient`, and inner, m: the steps k = m, 2m, ... call the denoiser.
+    References: Zhang et al., IEEE Trans. Pattern Anal. Mach. Intell. 44(10), 2022, for the splitting; Tang and Davies,
+    arXiv:2006.11630, for stochastic gradient steps inside of a plug-and-play iteration.
+    """
+
+    inner: int = 20
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.inner < 1:
+            raise InputError(f"a denoiser call comes after at least one step, not {self.inner}")
+
+    def calls_denoiser(self, k: int) -> bool:
+        """Whether iteration k = 1, 2, ... calls the denoiser."""
+        return k % self.inner == 0
+
+    @torch.no_grad()
+    def step(self, state: GradientState) -> GradientState:
+        """One iteration."""
+        after = super().step(state)
+        if not self.calls_denoiser(after.k):
+            return after
+        return replace(after, s=after.image, q=0 * after.q + 1.0, began=0 * after.began + after.k)
+
+    @torch.no_grad()
+    def residual(self, state: Any, views: Views = None) -> Tensor:
+        """||x - T(x)||^2 with T the next run of m steps and its denoiser, on these views, all if None: (...)."""
+        k = state.k - state.k % self.inner + self.inner
+        gamma, sigma = self.parameters(k, state, self._whole(views))
+        fidelity = self.fidelity_at(state)
+        momentum = MOMENTUM[self.momentum] if isinstance(self.momentum, str) else self.momentum
+        assert momentum is not None
+        x = s = state.image
+        q = 1.0
+        for number in range(1, self.inner + 1):
+            before, x, rising = x, s - gamma * fidelity.gradient(s, views), momentum(number, q)
+            s, q = x + ((q - 1) / rising) * (x - before), rising
+        clean, _ = self.denoiser.denoise(x, sigma, state.warm)
+        return squared_norm(state.image - clean, self._ndim)
+
+    def _move(self, state: GradientState, g: Tensor, gamma: float, sigma: float) -> tuple[Tensor, dict[str, Any]]:
+        if self.calls_denoiser(state.k + 1):
+            return super()._move(state, g, gamma, sigma)
+        return state.s - gamma * g, {}
