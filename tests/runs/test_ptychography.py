@@ -24,8 +24,9 @@ from plugstream.scans.send import send_scan
 from streaming import acquiring
 
 SMALL = ["--instrument", "ptychography", "--frame", "16", "--across", "4", "--photons", "2000"]
-RUN = ["--report-format", "none", "--preview", "0", "--threads", "1", "--checkpoint", "0", "--iterations", "12"]
+RUN = ["--report-format", "none", "--preview", "0", "--threads", "1", "--iterations", "12"]
 RUN += ["--sigma", "0.02", "--batch", "4", "--refine", "probe", "--probe-modes", "2"]
+OFTEN = ["--checkpoint", "0"]
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +58,7 @@ def test_a_simulated_scan_holds_counts_of_its_truth(small):
 
 def test_a_run_takes_what_the_instrument_advises_refines_and_is_judged(small, tmp_path, capsys):
     out = tmp_path / "run"
-    assert main(["reconstruct", str(small), "--out", str(out), *RUN, "--hold-out", "8", "--every", "6"]) == 0
+    assert main(["reconstruct", str(small), "--out", str(out), *RUN, "--hold-out", "8", "--every", "12"]) == 0
     told = capsys.readouterr().err
     assert "the step is overlap" in told
     settings = tomllib.loads((out / "settings.toml").read_text())
@@ -81,8 +82,8 @@ def test_a_run_takes_what_the_instrument_advises_refines_and_is_judged(small, tm
 @pytest.mark.slow
 def test_a_run_goes_on_to_the_bit_with_what_it_refined(small, tmp_path):
     whole, parts = tmp_path / "whole", tmp_path / "parts"
-    assert main(["reconstruct", str(small), "--out", str(whole), *RUN]) == 0
-    assert main(["reconstruct", str(small), "--out", str(parts), *RUN, "--changes", "5: stop"]) == 0
+    assert main(["reconstruct", str(small), "--out", str(whole), *RUN, *OFTEN]) == 0
+    assert main(["reconstruct", str(small), "--out", str(parts), *RUN, *OFTEN, "--changes", "5: stop"]) == 0
     assert last_step(parts) == 5
     assert main(["resume", str(parts)]) == 0
     same(whole, parts)
@@ -139,7 +140,7 @@ def test_a_live_scan_is_killed_and_resumed_to_the_bit(small, tmp_path):
         sender.start()
         try:
             words = [sys.executable, "-m", "plugstream", "reconstruct", str(live), "--out", str(out), *RUN, "--follow"]
-            words += ["--instrument", "ptychography"]  # which options are of, while there is no scan yet
+            words += [*OFTEN, "--instrument", "ptychography"]  # which options are of, while there is no scan yet
             run = warm.Popen(words, stderr=subprocess.DEVNULL)
             wait_for(lambda: views() >= 8 and last_step(out) >= 3)
             early.mkdir()
