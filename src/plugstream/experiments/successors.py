@@ -44,9 +44,10 @@ def successor_rows(scale: Scale) -> list[Row]:
     anneal = {"momentum": "none", "step_end": 0.1, "sigma_end": 0.2}
     lines = [
         *(line for line in rows(scale) if line.name in BEFORE),
-        Row("ProxSkip(10), shifted, p = 0.1", skip(0.1, "bounded:8", "bounded:5", "bounded"), memory="one image"),
-        Row("ProxSkip(10), shifted, p = 0.2", skip(0.2, "bounded:8", "nesterov"), memory="one image"),
-        Row("ProxSkip(60), p = 0.1", skip(0.1, "bounded:8", "bounded", sampler="all", views=None), memory="one image"),
+        Row("ProxSkip(10), shifted, p = 0.1", skip(0.1, "bounded", "bounded:5", "bounded:8"), memory="one image"),
+        Row("ProxSkip(10), shifted, p = 0.2", skip(0.2, "bounded", "bounded:8"), memory="one image"),
+        Row("ProxSkip(10), shifted, p = 0.5", skip(0.5, "bounded", "nesterov"), memory="one image"),
+        Row("ProxSkip(60), p = 0.1", skip(0.1, "bounded", "bounded:8", sampler="all", views=None), memory="one image"),
         Row("splitting(10), shifted, 3 runs of 27 steps", runs(27, 81), 3.0, 60.0),
         Row("splitting(10), shifted, 4 runs of 20 steps", runs(20, 80), 3.0, 60.0),
         Row("online RED(10), shifted", red("red", "0.5L", "L", "0.2L")),
