@@ -14,7 +14,7 @@ from plugstream.experiments.runs import Spec, outcome, run
 from plugstream.experiments.setup import Pictures, make_problem
 from plugstream.experiments.successors import BEFORE, successor_cells, successor_rows
 
-TINY = scale.Scale("tiny", None, 3, 2, 2, 2, 1, 4, 2, (3, 2))
+TINY = scale.Scale("tiny", None, 3, 2, 3, 3, 1, 4, 2, (3, 2))
 
 
 @pytest.fixture(scope="module")
