@@ -1,0 +1,64 @@
+"""The methods that followed the paper on a GPU: the same images as on the CPU, and in single precision."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from plugstream import (
+    RED,
+    TV,
+    BlockADMM,
+    BornGeometry,
+    BornModel,
+    BoundedMomentum,
+    Equivariant,
+    GradientSplitting,
+    Grid,
+    IncrementalADMM,
+    LeastSquares,
+    ProximalGradient,
+    ProxSkip,
+    Uniform,
+)
+
+METHODS = {
+    "proxskip": lambda f: ProxSkip(
+        f, TV(), sigma=0.1, sampler=Uniform(3), probability=0.5, momentum=BoundedMomentum(5)
+    ),
+    "red": lambda f: RED(f, TV(), sigma=0.1, sampler=Uniform(3)),
+    "snore": lambda f: RED(f, TV(), sigma=0.1, sampler=Uniform(3), noise=1.0),
+    "ipa": lambda f: IncrementalADMM(f, TV(), sigma=0.1, sampler=Uniform(4), parts=2, step_size="10/L"),
+    "block-admm": lambda f: BlockADMM(f, TV(), sigma=0.1, sampler=Uniform(3), step_size="10/L"),
+    "sgd-splitting": lambda f: GradientSplitting(f, TV(), sigma=0.1, sampler=Uniform(3), inner=3),
+    "turned at random": lambda f: ProximalGradient(f, Equivariant(TV(), "random"), sigma=0.1, sampler=Uniform(3)),
+    "mean over turns": lambda f: ProximalGradient(f, Equivariant(TV()), sigma=0.1, sampler=Uniform(3)),
+}
+
+
+def image_of(name: str, device: str) -> torch.Tensor:
+    """The image after six steps."""
+    geometry = BornGeometry.rings(Grid((16, 16), 0.01), 0.06, views=8, receivers=16, radius=0.4)
+    truth = torch.zeros(16, 16)
+    truth[4:10, 5:12] = 1
+    data = BornModel(geometry, device="cpu").forward(truth)
+    algorithm = METHODS[name](LeastSquares(BornModel(geometry, device=device), data))
+    state = algorithm.init()
+    for _ in range(6):
+        state = algorithm.step(state)
+    assert bool(torch.isfinite(algorithm.residual(state)))
+    image: torch.Tensor = state.image
+    assert image.device.type == device
+    return image.cpu()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", METHODS)
+def test_the_gpu_finds_what_the_cpu_finds(name):
+    want = image_of(name, "cpu")
+    torch.testing.assert_close(image_of(name, "cuda"), want, rtol=0, atol=5e-3 * float(want.abs().max()))
+
+
+def test_every_method_runs_in_single_precision():
+    for name in METHODS:
+        assert bool(torch.isfinite(image_of(name, "cpu")).all()), name
