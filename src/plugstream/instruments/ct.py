@@ -45,7 +45,7 @@ _SMALL, _LARGE = 1e-12, 1e12
 # out a third of them in as many steps. Momentum gathers the noise of steps with fewer views than these.
 _STEPS, _FEW = 4, 5
 # How strongly to denoise where nobody says, by what sigma is for the denoiser, of the range of the filtered image. On
-# phantoms of 60 and 180 views, 1e3 to 1e5 photons, and on the tooth and the disc of docs/tomography.md the best was
+# phantoms of 60 and 180 views, 1e3 to 1e5 photons, and on the tooth of docs/tomography.md the best was
 # 0.6 to 2 % for TV and 0.15 to 0.6 % for BM3D.
 _SIGMA = {"weight": "1%", "noise": "0.3%"}
 # How well TV solves its problem: a step of a few views moves the image by less than the usual 1e-3 of it, and where TV
