@@ -25,7 +25,7 @@ from plugstream import Group, InputError, Sharded, SmoothFidelity, process_group
 from plugstream.ranks import _choose_backend, _Ranks
 from plugstream.shares import Shares, tree_sum
 
-SIZES = (2, 4)
+SIZES = effort((2,), (2, 4))
 # Each number of ranks with which samplers: draws do not depend on it, so that four need not try all of them every time.
 SAMPLERS = {
     2: effort(("uniform", "one"), tuple(rank_problems.SAMPLERS)),

@@ -85,7 +85,7 @@ def test_the_kernels_are_the_torch_form_in_the_interpreter() -> None:
     assert len(images) == effort(2, 4)
     assert max(images.values()) <= 5e-5, images
     assert max(influence.values()) <= 1e-4, influence
-    assert max(stage.values()) <= 4e-4, stage  # of rough influence functions, in cubics
+    assert max(stage.values(), default=0) <= 4e-4, stage  # of rough influence functions, in cubics
 
 
 @pytest.mark.gpu
@@ -116,4 +116,4 @@ def test_the_denoiser_on_a_gpu() -> None:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    print(json.dumps([check_images(), check_influence(), check_stage()]))
+    print(json.dumps([check_images(), check_influence(), effort(dict, check_stage)()]))

@@ -61,7 +61,7 @@ def outcome(algorithm, iterations, start=None, **options) -> Verdict:
 @pytest.mark.parametrize("momentum", effort(["nesterov"], ["none", "nesterov"]))
 def test_a_full_batch_run_converges(problem, momentum):
     algorithm = ProximalGradient(problem, TV(tol=1e-5), lam=1.0, momentum=momentum)
-    verdict = outcome(algorithm, 1500, every=50)
+    verdict = outcome(algorithm, effort(700, 1500), every=50)
     assert verdict.outcome is Outcome.CONVERGED
     assert verdict.trusted
 

@@ -312,6 +312,7 @@ def test_arrivals_are_marked_in_the_curves():
     assert len(plain.axes) == 2
 
 
+@pytest.mark.slow
 def test_the_report_of_a_followed_run_is_drawn(scan, tmp_path):
     source, live, out = open_scan(scan), tmp_path / "live.zarr", tmp_path / "run"
     with ScanWriter(live, born_geometry(source), truth=source.truth) as writer:

@@ -133,6 +133,7 @@ def test_a_run_is_steered_from_its_page_and_repeats_to_the_bit(scan, endless, br
     assert (tmp_path / "again" / "result.npy").read_bytes() == (folder / "result.npy").read_bytes()
 
 
+@pytest.mark.slow
 def test_the_list_shows_runs_as_they_come_at_any_width(whole, browser, tmp_path):
     runs = tmp_path / "runs"
     shutil.copytree(whole, runs / "first")

@@ -512,7 +512,7 @@ def test_what_version_three_may_leave_out(small_geometry):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"instrument": "tomography"}, "there is no instrument 'tomography'; there are born-2d"),
+        ({"instrument": "xyz"}, "there is no instrument 'xyz'; there are born-2d"),
         ({"instrument": 3}, "instrument must be a name"),
         ({"instrument": "evil.py:Thing"}, "instrument"),
         (
@@ -629,7 +629,7 @@ def test_a_scan_of_another_kind_or_in_other_units_is_not_opened(scan, tmp_path, 
     whole = json.loads(path.read_text())
     del whole["attributes"]["crc32c"]
     for change, message in (
-        ({"instrument": "tomography"}, "there is no instrument 'tomography'; there are born-2d"),
+        ({"instrument": "xyz"}, "there is no instrument 'xyz'; there are born-2d"),
         ({"declarations": {"data": {"unit": "mm"}}}, "the unit of data is 'mm', and only '' is understood"),
         ({"version": 5}, "version 5, and this plugstream reads versions 3 and 4; use a newer plugstream"),
         ({"version": "3"}, "version '3', and this plugstream reads versions 3 and 4"),
