@@ -183,9 +183,10 @@ def test_tune_over_step_and_momentum_is_no_worse_and_goes_on_from_its_journal(sm
     assert (tmp_path / "c.jsonl").read_text().splitlines(keepends=True) == whole
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:sigma .* that was tried")  # of the range of one value, which only scores it
 @thorough
-@pytest.mark.parametrize("by", effort(["held-out"], ["held-out", "discrepancy"]))
+@pytest.mark.parametrize("by", ["held-out", "discrepancy"])
 def test_tune_without_a_truth_comes_near_the_best(small_scan, tmp_path, by):
     plan = Search(low=1e-3, high=1.0)
     best = tune_scan(small_scan, _settings(), plan, tmp_path / "a.jsonl")[1]
