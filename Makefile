@@ -25,11 +25,11 @@ demo: $(STAMP)
 
 # Two processes of one thread each: tests are small, and threads that wait for each other make them slow.
 test: $(STAMP)
-	$(BIN)/python -m pytest -q -n 3 --dist worksteal
+	$(BIN)/python -m pytest -q -n 2 --dist worksteal
 
 # The same tests on random examples, and five times as many: what this finds becomes an example of a test.
 test-random: $(STAMP)
-	HYPOTHESIS_PROFILE=random $(BIN)/python -m pytest -q -n 3 --dist worksteal
+	HYPOTHESIS_PROFILE=random $(BIN)/python -m pytest -q -n 2 --dist worksteal
 
 test-slow: $(STAMP)
 	PLUGSTREAM_THOROUGH=1 $(BIN)/python -m pytest -q -m "slow or thorough" --timeout 1800

@@ -80,6 +80,7 @@ def test_the_demos_settings_repeat_it_to_the_bit(demo, tmp_path):
     assert np.array_equal(np.load(tmp_path / "again" / "result.npy"), np.load(folder / "result.npy"))
 
 
+@pytest.mark.slow
 def test_a_second_demo_does_not_touch_the_first(demo):
     folder, _ = demo
     before = (folder / "result.npy").stat().st_mtime_ns

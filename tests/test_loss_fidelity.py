@@ -258,6 +258,7 @@ class Quartic:
         return
 
 
+@pytest.mark.slow
 def test_a_step_is_found_for_a_loss_without_a_bound_of_its_curvature() -> None:
     model = MatrixModel(_matrices(), SHAPE)
     truth = torch.linspace(-1, 1, 6, dtype=torch.float64).reshape(SHAPE)

@@ -59,6 +59,7 @@ def test_proposition_4_hubers_counterexample_diverges_as_computed():
             assert (sizes <= np.maximum(first, 1) + 1e-12).all()
 
 
+@pytest.mark.slow
 def test_proposition_5_bounds_the_mean_over_seeds():
     _, cases = quick("proposition_5")
     for case in cases:

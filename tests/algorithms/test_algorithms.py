@@ -124,6 +124,7 @@ def test_proposition_1_fixed_points_of_a_prox_are_minimisers(regression):
     assert float(fixed_point_distance(away, regression, SoftThreshold(), gamma, np.sqrt(gamma * lam))) > 1e-6
 
 
+@pytest.mark.slow
 def test_proposition_1_with_tv_against_a_general_minimiser(regression):
     """d + lam TV (smoothed by 1e-14 under the root) minimised by L-BFGS, from SciPy, as far as it goes."""
     a, y = dense(regression)

@@ -204,6 +204,7 @@ def test_every_table_and_figure_is_written_and_nothing_is_computed_twice(tmp_pat
     assert {path: path.stat().st_mtime_ns for path in out.rglob("cells*/*.json")} == before
 
 
+@pytest.mark.slow
 def test_cells_computed_elsewhere_are_packed_and_taken_up(tmp_path, monkeypatch, capsys):
     """As on a machine with a GPU: computed by the module, packed, unpacked, and only drawn by the command."""
     from plugstream.experiments import __main__ as elsewhere

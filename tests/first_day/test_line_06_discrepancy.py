@@ -43,6 +43,7 @@ def settings(**more):
     return resolve(None, [("algorithm", k, v) for k, v in values.items()] + [("sampler", "batch", 6)])
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:no sigma that was tried")  # the noise of small batches keeps it above, at 30 dB
 @thorough
 @pytest.mark.parametrize(

@@ -59,6 +59,7 @@ def test_what_rises_for_ever_is_known_as_such(slope, edge, value):
     assert inside.evaluations == 12  # nothing is spent where nothing is to be widened
 
 
+@pytest.mark.slow
 @thorough
 @pytest.mark.parametrize(("by", "ends"), effort([SEARCHES[0]], SEARCHES))
 def test_tune_goes_beyond_its_range(scan, tmp_path, by, ends):

@@ -41,6 +41,7 @@ def test_a_run_whose_standard_error_fails_ends_with_its_results(scan, tmp_path, 
     assert all(line.startswith(('{"event"', '{"format"')) for line in log.splitlines())
 
 
+@pytest.mark.slow
 def test_output_that_cannot_be_written_is_told_in_one_line(scan):
     done = shell('"$@" >/dev/full', "info", scan)
     assert done.returncode == 2

@@ -122,6 +122,7 @@ def test_names_that_no_file_system_takes_are_one_line(tmp_path, monkeypatch, cap
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_standard_output_takes_names_of_any_bytes(tmp_path):
     """Python's own would refuse a byte that is not UTF-8."""
     arrays = {"receivers": ring(5, 0.5), "transmitters": ring(4, 0.5), "data": np.ones((4, 5), dtype=np.complex64)}

@@ -66,6 +66,7 @@ def _filters(views: int, n: int, kind: str) -> Tensor:
     return _even(filters)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["dense", "decaying", "one larger", "outlier"])
 def test_the_bound_of_a_function_is_from_above_within_a_fifth_and_cheap(kind: str) -> None:
     filters = _filters(60, 64, kind)

@@ -139,6 +139,7 @@ def test_a_scan_says_which_way_y_points(provenance, y):
     assert ImageSpace.of(scan).upwards == (y == "up")
 
 
+@pytest.mark.slow
 def test_a_photograph_is_upright_in_a_run(tmp_path):
     photograph = np.zeros((24, 24), dtype=np.uint8)
     photograph[3:7, 8:16] = 200  # near the top

@@ -409,6 +409,7 @@ def test_settings_reach_the_model(small_geometry):
             planned(near, **asked)
 
 
+@pytest.mark.slow
 def test_without_finufft_it_works_and_says_what_is_missing():
     code = """
 import sys

@@ -86,6 +86,7 @@ def test_data_on_disk_gives_what_data_in_memory_gives(scan, tmp_path):
         assert records(tmp_path / f"{sampler}-disk")[0].views == 24
 
 
+@pytest.mark.slow
 def test_bounded_momentum_is_quicker_than_none_and_does_not_gather_noise(scan):
     """Few views a step and many steps, as where a scan is followed: Nesterov's momentum loses what it had won."""
     stored = open_scan(scan)
@@ -341,6 +342,7 @@ def test_damaged_views_are_left_out_if_asked_for(scan, tmp_path, capsys):
         fidelity.gradient(x, [3, 5])
 
 
+@pytest.mark.slow
 def test_data_that_becomes_damaged_stops_a_run_that_can_go_on_without_it(scan, tmp_path, capsys):
     fine = shutil.copytree(scan, tmp_path / "scan.zarr")
     out = tmp_path / "run"

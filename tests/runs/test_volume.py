@@ -173,6 +173,7 @@ def test_counts_go_by_blocks_without_seams(scan: Path, tmp_path: Path, loss: str
     assert float(one.max()) > 30
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("cut")
 def test_nothing_of_a_block_is_in_memory_when_the_next_begins(
     scan: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -54,6 +54,7 @@ def test_training_lowers_the_loss_phase_by_phase():
     assert (TNRD(model)(noisy, 25 / 255) - clean).square().mean() < 0.7 * (noisy - clean).square().mean()
 
 
+@pytest.mark.slow
 def test_training_resumes_to_the_bit(tmp_path, monkeypatch):
     whole = train_tnrd(patches(), 15.0, **SMALL)
     monkeypatch.setattr(tnrd, "fit", lambda *a, **k: fit(*a, **k, every=1))

@@ -96,6 +96,7 @@ def test_every_view_is_kept_or_held_out(n, part):
     assert abs(len(out) - part * n) <= 1 or len(out) in (1, n - 1)
 
 
+@pytest.mark.slow
 def test_held_out_views_and_the_discrepancy_point_at_the_best_image():
     """Ridge regression, solved exactly for each weight: by both scores a weight near that of the least true error."""
     rng = np.random.default_rng(5)
