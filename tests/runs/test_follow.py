@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 import shutil
 import signal
 import subprocess
@@ -18,6 +19,7 @@ import torch
 import warm
 from plugstream import TV, BornModel, LeastSquares, ProximalGradient, ScanWriter, Uniform, open_scan, snr
 from plugstream.errors import DamagedError, InputError
+from plugstream.instruments.base import find_instrument
 from plugstream.instruments.born import born_geometry
 from plugstream.runs.event_log import read_events
 from plugstream.runs.events import Views
@@ -270,6 +272,17 @@ def test_waiting_for_views_has_an_end_too(scan, tmp_path):
     ScanWriter(live, born_geometry(source)).close()
     with pytest.raises(InputError, match=r"cannot be followed: .*No such file.*; fix that, and start again"):
         open_live(live, resolve(None, changes), lambda _: shutil.rmtree(live))
+
+
+@pytest.mark.parametrize("instrument", ["born-2d", "scattering-2d"])
+def test_the_command_waits_for_the_first_view_of_a_scan_that_has_none(scan, tmp_path, capsys, instrument):
+    kind = find_instrument(instrument)
+    geometry = born_geometry(open_scan(scan))
+    live = tmp_path / "live.zarr"
+    given = ["--sigma", "0.01", "--batch", "4", "--follow", "--patience", "0.2"]
+    with ScanWriter(live, kind(geometry.receivers, geometry.wavelength, geometry.grid)):
+        assert main(["reconstruct", str(live), "--out", str(tmp_path / "run"), *given]) == 2
+    assert re.search(r"no view came to .* for 0.2 s", capsys.readouterr().err)
 
 
 def test_a_scan_that_is_spoilt_while_it_is_followed_ends_the_run_in_one_line(scan, tmp_path, capsys):

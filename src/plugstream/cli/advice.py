@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from plugstream.cli.common import assignments_of, settings_of
 
 if TYPE_CHECKING:
-    from plugstream.instruments.base import Advice
+    from plugstream.instruments.base import Advice, Columns
     from plugstream.scans import Scan
     from plugstream.settings import Settings
 
@@ -32,7 +32,7 @@ def sigma_limits(scan: Scan, low: float | None, high: float | None, denoiser: st
     from plugstream.first_image import image_range
     from plugstream.settings import share_of_range
 
-    advised = scan.instrument.advise_scan(scan.columns, scan.n_views, None)
+    advised = scan.instrument.advise_scan(_columns(scan), scan.n_views, None)
     by_range = any((a.section, a.key) == ("algorithm", "sigma") and str(a.value).endswith("%") for a in advised)
     if low is not None and high is not None:
         return low, high
@@ -43,11 +43,16 @@ def sigma_limits(scan: Scan, low: float | None, high: float | None, denoiser: st
 
 def _advice(scan: Scan, batch: int | None, fixed: bool) -> tuple[Advice, ...]:
     """What an instrument advises; of another batch than the usual one, for that batch, unless it is `fixed`."""
-    found = scan.instrument.advise_scan(scan.columns, scan.n_views, batch)
+    found = scan.instrument.advise_scan(_columns(scan), scan.n_views, batch)
     other = [one.value for one in found if (one.section, one.key) == ("sampler", "batch")]
     if fixed or not other:
         return found
-    return scan.instrument.advise_scan(scan.columns, scan.n_views, int(other[0]))
+    return scan.instrument.advise_scan(_columns(scan), scan.n_views, int(other[0]))
+
+
+def _columns(scan: Scan) -> Columns:
+    """Of the views that there are, which of a scan that is followed may be none yet."""
+    return scan.columns if scan.n_views else {}
 
 
 def advised_settings(
