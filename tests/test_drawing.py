@@ -163,6 +163,7 @@ def test_every_scale_has_a_bar_every_axis_a_name_and_no_text_covers_another(spac
         assert box.y1 < figure.bbox.y1 + 3
 
 
+@pytest.mark.slow
 @thorough
 @pytest.mark.parametrize(
     ("waves", "linear"), effort([(True, True)], [(w, k) for w in (False, True) for k in (False, True)])

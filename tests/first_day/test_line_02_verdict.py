@@ -93,6 +93,7 @@ def test_small_batches_hover(problem, momentum, seed):
     assert ("bounded" in verdict.text) == (momentum == "nesterov")  # what is done already is not advised
 
 
+@pytest.mark.slow
 def test_advice_depends_on_what_is_done(problem):
     saga = ProximalGradient(problem, TV(tol=1e-2), lam=1.0, sampler=Uniform(2), gradient=SAGA(), step_size="1/3L")
     assert "SAGA" not in outcome(saga, 600).text

@@ -58,6 +58,7 @@ def shown(folder: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, str]:
     return {line[:12].strip(): line[12:] for line in lines}
 
 
+@pytest.mark.slow
 def test_info_describes_a_run_from_its_begin_to_its_end(scan, tmp_path, capsys):
     out = tmp_path / "run"
     words = ["reconstruct", str(scan), "--out", str(out), *RUN]

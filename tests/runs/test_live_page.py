@@ -89,6 +89,7 @@ def wait_for(condition: Callable[[], Any], said: Path) -> None:
         time.sleep(0.02)
 
 
+@pytest.mark.slow
 def test_a_run_is_steered_from_its_page_and_repeats_to_the_bit(scan, endless, browser, tmp_path):
     folder, process = endless
     with serving(folder.parent) as site:

@@ -37,6 +37,7 @@ def test_training_begins_with_a_function_that_shrinks_noise_and_spares_edges():
     assert phi[4] < 0.5 * phi[3] * 200 / 15
 
 
+@pytest.mark.slow
 def test_training_lowers_the_loss_phase_by_phase():
     losses: dict[str, list[float]] = {}
 
