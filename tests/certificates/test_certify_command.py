@@ -27,6 +27,7 @@ def pictures(tmp_path):
     return folder
 
 
+@pytest.mark.slow
 def test_it_prints_a_table_draws_a_picture_and_writes_json(pictures, tmp_path, capsys):
     out = tmp_path / "c"
     words = ["certify", "--denoiser", "tv", "--sigma", "0.2", "--tol", "1e-4", "--images", str(pictures), *QUICK]

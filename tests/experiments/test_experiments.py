@@ -164,6 +164,7 @@ def test_table_2_stands_beside_the_printed_values():
     assert table.rows[5][:3] == ("monarch", 11.46, 20.0)
 
 
+@pytest.mark.slow
 @thorough
 def test_every_table_and_figure_is_written_and_nothing_is_computed_twice(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(scale, "QUICK", TINY)

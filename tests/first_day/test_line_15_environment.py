@@ -30,6 +30,7 @@ def shell(line: str, *arguments: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(words, capture_output=True, text=True, timeout=120, check=False)
 
 
+@pytest.mark.slow
 @thorough
 @pytest.mark.parametrize("where", effort(["2>&- >&- <&-"], ["2>/dev/full", "2>&- >&- <&-"]))
 def test_a_run_whose_standard_error_fails_ends_with_its_results(scan, tmp_path, where):

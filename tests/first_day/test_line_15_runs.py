@@ -72,6 +72,7 @@ def test_a_refusal_that_is_found_late_leaves_no_folder(scan, tmp_path, capsys, m
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("flags", "reason"),
     [

@@ -427,6 +427,7 @@ mount --bind "$1" "$1" && mount -o remount,ro,bind "$1" || exit 77
 """
 
 
+@pytest.mark.slow
 def test_a_read_only_folder_is_one_line(whole, tmp_path):
     folder = shutil.copytree(whole, tmp_path / "run")
     before = content(folder)
