@@ -116,3 +116,12 @@ def test_files_of_other_kinds_are_left_to_others(tmp_path):
     savemat(tmp_path / "b.mat", {"other": 1})
     with pytest.raises(InputError, match="has other, and no pictures"):
         import_file("fpm", tmp_path / "b.mat", tmp_path / "b.zarr")
+
+
+def test_an_hdf5_file_of_something_else_is_refused_in_one_line(tmp_path, capsys):
+    h5py = pytest.importorskip("h5py")
+    with h5py.File(tmp_path / "other.h5", "w") as file:
+        file["title"], file["exchange/theta"] = "of another instrument", np.zeros(3)
+    assert main(["import", "fpm", str(tmp_path / "other.h5"), str(tmp_path / "scan.zarr")]) == 2
+    assert "and no pictures: imlow_HDR" in capsys.readouterr().err.splitlines()[-1]
+    assert not (tmp_path / "scan.zarr").exists()

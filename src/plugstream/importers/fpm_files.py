@@ -144,7 +144,10 @@ def _open(path: Path, *, names_only: bool = False) -> dict[str, Any]:
     if _is_matlab_hdf5(path):  # MATLAB 7.3, whose axes are the other way round
         with open_hdf5(path) as source:
             names = [name.lstrip("/") for name, _, _ in source.names()]
-            return {name: None if names_only else np.asarray(source.find(f"/{name}")[()]).T for name in names}
+            if names_only:
+                return dict.fromkeys(names)
+            found = ((name, source.find(f"/{name}")) for name in names)
+            return {name: np.asarray(value[()]).T for name, value in found if not isinstance(value, str)}  # a text
     try:
         with path.open("rb") as file:
             if file.read(6) != b"MATLAB":
