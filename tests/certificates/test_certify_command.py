@@ -13,7 +13,7 @@ from plugstream import TV
 from plugstream.certificates.pairs import measure
 from plugstream.cli import main
 
-QUICK = ["--size", "12", "--products", "4"]
+QUICK = ["--size", "16", "--products", "6"]
 
 
 @pytest.fixture

@@ -9,7 +9,6 @@ import pytest
 import torch
 from hypothesis import given, strategies as st
 
-from effort import effort, thorough
 from plugstream import BornGeometry, BornModel, Grid, PlugstreamWarning, save_scan, simulate
 from plugstream.cli import main
 from plugstream.settings import resolve
@@ -60,8 +59,7 @@ def test_what_rises_for_ever_is_known_as_such(slope, edge, value):
 
 
 @pytest.mark.slow
-@thorough
-@pytest.mark.parametrize(("by", "ends"), effort([SEARCHES[0]], SEARCHES))
+@pytest.mark.parametrize(("by", "ends"), SEARCHES)
 def test_tune_goes_beyond_its_range(scan, tmp_path, by, ends):
     """From a range that does not hold it, the same sigma as from one that does, and the terminal says why."""
     plan = {"by": by, "noise": 20.0, "held": 0.25, "evaluations": 10}
