@@ -11,8 +11,9 @@ import torch
 
 from plugstream import InputError, MemoryScan, open_scan, save_scan, snr
 from plugstream.cli import main
-from plugstream.instruments.fpm import FPM, FPMSimulation, fitting_size
-from plugstream.models.fpm_geometry import Microscope, light_directions, spiral
+from plugstream.instruments.fpm import FPM
+from plugstream.instruments.fpm_simulation import FPMSimulation
+from plugstream.models.fpm_geometry import Microscope, fitting_size, light_directions, spiral
 
 QUICK = ["--report-format", "none", "--threads", "1"]
 SMALL = [

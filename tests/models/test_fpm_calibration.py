@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from plugstream import Amplitude, Epochs, Identity, LossFidelity, ProximalGradient
-from plugstream.instruments.fpm import smear
+from plugstream.instruments.fpm_simulation import smear
 from plugstream.misfit import relative_misfits
 from plugstream.models import FPMModel
 from plugstream.models.fpm_calibration import refine_microscope

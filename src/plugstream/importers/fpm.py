@@ -13,7 +13,7 @@ from plugstream.errors import InputError
 from plugstream.importers.base import ImportResult
 from plugstream.importers.ct_steps import StepOptions, choose_views
 from plugstream.importers.fpm_files import Frames, is_frames, read_frames
-from plugstream.models.fpm_geometry import Microscope, light_directions, make_pupil, spiral
+from plugstream.models.fpm_geometry import Microscope, fitting_size, light_directions, make_pupil, spiral
 from plugstream.registry import Field, Options, register
 from plugstream.text import shell_quote
 
@@ -126,7 +126,7 @@ def _describe(path: Path) -> tuple[str, list[str]] | None:
 )
 def build(options: FPMImport, file: Path, out: Path) -> ImportResult:
     """Write the scan, view by view."""
-    from plugstream.instruments.fpm import FPM, fitting_size
+    from plugstream.instruments.fpm import FPM
     from plugstream.progress import report
     from plugstream.scans.writer import ScanWriter, whole_scan
 

@@ -23,42 +23,22 @@ from plugstream.instruments.base import (
     Instrument,
     declare,
 )
-from plugstream.models.fpm_geometry import Microscope, aim_crops, light_directions, make_pupil, spiral
-from plugstream.registry import Field, Options
+from plugstream.instruments.fpm_simulation import FPMSimulation, count_photons, plan_leds, thin_object
+from plugstream.models.fpm_geometry import Microscope, aim_crops, light_directions, make_pupil
+from plugstream.registry import Options
 
 if TYPE_CHECKING:
     import torch
 
     from plugstream.models.base import Model
 
-__all__ = ["FPM", "FPMSimulation", "fitting_size", "smear"]
+__all__ = ["FPM"]
 
-_SHORT, _LONG = 1e-12, 1e3
 _FEW = 50  # views a step, below which momentum is bounded
 # Views a step, how often all of them are used, how often while the microscope is refined, and how much is denoised.
 _BATCH, _ROUNDS, _REFINED, _SIGMA = 25, 11, 8, 0.005
 _COPIES = 6  # of an image that any method holds
 _TOO_FINE, _TOO_COARSE = 1 / 50, 1e4  # pixels in wavelengths that no microscope has
-
-
-class FPMSimulation(Options):
-    """The scan that `simulate` makes, of two pictures or a smear of cells; lengths are in metres."""
-
-    picture: str = Field("camera", description="magnitude of the object: cells, a file, or a picture of scikit-image")
-    phase_picture: str = Field("moon", description="phase of the object, as picture")
-    contrast: float = Field(0.5, ge=0, lt=1, description="how much of the light a picture takes at most")
-    shift: float = Field(1.5, ge=0, le=math.pi, description="how far a picture turns the phase at most, in radians")
-    size: int = Field(192, ge=16, le=8192, description="pixels of the image a side")
-    camera: int = Field(64, ge=8, le=8192, description="pixels of the camera a side")
-    pixel: float = Field(1.845e-6, ge=_SHORT, le=_LONG, description="size of a camera's pixel, as the object sees it")
-    wavelength: float = Field(6.32e-7, ge=_SHORT, le=_LONG, description="wavelength of the light")
-    aperture: float = Field(0.1, gt=0, le=2, description="numerical aperture of the objective")
-    leds: int = Field(15, ge=1, le=1001, description="LEDs a side of their square")
-    pitch: float = Field(4e-3, ge=_SHORT, le=_LONG, description="from one LED to the next")
-    distance: float = Field(90e-3, ge=_SHORT, le=_LONG, description="from the LEDs to the object")
-    defocus: float = Field(0.0, ge=-_LONG, le=_LONG, description="from the object to the plane in focus")
-    photons: float = Field(2e4, ge=1, le=1e15, description="photons of a frame on the axis, without the object")
-    seed: int = Field(0, ge=0, le=2**63 - 1, description="seed of the noise", json_schema_extra={"flag": "noise-seed"})
 
 
 _CAMERA = ("row", "column")
@@ -329,13 +309,7 @@ class FPM(Instrument):
     def simulate_views(cls, options: FPMSimulation) -> Experiment:
         """Pictures, or cells, under a square of LEDs, lit in a spiral from the middle."""
         s = options
-        views = s.leds**2
-        check_memory(
-            24 * views * s.camera**2 + 96 * s.size**2,
-            f"a scan of {views:,} views of {s.camera} x {s.camera} pixels",
-            "use fewer --leds or a smaller --camera",
-        )
-        places = spiral(views).astype(np.float64) * s.pitch
+        places = plan_leds(s)
         made = cls(
             s.camera,
             s.camera,
@@ -350,68 +324,12 @@ class FPM(Instrument):
             calibrated=True,
         )
         made.check_views({"leds": places})
-        truth = _object(s)
+        truth = thin_object(s)
         provenance = {"photons": s.photons, "seed": s.seed, "y_axis": "down"}
         seen = "a smear of cells" if s.picture == s.phase_picture == "cells" else f"{s.picture} and {s.phase_picture}"
-        what = f"{seen}, {s.size} x {s.size}, {views} LEDs, {s.photons:g} photons a frame"
-        return Experiment(made, {"leds": places}, views, truth, provenance, what)
+        what = f"{seen}, {s.size} x {s.size}, {len(places)} LEDs, {s.photons:g} photons a frame"
+        return Experiment(made, {"leds": places}, len(places), truth, provenance, what)
 
     def add_noise(self, clean: torch.Tensor, columns: Columns, options: FPMSimulation) -> torch.Tensor:
         """Photons are counted: Poisson's distribution about the intensities."""
-        import torch
-
-        counts = np.random.default_rng(options.seed).poisson(clean.abs().double().square().numpy())
-        return torch.from_numpy(counts.astype(np.float32))
-
-
-def fitting_size(microscope: Microscope, directions: NDArray[np.float64]) -> tuple[int, int]:
-    """Rows and columns of the smallest image, in whole multiples of the camera's, that has what these views see.
-
-    Arguments: microscope, of which the image does not count; directions (views, 2), of `light_directions`.
-    """
-    steps = np.rint(
-        np.abs(directions[:, ::-1]).max(0) * np.array(microscope.shape) * microscope.pixel / microscope.wavelength
-    )
-    found = []
-    for step, (first, last), n in zip(steps, microscope.box, microscope.shape, strict=True):
-        reach = int(step) + max(-first, last)
-        found.append(n * max(1, math.ceil((2 * reach + 2) / n)))
-    most = max(size // n for size, n in zip(found, microscope.shape, strict=True))
-    return microscope.shape[0] * most, microscope.shape[1] * most
-
-
-def _object(s: FPMSimulation) -> NDArray[np.complex64]:
-    """Magnitude and phase of cells, or of pictures."""
-    from plugstream.runs.images import load_picture
-
-    cells = smear(s.size)
-    magnitude, phase = np.abs(cells).astype(np.float64), np.angle(cells).astype(np.float64)
-    if s.picture != "cells":
-        magnitude = 1 - s.contrast * (1 - load_picture(s.picture, s.size).numpy())
-    if s.phase_picture != "cells":
-        phase = s.shift * (load_picture(s.phase_picture, s.size).numpy() - 0.5)
-    return np.asarray(magnitude * np.exp(1j * phase), dtype=np.complex64)
-
-
-def smear(size: int, seed: int = 7) -> NDArray[np.complex64]:
-    """A smear of cells: discs that are thin in the middle, as phase and some absorption, and a few small grains.
-
-    Arguments: size, pixels a side; seed of where cells lie.
-    """
-    draw = np.random.default_rng(seed)
-    y, x = np.mgrid[:size, :size] / size
-    phase, absorbed = np.zeros((size, size)), np.zeros((size, size))
-    for _ in range(26):
-        (cy, cx), radius = draw.uniform(0, 1, 2), draw.uniform(0.06, 0.09)
-        dy, dx = (np.abs(a - c) for a, c in ((y, cy), (x, cx)))
-        r = np.hypot(np.minimum(dy, 1 - dy), np.minimum(dx, 1 - dx)) / radius  # the field repeats
-        body = np.where(r < 1, 0.45 + 1.1 * r**2 - 1.2 * r**6, 0)
-        phase += 1.1 * body
-        absorbed += 0.35 * body
-    for _ in range(60):
-        (cy, cx), radius = draw.uniform(0, 1, 2), draw.uniform(0.006, 0.016)
-        dy, dx = (np.abs(a - c) for a, c in ((y, cy), (x, cx)))
-        inside = np.hypot(np.minimum(dy, 1 - dy), np.minimum(dx, 1 - dx)) < radius
-        phase[inside] += 0.5
-        absorbed[inside] += 0.4
-    return np.asarray(np.exp(-absorbed) * np.exp(1j * phase), dtype=np.complex64)
+        return count_photons(clean, options.seed)

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from plugstream.errors import InputError
 
-__all__ = ["Microscope", "aim_crops", "light_directions", "make_pupil", "spiral", "zernike"]
+__all__ = ["Microscope", "aim_crops", "fitting_size", "light_directions", "make_pupil", "spiral", "zernike"]
 
 _NEWTON = 60  # steps at most, of which four or five are needed
 
@@ -202,3 +202,19 @@ def zernike(j: int, rho: NDArray[np.float64], theta: NDArray[np.float64]) -> NDA
     scale = math.sqrt((n + 1) * (1 if m == 0 else 2))
     around = np.cos(size * theta) if m >= 0 else np.sin(size * theta)
     return np.asarray(scale * radial * around)
+
+
+def fitting_size(microscope: Microscope, directions: NDArray[np.float64]) -> tuple[int, int]:
+    """Rows and columns of the smallest image, in whole multiples of the camera's, that has what these views see.
+
+    Arguments: microscope, of which the image does not count; directions (views, 2), of `light_directions`.
+    """
+    steps = np.rint(
+        np.abs(directions[:, ::-1]).max(0) * np.array(microscope.shape) * microscope.pixel / microscope.wavelength
+    )
+    found = []
+    for step, (first, last), n in zip(steps, microscope.box, microscope.shape, strict=True):
+        reach = int(step) + max(-first, last)
+        found.append(n * max(1, math.ceil((2 * reach + 2) / n)))
+    most = max(size // n for size, n in zip(found, microscope.shape, strict=True))
+    return microscope.shape[0] * most, microscope.shape[1] * most
