@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 from plugstream import open_scan, snr
 from plugstream.cli import main
 from plugstream.first_image import form_image, relative_residual, scan_model
-from plugstream.instruments.mri import ring_coils
+from plugstream.instruments.mri_simulation import ring_coils
 from plugstream.models.kspace import centered_voxels
 from plugstream.models.mri import MRIModel
 from plugstream.models.trajectories import radial_spokes, spiral_interleaves

@@ -9,7 +9,7 @@ import torch
 from plugstream import InputError, open_scan, snr
 from plugstream.cli import main
 from plugstream.importers.base import describe_file, import_file
-from plugstream.instruments.mri import ring_coils
+from plugstream.instruments.mri_simulation import ring_coils
 from plugstream.models.kspace import centered_voxels
 from plugstream.models.mri import MRIModel
 from plugstream.models.trajectories import radial_spokes

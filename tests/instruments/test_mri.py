@@ -13,7 +13,8 @@ from plugstream import InputError, open_scan, snr
 from plugstream.cli import main
 from plugstream.errors import PlugstreamWarning
 from plugstream.first_image import form_image, relative_residual, scan_model
-from plugstream.instruments.mri import MRI, MRIOptions, MRISimulation, ring_coils
+from plugstream.instruments.mri import MRI, MRIOptions
+from plugstream.instruments.mri_simulation import MRISimulation, ring_coils
 from plugstream.models.ct_geometry import Voxels
 from plugstream.models.kspace import centered_voxels
 

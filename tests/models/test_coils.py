@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from plugstream import InputError
-from plugstream.instruments.mri import ring_coils
+from plugstream.instruments.mri_simulation import ring_coils
 from plugstream.models.coils import adaptive_maps, espirit_maps, find_calibration
 from plugstream.phantom import shepp_logan
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +25,7 @@ from plugstream.instruments.base import (
     Instrument,
     declare,
 )
+from plugstream.instruments.mri_simulation import MRISimulation, draw_path, paint_image, ring_coils
 from plugstream.models.ct_geometry import Voxels
 from plugstream.registry import Field, Options
 
@@ -33,9 +34,8 @@ if TYPE_CHECKING:
 
     from plugstream.models.base import Model
 
-__all__ = ["MRI", "MRIOptions", "MRISimulation", "ring_coils"]
+__all__ = ["MRI", "MRIOptions"]
 
-_SMALL, _LARGE = 1e-12, 1e6
 # The noise level that a reconstruction begins with where nobody says one, per cent of the image's range, by what sigma
 # means to the denoiser, for steps with all views.
 _SIGMA = {"weight": 6.0, "noise": 1.2}
@@ -51,23 +51,6 @@ class MRIOptions(Options):
         0.0, ge=0, le=1, description="samples count by the part of k-space that they stand for, to this power"
     )
     eps: float = Field(1e-4, ge=1e-12, le=0.1, description="relative accuracy of the non-uniform FFT")
-
-
-class MRISimulation(Options):
-    """The scan that `simulate` makes; lengths are in metres."""
-
-    picture: str = Field("shepp-logan", description="shepp-logan, a picture file, or a scikit-image picture")
-    size: int = Field(256, ge=8, le=4096, description="pixels a side")
-    slices: int = Field(0, ge=0, le=4096, description="slices of a stack; 0 for a single image")
-    width: float = Field(0.256, ge=_SMALL, le=_LARGE, description="field of view")
-    trajectory: Literal["radial", "spiral", "cartesian"] = Field(
-        "radial", description="spokes, interleaves of a spiral, or phase-encode lines: each is a view"
-    )
-    acceleration: float = Field(4.0, ge=0.1, le=1000, description="how many times fewer views than a full scan has")
-    coils: int = Field(8, ge=1, le=256, description="number of coils, on a ring around the object")
-    phase: float = Field(1.0, ge=0, le=20, description="radians by which the phase varies over the image")
-    snr: float = Field(30.0, ge=-200, le=400, description="input SNR in dB", json_schema_extra={"flag": "input-snr"})
-    seed: int = Field(0, ge=0, le=2**63 - 1, description="seed of the noise", json_schema_extra={"flag": "noise-seed"})
 
 
 _VIEW, _STACK = ("coil", "sample"), ("slice", "coil", "sample")
@@ -335,7 +318,7 @@ class MRI(Instrument):
         s = options
         shape = (s.slices, s.size, s.size) if s.slices else (s.size, s.size)
         voxels = centered_voxels(shape, s.width / s.size)
-        path = _simulated_path(s, voxels)
+        path = draw_path(s, voxels)
         views, samples = path.shape[:2]
         check_memory(
             24 * views * samples * s.coils * max(1, s.slices) + 24 * s.coils * math.prod(shape),
@@ -343,7 +326,7 @@ class MRI(Instrument):
             "use a larger --acceleration, fewer --coils or a smaller --size",
         )
         maps = ring_coils(shape, s.coils)
-        truth, y_axis = _simulated_image(s, shape)
+        truth, y_axis = paint_image(s, shape)
         made = cls(voxels, s.coils, samples, bool(s.slices), maps)
         provenance = {"snr_db": s.snr, "seed": s.seed, "y_axis": y_axis}
         what = f"{s.picture}, {' x '.join(map(str, shape))}, {s.trajectory}, {s.coils} coils, {s.snr:g} dB"
@@ -368,58 +351,3 @@ class MRI(Instrument):
         """Cycles a pixel of the outermost sample along any axis."""
         path = np.abs(columns["trajectory"][:]).reshape(-1, self.encoded_axes).max(0, initial=0.0)
         return float((path * np.array(self.voxels.spacing[-self.encoded_axes :])).max())
-
-
-def ring_coils(shape: tuple[int, ...], coils: int) -> NDArray[np.complex64]:
-    """Smooth sensitivities of coils on a ring around the image, with sum |S_c|^2 = 1: (coils, planes, H, W).
-
-    Each falls off as 1 / (1 + (r / a)^2) with the distance r from its coil, a being half of the image's width, and its
-    phase turns with the direction that it is seen in. One coil sees everything alike.
-
-    Arguments: shape, (H, W), or (D, H, W) for a stack, along which coils stand a little apart; coils.
-    """
-    planes, (height, width) = shape[0] if len(shape) == 3 else 1, shape[-2:]
-    if coils == 1:
-        return np.ones((1, planes, height, width), np.complex64)
-    z, y, x = ((np.arange(n) - n // 2) * 2 / n for n in (planes, height, width))
-    angles = 2 * np.pi * np.arange(coils) / coils
-    across = x[None, None, None] - 1.2 * np.cos(angles)[:, None, None, None]
-    up = y[None, None, :, None] - 1.2 * np.sin(angles)[:, None, None, None]
-    along = z[None, :, None, None] - 0.5 * (np.arange(coils) % 2 * 2 - 1)[:, None, None, None] * (planes > 1)
-    found = np.exp(1j * np.arctan2(up, across)) / (1 + across**2 + up**2 + along**2)
-    return np.asarray(found / np.sqrt((np.abs(found) ** 2).sum(0)), np.complex64)
-
-
-def _simulated_path(s: MRISimulation, voxels: Voxels) -> NDArray[np.float64]:
-    from plugstream.models.trajectories import (
-        cartesian_lines,
-        radial_spokes,
-        spiral_interleaves,
-        variable_lines,
-    )
-
-    full = {"radial": np.pi * s.size / 2, "spiral": s.size / 2, "cartesian": s.size}[s.trajectory]
-    views = max(1, round(full / s.acceleration))
-    if s.trajectory == "radial":
-        return radial_spokes(voxels, views)
-    if s.trajectory == "spiral":
-        return spiral_interleaves(voxels, views, 1.0)
-    views = min(views, s.size)
-    return cartesian_lines(voxels, variable_lines(s.size, views, seed=s.seed))
-
-
-def _simulated_image(s: MRISimulation, shape: tuple[int, ...]) -> tuple[NDArray[np.complex64], str]:
-    """The image, with a phase that varies smoothly, and which way its y axis points."""
-    if s.picture == "shepp-logan":
-        from plugstream.phantom import shepp_logan
-
-        image, y_axis = shepp_logan(shape), "up"
-    else:
-        from plugstream.runs.images import load_picture, picture_y_axis
-
-        flat = load_picture(s.picture, s.size).double().numpy()
-        ends = np.cos(np.linspace(-1.2, 1.2, s.slices))[:, None, None] if s.slices else 1.0
-        image, y_axis = ends * flat, picture_y_axis(s.picture)
-    y, x = np.mgrid[-1 : 1 : s.size * 1j, -1 : 1 : s.size * 1j]
-    phase = s.phase / 2 * np.sin(2 * x + 0.5) * np.cos(1.5 * y - 0.3)
-    return (image * np.exp(1j * phase)).astype(np.complex64), y_axis
