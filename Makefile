@@ -6,7 +6,7 @@ STAMP := .venv/.installed
 # Tests start many processes, each of which would compile every module again where bytecode is not kept.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: bench-peers demo test test-random test-slow lint bench asan install clean
+.PHONY: bench-peers demo test test-peers test-random test-slow lint bench asan install clean
 .DEFAULT_GOAL := demo
 
 # pip with constraints.txt, never a looser request: that would download gigabytes of CUDA libraries for torch.
@@ -33,6 +33,22 @@ test-random: $(STAMP)
 
 test-slow: $(STAMP)
 	PLUGSTREAM_THOROUGH=1 $(BIN)/python -m pytest -q -m "slow or thorough" --timeout 1800
+
+# The bridges to other libraries with the real ones, in a folder beside the environment and without their torch. Of
+# torchvision only the wheel for CUDA is on PyPI; what its import misses without one is added to the copy here.
+BRIDGES := build/bridges
+BRIDGE_PEERS := deepinv==0.5.0 pylops==2.8.0 torchvision==0.28.0 torchmetrics==1.9.0 lightning-utilities==0.15.3 \
+  einops==0.8.2 natsort==8.4.0 tqdm==4.70.1 requests==2.34.2 urllib3==2.8.0 idna==3.20 certifi==2026.10.18 \
+  charset-normalizer==3.5.2
+
+$(BRIDGES)/.installed: $(STAMP) tests/bridges/torchvision_without_cuda.py
+	rm -rf $(BRIDGES)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target $(BRIDGES) $(BRIDGE_PEERS)
+	cat tests/bridges/torchvision_without_cuda.py >> $(BRIDGES)/torchvision/extension.py
+	@touch $@
+
+test-peers: $(BRIDGES)/.installed
+	PYTHONPATH=$(BRIDGES) $(BIN)/python -m pytest -q -m "slow or not slow" tests/bridges
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -46,6 +46,7 @@ ROOMS: list[list[str]] = [
     ["misfit"],
     ["result"],
     ["solver"],
+    ["bridges"],
     ["instruments"],
     ["scans"],
     ["simulation", "denoising", "first_image"],

@@ -26,6 +26,7 @@ _HOME = {
         "ProxSkip",
         "ProximalGradient",
     ],
+    "plugstream.bridges.operators": ["from_operators"],
     "plugstream.certificates": ["Certificate", "certify"],
     "plugstream.denoisers": [
         "BM3D",
@@ -104,6 +105,7 @@ if TYPE_CHECKING:  # the same names for type checkers and editors; a test keeps 
         ProximalGradient as ProximalGradient,
         ProxSkip as ProxSkip,
     )
+    from plugstream.bridges.operators import from_operators as from_operators
     from plugstream.certificates import Certificate as Certificate, certify as certify
     from plugstream.denoisers import (
         BM3D as BM3D,
