@@ -26,7 +26,9 @@ _HOME = {
         "ProxSkip",
         "ProximalGradient",
     ],
+    "plugstream.bridges.deepinv": ["from_deepinv"],
     "plugstream.bridges.operators": ["from_operators"],
+    "plugstream.bridges.reconstructor": ["PnPSGD"],
     "plugstream.certificates": ["Certificate", "certify"],
     "plugstream.denoisers": [
         "BM3D",
@@ -105,7 +107,9 @@ if TYPE_CHECKING:  # the same names for type checkers and editors; a test keeps 
         ProximalGradient as ProximalGradient,
         ProxSkip as ProxSkip,
     )
+    from plugstream.bridges.deepinv import from_deepinv as from_deepinv
     from plugstream.bridges.operators import from_operators as from_operators
+    from plugstream.bridges.reconstructor import PnPSGD as PnPSGD
     from plugstream.certificates import Certificate as Certificate, certify as certify
     from plugstream.denoisers import (
         BM3D as BM3D,

@@ -126,24 +126,26 @@ class StackedModel(ModelBase):
         return torch.stack(tuple(rows), 1)
 
 
-def warn_of_mismatch(model: StackedModel, view: int = 0) -> None:
+def warn_of_mismatch(model: StackedModel, view: int = 0, lead: tuple[int, ...] = ()) -> None:
     r"""Warn where what is given as the adjoint of a view's operator is not its adjoint.
 
     <A x, z> = <x, A^H z> holds for all x and z, and is tried on one random pair, z half A x and half noise, so that a
     wrong factor shows as well as a wrong direction. Where it does not hold, gradients are not those of a function, and
     L, the distance to a fixed point and its fall mean less than they say.
+
+    Arguments: model; view, the one that is tried; lead, leading axes that an image must have.
     """
     generator = torch.Generator().manual_seed(0)
-    x = torch.randn(model.image_shape, generator=generator, dtype=model.dtype).to(model.device)
+    x = torch.randn(*lead, *model.image_shape, generator=generator, dtype=model.dtype).to(model.device)
     seen = model.forward(x, [view])
     noise = torch.randn(seen.shape, generator=generator, dtype=seen.dtype).to(model.device)
     noise = model.restrict(noise, [view])
-    axes = 1 + len(model.data_shape)
+    axes = seen.ndim
     size, other = float(norm(seen, axes)), float(norm(noise, axes))
     if not (0 < size < math.inf and other > 0):
         return
     z = seen / size + noise / other
-    there, back = inner(seen, z, axes), inner(x, model.adjoint(z, [view]), len(model.image_shape))
+    there, back = inner(seen, z, axes), inner(x, model.adjoint(z, [view]), x.ndim)
     off = abs(float(there - back)) / (size * float(norm(z, axes)))
     if not off <= _MISMATCH:
         warnings.warn(

@@ -1,0 +1,96 @@
+"""deepinv's priors and denoisers as denoisers of ours, for images in the layout of a model."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from plugstream.bridges.physics import PhysicsModel, is_deepinv
+from plugstream.denoisers import TV, Denoiser, Identity
+from plugstream.denoisers.base import Sigma
+from plugstream.denoisers.wrap import as_denoiser
+from plugstream.errors import InputError
+
+__all__ = ["ChannelDenoiser", "read_prior"]
+
+
+class ChannelDenoiser(Denoiser):
+    """A denoiser of deepinv's, which takes (N, C, *spatial) and sigma, on images as a model of ours has them.
+
+    D(z, sigma) = f(z, sigma) of a module, or prox_{sigma^2 g}(z) of a prior. A complex image is shown as two channels,
+    as deepinv's own algorithms do. Pure, also where the module remembers its last call: each is made on a copy unless
+    it has weights, and those do not.
+
+    Arguments: module, deepinv's; model, of the images; prox, whether it is a prior, whose prox is taken.
+    """
+
+    def __init__(self, module: Any, model: PhysicsModel, *, prox: bool = False) -> None:
+        self.module, self.model, self.prox = module, model, prox
+        self.channels = model.channels
+        self.ndim = len(model.image_shape) - model.channels
+        self.takes_complex = model.dtype.is_complex
+        parameters = getattr(module, "parameters", None)
+        self._weights = parameters is not None and any(True for _ in parameters())
+
+    @torch.no_grad()
+    def denoise(self, image: Tensor, sigma: Sigma, warm: Tensor | None = None) -> tuple[Tensor, None]:
+        model = self.model
+        shape = model.image_shape
+        stack = image.reshape(-1, *shape)
+        theirs = stack.unsqueeze(1) if model.layout == "grey" else model.to_deepinv(stack)
+        level = torch.as_tensor(sigma, dtype=theirs.dtype, device=theirs.device)
+        level = level.expand(image.shape[: image.ndim - len(shape)]).reshape(-1)
+        module = self.module if self._weights else copy.deepcopy(self.module)
+        if self.prox:
+            weight = level.square().reshape(-1, *[1] * (theirs.ndim - 1))
+            out = module.prox(theirs, gamma=float(weight[0]) if len(weight.unique()) == 1 else weight)
+        else:
+            out = module(theirs, float(level[0]) if len(level.unique()) == 1 else level)
+        if not isinstance(out, Tensor) or out.shape != theirs.shape:
+            raise InputError(f"{self.describe()} does not keep the shape {tuple(theirs.shape)} of the images")
+        ours = model.from_deepinv(out.squeeze(1) if model.layout == "grey" else out)
+        return ours.reshape(image.shape), None
+
+    def describe(self) -> str:
+        return f"deepinv's {type(self.module).__name__}"
+
+
+def read_prior(prior: Any, model: PhysicsModel) -> tuple[Denoiser, bool]:
+    """A denoiser of a prior or denoiser, deepinv's or ours, and whether it is a prox, so that lambda has a meaning.
+
+    | prior                                   | denoiser                                              |
+    | --------------------------------------- | ----------------------------------------------------- |
+    | `PnP(denoiser)`                         | that denoiser                                         |
+    | `TVPrior`                               | our `TV`, the same function, exact                    |
+    | any other with `prox`                   | that prox, prox_{sigma^2 g}                           |
+    | a `Denoiser` of deepinv's               | that                                                  |
+    | one of ours, a function, a network      | as everywhere in plugstream                           |
+    """
+    if isinstance(prior, list | tuple) and len(prior) == 1:
+        prior = prior[0]
+    if prior is None or is_deepinv(prior, "ZeroPrior"):
+        return Identity(), True
+    if is_deepinv(prior, "PnP"):
+        own = getattr(prior.denoiser, "denoiser", None)  # one of ours that `as_module` made a module of
+        if isinstance(own, Denoiser):
+            return own, False
+        return _their_denoiser(prior.denoiser, model), False
+    if is_deepinv(prior, "TVPrior") and type(prior).__name__ == "TVPrior":
+        return TV(), True
+    if is_deepinv(prior, "RED", "ScorePrior"):
+        raise InputError(f"{type(prior).__name__} has no prox; use deepinv's PnP(denoiser), or ps.RED for RED")
+    if is_deepinv(prior, "Prior"):
+        return ChannelDenoiser(prior, model, prox=True), True
+    return _their_denoiser(prior, model), False
+
+
+def _their_denoiser(denoiser: Any, model: PhysicsModel) -> Denoiser:
+    """A denoiser of deepinv's, or anything else that plugstream takes for one."""
+    if is_deepinv(denoiser, "Denoiser"):
+        return ChannelDenoiser(denoiser, model)
+    if isinstance(denoiser, nn.Module):  # of one's own, written for deepinv's images and sigma
+        return ChannelDenoiser(denoiser, model)
+    return as_denoiser(denoiser)
