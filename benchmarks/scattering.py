@@ -24,6 +24,7 @@ import argparse
 import importlib.util
 import statistics
 import time
+from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -32,7 +33,7 @@ import numpy as np
 import torch
 
 from plugstream import BornGeometry, BornModel, Grid, ScatteringModel
-from plugstream.krylov import KrylovSpace, Solutions
+from plugstream.models.field_equation import FieldEquation
 from plugstream.phantom import disc
 
 WIDTH, VIEWS, RECEIVERS, RADIUS = 0.2, 10, 72, 0.76
@@ -76,22 +77,21 @@ def objects(grid: Grid) -> dict[str, torch.Tensor]:
     return {name: torch.from_numpy(image).float() for name, image in found.items()}
 
 
-def count_products(call: Callable[[], object]) -> list[int]:
-    """Products with blocks of views that the solutions within a call take, one after another."""
-    taken: list[int] = []
-    solve = KrylovSpace.solve
+def count_products(call: Callable[[], object]) -> str:
+    """Products with blocks of views within a call, by the box: the object's first, then those of coarser grids."""
+    taken: Counter[tuple[int, ...]] = Counter()
+    apply = FieldEquation.apply
 
-    def watched(self: KrylovSpace, *arguments: Any, **options: Any) -> Solutions:
-        found = solve(self, *arguments, **options)
-        taken.append(found.iterations)
-        return found
+    def watched(self: FieldEquation, fields: torch.Tensor) -> torch.Tensor:
+        taken[tuple(self.contrast.shape)] += 1
+        return apply(self, fields)
 
-    KrylovSpace.solve = watched  # type: ignore[method-assign]
+    FieldEquation.apply = watched  # type: ignore[method-assign]
     try:
         call()
     finally:
-        KrylovSpace.solve = solve  # type: ignore[method-assign]
-    return taken
+        FieldEquation.apply = apply  # type: ignore[method-assign]
+    return ", ".join(f"{taken[shape]} of {shape[0]}x{shape[1]}" for shape in sorted(taken, reverse=True))
 
 
 def peer_gradients(size: int, geometry: BornGeometry, device: str) -> dict[str, Callable[..., object]]:
@@ -147,7 +147,7 @@ def main() -> None:
 
             ours, weak = partial(model.gradient, x, y), partial(born.gradient, x, y)
             b, s = milliseconds(weak, ours, clock=clock)
-            steps = " + ".join(map(str, count_products(ours)))
+            steps = count_products(ours)
             print(
                 f"{size:4d} {name:8} Born {b:8.2f}  scattering {s:8.1f}  ratio {s / b:6.1f}  products {steps}",
                 flush=True,

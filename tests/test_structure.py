@@ -19,6 +19,7 @@ ROOMS: list[list[str]] = [
     ["bounded_json", "rows", "arrays", "files", "own_code", "_native", "_graphs", "krylov", "ranks"],
     [
         "capacity",
+        "refinement",
         "lines",
         "tensors",
         "volume_file",

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-__all__ = ["KrylovSpace", "Solutions"]
+__all__ = ["KrylovSpace", "Solutions", "row_norms"]
 
 # Directions that are nearly combinations of others are left out, by their share of the largest, squared.
 _SHARE = {torch.complex64: 1e-4, torch.complex128: 1e-10}
@@ -56,11 +56,11 @@ class KrylovSpace:
 
     def solve(self, b: Tensor, *, tol: float, max_iterations: int = 200) -> Solutions:
         """x_i with ||b_i - A x_i|| <= tol ||b_i||, or what was found with `max_iterations` products: (B, n)."""
-        scale = norms = _norms(b)
+        scale = norms = row_norms(b)
         residual, begun = b.clone(), None  # begun: what was found before the space was begun anew
         shares = self._explain(residual)  # of the products, in what they explain of each b
         if len(self._products):
-            norms = _norms(residual)
+            norms = row_norms(residual)
         taken = 0
         while taken < max_iterations and bool((left := norms > tol * scale).any()):
             if len(self._products) > 0 and len(self._products) + int(left.sum()) > self.limit:
@@ -72,7 +72,7 @@ class KrylovSpace:
             if new is None:
                 break
             shares = torch.cat([shares, _take_away(residual, new)], 1)
-            norms = _norms(residual)
+            norms = row_norms(residual)
         relative = np.divide(norms, scale, out=np.zeros(len(b)), where=scale > 0)
         found = self._combine(shares, begun) if shares.numel() else begun
         return Solutions(torch.zeros_like(b) if found is None else found, relative, taken)
@@ -86,12 +86,11 @@ class KrylovSpace:
         kind, device = residuals.dtype, residuals.device
         directions = residuals * torch.from_numpy(1 / norms).to(device, kind.to_real())[:, None]
         products = self.apply(directions)
-        below = torch.zeros((len(directions), len(self._directions)), dtype=torch.complex128, device=device)
-        if len(self._products):
-            for _ in range(2 if tol < _ONCE[kind] else 1):
-                below -= self._explain(products).to(below.dtype) @ self._mixture.values
-        own = torch.eye(len(directions), dtype=below.dtype, device=device)
-        for _ in range(2):
+        parts = self._explain(products)  # of the products before in the new ones
+        if len(self._products) and tol < _ONCE[kind]:
+            parts += self._explain(products)
+        turn = torch.eye(len(directions), dtype=kind, device=device)
+        for last in (False, True):
             gram = (products @ products.mH).cpu().numpy().astype(np.complex128)
             if not np.isfinite(gram).all():
                 return None
@@ -99,15 +98,14 @@ class KrylovSpace:
             if not values[-1] > 0:  # A is singular there
                 return None
             kept = values > _SHARE[kind] * values[-1]
-            turn = torch.from_numpy((vectors[:, kept] / np.sqrt(values[kept])).conj().T).to(device)
-            products = turn.to(kind) @ products
-            own, below = turn @ own, turn @ below
-            if values[kept][0] > _ALIKE * values[-1]:
+            own = torch.from_numpy((vectors[:, kept] / np.sqrt(values[kept])).conj().T).to(device, kind)
+            turn = own @ turn
+            if last or values[kept][0] > _ALIKE * values[-1]:
                 break
-        self._mixture.grow(below, own)
-        self._directions.append(directions)
-        self._products.append(products)
-        return products
+            products = own @ products
+        self._triangle.grow(turn @ parts)
+        self._directions.append(turn, directions)
+        return self._products.append(own, products)
 
     def _explain(self, vectors: Tensor) -> Tensor:
         """Take away from vectors, in place, what the products so far explain of them; their shares in it: (B, k)."""
@@ -117,13 +115,12 @@ class KrylovSpace:
 
     def _combine(self, shares: Tensor, begun: Tensor | None) -> Tensor:
         """The x whose A x are these combinations of products, added to what was found before: (B, n)."""
-        mixed = (shares.to(torch.complex128) @ self._mixture.values).to(shares.dtype)
-        found = mixed @ self._directions.rows
+        found = self._triangle.divide(shares) @ self._directions.rows
         return found if begun is None else begun + found
 
     def _forget(self) -> None:
         self._directions, self._products = _Rows(), _Rows()
-        self._mixture = _Mixture()  # products = A (mixture @ directions)
+        self._triangle = _Triangle()  # A directions = triangle @ products
 
 
 class _Rows:
@@ -141,41 +138,47 @@ class _Rows:
         assert self._room is not None
         return self._room[: self._count]
 
-    def append(self, more: Tensor) -> None:
-        need = self._count + len(more)
+    def append(self, left: Tensor, right: Tensor) -> Tensor:
+        """Add the rows of left @ right, and return them."""
+        need = self._count + len(left)
         if self._room is None or need > len(self._room):
-            room = more.new_empty((max(need, 2 * self._count, _BLOCKS * len(more)), more.shape[1]))
+            room = right.new_empty((max(need, 2 * self._count, _BLOCKS * len(left)), right.shape[1]))
             if self._room is not None:
                 room[: self._count] = self.rows
             self._room = room
-        self._room[self._count : need] = more
+        new = self._room[self._count : need]
+        torch.mm(left, right, out=new)
         self._count = need
+        return new
 
 
-class _Mixture:
-    """A matrix whose last rows are [below, own] and that has zeros above own, in memory that it can grow in."""
+class _Triangle:
+    """A lower triangle with a diagonal of ones, whose rows come some at a time, in memory that it can grow in."""
 
     def __init__(self) -> None:
         self._room: Tensor | None = None
-        self._shape = (0, 0)
+        self._count = 0
 
-    @property
-    def values(self) -> Tensor:
-        assert self._room is not None
-        return self._room[: self._shape[0], : self._shape[1]]
-
-    def grow(self, below: Tensor, own: Tensor) -> None:
-        """Add rows, as many as own has, and columns."""
-        (rows, columns), (more, width) = self._shape, own.shape
-        need = max(rows + more, columns + width)
+    def grow(self, rows: Tensor) -> None:
+        """Add rows (k, n), with as many columns as there have been rows."""
+        start, need = self._count, self._count + len(rows)
         if self._room is None or need > len(self._room):
-            room = own.new_zeros(2 * (max(need, 64),)) if self._room is None else own.new_zeros(2 * (2 * need,))
+            room = rows.new_empty(2 * (2 * max(need, 32),), dtype=torch.complex128)
             if self._room is not None:
-                room[:rows, :columns] = self.values
+                room[:start, :start] = self._room[:start, :start]
             self._room = room
-        self._room[rows : rows + more, :columns] = below
-        self._room[rows : rows + more, columns : columns + width] = own
-        self._shape = (rows + more, columns + width)
+        self._room[start:need, :start] = rows
+        # What a block's own rows share is nothing: they were made orthonormal, and their directions turned with them.
+        self._room[start:need, start:need] = 0
+        self._count = need
+
+    def divide(self, shares: Tensor) -> Tensor:
+        """What gives the shares (B, n) when multiplied with the triangle: (B, n)."""
+        assert self._room is not None
+        whole = self._room[: self._count, : self._count]
+        wide = shares.to(whole.dtype)
+        found = torch.linalg.solve_triangular(whole, wide, upper=False, left=False, unitriangular=True)
+        return torch.as_tensor(found).to(shares.dtype)
 
 
 def _take_away(vectors: Tensor, products: Tensor) -> Tensor:
@@ -185,7 +188,8 @@ def _take_away(vectors: Tensor, products: Tensor) -> Tensor:
     return shares
 
 
-def _norms(vectors: Tensor) -> NDArray[np.float64]:
+def row_norms(vectors: Tensor) -> NDArray[np.float64]:
+    """The norm of each row of complex numbers: (B, n) to (B,)."""
     parts = torch.view_as_real(vectors).flatten(1)  # torch's norm of complex numbers is ten times slower
     norms: NDArray[np.float64] = torch.linalg.vector_norm(parts, dim=1).double().cpu().numpy()
     return norms

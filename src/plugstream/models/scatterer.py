@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from plugstream.krylov import KrylovSpace
+from plugstream.models.field_equation import FieldEquation
 from plugstream.models.green_fft import Box, GreenFFT
 
 __all__ = ["Scatterer"]
 
-# The directions and products of solutions may take so many bytes.
-_SPACE_BYTES = {"cpu": 512 << 20, "cuda": 8 << 30}
 # A box of more than this part of the grid is the whole grid, whose field then needs no product to be known everywhere.
 _MOST = 0.7
 
@@ -22,7 +19,7 @@ class Scatterer:
     """One image x, and u = u_in + G (x u) of illuminations u_in.
 
     The unknowns are u in the smallest box that holds all of the image that is not zero; u elsewhere follows from it by
-    one product with G. All illuminations are solved for in one `KrylovSpace`, those of the adjoint problem, whose
+    one product with G. All illuminations are solved for together (`FieldEquation`), those of the adjoint problem, whose
     operator is the same, with what was found for the others.
 
     Arguments: image (H, W), real; green of its grid; tolerance, the relative residual of u; max_iterations.
@@ -40,15 +37,7 @@ class Scatterer:
             if area > _MOST * image.numel():
                 self.box = slice(0, image.shape[0]), slice(0, image.shape[1])
         self.contrast = image[self.box]  # (h, w)
-        each = 2 * max(1, self.contrast.numel()) * (8 if image.dtype == torch.float32 else 16)
-        bytes_ = _SPACE_BYTES.get(image.device.type, _SPACE_BYTES["cpu"])
-        product = green.lippmann_schwinger(self.contrast) if rows else None
-
-        def apply(fields: Tensor) -> Tensor:
-            assert product is not None
-            return product(fields.unflatten(1, self.contrast.shape)).flatten(1)
-
-        self.space = KrylovSpace(apply, limit=max(2, bytes_ // each))
+        self.equation = None if self.empty else FieldEquation(self.contrast, green)
 
     def cut(self, fields: Tensor) -> Tensor:
         """Fields (B, H, W) in the box: (B, h, w), in the same memory."""
@@ -56,9 +45,9 @@ class Scatterer:
 
     def solve(self, inside: Tensor) -> tuple[Tensor, NDArray[np.float64]]:
         """u in the box, (B, h, w), of illuminations there, and the relative residual of each."""
-        if self.empty:
+        if self.equation is None:
             return inside, np.zeros(len(inside))
-        found = self.space.solve(inside.flatten(1), tol=self.tolerance, max_iterations=self.max_iterations)
+        found = self.equation.solve(inside.flatten(1), tol=self.tolerance, max_iterations=self.max_iterations)
         return found.values.reshape(inside.shape), found.residuals
 
     def extend(self, incident: Tensor, inside: Tensor) -> Tensor:
