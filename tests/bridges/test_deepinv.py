@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 import plugstream as ps
+from plugstream.bridges.priors import read_prior
 from plugstream.denoisers.adapters import as_module
 from plugstream.errors import InputError, PlugstreamWarning
 
@@ -205,6 +206,19 @@ def test_it_gets_below_pgd_with_deepinvs_priors() -> None:
             return float((physics.A(image) - y).square().sum() / 2 + 0.02 * prior.fn(image))
 
         assert cost(found) <= cost(wanted) + 1e-4 * abs(cost(wanted))
+
+
+@pytest.mark.parametrize("make", [tomography, blur, masks], ids=lambda make: make.__name__)
+def test_tv_is_deepinvs_tv(make: Callable[[], Any]) -> None:
+    """Of grey, colour and complex images: the prox of the sum over channels, which deepinv reaches with many steps."""
+    shape = {tomography: (1, 12, 12), blur: (3, 12, 12), masks: (2, 12, 12)}[make]
+    physics, z = make(), torch.rand(2, *shape)
+    model: Any = ps.from_deepinv(physics, physics(z)).model
+    denoiser, is_prox = read_prior(dinv.optim.prior.TVPrior(), model)
+    wanted = dinv.optim.prior.TVPrior(n_it_max=3000).prox(z, gamma=0.05)
+    found = model.to_deepinv(denoiser(model.from_deepinv(z), 0.05**0.5))
+    assert is_prox
+    torch.testing.assert_close(found, wanted, rtol=0, atol=2e-3)
 
 
 def test_deepinv_evaluates_it_as_its_own(tmp_path: Any) -> None:

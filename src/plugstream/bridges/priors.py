@@ -9,12 +9,15 @@ import torch
 from torch import Tensor, nn
 
 from plugstream.bridges.physics import PhysicsModel, is_deepinv
-from plugstream.denoisers import TV, Denoiser, Identity
+from plugstream.denoisers import TV, Channels, Denoiser, Identity, RealImaginary
 from plugstream.denoisers.base import Sigma
 from plugstream.denoisers.wrap import as_denoiser
 from plugstream.errors import InputError
 
 __all__ = ["ChannelDenoiser", "read_prior"]
+
+# Of TV where it is a term of a function that is minimised: with ten times this, values settle 3e-5 above the least.
+_TV_TOL = 1e-4
 
 
 class ChannelDenoiser(Denoiser):
@@ -64,7 +67,7 @@ def read_prior(prior: Any, model: PhysicsModel) -> tuple[Denoiser, bool]:
     | prior                                   | denoiser                                              |
     | --------------------------------------- | ----------------------------------------------------- |
     | `PnP(denoiser)`                         | that denoiser                                         |
-    | `TVPrior`                               | our `TV`, the same function, exact                    |
+    | `TVPrior`                               | our `TV` on each channel: the same function, exact    |
     | any other with `prox`                   | that prox, prox_{sigma^2 g}                           |
     | a `Denoiser` of deepinv's               | that                                                  |
     | one of ours, a function, a network      | as everywhere in plugstream                           |
@@ -79,12 +82,21 @@ def read_prior(prior: Any, model: PhysicsModel) -> tuple[Denoiser, bool]:
             return own, False
         return _their_denoiser(prior.denoiser, model), False
     if is_deepinv(prior, "TVPrior") and type(prior).__name__ == "TVPrior":
-        return TV(), True
+        return _plain_tv(model), True
     if is_deepinv(prior, "RED", "ScorePrior"):
         raise InputError(f"{type(prior).__name__} has no prox; use deepinv's PnP(denoiser), or ps.RED for RED")
     if is_deepinv(prior, "Prior"):
         return ChannelDenoiser(prior, model, prox=True), True
     return _their_denoiser(prior, model), False
+
+
+def _plain_tv(model: PhysicsModel) -> Denoiser:
+    """TV as deepinv has it: the sum of that of every channel, real and imaginary parts being channels too. Ours of
+    colours and of complex images sees edges that all of them have."""
+    each = TV(ndim=len(model.image_shape) - model.channels, tol=_TV_TOL)
+    if model.layout == "complex":
+        return RealImaginary(each)
+    return Channels(each) if model.layout == "channels" else each
 
 
 def _their_denoiser(denoiser: Any, model: PhysicsModel) -> Denoiser:
