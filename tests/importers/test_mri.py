@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from ismrmrd_files import header, write
 from plugstream import InputError, open_scan, snr
 from plugstream.cli import main
 from plugstream.importers.base import describe_file, import_file
@@ -115,42 +116,7 @@ def test_a_stack(tmp_path):
     assert float((model.forward(torch.from_numpy(image)) - data).norm()) < 1e-5 * float(data.norm())
 
 
-HEADER = """<?xml version="1.0"?><ismrmrdHeader xmlns="http://www.ismrm.org/ISMRMRD"><encoding>
-<encodedSpace><matrixSize><x>56</x><y>32</y><z>1</z></matrixSize>
-<fieldOfView_mm><x>84</x><y>64</y><z>5</z></fieldOfView_mm></encodedSpace>
-<reconSpace><matrixSize><x>28</x><y>32</y><z>1</z></matrixSize>
-<fieldOfView_mm><x>42</x><y>64</y><z>5</z></fieldOfView_mm></reconSpace>
-<encodingLimits><kspace_encoding_step_1><minimum>0</minimum><maximum>31</maximum><center>16</center>
-</kspace_encoding_step_1></encodingLimits><trajectory>KIND</trajectory></encoding></ismrmrdHeader>"""
-
-
-def write_ismrmrd(file, rows, header):
-    """Acquisitions {field of the head: value}, path or None, and data (coils, samples), as ISMRMRD stores them."""
-    h5py = pytest.importorskip("h5py")
-    index = [("kspace_encode_step_1", "<u2"), ("kspace_encode_step_2", "<u2"), ("average", "<u2"), ("slice", "<u2")]
-    index += [(name, "<u2") for name in ("contrast", "phase", "repetition", "set", "segment")]
-    head = [("version", "<u2"), ("flags", "<u8"), ("number_of_samples", "<u2"), ("active_channels", "<u2")]
-    head += [("discard_pre", "<u2"), ("discard_post", "<u2"), ("center_sample", "<u2"), ("encoding_space_ref", "<u2")]
-    head += [("trajectory_dimensions", "<u2"), ("idx", index)]
-    vlen = h5py.vlen_dtype(np.float32)
-    kind = np.dtype([("head", head), ("traj", vlen), ("data", vlen)])
-    with h5py.File(file, "w") as out:
-        group = out.create_group("dataset")
-        group.create_dataset("xml", data=np.array([header.encode()], dtype=h5py.string_dtype()))
-        stored = group.create_dataset("data", (len(rows),), kind)
-        for n, (values, path, data) in enumerate(rows):
-            record = np.zeros(1, kind)[0]
-            record["head"]["number_of_samples"], record["head"]["active_channels"] = data.shape[::-1]
-            record["head"]["center_sample"] = data.shape[1] // 2
-            for name, value in values.items():
-                place = record["head"] if name in record["head"].dtype.names else record["head"]["idx"]
-                place[name] = value
-            record["traj"] = np.zeros(0, np.float32)
-            if path is not None:
-                record["head"]["trajectory_dimensions"] = path.shape[1]
-                record["traj"] = path.astype(np.float32).ravel()
-            record["data"] = np.ascontiguousarray(data, np.complex64).view(np.float32).ravel()
-            stored[n] = record
+SPACES = ((56, 32, 1), (84, 64, 5), (28, 32, 1), (42, 64, 5))  # encoded and of the image: samples, mm
 
 
 def test_ismrmrd_lines_read_twice_as_wide(tmp_path):
@@ -159,9 +125,9 @@ def test_ismrmrd_lines_read_twice_as_wide(tmp_path):
     ky, kx = (np.arange(32) - 16) / 0.064, (np.arange(56) - 28) / 0.084
     path = np.stack(np.broadcast_arrays(ky[:, None], kx), 2)
     data = MRIModel(path, voxels, maps, dtype=torch.float64).forward(torch.from_numpy(picture())).numpy()
-    noise = [({"flags": 1 << 18}, None, np.ones((COILS, 56)))]
+    noise = [({"flags": ["noise"]}, None, np.ones((COILS, 56)))]
     rows = [({"kspace_encode_step_1": n}, None, data[n]) for n in range(32)]
-    write_ismrmrd(tmp_path / "k.h5", noise + rows, HEADER.replace("KIND", "cartesian"))
+    write(tmp_path / "k.h5", noise + rows, header(*SPACES, centers=(16, 0)))
     assert "makes a scan of it" in describe_file(tmp_path / "k.h5")[0]
     _, found = import_file("mri", tmp_path / "k.h5", tmp_path / "k.zarr", {"kernel": 4, "calibration": 16})
     assert found.views == 32
@@ -182,7 +148,7 @@ def test_ismrmrd_spokes_of_slices(tmp_path):
     data = data.forward(torch.from_numpy(image)).numpy()
     parts = path[:, :, ::-1] * np.array([0.084 / 56, 0.064 / 32])  # of the encoded matrix, x first
     rows = [({"slice": z}, parts[n], data[n, z]) for n in range(24) for z in range(2)]
-    write_ismrmrd(tmp_path / "k.h5", rows, HEADER.replace("KIND", "radial"))
+    write(tmp_path / "k.h5", rows, header(*SPACES, kind="radial"))
     words = {"kernel": 4, "calibration": 12, "scale": "none"}
     import_file("mri", tmp_path / "k.h5", tmp_path / "k.zarr", words)
     model, stored, scan = image_of(tmp_path / "k.zarr")
