@@ -11,6 +11,7 @@ from plugstream import BornGeometry, Grid, ScatteringModel
 from plugstream.models.coarse_grid import CoarseGrid
 from plugstream.models.field_equation import FieldEquation
 from plugstream.models.green_fft import GreenFFT
+from plugstream.models.torus import even_size, quarter_convolution, quarters_of, torus_symbol, whole_convolution
 from plugstream.phantom import disc
 
 F64, CPU = torch.float64, torch.device("cpu")
@@ -135,10 +136,21 @@ def test_the_gradient_with_coarse_grids_is_that_of_differences(coarse):
     assert abs(left - right) < 1e-10 * float(pushed.norm() * z.norm())
 
 
-@pytest.mark.parametrize("shape", [(20, 17), (5, 33), (1, 1)])
-def test_products_by_quarters_are_those_of_the_whole_torus(shape):
-    green = GreenFFT((40, 33), 0.01, 60.0, 3.0, device=CPU, dtype=F64)
-    contrast, fields = torch.randn(shape, dtype=F64), torch.randn(3, *shape, dtype=torch.complex128)
-    want = fields - green.apply(contrast * fields)
-    assert torch.allclose(green.lippmann_schwinger(contrast)(fields), want, atol=1e-13)
-    assert torch.allclose(green._whole_torus(contrast)(fields), want, atol=1e-13)
+@pytest.mark.parametrize("spans", [((0, 20, 20), (0, 17, 17)), ((3, 5, 40), (30, 3, 33)), ((0, 1, 1), (0, 33, 33))])
+@pytest.mark.parametrize("form", ["whole", "quarter"])
+def test_convolutions_are_sums_over_pixels(spans, form):
+    kernel = torch.randn(40, 33, dtype=torch.complex128)
+    sizes = [2 * even_size(-(-(length + wanted - 1) // 2)) for _, length, wanted in spans]
+    symbol = torus_symbol(kernel, spans, (sizes[0], sizes[1]))
+    (top, h, rows), (left, w, columns) = spans
+    fields, factor = torch.randn(3, h, w, dtype=torch.complex128), torch.randn(h, w, dtype=F64)
+    base = torch.randn(3, rows, columns, dtype=torch.complex128)
+    i = (torch.arange(rows)[:, None] - torch.arange(top, top + h)).abs()
+    j = (torch.arange(columns)[:, None] - torch.arange(left, left + w)).abs()
+    pairs = kernel[i[:, None, :, None], j[None, :, None]]
+    want = base + torch.einsum("rchw,hw,khw->krc", pairs, factor.to(pairs.dtype), fields)
+    if form == "whole":
+        got = whole_convolution(symbol, spans, factor)(base, fields)
+    else:
+        got = quarter_convolution(quarters_of(symbol), spans, factor)(base, fields)
+    assert torch.allclose(got, want, atol=1e-11)

@@ -15,6 +15,9 @@ __all__ = ["POINTS", "CoarseGrid", "interpolation"]
 POINTS = 6
 """Points of an axis that a value is interpolated from."""
 
+# Rows of a matrix near its diagonal that are multiplied at once.
+_BLOCK = 64
+
 
 class CoarseGrid:
     """Pixels of twice the size on a box of (h, w) pixels, half as many a side, rounded up.
@@ -24,21 +27,22 @@ class CoarseGrid:
 
     def __init__(self, shape: tuple[int, int], *, device: torch.device, dtype: torch.dtype) -> None:
         self.fine, self.shape = shape, tuple(-(-n // 2) for n in shape)
-        sides = [interpolation(n) for n in shape]
+        rows, columns = (interpolation(n) for n in shape)
         # A real matrix multiplies rows of complex numbers from the left; from the right it has to be complex.
         self._down, self._up = (
-            (_place(sides[0][n], device, dtype), _place(sides[1][n].T, device, dtype.to_complex())) for n in (0, 1)
+            (_Band(left, device, dtype), _Band(right, device, dtype.to_complex()))
+            for left, right in zip(rows, columns, strict=True)
         )
 
     def sample(self, fields: Tensor) -> Tensor:
         """Smooth fields in the middle of coarse pixels: (k, h, w) complex to (k, h/2, w/2)."""
-        left, right = self._down
-        return _multiply(left, fields) @ right
+        rows, columns = self._down
+        return columns.along_columns(rows.along_rows(fields))
 
     def interpolate(self, fields: Tensor) -> Tensor:
         """Smooth fields of coarse pixels in the middle of fine ones: (k, h/2, w/2) complex to (k, h, w)."""
-        left, right = self._up
-        return _multiply(left, fields @ right)
+        rows, columns = self._up
+        return rows.along_rows(columns.along_columns(fields))
 
     def average(self, image: Tensor) -> Tensor:
         """Means over coarse pixels, with zeros beyond an odd side: (h, w) to (h/2, w/2)."""
@@ -46,6 +50,39 @@ class CoarseGrid:
         even = pad(image, (0, width % 2, 0, height % 2))
         means: Tensor = even.unflatten(0, (-1, 2)).unflatten(2, (-1, 2)).mean((1, 3))
         return means
+
+
+class _Band:
+    """A matrix that is zero but near its diagonal, in blocks of rows, each with the columns that it needs.
+
+    On a GPU it is one block, since launches take longer than zeros.
+    """
+
+    def __init__(self, matrix: NDArray[np.float64], device: torch.device, dtype: torch.dtype) -> None:
+        self.count, step = len(matrix), len(matrix) if device.type == "cuda" else _BLOCK
+        self._blocks: list[tuple[slice, slice, Tensor]] = []
+        for start in range(0, self.count, step):
+            rows = matrix[start : start + step]
+            used = np.flatnonzero(rows.any(0))
+            columns = slice(int(used[0]), int(used[-1]) + 1)
+            block = torch.from_numpy(rows[:, columns]).to(device=device, dtype=dtype)
+            self._blocks.append((slice(start, start + len(rows)), columns, block))
+
+    def along_rows(self, fields: Tensor) -> Tensor:
+        """The matrix, real, times complex fields (k, n, w): (k, count, w)."""
+        parts = torch.view_as_real(fields).flatten(2)
+        out = parts.new_empty((len(parts), self.count, parts.shape[2]))
+        for here, there, block in self._blocks:
+            torch.matmul(block, parts[:, there], out=out[:, here])
+        return torch.view_as_complex(out.unflatten(2, (-1, 2)))
+
+    def along_columns(self, fields: Tensor) -> Tensor:
+        """Complex fields (k, h, n) times the transpose of the matrix, complex: (k, h, count)."""
+        flat = fields.flatten(0, 1)
+        out = flat.new_empty((len(flat), self.count))
+        for here, there, block in self._blocks:
+            torch.mm(flat[:, there], block.T, out=out[:, here])
+        return out.reshape(*fields.shape[:2], self.count)
 
 
 @functools.lru_cache(maxsize=64)
@@ -69,13 +106,3 @@ def _lagrange(places: NDArray[np.float64], size: int) -> NDArray[np.float64]:
         weights = np.prod((places[:, None] - others) / (index[:, n : n + 1] - others), 1)
         out[np.arange(len(places)), index[:, n]] = weights
     return out
-
-
-def _multiply(matrix: Tensor, fields: Tensor) -> Tensor:
-    """A real matrix (m, h) and complex fields (k, h, w): (k, m, w)."""
-    parts = matrix @ torch.view_as_real(fields).flatten(2)
-    return torch.view_as_complex(parts.unflatten(2, (-1, 2)))
-
-
-def _place(matrix: NDArray[np.float64], device: torch.device, dtype: torch.dtype) -> Tensor:
-    return torch.from_numpy(matrix).to(device=device, dtype=dtype)

@@ -56,4 +56,4 @@ class Scatterer:
             return incident
         if inside.shape == incident.shape:
             return inside
-        return incident + self.green.spread(self.contrast * inside, self.box)
+        return self.green.spread(incident, self.contrast * inside, self.box)

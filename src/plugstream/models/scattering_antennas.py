@@ -14,9 +14,12 @@ from plugstream.models.born_expansion import Coefficients, Complex
 from plugstream.models.born_fast import FastBorn
 from plugstream.models.born_geometry import BornGeometry
 from plugstream.models.green_fft import Box
-from plugstream.models.nufft import make_nufft
+from plugstream.models.plane_wave_sums import PlaneWaveSums, WaveNufft
 
 __all__ = ["Antennas", "antennas_of"]
+
+# Up to so many directions products with matrices are faster than a non-uniform FFT.
+_FEW = 160
 
 
 class Antennas(Protocol):
@@ -66,18 +69,24 @@ class DenseAntennas:
 class PlaneWaveAntennas:
     """S and the incident fields through P standing plane waves, as the fast Born model has them.
 
-    u_i = sum_a T[i, a] phi_a and S = R phi^T with phi_a the cosines and sines of P/2 directions: a non-uniform FFT
-    at the P/2 frequencies on a circle goes from pixels to sums with phi, and its adjoint back. Incident fields are kept
-    up to `FIELD_BYTES`. They are computed one by one, so that they are the same to the bit in whatever order they are
-    asked for.
+    u_i = sum_a T[i, a] phi_a and S = R phi^T with phi_a the cosines and sines of P/2 directions: from pixels to sums
+    with phi and back by matrices (`PlaneWaveSums`), or by a non-uniform FFT at P/2 frequencies on a circle where those
+    are many. Incident fields are kept up to `FIELD_BYTES`. They are computed one by one, so that they are the same to
+    the bit in whatever order they are asked for.
     """
+
+    _waves: PlaneWaveSums | WaveNufft
 
     def __init__(self, engine: FastBorn, geometry: BornGeometry) -> None:
         self.shape, self.data_dtype, self.device = engine.shape, engine.data_dtype, engine.device
         directions = engine.expansion.directions
         frequencies = geometry.wavenumber * geometry.grid.pixel * directions.vectors()[:, ::-1]
-        eps = engine.expansion.nufft_eps
-        self.nufft = make_nufft(self.shape, frequencies, eps, device=engine.device, dtype=engine.dtype)
+        device, dtype = engine.device, engine.dtype
+        if len(frequencies) <= _FEW:
+            self._waves = PlaneWaveSums(self.shape, frequencies, device=device, dtype=dtype)
+        else:
+            eps = engine.expansion.nufft_eps
+            self._waves = WaveNufft(self.shape, frequencies, eps, device=device, dtype=dtype)
         what = "plane_waves" if geometry.transmitters is None else "transmitters"
         self._points: Points = getattr(geometry, what)
         self._sources = Coefficients(geometry, what, directions)
@@ -89,7 +98,7 @@ class PlaneWaveAntennas:
     @property
     def held(self) -> int:
         fields = sum(field.nbytes for field in self._fields.values())
-        return self._receivers.nbytes + self.nufft.held + fields
+        return self._receivers.nbytes + self._waves.held + fields
 
     def incident(self, views: Sequence[int]) -> Tensor:
         if not self._keeps:
@@ -100,12 +109,7 @@ class PlaneWaveAntennas:
         return torch.cat([self._fields[view] for view in views])
 
     def receive(self, currents: Tensor, box: Box) -> Tensor:
-        full = currents.new_zeros((len(currents), *self.shape))
-        full[:, *box] = currents
-        sums = self.nufft.sample(torch.cat([full.real, full.imag]))
-        real, imag = sums[: len(full)], sums[len(full) :]
-        waves = torch.cat([torch.complex(real.real, imag.real), torch.complex(real.imag, imag.imag)], 1)
-        return waves @ self._receivers.mT
+        return torch.cat(self._waves.sample(currents, box), 1) @ self._receivers.mT
 
     def radiate(self, data: Tensor) -> Tensor:
         return self._fields_of(data @ self._receivers)
@@ -119,6 +123,4 @@ class PlaneWaveAntennas:
     def _fields_of(self, waves: Tensor) -> Tensor:
         """The sums of standing waves with these coefficients: (N, P) complex to (N, H, W)."""
         cosines, sines = waves.chunk(2, 1)
-        parts = [torch.complex(cosines.real, sines.real), torch.complex(cosines.imag, sines.imag)]
-        images = self.nufft.adjoint(torch.cat(parts))
-        return torch.complex(images[: len(waves)], images[len(waves) :])
+        return self._waves.combine(cosines, sines)
