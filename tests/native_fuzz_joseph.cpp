@@ -1,6 +1,6 @@
 // The native projector on random beams, sizes, numbers of threads and instruction sets, to be built with sanitizers:
-// `make asan`. It checks that nothing is read or written out of bounds, that threads leave no trace in the result, and
-// that the adjoint is the transpose.
+// `make asan`. It checks that nothing is read or written out of bounds, that threads leave no trace in the result, that
+// the adjoint is the transpose, and that rays share no more with each other than with themselves.
 #include <algorithm>
 #include <limits>
 
@@ -55,7 +55,40 @@ bool try_volume(fuzz::Random& random) {
     return agree(volume, data, out, again, back, back_again);
 }
 
+// What rays share: threads leave no trace, and every number is what the Cauchy-Schwarz inequality allows.
+bool try_overlaps(fuzz::Random& random) {
+    const long rows = random.between(1, 9), columns = random.between(1, 150), rays = rows * columns, pitch = rays + 16;
+    const long size[3] = {random.between(1, 20), random.between(1, 20), random.between(1, 20)};
+    const bool mixed = random() % 2 == 0;
+    const int axis = static_cast<int>(random.between(0, 2));
+    std::vector<int> axes(rays);
+    for (int& one : axes) one = mixed ? static_cast<int>(random.between(0, 2)) : axis;
+    const float far = random.one_of({5.0f, 40.0f, 1e6f});
+    const std::vector<float> start = random.numbers(3 * pitch, far), slope = random.numbers(3 * pitch, 1.0f);
+    const std::vector<float> step(pitch, 1.0f);
+    std::vector<int> offsets = {0, 0};
+    for (long n = random.between(0, 8); n > 0; --n) {
+        offsets.push_back(static_cast<int>(random.between(-rows, rows)));
+        offsets.push_back(static_cast<int>(random.between(-columns, columns)));
+    }
+    const long count = static_cast<long>(offsets.size()) / 2;
+    std::vector<float> bands(count * rays), again(count * rays);
+    const Crossed lines{rows, columns, pitch, axes.data(), start.data(), slope.data(), step.data()};
+    const plugstream::Level level = random.one_of(fuzz::levels());
+    find_overlaps(lines, size, offsets.data(), count, bands.data(), 1, level);
+    find_overlaps(lines, size, offsets.data(), count, again.data(), static_cast<int>(random.between(2, 5)), level);
+    for (long n = 0; n < count; ++n)
+        for (long ray = 0; ray < rays; ++ray) {
+            const long row = ray / columns + offsets[2 * n], column = ray % columns + offsets[2 * n + 1];
+            const bool there = row >= 0 && row < rows && column >= 0 && column < columns;
+            const float most = there ? std::sqrt(bands[ray] * bands[row * columns + column]) : 0.0f;
+            if (!(bands[n * rays + ray] >= 0 && bands[n * rays + ray] <= most * 1.001f + 1e-3f)) return false;
+        }
+    return fuzz::same(bands, again);
+}
+
 bool try_one(fuzz::Random& random) {
+    if (random() % 4 == 0) return try_overlaps(random);
     if (random() % 2 == 0) return try_volume(random);
     const double infinite = std::numeric_limits<double>::infinity();
     const bool parallel = random() % 2 == 0;

@@ -49,6 +49,20 @@ void project_oblique(const Beam& beam, long rows, const Box& box, const float* v
 void back_project_oblique(const Beam& beam, long rows, const Box& box, const float* data, float* volume, int threads,
                           Level level);
 
+// The rays of one view, (rows, columns), as `Lines` of models/ct_lines.py has them: the axis along which each advances,
+// and along every axis its place on plane 0 and the way to the next one. Arrays of numbers have 16 more at their end, of
+// any value; `pitch` is the length of a row of start and slope.
+struct Crossed {
+    long rows, columns, pitch;
+    const int* axis;
+    const float *start, *slope, *step;
+};
+
+// (A A')_{j, j + d} for every ray j and `count` offsets d, each of rows and columns: bands (count, rows, columns), 0
+// where there is no such ray. A volume has `size` voxels along z, y and x.
+void find_overlaps(const Crossed& lines, const long (&size)[3], const int* offsets, long count, float* bands,
+                   int threads, Level level);
+
 // Gives back the memory that is kept between calls.
 void forget();
 

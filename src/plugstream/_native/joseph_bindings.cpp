@@ -90,6 +90,27 @@ void call_back_project_volume(Array<const float, 3> data, Array<const double, 3>
     (oblique ? back_project_oblique : back_project_volume)(call.beam, call.rows, call.box, data.data(), volume.data(), threads, chosen);
 }
 
+void call_overlaps(Array<const int, 2> axis, Array<const float, 2> start, Array<const float, 2> slope,
+                   Array<const float, 1> step, Array<const long, 1> size, Array<const int, 2> offsets,
+                   Array<float, 3> bands, int threads, const std::string& level) {
+    const size_t rows = axis.shape(0), columns = axis.shape(1), pitch = rows * columns + 16;
+    expect(start, {3, pitch}, "start must have the shape (3, rays + 16)");
+    expect(slope, {3, pitch}, "slope must have the shape (3, rays + 16)");
+    expect(step, {pitch}, "step must have the shape (rays + 16,)");
+    expect(size, {3}, "size must be the voxels along z, y and x");
+    expect(offsets, {bands.shape(0), 2}, "offsets must be rows and columns, for each band");
+    expect(bands, {bands.shape(0), rows, columns}, "bands must have the shape (offsets, rows, columns)");
+    for (size_t ray = 0; ray < rows * columns; ++ray)
+        expect(axis.data()[ray] >= 0 && axis.data()[ray] < 3, "an axis must be 0, 1 or 2");
+    auto number = [](size_t length) { return static_cast<long>(length); };
+    const Crossed lines{number(rows), number(columns), number(pitch), axis.data(),
+                        start.data(), slope.data(),    step.data()};
+    const long sizes[3] = {size(0), size(1), size(2)};
+    const Level chosen = find_level(level);
+    const nb::gil_scoped_release unlocked;
+    find_overlaps(lines, sizes, offsets.data(), number(bands.shape(0)), bands.data(), threads, chosen);
+}
+
 }  // namespace
 
 void bind(nb::module_& m) {
@@ -106,6 +127,10 @@ void bind(nb::module_& m) {
     m.def("joseph_back_project_volume", &call_back_project_volume, "data"_a.noconvert(), "vectors"_a.noconvert(),
           "places"_a.noconvert(), "volume"_a.noconvert(), nb::kw_only(), "parallel"_a, "curvature"_a, "oblique"_a,
           "threads"_a, "level"_a = "", "The adjoint: write the sum over views to the volume.");
+    m.def("joseph_overlaps", &call_overlaps, "axis"_a.noconvert(), "start"_a.noconvert(), "slope"_a.noconvert(),
+          "step"_a.noconvert(), "size"_a.noconvert(), "offsets"_a.noconvert(), "bands"_a.noconvert(), nb::kw_only(),
+          "threads"_a, "level"_a = "",
+          "Write what each ray of a view shares with its neighbours at some offsets to bands, (offsets, rows, columns).");
     m.def("joseph_forget", &forget, "Give back the memory that is kept between calls.");
 }
 

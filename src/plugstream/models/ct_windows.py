@@ -3,125 +3,215 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from plugstream.models.ct_geometry import Rays, Voxels
-from plugstream.models.ct_lines import cross_planes
+from plugstream.models.ct_lines import Lines, cross_planes
+from plugstream.models.ct_overlaps import Crossed, cross_view, ray_overlaps
+from plugstream.models.ct_perron import solve_band, solve_bands
+from plugstream.models.ct_stack import blend_slices, is_stack
 
-__all__ = ["ray_windows", "solve_window"]
+__all__ = ["ray_windows"]
 
-Values = NDArray[np.float64]
+Values = NDArray[np.floating]
 
-# Windows solve (s I - M) w = 1 with s so far above the largest eigenvalue of M, by so many corrections of s at most.
-_ABOVE, _CORRECTIONS = 1e-3, 12
+# Rays that are looked at to see how far neighbours are apart, along each axis of the detector.
+_LOOK = 24
+# Where rays are so close that finding out what neighbours share would take more than so many numbers for each ray and
+# plane, of which a product takes four, and so many in all, some are left out, so that they are as far apart, in voxels,
+# as the first of these distances with which it takes less.
+_WORK, _LITTLE, _DISTANCES = 42.0, 1e8, (0.0, 0.3, 0.4, 0.5, 0.6, 0.8, 1.2, 2.0)
+# Neighbours on either side of a ray, and numbers of all rays and their neighbours, or this part of the voxels; at most.
+_MOST_NEIGHBOURS, _MOST_NUMBERS, _PART = 40, 1 << 26, 0.125
 # Rays are never weighted less than this: single precision has to divide by the windows.
 _LEAST = 1e-5
-# Of a ray's overlap with another, by where it crosses between two voxels: frequencies at most, and the part of the sum
-# below which one is left out.
-_WAVES, _SAMPLES, _SMALL = 20, 128, 1e-4
-_MOST_NEIGHBOURS = 32
 
 
-def ray_windows(rays: Rays, voxels: Voxels) -> Values:
-    r"""Positive weights of a parallel beam's rays, near the eigenvector of A A' that has the largest eigenvalue.
+def ray_windows(
+    rays: Rays, voxels: Voxels, *, mask: NDArray[np.bool_] | None = None, threads: int = 1
+) -> NDArray[np.floating]:
+    r"""Positive weights of the rays of each view, near the eigenvector of A A' that has the largest eigenvalue.
 
     From such w the bound max (A A' w)_j / w_j of `plugstream.eigenvalue_bounds.nonnegative_bound` is near ||A||^2; it
-    holds for any w > 0. (A A')_jk is how much of their voxels rays j and k share: in each plane of voxels that they
-    cross at x and x + d, the products of two triangles on whole numbers, g_d(x) = sum_p tri(p - x) tri(p - x - d),
-    times their steps. x grows by a slope from plane to plane and g_d has the period 1, so that the sum over planes is
-    one over a few frequencies m,
+    holds for any w > 0. M = A A' is known from the geometry (`plugstream.models.ct_overlaps`), a few diagonals of it,
+    since only neighbours share voxels, and
 
-        sum_k g_d(x_0 + k a) = sum_m g^_d(m) exp(2 pi i m x_0) sum_k exp(2 pi i m k a),
+        w = (s I - M)^-1 1
 
-    the last of them geometric: rays need not be followed. That is a matrix M with a few diagonals, one for each view.
-    Its largest eigenvalue t is found from above by Noda's iteration, and w = (s I - M)^-1 1 with s slightly larger than
-    t; w is positive, since s I - M has no positive entries off its diagonal, and M w < s w everywhere.
+    with s slightly larger than the largest eigenvalue (`plugstream.models.ct_perron`), from which M w < s w everywhere.
 
-    Holds for parallel rays over an image, and over a stack of images, whose rows all have the window of one.
+    Rows of the detector of a stack of images that see one slice each all have the window of an image; where they see
+    two, M is the product of that of an image and that of the rows, and so is the window. Where rays are far closer than
+    voxels, some are left out and their weights interpolated: what a ray shares with all others then hardly depends on
+    where it runs.
 
-    Arguments: rays, of some views, perpendicular to the z axis; voxels that they cross.
-    Returns (views, columns), at most 1.
-    Reference: Noda, Numer. Math. 17, 1971; Horn and Johnson, Matrix Analysis, 2nd ed., theorem 8.1.26.
+    Holds for any rays and voxels; the bound from a window is from above whatever the window is.
+
+    Arguments: rays, of some views; voxels that they cross; mask (views, *detector), pixels that count, all if None;
+    threads, of the native kernel.
+    Returns (views, *detector), at most 1.
+    Reference: Horn and Johnson, Matrix Analysis, 2nd ed., theorem 8.1.26.
     """
-    flat = rays.vectors.copy()
-    flat[:, :, 2] = 0
-    lines = cross_planes(Rays(flat, rays.detector[-1:], parallel=True), Voxels(voxels.shape[-2:], voxels.spacing[-2:],
-                                                                            voxels.origin[-2:]))  # fmt: skip
-    windows = []
-    for axis, start, slope, step in zip(
-        lines.axis[:, 0], lines.start, lines.slope[:, 0], lines.step[:, 0], strict=True
-    ):
-        across = 1 - int(axis)
-        sizes = voxels.shape[-2:][axis], voxels.shape[-2:][across]
-        windows.append(solve_window(step**2 * _overlaps(start[:, across], float(slope[across]), *sizes)))
+    if mask is None and is_stack(rays):
+        slices = Voxels(voxels.shape[1:], voxels.spacing[1:], voxels.origin[1:])
+        vectors = rays.vectors.copy()
+        vectors[:, :, 2] = 0
+        columns = ray_windows(Rays(vectors, rays.detector[1:], parallel=True), slices, threads=threads)
+        return np.maximum(_row_windows(rays, voxels)[:, :, None] * columns[:, None], _LEAST)
+    masks = [None] * len(rays) if mask is None else list(mask)
+    each = zip(_gaps(rays, voxels), masks, strict=True)
+    found = [_window(rays.select([view]), voxels, *known, threads) for view, known in enumerate(each)]
+    return np.stack(found)
+
+
+def _row_windows(rays: Rays, voxels: Voxels) -> Values:
+    """Weights of the rows of the detector of a stack: (views, rows)."""
+    blend = blend_slices(rays, voxels)
+    if blend is None:
+        return np.ones((len(rays), rays.detector[0]))
+    windows: list[Values] = []
+    for view, rows in enumerate(blend.astype(np.float64)):
+        if view and np.array_equal(blend[view], blend[view - 1]):
+            windows.append(windows[-1])
+            continue
+        shared: list[Values] = []
+        while len(shared) < len(rows) and (not shared or shared[-1].any()):
+            d = len(shared)
+            shared.append(np.pad((rows[: len(rows) - d] * rows[d:]).sum(1), (0, d)))
+        windows.append(solve_band(np.stack(shared)))
     return np.stack(windows)
 
 
-def _overlaps(start: Values, slope: float, planes: int, width: int) -> Values:
-    """(A A')_{j, j + d} of a view's rays, for a step of 1 from plane to plane: (d, rays), d = 0, 1, ...
+def _window(
+    rays: Rays, voxels: Voxels, gaps: list[tuple[float, float]], mask: NDArray[np.bool_] | None, threads: int
+) -> Values:
+    """Of one view, (*detector)."""
+    sizes = (1, *rays.detector)[-2:]
+    counts, near = _choose(gaps, sizes, voxels.shape)
+    some, places = _thin_out(rays, counts)
+    seen = mask.reshape(sizes) if mask is not None and some is rays else None
+    window = _solve(cross_view(some, voxels), near, seen, threads)
+    for axis, (place, size) in enumerate(zip(places, sizes, strict=True)):
+        if len(place) < size:
+            window = _interpolate(window, place, size, axis)
+    return np.asarray(np.clip(window, _LEAST, 1.0).reshape(rays.detector))
 
-    Arguments: start, where each crosses the first plane, in voxels; slope, the way to the next; planes and their width.
+
+def _choose(
+    gaps: list[tuple[float, float]], sizes: tuple[int, ...], shape: tuple[int, ...]
+) -> tuple[list[int], list[int]]:
+    """How many rows and columns of the detector to look at, and how many neighbours of each on either side.
+
+    Arguments: gaps, of `_gaps`; sizes of the detector; shape of the image.
     """
-    low, high = np.zeros(len(start)), np.full(len(start), planes - 1.0)
-    if abs(slope) > 1e-12:  # between the planes on which a ray comes within reach of a voxel, and leaves it
-        ends = np.stack([(edge - start) / slope for edge in (-1.0, float(width))])
-        low, high = np.maximum(low, ends.min(0)), np.minimum(high, ends.max(0))
-    else:
-        high = np.where((start <= -1) | (start >= width), -1.0, high)
-    first = np.ceil(low)
-    count = np.maximum(np.floor(high) - first + 1, 0)
-    gap = abs(float(start[1] - start[0])) if len(start) > 1 else 2.0
-    near = np.arange(min(len(start), max(1, math.ceil(2 / max(gap, 2 / _MOST_NEIGHBOURS)))))
-    waves = _transforms(np.asarray(gap * near, dtype=np.float64))
-    out = waves[:, :1].real * count
-    half = math.pi * slope * np.arange(_WAVES)
-    turns = np.sin(half)
-    middle = start + slope * (first + (count - 1) / 2)
-    for m in range(1, _WAVES):
-        whole = abs(turns[m]) < 1e-9  # all planes are crossed alike
-        if not whole and abs(waves[0, m]) < _SMALL * planes * abs(turns[m]) * waves[0, 0].real:
-            continue
-        sums = count * np.cos(half[m] * count) / np.cos(half[m]) if whole else np.sin(half[m] * count) / turns[m]
-        out += 2 * (waves[:, m : m + 1] * (sums * np.exp(2j * math.pi * m * middle))).real
-    return np.asarray(np.maximum(out, 0.0))
-
-
-def _transforms(distances: Values) -> NDArray[np.complex128]:
-    """g^_d(m) for these distances d and m = 0, 1, ...: (distances, waves)."""
-    x, d = np.arange(_SAMPLES) / _SAMPLES, distances[:, None]
-    values = (1 - x) * np.maximum(0, 1 - np.abs(x + d)) + x * np.maximum(0, 1 - np.abs(x + d - 1))
-    return np.asarray(np.fft.rfft(values, axis=1)[:, :_WAVES] / _SAMPLES)
-
-
-def solve_window(bands: Values) -> Values:
-    """w of a symmetric matrix without negative entries, by its diagonals (d, rays)."""
-    from scipy.linalg import solveh_banded
-
-    rays = bands.shape[1]
-    for d in range(1, len(bands)):
-        bands[d, rays - d :] = 0.0
-    scale = float(bands[0].max())
-    if not scale > 0:
-        return np.ones(rays)
-    lower = bands / scale
-    sums = lower.sum(0)
-    for d in range(1, len(lower)):
-        sums[d:] += lower[d, : rays - d]
-    shift, w = (1 + _ABOVE) * float(sums.max()), np.ones(rays)
-
-    def solve(shift: float, right: Values) -> Values:
-        matrix = -lower
-        matrix[0] += shift
-        return np.asarray(solveh_banded(matrix, right, lower=True, check_finite=False))
-
-    for _ in range(_CORRECTIONS):
-        found = solve(shift, w)
-        top = shift - float((w / found).min())  # the largest of (M found) / found
-        w = found / found.max()
-        if shift <= (1 + 2 * _ABOVE) * top:
+    rays, planes = math.prod(sizes), max(shape)
+    counts, near = list(sizes), [0, 0]
+    for distance in _DISTANCES:
+        counts = [
+            size if gap >= distance else max(2, math.ceil(size * gap / distance))
+            for (_, gap), size in zip(gaps, sizes, strict=True)
+        ]
+        apart = [
+            (max(least, 1e-3) * size / count, max(gap, 1e-3) * size / count)
+            for (least, gap), size, count in zip(gaps, sizes, counts, strict=True)
+        ]
+        near = [min(count - 1, math.ceil(2 / least) - 1) for (least, _), count in zip(apart, counts, strict=True)]
+        numbers = math.prod(counts) * (near[0] + 1) * (2 * near[1] + 1)
+        sharing = math.prod(min(1 + 4 / gap, 2 * n + 1) for (_, gap), n in zip(apart, near, strict=True)) / 2
+        fits = max(near) <= _MOST_NEIGHBOURS and numbers <= max(_MOST_NUMBERS, _PART * math.prod(shape))
+        if fits and math.prod(counts) * planes * sharing <= max(_LITTLE, _WORK * rays * planes):
             break
-        shift = (1 + _ABOVE) * top
-    w = solve(shift, np.ones(rays))
-    return np.asarray(np.maximum(w / w.max(), _LEAST))
+    return counts, [min(n, _MOST_NEIGHBOURS) for n in near]
+
+
+def _gaps(rays: Rays, voxels: Voxels) -> list[list[tuple[float, float]]]:
+    """How far rows, and columns, are apart among the voxels, in these: least, and in the middle; of each view.
+
+    With r and c the ways from a ray to the next in its column and in its row, on a plane of voxels, rays a rows and b
+    columns apart are within two voxels along both axes of the plane only if |a| < 2 (|c_1| + |c_2|) / |r_1 c_2 - r_2
+    c_1|, which is 2 / |r_1| where columns run along an axis; b likewise.
+    """
+    sizes = (1, *rays.detector)[-2:]
+    counts = [min(size, _LOOK) for size in sizes]
+    some, _ = _thin_out(rays, counts)
+    lines = cross_planes(some, voxels)
+    pixels = [count / size if size > 1 else 0.0 for count, size in zip(counts, sizes, strict=True)]
+    moved = some.shift_detector(rows=pixels[0]), some.shift_detector(columns=pixels[1])
+    others = [cross_planes(next_rays, voxels) for next_rays in moved]
+    first, last, told = _planes_inside(lines, voxels.shape)
+    told &= np.all([lines.axis == other.axis for other in others], 0)
+    found: list[list[Values]] = []
+    for plane in (first, (first + last) / 2, last):
+        down, across = (other.start - lines.start + plane[..., None] * (other.slope - lines.slope) for other in others)
+        if rays.ndim == 2 or 1 in sizes:
+            found.append([np.abs(way).max(-1) for way in (down, across)])
+            continue
+        area = np.abs(np.take_along_axis(np.cross(down, across), lines.axis[..., None], -1)[..., 0])
+        found.append([area / np.maximum(np.abs(way).sum(-1), 1e-9) for way in (across, down)])
+    gaps: list[list[tuple[float, float]]] = []
+    for view in range(len(rays)):
+        there, each = told[view], []
+        for size, near, between, far in zip(sizes, *found, strict=True):
+            if size == 1 or not there.any():
+                each.append((2.0, 2.0) if size == 1 else (1.0, 1.0))
+                continue
+            # A few rays that cross a corner next to the source are closer than all others, and matter little.
+            least = np.quantile(np.minimum(near[view], far[view])[there], 0.02)
+            each.append((float(least), float(np.median(between[view][there]))))
+        gaps.append(each)
+    return gaps
+
+
+def _planes_inside(lines: Lines, shape: tuple[int, ...]) -> tuple[Values, Values, NDArray[np.bool_]]:
+    """The first and the last plane, not whole numbers, between which each ray is within reach of voxels; which are.
+
+    Of a view of which no ray is, all are said to be, on the plane in the middle.
+    """
+    slope = np.where(np.abs(lines.slope) < 1e-12, 1e-12, lines.slope)
+    ends = np.stack([(edge - lines.start) / slope for edge in (-1.0, np.asarray(shape))])
+    first, last = ends.min(0).max(-1), ends.max(0).min(-1)
+    inside = first <= last
+    middle = (np.asarray(shape)[lines.axis] - 1) / 2
+    there = inside | ~inside.any(tuple(range(1, inside.ndim)), keepdims=True)
+    return np.where(inside, first, middle), np.where(inside, last, middle), there
+
+
+def _thin_out(rays: Rays, counts: list[int]) -> tuple[Rays, list[Values]]:
+    """So many rows and columns of a detector, each in the middle of those that it stands for, and where they are."""
+    sizes = (1, *rays.detector)[-2:]
+    places: list[Values] = [
+        (np.arange(count) + 0.5) * size / count - 0.5 for size, count in zip(sizes, counts, strict=True)
+    ]
+    if counts == list(sizes):
+        return rays, places
+    vectors = rays.vectors.copy()
+    vectors[:, 2] *= sizes[1] / counts[1]
+    vectors[:, 3] *= sizes[0] / counts[0]
+    return replace(rays, vectors=vectors, detector=tuple(counts[-len(rays.detector) :])), places
+
+
+def _interpolate(window: Values, place: Values, size: int, axis: int) -> Values:
+    """A window on every ray of an axis of the detector, from that on some."""
+    from scipy.interpolate import PchipInterpolator
+
+    if len(place) == 1:
+        return np.repeat(window, size, axis)
+    return np.asarray(np.exp(PchipInterpolator(place, np.log(window), axis=axis)(np.arange(size))))
+
+
+def _solve(lines: Crossed, near: list[int], mask: NDArray[np.bool_] | None, threads: int) -> Values:
+    """The window (rows, columns) of rays that share voxels with `near` neighbours on either side."""
+    rows, columns = lines.axis.shape
+    offsets = [(a, b) for a in range(near[0] + 1) for b in range(-near[1], near[1] + 1) if a > 0 or b >= 0]
+    bands = ray_overlaps(lines, np.array(offsets, dtype=np.int32), threads=threads).reshape(len(offsets), -1)
+    apart = np.array([a * columns + b for a, b in offsets])
+    if mask is not None:
+        seen = mask.ravel()
+        for band, d in zip(bands, apart, strict=True):
+            band *= seen
+            band[: len(band) - d] *= seen[d:]
+    window = solve_band(bands) if rows == 1 else solve_bands(bands, apart)
+    return window.reshape(rows, columns)
