@@ -24,6 +24,7 @@ _HOME = {
         "GradientSplitting",
         "IncrementalADMM",
         "ProxSkip",
+        "SigmaRace",
         "ProximalGradient",
     ],
     "plugstream.bridges.deepinv": ["from_deepinv"],
@@ -106,6 +107,7 @@ if TYPE_CHECKING:  # the same names for type checkers and editors; a test keeps 
         IncrementalADMM as IncrementalADMM,
         ProximalGradient as ProximalGradient,
         ProxSkip as ProxSkip,
+        SigmaRace as SigmaRace,
     )
     from plugstream.bridges.deepinv import from_deepinv as from_deepinv
     from plugstream.bridges.operators import from_operators as from_operators

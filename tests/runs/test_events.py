@@ -39,6 +39,7 @@ from plugstream.runs.events import (
     Steering,
     Stop,
     TheoryTerms,
+    Trial,
     Views,
     WatchTotals,
 )
@@ -63,6 +64,7 @@ EXAMPLES: list[Event] = [
     Stop(9, 8, 0.5, 0.6, "all steps were taken", False, "converged", True, "it fell"),
     Stop(9, 9, 0.5, 0.6, "No space left on device", True),
     Steering(4, "change", 0.1 + 0.2, "0.5/L"),
+    Trial(40, 2, 0.05, 1.41, 0.002, 0.003, 0.002, ended=False),
     Steering(4, "change", None, 3.0),
     Steering(4, "pause"),
     Contradiction(4, (1, 2), "denoiser", math.nan, 1.3),

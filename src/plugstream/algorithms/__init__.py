@@ -7,6 +7,7 @@ from plugstream.algorithms.incremental import BlockADMM, BlockState, Incremental
 from plugstream.algorithms.pgm import BoundedMomentum, GradientState, ProximalGradient
 from plugstream.algorithms.preconditioning import Diagonal
 from plugstream.algorithms.proxskip import ProxSkip, ShiftedState
+from plugstream.algorithms.race import RaceState, SigmaRace
 from plugstream.algorithms.red import RED
 from plugstream.algorithms.variance import SAGA, SVRG, Estimator, Plain
 
@@ -28,7 +29,9 @@ __all__ = [
     "PlugAndPlay",
     "ProxSkip",
     "ProximalGradient",
+    "RaceState",
     "ShiftedState",
+    "SigmaRace",
     "SplitState",
     "State",
 ]

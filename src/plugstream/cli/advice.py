@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from plugstream.cli.common import assignments_of, settings_of
 
@@ -20,6 +20,13 @@ __all__ = ["advised_settings", "sigma_limits"]
 _STRENGTH = {("algorithm", "sigma"), ("algorithm", "lam")}
 # What makes stages of a run, which a search cannot have.
 _STAGES = ("algorithm", "hop")
+# A search for sigma is for one problem from start to end.
+_ONE_PROBLEM = ("hop", "stages", "refine", "changes", "sigma_end", "distance_limit")
+# Where it begins, by what the denoiser's sigma is, and how many views it takes.
+# It begins high: from too small a sigma some denoisers never let go of the noise again.
+_START, _FEWEST = {"noise": "10%", "weight": "20%"}, 4
+# Of few views so many judge.
+_JUDGES = 2
 # Between which a search begins, of images from 0 to 1; of others, shares of their range.
 _PLAIN = (5e-4, 0.1)
 
@@ -88,20 +95,76 @@ def advised_settings(
     # A range of 1 for now, which changes nothing that advice depends on; sigma in per cent asks for the image later.
     first = settings_of(parsed, instrument=name, image_range=lambda: 1.0)
     meaning = "weight" if is_weight(first.denoiser.name) else "noise"
-    presets = []
+    presets: list[tuple[str, str, Any]] = []
+    later: list[tuple[Advice, tuple[str, str, Any]]] = []
     if parsed.settings is None:
         for advice in _advice(scan, first.sampler.views, ("sampler", "batch") in given):
             if (first.scan.follow and not advice.always) or advice.sigma not in (None, meaning):
                 continue
             place = (advice.section, advice.key)
-            if advice.key not in type(getattr(first, advice.section)).model_fields:
+            if advice.key not in type(getattr(first, advice.section)).model_fields and not advice.search:
                 continue  # an option that the entry which was chosen does not have
             if place in given or (place in _STRENGTH and (given & _STRENGTH or not strength)):
                 continue
             if given.intersection(advice.unless) or (place == _STAGES and not strength):
                 continue
             value = parse_value(advice.value) if isinstance(advice.value, str) else advice.value
+            if advice.search:
+                later.append((advice, (*place, value)))
+                continue
             presets.append((*place, value))
             notes.append(advice.reason)
+    if parsed.settings is None and strength and not given & _STRENGTH and not first.scan.follow:
+        added = _search(scan, first, given, presets, meaning, notes)
+        presets += added
+        if added:
+            presets += [preset for _, preset in later]
+            notes += dict.fromkeys(advice.reason for advice, _ in later)
     settings = settings_of(parsed, presets, name, None if first.scan.follow else find_range)
     return settings, tuple(notes)
+
+
+def _search(
+    scan: Scan,
+    settings: Settings,
+    given: set[tuple[str, str]],
+    presets: list[tuple[str, str, Any]],
+    meaning: str,
+    notes: list[str],
+) -> list[tuple[str, str, Any]]:
+    """What makes a run find its sigma by itself, where nobody gave one and it can; else nothing.
+
+    Arguments: settings, without what is advised; given, what a person said; presets, what is advised; meaning of the
+    denoiser's sigma; notes, to which the reasons are added.
+    """
+    advised = {(section, key): value for section, key, value in presets}
+    if {*given, *advised} & {("algorithm", key) for key in _ONE_PROBLEM} or settings.monitor.watch_theory:
+        return []
+    asked = ("algorithm", "search") in given
+    if asked and settings.algorithm.search is None:  # none was wanted
+        return []
+    if not asked and ("algorithm", "sigma") in advised:  # which the instrument knows
+        return []
+    if scan.n_views < _FEWEST or ":" in settings.algorithm.name:
+        return []
+    added: list[tuple[str, str, Any]] = []
+    batch = advised.get(("sampler", "batch"), settings.sampler.views)
+    if ("sampler", "batch") not in given and batch is not None and batch > scan.n_views - _JUDGES:
+        batch = scan.n_views - _JUDGES
+        added.append(("sampler", "batch", batch))
+        notes.append(f"there are {scan.n_views} views, of which a step uses {batch} (--batch)")
+    if ("algorithm", "sigma") not in advised:
+        added.append(("algorithm", "sigma", _START[meaning]))
+    a = settings.algorithm
+    steps, total = a.search, a.iterations
+    if ("algorithm", "iterations") not in given:
+        usual = int(advised.get(("algorithm", "iterations"), total))
+        total = usual * 12 // 5 if steps is None else steps * 6 // 5
+        added.append(("algorithm", "iterations", total))
+    if steps is None:
+        steps = total * 5 // 6 // 20 * 20
+        if steps < 20:
+            return []
+        added.append(("algorithm", "search", steps))
+    notes.append(f"no sigma is given, so that {steps} of {total} steps search for it (--sigma, or --search none)")
+    return added

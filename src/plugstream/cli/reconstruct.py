@@ -71,8 +71,8 @@ def _run(parsed: argparse.Namespace, group: Group | None) -> int:
     if parsed.out is not None and parsed.out.exists():  # before waiting for a scan, too
         raise InputError(f"the output {parsed.out} exists already; choose another with --out, or remove it")
     early, a = None, settings.algorithm
-    # Before waiting for a scan; where one is there whose instrument may say how strongly to denoise, it is asked first.
-    if parsed.instrument is None or settings.scan.follow or a.sigma is not None or a.lam is not None:
+    # Before waiting for a scan; one that is there says how strongly to denoise, or is searched for it.
+    if settings.scan.follow or a.sigma is not None or a.lam is not None:
         early = prepare(absolute(settings))
     if settings.scan.follow:
         wait_for_scan(parsed.scan, settings.scan.patience, say)
@@ -81,6 +81,10 @@ def _run(parsed: argparse.Namespace, group: Group | None) -> int:
     settings = absolute(settings)
     parts = prepare(settings, early)
     planned = plan(parts if group is None else parts.share(group), stored, divide=True)
+    if planned.partition is not None and settings.algorithm.search is not None:
+        raise InputError(
+            "sigma is searched for on a whole volume, and this one goes by blocks of slices; give --sigma, such as 1%"
+        )
     planned = replace(planned, advice=notes)
     if settings.scan.follow:
         wait_for_views(stored, planned, say)

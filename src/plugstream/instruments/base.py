@@ -116,7 +116,8 @@ class Advice:
     Arguments: section and key of the setting; value, as it would be typed; reason, in words, which are shown; always,
     that it suits scans that are followed, too, of which little is known at first; sigma, what the denoiser's sigma must
     be for it to count, "noise" or "weight" (`plugstream.denoisers.facts`), None for any; unless,
-    sections and keys of other settings, any of which makes it pointless where it is given.
+    sections and keys of other settings, any of which makes it pointless where it is given; search, that it is for runs
+    that search for sigma, which take more steps.
     """
 
     section: str
@@ -126,6 +127,7 @@ class Advice:
     always: bool = False
     sigma: str | None = None
     unless: tuple[tuple[str, str], ...] = ()
+    search: bool = False
 
 
 class Instrument(ABC):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -37,13 +37,7 @@ class SavedState:
 
     def snapshot(self, like: Any) -> Snapshot[Any]:
         """The run at that step, with a state of the kind of `like`, on its device."""
-        values = dict(self.content["state"])
-        for field in fields(like):
-            if f"state.{field.name}" in self.tensors:
-                values[field.name] = self._tensor(f"state.{field.name}").to(like.image.device)
-            elif field.name in self.content.get("mappings", ()):
-                values[field.name] = self._mapping(f"state.{field.name}.", like.image.device)
-        state = replace(like, **values)
+        state = self._state(like, self.content["state"], "state.")
         best = self.content["best"]
         if best is not None:
             also = {
@@ -57,6 +51,19 @@ class SavedState:
         }
         plain = {name: self.content[name] for name in ("first", "time", "wall", "limit", "measured_at")}
         return Snapshot(state=state, best=best, rows=rows, **plain)
+
+    def _state(self, like: Any, values: Mapping[str, Any], prefix: str) -> Any:
+        """A state of the kind of `like`: what JSON has of it, tensors, and states that it is made of."""
+        found, device = dict(values), like.image.device
+        for field in fields(like):
+            name, part = f"{prefix}{field.name}", getattr(like, field.name)
+            if name in self.tensors:
+                found[field.name] = self._tensor(name).to(device)
+            elif prefix == "state." and field.name in self.content.get("mappings", ()):
+                found[field.name] = self._mapping(f"{name}.", device)
+            elif is_dataclass(part):
+                found[field.name] = self._state(part, found[field.name], f"{name}.")
+        return replace(like, **found)
 
     def _mapping(self, prefix: str, device: torch.device) -> dict[str, Tensor]:
         """Tensors by what their names have after a prefix."""
@@ -177,12 +184,10 @@ def _split(snapshot: Snapshot[Any]) -> tuple[dict[str, Any], dict[str, Tensor]]:
 
     Measurements are tensors too, since a header may have 100 MB, which a long run would fill.
     """
-    state = {field.name: getattr(snapshot.state, field.name) for field in fields(snapshot.state)}
-    arrays = {name: value for name, value in state.items() if isinstance(value, Tensor)}
-    tensors = {f"state.{name}": value for name, value in arrays.items()}
-    mappings = [name for name, value in state.items() if isinstance(value, Mapping)]  # of tensors by name
-    for name in mappings:
-        tensors |= {f"state.{name}.{key}": value for key, value in state[name].items()}
+    state, tensors = _split_state(snapshot.state, "state.")
+    mappings = [f.name for f in fields(snapshot.state) if isinstance(getattr(snapshot.state, f.name), Mapping)]
+    for name in mappings:  # of tensors by name
+        tensors |= {f"state.{name}.{key}": value for key, value in getattr(snapshot.state, name).items()}
     best = None
     if snapshot.best is not None:
         best = {"score": snapshot.best[0], "k": snapshot.best[1].k}
@@ -197,7 +202,7 @@ def _split(snapshot: Snapshot[Any]) -> tuple[dict[str, Any], dict[str, Tensor]]:
     pairs = [name for name, value in tensors.items() if value.is_complex()]
     tensors = {name: _real(value) for name, value in tensors.items()}
     content = {
-        "state": {name: value for name, value in state.items() if name not in arrays and name not in mappings},
+        "state": {name: value for name, value in state.items() if name not in mappings},
         "mappings": mappings,
         "complex": pairs,
         "best": best,
@@ -205,6 +210,22 @@ def _split(snapshot: Snapshot[Any]) -> tuple[dict[str, Any], dict[str, Tensor]]:
         **{name: getattr(snapshot, name) for name in ("first", "time", "wall", "limit", "measured_at")},
     }
     return content, tensors
+
+
+def _split_state(state: Any, prefix: str) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """What JSON writes of a state, and its tensors by their names, with those of states that it is made of."""
+    plain: dict[str, Any] = {}
+    tensors: dict[str, Tensor] = {}
+    for field in fields(state):
+        value = getattr(state, field.name)
+        if isinstance(value, Tensor):
+            tensors[f"{prefix}{field.name}"] = value
+        elif is_dataclass(value):
+            plain[field.name], inner = _split_state(value, f"{prefix}{field.name}.")
+            tensors |= inner
+        else:
+            plain[field.name] = value
+    return plain, tensors
 
 
 def _real(value: Tensor) -> Tensor:

@@ -53,9 +53,12 @@ def check_settings(settings: Settings) -> None:
         _check_growth(settings)
 
 
-def check_batch(settings: Settings, n_views: int) -> None:
-    """Refuse a batch of more views than there are, unless more are to come."""
-    batch, hold_out = settings.sampler.views, settings.monitor.hold_out
+def check_batch(settings: Settings, n_views: int, interval: int | None = None) -> None:
+    """Refuse a batch of more views than there are, unless more are to come.
+
+    Arguments: interval, every how many-th view is held out while sigma is searched for.
+    """
+    batch, hold_out = settings.sampler.views, interval or settings.monitor.hold_out
     if not settings.scan.follow and hold_out is not None and hold_out > n_views:
         raise InputError(
             f"every {hold_out}th view is to be held out, but the scan has {n_views}; use a smaller --hold-out"
@@ -158,7 +161,7 @@ def _check_strength(settings: AlgorithmSettings) -> None:
     if settings.sigma is None and settings.lam is None:
         raise InputError(
             "how strongly to denoise is not given; use --sigma (for TV and values from 0 to 1, 0.01 to 0.03 is a "
-            "good start) or --lam"
+            "good start), --lam, or --search 200, which finds sigma"
         )
     if settings.sigma is not None and settings.lam is not None:
         raise InputError("both sigma and lam are given; leave one out")

@@ -14,6 +14,7 @@ from plugstream.result import Progress, Stop, Turn
 from plugstream.runs.callbacks import Callback, Callbacks
 from plugstream.runs.commands import Command, Inbox
 from plugstream.runs.events import Note, Views
+from plugstream.runs.search import Search
 from plugstream.runs.signals import Requests
 from plugstream.runs.stages import Stages, restrict_views
 from plugstream.runs.steering import Course, check_command
@@ -58,7 +59,8 @@ class Decisions(Callback):
 
     Arguments: group; requests, the signals that came; population, the views of a scan that is read as it goes;
     time_limit in seconds, None where `solve` looks at its own clock, as it may where there is one process; steerage,
-    None for a run that nobody steers; stages, and whole, the fidelity of all views where they lie in memory.
+    None for a run that nobody steers; stages, and whole, the fidelity of all views where they lie in memory; search,
+    for sigma.
     """
 
     def __init__(
@@ -70,8 +72,9 @@ class Decisions(Callback):
         steerage: Steerage | None = None,
         stages: Stages | None = None,
         whole: Any = None,
+        search: Search | None = None,
     ) -> None:
-        self.stages, self.whole = stages, whole
+        self.stages, self.whole, self.search = stages, whole, search
         self.group, self.requests, self.population, self.time_limit = group, requests, population, time_limit
         self.steerage = steerage
         self.reason: Stop | None = None
@@ -84,13 +87,19 @@ class Decisions(Callback):
             raise KeyboardInterrupt
         changed, population = None, self.population
         turns = self._change_stage(progress.state.k)
-        if population is not None:
+        found = None if self.search is None else self.search.turn(progress)
+        if found is not None:
+            changed = found.algorithm
+        elif population is not None:
             changed = population.change_views(progress, decision.views)
             if population.follow and population.done(progress.state.k):
                 self.reason = Stop.ITERATIONS
                 return True
         if decision.late:
             self.reason = Stop.TIME
+            return True
+        if self.search is not None and self.search.over(progress.state.k):
+            self.reason = Stop.ITERATIONS
             return True
         if turns and population is None:
             assert self.stages is not None
@@ -102,6 +111,8 @@ class Decisions(Callback):
                 self.reason = Stop.ASKED
                 return True
             changed = changed if after is before else after
+        if found is not None:
+            return found if changed is None else Turn(changed, found.state)
         return self._turn(progress, changed) if turns else changed
 
     def _change_stage(self, step: int) -> bool:

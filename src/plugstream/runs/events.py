@@ -27,6 +27,7 @@ __all__ = [
     "Steering",
     "Stop",
     "TheoryTerms",
+    "Trial",
     "Views",
     "WatchTotals",
     "parse_event",
@@ -196,6 +197,25 @@ class Steering(Event):
 
 
 @dataclass(frozen=True)
+class Trial(Event):
+    """A round of the search for sigma is over, once this step was taken.
+
+    Arguments: round, which it was; sigma, by now; ratio, by which the next two differ from it; misfit, of the side that
+    won, on views that no step uses; stronger and weaker, the misfits of both sides; ended, whether it was the last.
+    """
+
+    kind = "trial"
+    step: int
+    round: int
+    sigma: float
+    ratio: float
+    misfit: float | None
+    stronger: float | None
+    weaker: float | None
+    ended: bool
+
+
+@dataclass(frozen=True)
 class Contradiction(Event):
     """A step whose denoiser or gradient step enlarged a distance by `factor`; its views, None for all."""
 
@@ -277,6 +297,7 @@ _KINDS: dict[str, type[Event]] = {
         Resume,
         Stop,
         Steering,
+        Trial,
         Contradiction,
         WatchTotals,
         TheoryTerms,

@@ -75,7 +75,18 @@ class MeasuredViews:
 
     def held_out(self, fidelity: Fidelity) -> Tensor | None:
         """Views of the fidelity that no step uses, as many as are measured on; None where there are none (yet)."""
-        views = _split(fidelity.n_views, self.damaged(), self.settings.monitor.hold_out)[1]
+        return self._held_out(fidelity, self.settings.monitor.hold_out)
+
+    def searched(self, fidelity: Fidelity) -> Tensor | None:
+        """Views that no step uses while sigma is searched for, and none once they are used."""
+        whole = torch.ones(fidelity.n_views, dtype=torch.bool)
+        whole[fidelity.available.cpu()] = False
+        whole[list(self.damaged())] = False
+        views = whole.nonzero().flatten()
+        return None if len(views) == 0 else views
+
+    def _held_out(self, fidelity: Fidelity, every: int | None) -> Tensor | None:
+        views = _split(fidelity.n_views, self.damaged(), every)[1]
         most = self._most()
         some = None if most is None else spread_views(views, most)
         return None if len(views) == 0 else views if some is None else some

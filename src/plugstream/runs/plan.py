@@ -37,6 +37,7 @@ from plugstream.runs.checks import check_batch, check_mask
 from plugstream.runs.measuring import MeasuredViews
 from plugstream.runs.partition import Partition, choose_partition
 from plugstream.runs.parts import Parts, complex_parts, prepare
+from plugstream.runs.search import check_search, search_interval
 from plugstream.runs.stages import check_stages, stages_of
 from plugstream.runs.watch import Variance
 from plugstream.sampling import Sampler
@@ -93,9 +94,12 @@ class Plan:
         """The stages of the run on the first views of a scan, none where it has one problem from start to end."""
         return stages_of(self.settings, scan, n_views)
 
-    def monitors(self, views: MeasuredViews) -> list[Monitor]:
-        """What is measured, and on which views."""
-        return build_monitors(self.settings, self.truth, views, self.instrument.image.phase)
+    def monitors(self, views: MeasuredViews, *, searched: bool = False) -> list[Monitor]:
+        """What is measured, and on which views; `searched` says that sigma is or was searched for by held-out ones."""
+        monitors = build_monitors(self.settings, self.truth, views, self.instrument.image.phase)
+        if searched and self.settings.monitor.hold_out is None:
+            monitors.append(HeldOutMisfit(views.searched))
+        return monitors
 
     def revise(self, settings: Settings) -> Plan:
         """The plan with other settings of the same scan; what both have in common is not built again."""
@@ -152,7 +156,7 @@ class Plan:
             assert block is not None
             instrument, columns = block.instrument, {**columns, **block.columns}
         instrument.check_model(columns, scan.n_views, options, device=parts.device, dtype=parts.dtype)
-        check_batch(self.settings, scan.n_views)
+        check_batch(self.settings, scan.n_views, search_interval(self.settings, scan.n_views))
         self.stages(scan, scan.n_views)
 
 
@@ -176,6 +180,7 @@ def plan(
     """
     parts = settings if isinstance(settings, Parts) else prepare(settings)
     check_stages(parts.settings)
+    check_search(parts.settings)
     instrument = scan.instrument
     instrument.check_plausible()
     made = _fit(parts, instrument, scan.truth)

@@ -23,6 +23,7 @@ from plugstream.runs.plan import Plan
 from plugstream.runs.record import place_of, write_down
 from plugstream.runs.replay import History, replay
 from plugstream.runs.saving import check_history
+from plugstream.runs.search import find_result, with_sigma, without_strength
 from plugstream.runs.session import Session
 from plugstream.runs.viewers import Viewers
 from plugstream.runs.views import wait_for_batch
@@ -101,7 +102,10 @@ def _reconstruct(
         if past.views and (had := past.views[-1].views) > scan.n_views:
             raise InputError(f"the run had {had} views, but the scan {source} has {scan.n_views}")
         first = past.views[0].views if past.views else scan.n_views
-        checkpoints = Checkpoints(folder / "checkpoints", identity(scan, plan.settings, first))
+        about = identity(scan, plan.settings, first)
+        if past.trials or plan.settings.algorithm.search is not None:
+            about = without_strength(about)
+        checkpoints = Checkpoints(folder / "checkpoints", about)
         saved = checkpoints.load() if go_on else None
         if saved is not None:
             check_history(saved, past, str(events))
@@ -143,6 +147,9 @@ def _with_changes(plan: Plan, past: History, saved: SavedState | None) -> Plan:
     if past.start is None:
         return plan
     begun = 0 if saved is None else saved.step
+    sigma = find_result(past.trials, begun)
+    if sigma is not None:
+        plan = plan.with_settings(with_sigma(plan.settings, sigma))
     changes = [replace(change, stop=change.stop and change.step > begun) for change in past.changes]
     left = [change for change in changes if change != Change(change.step)]
     return plan.with_settings(with_changes(plan.settings, left))

@@ -27,16 +27,17 @@ from plugstream.runs.checks import check_range
 from plugstream.runs.commands import Inbox
 from plugstream.runs.decisions import Decisions, Steerage
 from plugstream.runs.event_log import EventLog
-from plugstream.runs.events import Note, Quantities, Resume, Space, Stop as StopEvent
+from plugstream.runs.events import Note, Quantities, Resume, Space, Stop as StopEvent, Views
 from plugstream.runs.identity import settings_identity
 from plugstream.runs.liveness import Heartbeats
 from plugstream.runs.machine import log_start
-from plugstream.runs.measuring import MeasuredViews
+from plugstream.runs.measuring import MeasuredViews, usable_views
 from plugstream.runs.plan import Plan
 from plugstream.runs.preview import Previews
 from plugstream.runs.replay import History, replay
 from plugstream.runs.results import bound_notes, write_known, write_results
 from plugstream.runs.saving import CheckpointWriter, reason_to_stop, restore_snapshot
+from plugstream.runs.search import Search, search_interval, with_sigma
 from plugstream.runs.signals import Requests
 from plugstream.runs.stages import Stages, check_begun, restrict_views
 from plugstream.runs.steering import Course
@@ -91,10 +92,18 @@ class Session:
         self.writer = CheckpointWriter(self.log, self.checkpoints, self.plan.settings.run.checkpoint)
         self.course = Course(parse_changes(self.plan.settings.algorithm.changes), self.log, self._note_changes)
         self._inbox = Inbox(self.folder) if self.inbox is None else self.inbox
-        had = self.past.views[-1].views if self.past.views else self.scan.n_views
-        plans = self.plan.stages(self.scan, had)
+        self._had = self.past.views[-1].views if self.past.views else self.scan.n_views
+        plans = self.plan.stages(self.scan, self._had)
         self.stages = Stages(plans, self.log) if plans else None
         check_begun(plans, self.past.stages)
+        ended = [t.step for t in self.past.trials if t.ended and self.saved is not None and t.step < self.saved.step]
+        self.search = (
+            None
+            if self.plan.settings.algorithm.search is None
+            else Search(self.plan.settings, self.log, self._use_all_views, self._note_sigma, *ended[:1])
+        )
+        self._searching = self.search is not None and not ended
+        self._found: float | None = self.plan.settings.algorithm.sigma if ended and self.search is not None else None
 
     @property
     def step(self) -> int:
@@ -126,6 +135,8 @@ class Session:
             return result
         if not self.part:
             self._write_results(result, backprojection, notes)
+        if self._found is not None:  # so that the run can be repeated without a search
+            self.write(with_sigma(self.plan.settings, self._found, repeat=True))
         verdict, reason = result.verdict, result.reason
         ends = (result.state.k, result.image_step, result.time, result.wall, reason.value, reason.failed)
         self.log.add(StopEvent(*ends, verdict=verdict.name, trusted=verdict.trusted, explanation=verdict.text))
@@ -188,7 +199,8 @@ class Session:
         if isinstance(scan, StoredScan):
             if self.plan.settings.scan.skip_damaged:
                 log.add(Note("reading every view, to leave out those that are damaged"))
-            self.population = Population(scan, self.plan, log, self.past, self.stages)
+            every = search_interval(self.plan.settings, self._had) if self._searching else None
+            self.population = Population(scan, self.plan, log, self.past, self.stages, every)
             fidelity = self.population.fidelity
         else:
             fidelity = open_in_memory(scan, self.plan, log, self.past)
@@ -223,12 +235,18 @@ class Session:
         whole = fidelity
         if self.stages is not None and population is None:
             fidelity = restrict_views(whole, self.stages)
+        if self._searching and population is None:
+            fidelity = self._hold_out(whole)
+        self._whole = whole
         algorithm: Any = self.plan.algorithm(fidelity)
         algorithm = algorithm if self.stages is None else self.stages.with_sigma(algorithm)
         algorithm = self.course.begin_at(self.step, algorithm)
         algorithm = algorithm if population is None else population.read_ahead(algorithm)
         watch = Watch.over(algorithm, settings, log) if settings.monitor.watch_theory else None
         algorithm = algorithm if watch is None else watch.algorithm
+        if self._searching:
+            assert self.search is not None
+            algorithm = self.search.begin(algorithm, self._judges(fidelity))
         if self.saved is None:
             check_range(self.scan, fidelity, by_lipschitz=goes_by_lipschitz(settings))
         state, snapshot = algorithm.init(), None
@@ -250,7 +268,7 @@ class Session:
             log.add(Note(text))
         if (every := settings.monitor.hold_out) is not None:
             log.add(Note(f"every {every}th view is held out: no step uses it, and the misfit on those is measured"))
-        monitors = self.plan.monitors(views)
+        monitors = self.plan.monitors(views, searched=self.search is not None or bool(self.past.trials))
         if self.stages is not None:
             begins = tuple(plan.begin for plan in self.stages.plans if plan.begin > 0)
             monitors = [replace(m, begins=begins) if isinstance(m, Distance) else m for m in monitors]
@@ -262,7 +280,7 @@ class Session:
             limit = settings.algorithm.time_limit
             steerage = Steerage(self.course, self._inbox, settings)
             late = limit if several else None
-            decisions = Decisions(self.group, requests, population, late, steerage, self.stages, whole)
+            decisions = Decisions(self.group, requests, population, late, steerage, self.stages, whole, self.search)
             self._gather_callbacks(watch, decisions)
             steerage.callbacks = self.callbacks
             result: Result[State] = solve(
@@ -292,6 +310,35 @@ class Session:
             result = replace(result, parameters=shown)
         self.callbacks.end(result)
         return result, self._backproject(whole if population is None else population.fidelity)
+
+    def _hold_out(self, whole: DataFidelity) -> DataFidelity:
+        """The fidelity of the views that steps use while sigma is searched for; L is that of all."""
+        every = search_interval(self.plan.settings, self._had)
+        left = usable_views(Views(0, self._had, (), None, True), every)
+        bound = whole.lipschitz_max if whole.has_lipschitz and goes_by_lipschitz(self.plan.settings) else None
+        return whole.with_views(whole.model, left, lipschitz_max=bound)
+
+    def _judges(self, fidelity: DataFidelity) -> torch.Tensor:
+        """The views that judge sigmas: those that steps do not use."""
+        damaged = () if self.population is None else self.population.record.damaged
+        every = search_interval(self.plan.settings, self._had)
+        all_whole = usable_views(Views(0, self._had, tuple(damaged), None, True), None)
+        held = all_whole[~torch.isin(all_whole, usable_views(Views(0, self._had, (), None, True), every))]
+        if len(held) == 0:
+            raise InputError("all views that would judge sigma are damaged; give --sigma")
+        return held
+
+    def _use_all_views(self) -> Any:
+        """The algorithm on the views that were held out, too."""
+        if self.population is None:
+            return self.plan.algorithm(self._whole)
+        self.population.release()
+        return self.population.read_ahead(self.plan.algorithm(self.population.fidelity))
+
+    def _note_sigma(self, sigma: float) -> None:
+        """What was found is the strength of the run from now on."""
+        self._found = sigma
+        self.plan = self.plan.with_settings(with_sigma(self.plan.settings, sigma))
 
     def _judge_misfit(self, result: Result[State], fidelity: DataFidelity) -> Result[State]:
         """The result with a verdict that says so where its image explains nothing of the data, asked of a few views."""

@@ -69,13 +69,20 @@ class Population:
     that come after all are used, and the iterations after the end are counted anew.
 
     Arguments: scan; plan; log to write records to; past, from the log of a run that goes on; stages of the run, each of
-    which has an L of its own.
+    which has an L of its own; hold_out, every how many-th view no step uses until `release`; as settings say if not
+    given.
     """
 
     def __init__(
-        self, scan: StoredScan, plan: Plan, log: EventLog, past: History, stages: Stages | None = None
+        self,
+        scan: StoredScan,
+        plan: Plan,
+        log: EventLog,
+        past: History,
+        stages: Stages | None = None,
+        hold_out: int | None = None,
     ) -> None:
-        self.stages = stages
+        self.stages, self.hold_out = stages, plan.settings.monitor.hold_out if hold_out is None else hold_out
         settings = plan.settings
         self.scan, self.plan, self.settings, self.log = scan, plan, settings, log
         self.follow = settings.scan.follow
@@ -111,7 +118,9 @@ class Population:
             if self.bounded and self.follow:
                 bound = self._bound(range(first.views), damaged)
             elif self.bounded and stages is None and self.fidelity.has_lipschitz:
-                bound = self.fidelity.lipschitz_max
+                # Of those that are held out for a while, too.
+                kept = _available(self.record, settings.monitor.hold_out, None)
+                bound = self.fidelity.with_views(self.model, kept).lipschitz_max
             self._change(replace(self.record, lipschitz=bound), left_out=self.record.damaged)
         self._replay = past.views[1:]
 
@@ -140,6 +149,11 @@ class Population:
             return None
         grown: Algorithm[State] = replace(progress.algorithm, fidelity=self.fidelity)  # type: ignore[type-var]
         return grown
+
+    def release(self) -> None:
+        """Go over to all views but those that are to be held out to the end."""
+        self.hold_out = self.settings.monitor.hold_out
+        self._use(self.record)
 
     def read_ahead(self, algorithm: Any) -> Any:
         """The algorithm with a sampler that tells the reader which views it will want, and draws none twice of few."""
@@ -215,7 +229,7 @@ class Population:
             self.model = self.plan.model(self.scan.columns, record.views, self.model)
         self.fidelity = self.fidelity.with_views(
             self.model,
-            _available(record, self.settings.monitor.hold_out, self.stages),
+            _available(record, self.hold_out, self.stages),
             lipschitz_max=record.lipschitz,
         )
         if not record.ended:

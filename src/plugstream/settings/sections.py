@@ -111,6 +111,13 @@ class AlgorithmSettings(Choice):
         "image's range such as 1%",
         json_schema_extra=_SHARE,
     )
+    search: int | None = Field(
+        None,
+        ge=20,
+        le=_COUNT,
+        description="find sigma in the first so many of the steps, from the one given on, by views that are held out "
+        "from them and used afterwards; where no sigma is given this is the default",
+    )
     sigma_end: float | None = Field(
         None, ge=SMALL, le=LARGE, description="let sigma go to this value geometrically", json_schema_extra=_SHARE
     )

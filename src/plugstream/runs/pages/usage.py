@@ -27,6 +27,8 @@ def view_usage(history: History, settings: Settings) -> dict[str, Any] | None:
     A count is the mean over `size` views that follow each other, 1 where there are few; `unused` is how many views were
     never drawn, those that are damaged or held out among them.
     """
+    if history.trials:  # whose sides draw the same views twice
+        return None
     if history.stages:  # of which the log knows how many views they have, and not which
         return None
     if not history.views or history.step > _MOST_STEPS or settings.sampler.name not in _KNOWN:

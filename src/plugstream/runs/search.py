@@ -1,0 +1,151 @@
+"""The search of a run for its sigma: which views it holds out, what its rounds say, and how the run goes on after it.
+
+A run with the setting `algorithm.search` begins as a race of two sigmas (`plugstream.algorithms.race`), judged by views
+that no step uses. When it is over, the run goes on from the image it came to, with the sigma that was found, and with
+those views as well. The rounds are in the log, so that a run which is resumed knows what was found. At the end the
+settings say it, so that the run can be repeated without a search.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from torch import Tensor
+
+from plugstream.algorithms import RaceState, SigmaRace
+from plugstream.errors import InputError
+from plugstream.result import Progress, Turn
+from plugstream.runs.event_log import EventLog
+from plugstream.runs.events import Note, Trial
+from plugstream.settings import Settings
+
+__all__ = ["Search", "check_search", "find_result", "search_interval", "with_sigma", "without_strength"]
+
+# Every so many-th view is held out, or fewer: of a long scan twice as many as a step has judge well enough.
+_EVERY, _BATCHES, _LEAST = 10, 2, 4
+
+
+def search_interval(settings: Settings, n_views: int) -> int | None:
+    """Every how many-th view is held out while sigma is searched for; None without a search.
+
+    Those that are held out anyway, where some are. A tenth, or of few views two, and of many twice as many as a step
+    uses, so that judging takes little beside steps.
+    """
+    if settings.algorithm.search is None:
+        return None
+    if settings.monitor.hold_out is not None:
+        return settings.monitor.hold_out
+    if n_views < _LEAST:
+        raise InputError(
+            f"sigma cannot be searched for by views that are held out: the scan has {n_views}, and it takes {_LEAST}; "
+            "give --sigma"
+        )
+    batch = settings.sampler.views
+    enough = _EVERY if batch is None else -(-n_views // (_BATCHES * batch))
+    return min(n_views // 2, max(_EVERY, enough))
+
+
+def check_search(settings: Settings) -> None:
+    """Refuse what a search for sigma cannot be combined with."""
+    a = settings.algorithm
+    if a.search is None:
+        return
+    for wrong, advice in (
+        (a.sigma is None, "it starts from a sigma, and not from a lam; give --sigma"),
+        (a.sigma == 0, "it starts from a sigma > 0"),
+        (a.sigma_end is not None, "it is for one sigma for all steps; leave --sigma-end out"),
+        (a.stages is not None or a.hop is not None, "it is for one problem from start to end; leave stages out"),
+        (bool(a.refined), "what is refined would change while sigmas are compared; leave --refine out"),
+        (a.changes is not None, "leave --changes out"),
+        (settings.scan.follow, "a scan that is followed grows while sigmas are compared; wait for its end"),
+        (settings.monitor.watch_theory, "the theory is of one sigma; leave --watch-theory out"),
+        (a.distance_limit is not None, "the distance is of one sigma; leave --distance-limit out"),
+        (":" in a.name, f"it is for our own algorithms, and not for {a.name}"),
+        (a.search >= a.iterations, f"it takes {a.search} of {a.iterations} steps; more must be left for the image"),
+    ):
+        if wrong:
+            raise InputError(f"sigma cannot be searched for: {advice}, or say --search none")
+
+
+def find_result(trials: Sequence[Trial], step: int) -> float | None:
+    """The sigma that a run which goes on from this step had found before it, None where it had not."""
+    return next((trial.sigma for trial in trials if trial.ended and trial.step < step), None)
+
+
+def with_sigma(settings: Settings, sigma: float, *, repeat: bool = False) -> Settings:
+    """The settings with the sigma that was found; to repeat the run with, without a search."""
+    update: dict[str, Any] = {"sigma": sigma, **({"search": None} if repeat else {})}
+    return settings.model_copy(update={"algorithm": settings.algorithm.model_copy(update=update)})
+
+
+class Search:
+    """The search of a run: tells of its rounds, and turns to the problem of all views when it is over.
+
+    Arguments: settings; log; go_on, from nothing to the algorithm on all views, called once; found, told the sigma;
+    end, the step at which the search was over, of a run that goes on after it.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        log: EventLog,
+        go_on: Callable[[], Any],
+        found: Callable[[float], None],
+        end: int | None = None,
+    ) -> None:
+        self.settings, self.log, self.go_on, self.found, self.end = settings, log, go_on, found, end
+        self._rounds: int | None = None
+
+    def begin(self, algorithm: Any, held_out: Tensor) -> SigmaRace:
+        """The race, of the algorithm on the other views."""
+        steps = self.settings.algorithm.search
+        assert steps is not None
+        few = f"{len(held_out)} view{'s' * (len(held_out) > 1)}"
+        self.log.add(Note(f"sigma is searched for in the first {steps} steps, by {few} that no step uses"))
+        return SigmaRace(algorithm, held_out, steps)
+
+    def turn(self, progress: Progress[Any]) -> Turn[Any] | None:
+        """Tell what a round said; where it was the last, how to go on."""
+        race, state = progress.algorithm, progress.state
+        if not isinstance(race, SigmaRace):
+            return None
+        assert isinstance(state, RaceState)
+        if self._rounds is None:  # of a run that goes on, what was told before
+            self._rounds = state.rounds - state.ended
+        if state.rounds == self._rounds:
+            return None
+        self._rounds = state.rounds
+        self._tell(state)
+        if not state.ended:
+            return None
+        self.end = state.k
+        self.found(state.sigma)
+        algorithm, start = race.finish(state, self.go_on())
+        return Turn(algorithm, start)
+
+    def over(self, step: int) -> bool:
+        """Whether the run has taken the steps that were to come after the search."""
+        a = self.settings.algorithm
+        return self.end is not None and a.search is not None and step >= self.end + a.iterations - a.search
+
+    def _tell(self, state: RaceState) -> None:
+        assert state.tried is not None
+        assert state.misfit is not None
+        known = (state.rounds, state.sigma, state.ratio, state.misfit, *state.tried)
+        self.log.add(Trial(state.k, *known, ended=state.ended))
+        text = f"sigma {state.sigma:.4g} after round {state.rounds}, held-out misfit {state.misfit:.4g}"
+        if state.ended:
+            text = (
+                f"sigma {state.sigma:.4g} was found in {state.rounds} rounds; the run goes on from their last image, "
+                "with the views that were held out"
+            )
+            if self.settings.monitor.hold_out is not None:
+                text = text.removesuffix(", with the views that were held out")
+        self.log.add(Note(text))
+        self.log.sync()
+
+
+def without_strength(about: dict[str, Any]) -> dict[str, Any]:
+    """What a checkpoint belongs to, but for sigma, which a search changes."""
+    return {name: value for name, value in about.items() if name != "the setting algorithm.sigma"}

@@ -1,0 +1,166 @@
+"""The race for sigma: on problems whose best sigma is known, against a few lines of its own, and to the bit."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from plugstream import InputError, LeastSquares, MatrixModel, ProximalGradient, Uniform
+from plugstream.algorithms import SigmaRace
+from plugstream.algorithms.race import ROUNDS
+from plugstream.result import Snapshot
+from plugstream.runs.checkpoints import Checkpoints
+
+PIXELS, VIEWS = 64, 12
+
+
+def shrink(image, sigma):
+    """The prox of sigma^2 / 2 ||x||^2: with a step of 1 / L = 1 its fixed point is the mean of the data, shrunk."""
+    return image / (1 + sigma**2)
+
+
+def make_data(noise=1.0, seed=0):
+    """Views of one image, each with noise of its own; the model is the identity."""
+    random = np.random.default_rng(seed)
+    truth = random.standard_normal((1, PIXELS))
+    return truth + noise * random.standard_normal((VIEWS, PIXELS))
+
+
+def make_fidelity(data):
+    model = MatrixModel(np.broadcast_to(np.eye(PIXELS), (VIEWS, PIXELS, PIXELS)).copy(), (8, 8), dtype=torch.float64)
+    return LeastSquares(model, torch.from_numpy(data))
+
+
+def make_race(data, start, sampler=None, momentum="none", steps=200):
+    whole = make_fidelity(data)
+    held = torch.tensor([3, 8, 11])
+    kept = torch.tensor([view for view in range(VIEWS) if view not in held.tolist()])
+    fidelity = whole.with_views(whole.model, kept, lipschitz_max=1.0)
+    drawn = {} if sampler is None else {"sampler": sampler}
+    algorithm = ProximalGradient(fidelity, shrink, sigma=start, step_size=1.0, momentum=momentum, **drawn)
+    return SigmaRace(algorithm, held, steps), kept, held
+
+
+def run(race, state=None):
+    state = race.init() if state is None else state
+    while not state.ended:
+        state = race.step(state)
+    return state
+
+
+@pytest.mark.parametrize("start", [0.02, 0.5, 12.0])
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_it_finds_the_sigma_that_predicts_held_out_views_best(start, seed):
+    data = make_data(2.0, seed)
+    race, kept, held = make_race(data, start)
+    state = run(race)
+    mean, judge = data[kept].mean(0), data[held].mean(0)
+    part = (mean @ judge) / (mean @ mean)  # that of the mean which comes nearest to the held-out views
+    assert 0 < part < 1
+    best = math.sqrt(1 / part - 1)
+    assert abs(math.log(state.sigma / best)) < math.log(1.3)
+    excess = [((mean / (1 + sigma**2) - judge) ** 2).sum() for sigma in (state.sigma, best)]
+    assert excess[0] < 1.02 * excess[1]
+    assert state.k <= race.steps
+
+
+def test_it_is_the_few_lines_that_it_is_said_to_be():
+    data = make_data(1.5, 4)
+    race, kept, held = make_race(data, 0.3, Uniform(3, seed=5))
+    x, sigma, ratio, turn, k = np.zeros(PIXELS), 0.3, 2.0, 0, 0
+    draws = Uniform(3, seed=5)
+    error = lambda image: ((image - data[held]) ** 2).sum(-1).mean() / 2  # noqa: E731
+    before = math.inf
+    rounds = 0
+    for _ in range(ROUNDS):
+        rounds += 1
+        sides = []
+        for side in (sigma * ratio, sigma / ratio):
+            y = x
+            for step in range(10):
+                views = draws.draw(k + step, kept).views
+                y = shrink(y - (y - data[views]).mean(0), side)
+            sides.append((error(y), y, side))
+        k += 10
+        up = sides[0][0] < sides[1][0]
+        (now, x, sigma), way = (sides[0], 1) if up else (sides[1], -1)
+        ratio = math.sqrt(ratio) if way * turn < 0 else ratio
+        turn = way
+        if ratio < 1.1 and now >= 0.995 * before:
+            break
+        before = now
+    state = run(race)
+    assert state.rounds == rounds
+    assert state.sigma == pytest.approx(sigma, rel=1e-12)
+    assert state.image.flatten().numpy() == pytest.approx(x, rel=1e-9)
+    assert state.misfit == pytest.approx(now, rel=1e-12)
+
+
+def test_both_sides_of_a_round_draw_the_same_views_and_none_that_are_held_out():
+    class Noted(Uniform):
+        def draw(self, step, available):
+            batch = super().draw(step, available)
+            drawn.append((step, batch.views.tolist()))
+            return batch
+
+    drawn: list = []
+    race, kept, _ = make_race(make_data(), 0.5, Noted(3, seed=0))
+    state = race.init()
+    drawn.clear()
+    for _ in range(20):
+        state = race.step(state)
+    rounds = [views for views in drawn if views[0] < 10]
+    assert len(rounds) == 20
+    assert rounds[:10] == rounds[10:]
+    assert {view for _, views in drawn for view in views} <= set(kept.tolist())
+
+
+@pytest.mark.parametrize("stop", [3, 10, 17, 20])
+def test_a_race_that_is_saved_and_goes_on_is_the_same_to_the_bit(tmp_path, stop):
+    race, *_ = make_race(make_data(), 0.5, Uniform(3), momentum="nesterov")
+    state = race.init()
+    for _ in range(stop):
+        state = race.step(state)
+    saved = Checkpoints(tmp_path, {})
+    saved.save(Snapshot(state, 0, 0.0, 0.0, None, None, {}, []))
+    again = saved.load().snapshot(race.init()).state
+    assert again.k == stop
+    one, other = run(race, state), run(race, again)
+    assert one.sigma == other.sigma
+    assert torch.equal(one.image, other.image)
+    assert torch.equal(one.trunk.s, other.trunk.s)
+    assert one.trunk.q == other.trunk.q
+
+
+def test_the_run_goes_on_with_what_was_found():
+    race, *_ = make_race(make_data(), 0.5)
+    state = run(race)
+    algorithm, start = race.finish(state)
+    assert algorithm.sigma == state.sigma
+    assert start.k == state.k
+    assert torch.equal(start.image, state.image)
+    with pytest.raises(InputError, match="has ended; go on with"):
+        race.step(state)
+
+
+def test_a_sigma_that_makes_no_difference_stays():
+    race, *_ = make_race(make_data(), 0.5)
+    race = replace(race, algorithm=replace(race.algorithm, denoiser=lambda image, sigma: 0.5 * image))
+    assert run(race).sigma == 0.5
+
+
+def test_what_cannot_be_searched_is_refused():
+    race, *_ = make_race(make_data(), 0.5)
+    for change, text in (
+        ({"algorithm": replace(race.algorithm, sigma=0.0)}, "one sigma > 0"),
+        ({"algorithm": replace(race.algorithm, sigma=lambda k: 1.0)}, "one sigma > 0"),
+        ({"steps": 19}, "at least 20 steps, not 19"),
+        ({"held_out": torch.tensor([], dtype=torch.int64)}, "hold some out"),
+        ({"held_out": torch.tensor([3, 4])}, "view 4 is held out, but steps may use it"),
+    ):
+        with pytest.raises(InputError, match=text):
+            replace(race, **change)

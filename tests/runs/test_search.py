@@ -1,0 +1,153 @@
+"""`reconstruct` without a sigma: it finds one by held-out views, says so, goes on to the bit, and can be repeated."""
+
+from __future__ import annotations
+
+import tomllib
+
+import numpy as np
+import pytest
+
+from effort import effort
+from plugstream import open_scan
+from plugstream.runs import decisions
+from plugstream.runs.replay import replay
+from plugstream.runs.search import search_interval
+from plugstream.settings import Settings
+from small_run import SMALL, main
+
+RUN = ["--batch", "4", "--threads", "1", "--iterations", "72", "--checkpoint", "0", "--every", "6"]
+
+
+@pytest.fixture(scope="module")
+def scan(tmp_path_factory):
+    place = tmp_path_factory.mktemp("search") / "scan.zarr"
+    assert main(["simulate", str(place), *SMALL, "--input-snr", "20"]) == 0
+    return place
+
+
+@pytest.fixture(scope="module")
+def whole(scan, tmp_path_factory):
+    out = tmp_path_factory.mktemp("whole") / "run"
+    assert main(["reconstruct", str(scan), "--out", str(out), *RUN]) == 0
+    return out
+
+
+def settings_of(folder):
+    return tomllib.loads((folder / "settings.toml").read_text())
+
+
+def test_a_run_without_a_sigma_finds_it_and_can_be_repeated_without_a_search(scan, whole, tmp_path):
+    history = replay(whole / "events.jsonl")
+    assert [trial.round for trial in history.trials] == list(range(1, len(history.trials) + 1))
+    last = history.trials[-1]
+    assert last.ended
+    assert not any(trial.ended for trial in history.trials[:-1])
+    assert history.step == last.step + 12  # what comes after the search
+    algorithm = settings_of(whole)["algorithm"]
+    assert (algorithm["sigma"], algorithm["search"]) == (last.sigma, "none")
+    held = [event.step for event in history.measured if event.values.get("held_out") is not None]
+    assert held
+    assert max(held) <= last.step  # while they were held out
+    again = tmp_path / "again"
+    assert main(["reconstruct", str(scan), "--settings", str(whole / "settings.toml"), "--out", str(again)]) == 0
+    assert not replay(again / "events.jsonl").trials
+    one, other = (np.load(folder / "result.npy") for folder in (whole, again))
+    assert np.linalg.norm(one - other) < 0.1 * np.linalg.norm(other)
+
+
+@pytest.mark.parametrize("stored", [False, True])
+def test_a_run_that_is_stopped_while_it_searches_or_later_goes_on_to_the_bit(scan, whole, tmp_path, stored):
+    read = ["--in-memory", "0"] if stored else []
+    end = replay(whole / "events.jsonl").trials[-1].step
+    stops = effort([7, end], [1, 7, end - 1, end, end + 3])
+    for stop in [end + 1] if stored else stops:
+        out = tmp_path / f"run-{stop}"
+        words = ["reconstruct", str(scan), "--out", str(out), *RUN, *read]
+        with pytest.MonkeyPatch.context() as patch:
+            due = decisions.Requests.due
+            patch.setattr(decisions.Requests, "due", lambda self, k, stop=stop, due=due: k >= stop or due(self, k))
+            assert main(words) != 0 or replay(out / "events.jsonl").stop is not None
+        assert replay(out / "events.jsonl").step <= stop + 1
+        assert main(["resume", str(out)]) == 0
+        assert (out / "result.npy").read_bytes() == (whole / "result.npy").read_bytes()
+        assert settings_of(out)["algorithm"] == settings_of(whole)["algorithm"]
+
+
+def test_a_run_that_has_found_sigma_can_take_more_steps(scan, tmp_path):
+    out = tmp_path / "run"
+    assert main(["reconstruct", str(scan), "--out", str(out), *RUN]) == 0
+    before = replay(out / "events.jsonl")
+    assert main(["resume", str(out), "--iterations", str(before.step + 20)]) == 0
+    after = replay(out / "events.jsonl")
+    assert after.step == before.step + 20
+    assert settings_of(out)["algorithm"]["sigma"] == before.trials[-1].sigma
+
+
+def test_views_that_are_held_out_to_the_end_judge_and_stay_out(scan, tmp_path):
+    out = tmp_path / "run"
+    assert main(["reconstruct", str(scan), "--out", str(out), *RUN, "--hold-out", "3"]) == 0
+    history = replay(out / "events.jsonl")
+    assert history.trials[-1].ended
+    assert history.measured[-1].values["held_out"] is not None
+    assert history.measured[-1].step == history.step
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["--search", "80", "--iterations", "80"], "takes 80 of 80 steps"),
+        (["--search", "40", "--sigma", "0"], "starts from a sigma > 0"),
+        (["--search", "40", "--sigma", "0.1", "--sigma-end", "0.01"], "leave --sigma-end out"),
+        (["--search", "40", "--sigma", "0.1", "--watch-theory"], "leave --watch-theory out"),
+        (["--search", "40", "--sigma", "0.1", "--distance-limit", "0.1"], "leave --distance-limit out"),
+        (["--search", "40", "--sigma", "0.1", "--follow"], "wait for its end"),
+        (["--search", "40", "--lam", "0.1"], "starts from a sigma, and not from a lam"),
+        (["--search", "19"], "greater than or equal to 20"),
+        (["--search", "none"], "how strongly to denoise is not given"),
+        (["--follow"], "how strongly to denoise is not given"),
+    ],
+)
+def test_what_cannot_be_searched_is_refused_in_one_line(scan, tmp_path, capsys, words, text):
+    out = tmp_path / "run"
+    assert main(["reconstruct", str(scan), "--out", str(out), *words]) == 2
+    told = capsys.readouterr().err.strip().splitlines()
+    assert text in told[-1]
+    assert not out.exists()
+
+
+def test_few_views_leave_two_to_judge_and_many_as_many_as_two_steps_use():
+    settings = Settings.model_validate({"algorithm": {"name": "pgm", "sigma": 0.1, "search": 20}})
+    batch = settings.sampler.views
+    counts = {}
+    for n_views in (4, 5, 12, 60, 1000, 100_000):
+        every = search_interval(settings, n_views)
+        counts[n_views] = n_views // every
+    assert counts[4] == counts[5] == counts[12] == 2
+    assert counts[60] == 6
+    assert counts[100_000] == 2 * batch
+    assert search_interval(Settings(), 3) is None
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("level", [20, 30, 40])
+def test_the_sigma_found_is_as_good_as_the_best_one(shared_data, tmp_path, level):
+    """Two pictures: SNR within 0.3 dB of the best sigma found with the truth, by 100 steps each."""
+    behind = []
+    for name in ("house", "parrot"):
+        place = tmp_path / f"{name}.zarr"
+        picture = str(shared_data / "paper-images" / f"{name}.png")
+        assert main(["simulate", str(place), "--picture", picture, "--size", "128", "--input-snr", str(level)]) == 0
+        truth = open_scan(place).truth
+
+        def snr(*words, place=place, truth=truth):
+            out = tmp_path / f"run-{len(list(tmp_path.iterdir()))}"
+            assert main(["reconstruct", str(place), "--out", str(out), *words]) == 0
+            image = np.load(out / "result.npy")
+            return 20 * np.log10(np.linalg.norm(truth) / np.linalg.norm(image - truth)), replay(out / "events.jsonl")
+
+        best = max(snr("--sigma", str(sigma))[0] for sigma in np.geomspace(0.004, 0.2, 12))
+        found, history = snr()
+        assert history.step <= 300  # denoiser calls, of which a plain run takes 100
+        behind.append(best - found)
+    assert np.mean(behind) < 0.3
