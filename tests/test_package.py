@@ -82,3 +82,10 @@ def test_the_readmes_code_runs_as_it_is(tmp_path):
     )
     assert done.returncode == 0, done.stderr
     assert float(re.search(r"([\d.]+) dB", done.stdout)[1]) > 20
+
+
+def test_the_version_is_one_everywhere():
+    """Of the package, of the citation, and at the head of the changelog."""
+    version = plugstream.__version__
+    assert f"\nversion: {version}\n" in (ROOT / "CITATION.cff").read_text()
+    assert re.search(r"(?m)^## (\S+)", (ROOT / "CHANGELOG.md").read_text())[1] == version

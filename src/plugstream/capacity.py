@@ -10,7 +10,7 @@ from pathlib import Path
 
 from plugstream.errors import InputError
 
-__all__ = ["check_disk", "check_memory", "format_size", "free_memory", "parse_size"]
+__all__ = ["check_disk", "check_memory", "format_size", "free_memory", "machine_memory", "parse_size"]
 
 _SIZE = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*([kmgt])(i?)b?")
 
@@ -48,7 +48,15 @@ def _of_system() -> int:
         lines = (line.split() for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines())
         kilobytes = {words[0]: int(words[1]) for words in lines}
         return 1024 * (kilobytes["MemAvailable:"] + kilobytes["SwapFree:"])
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return machine_memory()
+
+
+def machine_memory() -> int:
+    """Bytes of memory that the machine has; 8 GB where the system does not say, as Windows."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, OSError, ValueError):
+        return 8 << 30
 
 
 def _of_container() -> int | None:

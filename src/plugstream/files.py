@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
+import importlib
 import os
 import secrets
 import stat
 import uuid
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 from plugstream.errors import InputError, StorageError
 
 __all__ = [
+    "AT_ONCE",
+    "NEW_FILE",
     "NOT_PLAIN",
     "NOT_PLAIN_ERRORS",
     "hidden_place",
@@ -26,7 +29,14 @@ __all__ = [
     "write_whole",
 ]
 
+fcntl: Any = None  # on Windows, where files can be written, but not folders that only one process writes to
+with contextlib.suppress(ImportError):
+    fcntl = importlib.import_module("fcntl")
+
 NOT_PLAIN = "it is a link, a folder, a pipe or a device instead of a plain file"
+# Links are not followed, handles not inherited, and bytes left as they are; each by what the system has of these.
+NEW_FILE = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+AT_ONCE = getattr(os, "O_NONBLOCK", 0)  # a pipe is opened without waiting for its other end
 NOT_PLAIN_ERRORS = (errno.ELOOP, errno.ENXIO)  # of a link that is not followed, and of a socket
 
 
@@ -74,7 +84,10 @@ def write_whole(path: Path, parts: Iterable[bytes | memoryview], *, durable: boo
             file.flush()
             if durable:
                 os.fsync(file.fileno())
-            temporary.replace(path)  # before it is closed and unlocked, and could be taken for a leftover
+            if fcntl is not None:
+                temporary.replace(path)  # before it is closed and unlocked, and could be taken for a leftover
+        if fcntl is None:  # Windows renames no open file, and nobody takes one for a leftover there
+            temporary.replace(path)
     except BaseException:
         with contextlib.suppress(OSError):  # what went wrong first is what is told
             temporary.unlink(missing_ok=True)
@@ -86,9 +99,9 @@ def _open_beside(path: Path) -> tuple[int, Path]:
     _remove_left(path)
     while True:
         temporary = path.with_name(f"{_sibling_prefix(path)}{secrets.token_hex(8)}.new")
-        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | NEW_FILE, 0o666)
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _lock(handle)
         except BlockingIOError:  # somebody takes it for a leftover at this instant, and removes it
             os.close(handle)
             continue
@@ -110,9 +123,9 @@ def _remove_left(path: Path) -> None:
         if len(name) != len(begin) + 20:  # of another file, whose name begins alike
             continue
         with contextlib.suppress(OSError):
-            handle = os.open(path.with_name(name), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+            handle = os.open(path.with_name(name), os.O_RDONLY | AT_ONCE | NEW_FILE)
             try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                _lock(handle)
                 path.with_name(name).unlink()
             finally:
                 os.close(handle)
@@ -132,7 +145,7 @@ def open_plain(path: str | Path, flags: int = os.O_RDONLY) -> int:
     A symbolic link could lead anywhere, a pipe would wait for ever, and a device may never end.
     """
     try:
-        handle = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
+        handle = os.open(path, flags | AT_ONCE | NEW_FILE, 0o666)
     except OSError as error:
         if error.errno in NOT_PLAIN_ERRORS:
             raise OSError(error.errno, NOT_PLAIN, os.fspath(path)) from error
@@ -145,6 +158,8 @@ def open_plain(path: str | Path, flags: int = os.O_RDONLY) -> int:
 
 def sync_folder(folder: Path) -> None:
     """Make the renames in a folder outlast a power cut."""
+    if os.name == "nt":  # which opens no folder, and writes their changes down by itself
+        return
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -157,13 +172,25 @@ def lock_folder(folder: Path, what: str) -> int:
 
     When the process ends, however it ends, the system unlocks it. `what` names the folder in messages: "the scan x".
     """
+    if fcntl is None:
+        raise InputError(
+            f"cannot write to {what}: this system has no locks of files (fcntl), by which a folder has one writer; use "
+            "Linux, macOS or the Windows Subsystem for Linux, or the library on arrays in memory"
+        )
     try:
-        handle = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+        handle = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT | NEW_FILE, 0o644)
     except OSError as error:
         raise StorageError(f"cannot write to {what}: {error.strerror}") from error
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        _lock(handle)
     except OSError:
         os.close(handle)
         raise InputError(f"another process is writing to {what}; wait for it, or stop it") from None
     return handle
+
+
+def _lock(handle: int) -> None:
+    """Lock an open file; OSError where somebody else has, or the system has no locks."""
+    if fcntl is None:
+        raise OSError(errno.ENOLCK, "this system has no locks of files")
+    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)

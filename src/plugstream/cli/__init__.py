@@ -25,17 +25,17 @@ from keyword import iskeyword
 from pathlib import Path
 from typing import Any, NoReturn
 
-from plugstream import __version__
 from plugstream.cli.faults import check_room_to_start, explain
 from plugstream.cli.flags import add_settings, join_values
 from plugstream.cli.streams import give_up, open_standard_streams, steady_streams
+from plugstream.cli.version import ShowVersion
 from plugstream.display.screen import MODES, Display
 from plugstream.errors import InputError, PlugstreamWarning
 from plugstream.text import one_line
 
-__all__ = ["main"]
+__all__ = ["COMMANDS", "command_parser", "main"]
 
-_COMMANDS = {
+COMMANDS = {
     "demo": "simulate a scan of a picture and reconstruct it online",
     "simulate": "make a scan of a picture, with noise, as a Zarr folder",
     "reconstruct": "form the image of a scan, a few views at a time",
@@ -65,6 +65,7 @@ _COMMANDS = {
     "tune": "find the best sigma, step and momentum for a scan",
     "reproduce": "compute the paper's tables and figures anew, beside the printed values",
     "certify": "say what is proved of a denoiser, and measure the rest",
+    "completion": "write the completion of words for bash, zsh or fish",
 }
 
 _STARTED = time.monotonic()
@@ -80,8 +81,8 @@ _LISTS = (
     "instruments",
     "importers",
 )
-_OWN_OUTPUT = ("acquire", "serve", "watch", "info", *_LISTS)
-_AT_ONCE = ("info", "keys", *_LISTS)
+_OWN_OUTPUT = ("acquire", "serve", "watch", "info", "completion", *_LISTS)
+_AT_ONCE = ("info", "keys", "completion", *_LISTS)
 _PROGRESS = "how progress is shown: rich, plain, json (lines on standard output), none, or auto (auto)"
 # What several processes can do together, under torchrun.
 _SHARED = ("reconstruct", "resume")
@@ -167,7 +168,8 @@ def _end_by_exception(process: bool) -> Iterator[None]:
     def end(number: int, frame: object) -> NoReturn:
         raise SystemExit(128 + number)
 
-    numbers = [n for n in (signal.SIGTERM, signal.SIGHUP) if process and signal.getsignal(n) is signal.SIG_DFL]
+    ends = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
+    numbers = [n for n in ends if process and signal.getsignal(n) is signal.SIG_DFL]
     for number in numbers:
         signal.signal(number, end)
     try:
@@ -204,34 +206,49 @@ def _show_warning(message: Warning | str, category: type[Warning], *place: Any, 
 
 def _parse(arguments: list[str]) -> argparse.Namespace:
     _check_words(arguments)
+    wanted = next((word for word in arguments if not word.startswith("-")), None)
+    if wanted is not None and wanted not in COMMANDS:
+        near = difflib.get_close_matches(wanted.lower(), COMMANDS, n=1, cutoff=0.5)
+        hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(COMMANDS)}"
+        raise InputError(f"there is no command {wanted!r}; {hint}")
     parser = _Parser(
         prog="plugstream",
         description="Online plug-and-play image reconstruction: a few views per iteration, any denoiser as the prior.",
         epilog="'plugstream COMMAND --help' lists a command's settings.",
     )
-    parser.add_argument("--version", action="version", version=f"plugstream {__version__}")
+    parser.add_argument("--version", action=ShowVersion, help="show what is installed here and exit")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, parser_class=_Parser)
-    wanted = next((word for word in arguments if not word.startswith("-")), None)
-    if wanted is not None and wanted not in _COMMANDS:
-        near = difflib.get_close_matches(wanted.lower(), _COMMANDS, n=1, cutoff=0.5)
-        hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(_COMMANDS)}"
-        raise InputError(f"there is no command {wanted!r}; {hint}")
-    for name, text in _COMMANDS.items():
+    for name, text in COMMANDS.items():
         command = commands.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".")
         if name == wanted:  # describing settings needs pydantic, so only for the command that is used
-            module = _module(name)
-            module.add_arguments(command)
-            if hasattr(module, "add_options"):
-                module.add_options(command, arguments)
-            if name not in _AT_ONCE:
-                command.add_argument("--progress", choices=MODES, default="auto", metavar="HOW", help=_PROGRESS)
-            add_settings(command, module.SECTIONS, arguments, getattr(module, "PRESETS", ()))
+            _describe(command, name, arguments)
             arguments = join_values(command, arguments)
     parsed: argparse.Namespace = parser.parse_args(arguments)
     for value in vars(parsed).values():
         if isinstance(value, Path):
             _check_path(value)
     return parsed
+
+
+def command_parser(name: str, arguments: list[str]) -> argparse.ArgumentParser:
+    """The parser of one command.
+
+    Arguments: name of the command; arguments, all that was typed, in which choices are looked up.
+    """
+    parser = _Parser(prog=f"plugstream {name}")
+    _describe(parser, name, arguments)
+    return parser
+
+
+def _describe(command: argparse.ArgumentParser, name: str, arguments: list[str]) -> None:
+    """Give a command its arguments and the flags of its settings."""
+    module = _module(name)
+    module.add_arguments(command)
+    if hasattr(module, "add_options"):
+        module.add_options(command, arguments)
+    if name not in _AT_ONCE:
+        command.add_argument("--progress", choices=MODES, default="auto", metavar="HOW", help=_PROGRESS)
+    add_settings(command, module.SECTIONS, arguments, getattr(module, "PRESETS", ()))
 
 
 def _check_words(arguments: list[str]) -> None:

@@ -85,18 +85,24 @@ def add_flag(
     if "words" in extra:
         value = {"nargs": "+", "action": "extend", "metavar": extra["words"]}
     text = argparse.SUPPRESS if hidden else _help(section, key, info).replace("%", "%%")
-    group.add_argument(*flags, dest=f"{section}.{key}", default=argparse.SUPPRESS, help=text, **value)
+    added = group.add_argument(*flags, dest=f"{section}.{key}", default=argparse.SUPPRESS, help=text, **value)
+    added.values = _choices(section, key, info)  # argparse's own choices would be checked before settings are
 
 
-def _help(section: str, key: str, info: FieldInfo) -> str:
-    """What a setting is, what it may be where that is a choice, and its default."""
+def _choices(section: str, key: str, info: FieldInfo) -> list[str]:
+    """The names that a setting may have, where it is a choice."""
     from plugstream.registry import entries
     from plugstream.settings import Settings, choice_of
 
     choice = choice_of(section) if section in Settings.model_fields else None
-    choices = [str(choice) for choice in get_args(info.annotation) if isinstance(choice, str)]
     if choice is not None and key == "name":
-        choices = list(entries(choice.kind))
+        return list(entries(choice.kind))
+    return [str(choice) for choice in get_args(info.annotation) if isinstance(choice, str)]
+
+
+def _help(section: str, key: str, info: FieldInfo) -> str:
+    """What a setting is, what it may be where that is a choice, and its default."""
+    choices = _choices(section, key, info)
     text = f"{info.description}: {', '.join(choices)}" if choices else f"{info.description}"
     return text if info.default is None or isinstance(info.default, tuple) else f"{text} ({info.default})"
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from plugstream.capacity import machine_memory
 from plugstream.errors import InputError
 from plugstream.importers.arrays import (
     ArrayOptions,
@@ -26,7 +27,6 @@ from plugstream.importers.arrays import (
 from plugstream.importers.base import ImportResult
 from plugstream.importers.lookup import Source
 from plugstream.registry import register
-from plugstream.scans.bounds import machine_memory
 
 __all__ = ["import_npz", "open_npz"]
 

@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from plugstream.capacity import machine_memory
 from plugstream.errors import InputError
 from plugstream.importers.complex_numbers import read_complex
 from plugstream.importers.hdf5 import is_hdf5, open_hdf5
 from plugstream.importers.lookup import Source, read_rows
 from plugstream.importers.npz import open_npz
 from plugstream.progress import report
-from plugstream.scans.bounds import machine_memory
 
 __all__ = ["Recording", "is_recording", "open_recording"]
 

@@ -7,12 +7,11 @@ out.
 from __future__ import annotations
 
 import json
-import os
 from typing import Any
 
 from plugstream.errors import InputError
 
-__all__ = ["MOST_JSON", "check_json_size", "machine_memory", "parse_json"]
+__all__ = ["MOST_JSON", "check_json_size", "parse_json"]
 
 MOST_JSON = 16 << 20
 """Bytes of zarr.json or commit.json; provenance may be long, and yet not as long as this."""
@@ -42,8 +41,3 @@ def parse_json(text: bytes, name: str) -> Any:
         return json.loads(text, parse_int=lambda d: number(d, int), parse_float=lambda d: number(d, float))
     except RecursionError:
         raise InputError(f"{name} has lists within lists without end") from None
-
-
-def machine_memory() -> int:
-    """Bytes of memory that the machine has."""
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import errno
 import os
-import resource
 import socket as tcp
 import struct
 import time
@@ -41,7 +40,7 @@ class Door:
     """
 
     def __init__(self, zmq: Any, socket: Any, most: int | None, counts: Counter[str]) -> None:
-        room = resource.getrlimit(resource.RLIMIT_NOFILE)[0] - _SPARE - _OTHERS
+        room = _most_files() - _SPARE - _OTHERS
         if most is not None and most < 2:
             raise InputError(f"at least 2 connections are needed, so that a sender can come back, not {most}")
         if room < (most or 2):
@@ -121,7 +120,7 @@ class Door:
 
     def _reserve(self) -> None:
         while len(self._spare) < _SPARE:
-            self._spare.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
+            self._spare.append(os.open(os.devnull, os.O_RDONLY))
 
     def _shut(self, handle: int) -> None:
         self._inside.pop(handle, None)
@@ -172,3 +171,12 @@ def is_crowded(error: BaseException) -> bool:
             return True
         cause = cause.__cause__
     return False
+
+
+def _most_files() -> int:
+    """How many files this process may open."""
+    try:
+        import resource
+    except ImportError:  # Windows, where it is the limit of its C library
+        return 512
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[0]

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from plugstream.errors import InputError, StorageError
-from plugstream.files import sync_folder
+from plugstream.files import AT_ONCE, NEW_FILE, sync_folder
 from plugstream.scans.stream import zmq_module
 
 __all__ = ["ClientKeys", "Gate", "ServerKeys", "make_keys"]
@@ -160,9 +160,10 @@ def _write(path: Path, mode: int, comment: str, public: str, secret: str = "", s
     rows = [("public-key", public), ("secret-key", secret), ("server-key", server)]
     lines = [f"#   {comment}", "metadata", f'    name = "{path.stem}"', "curve"]
     lines += [f'    {name} = "{value}"' for name, value in rows if value]
-    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | NEW_FILE, mode)
     with os.fdopen(handle, "w", encoding="ascii") as file:
-        os.fchmod(file.fileno(), mode)  # whatever the umask is
+        if hasattr(os, "fchmod"):
+            os.fchmod(file.fileno(), mode)  # whatever the umask is
         file.write("\n".join(lines) + "\n")
         file.flush()
         os.fsync(file.fileno())
@@ -171,12 +172,12 @@ def _write(path: Path, mode: int, comment: str, public: str, secret: str = "", s
 def _read(path: Path, *names: str) -> dict[str, str]:
     """The keys of a file; one that others may read, although it holds a secret, is refused."""
     try:
-        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        handle = os.open(path, os.O_RDONLY | AT_ONCE)
         with os.fdopen(handle, "rb") as file:
             status = os.fstat(file.fileno())
             if not stat.S_ISREG(status.st_mode):
                 raise InputError(f"{path} is not a file of keys")
-            if "secret-key" in names and status.st_mode & 0o077:
+            if "secret-key" in names and os.name == "posix" and status.st_mode & 0o077:
                 raise InputError(f"{path} holds a secret key that others may read; run: chmod 600 {path}")
             text = file.read(_MOST_BYTES + 1)
     except OSError as error:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from plugstream.errors import InputError, StorageError
+from plugstream.files import NEW_FILE
 from plugstream.tuning.search import worst_if_nan
 
 __all__ = ["Journal"]
@@ -76,7 +77,7 @@ class Journal:
         """Add one line as a whole, or leave the file as it was."""
         line = (json.dumps(entry) + "\n").encode()
         try:
-            handle = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+            handle = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | NEW_FILE, 0o644)
             before = os.fstat(handle).st_size
             try:
                 if os.write(handle, line) < len(line):

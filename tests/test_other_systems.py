@@ -1,0 +1,78 @@
+"""What Windows and macOS lack is not needed to import plugstream; what cannot work without it says so in one line."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import warm
+
+# A process that has torch already, with everything of ours forgotten and POSIX taken away.
+WITHOUT = """
+import importlib, os, pkgutil, signal, sys
+
+for name in [name for name in sys.modules if name.partition(".")[0] == "plugstream"]:
+    del sys.modules[name]
+blocked = {"fcntl", "grp", "pty", "pwd", "resource", "syslog", "termios", "tty"}
+for name in blocked:
+    sys.modules[name] = None
+for name in ("O_NOFOLLOW", "O_CLOEXEC", "O_NONBLOCK", "fchmod", "fork", "getuid", "geteuid", "preadv", "pwrite",
+             "sched_getaffinity", "sysconf", "statvfs"):
+    delattr(os, name)
+for name in ("SIGHUP", "SIGKILL", "SIGWINCH", "SIGUSR1", "SIGUSR2", "SIGTSTP", "SIGCONT"):
+    delattr(signal, name)
+"""
+
+IMPORTS = (
+    WITHOUT
+    + """
+import plugstream
+for name in plugstream.__all__:
+    getattr(plugstream, name)
+for module in pkgutil.walk_packages(plugstream.__path__, "plugstream."):
+    if not module.name.endswith(("__main__", "_kernels")) and "triton" not in module.name:
+        importlib.import_module(module.name)
+from plugstream.cli import main
+try:
+    main(["--help"])
+except SystemExit as end:
+    assert end.code == 0
+"""
+)
+
+WORKS = (
+    WITHOUT
+    + """
+from pathlib import Path
+import torch, plugstream as ps
+from plugstream.errors import InputError
+from plugstream.files import lock_folder, write_whole
+from plugstream.capacity import free_memory
+
+model = ps.BornModel(ps.BornGeometry.rings(ps.Grid((8, 8), 0.01), 0.05, views=4, receivers=6, radius=0.3))
+scan = ps.simulate(model, torch.rand(8, 8))
+algorithm = ps.ProximalGradient(ps.LeastSquares(model, scan.data), ps.TV(low=0.0), sigma=0.1, sampler=2)
+print(ps.solve(algorithm, iterations=3).reason.name)
+for text in (b"old", b"new"):
+    write_whole(Path("file"), [text])
+print(Path("file").read_bytes(), sorted(path.name for path in Path().iterdir()))
+assert free_memory() > 0
+try:
+    lock_folder(Path(), "the scan x")
+except InputError as error:
+    print(error)
+"""
+)
+
+
+def test_nothing_of_posix_is_needed_to_import() -> None:
+    done = warm.run([sys.executable, "-c", IMPORTS], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("usage: plugstream")
+
+
+def test_arrays_in_memory_work_and_folders_with_one_writer_are_refused(tmp_path: Path) -> None:
+    done = warm.run([sys.executable, "-c", WORKS], capture_output=True, text=True, timeout=120, cwd=tmp_path)
+    lines = done.stdout.splitlines()
+    assert lines[:2] == ["ITERATIONS", "b'new' ['file']"], done.stderr
+    assert lines[2].startswith("cannot write to the scan x: this system has no locks of files (fcntl)")
