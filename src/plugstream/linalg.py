@@ -15,11 +15,13 @@ from plugstream.errors import InputError, PlugstreamWarning
 
 __all__ = [
     "Solution",
+    "add_scaled",
     "broadcast_axes",
     "conjugate_gradient",
     "image_axes",
     "inner",
     "largest_eigenvalue",
+    "largest_norm",
     "largest_ritz_value",
     "local_curvature",
     "norm",
@@ -35,6 +37,42 @@ def broadcast_axes(*shapes: Sequence[int]) -> tuple[int, ...]:
     torch's own function does the same, and the first call of it imports a computer algebra system, for half a second.
     """
     return np.broadcast_shapes(*map(tuple, shapes))
+
+
+# Images of up to so many numbers are combined by one thread: a second one saves less time than it takes to wake it, and
+# it then looks for more work for a while, on a core that a kernel of ours wants next.
+_ALONE = 1 << 20
+
+
+def add_scaled(x: Tensor, scale: float, y: Tensor) -> Tensor:
+    """x + scale y, to the bit what torch says, and on the CPU without waking torch's threads for a small image.
+
+    A step of an algorithm combines images a few times between calls of our own kernels, which have their own threads.
+
+    Arguments: x, y: images of one shape. scale: a number.
+    """
+    if not (x.shape == y.shape and x.dtype == y.dtype and x.ndim > 0 and _is_small(x) and _is_small(y)):
+        return x + scale * y
+    values = y.detach().numpy()
+    with np.errstate(all="ignore"):  # infinity and NaN come out as they do of torch
+        out = np.multiply(values, values.dtype.type(scale))
+        out += x.detach().numpy()
+    return torch.from_numpy(out)
+
+
+def largest_norm(a: Tensor, ndim: int = 2) -> float:
+    """The largest `norm` of some images, NaN where one holds a NaN; as `add_scaled`, without waking threads."""
+    if not _is_small(a) or a.numel() == 0:
+        return float(norm(a, ndim).max())
+    values = a.detach().numpy().reshape(-1, math.prod(a.shape[a.ndim - ndim :]))
+    with np.errstate(all="ignore"):
+        return float(np.sqrt(np.einsum("ij,ij->i", values, values)).max())
+
+
+def _is_small(a: Tensor) -> bool:
+    """Whether one thread does with it, and NumPy can."""
+    plain = a.device.type == "cpu" and a.dtype in (torch.float32, torch.float64) and not a.is_neg()
+    return plain and a.numel() <= _ALONE and not (torch.is_grad_enabled() and a.requires_grad)
 
 
 # A random start has some of every eigenvector, but needs a few products until the top one stands out.

@@ -18,7 +18,7 @@ from plugstream.algorithms.base import Algorithm, State
 from plugstream.arrays import Array, as_tensor
 from plugstream.errors import InputError
 from plugstream.fidelity import Fidelity
-from plugstream.linalg import inner, norm
+from plugstream.linalg import inner, largest_norm, norm
 from plugstream.monitors import Judge, Measure, Monitor, Past, quantities_of, with_stop
 from plugstream.progress import Listener, listening, report
 from plugstream.quantities import Quantity
@@ -218,7 +218,7 @@ class _Run(Generic[S]):
 
     def size(self) -> float:
         """The largest ||x|| of the images, NaN if one holds a NaN."""
-        return _size(self.state.image, len(self.algorithm.fidelity.image_shape))
+        return largest_norm(self.state.image, len(self.algorithm.fidelity.image_shape))
 
     def grew(self, size: float, divergence: float | None) -> bool:
         """Whether an image of this size is beyond the limit, `divergence` times the scale of the run.
@@ -334,18 +334,14 @@ def data_scale(fidelity: Fidelity, like: Tensor) -> float:
     """
     views, ndim = spread_views(fidelity.available, _SCALE_VIEWS), len(fidelity.image_shape)
     g = fidelity.gradient(torch.zeros_like(like), views)
-    length = _size(g, ndim)
+    length = largest_norm(g, ndim)
     if not (length > 0 and math.isfinite(length)):
         return 0.0
-    p = g * (-_size(like, ndim) / length)
+    p = g * (-largest_norm(like, ndim) / length)
     curvature = inner(p, fidelity.gradient(p, views) - g, ndim)
     t = torch.where(curvature > 0, -inner(p, g, ndim) / curvature, torch.zeros_like(curvature))
     scale = float((t * norm(p, ndim)).max())
     return scale if math.isfinite(scale) else 0.0
-
-
-def _size(image: Tensor, ndim: int) -> float:
-    return float(norm(image, ndim).max())
 
 
 def _synchronize(tensor: Tensor) -> None:

@@ -25,7 +25,7 @@ from plugstream.algorithms.variance import ESTIMATORS, Estimator, Memory, Plain
 from plugstream.arrays import Array
 from plugstream.errors import InputError
 from plugstream.fidelity import Fidelity
-from plugstream.linalg import inner, norm, per_image, squared_norm
+from plugstream.linalg import add_scaled, inner, norm, per_image, squared_norm
 from plugstream.models.base import Views
 from plugstream.sampling import Batch
 from plugstream.schedules import OverL, value_at
@@ -225,7 +225,7 @@ class ProximalGradient(PlugAndPlay):
         if self._refines(k):
             kept["parameters"] = fidelity.refine(x, batch.views, self.refine)  # type: ignore[attr-defined]
         if self.restart == "none":
-            s = x if state.q == 1 else x + ((state.q - 1) / q) * (x - state.image)
+            s = x if state.q == 1 else add_scaled(x, (state.q - 1) / q, add_scaled(x, -1.0, state.image))
             return replace(state, s=s, q=q, **kept)
         again, residual = self._leads_away(state, x)
         ahead = per_image(torch.where(again, 0.0, (state.q - 1) / q), self._ndim)
@@ -240,7 +240,7 @@ class ProximalGradient(PlugAndPlay):
 
     def _move(self, state: GradientState, g: Tensor, gamma: float, sigma: float) -> tuple[Tensor, dict[str, Any]]:
         """x^k from s^{k-1} and the gradient there, and what else of the state it changes, by name."""
-        x, warm = self.denoiser.draw(state.k).denoise(state.s - gamma * g, sigma, state.warm)
+        x, warm = self.denoiser.draw(state.k).denoise(add_scaled(state.s, -gamma, g), sigma, state.warm)
         return x, {"warm": warm}
 
     def parameters(self, k: int, state: Any = None, batch: Batch | None = None) -> tuple[float, float]:
