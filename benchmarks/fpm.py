@@ -4,10 +4,12 @@
     python benchmarks/fpm.py bloodsmear_red.mat --picture docs/images/bloodsmear.png
     python benchmarks/fpm.py --simulated                             what a prior gains, and passes to 23 dB
 
-Every tenth view is left out (5::10), and judges: || sqrt(I) - sqrt(g |A x|^2 + b) || / || sqrt(I) ||, with gain g and
+Every tenth view is left out (5::10, 7::10 and 9::10, one after the other; --splits takes others), and judges:
+|| sqrt(I) - sqrt(g |A x|^2 + b) || / || sqrt(I) ||, with gain g and
 background b of each view in closed form for both. ePIE is the usual method (Maiden and Rodenburg 2009, Ou et al. 2014):
-view by view, the measured amplitude replaces the predicted one, and object and pupil move by it; it begins with the
-same image as ours, has gains and backgrounds, too, and goes round as often.
+view by view, the measured amplitude replaces the predicted one, and object and pupil move by it; it begins with an
+image that is made as ours is, has gains and backgrounds, too, and goes round as often. As usual its light is of plane
+waves, and its field the camera's.
 """
 
 from __future__ import annotations
@@ -42,7 +44,7 @@ from plugstream.first_image import relative_residual
 from plugstream.models import FPMModel
 from plugstream.models.recording import fit_recording
 
-ROUNDS, HELD = 12, "5::10"
+ROUNDS, SPLITS = 12, ("5::10", "7::10", "9::10")
 CPU = torch.device("cpu")
 
 
@@ -79,11 +81,11 @@ def epie(model: FPMModel, data: Tensor, rounds: int) -> tuple[Tensor, FPMModel]:
             gain, beside = fit_recording(light[None], data[one], expected[one])
             expected[view] = gain[0]
             target = wave * (data[view] / gain / (light + beside / gain).clamp_min(1e-20)).sqrt()
-            change = model.collect(target - wave) / (math.prod(model.data_shape) * root)
+            change = model.collect(target - wave) / (math.prod(model.microscope.shape) * root)
             spectrum[here] += moved.conj() / moved.abs().square().max() * change
             step = model.gather_pupil((lit.conj() / lit.abs().square().max() * change)[None], one)
             pupil = torch.where(model.inside, pupil + step, 0)
-    image = torch.fft.ifft2(torch.fft.ifftshift(spectrum), norm="forward")
+    image = model.untransform(spectrum)
     rows = torch.stack([expected, 0 * expected, 0 * expected], -1)
     return image, model.with_parameters({"pupil": pupil, "gains": rows})
 
@@ -95,29 +97,37 @@ def judge(scan: Any, image: Tensor, parameters: dict[str, Tensor]) -> list[float
     return [relative_residual(scan, image, model, torch.from_numpy(views)) for views in groups.values()]
 
 
-def compare(file: Path, folder: Path, picture: Path | None) -> None:
+def compare(file: Path, folder: Path, split: str, picture: Path | None) -> None:
     """Print held-out residuals of a recording, and draw what was found."""
+    folder.mkdir()
     seen, held, run = folder / "seen.zarr", folder / "held.zarr", folder / "run"
-    command("import", "fpm", file, seen, "--omit", HELD)
-    command("import", "fpm", file, held, "--select", HELD)
+    command("import", "fpm", file, seen, "--omit", split)
+    command("import", "fpm", file, held, "--select", split)
     took = command("reconstruct", seen, "--out", run)
     judges = open_scan(held)
+    usual = [folder / f"usual-{name}.zarr" for name in ("seen", "held")]
+    for path, which in zip(usual, ("--omit", "--select"), strict=True):
+        command("import", "fpm", file, path, which, split, "--plane-waves", "--guard", 0)
     found = {name: torch.from_numpy(np.load(run / f"refined-{name}.npy")) for name in ("pupil", "gains", "leds")}
     image = np.load(run / "result.npy")
     scan = open_scan(seen)
     begin = time.perf_counter()
-    theirs, model = epie(model_of(scan), scan.read(), ROUNDS)
+    plain = open_scan(usual[0])
+    theirs, model = epie(model_of(plain), plain.read(), ROUNDS)
     took_epie = time.perf_counter() - begin
-    print("held-out residual       " + "  ".join(f"{name:>12.12}" for name in judges.instrument.groups(judges.columns)))
+    print(
+        f"held-out residual, {split:5}"
+        + "  ".join(f"{name:>12.12}" for name in judges.instrument.groups(judges.columns))
+    )
     for name, values, seconds in (
         ("plugstream reconstruct", judge(judges, torch.from_numpy(image), found), took),
         (
             f"ePIE, {ROUNDS} rounds",
-            judge(judges, theirs, {k: model.parameters[k] for k in ("pupil", "gains")}),
+            judge(open_scan(usual[1]), theirs, {k: model.parameters[k] for k in ("pupil", "gains")}),
             took_epie,
         ),
     ):
-        print(f"{name:24}" + "  ".join(f"{value:12.4f}" for value in values) + f"   {seconds:.0f} s")
+        print(f"{name:24}" + "  ".join(f"{value:12.4f}" for value in values) + f"   {seconds:.0f} s", flush=True)
     if picture is not None:
         draw(picture, scan, image, found["pupil"].numpy())
 
@@ -129,9 +139,10 @@ def draw(path: Path, scan: Any, image: Any, pupil: Any) -> None:
     turned = image * np.exp(-1j * np.angle(image.mean()))
     raw = scan.read(torch.tensor([0]))[0].sqrt().numpy()
     figure = Figure(figsize=(11, 3.2), layout="constrained")
-    factor, first, size = image.shape[0] // raw.shape[0], 30, 60
+    guard, first, size = scan.instrument.guard, 30, 60
+    factor = image.shape[0] // (raw.shape[0] + 2 * guard)
     small = (slice(first, first + size),) * 2
-    large = (slice(factor * first, factor * (first + size)),) * 2
+    large = (slice(factor * (guard + first), factor * (guard + first + size)),) * 2
     phase = np.angle(turned * np.exp(-1j * np.angle(turned[large].mean())))[large]
     panels = (
         ("one picture of the camera", raw[small], "gray", None),
@@ -195,10 +206,12 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("file", type=Path, nargs="?")
     parser.add_argument("--picture", type=Path)
+    parser.add_argument("--splits", nargs="+", default=SPLITS, help="views that are left out, a run each")
     parser.add_argument("--simulated", action="store_true")
     chosen = parser.parse_args()
     with tempfile.TemporaryDirectory() as place:
         if chosen.simulated or chosen.file is None:
             simulated(Path(place))
         else:
-            compare(chosen.file, Path(place), chosen.picture)
+            for number, one in enumerate(chosen.splits):
+                compare(chosen.file, Path(place) / str(number), one, chosen.picture if number == 0 else None)

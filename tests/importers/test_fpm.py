@@ -50,6 +50,22 @@ def test_a_matlab_file_becomes_a_scan_and_what_it_does_not_tell_is_said(tmp_path
     assert "9 pictures of 12 x 12 pixels under one LED each, wavelength 5.3e-07, defocus -2e-05" in lines[0]
 
 
+def test_the_field_is_wider_than_the_camera_and_light_comes_from_points_unless_said_otherwise(tmp_path):
+    pictures = RANDOM.uniform(0.5, 2, (20, 24, 9)).astype(np.float32)
+    file = write(tmp_path / "smear.mat", imlow_HDR=pictures)
+    import_file("fpm", file, tmp_path / "a.zarr", {})
+    device = open_scan(tmp_path / "a.zarr").instrument
+    assert (device.guard, device.microscope.shape, device.data_shape) == (2, (24, 28), (20, 24))
+    assert device.image.shape[0] % 24 == device.image.shape[1] % 28 == 0
+    assert 1 / device.curvature == pytest.approx(0.09088 + 1e-3 / 1.52)
+    import_file("fpm", file, tmp_path / "b.zarr", {"guard": 0, "plane_waves": True})
+    device = open_scan(tmp_path / "b.zarr").instrument
+    assert (device.guard, device.microscope.shape, device.curvature) == (0, (20, 24), 0.0)
+    file = write(tmp_path / "pupil.mat", aberration=np.exp(1j * RANDOM.uniform(0, 1, (12, 12))))
+    with pytest.raises(InputError, match="leave --guard out"):
+        import_file("fpm", file, tmp_path / "c.zarr", {"guard": 1})
+
+
 def test_flags_say_more_and_overrule_the_file(tmp_path):
     file = write(tmp_path / "smear.mat", aberration=np.exp(1j * RANDOM.uniform(0, 1, (12, 12))))
     leds = RANDOM.uniform(-1e-3, 1e-3, (9, 2))
@@ -99,7 +115,7 @@ def test_matlab_of_today_is_hdf5_and_its_axes_the_other_way_round(tmp_path):
         ({}, {"offset": "1"}, "cannot read the offset"),
         ({"xint": 500.0}, {}, "no LED is within the aperture"),
         ({}, {"leds": "nowhere.txt"}, "cannot read the LEDs"),
-        ({}, {"size": 12}, "finer detail than an image of 12"),
+        ({}, {"size": 12, "guard": 0}, "finer detail than an image of 12"),
     ],
 )
 def test_what_cannot_be_is_refused_in_one_line_and_leaves_nothing(tmp_path, more, values, said):

@@ -73,6 +73,43 @@ def test_adjoint_norms_and_overlap_are_those_of_the_matrix():
     assert torch.allclose((normal @ image.flatten()).reshape(25, 24), through, atol=1e-12)
 
 
+def test_light_of_a_near_led_is_a_spherical_wave():
+    """What is seen of an object under exp(i pi |r - p|^2 / (wavelength z)), written out."""
+    z, field = 2e-3, [n * PIXEL for n in SCOPE.shape]
+    image = numbers(*SCOPE.image)
+    y, x = ((np.arange(n) - n // 2) * step for n, step in zip(SCOPE.image, SCOPE.spacing, strict=True))
+    for steps in ((2, -1), (0, 3)):  # of the spectrum, in rows and columns
+        down, across = (step * WAVE * z / length for step, length in zip(steps, field, strict=True))
+        wave = np.exp(1j * np.pi / (WAVE * z) * ((y[:, None] - down) ** 2 + (x[None, :] - across) ** 2))
+        spectrum = np.fft.fftshift(np.fft.fft2(image.numpy() * wave, norm="forward"))
+        (top, bottom), (left, right) = SCOPE.box
+        r, c = (n // 2 for n in SCOPE.image)
+        through = np.zeros(SCOPE.shape, complex)
+        for m in range(top, bottom + 1):
+            for n in range(left, right + 1):
+                through[m, n] = make_pupil(SCOPE)[m - top, n - left] * spectrum[r + m, c + n]
+        want = np.abs(np.fft.ifft2(through, norm="forward"))
+        directions = [[steps[1] * WAVE / field[1], steps[0] * WAVE / field[0]]]
+        model = FPMModel(directions, SCOPE, curvature=1 / z, dtype=torch.float64)
+        assert np.allclose(model.forward(image)[0].abs().numpy(), want, rtol=0, atol=1e-12 * want.max())
+
+
+def test_a_guard_is_a_wider_field_of_which_the_camera_sees_the_middle():
+    options = {"curvature": 40.0, "dtype": torch.float64}
+    directions, image, data = RANDOM.uniform(-0.17, 0.17, (3, 2)), numbers(25, 24), numbers(3, 6, 5)
+    wide, model = FPMModel(directions, SCOPE, **options), FPMModel(directions, SCOPE, guard=2, **options)
+    assert model.data_shape == (6, 5)
+    assert torch.equal(model.forward(image), wide.forward(image)[:, 2:-2, 2:-2])
+    inside = (model.forward(image).conj() * data).sum()
+    assert torch.allclose(inside, (image.conj() * model.adjoint(data)).sum())
+    for one in (wide, model):
+        both = one.adjoint(one.forward(image))
+        assert torch.allclose(one.normal()(image), both, atol=1e-12)
+        assert torch.allclose(one.untransform(one.transform(image)), image)
+    with pytest.raises(InputError, match="leaves no camera"):
+        FPMModel(directions, SCOPE, guard=4)
+
+
 @pytest.mark.parametrize("loss", [Amplitude(), Poisson()], ids=["amplitude", "poisson"])
 def test_the_gradient_is_autograds(loss):
     model = made(gains=RANDOM.uniform(1, 12, 5), backgrounds=RANDOM.uniform(0, 1, 5))

@@ -29,6 +29,9 @@ _USUAL = {
     "slide": (1e-3, "slide"),
     "slide_index": (1.52, "slide's index"),
 }
+# Pixels by which the image's field is wider than the camera's, so that one border is not seen at the other: this part
+# of the camera, and not more than waves of a small aperture reach.
+_GUARD_SHARE, _GUARD_MOST = 8, 16
 
 
 class FPMImport(Options):
@@ -49,6 +52,14 @@ class FPMImport(Options):
     offset: str | None = Field(None, description="x,y of the first LED from the optical axis")
     leds: str | None = Field(None, description="text file of LEDs, x y in metres a line; a spiral if there is none")
     crop: int | None = Field(None, ge=8, description="keep so many rows and columns around the middle")
+    guard: int | None = Field(
+        None, ge=0, le=4096, description="pixels by which the image's field is wider than the camera's all round"
+    )
+    plane_waves: bool = Field(
+        False,
+        description="light of an LED comes from one direction over all of the field, as if from far away",
+        json_schema_extra={"switch": True},
+    )
     size: int | None = Field(None, ge=8, le=32768, description="pixels of the image a side; as few as have all detail")
 
 
@@ -136,7 +147,11 @@ def build(options: FPMImport, file: Path, out: Path) -> ImportResult:
     window = _window(frames.shape, options.crop)
     shape = (window[0].stop - window[0].start, window[1].stop - window[1].start)
     v = geometry.values
-    camera = Microscope(shape, v["pixel"], v["wavelength"], v["aperture"], shape)
+    known = frames.pupil is not None and options.crop is None
+    usual = 0 if known else min(min(shape) // _GUARD_SHARE, _GUARD_MOST)  # a pupil that is given has the camera's steps
+    guard = usual if options.guard is None else options.guard
+    room = (shape[0] + 2 * guard, shape[1] + 2 * guard)
+    camera = Microscope(room, v["pixel"], v["wavelength"], v["aperture"], room)
     directions = light_directions(geometry.leds, v["distance"], v["slide"], v["slide_index"])
     image = fitting_size(camera, directions) if options.size is None else (options.size, options.size)
     bright = np.hypot(*directions.T) < v["aperture"]
@@ -150,7 +165,6 @@ def build(options: FPMImport, file: Path, out: Path) -> ImportResult:
     light = float(np.mean([frames.read(int(view))[window].mean(dtype=np.float64) for view in lit]))
     if not light > 0:
         raise InputError("its pictures in bright field are dark; the data must be intensities")
-    known = frames.pupil is not None and options.crop is None
     pupil = _cut_pupil(frames.pupil, camera, v["defocus"]) if known else None  # type: ignore[arg-type]
     instrument = FPM(
         *shape,
@@ -164,6 +178,8 @@ def build(options: FPMImport, file: Path, out: Path) -> ImportResult:
         distance=v["distance"],
         slide=v["slide"],
         slide_index=v["slide_index"],
+        spherical=not options.plane_waves,
+        guard=guard,
     )
     instrument.check_plausible({"leds": geometry.leds})
     instrument.check_views({"leds": geometry.leds})
@@ -195,7 +211,9 @@ def _window(shape: tuple[int, int], crop: int | None) -> tuple[slice, slice]:
 def _cut_pupil(pupil: NDArray[np.complex128], camera: Microscope, defocus: float) -> NDArray[np.complex64]:
     """What the aperture lets through of aberrations at all frequencies of the camera, the axis in the middle."""
     if pupil.shape != camera.shape:
-        raise InputError(f"its aberration is {pupil.shape}, but must be of the pictures' shape {camera.shape}")
+        raise InputError(
+            f"its aberration is {pupil.shape}, but must be of the field's shape {camera.shape}; leave --guard out"
+        )
     (top, bottom), (left, right) = camera.box
     row, column = (n // 2 for n in camera.shape)
     part = pupil[row + top : row + bottom + 1, column + left : column + right + 1]

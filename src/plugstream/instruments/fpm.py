@@ -52,8 +52,10 @@ class FPM(Instrument):
     Arguments: camera_rows and camera_columns; image_rows and image_columns; pixel, of the camera as the object sees it;
     wavelength; aperture, the objective's; light, the intensity that is recorded on the axis where there is no object;
     defocus, from the object to the plane in focus; distance from the LEDs to the slide, or to the object where there is
-    none, 0 where they are not known; slide and slide_index, its thickness and refractive index; calibrated, whether
-    pupil, gains and LEDs are known well; aberrations, in radians; pupil, instead of these, complex.
+    none, 0 where they are not known; slide and slide_index, its thickness and refractive index; spherical, whether
+    light is that of points at this distance, or of plane waves; guard, pixels by which the image's field is wider than
+    the camera's on each side; calibrated, whether pupil, gains and LEDs are known well; aberrations, in radians; pupil,
+    instead of these, complex.
     """
 
     camera_rows: int
@@ -68,6 +70,8 @@ class FPM(Instrument):
     distance: float = 0.0
     slide: float = 0.0
     slide_index: float = 1.52
+    spherical: bool = False
+    guard: int = 0
     calibrated: bool = False
     aberrations: NDArray[np.float64] | None = None
     pupil: NDArray[np.complex64] | None = None
@@ -119,6 +123,8 @@ class FPM(Instrument):
         Attribute("distance", float, "m", "from the LEDs to the slide or the object", default=0.0),
         Attribute("slide", float, "m", "thickness of the slide between LEDs and object", default=0.0),
         Attribute("slide_index", float, "", "refractive index of the slide", default=1.52),
+        Attribute("spherical", bool, "", "light comes from points at this distance, not as plane waves", default=False),
+        Attribute("guard", int, "pixels", "by which the image's field is wider than the camera's all round", default=0),
         Attribute("calibrated", bool, "", "pupil, gains and LEDs are known, and need not be found", default=False),
     )
     conventions: ClassVar[dict[str, str]] = {
@@ -133,6 +139,10 @@ class FPM(Instrument):
         scope = self.microscope
         if not (math.isfinite(self.light) and self.light > 0):
             raise InputError(f"the light must be > 0 and finite, not {self.light}")
+        if self.guard < 0:
+            raise InputError(f"the guard is a number of pixels, 0 or more, not {self.guard}")
+        if self.spherical and not self.distance > 0:
+            raise InputError("spherical light comes from LEDs at a distance; say which, or leave spherical out")
         if not math.isfinite(self.defocus):
             raise InputError(f"the defocus must be finite, not {self.defocus}")
         (top, bottom), (left, right) = scope.box
@@ -145,7 +155,8 @@ class FPM(Instrument):
     @property
     def microscope(self) -> Microscope:
         """Light, objective, camera and image."""
-        shape, image = (self.camera_rows, self.camera_columns), (self.image_rows, self.image_columns)
+        image = (self.image_rows, self.image_columns)
+        shape = (self.camera_rows + 2 * self.guard, self.camera_columns + 2 * self.guard)
         return Microscope(shape, self.pixel, self.wavelength, self.aperture, image)
 
     @property
@@ -172,6 +183,11 @@ class FPM(Instrument):
         if not self.distance > 0:
             raise InputError("LEDs have places, but the attribute distance does not say how far away they are")
         return light_directions(columns["leds"][:], self.distance, self.slide, self.slide_index)
+
+    @property
+    def curvature(self) -> float:
+        """Of the light's waves at the object, in 1/m: 0 for plane waves; a slide brings LEDs nearer by its index."""
+        return 1 / (self.distance + self.slide / self.slide_index) if self.spherical else 0.0
 
     def starting_pupil(self) -> NDArray[Any]:
         """The pupil that is given, or that of defocus and aberrations, on the microscope's box."""
@@ -266,7 +282,8 @@ class FPM(Instrument):
             "views": f"{n_views}, {bright} in bright and {n_views - bright} in dark field, light up to "
             f"{float(sines.max()):.3g} off the axis",
             "objective": f"aperture {self.aperture:g}, light of {self.wavelength:.6g} m, defocus {self.defocus:.6g} m",
-            "camera": f"{self.camera_rows} x {self.camera_columns} pixels of {self.pixel:.6g} m",
+            "camera": f"{self.camera_rows} x {self.camera_columns} pixels of {self.pixel:.6g} m"
+            + (f", in a field that is {self.guard} wider all round" if self.guard else ""),
             "image": f"{self.image_rows} x {self.image_columns} pixels of {step:.6g} m, for waves down to "
             f"{finest:.3g} m",
         }
@@ -301,6 +318,8 @@ class FPM(Instrument):
             gains=columns["gains"][:] if "gains" in columns else None,
             backgrounds=columns["backgrounds"][:] if "backgrounds" in columns else None,
             mask=columns.get("mask"),
+            curvature=self.curvature,
+            guard=self.guard,
             device=device,
             dtype=dtype,
         )

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from plugstream.errors import InputError
 from plugstream.models.base import Derivative, ModelBase, Views, all_views, check_shape
-from plugstream.models.fpm_geometry import Microscope, aim_crops, make_pupil
+from plugstream.models.fpm_geometry import Microscope, aim_crops, light_curvature, make_pupil
 from plugstream.models.recording import Recording
 from plugstream.rows import Rows
 
@@ -35,8 +35,13 @@ class FPMModel(ModelBase):
     frequencies, on the camera's coarser pixels, so that an empty object of transmission 1 is seen as 1. The camera
     records |A_i x|^2, to be compared by an amplitude or Poisson loss.
 
-    It holds for objects that are thin beside their lateral detail and as wide as the camera's field, which repeats
-    beyond, and for light that is a plane wave over it.
+    It holds for objects that are thin beside their lateral detail, for a field that repeats beyond its border, and for
+    light that is a plane wave over it. Two options are for microscopes of which that is not so. Light of an LED at a
+    distance z is a spherical wave: with `curvature` 1/z the object is multiplied by exp(i pi r^2 / (wavelength z)), r
+    being the way from the field's middle, which all LEDs at this distance have in common (`light_curvature`). So s_i is
+    the step of the middle, and light near the aperture's edge may be cut in one part of the field and not in another.
+    With a `guard` the field is so many pixels wider than the camera on each side, so that what is at one border of the
+    camera is not seen at the other.
 
     a is the root of the light's intensity. A view may be recorded g_i times as strongly, above a background b_i, as
     g_i |A_i x|^2 + b_i, which losses know of (`recording`): they compare waves on the scale of the light, so that one
@@ -47,9 +52,11 @@ class FPMModel(ModelBase):
 
     Arguments:
         directions: (views, 2), sines of the angles under which LEDs are seen, along x and y (`light_directions`).
-        microscope: light, objective, camera and image. pupil: complex, on the microscope's `box`; ideal if not given.
+        microscope: light, objective, field (the camera's, and the guard) and image. pupil: complex, on the
+            microscope's `box`; ideal if not given.
         light: intensity that is recorded on the axis where there is no object. gains, backgrounds: (views,), 1 and 0 if
-            not given. mask: (views, rows, columns), which pixels count.
+            not given. mask: (views, rows, columns), which pixels count. curvature: of the light's waves at the object,
+            one over the distance of LEDs, in 1/m; 0 for plane waves. guard: pixels, of the camera's size.
         device, dtype: where, and in which real precision.
     References: Zheng, Horstmeyer and Yang, Nature Photonics 7, 2013; Yeh et al., Opt. Express 23(26), 2015.
     """
@@ -67,6 +74,8 @@ class FPMModel(ModelBase):
         gains: ArrayLike | None = None,
         backgrounds: ArrayLike | None = None,
         mask: Rows | None = None,
+        curvature: float = 0.0,
+        guard: int = 0,
         device: torch.device | str = "cpu",
         dtype: torch.dtype = torch.float32,
     ) -> None:
@@ -75,7 +84,10 @@ class FPMModel(ModelBase):
         self.directions, self.microscope = np.asarray(directions, dtype=np.float64), microscope
         steps, rest = aim_crops(self.directions, microscope)
         self.nominal = steps + rest
-        self.n_views, self.image_shape, self.data_shape = len(steps), microscope.image, microscope.shape
+        self.n_views, self.image_shape = len(steps), microscope.image
+        self.data_shape = tuple(n - 2 * guard for n in microscope.shape)
+        if guard < 0 or min(self.data_shape) < 2:
+            raise InputError(f"a guard of {guard} leaves no camera of a field of {microscope.shape} pixels")
         self.device = torch.device(device)
         self.dtype = self.data_dtype = torch.complex64 if dtype == torch.float32 else torch.complex128
         (top, bottom), (left, right) = microscope.box
@@ -89,13 +101,16 @@ class FPMModel(ModelBase):
         self.light = light
         recording = Recording.of(self.n_views, gains, backgrounds, device=self.device, dtype=dtype)
         self.recording = None if recording.plain else recording
-        self.views_at_once = max(1, _BYTES_AT_ONCE // (3 * math.prod(self.data_shape) * self.dtype.itemsize))
+        self.views_at_once = max(1, _BYTES_AT_ONCE // (3 * math.prod(microscope.shape) * self.dtype.itemsize))
         if mask is not None and tuple(mask.shape) != (self.n_views, *self.data_shape):
             raise InputError(f"the mask has shape {tuple(mask.shape)}, but must be {(self.n_views, *self.data_shape)}")
         self._mask = mask
-        # Where the box lies in an FFT of the camera.
-        rows, columns = (torch.arange(a, b + 1) % n for (a, b), n in zip(microscope.box, self.data_shape, strict=True))
+        # Where the box lies in an FFT of the field, and the camera in the field.
+        rows, columns = (torch.arange(a, b + 1) % n for (a, b), n in zip(microscope.box, microscope.shape, strict=True))
         self._rows, self._columns = rows[:, None].to(self.device), columns[None, :].to(self.device)
+        self.guard, self.camera = guard, tuple(slice(guard, guard + n) for n in self.data_shape)
+        wave = light_curvature(microscope, curvature)
+        self._wave = None if wave is None else torch.from_numpy(wave).to(device=self.device, dtype=self.dtype)
         self._aim(torch.zeros(4, dtype=torch.float64))
 
     @property
@@ -176,10 +191,16 @@ class FPMModel(ModelBase):
         return self._pull(data, index, self.lenses(index))
 
     def transform(self, image: Tensor) -> Tensor:
-        """The spectrum of an image, its mean at N // 2: (..., H, W)."""
+        """The spectrum of an image, under light of its curvature, the mean at N // 2: (..., H, W)."""
         x = image.to(device=self.device, dtype=self.dtype)
+        x = x if self._wave is None else x * self._wave
         spectrum: Tensor = torch.fft.fftshift(torch.fft.fft2(x, norm="forward"), dim=(-2, -1))
         return spectrum
+
+    def untransform(self, spectrum: Tensor) -> Tensor:
+        """The image of a spectrum: the inverse of `transform`."""
+        image: Tensor = torch.fft.ifft2(torch.fft.ifftshift(spectrum, dim=(-2, -1)), norm="forward")
+        return image if self._wave is None else image * self._wave.conj()
 
     def crop(self, spectrum: Tensor, views: Tensor) -> Tensor:
         """What of a spectrum these views see, before the pupil: (..., H, W) to (..., B, *box)."""
@@ -189,21 +210,23 @@ class FPMModel(ModelBase):
 
     def propagate(self, waves: Tensor) -> Tensor:
         """The wave on the camera with these frequencies: (..., *box) to (..., rows, columns)."""
-        whole = torch.zeros((*waves.shape[:-2], *self.data_shape), dtype=waves.dtype, device=self.device)
+        whole = torch.zeros((*waves.shape[:-2], *self.microscope.shape), dtype=waves.dtype, device=self.device)
         whole[..., self._rows, self._columns] = waves
         field: Tensor = torch.fft.ifft2(whole, norm="forward")
-        return field
+        return field[..., self.camera[0], self.camera[1]] if self.guard else field
 
     def collect(self, fields: Tensor) -> Tensor:
         """The transpose of `propagate`: (..., rows, columns) to (..., *box)."""
-        waves: Tensor = torch.fft.fft2(fields)[..., self._rows, self._columns]
+        g = self.guard
+        field = torch.nn.functional.pad(fields, (g, g, g, g)) if g else fields
+        waves: Tensor = torch.fft.fft2(field)[..., self._rows, self._columns]
         return waves
 
     def overlap(self, views: Views = None, weights: Tensor | None = None) -> Tensor:
-        r"""The diagonal of sum_i w_i A_i^H A_i in the image's spectrum, whose middle is at N // 2: (H, W), real.
+        r"""The diagonal of sum_i w_i A_i^H A_i in the image's spectrum (`transform`), middle at N // 2: (H, W), real.
 
-        It is a^2 (n / N) sum_i w_i |P_i(k - s_i)|^2. Masked pixels make the sum smaller, and not diagonal; this bounds
-        it.
+        It is a^2 (n / N) sum_i w_i |P_i(k - s_i)|^2. Masked pixels and a guard make the sum smaller, and not diagonal;
+        this bounds it.
 
         Arguments: weights (B,), ones if not given.
         """
@@ -217,10 +240,12 @@ class FPMModel(ModelBase):
         return total
 
     def normal(self, views: Views = None, weights: Tensor | None = None) -> Callable[[Tensor], Tensor]:
-        """x -> sum_i w_i A_i^H A_i x: the overlap in the spectrum, where no pixel is masked."""
-        if self._mask is not None:
+        """x -> sum_i w_i A_i^H A_i x: the overlap in the spectrum, where no pixel is masked and there is no guard."""
+        if self._mask is not None or self.guard:
             return super().normal(views, weights)
         diagonal = torch.fft.ifftshift(self.overlap(views, weights))
+        if self._wave is not None:
+            return lambda image: self.untransform(torch.fft.fftshift(diagonal) * self.transform(image))
         return lambda image: torch.fft.ifft2(diagonal * torch.fft.fft2(image))
 
     def restrict(self, data: Tensor, views: Views = None) -> Tensor:
@@ -232,7 +257,7 @@ class FPMModel(ModelBase):
         return torch.where(counts, data, torch.zeros((), dtype=data.dtype, device=data.device))
 
     def squared_norms(self, views: Tensor, tol: float) -> Tensor:
-        """Each view's ||A_i||^2, exactly, whatever `tol`."""
+        """Each view's ||A_i||^2, exactly, whatever `tol`; a bound of it where there is a guard."""
         return self.squared_norm_bounds(views)
 
     def squared_norm_bounds(self, views: Tensor) -> Tensor:
@@ -328,8 +353,8 @@ class FPMModel(ModelBase):
 
     @property
     def _share_of_pixels(self) -> float:
-        """Pixels of the camera by pixels of the image."""
-        return math.prod(self.data_shape) / math.prod(self.image_shape)
+        """Pixels of the field by pixels of the image."""
+        return math.prod(self.microscope.shape) / math.prod(self.image_shape)
 
     def _pull(self, data: Tensor, index: Tensor, lenses: Tensor) -> Tensor:
         values = self.restrict(data.to(device=self.device, dtype=self.dtype), index)
@@ -337,7 +362,7 @@ class FPMModel(ModelBase):
         self._add_crops(total, lenses.conj() * self.collect(values), index)
         # The transpose of an FFT that is divided by N is its inverse as usually defined.
         image: Tensor = torch.fft.ifft2(torch.fft.ifftshift(total, dim=(-2, -1)))
-        return image
+        return image if self._wave is None else image * self._wave.conj()
 
     def _add_crops(self, total: Tensor, parts: Tensor, views: Tensor) -> None:
         """Add (..., B, *box) to where views see a spectrum (..., H, W), one by one, so that sums are repeatable."""

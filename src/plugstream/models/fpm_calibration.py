@@ -67,7 +67,7 @@ def refine_microscope(
 
 
 def _refined_pupil(model: FPMModel, crops: Tensor, slopes: Tensor, views: Tensor) -> Tensor:
-    pixels, light = math.prod(model.data_shape), model.light
+    pixels, light = math.prod(model.microscope.shape), model.light
     lit = power(crops)
     weights = 1 / lit.amax((-2, -1), keepdim=True).clamp_min(torch.finfo(lit.dtype).tiny)
     up = model.gather_pupil(weights * crops.conj() * slopes, views) / (pixels * math.sqrt(light))
@@ -160,11 +160,13 @@ def _expected_gains(model: FPMModel, image: Tensor, read: Callable[[Tensor], Ten
 
 
 def _upsample(amplitude: Tensor, model: FPMModel) -> Tensor:
-    """A picture on the image's pixels, by its spectrum."""
+    """A picture on the image's pixels, by its spectrum; beyond the camera it goes on as at its border."""
+    if g := model.guard:
+        amplitude = torch.nn.functional.pad(amplitude[None], (g, g, g, g), mode="replicate")[0]
     small = torch.fft.fftshift(torch.fft.fft2(amplitude.to(model.dtype), norm="forward"))
     whole = torch.zeros(model.image_shape, dtype=model.dtype, device=model.device)
-    first = [n // 2 - m // 2 for n, m in zip(model.image_shape, model.data_shape, strict=True)]
-    rows, columns = model.data_shape
+    first = [n // 2 - m // 2 for n, m in zip(model.image_shape, model.microscope.shape, strict=True)]
+    rows, columns = model.microscope.shape
     whole[first[0] : first[0] + rows, first[1] : first[1] + columns] = small
     image: Tensor = torch.fft.ifft2(torch.fft.ifftshift(whole), norm="forward")
     return image

@@ -10,7 +10,16 @@ from numpy.typing import ArrayLike, NDArray
 
 from plugstream.errors import InputError
 
-__all__ = ["Microscope", "aim_crops", "fitting_size", "light_directions", "make_pupil", "spiral", "zernike"]
+__all__ = [
+    "Microscope",
+    "aim_crops",
+    "fitting_size",
+    "light_curvature",
+    "light_directions",
+    "make_pupil",
+    "spiral",
+    "zernike",
+]
 
 _NEWTON = 60  # steps at most, of which four or five are needed
 
@@ -19,9 +28,9 @@ _NEWTON = 60  # steps at most, of which four or five are needed
 class Microscope:
     """A microscope whose camera records intensities.
 
-    Arguments: shape, rows and columns of the camera; pixel, metres from one pixel to the next as the object sees them;
-    wavelength in vacuum, in metres; aperture, the numerical one of the objective; image, rows and columns of the image,
-    which spans the camera's field with finer pixels.
+    Arguments: shape, rows and columns of the field, the camera's with a guard about it if there is one; pixel, metres
+    from one pixel to the next as the object sees them; wavelength in vacuum, in metres; aperture, the numerical one of
+    the objective; image, rows and columns of the image, which spans the field with finer pixels.
     """
 
     shape: tuple[int, int]
@@ -34,9 +43,7 @@ class Microscope:
         if len(self.shape) != 2 or min(self.shape) < 2:
             raise InputError(f"a camera has two or more rows and columns, not {self.shape}")
         if len(self.image) != 2 or any(a < b for a, b in zip(self.image, self.shape, strict=True)):
-            raise InputError(
-                f"the image must have at least as many pixels as the camera {self.shape}, not {self.image}"
-            )
+            raise InputError(f"the image must have at least as many pixels as the field {self.shape}, not {self.image}")
         for name in ("pixel", "wavelength", "aperture"):
             value = getattr(self, name)
             if not (math.isfinite(value) and value > 0):
@@ -154,6 +161,25 @@ def aim_crops(directions: ArrayLike, microscope: Microscope) -> tuple[NDArray[np
                 f"{2 * reach + 2} or more"
             )
     return steps, exact - steps
+
+
+def light_curvature(microscope: Microscope, curvature: float) -> NDArray[np.complex128] | None:
+    r"""What the light of all LEDs at a distance z has in common beside its direction: exp(i pi r^2 / (wavelength z)).
+
+    An LED at p sends the wave exp(i pi |r - p|^2 / (wavelength z)) to a place r of the object that is much nearer to
+    the axis than z. But for a phase of its own, that is a plane wave from p's direction times this factor, so that an
+    object times the factor is what plane waves see.
+
+    Arguments: microscope; curvature 1/z in 1/m, 0 for plane waves. Returns (*image), with r from pixel N // 2, or None.
+    Reference: Zheng, Horstmeyer and Yang, Nature Photonics 7, 2013 (its methods treat the field in small tiles).
+    """
+    if not math.isfinite(curvature):
+        raise InputError(f"the curvature of the light must be finite, in 1/m, not {curvature}")
+    if curvature == 0:
+        return None
+    y, x = ((np.arange(n) - n // 2) * step for n, step in zip(microscope.image, microscope.spacing, strict=True))
+    squares = y[:, None] ** 2 + x[None, :] ** 2
+    return np.asarray(np.exp(1j * np.pi * curvature / microscope.wavelength * squares))
 
 
 def make_pupil(
