@@ -47,7 +47,7 @@ ROOMS: list[list[str]] = [
     ["misfit"],
     ["result"],
     ["solver"],
-    ["bridges"],
+    ["bridges", "uncertainty"],
     ["instruments"],
     ["scans"],
     ["simulation", "denoising", "first_image"],

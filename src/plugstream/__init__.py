@@ -87,6 +87,7 @@ _HOME = {
     "plugstream.smooth_fidelity": ["SmoothFidelity"],
     "plugstream.solver": ["solve"],
     "plugstream.theory": ["fixed_point_distance", "fixed_point_map"],
+    "plugstream.uncertainty": ["error_map"],
     "plugstream.verdict": ["Outcome", "Verdict"],
 }
 _WHERE = {name: module for module, names in _HOME.items() for name in names}
@@ -213,6 +214,7 @@ if TYPE_CHECKING:  # the same names for type checkers and editors; a test keeps 
     from plugstream.smooth_fidelity import SmoothFidelity as SmoothFidelity
     from plugstream.solver import solve as solve
     from plugstream.theory import fixed_point_distance as fixed_point_distance, fixed_point_map as fixed_point_map
+    from plugstream.uncertainty import error_map as error_map
     from plugstream.verdict import Outcome as Outcome, Verdict as Verdict
 
 

@@ -33,6 +33,7 @@ __all__ = [
     "label_of",
     "plot_result",
     "with_error",
+    "with_uncertainty",
 ]
 
 INK, BLUE, ORANGE = "#222222", "#1f5fa8", "#c2571a"
@@ -151,9 +152,20 @@ def with_error(rows: Rows, error: NDArray[Any], space: ImageSpace) -> list[list[
     most = float(finite.max()) if finite.size and finite.max() > 0 else 1.0
     shades = Shades(0.0, most, "|error|") if waves else Shades(-most, most, "error", "RdBu_r")
     name = "|result - truth|" if waves else "result - truth"
+    return _with_map(rows, name, values, shades, space)
+
+
+def with_uncertainty(rows: Rows, errors: NDArray[Any], space: ImageSpace) -> list[list[Panel]]:
+    """Rows of `arrange_panels` with those of a map of the error to expect, which is real, on a scale of its own."""
+    finite = errors[np.isfinite(errors)]
+    most = float(np.quantile(finite, 0.999)) if finite.size and finite.max() > 0 else 1.0
+    return _with_map(rows, "expected error", errors, Shades(0.0, most, "expected error"), space)
+
+
+def _with_map(rows: Rows, name: str, values: NDArray[Any], shades: Shades, space: ImageSpace) -> list[list[Panel]]:
     own = [_row(name, planes, shades, False)[0] for planes in cut_planes(values, space)]
     if len(own[0]) > 1 or _is_stack(rows):
-        return [*map(list, rows), *own]
+        return [*(list(row) for row in rows), *own]
     return [[*row, *(own[0] if place == 0 else [])] for place, row in enumerate(rows)]
 
 

@@ -26,6 +26,7 @@ class Stream(IntEnum):
     DENOISER = 2
     NOISE = 3
     ORIENTATION = 4
+    HALVES = 5
 
 
 def draw_words(seed: int, step: int, count: int, stream: Stream = Stream.VIEWS) -> NDArray[np.uint64]:

@@ -124,8 +124,8 @@ class Result(Generic[S]):
     distance to a fixed point; `image_step` tells which. `state` is the last good state, and
     `solve(algorithm, state=result.state, ...)` goes on from it as if there had been no stop. `verdict` says whether the
     image can be trusted, and `plot()` draws it. `parameters` are what was found of the model along with that image, by
-    name. The last `image_axes` axes are one image, the first of them that of its
-    channels if it has `channels`.
+    name; `uncertainty` is the error to expect at each pixel, where that was asked for (`plugstream.error_map`). The
+    last `image_axes` axes are one image, the first of them that of its channels if it has `channels`.
     """
 
     image: Tensor
@@ -139,6 +139,7 @@ class Result(Generic[S]):
     image_axes: int = 2
     channels: bool = False
     parameters: Mapping[str, Tensor] = field(default_factory=dict)
+    uncertainty: Tensor | None = None
 
     def __repr__(self) -> str:
         shape = " x ".join(map(str, self.image.shape))

@@ -34,6 +34,7 @@ from plugstream.ranks import Group
 from plugstream.registry import Options
 from plugstream.rows import first_rows
 from plugstream.runs.checks import check_batch, check_mask
+from plugstream.runs.error_maps import check_error_map
 from plugstream.runs.measuring import MeasuredViews
 from plugstream.runs.partition import Partition, choose_partition
 from plugstream.runs.parts import Parts, complex_parts, prepare
@@ -156,6 +157,7 @@ class Plan:
             assert block is not None
             instrument, columns = block.instrument, {**columns, **block.columns}
         instrument.check_model(columns, scan.n_views, options, device=parts.device, dtype=parts.dtype)
+        check_error_map(self.settings.run.uncertainty, scan.n_views, blocks=self.partition is not None)
         check_batch(self.settings, scan.n_views, search_interval(self.settings, scan.n_views))
         self.stages(scan, scan.n_views)
 

@@ -21,6 +21,7 @@ from plugstream.drawing import (
     draw_rows,
     figure_size,
     with_error,
+    with_uncertainty,
 )
 from plugstream.files import write_whole
 from plugstream.image_space import ImageSpace
@@ -44,6 +45,7 @@ def draw_report(
     result: NDArray[Any],
     backprojection: NDArray[Any] | None,
     truth: NDArray[Any] | None,
+    uncertainty: NDArray[Any] | None = None,
     measured: Sequence[Measurement],
     quantities: Sequence[Quantity] = (),
     theory: Theory | None = None,
@@ -56,7 +58,7 @@ def draw_report(
     Axes are in the unit of the space, and y points as it says. The report is written as `path` with each of the
     formats for its ending: png, pdf, svg. Volumes are drawn as three slices, complex images as magnitude and phase
     (`arrange_panels`), turned to the truth where the phase is free (`turn_images`); where the truth is known the error
-    is drawn too, on a scale of its own.
+    is drawn too, on a scale of its own, and so is the `uncertainty`, a map of the error to expect.
     Where the theory was watched, what was measured is drawn beside the bound of Proposition 5. Where views came while
     the run went on, `arrivals` has the step from which on there were how many, and the curves are marked there; and so
     they are where its `stages` begin.
@@ -76,6 +78,8 @@ def draw_report(
     rows = arrange_panels(shown, space, result if truth is None else truth)
     if truth is not None:
         rows = with_error(rows, shown[-1][1] - shown[0][1], space)
+    if uncertainty is not None:
+        rows = with_uncertainty(rows, uncertainty, space)
     width, height = figure_size(rows)
     figure = Figure(figsize=(max(width, 7.2), height + 3.2), layout="constrained")
     figure.suptitle(title, fontsize=11, color=INK)

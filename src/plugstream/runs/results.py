@@ -93,6 +93,7 @@ def _draw(
         result=_single(result.image),
         backprojection=None if backprojection is None else _single(backprojection),
         truth=scan.truth,
+        uncertainty=None if result.uncertainty is None else _single(result.uncertainty),
         measured=history.measured,
         quantities=history.quantities,
         theory=theory_of(history),

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from plugstream.algorithms import State
+from plugstream.algorithms import SigmaRace, State
 from plugstream.errors import InputError, PlugstreamWarning, StorageError
 from plugstream.image_space import ImageSpace
 from plugstream.loss_fidelity import DataFidelity
@@ -26,6 +26,7 @@ from plugstream.runs.checkpoints import Checkpoints, SavedState
 from plugstream.runs.checks import check_range
 from plugstream.runs.commands import Inbox
 from plugstream.runs.decisions import Decisions, Steerage
+from plugstream.runs.error_maps import ErrorMap
 from plugstream.runs.event_log import EventLog
 from plugstream.runs.events import Note, Quantities, Resume, Space, Stop as StopEvent, Views
 from plugstream.runs.identity import settings_identity
@@ -102,6 +103,10 @@ class Session:
             if self.plan.settings.algorithm.search is None
             else Search(self.plan.settings, self.log, self._use_all_views, self._note_sigma, *ended[:1])
         )
+        many, steps = self.plan.settings.run.uncertainty, self.plan.settings.algorithm.iterations
+        seed = self.plan.settings.sampler.seed
+        self._map_errors = None if many is None else ErrorMap(self.folder, self.log, many, steps, seed)
+        self._errors: torch.Tensor | None = None
         self._searching = self.search is not None and not ended
         self._found: float | None = self.plan.settings.algorithm.sigma if ended and self.search is not None else None
 
@@ -129,6 +134,11 @@ class Session:
                     self.population.close()
         self._tell(caught)
         notes = bound_notes(result.image, self.plan.settings.denoiser)
+        if self._map_errors is not None and self._errors is not None and self.group.leads:
+            truth = None if self.plan.truth is None else torch.from_numpy(self.plan.truth)
+            space = ImageSpace.of(self.scan)
+            notes = [*notes, self._map_errors.write(self._errors, result.image, truth, space)]
+            result = replace(result, uncertainty=self._errors)
         for text in notes:
             self.log.add(Note(text))
         if not self.group.leads:
@@ -304,12 +314,23 @@ class Session:
             self._inbox.clear()
         if watch is not None:
             watch.settings = self.plan.settings  # with what was changed on the way
+        self._find_errors(result)
         result = self._judge_misfit(result, whole if population is None else population.fidelity)
         if result.parameters:
             shown = fidelity.model.report_parameters(result.parameters)  # type: ignore[attr-defined]
             result = replace(result, parameters=shown)
         self.callbacks.end(result)
         return result, self._backproject(whole if population is None else population.fidelity)
+
+    def _find_errors(self, result: Result[State]) -> None:
+        """Make the error map that was asked for, of a run that has come to its end."""
+        last = self.callbacks.last
+        over = not result.reason.failed and result.reason is not Stop.INTERRUPTED
+        if self._map_errors is None or last is None or not over:
+            return
+        algorithm: Any = last.algorithm
+        if not isinstance(algorithm, SigmaRace):  # which somebody stopped on the way
+            self._errors = self._map_errors.find(algorithm, result.state, writes=self.group.leads)
 
     def _hold_out(self, whole: DataFidelity) -> DataFidelity:
         """The fidelity of the views that steps use while sigma is searched for; L is that of all."""

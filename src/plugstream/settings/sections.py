@@ -381,6 +381,12 @@ class RunSettings(_Section):
     preview: float = Field(
         5.0, ge=0, description="seconds between two previews of the image, of which there are more at first; 0 for none"
     )
+    uncertainty: int | None = Field(
+        None,
+        ge=2,
+        le=10_000,
+        description="after the last step make an error map, from so many images of halves of the views",
+    )
     report: str = Field(
         "png,html",
         description="formats of the report: html, png, pdf and svg, several with commas, or none",

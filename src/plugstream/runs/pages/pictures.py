@@ -36,6 +36,7 @@ from plugstream.errors import InputError
 from plugstream.image_space import ImageSpace
 from plugstream.planes import split_parts, turn_image
 from plugstream.runs.checkpoints import Checkpoints
+from plugstream.runs.error_maps import map_space
 from plugstream.runs.preview import is_phase, read_preview
 from plugstream.runs.refined import PREFIX, refined_space
 from plugstream.tensors import load_tensors
@@ -50,7 +51,7 @@ _LEVELS = 65534
 _NOT_FINITE = 65535
 _MOST_CHANNELS = 8
 _LARGE = 64 << 20  # bytes of a file from which on not all of it is read at once
-_ROLES = ("result", "preview", "checkpoint", "backprojection", "start", "truth")
+_ROLES = ("result", "preview", "checkpoint", "uncertainty", "backprojection", "start", "truth")
 
 
 def picture_files(folder: Path, *, running: bool, finished: bool) -> dict[str, Path]:
@@ -69,7 +70,7 @@ def picture_files(folder: Path, *, running: bool, finished: bool) -> dict[str, P
 
 
 def _all_files(folder: Path) -> dict[str, Path]:
-    files = {name: folder / f"{name}.npy" for name in ("result", "backprojection", "start", "truth")}
+    files = {name: folder / f"{name}.npy" for name in ("result", "uncertainty", "backprojection", "start", "truth")}
     files |= {path.stem: path for path in sorted(folder.glob(f"{PREFIX}*.npy"))}
     files["preview"] = folder / "preview.safetensors"
     place = folder / "checkpoints"
@@ -95,6 +96,8 @@ def run_picture(folder: Path, role: str, space: ImageSpace | None) -> dict[str, 
         if role == "preview":
             return picture_of_preview(path, upwards=True if space is None else space.upwards)
         step, image = _read_checkpoint(path) if role == "checkpoint" else (None, _read_array(path))
+        if role == "uncertainty" and space is not None:
+            space = map_space(space)
         if role.startswith(PREFIX):
             space = refined_space(image)
             if space is None:

@@ -7,6 +7,7 @@
     preview: "image now",
     checkpoint: "last checkpoint",
     backprojection: "first back-projection",
+    uncertainty: "expected error",
     start: "start",
     truth: "truth",
   };
