@@ -69,16 +69,19 @@ def solve_bands(bands: Values, apart: NDArray[np.int64]) -> Values:
     The largest eigenvalue is found from below by Lanczos's iteration, and w by conjugate gradients, until
     |(s I - M) w - 1| < 1/2 everywhere: that is all that M w < s w asks for.
 
-    Arguments: bands (diagonals, size), entry (n, j) being M_{j, j + apart[n]}; apart (diagonals,), 0 first.
+    Arguments: bands (diagonals, size), entry (n, j) being M_{j, j + apart[n]}, which are overwritten; apart
+    (diagonals,), 0 first.
     """
     scale = float(bands[0].max())
     if not scale > 0:
         return np.ones(bands.shape[1])
-    apart, same = np.unique(apart, return_inverse=True)  # the same distance may be down and back, and across
-    merged = np.zeros((len(apart), bands.shape[1]), bands.dtype)
-    for n, band in zip(same, bands, strict=True):
-        merged[n] += band
-    bands = merged / scale
+    bands /= scale
+    distances, same = np.unique(apart, return_inverse=True)
+    if len(distances) < len(apart):  # down and back may be as far as across
+        merged = np.zeros((len(distances), bands.shape[1]), bands.dtype)
+        for n, band in zip(same, bands, strict=True):
+            merged[n] += band
+        bands, apart = merged, distances
     # What is left out is added to the diagonal, so that every row has the sum that it had.
     most = bands.max(1)
     order = np.argsort(most)

@@ -25,7 +25,7 @@ _LOOK = 24
 # as the first of these distances with which it takes less.
 _WORK, _LITTLE, _DISTANCES = 42.0, 1e8, (0.0, 0.3, 0.4, 0.5, 0.6, 0.8, 1.2, 2.0)
 # Neighbours on either side of a ray, and numbers of all rays and their neighbours, or this part of the voxels; at most.
-_MOST_NEIGHBOURS, _MOST_NUMBERS, _PART = 40, 1 << 26, 0.125
+_MOST_NEIGHBOURS, _MOST_NUMBERS, _PART = 40, 1 << 25, 0.125
 # Rays are never weighted less than this: single precision has to divide by the windows.
 _LEAST = 1e-5
 
