@@ -234,14 +234,16 @@ class ModelFidelity:
         other.model = self.model.with_parameters(parameters)  # type: ignore[attr-defined]
         return other
 
-    def refine(self, image: Tensor, views: Views, names: Sequence[str]) -> dict[str, Tensor]:
+    def refine(self, image: Tensor, views: Views, names: Sequence[str], pace: float = 1.0) -> dict[str, Tensor]:
         """All parameters of the model after a step on those of these names, by the data of these views.
 
-        Arguments: image (*image_shape); views, all that are available if not given.
+        Arguments: image (*image_shape); views, all that are available if not given; pace, the part of the model's own
+        step that is taken.
         """
         index = self._index(views)
+        shorter = {} if pace == 1 else {"pace": pace}  # models of one's own may know no pace
         refined: dict[str, Tensor] = self.model.refine(  # type: ignore[attr-defined]
-            image, self.data(index), index, names, self._fit_derivative
+            image, self.data(index), index, names, self._fit_derivative, **shorter
         )
         return refined
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from plugstream.errors import InputError
 
-__all__ = ["Geometric", "Number", "OverL", "Overlap", "Power", "parse_step", "value_at"]
+__all__ = ["Cooling", "Geometric", "Number", "OverL", "Overlap", "Power", "parse_step", "value_at"]
 
 Schedule = Callable[[int], float]
 Number = float | Schedule
@@ -59,6 +59,25 @@ class Power:
 
     def __call__(self, k: int) -> float:
         return float(self.start / k**self.exponent)
+
+
+@dataclass(frozen=True)
+class Cooling:
+    """1 in the first half of `steps` iterations, then to `stop` by equal factors, and `stop` from then on.
+
+    For what is found by noisy steps: long ones until it is near, and then ever shorter ones, which average their noise.
+    """
+
+    stop: float
+    steps: int
+
+    def __post_init__(self) -> None:
+        if not 0 < self.stop <= 1 or self.steps < 1:
+            raise InputError("cooling needs stop above 0 and up to 1, and steps >= 1")
+
+    def __call__(self, k: int) -> float:
+        half = self.steps // 2
+        return float(self.stop ** min(1.0, max(0, k - half) / max(1, self.steps - half)))
 
 
 def value_at(value: Number, k: int) -> float:

@@ -27,7 +27,7 @@ from plugstream import (
 )
 from plugstream.models.ptychography import PtychographyModel
 from plugstream.runs.checkpoints import Checkpoints
-from plugstream.schedules import parse_step
+from plugstream.schedules import Cooling, parse_step
 
 N, SIDE = 8, 20
 
@@ -124,6 +124,29 @@ def test_steps_are_a_pure_function_of_the_state_and_the_distance_is_of_its_param
     assert float(made.residual(state)) == float(plain.residual(replace(plain.init(state.image), k=1)))
 
 
+def test_shorter_steps_on_the_probe_average_their_noise():
+    fidelity, truth = scan(probe_error=0.05)
+    moved = {}
+    for pace in (1.0, 0.25):
+        made = algorithm(fidelity, refine=("probe",), refine_pace=pace)
+        moved[pace] = made.step(made.init(truth)).parameters["probe"] - fidelity.model.probe
+    # But for the beam's power, which is kept, a quarter of the pace is a quarter of the way.
+    assert torch.linalg.norm(moved[0.25] - moved[1.0] / 4) < 0.05 * torch.linalg.norm(moved[0.25])
+    cooling = Cooling(0.01, 40)
+    assert [cooling(k) for k in (1, 20, 30, 40, 99)] == pytest.approx([1, 1, 0.1, 0.01, 0.01])
+    exact, _ = scan()
+    counts = torch.poisson(exact.data()[:, 0], generator=torch.Generator().manual_seed(0))
+    beam, drawn = exact.model.probe, Epochs(5, seed=1)
+    off = []
+    for pace in (lambda k: 1.0, Cooling(0.03, 60)):
+        noisy = LossFidelity(exact.model.with_parameters({"probe": beam}), counts, Amplitude())
+        for k in range(60):
+            views = drawn.draw(k, noisy.available).views
+            noisy = noisy.with_parameters(noisy.refine(truth, views, ("probe",), pace(k + 1)))
+        off.append(float(torch.linalg.norm(noisy.model.probe - beam)))
+    assert off[1] < 0.75 * off[0]
+
+
 def test_refined_parameters_survive_a_checkpoint_to_the_bit(tmp_path):
     made = algorithm(scan(probe_error=0.2, dtype=torch.float32)[0], refine=("probe",), momentum="bounded")
     snapshots = []
@@ -142,6 +165,17 @@ def test_what_cannot_be_refined_is_refused():
         algorithm(fidelity, refine=("pupil",))
     with pytest.raises(InputError, match="plain gradient"):
         algorithm(fidelity, refine=("probe",), gradient="svrg")
+
+    class Own(PtychographyModel):
+        def refine(self, image, data, views, names, derivative):
+            return self.parameters
+
+    own = LossFidelity(Own([[0, 0]], np.ones((N, N)), (SIDE, SIDE)), torch.ones(1, N, N), Amplitude())
+    algorithm(own, refine=("probe",))
+    with pytest.raises(InputError, match="no pace at which it refines; leave --refine-end out"):
+        algorithm(own, refine=("probe",), refine_pace=0.5)
+    with pytest.raises(InputError, match="above 0 and up to 1"):
+        Cooling(0.0, 5)
     with pytest.raises(InputError, match="one process"):
         algorithm(Sharded(fidelity, process_group(), shards=2), refine=("probe",))
     with pytest.raises(TypeError):

@@ -43,6 +43,9 @@ def test_the_pupil_goes_against_its_gradient():
     cosine = (change.conj() * against).sum().real / (change.norm() * against.norm())
     assert cosine > 0.5  # it is divided by the light of each place, and its norm kept
     assert torch.isclose(found["pupil"].norm(), model.pupil.norm())
+    slow = refine_microscope(model, image, data, views, ["pupil"], half_square, 0.1)["pupil"][model.inside]
+    near = (slow - model.pupil[model.inside]).norm()
+    assert 0.05 * change.norm() < near < 0.15 * change.norm()
     assert not found["pupil"][~model.inside].any()
     assert set(found) == {"pupil", "gains", "leds"}
     assert torch.equal(found["leds"], model.aim)

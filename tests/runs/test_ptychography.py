@@ -94,6 +94,7 @@ def test_what_cannot_refine_or_follow_the_overlap_says_so_in_one_line(small, sca
         (small, ["--algorithm", "admm", "--refine", "probe"], "admm cannot refine anything beside the image"),
         (small, ["--gradient", "svrg", "--refine", "probe"], "remembers gradients of the model as it was"),
         (small, ["--refine", "pupil"], "no 'pupil' to refine"),
+        (small, ["--refine-end", "0.1"], "--refine-end says how something is refined at last, and nothing is"),
         (small, ["--loss", "gaussian"], "--loss amplitude or --loss poisson"),
         (scan, ["--step", "overlap"], "how much views overlap is not known"),
         (scan, ["--refine", "probe"], "nothing that can be"),

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from inspect import signature
 from typing import Any
 
 import torch
@@ -28,7 +29,7 @@ from plugstream.fidelity import Fidelity
 from plugstream.linalg import add_scaled, inner, norm, per_image, squared_norm
 from plugstream.models.base import Views
 from plugstream.sampling import Batch
-from plugstream.schedules import OverL, value_at
+from plugstream.schedules import Number, OverL, value_at
 
 __all__ = ["MOMENTUM", "RESTARTS", "BoundedMomentum", "GradientState", "ProximalGradient"]
 
@@ -132,6 +133,8 @@ class ProximalGradient(PlugAndPlay):
         refine: names of the model's parameters to find along with the image; only with plain gradients.
         refine_steps: the first so many steps refine them, without denoising; from then on they stay as they are, and
             the denoiser begins. None for all steps, with denoising all the while.
+        refine_pace: how much of the model's own step on them is taken: a number up to 1, or a schedule such as Cooling.
+            The model's step goes by the views of the batch alone, and so does its noise; a shorter one averages it.
 
     References: Sun, Wohlberg and Kamilov, Algorithms 1, 3 and 5; Beck and Teboulle, SIAM J. Imaging Sci. 2, 2009;
     for the restart, O'Donoghue and Candes, Found. Comput. Math. 15, 2015; for steps that a batch judges, Vaswani et
@@ -143,6 +146,7 @@ class ProximalGradient(PlugAndPlay):
     restart: str | None = "none"
     refine: Sequence[str] = ()
     refine_steps: int | None = None
+    refine_pace: Number = 1.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -175,6 +179,8 @@ class ProximalGradient(PlugAndPlay):
             raise InputError(
                 "SAGA and SVRG remember gradients of the model as it was; refine it with the plain gradient"
             )
+        if self.refine_pace != 1 and "pace" not in signature(model.refine).parameters:  # type: ignore[union-attr]
+            raise InputError(f"a {type(model).__name__} has no pace at which it refines; leave --refine-end out")
         if not callable(getattr(self.fidelity, "refine", None)):
             raise InputError(f"a {type(self.fidelity).__name__} cannot refine its model; use one process")
 
@@ -223,7 +229,8 @@ class ProximalGradient(PlugAndPlay):
         q = momentum(k - state.began, state.q)
         kept: dict[str, Any] = {"k": k, "image": x, "kept": memory.kept, "mean": memory.mean, **found}
         if self._refines(k):
-            kept["parameters"] = fidelity.refine(x, batch.views, self.refine)  # type: ignore[attr-defined]
+            pace = value_at(self.refine_pace, k)
+            kept["parameters"] = fidelity.refine(x, batch.views, self.refine, pace)  # type: ignore[attr-defined]
         if self.restart == "none":
             s = x if state.q == 1 else add_scaled(x, (state.q - 1) / q, add_scaled(x, -1.0, state.image))
             return replace(state, s=s, q=q, **kept)

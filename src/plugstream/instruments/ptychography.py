@@ -185,7 +185,7 @@ class Ptychography(Instrument):
         """A loss for counts of waves, a step that follows the overlap, every view once before any comes again."""
         found = [
             Advice("loss", "name", "amplitude", "counts of waves are compared by their roots (--loss amplitude)", True),
-            Advice("loss", "floor", 0.05, "of waves Poisson's loss begins below one photon (--floor 0.05)", True),
+            Advice("loss", "floor", 0.02, "of waves Poisson's loss begins below one photon (--floor 0.02)", True),
             Advice(
                 "algorithm",
                 "step_size",

@@ -176,7 +176,13 @@ class ModelBase(ABC):
         return self
 
     def refine(
-        self, image: Tensor, data: Tensor, views: Views, names: Sequence[str], derivative: Derivative
+        self,
+        image: Tensor,
+        data: Tensor,
+        views: Views,
+        names: Sequence[str],
+        derivative: Derivative,
+        pace: float = 1.0,
     ) -> dict[str, Tensor]:
         """All parameters after a step on some of them, by the data of these views, at an image that stays as it is.
 
@@ -184,7 +190,8 @@ class ModelBase(ABC):
 
         Arguments: image (*image_shape); data (B, *data_shape), as `convert` makes it; views, B of them or None for all;
         names, of those to refine, each one of `refinable`; derivative, of the loss, scaled so that its curvature where
-        predictions are near the data is 1.
+        predictions are near the data is 1; pace, the part of the step that is taken, which a model without `pace` among
+        its arguments always takes whole.
         """
         raise InputError(f"{type(self).__name__} has nothing that could be refined along with the image")
 

@@ -280,12 +280,18 @@ class FPMModel(ModelBase):
         return np.asarray(np.hypot(self.directions[:, 0], self.directions[:, 1]))
 
     def refine(
-        self, image: Tensor, data: Tensor, views: Views, names: Sequence[str], derivative: Derivative
+        self,
+        image: Tensor,
+        data: Tensor,
+        views: Views,
+        names: Sequence[str],
+        derivative: Derivative,
+        pace: float = 1.0,
     ) -> dict[str, Tensor]:
         """The parameters after a step on the pupil, gains and places of LEDs (`plugstream.models.fpm_calibration`)."""
         from plugstream.models.fpm_calibration import refine_microscope  # which knows this model
 
-        return refine_microscope(self, image, data, all_views(views, self.n_views), names, derivative)
+        return refine_microscope(self, image, data, all_views(views, self.n_views), names, derivative, pace)
 
     def report_parameters(self, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The parameters, and where LEDs are on a grid, gains and backgrounds as pictures of it."""

@@ -31,7 +31,13 @@ _ROUNDS, _RING = 4, 1.15
 
 
 def refine_microscope(
-    model: FPMModel, image: Tensor, data: Tensor, views: Tensor, names: Sequence[str], derivative: Derivative
+    model: FPMModel,
+    image: Tensor,
+    data: Tensor,
+    views: Tensor,
+    names: Sequence[str],
+    derivative: Derivative,
+    pace: float = 1.0,
 ) -> dict[str, Tensor]:
     r"""All parameters of a microscope after a step on some of them, at an image that stays as it is.
 
@@ -48,7 +54,7 @@ def refine_microscope(
     derivative of |p_i| along a shift is that of its pupil, since |p_i| does not change with where a crop is begun.
 
     Arguments: image (H, W); data (B, rows, columns), as recorded; views (B,); names of what is refined; derivative of a
-    loss whose curvature at a fit is 1.
+    loss whose curvature at a fit is 1; pace, the part of the steps on the pupil and the LEDs that is taken.
     References: Ou, Zheng and Yang, Opt. Express 22(5), 2014 (pupil); Sun et al., Biomed. Opt. Express 7(4), 2016
     (LEDs).
     """
@@ -58,21 +64,22 @@ def refine_microscope(
     waves = model.restrict(model.propagate(lenses * crops), views)
     if "pupil" in names:
         slopes = model.restrict(derivative(waves, data, views), views)
-        found["pupil"] = _refined_pupil(model, crops, model.collect(slopes), views)
+        found["pupil"] = _refined_pupil(model, crops, model.collect(slopes), views, pace)
     if "gains" in names:
         found["gains"] = _refined_gains(model, waves, data, views)
     if "leds" in names:
-        found["leds"] = _refined_leds(model, lenses, crops, waves, data, views)
+        found["leds"] = _refined_leds(model, lenses, crops, waves, data, views, pace)
     return found
 
 
-def _refined_pupil(model: FPMModel, crops: Tensor, slopes: Tensor, views: Tensor) -> Tensor:
+def _refined_pupil(model: FPMModel, crops: Tensor, slopes: Tensor, views: Tensor, pace: float) -> Tensor:
     pixels, light = math.prod(model.microscope.shape), model.light
     lit = power(crops)
     weights = 1 / lit.amax((-2, -1), keepdim=True).clamp_min(torch.finfo(lit.dtype).tiny)
     up = model.gather_pupil(weights * crops.conj() * slopes, views) / (pixels * math.sqrt(light))
     below = model.gather_pupil(weights * lit, views)
-    pupil = model.pupil - up / (below + _LEAST * below.max())
+    step = up / (below + _LEAST * below.max())
+    pupil = model.pupil - (step if pace == 1 else pace * step)
     pupil = torch.where(model.inside, pupil, torch.zeros((), dtype=pupil.dtype, device=pupil.device))
     return pupil * (power(model.pupil).sum() / power(pupil).sum()).sqrt()
 
@@ -85,7 +92,9 @@ def _refined_gains(model: FPMModel, waves: Tensor, data: Tensor, views: Tensor) 
     return rows
 
 
-def _refined_leds(model: FPMModel, lenses: Tensor, crops: Tensor, waves: Tensor, data: Tensor, views: Tensor) -> Tensor:
+def _refined_leds(
+    model: FPMModel, lenses: Tensor, crops: Tensor, waves: Tensor, data: Tensor, views: Tensor, pace: float
+) -> Tensor:
     light = power(waves)
     y, beside = (data, 0.0) if model.recording is None else model.recording.scale(data, views, light)
     size = (light + beside).sqrt()
@@ -111,7 +120,7 @@ def _refined_leds(model: FPMModel, lenses: Tensor, crops: Tensor, waves: Tensor,
     step = np.linalg.solve(normal + _DAMPING * np.diag(scale), slope)
     far = _FAR * min(model.microscope.radius)
     most = np.array([far, far, _TURNED, _STRETCHED])
-    return torch.from_numpy(np.clip(model.aim.numpy() - _PACE * step, -most, most))
+    return torch.from_numpy(np.clip(model.aim.numpy() - pace * _PACE * step, -most, most))
 
 
 @torch.no_grad()

@@ -194,7 +194,13 @@ class PtychographyModel(ModelBase):
         return torch.cat(parts).double().cpu()
 
     def refine(
-        self, image: Tensor, data: Tensor, views: Views, names: Sequence[str], derivative: Derivative
+        self,
+        image: Tensor,
+        data: Tensor,
+        views: Views,
+        names: Sequence[str],
+        derivative: Derivative,
+        pace: float = 1.0,
     ) -> dict[str, Tensor]:
         r"""The parameters after a step on the probe, at an image that stays as it is.
 
@@ -206,7 +212,7 @@ class PtychographyModel(ModelBase):
         of the object's transmission, and a denoiser that shrinks the object would let the probe grow.
 
         Arguments: image (*image_shape); data (B, 1, n, n) of these views; names, of parameters to refine; derivative of
-        a loss whose curvature at a fit is 1.
+        a loss whose curvature at a fit is 1; pace, the part of the step that is taken.
         Reference: Maiden and Rodenburg, Ultramicroscopy 109, 2009.
         """
         if "probe" not in names:
@@ -222,7 +228,8 @@ class PtychographyModel(ModelBase):
             back = torch.fft.ifft2(slopes, norm="ortho") * patches.conj()
             slope += self._unshift(back, some)
             light += patches.abs().square().sum((0, 1))
-        probe = self.probe - slope / (light + _LEAST * light.max())
+        step = slope / (light + _LEAST * light.max())
+        probe = self.probe - (step if pace == 1 else pace * step)
         return {"probe": probe * (torch.linalg.vector_norm(self.probe) / torch.linalg.vector_norm(probe))}
 
     def _probes(self, index: Tensor) -> Tensor:

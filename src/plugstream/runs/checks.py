@@ -127,6 +127,8 @@ def _check_uses(settings: Settings) -> None:
         )
     if a.refine_steps is not None and not a.refined:
         raise InputError("--refine-steps says how long something is refined, and nothing is; add --refine")
+    if a.refine_end is not None and not a.refined:
+        raise InputError("--refine-end says how something is refined at last, and nothing is; add --refine")
     if a.refined and not _says(settings.gradient, "plain"):
         raise InputError(
             f"--gradient {settings.gradient.name} remembers gradients of the model as it was; leave it or --refine out"

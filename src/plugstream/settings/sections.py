@@ -140,6 +140,13 @@ class AlgorithmSettings(Choice):
         description="find it in the first so many steps, without denoising, and denoise from then on; all the while "
         "if not given",
     )
+    refine_end: float | None = Field(
+        None,
+        ge=SMALL,
+        le=1,
+        description="let steps on it shrink to this part of their length, in the second half of those that refine, so "
+        "that its noise averages out",
+    )
     changes: str | None = Field(
         None,
         max_length=1 << 18,
