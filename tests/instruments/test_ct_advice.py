@@ -12,6 +12,8 @@ from plugstream.denoisers.by_name import make
 from plugstream.errors import InputError
 from plugstream.first_image import image_range
 from plugstream.instruments.born import Born2D
+from plugstream.instruments.ct import CT
+from plugstream.models.ct_geometry import Voxels
 from plugstream.scans import open_scan
 from plugstream.settings import Settings, resolve, share_of_range
 from small_run import main, main as run
@@ -83,7 +85,7 @@ def test_sigma_may_be_a_share_of_the_range(scan: Path, tmp_path: Path, capsys: p
 def test_a_share_of_the_range_is_for_any_linear_instrument(tmp_path: Path) -> None:
     born = tmp_path / "born.zarr"
     assert main(["simulate", str(born), "--size", "16", "--views", "12", "--receivers", "20"]) == 0
-    assert Born2D.advise(open_scan(born).instrument, 12, 2) == ()
+    assert "sigma" not in {advice.key for advice in Born2D.advise(open_scan(born).instrument, 12, 2)}
     found = settings_of(born, tmp_path / "run", "--sigma", "2%")
     assert found.algorithm.sigma == pytest.approx(0.02 * image_range(open_scan(born)) ** 0.5)
     assert found.sampler.name == "uniform"
@@ -123,3 +125,15 @@ def test_a_share_does_the_same_whatever_the_unit(name: str) -> None:
     for scale in (0.01, 300.0):
         found = denoiser(scale * image, share_of_range(0.05, scale, name)) / scale
         torch.testing.assert_close(found, want, rtol=0, atol=2e-3)
+
+
+def test_few_views_of_a_large_image_ask_bm3d_for_more() -> None:
+    instrument = CT(Voxels((100, 384), 1.0), 640)
+
+    def shares(views: int) -> dict[str, str]:
+        return {a.sigma: a.value for a in instrument.advise(views, 10) if a.key == "sigma"}
+
+    assert [shares(views)["noise"] for views in (1, 8, 30, 60, 163)] == ["1%", "1%", "0.5%", "0.3%", "0.3%"]
+    assert {shares(views)["weight"] for views in (1, 30, 163)} == {"1%"}
+    (told,) = [a.reason for a in instrument.advise(30, 10) if a.sigma == "noise"]
+    assert told.startswith("sigma is 0.5% of the image's range, not 0.3%, since 30 views of 384 pixels leave streaks")
