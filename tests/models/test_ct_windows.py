@@ -204,3 +204,12 @@ def test_windows_of_matrices_are_near_their_first_eigenvector_from_above() -> No
             assert top * (1 - 1e-12) <= (matrix @ w / w).max() < 1.005 * top
     assert (solve_band(np.zeros((2, 5))) == 1).all()
     assert (solve_bands(np.zeros((2, 5)), np.array([0, 3])) == 1).all()
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")
+def test_bounds_on_a_gpu_are_those_of_the_cpu() -> None:
+    for name in ("stack", "cone", "tilted"):
+        rays, voxels, views = SOLID[name](1.0, (11, 20)), Voxels((8, 13, 15), 1.0), torch.arange(4)
+        here, there = (CTModel(rays, voxels, device=device).squared_norm_bounds(views) for device in ("cpu", "cuda"))
+        assert_allclose(there, here, rtol=1e-4)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -56,15 +57,22 @@ def ray_windows(
     Reference: Horn and Johnson, Matrix Analysis, 2nd ed., theorem 8.1.26.
     """
     if mask is None and is_stack(rays):
-        slices = Voxels(voxels.shape[1:], voxels.spacing[1:], voxels.origin[1:])
+        image = Voxels(voxels.shape[1:], voxels.spacing[1:], voxels.origin[1:])
         vectors = rays.vectors.copy()
         vectors[:, :, 2] = 0
-        columns = ray_windows(Rays(vectors, rays.detector[1:], parallel=True), slices, threads=threads)
+        columns = _slice_windows(vectors.tobytes(), rays.detector[1], image, threads)
         return np.maximum(_row_windows(rays, voxels)[:, :, None] * columns[:, None], _LEAST)
     masks = [None] * len(rays) if mask is None else list(mask)
     each = zip(_gaps(rays, voxels), masks, strict=True)
     found = [_window(rays.select([view]), voxels, *known, threads) for view, known in enumerate(each)]
     return np.stack(found)
+
+
+@lru_cache(maxsize=256)  # a volume that goes by blocks of slices asks for the same in each of them
+def _slice_windows(vectors: bytes, columns: int, image: Voxels, threads: int) -> Values:
+    """Of a slice of a stack, (views, columns)."""
+    flat = Rays(np.frombuffer(vectors).reshape(-1, 4, 3), (columns,), parallel=True)
+    return ray_windows(flat, image, threads=threads)
 
 
 def _row_windows(rays: Rays, voxels: Voxels) -> Values:
