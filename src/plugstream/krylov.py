@@ -12,11 +12,14 @@ from torch import Tensor
 
 __all__ = ["KrylovSpace", "Solutions", "row_norms"]
 
-# Directions that are nearly combinations of others are left out, by their share of the largest, squared.
+Complex = NDArray[np.complex128]
+
+# Products that are nearly combinations of others are left out, by the share of them that is not, squared.
 _SHARE = {torch.complex64: 1e-4, torch.complex128: 1e-10}
 # Below this tolerance new products are made orthogonal to the old ones twice, since once leaves some rounding.
 _ONCE = {torch.complex64: 2e-4, torch.complex128: 1e-7}
-# Where the smallest of new products is below this share of the largest, squared, they are made orthonormal twice.
+# Where the least of new products is below this share of the largest, squared, they are made orthonormal twice, or below
+# a tenth of it where the tolerance is no less than the rounding that this leaves.
 _ALIKE = 0.01
 # Rows have room for so many blocks from the beginning: memory that is not written to costs nothing.
 _BLOCKS = 12
@@ -56,66 +59,76 @@ class KrylovSpace:
 
     def solve(self, b: Tensor, *, tol: float, max_iterations: int = 200) -> Solutions:
         """x_i with ||b_i - A x_i|| <= tol ||b_i||, or what was found with `max_iterations` products: (B, n)."""
-        scale = norms = row_norms(b)
-        residual, begun = b.clone(), None  # begun: what was found before the space was begun anew
-        shares = self._explain(residual)  # of the products, in what they explain of each b
+        scale = row_norms(b)
+        units = np.where(scale > 0, scale, 1.0)
+        residual, norms = b * _place(1 / units, b)[:, None], scale / units
+        shares = np.zeros((len(b), 0), dtype=np.complex128)  # of the products, in what they explain of each b
+        begun: Tensor | None = None  # what was found before the space was begun anew
         if len(self._products):
+            shares = _fetch(_take_away(residual, self._products.rows))
             norms = row_norms(residual)
         taken = 0
-        while taken < max_iterations and bool((left := norms > tol * scale).any()):
+        while taken < max_iterations and bool((left := norms > tol).any()):
             if len(self._products) > 0 and len(self._products) + int(left.sum()) > self.limit:
-                begun, shares = self._combine(shares, begun), shares[:, :0]
+                begun, shares = self._combine(units[:, None] * shares, b, begun), shares[:, :0]
                 self._forget()
             rows = residual if left.all() else residual[torch.from_numpy(np.flatnonzero(left)).to(b.device)]
-            new = self._extend(rows, norms[left], tol)
+            new = self._extend(rows, residual, twice=tol < _ONCE[b.dtype])
             taken += 1
             if new is None:
+                norms = row_norms(residual)
                 break
-            shares = torch.cat([shares, _take_away(residual, new)], 1)
-            norms = row_norms(residual)
-        relative = np.divide(norms, scale, out=np.zeros(len(b)), where=scale > 0)
-        found = self._combine(shares, begun) if shares.numel() else begun
-        return Solutions(torch.zeros_like(b) if found is None else found, relative, taken)
+            shares = np.concatenate([shares, new], 1)
+            # By Pythagoras, which saves a GPU a wait, and measured where little is left or nothing more is asked for.
+            rest = np.sqrt(np.maximum(norms**2 - (np.abs(new) ** 2).sum(1), 0))
+            sure = (rest > 0.1 * norms).all() and (rest > tol).any() and taken < max_iterations
+            norms = rest if sure else row_norms(residual)
+        return Solutions(self._combine(units[:, None] * shares, b, begun), norms, taken)
 
-    def _extend(self, residuals: Tensor, norms: NDArray[np.float64], tol: float) -> Tensor | None:
-        """The products with some more directions, orthonormal: (k, n); None where they bring nothing new.
+    def _extend(self, rows: Tensor, residual: Tensor, *, twice: bool) -> Complex | None:
+        """Add the directions of some rows, and take away from all residuals, in place, what their products explain.
 
-        Small matrices stay with the large ones, but for one of k x k whose eigenvectors are found on the CPU: on a GPU
-        a step waits for that one and for the norms alone.
+        Small matrices are the CPU's. A GPU waits for what is launched, which is little, and for the CPU once, or twice
+        where products are much alike.
+
+        Returns: the shares of the new products in the residuals, (B, k); None where they bring nothing new.
         """
-        kind, device = residuals.dtype, residuals.device
-        directions = residuals * torch.from_numpy(1 / norms).to(device, kind.to_real())[:, None]
-        products = self.apply(directions)
-        parts = self._explain(products)  # of the products before in the new ones
-        if len(self._products) and tol < _ONCE[kind]:
-            parts += self._explain(products)
-        turn = torch.eye(len(directions), dtype=kind, device=device)
-        for last in (False, True):
-            gram = (products @ products.mH).cpu().numpy().astype(np.complex128)
-            if not np.isfinite(gram).all():
-                return None
-            values, vectors = np.linalg.eigh(gram)
-            if not values[-1] > 0:  # A is singular there
-                return None
-            kept = values > _SHARE[kind] * values[-1]
-            own = torch.from_numpy((vectors[:, kept] / np.sqrt(values[kept])).conj().T).to(device, kind)
-            turn = own @ turn
-            if last or values[kept][0] > _ALIKE * values[-1]:
-                break
+        products = self.apply(rows)
+        parts = []
+        for _ in range(2 if twice else 1):
+            if len(self._products):
+                parts.append(_take_away(products, self._products.rows))
+        small = _fetch(torch.cat([*parts, products @ products.mH, products @ residual.mH], 1))
+        *below, gram, overlaps = np.split(small, np.cumsum([*(part.shape[1] for part in parts), len(products)]), 1)
+        explained = sum(below, np.zeros((len(products), len(self._products)), dtype=np.complex128))
+        # Rounding is of the products as they were: what little the old ones leave of one is not made a direction.
+        whole = np.sqrt(gram.diagonal().real + (np.abs(explained) ** 2).sum(1))
+        found = _orthonormal(gram, whole, _SHARE[rows.dtype])
+        if found is None:
+            return None
+        turn, least = found
+        own = placed = _place(turn, products)
+        shares = turn @ overlaps
+        if least < (_ALIKE if twice else 0.1 * _ALIKE):  # and what rounding left of the others is taken away, too
             products = own @ products
-        self._triangle.grow(turn @ parts)
-        self._directions.append(turn, directions)
-        return self._products.append(own, products)
+            small = _fetch(torch.cat([products @ products.mH, products @ residual.mH], 1))
+            gram, overlaps = np.split(small, [len(products)], 1)
+            found = _orthonormal(gram, np.ones(len(gram)), _SHARE[rows.dtype])
+            if found is None:
+                return None
+            own, shares, turn = _place(found[0], products), found[0] @ overlaps, found[0] @ turn
+            placed = _place(turn, products)
+        self._directions.append(placed, rows)
+        self._triangle.append(turn @ explained)
+        shares = shares.conj().T
+        residual.addmm_(_place(shares, residual), self._products.append(own, products), alpha=-1)
+        return shares
 
-    def _explain(self, vectors: Tensor) -> Tensor:
-        """Take away from vectors, in place, what the products so far explain of them; their shares in it: (B, k)."""
-        if len(self._products) == 0:
-            return vectors.new_zeros((len(vectors), 0))
-        return _take_away(vectors, self._products.rows)
-
-    def _combine(self, shares: Tensor, begun: Tensor | None) -> Tensor:
+    def _combine(self, shares: Complex, like: Tensor, begun: Tensor | None) -> Tensor:
         """The x whose A x are these combinations of products, added to what was found before: (B, n)."""
-        found = self._triangle.divide(shares) @ self._directions.rows
+        if not shares.shape[1]:
+            return torch.zeros_like(like) if begun is None else begun
+        found = _place(self._triangle.divide(shares), like) @ self._directions.rows
         return found if begun is None else begun + found
 
     def _forget(self) -> None:
@@ -153,32 +166,55 @@ class _Rows:
 
 
 class _Triangle:
-    """A lower triangle with a diagonal of ones, whose rows come some at a time, in memory that it can grow in."""
+    """A lower triangle with a diagonal of ones, whose rows come some at a time.
+
+    What rows of one block share with each other is nothing: they are orthonormal, and their directions were turned with
+    them.
+    """
 
     def __init__(self) -> None:
-        self._room: Tensor | None = None
-        self._count = 0
+        self._blocks: list[Complex] = []
 
-    def grow(self, rows: Tensor) -> None:
+    def append(self, rows: Complex) -> None:
         """Add rows (k, n), with as many columns as there have been rows."""
-        start, need = self._count, self._count + len(rows)
-        if self._room is None or need > len(self._room):
-            room = rows.new_empty(2 * (2 * max(need, 32),), dtype=torch.complex128)
-            if self._room is not None:
-                room[:start, :start] = self._room[:start, :start]
-            self._room = room
-        self._room[start:need, :start] = rows
-        # What a block's own rows share is nothing: they were made orthonormal, and their directions turned with them.
-        self._room[start:need, start:need] = 0
-        self._count = need
+        self._blocks.append(rows)
 
-    def divide(self, shares: Tensor) -> Tensor:
+    def divide(self, shares: Complex) -> Complex:
         """What gives the shares (B, n) when multiplied with the triangle: (B, n)."""
-        assert self._room is not None
-        whole = self._room[: self._count, : self._count]
-        wide = shares.to(whole.dtype)
-        found = torch.linalg.solve_triangular(whole, wide, upper=False, left=False, unitriangular=True)
-        return torch.as_tensor(found).to(shares.dtype)
+        out = shares.copy()
+        for rows in reversed(self._blocks):
+            count, start = rows.shape
+            out[:, :start] -= out[:, start : start + count] @ rows
+        return out
+
+
+def _orthonormal(gram: Complex, lengths: NDArray[np.float64], share: float) -> tuple[Complex, float] | None:
+    """The combinations of rows with this Gram matrix (k, k) that are orthonormal; the least by the largest, squared.
+
+    Combinations of less than a share, squared, are left out; None where nothing is left, or where there are no numbers.
+
+    Arguments: lengths that rows are measured by, (k,).
+    """
+    if not np.isfinite(gram).all():
+        return None
+    units = np.where(lengths > 0, lengths, 1.0)
+    values, vectors = np.linalg.eigh(gram / units[:, None] / units)
+    kept = values > share
+    if not kept.any():
+        return None
+    turn = (vectors[:, kept] / np.sqrt(values[kept])).conj().T / units
+    return turn, float(values[kept][0] / values[-1])
+
+
+def _fetch(matrix: Tensor) -> Complex:
+    return matrix.cpu().numpy().astype(np.complex128)
+
+
+def _place(array: NDArray[np.generic], like: Tensor) -> Tensor:
+    """An array as a tensor beside another and of its precision."""
+    single = like.dtype == torch.complex64
+    kinds = (np.complex64, np.complex128) if np.iscomplexobj(array) else (np.float32, np.float64)
+    return torch.from_numpy(np.ascontiguousarray(array, dtype=kinds[0 if single else 1])).to(like.device)
 
 
 def _take_away(vectors: Tensor, products: Tensor) -> Tensor:
@@ -191,5 +227,5 @@ def _take_away(vectors: Tensor, products: Tensor) -> Tensor:
 def row_norms(vectors: Tensor) -> NDArray[np.float64]:
     """The norm of each row of complex numbers: (B, n) to (B,)."""
     parts = torch.view_as_real(vectors).flatten(1)  # torch's norm of complex numbers is ten times slower
-    norms: NDArray[np.float64] = torch.linalg.vector_norm(parts, dim=1).double().cpu().numpy()
+    norms: NDArray[np.float64] = torch.linalg.vector_norm(parts, dim=1).cpu().double().numpy()
     return norms

@@ -48,14 +48,14 @@ def whole_convolution(
     Returns: takes b (k, H, W) and f (k, h, w), complex; b is not changed.
     """
     (top, height, rows), (left, width, columns) = spans
-    room = symbol.new_zeros((0, *symbol.shape))
+    padded = symbol.new_zeros((0, *symbol.shape))
+    inside = padded[:, :height, :width]
 
     def convolve(base: Tensor, fields: Tensor) -> Tensor:
-        nonlocal room
-        if len(room) < len(fields):
-            room = symbol.new_zeros((len(fields), *symbol.shape))
-        padded = room[: len(fields)]
-        inside = padded[:, :height, :width]
+        nonlocal padded, inside
+        if len(padded) != len(fields):
+            padded = symbol.new_zeros((len(fields), *symbol.shape))
+            inside = padded[:, :height, :width]
         if factor is None:
             inside.copy_(fields)
         else:
