@@ -23,7 +23,7 @@ def toy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.mark.parametrize("by", [["snr"], ["held-out"], ["discrepancy", "--noise", "20"]])
+@pytest.mark.parametrize("by", [["snr"], ["held-out"], ["race"], ["discrepancy", "--noise", "20"]])
 def test_sigma_is_found(toy: Path, tmp_path: Path, by: list[str]) -> None:
     words = ["--iterations", "3", "--evaluations", "5", "--widenings", "0", "--threads", "1", "--by", *by]
     assert main(["tune", str(toy), "--instrument", TOY, "--out", str(tmp_path / "t.toml"), *words]) == 0

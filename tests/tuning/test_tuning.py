@@ -187,7 +187,7 @@ def test_tune_over_step_and_momentum_is_no_worse_and_goes_on_from_its_journal(sm
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:sigma .* that was tried")  # of the range of one value, which only scores it
 @thorough
-@pytest.mark.parametrize("by", ["held-out", "discrepancy"])
+@pytest.mark.parametrize("by", ["held-out", "race", "discrepancy"])
 def test_tune_without_a_truth_comes_near_the_best(small_scan, tmp_path, by):
     plan = Search(low=1e-3, high=1.0)
     best = tune_scan(small_scan, _settings(), plan, tmp_path / "a.jsonl")[1]
@@ -221,6 +221,7 @@ def test_the_command_writes_settings_that_reconstruct_reads(small_scan, tmp_path
     [
         (["--out", "a.txt"], "written as .toml"),
         (["--by", "eye"], "no score 'eye'"),
+        (["--by", "race", "--over", "sigma,momentum"], "a race is for sigma alone"),
         (["--over", "sigma,batch"], "cannot search over 'batch'"),
         (["--by", "discrepancy"], "--noise DB"),
         (["--sigma-low", "2", "--sigma-high", "1"], "0 < low < high"),

@@ -31,7 +31,8 @@ class RED(ProximalGradient):
         x^k = s^{k-1} - gamma (g^k + tau (s^{k-1} - D_sigma(s^{k-1} + c sigma n^k)))
 
     c = 0 is RED, with B views a step On-RED and SIMBA. c = 1 is SNORE: n^k is white noise, so that D gets what it was
-    made for, images with noise of level sigma; for the mean-square optimal D it descends the mean of -tau sigma^2 log p
+    made for, images with noise of level sigma (the authors' code takes s + sigma n - D(s + sigma n), which has the same
+    mean and a larger variance); for the mean-square optimal D it descends the mean of -tau sigma^2 log p
     of noisy images. n^k depends on (seed, step) only, one noise for all images of a batch; of complex images real and
     imaginary part have noise of level c sigma each. The denoiser itself stays a pure map.
 

@@ -20,7 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("scan", type=scan_place, help="a scan: a Zarr folder, a zip file of one, or an fsspec address")
     parser.add_argument("--out", type=Path, default=Path("tuned.toml"), help="the settings to write (tuned.toml)")
     parser.add_argument(
-        "--by", help="snr, held-out or discrepancy; snr where the scan has its truth, and held-out where not"
+        "--by", help="snr, held-out, race or discrepancy; snr where the scan has its truth, and held-out where not"
     )
     parser.add_argument("--over", default="sigma", help="what to search, of sigma,step_size,momentum (sigma)")
     parser.add_argument(

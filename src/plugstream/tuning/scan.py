@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from plugstream.algorithms.race import ROUNDS, SigmaRace
 from plugstream.errors import InputError, PlugstreamWarning
 from plugstream.fidelity import LeastSquares
 from plugstream.monitors import snr
@@ -38,9 +39,9 @@ _SIGMAS = 4
 class Search:
     """What to search for, and by what.
 
-    by: "snr" (needs a truth), "held-out" (a part `held` of the views judges) or "discrepancy" (needs `noise`, the input
-    SNR in dB). over: sigma, and if named step_size and momentum. low, high: of sigma. evaluations: of the golden
-    section.
+    by: "snr" (needs a truth), "held-out" (a part `held` of the views judges), "race" (the same, in one run of two
+    sigmas side by side, `plugstream.algorithms.race`) or "discrepancy" (needs `noise`, the input SNR in dB). over:
+    sigma, and if named step_size and momentum. low, high: of sigma. evaluations: of the golden section.
     """
 
     by: str = "snr"
@@ -53,8 +54,10 @@ class Search:
     widenings: int = 4
 
     def __post_init__(self) -> None:
-        if self.by not in ("snr", "held-out", "discrepancy"):
-            raise InputError(f"there is no score {self.by!r}; choose snr, held-out or discrepancy")
+        if self.by not in ("snr", "held-out", "race", "discrepancy"):
+            raise InputError(f"there is no score {self.by!r}; choose snr, held-out, race or discrepancy")
+        if self.by == "race" and self.over != ("sigma",):
+            raise InputError("a race is for sigma alone; use --by held-out, or leave --over out")
         if unknown := set(self.over) - {"sigma", "step_size", "momentum"}:
             raise InputError(f"cannot search over {sorted(unknown)[0]!r}; choose among sigma, step_size and momentum")
         if self.by == "discrepancy" and (self.noise is None or not math.isfinite(self.noise)):
@@ -144,6 +147,12 @@ def tune_scan(
 
         best = successive_halving(order, tried, budget=steps, least=max(1, min(steps, 5)))[0][1]
         winner = {key: value for key, value in best.items() if key != "sigma"}
+    if search.by == "race":
+        length = max(2 * steps, 2 * ROUNDS)
+        say(f"two sigmas race, {length} steps in all")
+        start = math.sqrt(search.low * search.high)
+        sigma = book.ask({"race": length, "start": start}, lambda: judge.race(start, length))
+        return _change_settings(settings, sigma=sigma), judge({"sigma": sigma}, steps)
     before, expected = count, search.evaluations
     find = _by_discrepancy if search.by == "discrepancy" else _by_score
     sigma, best_score, remark = find(search, lambda sigma: score({**winner, "sigma": sigma}, steps), say)
@@ -230,7 +239,7 @@ class _Judge:
         self.whole = LeastSquares(model, data)
         self.truth = None if scan.truth is None else torch.from_numpy(scan.truth).to(model.device)
         self.fidelity, self.held = planned.parts.fidelity(model, data), torch.arange(0)
-        if search.by == "held-out":
+        if search.by in ("held-out", "race"):
             kept, self.held = split_views(torch.arange(scan.n_views), search.held)
             if settings.sampler.entry.facts.get("draws") == "same":
                 raise InputError(
@@ -261,10 +270,23 @@ class _Judge:
         if self.search.by == "snr":
             assert self.truth is not None
             return float(snr(result.image, self.truth, self.truth.ndim, phase=self.planned.instrument.image.phase))
-        if self.search.by == "held-out":
+        if self.search.by in ("held-out", "race"):
             return float(held_out_score(self.whole, result.image, self.held))
         assert self.search.noise is not None
         return float(residual_excess(self.whole, result.image, self.search.noise))
+
+    def race(self, start: float, steps: int) -> float:
+        """The sigma that a race from this one comes to."""
+        planned = self.planned.revise(_change_settings(self.planned.settings, sigma=start))
+        race = SigmaRace(planned.algorithm(self.fidelity, self.sampler), self.held, steps)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", PlugstreamWarning)
+            result = solve(race, iterations=steps, callbacks=[lambda progress: progress.state.ended])
+        if result.reason.name == "INTERRUPTED":
+            raise KeyboardInterrupt
+        if result.reason.failed:
+            raise InputError(f"the race was lost: {result.reason.value}")
+        return result.state.sigma
 
 
 def _combinations(settings: Settings, over: Sequence[str]) -> list[dict[str, Any]]:
