@@ -34,12 +34,13 @@ test-random: $(STAMP)
 test-slow: $(STAMP)
 	PLUGSTREAM_THOROUGH=1 $(BIN)/python -m pytest -q -m "slow or thorough" --timeout 1800
 
-# The bridges to other libraries with the real ones, in a folder beside the environment and without their torch. Of
-# torchvision only the wheel for CUDA is on PyPI; what its import misses without one is added to the copy here.
+# The bridges to other libraries with the real ones, and ISMRMRD files that its own package writes, in a folder beside
+# the environment and without their torch. Of torchvision only the wheel for CUDA is on PyPI; what its import misses
+# without one is added to the copy here.
 BRIDGES := build/bridges
 BRIDGE_PEERS := deepinv==0.5.0 pylops==2.8.0 torchvision==0.28.0 torchmetrics==1.9.0 lightning-utilities==0.15.3 \
   einops==0.8.2 natsort==8.4.0 tqdm==4.70.1 requests==2.34.2 urllib3==2.8.0 idna==3.20 certifi==2026.10.18 \
-  charset-normalizer==3.5.2
+  charset-normalizer==3.5.2 ismrmrd==1.15.0 xsdata==26.10
 
 $(BRIDGES)/.installed: $(STAMP) tests/bridges/torchvision_without_cuda.py
 	rm -rf $(BRIDGES)
@@ -48,7 +49,8 @@ $(BRIDGES)/.installed: $(STAMP) tests/bridges/torchvision_without_cuda.py
 	@touch $@
 
 test-peers: $(BRIDGES)/.installed
-	PYTHONPATH=$(BRIDGES) $(BIN)/python -m pytest -q -m "slow or not slow" tests/bridges
+	PYTHONPATH=$(BRIDGES) $(BIN)/python -m pytest -q -m "slow or not slow" tests/bridges \
+	  tests/importers/test_ismrmrd.py
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

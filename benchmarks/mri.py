@@ -3,6 +3,7 @@
     python benchmarks/mri.py                             times, beside peers where build/peers has them
     python benchmarks/mri.py --threads 2 --rounds 5      the same on two threads, ours and theirs in turns, the median
     python benchmarks/mri.py --cpu                       seconds of the processor, one thread, for a busy machine
+    python benchmarks/mri.py --device cuda               ours on a GPU beside ours on the CPU
     python benchmarks/mri.py --simulated                 SNR of simulated spokes and spirals, undersampled by 4 and 8
 
 Everything is by command. Peers have a Python of their own, build/peers (`make bench-peers`), or that of --peer. A real
@@ -149,6 +150,31 @@ def time_transforms(peer: Path, place: Path, size: int, coils: int, cpu: bool, r
             print(f"    {name}: {', '.join(ratios)}; error {kept['error'][0]:.1e}", flush=True)
 
 
+def time_device(device: str, size: int, coils: int) -> None:
+    """Our transforms on another device, and the CPU's time in the same run over theirs."""
+    print(f"{size} x {size}, {coils} coils, {device} beside {torch.get_num_threads()} threads; ms")
+    for kind in ("radial", "spiral"):
+        path, model, image = problem(kind, size, coils)
+        there = MRIModel(path, model.voxels, model.coil_maps.numpy(), device=device)
+        exact = MRIModel(path, model.voxels, model.coil_maps.numpy(), dtype=torch.float64).forward(image)
+        words = []
+        for name in ("forward", "adjoint", "normal"):
+            times = []
+            for one in (model, there):
+                value = (exact if name == "adjoint" else image).to(one.device, torch.complex64)
+                function = one.normal() if name == "normal" else getattr(one, name)
+
+                def call(function: Any = function, value: Any = value) -> None:
+                    function(value)
+                    if value.is_cuda:
+                        torch.cuda.synchronize()
+
+                times.append(least(call))
+            words.append(f"{name} {1e3 * times[1]:.2f} ({times[0] / times[1]:.1f} x faster)")
+        error = float((there.forward(image.to(device)).cpu() - exact).norm() / exact.norm())
+        print(f"{kind}, {path.shape[0]} x {path.shape[1]} samples: {', '.join(words)}; error {error:.1e}", flush=True)
+
+
 def ask_peers(peer: Path, file: Path, cpu: bool) -> dict[str, Any]:
     """Times of sigpy and mri-nufft, with as many threads as we have."""
     if not peer.exists():
@@ -177,6 +203,7 @@ if __name__ == "__main__":
     parser.add_argument("--coils", type=int, default=8)
     parser.add_argument("--peer", type=Path, default=PEER)
     parser.add_argument("--cpu", action="store_true")
+    parser.add_argument("--device", default="cpu")
     parser.add_argument("--threads", type=int, help="of ours and of peers; all there are if not given")
     parser.add_argument("--rounds", type=int, default=1, help="how often ours and theirs are timed in turns")
     chosen = parser.parse_args()
@@ -185,5 +212,7 @@ if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as folder:
         if chosen.simulated:
             judge_simulated(Path(folder), chosen.size, chosen.object)
+        elif chosen.device != "cpu":
+            time_device(chosen.device, chosen.size, chosen.coils)
         else:
             time_transforms(chosen.peer, Path(folder), chosen.size, chosen.coils, chosen.cpu, chosen.rounds)
