@@ -6,7 +6,7 @@ STAMP := .venv/.installed
 # Tests start many processes, each of which would compile every module again where bytecode is not kept.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: bench-peers demo test test-peers test-random test-slow lint bench asan install clean
+.PHONY: bench-peers demo test test-peers test-random test-slow test-wheel wheel lint bench asan install clean
 .DEFAULT_GOAL := demo
 
 # pip with constraints.txt, never a looser request: that would download gigabytes of CUDA libraries for torch.
@@ -51,6 +51,14 @@ $(BRIDGES)/.installed: $(STAMP) tests/bridges/torchvision_without_cuda.py
 test-peers: $(BRIDGES)/.installed
 	PYTHONPATH=$(BRIDGES) $(BIN)/python -m pytest -q -m "slow or not slow" tests/bridges \
 	  tests/importers/test_ismrmrd.py
+
+# In dist/: the source distribution, a wheel for Python 3.11 and one for 3.12 and later, of the interpreters that are here.
+wheel:
+	$(PYTHON) release/wheels.py --out dist
+
+# What is in dist/, in environments without a compiler and outside of this folder.
+test-wheel:
+	$(PYTHON) release/try_wheel.py --wheels dist
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -152,3 +152,18 @@ def test_what_does_not_fit_is_refused() -> None:
         ps.from_deepinv(one, y, complex_images=True)
     with pytest.raises(InputError, match="give sigma"):
         ps.PnPSGD(ps.TV())(y, one)
+
+
+@pytest.mark.gpu
+def test_data_on_a_gpu_is_reconstructed_there() -> None:
+    one = Mixing(30, (1, 6, 6), torch.float32)
+    y = one.A(torch.rand(2, 1, 6, 6))
+    here = ps.PnPSGD(ps.TV(), 0.01, iterations=20)(y, one)
+    operators = ps.from_operators([one.matrix.numpy()], y[:1].numpy(), image_shape=(6, 6), device="cuda")
+    there = ps.from_operators([one.matrix.numpy()], y[:1].numpy(), image_shape=(6, 6))
+    x = torch.rand(6, 6)
+    torch.testing.assert_close(operators.gradient(x.cuda()).cpu(), there.gradient(x), rtol=1e-3, atol=1e-3)
+    one.matrix = one.matrix.cuda()
+    found = ps.PnPSGD(ps.TV(), 0.01, iterations=20)(y.cuda(), one)
+    assert found.is_cuda
+    torch.testing.assert_close(found.cpu(), here, rtol=1e-3, atol=1e-3)
