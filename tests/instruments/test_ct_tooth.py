@@ -67,6 +67,8 @@ def test_bm3d_by_default_is_far_below_filtered_back_projection(
 ) -> None:
     found = reconstruct(scans, 60, tmp_path / "bm3d", "--denoiser", "bm3d", "--iterations", "150")
     assert residual(scans, found, capsys) < 0.46 * residual(scans, scans / "filtered60.npy", capsys)
+    few = reconstruct(scans, 30, tmp_path / "few", "--denoiser", "bm3d", "--iterations", "150")
+    assert residual(scans, few, capsys) < 0.75 * residual(scans, scans / "filtered163.npy", capsys)
 
 
 def test_ten_views_a_step_end_within_a_percent_of_all(
