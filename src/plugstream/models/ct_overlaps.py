@@ -11,11 +11,11 @@ from plugstream import _native
 from plugstream.models.ct_geometry import Rays, Voxels
 from plugstream.models.ct_lines import cross_planes
 
-__all__ = ["Crossed", "cross_view", "ray_overlaps"]
+__all__ = ["Crossed", "cross_view", "has_kernel", "ray_overlaps", "share_voxels"]
 
 Values = NDArray[np.float64]
 _PADDING = 16  # numbers that the native kernel may read beyond the last ray
-_AT_ONCE = 1 << 20  # places of rays on planes that the other form works on together
+_AT_ONCE = 1 << 15  # places of rays on planes that the other form works on together: what a cache holds
 
 
 @dataclass(frozen=True)
@@ -45,6 +45,11 @@ def cross_view(rays: Rays, voxels: Voxels) -> Crossed:
     return Crossed(axis, start, slope, step, voxels.shape)
 
 
+def has_kernel() -> bool:
+    """Whether the native kernel is here, which takes a hundredth of the time."""
+    return hasattr(_native.load(), "joseph_overlaps")  # an extension that was built before has none
+
+
 def ray_overlaps(
     lines: Crossed, offsets: NDArray[np.int32], *, threads: int = 1, level: str = ""
 ) -> NDArray[np.floating]:
@@ -63,8 +68,7 @@ def ray_overlaps(
     Arguments: offsets (offsets, 2), rows and columns. threads, level: of the native kernel.
     Returns (offsets, rows, columns), 0 where there is no ray j + d.
     """
-    kernels = _native.load()
-    if not hasattr(kernels, "joseph_overlaps"):  # an extension that was built before has none
+    if not has_kernel():
         return share_voxels(lines, offsets)
     bands = np.empty((len(offsets), *lines.axis.shape), np.float32)
 
@@ -88,6 +92,8 @@ def share_voxels(lines: Crossed, offsets: NDArray[np.int32]) -> Values:
     axis, step = lines.axis.ravel(), lines.step.ravel()
     start, slope = (part.reshape(3, -1) for part in (lines.start, lines.slope))
     ray = np.arange(rows * columns)
+    # All rays of an image stay in its slice, and share all of it.
+    flat = {b for b in range(3) if lines.size[b] == 1 and not (start[b].any() or slope[b].any())}
 
     def place(b: int, which: NDArray[np.int64], plane: Values) -> Values:
         return np.asarray(start[b, which] + plane * slope[b, which])
@@ -104,7 +110,7 @@ def share_voxels(lines: Crossed, offsets: NDArray[np.int32]) -> Values:
                     k = other[j]
                     total = np.ones((len(plane), len(j)))
                     if turned == along:
-                        for b in {0, 1, 2} - {along}:
+                        for b in {0, 1, 2} - {along, *flat}:
                             total = total * _share_axis(place(b, j, plane), place(b, k, plane), lines.size[b])
                     else:
                         rest, at = 3 - along - turned, place(turned, j, plane)
@@ -120,8 +126,13 @@ def share_voxels(lines: Crossed, offsets: NDArray[np.int32]) -> Values:
 def _share_axis(p: Values, q: Values, size: int) -> Values:
     """sum_n tri(p - n) tri(q - n) over voxels 0 to size - 1."""
     below = np.floor(p)
-    each = (_triangle(p - n) * _triangle(q - n) * ((n >= 0) & (n < size)) for n in (below, below + 1))
-    return np.asarray(sum(each))
+    part, away = p - below, q - below
+    low = (1 - part) * _triangle(away)
+    low *= (below >= 0) & (below < size)
+    high = part * _triangle(away - 1)
+    high *= (below >= -1) & (below < size - 1)
+    low += high
+    return low
 
 
 def _triangle(x: Values) -> Values:

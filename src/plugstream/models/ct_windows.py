@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from plugstream.models.ct_geometry import Rays, Voxels
 from plugstream.models.ct_lines import Lines, cross_planes
-from plugstream.models.ct_overlaps import Crossed, cross_view, ray_overlaps
+from plugstream.models.ct_overlaps import Crossed, cross_view, has_kernel, ray_overlaps
 from plugstream.models.ct_perron import solve_band, solve_bands
 from plugstream.models.ct_stack import blend_slices, is_stack
 
@@ -27,6 +27,8 @@ _LOOK = 24
 _WORK, _LITTLE, _DISTANCES = 42.0, 1e8, (0.0, 0.3, 0.4, 0.5, 0.6, 0.8, 1.2, 2.0)
 # Neighbours on either side of a ray, and numbers of all rays and their neighbours, or this part of the voxels; at most.
 _MOST_NEIGHBOURS, _MOST_NUMBERS, _PART = 40, 1 << 25, 0.125
+# Without the native kernel windows of more numbers than this would take seconds, and are all ones.
+_SLOW = 2e7
 # Rays are never weighted less than this: single precision has to divide by the windows.
 _LEAST = 1e-5
 
@@ -99,6 +101,8 @@ def _window(
     """Of one view, (*detector)."""
     sizes = (1, *rays.detector)[-2:]
     counts, near = _choose(gaps, sizes, voxels.shape)
+    if not has_kernel() and math.prod(counts) * max(voxels.shape) * (near[0] + 1) * (2 * near[1] + 1) > _SLOW:
+        return np.ones(rays.detector)
     some, places = _thin_out(rays, counts)
     seen = mask.reshape(sizes) if mask is not None and some is rays else None
     window = _solve(cross_view(some, voxels), near, seen, threads)
