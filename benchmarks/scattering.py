@@ -1,6 +1,6 @@
 """The gradient of multiple scattering against that of the fast Born model, in one run, and deepinv's beside it.
 
-    python benchmarks/scattering.py [--device cuda] [--threads 1] [--sizes 64 256] [--clock wall]
+    python benchmarks/scattering.py [--device cuda] [--threads 1] [--sizes 64 256] [--clock wall] [--profile]
 
 Ten views of discs in an image of 20 cm, line sources and receivers on a circle of 76 cm, in single precision, to a
 relative residual of 1e-3. At 64 x 64 the wavelength is 75 mm (24 pixels, 4 GHz), at 256 x 256 18.7 mm (again 24 pixels,
@@ -13,9 +13,9 @@ filled: contrast 0.05 everywhere but at the edge, which no box makes smaller.
 Where deepinv is installed its `Scattering` computes the same gradient by its default solver, LSQR, in single precision
 to the same tolerance (its BiCGStab fails in its version 0.5.0).
 
-Bars: 25 x Born at 64 and 60 x at 256 for the discs; below 20 ms on an H200 at 256. The clock is the process's CPU time
-unless --clock wall is given, since other work makes a wall clock useless; with one thread both are the same on an idle
-machine.
+Bars: 25 x Born at 64 and 60 x at 256; below 20 ms on an H200 at 256. --profile says where the time of a gradient goes,
+by torch's operations and, on a GPU, by its kernels. The clock is the process's CPU time unless --clock wall is given,
+since other work makes a wall clock useless; with one thread both are the same on an idle machine.
 """
 
 from __future__ import annotations
@@ -94,6 +94,19 @@ def count_products(call: Callable[[], object]) -> str:
     return ", ".join(f"{taken[shape]} of {shape[0]}x{shape[1]}" for shape in sorted(taken, reverse=True))
 
 
+def profile(call: Callable[[], object]) -> None:
+    """Print the operations of a call that take longest, and how many there are."""
+    on_gpu = torch.cuda.is_available()
+    kinds = [torch.profiler.ProfilerActivity.CPU, *([torch.profiler.ProfilerActivity.CUDA] if on_gpu else [])]
+    with torch.profiler.profile(activities=kinds) as found:
+        call()
+        _wait()
+    rows = found.key_averages()
+    print(f"     {sum(row.count for row in rows)} calls")
+    for order in ("self_cpu_time_total", *(["self_cuda_time_total"] if on_gpu else [])):
+        print(rows.table(sort_by=order, row_limit=12, max_name_column_width=48))
+
+
 def peer_gradients(size: int, geometry: BornGeometry, device: str) -> dict[str, Callable[..., object]]:
     """deepinv's gradient J^H (A(x) - y) of the same experiment, by solver; empty where it is not installed.
 
@@ -131,6 +144,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--sizes", type=int, nargs="+", default=[64, 256])
     parser.add_argument("--clock", choices=["cpu", "wall"])
+    parser.add_argument("--profile", action="store_true", help="print what a gradient spends its time on")
     parser.add_argument("--no-peer", action="store_true", help="leave deepinv out")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
@@ -152,6 +166,8 @@ def main() -> None:
                 f"{size:4d} {name:8} Born {b:8.2f}  scattering {s:8.1f}  ratio {s / b:6.1f}  products {steps}",
                 flush=True,
             )
+            if options.profile:
+                profile(ours)
             for solver, gradient in peers.items():
                 (p,) = milliseconds(partial(gradient, x), repeats=1, clock=clock)
                 print(f"{'':14}deepinv by {solver:9} {p:10.1f}  {p / s:.1f} times ours", flush=True)

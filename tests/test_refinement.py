@@ -54,6 +54,15 @@ def test_combinations_leave_the_least():
     assert (_off(matrix, b, found) < 1e-10).all()
 
 
+def test_the_last_product_may_be_left_out():
+    matrix, inverse, noise, b = _system()
+    guess, rows = _times(inverse + 0.02 * noise), torch.from_numpy(b)
+    whole = refine(_times(matrix), guess, rows, tol=1e-3)
+    trusted = refine(_times(matrix), guess, rows, tol=1e-3, measured=False)
+    assert trusted.iterations == whole.iterations - 1
+    assert (_off(matrix, b, trusted) < 2e-3).all()
+
+
 def test_rows_that_are_alike_or_zero():
     matrix, inverse, noise, b = _system(count=6)
     b[2], b[3], b[5] = b[0], b[0] + 1e-7 * b[4], 0

@@ -22,7 +22,7 @@ _ONCE = {torch.complex64: 2e-4, torch.complex128: 1e-7}
 # a tenth of it where the tolerance is no less than the rounding that this leaves.
 _ALIKE = 0.01
 # Rows have room for so many blocks from the beginning: memory that is not written to costs nothing.
-_BLOCKS = 12
+_BLOCKS = 24
 
 
 @dataclass(frozen=True)

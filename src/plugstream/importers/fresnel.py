@@ -168,8 +168,8 @@ def _warn(path: Path, bands: Sequence[_Band], setup: Setup) -> None:
         most = "" if len(beaming) == 1 else "up to "
         _tell(
             f"the incident field of {path.name} at {where} GHz is off by {most}{worst.near:.2f} of a line source's "
-            f"within {NEAR:g} degrees of the direct line, more than {MISMATCH_LIMIT}: use a lower frequency, or see "
-            "that the object is near the middle, which the beam lights evenly"
+            f"within {NEAR:g} degrees of the direct line, more than {MISMATCH_LIMIT}: see that the object "
+            "is near the middle, which the beam lights evenly; born-2d does better at a lower frequency"
         )
 
 

@@ -46,13 +46,22 @@ class FieldEquation:
         """u - G (x u): (k, h w) complex to the same."""
         return self._product(fields.unflatten(1, self.contrast.shape)).flatten(1)
 
-    def solve(self, incident: Tensor, *, tol: float, max_iterations: int) -> Solutions:
-        """u to a relative residual of tol, or what was found with so many products: (B, h w)."""
+    def solve(self, incident: Tensor, *, tol: float, max_iterations: int, measured: bool = True) -> Solutions:
+        """u to a relative residual of tol, or what was found with so many products: (B, h w).
+
+        Arguments: measured, whether residuals are, or may be expected (`refine`).
+        """
         if self._guess is None:
             return self._space.solve(incident, tol=tol, max_iterations=max_iterations)
         found = refine(
-            self.apply, self._guess, incident, tol=tol, max_iterations=max_iterations, limit=self._limit
-        )  # fmt: skip
+            self.apply,
+            self._guess,
+            incident,
+            tol=tol,
+            max_iterations=max_iterations,
+            limit=self._limit,
+            measured=measured,
+        )
         left = found.residuals > tol
         if not left.any() or found.iterations >= max_iterations:
             return found
@@ -100,7 +109,8 @@ class CoarseGuess:
     def __call__(self, rows: Tensor, tol: float) -> Tensor:
         """M r of rows (k, h w), the coarse equation solved to half of tol or to what it is worth: (k, h w)."""
         coarse = self.grid.sample(rows.unflatten(1, self.grid.fine)).flatten(1)
-        found = self.equation.solve(coarse, tol=max(0.5 * tol, _ERROR / self.pixels**4), max_iterations=200)
+        tol = max(0.5 * tol, _ERROR / self.pixels**4)
+        found = self.equation.solve(coarse, tol=tol, max_iterations=200, measured=False)
         added = (found.values - coarse).unflatten(1, self.grid.shape)
         return self.grid.interpolate(added).flatten(1).add_(rows)
 

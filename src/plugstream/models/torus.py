@@ -14,7 +14,7 @@ Span = tuple[int, int, int]
 """Of an axis: the pixel where a box begins, its length, and how many pixels its field is wanted for, from 0 on."""
 
 # Fields that a CPU transforms at once, with their torus.
-_CACHE_BYTES = 2 << 20
+_CACHE_BYTES = 1 << 20
 
 
 def torus_symbol(kernel: Tensor, spans: tuple[Span, Span], sizes: tuple[int, int]) -> Tensor:
