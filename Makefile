@@ -6,7 +6,7 @@ STAMP := .venv/.installed
 # Tests start many processes, each of which would compile every module again where bytecode is not kept.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: bench-peers demo test test-peers test-random test-slow test-wheel wheel lint bench asan install clean
+.PHONY: bench-peers demo docs test test-peers test-random test-slow test-wheel wheel lint bench asan install clean
 .DEFAULT_GOAL := demo
 
 # pip with constraints.txt, never a looser request: that would download gigabytes of CUDA libraries for torch.
@@ -59,6 +59,24 @@ wheel:
 # What is in dist/, in environments without a compiler and outside of this folder.
 test-wheel:
 	$(PYTHON) release/try_wheel.py --wheels dist
+
+# The site, in an environment of its own that also sees .venv: pages, executed examples, then links and doctests.
+DOCS := build/docs-venv
+SPHINX := $(DOCS)/bin/python -m sphinx -W --keep-going -q -d build/doctrees
+
+$(DOCS)/.installed: $(STAMP)
+	@test -x $(DOCS)/bin/python || $(BIN)/python -m venv $(DOCS)
+	$(BIN)/python -c "import site; print('import site; site.addsitedir(%r)' % site.getsitepackages()[0])" \
+	  > $$($(DOCS)/bin/python -c "import site; print(site.getsitepackages()[0])")/product.pth
+	$(DOCS)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt \
+	  $$($(BIN)/python -c "import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['project']['optional-dependencies']['docs'])")
+	@touch $@
+
+docs: $(DOCS)/.installed
+	OMP_NUM_THREADS=1 $(SPHINX) -b html docs build/site
+	$(SPHINX) -b linkcheck docs build/linkcheck
+	$(SPHINX) -b doctest docs build/doctest
+	@echo "the site is in build/site/index.html"
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

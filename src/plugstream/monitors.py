@@ -327,6 +327,10 @@ def snr(image: Array, truth: Array, ndim: int = 2, *, phase: Phase = "free") -> 
 
     Arguments: image and truth (..., *image_shape), whose last `ndim` axes are an image's; phase, "free" or "measured".
     Returns (...).
+
+        >>> import torch, plugstream as ps
+        >>> float(ps.snr(torch.full((4, 4), 1.1, dtype=torch.float64), torch.ones(4, 4, dtype=torch.float64)).round())
+        20.0
     """
     check_phase(phase)
     image, truth = as_tensor("the image", image), as_tensor("the truth", truth)

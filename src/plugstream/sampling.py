@@ -132,6 +132,11 @@ class ShiftedViews:
 
     Not random: a single step is biased, but over n consecutive steps every view has been used B times. For views
     on a circle each batch sees the object from all sides, which in practice beats independent draws.
+
+        >>> import torch, plugstream as ps
+        >>> sampler = ps.ShiftedViews(3)
+        >>> [sampler.draw(step, torch.arange(12)).views.tolist() for step in (0, 1)]
+        [[0, 4, 8], [1, 5, 9]]
     """
 
     batch: int

@@ -35,7 +35,13 @@ class Overlap:
 
 @dataclass(frozen=True)
 class Geometric:
-    """From `start` to `stop` by equal factors over `steps` iterations, and `stop` from then on."""
+    """From `start` to `stop` by equal factors over `steps` iterations, and `stop` from then on.
+
+    >>> import plugstream as ps
+    >>> sigma = ps.Geometric(0.08, 0.02, 3)
+    >>> [round(sigma(k), 3) for k in (1, 2, 3, 4)]
+    [0.08, 0.04, 0.02, 0.02]
+    """
 
     start: float
     stop: float

@@ -20,6 +20,10 @@ def ring(count: int, radius: float, *, start: float = 0.0, arc: float = 360.0) -
 
     `start` and `arc` are in degrees. A full circle leaves its end out, since that is its start again; a
     shorter arc includes both ends, as linspace does.
+
+        >>> import plugstream as ps
+        >>> ps.ring(3, 2.0, arc=180.0).round(6).tolist()
+        [[2.0, 0.0], [0.0, 2.0], [-2.0, 0.0]]
     """
     if count < 1 or radius <= 0:
         raise InputError(f"a ring needs a count >= 1 and a radius > 0, not {count} and {radius}")

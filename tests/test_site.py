@@ -1,0 +1,71 @@
+"""The site of docs/: every page can be reached, every public name has its place, and docstrings become pages."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import plugstream
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+
+
+def _extension(name: str):
+    sys.path.insert(0, str(DOCS / "_ext"))
+    try:
+        return __import__(name)
+    finally:
+        sys.path.pop(0)
+
+
+def test_every_page_is_in_the_contents() -> None:
+    listed = re.findall(r"```\{toctree\}\n(.*?)```", (DOCS / "index.md").read_text(encoding="utf-8"), re.DOTALL)
+    names = [line for block in listed for line in block.splitlines() if line and not line.startswith(":")]
+    assert sorted([*names, "index"]) == sorted([*(page.stem for page in DOCS.glob("*.md")), "_gallery/index"])
+
+
+def test_every_public_name_is_in_the_api_once() -> None:
+    text = (DOCS / "api.md").read_text(encoding="utf-8")
+    names = re.findall(r"^   (\w+)$", text, re.MULTILINE)
+    assert sorted([*names, "__version__"]) == sorted(plugstream.__all__)
+
+
+def test_every_link_between_pages_leads_somewhere() -> None:
+    """Links of pages and of what stands beside them, as GitHub resolves them; `make docs` checks anchors, too."""
+    lost = []
+    for page in [*DOCS.glob("*.md"), *ROOT.glob("*.md")]:
+        for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text(encoding="utf-8")):
+            name = target.partition("#")[0]
+            if name and "://" not in target and not (page.parent / name).exists():
+                lost.append(f"{page.name}: {target}")
+    assert lost == []
+
+
+def test_a_docstring_keeps_its_formulas_and_lists_its_arguments() -> None:
+    lines = """What `x` is: a*b and |c|_2.
+
+    x = a * b
+
+Arguments:
+    first: of `them`,
+        on two lines. more words
+    low, high: bounds.
+Reference: somebody.""".splitlines()
+    text = "\n".join(_extension("plain_docstrings").to_rest(lines))
+    assert r"a\*b and \|c\|\_2" in text
+    assert ".. code-block:: none\n\n    x = a * b" in text
+    assert "- **first**: of \\ ``them``\\ , on two lines. more words\n- **low, high**: bounds." in text
+    assert text.rstrip().endswith("Reference: somebody.")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1500)
+def test_the_site_is_built_without_a_warning() -> None:
+    done = subprocess.run(["make", "docs"], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
+    assert (ROOT / "build" / "site" / "index.html").exists()
