@@ -77,6 +77,8 @@ def test_a_file_with_all_that_scanners_write(tmp_path, writer):
     assert found.data.shape == (12, 2, COILS, 20)
     check(found, images)
     check(read_recording(tmp_path / "k.h5", repetition=1), 2 * images)
+    assert found.noise is not None
+    assert found.noise.shape == (COILS, 3 * 64)
     said = " ".join(found.remarks)
     for words in (
         "3 acquisitions of noise",

@@ -27,7 +27,7 @@ _APART = {
     30: "phase stabilization",
     31: "phase stabilization",
 }
-_CALIBRATION, _REVERSE = 20, 22
+_NOISE, _CALIBRATION, _REVERSE = 19, 20, 22
 _LONGEST = 1 << 24  # characters of a header
 
 
@@ -66,7 +66,7 @@ def read_ismrmrd(source: Source, *, repetition: int = 0) -> dict[str, Any]:
     path, data, slices, density = _read_views(heads, kept, header)
     if not np.isfinite(data).all():
         raise InputError(f"acquisitions of {source.path} hold NaN or infinity")
-    remarks = [f"{count} acquisitions of {what} were left out" for what, count in left.items()]
+    remarks = [f"{count} acquisitions of {what} are no views" for what, count in left.items()]
     data, path, density = _stack_slices(data, path, density, slices)
     shape, spacing = header.image(3 if path.shape[2] == 3 else 2)
     stack = data.ndim == 4
@@ -81,6 +81,7 @@ def read_ismrmrd(source: Source, *, repetition: int = 0) -> dict[str, Any]:
         "shape": shape,
         "spacing": spacing,
         "density": density,
+        "noise": _read_noise(heads, data.shape[-2]),
         "remarks": tuple(remarks),
     }
 
@@ -210,6 +211,18 @@ def _read_views(
         path = path * sizes / np.array(header.wide[:axes][::-1])
     density = None if any(w is None for w in weights) else np.stack(weights).astype(np.float32)  # type: ignore[arg-type]
     return path, np.stack(rows).astype(np.complex64), np.array(slices), density
+
+
+def _read_noise(heads: Any, coils: int) -> NDArray[np.complex64] | None:
+    """(coils, n) of all acquisitions of noise with as many coils as the image's; None for none."""
+    found = []
+    for record in heads:
+        head = record["head"]
+        values = np.asarray(record["data"], np.float32)
+        shape = (int(head["active_channels"]), int(head["number_of_samples"]))
+        if int(head["flags"]) >> (_NOISE - 1) & 1 and shape[0] == coils and values.size == 2 * shape[0] * shape[1]:
+            found.append(values.view(np.complex64).reshape(shape))
+    return np.concatenate(found, 1) if found else None
 
 
 def _path(

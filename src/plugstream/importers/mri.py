@@ -55,6 +55,11 @@ class MRIImport(Options):
         description="do not take the image's smooth phase into the coil maps",
         json_schema_extra={"switch": True},
     )
+    keep_noise: bool = Field(
+        False,
+        description="do not combine coils so that their noise is independent, where the file has measured it",
+        json_schema_extra={"switch": True},
+    )
     scale: Literal["image", "none"] = Field("image", description="scale data so that the image is about 1, or not")
 
 
@@ -77,10 +82,11 @@ def build(options: MRIImport, file: Path, out: Path) -> ImportResult:
     if options.held_out and not options.leave_out:
         raise InputError("--held-out takes what --leave-out leaves; give --leave-out 0.1, say, too")
     remarks = list(recording.remarks)
+    steps: dict[str, Any] = {"kind": recording.kind}
+    recording = _whiten(recording, options, steps, remarks)
     voxels = _voxels(recording, options, remarks)
     kept, held = _samples(recording, options, voxels)
     stack, coils = kept.data.ndim == 4, kept.data.shape[-2]
-    steps: dict[str, Any] = {"kind": recording.kind}
     maps = _given_maps(recording, voxels, coils)
     if maps is None and coils > 1:
         maps = estimate_maps(
@@ -128,6 +134,31 @@ def build(options: MRIImport, file: Path, out: Path) -> ImportResult:
             writer.append((scale * chosen.data[n : n + 1]).astype(np.complex64), **rows)
         writer.finish()
     return ImportResult(len(chosen.data), tuple(remarks))
+
+
+def _whiten(recording: Recording, options: MRIImport, steps: dict[str, Any], remarks: list[str]) -> Recording:
+    """Data, and maps where there are any, of combinations of coils whose noise is independent and of one size."""
+    noise = recording.noise
+    if noise is None or options.keep_noise:
+        return recording
+    from plugstream.importers.mri_steps import whitening_matrix
+
+    axis = 0 if recording.trajectory is None else recording.data.ndim - 2
+    if len(noise) != recording.data.shape[axis]:
+        raise InputError(f"noise is of {len(noise)} coils, but data of {recording.data.shape[axis]}; --keep-noise")
+    try:
+        matrix = whitening_matrix(noise)
+    except InputError as error:  # a scan without noise of any use is still one
+        remarks.append(f"coils stay as they are: {error}")
+        return recording
+
+    def combine(values: NDArray[np.complex64], coils: int) -> NDArray[np.complex64]:
+        return np.ascontiguousarray(np.moveaxis(np.tensordot(matrix, values, (1, coils)), 0, coils))
+
+    steps["whitened by samples of noise"] = noise.shape[1]
+    remarks.append(f"coils were combined so that their noise is independent, by {noise.shape[1]} samples of it")
+    maps = None if recording.maps is None else combine(recording.maps, 0)
+    return replace(recording, data=combine(recording.data, axis), maps=maps)
 
 
 def _voxels(recording: Recording, options: MRIImport, remarks: list[str]) -> Voxels:

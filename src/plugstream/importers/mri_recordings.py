@@ -36,6 +36,7 @@ class Recording:
         stack: whether slices were measured one by one: the first axis of the grid is then slices, not k-space.
         shape, spacing: of the image, in metres; None where the file does not tell.
         maps, density, truth: coil maps (coils, *shape), density of samples (views, samples), the true image.
+        noise: (coils, n), what coils received of no object.
         remarks: for a person.
     """
 
@@ -50,6 +51,7 @@ class Recording:
     maps: Complex | None = None
     density: NDArray[np.float32] | None = None
     truth: Complex | None = None
+    noise: Complex | None = None
     remarks: tuple[str, ...] = field(default=())
 
 
@@ -125,6 +127,8 @@ def _read_npz(source: Source, stack: bool) -> Recording:
     pixel = source.find("pixel")
     spacing = None if pixel is None else tuple(float(step) for step in np.atleast_1d(np.asarray(pixel[()])))
     more = {"spacing": spacing, "maps": waves("coil_maps"), "truth": waves("truth")}
+    if len(getattr(source.find("noise"), "shape", ())) == 2:  # a single number may be its level
+        more["noise"] = waves("noise")
     if kspace is not None:
         found = replace(_grid_of(kspace, "k-space on a grid", stack), **more)
         mask = get("mask")

@@ -18,7 +18,7 @@ from plugstream.models.kspace import KSpace, encoded_voxels
 from plugstream.models.mri import MRIModel
 from plugstream.progress import report
 
-__all__ = ["Samples", "estimate_maps", "first_image", "group_grid", "leave_out"]
+__all__ = ["Samples", "estimate_maps", "first_image", "group_grid", "leave_out", "whitening_matrix"]
 
 _CALIBRATION_STEPS = 12  # of conjugate gradients for the middle of k-space
 _WHITEST = 0.999  # of an image's magnitudes, the share below what becomes 1
@@ -115,6 +115,30 @@ def leave_out(sampled: NDArray[np.bool_], middle: tuple[slice, ...], part: float
     kept_lines = np.ones_like(lines)
     kept_lines[tuple(places[out].T)] = False
     return np.moveaxis(np.broadcast_to(kept_lines[..., None], np.moveaxis(sampled, axis, -1).shape), -1, axis).copy()
+
+
+def whitening_matrix(noise: NDArray[np.complexfloating]) -> NDArray[np.complex64]:
+    r"""The combinations of coils whose noise is independent and of one size: W, (coils, coils).
+
+    With the covariance C = (1/n) N N^H of noise N, divided by its mean variance, and C = L L^H, it is W = L^{-1}. The
+    noise W N has the covariance 1, so that least squares may trust all combinations alike; of coils as they are a noisy
+    one counts too much. Sensitivities become W S, and the image stays as it is.
+
+    Holds for noise that does not change with time. With fewer than four samples a coil C is not known well enough, and
+    it is refused. Arguments: noise (coils, n), received without an object.
+    Reference: Pruessmann, Weiger, Scheidegger and Boesiger, Magn. Reson. Med. 42(5), 1999.
+    """
+    coils, count = noise.shape
+    if count < 4 * coils or not np.isfinite(noise).all():
+        raise InputError(f"{count} samples of noise do not tell how that of {coils} coils goes together")
+    values = noise.astype(np.complex128)
+    covariance = values @ values.conj().T / count
+    size = float(np.trace(covariance).real) / coils
+    try:
+        factor = np.linalg.cholesky(covariance / size if size > 0 else covariance)
+    except np.linalg.LinAlgError:
+        raise InputError("some coils have no noise of their own, so that it cannot be evened out") from None
+    return np.asarray(np.linalg.inv(factor), np.complex64)
 
 
 def estimate_maps(
