@@ -162,6 +162,9 @@ def test_the_noise_model_chooses_the_loss() -> None:
     z = torch.rand_like(x) + 0.5
     difference = own(z, y, physics) - own(x, y, physics)
     torch.testing.assert_close((ours.value(z) - ours.value(x)).reshape(1), difference, rtol=1e-3, atol=1e-3)
+    # A floor of one's own is of the same counts.
+    lower = ps.from_deepinv(physics, y, loss=ps.Poisson(floor=0.5))
+    torch.testing.assert_close(lower.value(z), ours.value(z))
     with pytest.raises(InputError, match="no loss is known for SaltPepperNoise"):
         ps.from_deepinv(physics_of.Denoising(noise_model=noise.SaltPepperNoise()), y)
     with pytest.raises(InputError, match="different kinds"):

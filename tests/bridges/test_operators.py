@@ -170,6 +170,7 @@ def test_a_wrong_adjoint_is_warned_of() -> None:
         ([np.ones((6, 20))] * 2, np.ones((3, 6)), "2 operators, but the data of 3"),
         ([np.ones((6, 20))] * 2, [np.ones(6), np.ones(5)], "operator 1 gives 6 values, but its data has 5"),
         ([np.ones((6, 20))], [np.ones(6) * 1j], "data is complex"),
+        ([LinearOperator((6, 20), matvec=lambda x: x[:6], dtype=float)], [np.ones(6)], "no adjoint"),
     ],
 )
 def test_what_does_not_fit_is_refused(operators: list[object], y: object, message: str) -> None:

@@ -143,6 +143,7 @@ def test_what_does_not_fit_is_refused() -> None:
         ([one, one], y, "a list of 2 Physics"),
         (object(), y, "no Physics"),
         (one, torch.ones(7), "first axis is of images"),
+        (one, torch.ones(1, 6, dtype=torch.float64), r"Mixing cannot take data of \(1, 6\)"),
     ]:
         with pytest.raises(InputError, match=message):
             ps.from_deepinv(physics, data)

@@ -7,7 +7,7 @@ from typing import Any, overload
 import torch
 from torch import Tensor, nn
 
-from plugstream.bridges.likelihoods import Likelihood, read_noise
+from plugstream.bridges.likelihoods import Likelihood, read_noise, use_loss
 from plugstream.bridges.physics import Layout, Part, PhysicsModel, Whole, is_deepinv, is_linear, split_views
 from plugstream.bridges.stack import warn_of_mismatch
 from plugstream.denoisers import adapters
@@ -81,7 +81,7 @@ def from_deepinv(
         if isinstance(physics, nn.Module) and not callable(getattr(physics, "A", None)):
             return adapters.from_deepinv(physics)
         raise InputError("give the data too: from_deepinv(physics, y)")
-    likelihood = read_noise(physics) if loss is None else Likelihood(loss)
+    likelihood = read_noise(physics) if loss is None else use_loss(physics, loss)
     return make_deepinv_fidelity(
         physics, y, likelihood, views=views, image_shape=image_shape, dtype=dtype, complex_images=complex_images
     )
@@ -134,8 +134,12 @@ def _image_of(
     """The shape (C, *spatial) of an image, and its dtype: those of A_adjoint's, where there is one."""
     real = y.dtype.to_real() if y.is_floating_point() or y.is_complex() else torch.float32
     if is_linear(physics):
-        with torch.no_grad():
-            back: Tensor = physics.A_adjoint(y)
+        try:
+            with torch.no_grad():
+                back: Tensor = physics.A_adjoint(y)
+        except (RuntimeError, ValueError) as error:  # as torch and deepinv say that shapes do not fit
+            told = str(error).splitlines()[0]
+            raise InputError(f"{type(physics).__name__} cannot take data of {tuple(y.shape)}: {told}") from error
         shape = tuple(back.shape[1:]) if shape is None else tuple(shape)
         kind = dtype or (real.to_complex() if back.is_complex() else real)
     else:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -13,7 +13,7 @@ from plugstream.bridges.physics import is_deepinv
 from plugstream.errors import InputError
 from plugstream.losses import Gaussian, Loss, Poisson, Transmission
 
-__all__ = ["Likelihood", "read_fidelity", "read_noise"]
+__all__ = ["Likelihood", "read_fidelity", "read_noise", "use_loss"]
 
 
 @dataclass(frozen=True)
@@ -59,6 +59,16 @@ def read_noise(physics: Any) -> Likelihood:
     if any(one != found[0] for one in found):
         raise InputError("the Physics have noise of different kinds; say by loss=... how to compare their data")
     return found[0]
+
+
+def use_loss(physics: Any, loss: Loss) -> Likelihood:
+    """The likelihood of a loss that is given. Where it is of the kind that the noise has, in the noise's units: a
+    `Poisson` with a floor of its own is of counts, A x / gain, as that of the noise is."""
+    try:
+        own = read_noise(physics)
+    except InputError:
+        return Likelihood(loss)
+    return replace(own, loss=loss) if type(own.loss) is type(loss) else Likelihood(loss)
 
 
 def _noise(noise: Any) -> Likelihood:

@@ -109,10 +109,15 @@ class OperatorModel(StackedModel):
 
     def _call(self, function: Callable[[Numbers], Numbers], array: Numbers, op: _Operator) -> Tensor:
         """A function of an operator; real ones, which need not take complex numbers, take their two parts."""
-        if op.dtype.kind != "c" and np.iscomplexobj(array):
-            made = np.asarray(function(array.real)) + 1j * np.asarray(function(array.imag))
-        else:
-            made = np.asarray(function(array))
+        try:
+            if op.dtype.kind != "c" and np.iscomplexobj(array):
+                made = np.asarray(function(array.real)) + 1j * np.asarray(function(array.imag))
+            else:
+                made = np.asarray(function(array))
+        except (NotImplementedError, TypeError) as error:
+            if isinstance(error, TypeError) and "'NoneType' object is not callable" not in str(error):
+                raise
+            raise InputError("an operator has no adjoint; give it one, such as rmatvec= of SciPy's") from None
         # JAX hands out arrays that may not be written to, which torch does not take as they are.
         return torch.from_numpy(made if made.flags.writeable else made.copy()).to(self.device)
 

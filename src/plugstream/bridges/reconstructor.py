@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from plugstream.algorithms import ProximalGradient
 from plugstream.bridges.deepinv import make_deepinv_fidelity
-from plugstream.bridges.likelihoods import Likelihood, read_fidelity, read_noise
+from plugstream.bridges.likelihoods import Likelihood, read_fidelity, read_noise, use_loss
 from plugstream.bridges.physics import PhysicsModel
 from plugstream.bridges.priors import read_prior
 from plugstream.errors import InputError
@@ -155,7 +155,7 @@ class PnPSGD(_Base):  # type: ignore[misc]
 
     def _likelihood(self, physics: Any) -> Likelihood:
         if self.loss is not None:
-            return Likelihood(self.loss)
+            return use_loss(physics, self.loss)
         return read_noise(physics) if self.data_fidelity is None else read_fidelity(self.data_fidelity)
 
     def _algorithm(self, fidelity: Any, likelihood: Likelihood) -> ProximalGradient:
