@@ -16,6 +16,8 @@ DIFFERENT = {
     "step_size_end",  # Geometric(start, stop, steps)
     "sigma_end",
     "sigma_steps",
+    "search",  # of a run: SigmaRace before the algorithm
+    "refine_end",  # refine_pace=Cooling(...)
     "changes",
     "stages",  # of a run: algorithms one after another
     "hop",
