@@ -10,15 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from plugstream.models.torus import (
-    Span,
-    even_size,
-    fast_size,
-    quarter_convolution,
-    quarters_of,
-    torus_symbol,
-    whole_convolution,
-)
+from plugstream.models.torus import Span, convolution, even_size, fast_size, torus_symbol
 
 __all__ = ["Box", "GreenFFT", "truncated_green"]
 
@@ -83,15 +75,17 @@ class GreenFFT:
     def apply(self, currents: Tensor) -> Tensor:
         """The field of currents in a box of the grid, in that box: (k, h, w) complex to the same."""
         height, width = currents.shape[-2:]
-        return self._convolve(currents.new_zeros(()).expand(currents.shape), currents, _spans((height, width)))
+        spans = _spans((height, width))
+        return convolution(self._symbol(spans), spans)(torch.zeros_like(currents), currents)
 
     def lippmann_schwinger(self, contrast: Tensor) -> Callable[[Tensor], Tensor]:
         """u -> u - G (x u) in a box of the grid, for repeated use: (k, h, w) complex to the same.
 
         Arguments: contrast x in the box, (h, w).
         """
-        convolution = self._convolution(_spans((contrast.shape[0], contrast.shape[1])), -contrast)
-        return lambda fields: convolution(fields, fields)
+        spans = _spans((contrast.shape[0], contrast.shape[1]))
+        convolve = convolution(self._symbol(spans), spans, -contrast)
+        return lambda fields: convolve(fields, fields)
 
     def spread(self, incident: Tensor, currents: Tensor, box: Box) -> Tensor:
         """An incident field and that of currents in a box of the grid, on the whole grid: (k, H, W) and (k, h, w)
@@ -100,17 +94,8 @@ class GreenFFT:
         The torus is as large as the grid and the box together, which for a small box is half of what `apply` needs.
         """
         (top, left), (height, width) = (side.start or 0 for side in box), currents.shape[-2:]
-        return self._convolve(incident, currents, ((top, height, self.shape[0]), (left, width, self.shape[1])))
-
-    def _convolve(self, base: Tensor, currents: Tensor, spans: tuple[Span, Span]) -> Tensor:
-        return self._convolution(spans)(base, currents)
-
-    def _convolution(
-        self, spans: tuple[Span, Span], factor: Tensor | None = None
-    ) -> Callable[[Tensor, Tensor], Tensor]:
-        """(b, f) -> b + G (x f): on the CPU by quarters of a torus, on a GPU, where launches count, on the whole."""
-        form = whole_convolution if self._kernel.is_cuda else quarter_convolution
-        return form(self._symbol(spans), spans, factor)
+        spans = (top, height, self.shape[0]), (left, width, self.shape[1])
+        return convolution(self._symbol(spans), spans)(incident, currents)
 
     def _symbol(self, spans: tuple[Span, Span]) -> Tensor:
         """The transform of the kernel on a torus on which no two pairs of pixels fall together, the last few kept."""
@@ -118,8 +103,6 @@ class GreenFFT:
         if found is None:
             rows, columns = (2 * even_size(-(-(length + wanted - 1) // 2)) for _, length, wanted in spans)
             found = torus_symbol(self._kernel, spans, (rows, columns))
-            if not found.is_cuda:
-                found = quarters_of(found)
             if len(self._symbols) >= _KEPT:  # boxes come and go
                 self._symbols.pop(next(iter(self._symbols)))
             self._symbols[spans] = found
