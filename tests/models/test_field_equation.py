@@ -151,3 +151,17 @@ def test_convolutions_are_sums_over_pixels(monkeypatch, spans, at_once):
     want = base + torch.einsum("rchw,hw,khw->krc", pairs, factor.to(pairs.dtype), fields)
     monkeypatch.setattr("plugstream.models.torus._CACHE_BYTES", at_once * symbol.nbytes)
     assert torch.allclose(convolution(symbol, spans, factor)(base, fields), want, atol=1e-11)
+
+
+@pytest.mark.gpu
+def test_coarse_grids_on_a_gpu(monkeypatch):
+    monkeypatch.setitem(module._LEAST, "cpu", 300)
+    monkeypatch.setitem(module._LEAST, "cuda", 300)
+    grid = Grid((60, 52), 0.001)
+    geometry = BornGeometry.rings(grid, 0.04, views=5, receivers=19, radius=0.3)
+    x = torch.from_numpy(disc(grid, (0.001, 0.002), 0.018)).float()
+    here, there = ScatteringModel(geometry), ScatteringModel(geometry, device="cuda")
+    assert there.scatterer(x.cuda()).equation._guess is not None
+    y = here.forward(0.7 * x)
+    got, want = there.gradient(x.cuda(), y.cuda()).cpu(), here.gradient(x, y)
+    assert float((got - want).norm() / want.norm()) < 5e-3

@@ -52,7 +52,8 @@ class ScatteringModel(ModelBase):
     Holds for scalar waves in 2D (TM polarisation) with pixels well below the wavelength in the object: 1 % at 11 of
     them a wavelength, falling with the square of their size where pixels hold averages of the contrast. GMRES needs
     more products the larger and the stronger the object: 3 and 2 for discs of half a wavelength, and 17 and 4 where one
-    of contrast 2 is two wavelengths wide.
+    of contrast 2 is two wavelengths wide. Where coarser grids can tell the waves of a large box, one or two products of
+    the fine one are enough, and those are theirs (`FieldEquation`).
 
     Arguments:
         geometry: as for `BornModel`; all of its geometries are taken.
