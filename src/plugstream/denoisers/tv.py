@@ -6,9 +6,11 @@ import math
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
+from functools import cached_property
+from typing import Any, NamedTuple
 
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from plugstream.denoisers import tv_field, tv_native, tv_triton
@@ -270,6 +272,11 @@ class Problem:
             return (bound - mean.double()).to(z.dtype)
 
         return Problem(z, self.strength, moved(self.low), moved(self.high), self.ndim, self.coupled)
+
+    @cached_property
+    def native(self) -> tuple[NDArray[Any], ...]:
+        """What the native kernel takes of it."""
+        return tv_native.constants(self)
 
     @property
     def rate(self) -> Tensor:

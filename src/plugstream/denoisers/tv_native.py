@@ -15,7 +15,7 @@ from plugstream import _native
 if TYPE_CHECKING:
     from plugstream.denoisers.tv import TV, Problem, State
 
-__all__ = ["advance", "centre", "serves", "start"]
+__all__ = ["advance", "centre", "constants", "serves", "start"]
 
 
 def serves(*tensors: Tensor | None) -> bool:
@@ -69,14 +69,15 @@ def advance(tv: TV, problem: Problem, state: State, momentum: list[float], activ
     The number of threads is torch's, and changes no bit of the result.
     """
     gap = state.gap.clone()
+    z, strength, rate, low, high = problem.native
     _native.kernels().tv_advance(
-        _image(problem.z, problem),
-        problem.strength.detach().flatten().contiguous().numpy(),
-        problem.rate.detach().flatten().numpy(),
-        torch.tensor(momentum, dtype=problem.z.dtype).numpy(),
+        z,
+        strength,
+        rate,
+        np.array(momentum, dtype=z.dtype),
         active.numpy(),
-        _bound(problem.low, problem),
-        _bound(problem.high, problem),
+        low,
+        high,
         _field(state.p, problem),
         _field(state.s, problem),
         _image(state.x, problem),
@@ -85,6 +86,12 @@ def advance(tv: TV, problem: Problem, state: State, momentum: list[float], activ
         threads=torch.get_num_threads(),
     )
     return type(state)(state.p, state.s, state.x, gap)
+
+
+def constants(problem: Problem) -> tuple[NDArray[Any], ...]:
+    """Of a problem, which stay the same while iterating: z, strength, rate, low and high, as the kernel takes them."""
+    strength, rate = (one.detach().flatten().contiguous().numpy() for one in (problem.strength, problem.rate))
+    return _image(problem.z, problem), strength, rate, _bound(problem.low, problem), _bound(problem.high, problem)
 
 
 def _image(tensor: Tensor, problem: Problem) -> NDArray[Any]:
