@@ -34,7 +34,8 @@ def test_an_example_runs_as_it_stands(scan, tmp_path, monkeypatch, name, code, c
 
 
 def test_there_is_an_example_of_each():
-    assert [name for name, _, _ in FILES] == ["median.py", "sweep.py", "relaxed.py", "roughness.py", "capped.py"]
+    files = ["median.py", "sweep.py", "relaxed.py", "roughness.py", "charbonnier.py", "lazy.py", "capped.py"]
+    assert [name for name, _, _ in FILES] == files
 
 
 def test_the_first_command_works_too(scan, tmp_path, monkeypatch):
