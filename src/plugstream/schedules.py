@@ -69,7 +69,7 @@ class Power:
 
 @dataclass(frozen=True)
 class Cooling:
-    """1 in the first half of `steps` iterations, then to `stop` by equal factors, and `stop` from then on.
+    """1 in the first third of `steps` iterations, then to `stop` by equal factors, and `stop` from then on.
 
     For what is found by noisy steps: long ones until it is near, and then ever shorter ones, which average their noise.
     """
@@ -82,8 +82,8 @@ class Cooling:
             raise InputError("cooling needs stop above 0 and up to 1, and steps >= 1")
 
     def __call__(self, k: int) -> float:
-        half = self.steps // 2
-        return float(self.stop ** min(1.0, max(0, k - half) / max(1, self.steps - half)))
+        third = self.steps // 3
+        return float(self.stop ** min(1.0, max(0, k - third) / max(1, self.steps - third)))
 
 
 def value_at(value: Number, k: int) -> float:

@@ -132,8 +132,8 @@ def test_shorter_steps_on_the_probe_average_their_noise():
         moved[pace] = made.step(made.init(truth)).parameters["probe"] - fidelity.model.probe
     # But for the beam's power, which is kept, a quarter of the pace is a quarter of the way.
     assert torch.linalg.norm(moved[0.25] - moved[1.0] / 4) < 0.05 * torch.linalg.norm(moved[0.25])
-    cooling = Cooling(0.01, 40)
-    assert [cooling(k) for k in (1, 20, 30, 40, 99)] == pytest.approx([1, 1, 0.1, 0.01, 0.01])
+    cooling = Cooling(0.01, 60)
+    assert [cooling(k) for k in (1, 20, 40, 60, 99)] == pytest.approx([1, 1, 0.1, 0.01, 0.01])
     exact, _ = scan()
     counts = torch.poisson(exact.data()[:, 0], generator=torch.Generator().manual_seed(0))
     beam, drawn = exact.model.probe, Epochs(5, seed=1)

@@ -144,7 +144,7 @@ class AlgorithmSettings(Choice):
         None,
         ge=SMALL,
         le=1,
-        description="let steps on it shrink to this part of their length, in the second half of those that refine, so "
+        description="let steps on it shrink to this part of their length, after a third of those that refine, so "
         "that its noise averages out",
     )
     changes: str | None = Field(
