@@ -246,7 +246,10 @@ def simulated() -> None:
                 step = Overlap(Geometric(1.0, fall, steps))
                 none = max(none, *(v for v, _ in follow(made, Identity(), LOW, *around, batch=12, step_size=step)))
             made = fidelity(scan, Poisson(floor=FLOOR))
-            falls = {"sigma": Geometric(0.03, 0.03 * 0.3**0.5, steps), "step_size": Overlap(Geometric(1.0, 0.3, steps))}
+            falls: dict[str, Any] = {
+                "sigma": Geometric(0.03, 0.03 * 0.3**0.5, steps),
+                "step_size": Overlap(Geometric(1.0, 0.3, steps)),
+            }
             values = [value for value, _ in follow(made, TV(), LOW, *around, batch=12, **falls)]
             print(
                 f"{photons} photons a frame, {picture}: none at its best {none:.2f} dB, TV after {LOW} passes "
