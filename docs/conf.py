@@ -47,6 +47,7 @@ autosummary_filename_map = {f"plugstream.{name}": f"plugstream.{name}-function" 
 sphinx_gallery_conf = {
     "examples_dirs": "gallery",
     "gallery_dirs": "_gallery",
+    "subsection_order": ["gallery/instruments", "gallery/algorithms"],
     "filename_pattern": "/plot_",
     "within_subsection_order": "FileNameSortKey",
     "download_all_examples": False,

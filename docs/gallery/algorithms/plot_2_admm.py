@@ -38,7 +38,8 @@ for name, result in results.items():
 # %%
 # Each step is one call of the denoiser. The maps differ, so that distances do not compare.
 
-figure, axes = plt.subplots(1, 4, figsize=(12, 3.4), layout="constrained")
+figure, axes = plt.subplots(2, 2, figsize=(8, 6.6), layout="constrained")
+axes = axes.ravel()
 for name, result in results.items():
     snr, distance = result.history["snr"], result.history["distance"]
     axes[0].plot(snr.step, snr.value, label=name)

@@ -36,7 +36,8 @@ for name, result in results.items():
 # %%
 # A quarter of the calls, for an image that is nearly as good and less steady.
 
-figure, axes = plt.subplots(1, 4, figsize=(12, 3.4), layout="constrained")
+figure, axes = plt.subplots(2, 2, figsize=(8, 6.6), layout="constrained")
+axes = axes.ravel()
 for name, result in results.items():
     snr, distance = result.history["snr"], result.history["distance"]
     axes[0].plot(snr.step, snr.value, label=name)

@@ -32,7 +32,8 @@ print(result)
 # The first step is a back-projection of six views; eighty steps later:
 
 first = algorithm.step(algorithm.init()).image
-figure, axes = plt.subplots(1, 4, figsize=(12, 3.2), layout="constrained")
+figure, axes = plt.subplots(2, 2, figsize=(8, 6.6), layout="constrained")
+axes = axes.ravel()
 last = result.history["snr"].value[-1]
 images = {"truth": truth, "one step": first, f"80 steps: {last:.1f} dB": result.image}
 for axis, (title, image) in zip(axes, images.items(), strict=False):

@@ -39,7 +39,8 @@ plugstream("reconstruct scan.zarr --sigma 0.008 --iterations 80 --every 20 --rep
 
 truth, result = np.load(folder / "run/truth.npy"), np.load(folder / "run/result.npy")
 result = result * np.exp(-1j * np.angle(np.vdot(truth, result)))  # the global phase is not measured
-figure, axes = plt.subplots(1, 4, figsize=(12, 3.3), layout="constrained")
+figure, axes = plt.subplots(2, 2, figsize=(8, 6.6), layout="constrained")
+axes = axes.ravel()
 pictures = {
     "truth, magnitude": (np.abs(truth), "gray"),
     "result, magnitude": (np.abs(result), "gray"),
