@@ -25,7 +25,8 @@ def _extension(name: str):
 
 def test_every_page_is_in_the_contents() -> None:
     listed = re.findall(r"```\{toctree\}\n(.*?)```", (DOCS / "index.md").read_text(encoding="utf-8"), re.DOTALL)
-    names = [line for block in listed for line in block.splitlines() if line and not line.startswith(":")]
+    lines = [line for block in listed for line in block.splitlines() if line and not line.startswith(":")]
+    names = [line.rpartition("<")[2].rstrip(">") for line in lines]
     assert sorted([*names, "index"]) == sorted([*(page.stem for page in DOCS.glob("*.md")), "_gallery/index"])
 
 
@@ -44,6 +45,13 @@ def test_every_link_between_pages_leads_somewhere() -> None:
             if name and "://" not in target and not (page.parent / name).exists():
                 lost.append(f"{page.name}: {target}")
     assert lost == []
+
+
+def test_the_readme_is_short_and_its_example_is_that_of_the_site() -> None:
+    readme, start = ((ROOT / name).read_text(encoding="utf-8") for name in ("README.md", "docs/start.md"))
+    assert len(readme.splitlines()) <= 95
+    (example,) = re.findall(r"```python\n.*?```", readme, re.DOTALL)
+    assert example in start
 
 
 def test_a_docstring_keeps_its_formulas_and_lists_its_arguments() -> None:
