@@ -47,6 +47,17 @@ def test_every_link_between_pages_leads_somewhere() -> None:
     assert lost == []
 
 
+def test_the_gallery_has_every_instrument_and_algorithm() -> None:
+    from plugstream.registry import entries
+
+    examples = {path.name: path.read_text(encoding="utf-8") for path in (DOCS / "gallery").glob("*/plot_*.py")}
+    text = "".join(examples.values())
+    instruments = [name for name in entries("instrument") if ":" not in name]
+    assert [name for name in instruments if f"({name})" not in text and f"--instrument {name}" not in text] == []
+    algorithms = set(plugstream._HOME["plugstream.algorithms"]) - {"Algorithm", "BoundedMomentum"}
+    assert [name for name in sorted(algorithms) if f"ps.{name}(" not in text and f'"{name.lower()}"' not in text] == []
+
+
 def test_the_readme_is_short_and_its_example_is_that_of_the_site() -> None:
     readme, start = ((ROOT / name).read_text(encoding="utf-8") for name in ("README.md", "docs/start.md"))
     assert len(readme.splitlines()) <= 95
