@@ -103,21 +103,28 @@ class OperatorModel(StackedModel):
             array = one.detach().cpu().numpy()
             if not self.dtype.is_complex and op.dtype.kind != "c":
                 array = array.real  # Re(A^T z) = A^T Re z
-            back = self._call(op.adjoint, array, op).reshape(out.shape)
+            back = self._adjoint(op, array).reshape(out.shape)
             out += back if self.dtype.is_complex or not back.is_complex() else back.real
         return out
 
-    def _call(self, function: Callable[[Numbers], Numbers], array: Numbers, op: _Operator) -> Tensor:
-        """A function of an operator; real ones, which need not take complex numbers, take their two parts."""
+    def _adjoint(self, op: _Operator, array: Numbers) -> Tensor:
+        """The adjoint of an operator; one that was made without it is refused in a line.
+
+        SciPy says so by NotImplementedError for one vector, and for several calls the None in its place.
+        """
         try:
-            if op.dtype.kind != "c" and np.iscomplexobj(array):
-                made = np.asarray(function(array.real)) + 1j * np.asarray(function(array.imag))
-            else:
-                made = np.asarray(function(array))
+            return self._call(op.adjoint, array, op)
         except (NotImplementedError, TypeError) as error:
             if isinstance(error, TypeError) and "'NoneType' object is not callable" not in str(error):
                 raise
-            raise InputError("an operator has no adjoint; give it one, such as rmatvec= of SciPy's") from None
+            raise InputError("an operator has no adjoint; give it one, such as rmatvec= of SciPy's") from error
+
+    def _call(self, function: Callable[[Numbers], Numbers], array: Numbers, op: _Operator) -> Tensor:
+        """A function of an operator; real ones, which need not take complex numbers, take their two parts."""
+        if op.dtype.kind != "c" and np.iscomplexobj(array):
+            made = np.asarray(function(array.real)) + 1j * np.asarray(function(array.imag))
+        else:
+            made = np.asarray(function(array))
         # JAX hands out arrays that may not be written to, which torch does not take as they are.
         return torch.from_numpy(made if made.flags.writeable else made.copy()).to(self.device)
 
