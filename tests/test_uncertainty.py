@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -73,6 +75,25 @@ def test_a_batch_of_more_views_than_a_half_has_all_of_them():
     for _ in range(5):
         state = algorithm.step(state)
     assert bool(ps.error_map(algorithm, state, halves=4, steps=3).isfinite().all())
+
+
+class Turned(ProximalGradient):
+    """Each step turns the image by an angle, and changes nothing else."""
+
+    def step(self, state):
+        turn = torch.polar(torch.tensor(1.0), torch.tensor(0.3)).to(state.image)
+        return replace(state, k=state.k + 1, image=turn * state.image)
+
+
+@pytest.mark.parametrize(("phase", "wrong"), [("free", 0.0), ("measured", 2 * np.sin(0.3))])
+def test_a_turned_phase_is_an_error_only_where_it_is_measured(phase, wrong):
+    matrices = np.random.default_rng(0).standard_normal((6, 12, 16)) + 0j
+    model = MatrixModel(matrices, (4, 4), dtype=torch.complex128)
+    fidelity = LeastSquares(model, torch.ones(6, 12, dtype=torch.complex128))
+    algorithm = Turned(fidelity, ps.TV(), sigma=1.0)
+    state = algorithm.init(torch.full((4, 4), 3.0 + 4.0j, dtype=torch.complex128))
+    found = ps.error_map(algorithm, state, halves=2, steps=2, phase=phase)
+    assert found.numpy() == pytest.approx(np.full((4, 4), 5 * wrong), abs=1e-6)
 
 
 def test_coverage_counts_pixels():

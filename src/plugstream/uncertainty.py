@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -12,7 +13,7 @@ from torch import Tensor
 
 from plugstream.draws import Stream, draw_words
 from plugstream.errors import InputError
-from plugstream.global_phase import align_phase
+from plugstream.global_phase import Phase, align_phase
 from plugstream.progress import report
 from plugstream.sampling import All
 
@@ -53,7 +54,14 @@ def half_of_views(available: Tensor, number: int, seed: int = 0) -> Tensor:
 
 @torch.no_grad()
 def error_sums(
-    algorithm: Any, state: Any, *, halves: int, steps: int, seed: int = 0, begun: ErrorSum | None = None
+    algorithm: Any,
+    state: Any,
+    *,
+    halves: int,
+    steps: int,
+    seed: int = 0,
+    phase: Phase = "free",
+    begun: ErrorSum | None = None,
 ) -> Iterator[ErrorSum]:
     """The sums of `error_map`, one half of the views after the other, so that one can stop between them and go on.
 
@@ -78,13 +86,16 @@ def error_sums(
         for step in range(steps):
             report(f"error map, half {number + 1} of {halves}", step, steps)
             now = own.step(now)
-        wrong = (align_phase(now.image, image, axes) - image).abs().double().square()
+        x = align_phase(now.image, image, axes) if phase == "free" else now.image
+        wrong = (x - image).abs().double().square()
         # Of m of n views, Var(x_m - x_n) = (n / m - 1) Var(x_n).
         found = ErrorSum(number + 1, found.total + wrong * (len(some) / (len(available) - len(some))))
         yield found
 
 
-def error_map(algorithm: Any, state: Any, *, halves: int = 16, steps: int = 40, seed: int = 0) -> Tensor:
+def error_map(
+    algorithm: Any, state: Any, *, halves: int = 16, steps: int = 40, seed: int = 0, phase: Phase = "free"
+) -> Tensor:
     r"""The error that an image is to be expected to have at each pixel, as far as the data show it.
 
     From the image of all n views the algorithm goes on with n/2 of them, drawn at random, to an image x_r, and so on
@@ -94,8 +105,7 @@ def error_map(algorithm: Any, state: Any, *, halves: int = 16, steps: int = 40, 
 
     For an estimate that is a smooth function of means over views, Var(x_r - x) = Var(x), so that the map is the
     standard deviation of the image under other noise and other views of the same kind: the half-sample, or delete-half
-    jackknife, estimate. It needs no noise level and holds for any model, loss and denoiser, of complex images up to
-    their global phase.
+    jackknife, estimate. It needs no noise level and holds for any model, loss and denoiser.
 
     What it does not show: errors that all halves share. A detail that the denoiser takes away whichever views there are
     is missing without a trace, and so is a fault of the model or of all views. How often |error| < 2 map was measured
@@ -107,12 +117,13 @@ def error_map(algorithm: Any, state: Any, *, halves: int = 16, steps: int = 40, 
     Arguments:
         algorithm: as the run ended with it. state: its last, of one image (*image_shape).
         halves: how many images, an even number, at least 2; the map of 16 is exact to about a sixth.
-        steps: of each. seed: of the halves.
+        steps: of each. seed: of the halves. phase: whether the data leave the global phase of a complex image free,
+            which then is no error, or "measured", as of mri.
     Returns (*image_shape), real.
     References: McCarthy, Rev. Int. Stat. Inst. 37, 1969; Shao and Wu, Ann. Statist. 17, 1989.
     """
-    sums = list(error_sums(algorithm, state, halves=halves, steps=steps, seed=seed))
-    return sums[-1].map()
+    sums = error_sums(algorithm, state, halves=halves, steps=steps, seed=seed, phase=phase)
+    return deque(sums, maxlen=1)[0].map()
 
 
 def coverage(error: Tensor, map: Tensor, times: float = 2.0) -> float:

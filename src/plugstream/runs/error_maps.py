@@ -43,11 +43,11 @@ def map_space(space: ImageSpace) -> ImageSpace:
 class ErrorMap:
     """The error map of a run in a folder.
 
-    Arguments: folder; log; halves, how many; iterations of the run; seed.
+    Arguments: folder; log; space of the image; halves, how many; iterations of the run; seed.
     """
 
-    def __init__(self, folder: Path, log: EventLog, halves: int, iterations: int, seed: int) -> None:
-        self.folder, self.log, self.halves, self.seed = folder, log, halves, seed
+    def __init__(self, folder: Path, log: EventLog, space: ImageSpace, halves: int, iterations: int, seed: int) -> None:
+        self.folder, self.log, self.space, self.halves, self.seed = folder, log, space, halves, seed
         self.steps = max(_LEAST, iterations // _PART)
         self.path = folder / "uncertainty.safetensors"
 
@@ -60,9 +60,8 @@ class ErrorMap:
         about = f"from {self.halves} halves of the views, {self.steps} steps each"
         self.log.add(Note(f"the error map is made {about}" + (f", of which {found.count} are there" if found else "")))
         try:
-            for found in error_sums(
-                algorithm, state, halves=self.halves, steps=self.steps, seed=self.seed, begun=begun
-            ):
+            how = {"halves": self.halves, "steps": self.steps, "seed": self.seed}
+            for found in error_sums(algorithm, state, **how, phase=self.space.phase, begun=begun):
                 if writes:
                     self._keep(found, state)
         except KeyboardInterrupt:
@@ -71,8 +70,9 @@ class ErrorMap:
         assert found is not None
         return found.map()
 
-    def write(self, found: Tensor, image: Tensor, truth: Tensor | None, space: ImageSpace) -> str:
+    def write(self, found: Tensor, image: Tensor, truth: Tensor | None) -> str:
         """Write the map as PNG, TIFF and NPY; in words, how large errors are, and how often they are within it."""
+        space = self.space
         save_image(found.float(), self.folder / "uncertainty", map_space(space))
         size = f"{float(found.square().mean().sqrt()):.3g}"
         text = f"expected error {size} (root mean square over the image)"

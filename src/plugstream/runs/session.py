@@ -105,8 +105,8 @@ class Session:
         )
         many, steps = self.plan.settings.run.uncertainty, self.plan.settings.algorithm.iterations
         seed = self.plan.settings.sampler.seed
-        self._map_errors = None if many is None else ErrorMap(self.folder, self.log, many, steps, seed)
-        self._errors: torch.Tensor | None = None
+        space = ImageSpace.of(self.scan)
+        self._map_errors = None if many is None else ErrorMap(self.folder, self.log, space, many, steps, seed)
         self._searching = self.search is not None and not ended
         self._found: float | None = self.plan.settings.algorithm.sigma if ended and self.search is not None else None
 
@@ -134,11 +134,9 @@ class Session:
                     self.population.close()
         self._tell(caught)
         notes = bound_notes(result.image, self.plan.settings.denoiser)
-        if self._map_errors is not None and self._errors is not None and self.group.leads:
+        if self._map_errors is not None and result.uncertainty is not None and self.group.leads:
             truth = None if self.plan.truth is None else torch.from_numpy(self.plan.truth)
-            space = ImageSpace.of(self.scan)
-            notes = [*notes, self._map_errors.write(self._errors, result.image, truth, space)]
-            result = replace(result, uncertainty=self._errors)
+            notes = [*notes, self._map_errors.write(result.uncertainty, result.image, truth)]
         for text in notes:
             self.log.add(Note(text))
         if not self.group.leads:
@@ -314,7 +312,7 @@ class Session:
             self._inbox.clear()
         if watch is not None:
             watch.settings = self.plan.settings  # with what was changed on the way
-        self._find_errors(result)
+        result = self._with_errors(result)
         result = self._judge_misfit(result, whole if population is None else population.fidelity)
         if result.parameters:
             shown = fidelity.model.report_parameters(result.parameters)  # type: ignore[attr-defined]
@@ -322,15 +320,17 @@ class Session:
         self.callbacks.end(result)
         return result, self._backproject(whole if population is None else population.fidelity)
 
-    def _find_errors(self, result: Result[State]) -> None:
-        """Make the error map that was asked for, of a run that has come to its end."""
+    def _with_errors(self, result: Result[State]) -> Result[State]:
+        """The result with the error map that was asked for, of a run that has come to its end."""
         last = self.callbacks.last
         over = not result.reason.failed and result.reason is not Stop.INTERRUPTED
         if self._map_errors is None or last is None or not over:
-            return
+            return result
         algorithm: Any = last.algorithm
-        if not isinstance(algorithm, SigmaRace):  # which somebody stopped on the way
-            self._errors = self._map_errors.find(algorithm, result.state, writes=self.group.leads)
+        if isinstance(algorithm, SigmaRace):  # which somebody stopped on the way
+            return result
+        found = self._map_errors.find(algorithm, result.state, writes=self.group.leads)
+        return replace(result, uncertainty=found)
 
     def _hold_out(self, whole: DataFidelity) -> DataFidelity:
         """The fidelity of the views that steps use while sigma is searched for; L is that of all."""
