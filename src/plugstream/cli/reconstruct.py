@@ -81,10 +81,6 @@ def _run(parsed: argparse.Namespace, group: Group | None) -> int:
     settings = absolute(settings)
     parts = prepare(settings, early)
     planned = plan(parts if group is None else parts.share(group), stored, divide=True)
-    if planned.partition is not None and settings.algorithm.search is not None:
-        raise InputError(
-            "sigma is searched for on a whole volume, and this one goes by blocks of slices; give --sigma, such as 1%"
-        )
     planned = replace(planned, advice=notes)
     if settings.scan.follow:
         wait_for_views(stored, planned, say)

@@ -17,7 +17,7 @@ from plugstream.scans.store import StoredScan
 from plugstream.settings import Settings
 from plugstream.spectrum import describe_wave, find_spectrum
 
-__all__ = ["MeasuredViews", "usable_views"]
+__all__ = ["MeasuredViews", "held_out_views", "usable_views"]
 
 # Of a scan that is not in memory at most so many views, and about so many bytes.
 _VIEWS, _BYTES = 1000, 32 << 20
@@ -31,6 +31,11 @@ def usable_views(record: Views, hold_out: int | None) -> Tensor:
     Which are held out depends on nothing but their numbers, so that it stays as it is while a scan grows.
     """
     return _split(record.views, record.damaged, hold_out)[0]
+
+
+def held_out_views(record: Views, hold_out: int | None) -> Tensor:
+    """The others of `usable_views`: every `hold_out`-th view, but damaged ones; (n,), ascending."""
+    return _split(record.views, record.damaged, hold_out)[1]
 
 
 def _split(views: int, damaged: Sequence[int], hold_out: int | None) -> tuple[Tensor, Tensor]:
@@ -75,7 +80,10 @@ class MeasuredViews:
 
     def held_out(self, fidelity: Fidelity) -> Tensor | None:
         """Views of the fidelity that no step uses, as many as are measured on; None where there are none (yet)."""
-        return self._held_out(fidelity, self.settings.monitor.hold_out)
+        views = _split(fidelity.n_views, self.damaged(), self.settings.monitor.hold_out)[1]
+        most = self._most()
+        some = None if most is None else spread_views(views, most)
+        return None if len(views) == 0 else views if some is None else some
 
     def searched(self, fidelity: Fidelity) -> Tensor | None:
         """Views that no step uses while sigma is searched for, and none once they are used."""
@@ -84,12 +92,6 @@ class MeasuredViews:
         whole[list(self.damaged())] = False
         views = whole.nonzero().flatten()
         return None if len(views) == 0 else views
-
-    def _held_out(self, fidelity: Fidelity, every: int | None) -> Tensor | None:
-        views = _split(fidelity.n_views, self.damaged(), every)[1]
-        most = self._most()
-        some = None if most is None else spread_views(views, most)
-        return None if len(views) == 0 else views if some is None else some
 
     def _most(self) -> int | None:
         """How many views are measured on at most."""

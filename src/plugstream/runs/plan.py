@@ -182,7 +182,6 @@ def plan(
     """
     parts = settings if isinstance(settings, Parts) else prepare(settings)
     check_stages(parts.settings)
-    check_search(parts.settings)
     instrument = scan.instrument
     instrument.check_plausible()
     made = _fit(parts, instrument, scan.truth)
@@ -190,6 +189,7 @@ def plan(
     if divide and partition is None and not isinstance(scan, Experiment):
         partition = parts.group.decide(lambda: choose_partition(made, scan))
     made = replace(made, partition=partition)
+    check_search(parts.settings, blocks=partition is not None)
     if scan.n_views > 0:
         made.check_views(scan)
     else:

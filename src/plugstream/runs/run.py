@@ -23,7 +23,7 @@ from plugstream.runs.plan import Plan
 from plugstream.runs.record import place_of, write_down
 from plugstream.runs.replay import History, replay
 from plugstream.runs.saving import check_history
-from plugstream.runs.search import find_result, with_sigma, without_strength
+from plugstream.runs.search import last_trial, with_sigma, without_strength
 from plugstream.runs.session import Session
 from plugstream.runs.viewers import Viewers
 from plugstream.runs.views import wait_for_batch
@@ -147,9 +147,9 @@ def _with_changes(plan: Plan, past: History, saved: SavedState | None) -> Plan:
     if past.start is None:
         return plan
     begun = 0 if saved is None else saved.step
-    sigma = find_result(past.trials, begun)
-    if sigma is not None:
-        plan = plan.with_settings(with_sigma(plan.settings, sigma))
+    found = last_trial(past.trials, begun)
+    if found is not None:
+        plan = plan.with_settings(with_sigma(plan.settings, found.sigma))
     changes = [replace(change, stop=change.stop and change.step > begun) for change in past.changes]
     left = [change for change in changes if change != Change(change.step)]
     return plan.with_settings(with_changes(plan.settings, left))

@@ -11,16 +11,17 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from torch import Tensor
-
 from plugstream.algorithms import RaceState, SigmaRace
 from plugstream.errors import InputError
+from plugstream.loss_fidelity import DataFidelity
 from plugstream.result import Progress, Turn
 from plugstream.runs.event_log import EventLog
-from plugstream.runs.events import Note, Trial
+from plugstream.runs.events import Note, Trial, Views
+from plugstream.runs.measuring import held_out_views, usable_views
+from plugstream.runs.steps import goes_by_lipschitz
 from plugstream.settings import Settings
 
-__all__ = ["Search", "check_search", "find_result", "search_interval", "with_sigma", "without_strength"]
+__all__ = ["Search", "check_search", "last_trial", "search_interval", "with_sigma", "without_strength"]
 
 # Every so many-th view is held out, or fewer: of a long scan twice as many as a step has judge well enough.
 _EVERY, _BATCHES, _LEAST = 10, 2, 4
@@ -46,8 +47,8 @@ def search_interval(settings: Settings, n_views: int) -> int | None:
     return min(n_views // 2, max(_EVERY, enough))
 
 
-def check_search(settings: Settings) -> None:
-    """Refuse what a search for sigma cannot be combined with."""
+def check_search(settings: Settings, *, blocks: bool = False) -> None:
+    """Refuse what a search for sigma cannot be combined with; `blocks` says that a volume goes by blocks of slices."""
     a = settings.algorithm
     if a.search is None:
         return
@@ -61,6 +62,7 @@ def check_search(settings: Settings) -> None:
         (settings.scan.follow, "a scan that is followed grows while sigmas are compared; wait for its end"),
         (settings.monitor.watch_theory, "the theory is of one sigma; leave --watch-theory out"),
         (a.distance_limit is not None, "the distance is of one sigma; leave --distance-limit out"),
+        (blocks, "this volume goes by blocks of slices, which must all have one sigma; give --sigma, such as 1%"),
         (":" in a.name, f"it is for our own algorithms, and not for {a.name}"),
         (a.search >= a.iterations, f"it takes {a.search} of {a.iterations} steps; more must be left for the image"),
     ):
@@ -68,9 +70,9 @@ def check_search(settings: Settings) -> None:
             raise InputError(f"sigma cannot be searched for: {advice}, or say --search none")
 
 
-def find_result(trials: Sequence[Trial], step: int) -> float | None:
-    """The sigma that a run which goes on from this step had found before it, None where it had not."""
-    return next((trial.sigma for trial in trials if trial.ended and trial.step < step), None)
+def last_trial(trials: Sequence[Trial], step: int) -> Trial | None:
+    """The round with which the search of a run that goes on from this step was over before it, None if it was not."""
+    return next((trial for trial in trials if trial.ended and trial.step < step), None)
 
 
 def with_sigma(settings: Settings, sigma: float, *, repeat: bool = False) -> Settings:
@@ -80,30 +82,58 @@ def with_sigma(settings: Settings, sigma: float, *, repeat: bool = False) -> Set
 
 
 class Search:
-    """The search of a run: tells of its rounds, and turns to the problem of all views when it is over.
+    """The search of a run: which views judge, what its rounds say, and how the run turns to the problem of all views.
 
-    Arguments: settings; log; go_on, from nothing to the algorithm on all views, called once; found, told the sigma;
-    end, the step at which the search was over, of a run that goes on after it.
+    `running` is whether sigma is still looked for, and `sigma` what was found, None before that.
+
+    Arguments: settings; n_views of the run; log; go_on, from a sigma to the algorithm on all views, called once; ended,
+    of a run that goes on after its search, the last round of that.
     """
 
     def __init__(
         self,
         settings: Settings,
+        n_views: int,
         log: EventLog,
-        go_on: Callable[[], Any],
-        found: Callable[[float], None],
-        end: int | None = None,
+        go_on: Callable[[float], Any],
+        ended: Trial | None = None,
     ) -> None:
-        self.settings, self.log, self.go_on, self.found, self.end = settings, log, go_on, found, end
+        self.settings, self.log, self.go_on = settings, log, go_on
+        self.sigma = None if ended is None else ended.sigma
+        self._end = None if ended is None else ended.step
+        self._views, self._interval = n_views, search_interval(settings, n_views)
         self._rounds: int | None = None
 
-    def begin(self, algorithm: Any, held_out: Tensor) -> SigmaRace:
-        """The race, of the algorithm on the other views."""
+    @property
+    def running(self) -> bool:
+        """Whether sigma is still looked for."""
+        return self.sigma is None
+
+    @property
+    def interval(self) -> int | None:
+        """Every how many-th view no step uses by now, None once it is over."""
+        return self._interval if self.running else None
+
+    def restrict_views(self, whole: DataFidelity) -> DataFidelity:
+        """The fidelity of all views, in memory, on those that steps use by now; L stays that of all."""
+        if not self.running:
+            return whole
+        left = usable_views(Views(0, self._views, (), None, True), self._interval)
+        bound = whole.lipschitz_max if whole.has_lipschitz and goes_by_lipschitz(self.settings) else None
+        return whole.with_views(whole.model, left, lipschitz_max=bound)
+
+    def begin(self, algorithm: Any, damaged: tuple[int, ...]) -> Any:
+        """The race of the algorithm on the views that steps use, judged by the others; itself once it is over."""
+        if not self.running:
+            return algorithm
+        judges = held_out_views(Views(0, self._views, damaged, None, True), self._interval)
+        if len(judges) == 0:
+            raise InputError("all views that would judge sigma are damaged; give --sigma")
         steps = self.settings.algorithm.search
         assert steps is not None
-        few = f"{len(held_out)} view{'s' * (len(held_out) > 1)}"
+        few = f"{len(judges)} view{'s' * (len(judges) > 1)}"
         self.log.add(Note(f"sigma is searched for in the first {steps} steps, by {few} that no step uses"))
-        return SigmaRace(algorithm, held_out, steps)
+        return SigmaRace(algorithm, judges, steps)
 
     def turn(self, progress: Progress[Any]) -> Turn[Any] | None:
         """Tell what a round said; where it was the last, how to go on."""
@@ -119,15 +149,14 @@ class Search:
         self._tell(state)
         if not state.ended:
             return None
-        self.end = state.k
-        self.found(state.sigma)
-        algorithm, start = race.finish(state, self.go_on())
+        self.sigma, self._end = state.sigma, state.k
+        algorithm, start = race.finish(state, self.go_on(state.sigma))
         return Turn(algorithm, start)
 
     def over(self, step: int) -> bool:
         """Whether the run has taken the steps that were to come after the search."""
         a = self.settings.algorithm
-        return self.end is not None and a.search is not None and step >= self.end + a.iterations - a.search
+        return self._end is not None and a.search is not None and step >= self._end + a.iterations - a.search
 
     def _tell(self, state: RaceState) -> None:
         assert state.tried is not None

@@ -28,17 +28,17 @@ from plugstream.runs.commands import Inbox
 from plugstream.runs.decisions import Decisions, Steerage
 from plugstream.runs.error_maps import ErrorMap
 from plugstream.runs.event_log import EventLog
-from plugstream.runs.events import Note, Quantities, Resume, Space, Stop as StopEvent, Views
+from plugstream.runs.events import Note, Quantities, Resume, Space, Stop as StopEvent
 from plugstream.runs.identity import settings_identity
 from plugstream.runs.liveness import Heartbeats
 from plugstream.runs.machine import log_start
-from plugstream.runs.measuring import MeasuredViews, usable_views
+from plugstream.runs.measuring import MeasuredViews
 from plugstream.runs.plan import Plan
 from plugstream.runs.preview import Previews
 from plugstream.runs.replay import History, replay
 from plugstream.runs.results import bound_notes, write_known, write_results
 from plugstream.runs.saving import CheckpointWriter, reason_to_stop, restore_snapshot
-from plugstream.runs.search import Search, search_interval, with_sigma
+from plugstream.runs.search import Search, last_trial, with_sigma
 from plugstream.runs.signals import Requests
 from plugstream.runs.stages import Stages, check_begun, restrict_views
 from plugstream.runs.steering import Course
@@ -97,18 +97,14 @@ class Session:
         plans = self.plan.stages(self.scan, self._had)
         self.stages = Stages(plans, self.log) if plans else None
         check_begun(plans, self.past.stages)
-        ended = [t.step for t in self.past.trials if t.ended and self.saved is not None and t.step < self.saved.step]
-        self.search = (
-            None
-            if self.plan.settings.algorithm.search is None
-            else Search(self.plan.settings, self.log, self._use_all_views, self._note_sigma, *ended[:1])
-        )
+        self.search = None
+        if self.plan.settings.algorithm.search is not None:
+            ended = last_trial(self.past.trials, 0 if self.saved is None else self.saved.step)
+            self.search = Search(self.plan.settings, self._had, self.log, self._use_all_views, ended)
         many, steps = self.plan.settings.run.uncertainty, self.plan.settings.algorithm.iterations
         seed = self.plan.settings.sampler.seed
         space = ImageSpace.of(self.scan)
         self._map_errors = None if many is None else ErrorMap(self.folder, self.log, space, many, steps, seed)
-        self._searching = self.search is not None and not ended
-        self._found: float | None = self.plan.settings.algorithm.sigma if ended and self.search is not None else None
 
     @property
     def step(self) -> int:
@@ -143,8 +139,8 @@ class Session:
             return result
         if not self.part:
             self._write_results(result, backprojection, notes)
-        if self._found is not None:  # so that the run can be repeated without a search
-            self.write(with_sigma(self.plan.settings, self._found, repeat=True))
+        if self.search is not None and self.search.sigma is not None:  # so that it can be repeated without a search
+            self.write(with_sigma(self.plan.settings, self.search.sigma, repeat=True))
         verdict, reason = result.verdict, result.reason
         ends = (result.state.k, result.image_step, result.time, result.wall, reason.value, reason.failed)
         self.log.add(StopEvent(*ends, verdict=verdict.name, trusted=verdict.trusted, explanation=verdict.text))
@@ -207,7 +203,7 @@ class Session:
         if isinstance(scan, StoredScan):
             if self.plan.settings.scan.skip_damaged:
                 log.add(Note("reading every view, to leave out those that are damaged"))
-            every = search_interval(self.plan.settings, self._had) if self._searching else None
+            every = None if self.search is None else self.search.interval
             self.population = Population(scan, self.plan, log, self.past, self.stages, every)
             fidelity = self.population.fidelity
         else:
@@ -243,8 +239,8 @@ class Session:
         whole = fidelity
         if self.stages is not None and population is None:
             fidelity = restrict_views(whole, self.stages)
-        if self._searching and population is None:
-            fidelity = self._hold_out(whole)
+        if self.search is not None and population is None:
+            fidelity = self.search.restrict_views(whole)
         self._whole = whole
         algorithm: Any = self.plan.algorithm(fidelity)
         algorithm = algorithm if self.stages is None else self.stages.with_sigma(algorithm)
@@ -252,9 +248,8 @@ class Session:
         algorithm = algorithm if population is None else population.read_ahead(algorithm)
         watch = Watch.over(algorithm, settings, log) if settings.monitor.watch_theory else None
         algorithm = algorithm if watch is None else watch.algorithm
-        if self._searching:
-            assert self.search is not None
-            algorithm = self.search.begin(algorithm, self._judges(fidelity))
+        if self.search is not None:
+            algorithm = self.search.begin(algorithm, () if population is None else population.record.damaged)
         if self.saved is None:
             check_range(self.scan, fidelity, by_lipschitz=goes_by_lipschitz(settings))
         state, snapshot = algorithm.init(), None
@@ -332,34 +327,13 @@ class Session:
         found = self._map_errors.find(algorithm, result.state, writes=self.group.leads)
         return replace(result, uncertainty=found)
 
-    def _hold_out(self, whole: DataFidelity) -> DataFidelity:
-        """The fidelity of the views that steps use while sigma is searched for; L is that of all."""
-        every = search_interval(self.plan.settings, self._had)
-        left = usable_views(Views(0, self._had, (), None, True), every)
-        bound = whole.lipschitz_max if whole.has_lipschitz and goes_by_lipschitz(self.plan.settings) else None
-        return whole.with_views(whole.model, left, lipschitz_max=bound)
-
-    def _judges(self, fidelity: DataFidelity) -> torch.Tensor:
-        """The views that judge sigmas: those that steps do not use."""
-        damaged = () if self.population is None else self.population.record.damaged
-        every = search_interval(self.plan.settings, self._had)
-        all_whole = usable_views(Views(0, self._had, tuple(damaged), None, True), None)
-        held = all_whole[~torch.isin(all_whole, usable_views(Views(0, self._had, (), None, True), every))]
-        if len(held) == 0:
-            raise InputError("all views that would judge sigma are damaged; give --sigma")
-        return held
-
-    def _use_all_views(self) -> Any:
-        """The algorithm on the views that were held out, too."""
+    def _use_all_views(self, sigma: float) -> Any:
+        """The algorithm on the views that were held out, too, with the sigma that was found."""
+        self.plan = self.plan.with_settings(with_sigma(self.plan.settings, sigma))
         if self.population is None:
             return self.plan.algorithm(self._whole)
         self.population.release()
         return self.population.read_ahead(self.plan.algorithm(self.population.fidelity))
-
-    def _note_sigma(self, sigma: float) -> None:
-        """What was found is the strength of the run from now on."""
-        self._found = sigma
-        self.plan = self.plan.with_settings(with_sigma(self.plan.settings, sigma))
 
     def _judge_misfit(self, result: Result[State], fidelity: DataFidelity) -> Result[State]:
         """The result with a verdict that says so where its image explains nothing of the data, asked of a few views."""
