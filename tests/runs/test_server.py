@@ -6,8 +6,10 @@ import io
 import json
 import shutil
 import signal
+import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -76,6 +78,27 @@ def test_a_tunnel_may_have_another_port(site, host):
 def test_pages_of_others_are_refused(site, origin):
     assert site.ask("/api/content?run=one", Origin=origin)[0] == 403
     assert site.command(PAUSE, "one", Origin=origin) == 403
+
+
+def test_a_refusal_arrives_whole_though_the_command_comes_late(site):
+    """As where headers and body are sent by themselves: closing before the body came would reset the connection."""
+    head = f"POST /api/commands?run=one HTTP/1.1\r\nHost: 127.0.0.1:{site.port}\r\nOrigin: null\r\n"
+    with socket.create_connection(("127.0.0.1", site.port), timeout=20) as connection:
+        connection.sendall(f"{head}Content-Length: 19\r\n\r\n".encode())
+        time.sleep(0.2)
+        connection.sendall(b'{"action": "pause"}')
+        time.sleep(0.1)  # in which a reset would arrive
+        answer = b"".join(iter(lambda: connection.recv(4096), b""))
+    assert answer.startswith(b"HTTP/1.1 403 ")
+    assert b"requests of other pages are refused" in answer
+
+
+def test_a_refusal_waits_for_no_body_that_never_comes_or_never_ends(site):
+    head = f"POST /api/commands?run=one HTTP/1.1\r\nHost: 127.0.0.1:{site.port}\r\nOrigin: null\r\n"
+    for body in (b"", b"x" * 2**17):
+        with socket.create_connection(("127.0.0.1", site.port), timeout=20) as connection:
+            connection.sendall(f"{head}Content-Length: 10000000\r\n\r\n".encode() + body)
+            assert connection.recv(4096).startswith(b"HTTP/1.1 403 ")
 
 
 def test_pages_of_others_are_refused_by_what_the_browser_says(site):

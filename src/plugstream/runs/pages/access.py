@@ -10,6 +10,8 @@ into it, since a browser sends cookies to every port of a machine.
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import hashlib
 import hmac
 import ipaddress
@@ -38,6 +40,7 @@ HEADERS = {
     "Cache-Control": "no-store",
 }
 """Of every answer, refusals among them."""
+_MOST_UNHEARD, _LONGEST_UNHEARD = 2**16, 2.0  # bytes and seconds of a refused request that are read
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -176,10 +179,26 @@ class Guard:
         if refused is None:
             await self.app(scope, receive, send_with_headers)
             return
+        if scope["method"] not in ("GET", "HEAD"):
+            await _read_away(receive)
         status, text = refused
         headers = [(b"content-type", b"text/plain; charset=utf-8"), (b"connection", b"close")]
         await send_with_headers({"type": "http.response.start", "status": status, "headers": headers})
         await send_with_headers({"type": "http.response.body", "body": f"{text}\n".encode()})
+
+
+async def _read_away(receive: Receive) -> None:
+    """Read what comes with a request that is refused, up to a size and a time.
+
+    A socket that is closed with bytes unread resets its connection, and the reason may never arrive.
+    """
+    left, more = _MOST_UNHEARD, True
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(_LONGEST_UNHEARD):
+            while more and left > 0:
+                message = await receive()
+                left -= len(message.get("body", b""))
+                more = message.get("more_body", False)
 
 
 def _name_of(host: str) -> str | None:
