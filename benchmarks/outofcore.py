@@ -6,7 +6,8 @@ again and again with other noise. With the paper's 360 receivers 20 GB are 7 mil
 SGD with ten views an iteration and TV straight from the disk, and its memory is the peak of what it has resident,
 above what it had after torch was imported and had worked. Another process runs the same from the disk and, with as
 many views as fit, from memory, in turns, so that whatever else the machine does slows both; the first steps of a turn,
-for which data was read during the other's turn, are not counted. From the disk means past the page cache, as
+for which data was read during the other's turn, are not counted. Beside the time of an iteration stands its processor
+time, of all threads, which says more where others use the machine too. From the disk means past the page cache, as
 `open_scan` reads a scan that is larger than half of the memory, whatever size this one has; a third turn goes through
 the page cache, for comparison. The kernel is asked to forget the scan's files first, and again before every turn.
 
@@ -74,15 +75,19 @@ def compare(options: argparse.Namespace) -> None:
         seconds = time.perf_counter() - begin
         size = sum(file.stat().st_size for file in scan.rglob("*") if file.is_file()) / 1e9
         print(f"wrote {size:.1f} GB in {seconds:.0f} s, {size / seconds:.2f} GB/s")
-        used = json.loads(work(options, "memory", scan))
+        peak = json.loads(work(options, "memory", scan))
         times = json.loads(work(options, "speed", scan))
         for where in WAYS:
             share = 100 * times[where + " ratio"]
-            print(f"from {where}: {1e3 * times[where]:.1f} ms an iteration, {share:.0f} % of the speed in memory")
+            used = 1e3 * times[where + " processor"]
+            print(
+                f"from {where}: {1e3 * times[where]:.1f} ms an iteration, {share:.0f} % of the speed in memory, "
+                f"{used:.1f} ms of processor time"
+            )
         print(f"speed from disk: {100 * times['disk ratio']:.0f} % of that in memory (bar: 90 %)")
         print(
-            f"resident memory: {used['peak'] / 1e9:.2f} GB above torch's own (bar: 1 GB) for {size:.1f} GB of data; "
-            f"{used['model'] / 1e9:.2f} GB are the model's tables for {used['views']} views; SNR {used['snr']:.1f} dB"
+            f"resident memory: {peak['peak'] / 1e9:.2f} GB above torch's own (bar: 1 GB) for {size:.1f} GB of data; "
+            f"{peak['model'] / 1e9:.2f} GB are the model's tables for {peak['views']} views; SNR {peak['snr']:.1f} dB"
         )
     finally:
         shutil.rmtree(place)
@@ -175,20 +180,25 @@ def speed(path: Path, turns: int, denoiser: str) -> dict[str, float]:
     algorithms = dict(zip(WAYS, each, strict=True))
     states = {where: algorithm.init() for where, algorithm in algorithms.items()}
     times: dict[str, list[float]] = {where: [] for where in algorithms}
+    processor: dict[str, list[float]] = {where: [] for where in algorithms}
     for _ in range(turns):
         drop_cache(path)
         for where, algorithm in algorithms.items():
             turn = []
-            for _ in range(30):
+            for number in range(30):
+                if number == 10:
+                    used = time.process_time()
                 begin = time.perf_counter()
                 states[where] = algorithm.step(states[where])
                 turn.append(time.perf_counter() - begin)
             times[where].append(statistics.median(turn[10:]))
+            processor[where].append((time.process_time() - used) / 20)
     out = {where: statistics.median(values) for where, values in times.items()}
     for where, values in times.items():
         # A turn against the one right beside it, so that what the machine does besides falls on both alike.
         ratios = [m / t for t, m in zip(values, times["memory"], strict=True)]
         out[where + " ratio"] = statistics.median(ratios)
+        out[where + " processor"] = statistics.median(processor[where])
     return out
 
 

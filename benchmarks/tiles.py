@@ -53,6 +53,7 @@ def cases() -> list[tuple[str, Denoiser, Callable[[int], torch.Tensor], float, f
         ("NLM", NLM()),
         ("TNRD", TNRD()),
         ("ridge", ConvexRidge(tol=1e-5)),
+        ("ridge, fast", ConvexRidge("fast", tol=1e-5)),
         ("CNN, 8 layers", network()),
     ):
         rows += [(name, denoiser, photograph, sigma, sigma) for sigma in (0.02, 0.1)]

@@ -328,9 +328,13 @@ class ModelFidelity:
         if self._source is None and (most is None or len(w) <= most):
             yield index, w
             return
-        index = all_views(index, self.n_views)
+        if index is None:
+            index = all_views(None, self.n_views)
         size = math.prod(self.model.data_shape) * self.model.data_dtype.itemsize
         step = max(1, _BLOCK_BYTES // size) if most is None else most
+        if len(index) <= step:  # a batch, as it was announced
+            yield index, w
+            return
         blocks = index.split(step)
         expect = getattr(self._source, "expect", None)
         for number, (some, some_w) in enumerate(zip(blocks, w.split(step), strict=True)):
@@ -356,7 +360,7 @@ class ModelFidelity:
         there = data.to(device=self.device, dtype=self._stored_dtype, non_blocking=on_gpu)
         convert = getattr(self.model, "convert", None)  # which a model of one's own need not have
         data = self.model.restrict(there if convert is None else convert(there, views), views)
-        if bool(torch.isfinite(torch.view_as_real(data).sum() if data.is_complex() else data.sum())):
+        if math.isfinite((torch.view_as_real(data) if data.is_complex() else data).sum().item()):
             return data  # a sum is finite only where all of its terms are
         axis = data.ndim - 1 - len(self.model.data_shape)
         bad = ~torch.isfinite(torch.view_as_real(data).sum(-1) if data.is_complex() else data)

@@ -8,7 +8,7 @@ NumPy's version, and any step's draw is had without those before it.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, NamedTuple, Protocol
 
@@ -210,7 +210,8 @@ class Announcer:
     """Draws what another sampler draws, and tells beforehand which views this and the next steps want.
 
     Since a draw depends on seed, step and available views only, whoever reads the data can do so ahead of time; if
-    more views become available meanwhile, what was told of later steps was wrong and is told anew.
+    more views become available meanwhile, what was told of later steps was wrong and is told anew. What was drawn ahead
+    is kept until its step, so that each step draws once.
 
     Arguments: sampler; tell, called with a list of views, soonest first; ahead, how many steps after this one.
     """
@@ -218,9 +219,14 @@ class Announcer:
     sampler: Sampler
     tell: Callable[[list[Tensor]], None]
     ahead: int = 2
+    _drawn: list[tuple[Tensor, dict[int, Batch]]] = field(default_factory=list, init=False, repr=False)
 
     def draw(self, step: int, available: Tensor) -> Batch:
-        batches = [self.sampler.draw(step + later, available) for later in range(self.ahead + 1)]
+        wanted = range(step, step + self.ahead + 1)
+        known = self._drawn[0][1] if self._drawn and self._drawn[0][0] is available else {}
+        drawn = {one: known[one] if one in known else self.sampler.draw(one, available) for one in wanted}
+        self._drawn[:] = [(available, drawn)]
+        batches = list(drawn.values())
         if batches[0].views is not None:
             self.tell([batch.views for batch in batches if batch.views is not None])
         return batches[0]

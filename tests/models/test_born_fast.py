@@ -24,7 +24,7 @@ from plugstream.models.born_expansion import (
     smallest_radius,
     support_radius,
 )
-from plugstream.models.born_fast import expand, fold
+from plugstream.models.born_products import expand, fold
 from plugstream.runs.plan import plan
 from plugstream.settings import Settings
 

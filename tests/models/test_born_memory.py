@@ -15,6 +15,7 @@ from scipy.special import hankel1
 import plugstream.models.born_dense as dense_module
 import plugstream.models.born_expansion as expansion_module
 import plugstream.models.born_fast as fast_module
+import plugstream.models.born_rows as rows_module
 from effort import effort, thorough
 from plugstream import BornGeometry, BornModel, Grid, InputError, ring
 from plugstream.errors import DamagedError
@@ -380,3 +381,33 @@ def test_on_a_gpu_nothing_changes_either(method, kind, blocks, monkeypatch):
     for got, views in zip(want[4:], batches, strict=True):
         wanted = exact.gradient(x.cpu().double(), y[views.cuda()].cpu(), views)
         assert float((got.cpu() - wanted).norm() / wanted.norm()) < 1e-5
+
+
+def test_places_that_come_again_are_not_computed_again_and_few_are_kept(monkeypatch):
+    rng = np.random.default_rng(0)
+    places, computed = rng.standard_normal((40, 2)), []
+
+    def compute(points):
+        computed.extend(points[:, 0].tolist())
+        return torch.from_numpy(np.repeat(points, 8, axis=1) + 1j)
+
+    a_row = 16 * 16
+    monkeypatch.setattr(rows_module, "_BYTES", 12 * a_row)
+    recent, distinct = rows_module.RecentRows(), rows_module.RecentRows()
+    assert recent.find(places[:0], compute).shape == (0, 16)
+    for _ in range(100):
+        batch = places[rng.integers(0, 10, 5)]
+        assert torch.equal(recent.find(batch, compute), torch.from_numpy(np.repeat(batch, 8, axis=1) + 1j))
+        assert recent.held <= 10 * a_row
+    assert sorted(computed) == sorted(places[:10, 0].tolist())  # each place once
+    for first in range(0, 40, 5):
+        distinct.find(places[first : first + 5], compute)
+        assert distinct.held <= 12 * a_row
+    for rows, count in ((distinct, 5), (recent, 0)):
+        rows.find(places[35:], compute)  # to recent these are new, and there is no room for them beside the others
+        computed.clear()
+        rows.find(places[35:], compute)
+        assert len(computed) == count  # where places hardly ever came again none are kept
+    assert recent.held == 5 * a_row
+    recent.find(places[rng.integers(0, 40, 100)], compute)
+    assert len(computed) == 100  # nor is any looked for in a pass over all views

@@ -27,6 +27,11 @@ VIEWS, RECEIVERS, SHARD = 50, 700, 16  # 5600 bytes a view: no view begins where
 def scan(tmp_path_factory):
     """A scan, and what Zarr itself reads from it."""
     path = tmp_path_factory.mktemp("scan") / "scan.zarr"
+    write(path)
+    return path, np.asarray(zarr.open_array(path / "data", mode="r")[...])
+
+
+def write(path):
     rng = np.random.default_rng(0)
     data = (rng.standard_normal((VIEWS, RECEIVERS, 2)) @ [1, 1j]).astype(np.complex64)
     geometry = BornGeometry(
@@ -35,7 +40,6 @@ def scan(tmp_path_factory):
     with ScanWriter(path, geometry, views_per_shard=SHARD) as writer:
         writer.append(data, geometry.transmitters)
         writer.finish()
-    return path, np.asarray(zarr.open_array(path / "data", mode="r")[...])
 
 
 @pytest.fixture(params=["native", "python"])
@@ -55,6 +59,51 @@ def test_any_views_in_any_order_are_what_zarr_reads(scan, views, direct):
     path, want = scan
     got = open_scan(path, direct=direct).read(torch.tensor(views)).numpy()
     assert got.tobytes() == want[views].tobytes()
+
+
+@pytest.mark.usefixtures("form")
+@pytest.mark.parametrize("direct", [False, True])
+def test_a_shard_that_zarr_wrote_again_is_read_in_batches_too(scan, tmp_path, direct):
+    """It has no marks, and its chunks are elsewhere than in the shards beside it."""
+    path = shutil.copytree(scan[0], tmp_path / "scan.zarr")
+    zarr.open_group(path, mode="r+")["data"][SHARD + 2] = 3
+    want = scan[1].copy()
+    want[SHARD + 2] = 3
+    views = [SHARD + 2, 1, SHARD + 2, VIEWS - 1, SHARD + 3]
+    assert np.array_equal(open_scan(path, direct=direct).read(torch.tensor(views)).numpy(), want[views])
+
+
+@pytest.mark.usefixtures("form")
+def test_a_batch_has_no_view_but_its_own(scan, tmp_path):
+    """Of a chunk in the place of another the checksum is right; and no link is followed to another scan's."""
+    path = shutil.copytree(scan[0], tmp_path / "scan.zarr")
+    file, size = path / "data" / "c" / "1" / "0", 20 + 8 * RECEIVERS + 4
+    content = file.read_bytes()
+    file.write_bytes(content[size : 2 * size] + content[:size] + content[2 * size :])
+    stored = open_scan(path)
+    with pytest.raises(DamagedError, match=f"holds view {SHARD} of this scan") as caught:
+        stored.read(torch.tensor([SHARD + 1, 3, SHARD + 2]))
+    assert set(caught.value.views) == {SHARD + 1}
+    (path / "data" / "c" / "2").rename(tmp_path / "elsewhere")
+    (path / "data" / "c" / "2").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(DamagedError, match="it is a link instead of a folder"):
+        stored.read(torch.tensor([3, 2 * SHARD]))
+    write(tmp_path / "other.zarr")
+    shutil.copy(tmp_path / "other.zarr" / "data" / "c" / "0" / "0", path / "data" / "c" / "0" / "0")
+    with pytest.raises(DamagedError, match="holds view 3 of another scan"):
+        stored.read(torch.tensor([3]))
+
+
+@pytest.mark.skipif(not NATIVE, reason="the native reader was not built")
+def test_a_batch_needs_no_index_and_verify_does(scan, tmp_path):
+    path = shutil.copytree(scan[0], tmp_path / "scan.zarr")
+    file = path / "data" / "c" / "0" / "0"
+    content = bytearray(file.read_bytes())
+    content[-7] ^= 1
+    file.write_bytes(content)
+    stored = open_scan(path)
+    assert np.array_equal(stored.read(torch.tensor([2, 20, 2])).numpy(), scan[1][[2, 20, 2]])
+    assert set(stored.damaged()) == set(range(SHARD))
 
 
 def asked_for(path, views, direct):
@@ -82,10 +131,11 @@ def test_neighbours_are_read_together_and_nothing_besides(scan, form):
     times, size = asked_for(scan[0], [9, 3, 4, 20, 5, 3], False)
     assert times == 3
     assert 0 <= size + spare - 5 * chunk <= 3 * blocks + 2 * spare
-    if form == "native":
-        times, size = asked_for(scan[0], [9, 3, 4, 20, 5, 3], True)
-        assert times == 3
-        assert size <= 5 * chunk + 3 * 2 * 4096 + spare
+    if form == "native":  # one run of neighbours; several are asked for at once, which the system counts elsewhere
+        times, size = asked_for(scan[0], [5, 3, 4, 3], True)
+        assert times == 1
+        assert size <= 3 * chunk + 2 * 4096 + spare
+        assert asked_for(scan[0], [9, 3, 4, 20, 5, 3], True)[0] in (0, 3)  # 3 where it does not take several
 
 
 @pytest.mark.skipif(not NATIVE, reason="the native reader was not built")

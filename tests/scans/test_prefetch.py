@@ -61,6 +61,22 @@ def test_a_sampler_that_announces_is_read_by_other_threads():
     assert told == []
 
 
+def test_a_step_is_drawn_once_and_anew_when_other_views_are_available():
+    class Counted(Uniform):
+        def draw(self, step, available):
+            steps.append(step)
+            return super().draw(step, available)
+
+    steps, some, more = [], torch.arange(40), torch.arange(50)
+    sampler = Announcer(Counted(4), lambda batches: None, ahead=2)
+    for step in range(5):
+        sampler.draw(step, some)
+    assert steps == list(range(7))
+    for step, available in ((5, more), (2, more), (3, some), (3, some)):  # grown, resumed from before, as it was
+        assert torch.equal(sampler.draw(step, available).views, Uniform(4).draw(step, available).views)
+    assert len(steps) == 7 + 3 + 3 + 3
+
+
 def test_the_next_batches_are_read_before_they_are_asked_for():
     source = Source()
     with Prefetcher(source, threads=2) as ahead:

@@ -19,9 +19,9 @@ from plugstream.cli import main
 from plugstream.instruments.born import born_geometry
 from plugstream.scans import ScanWriter
 from plugstream.scans.keys import make_keys
+from plugstream.scans.parts import MOST_BYTES, checksum
 from plugstream.scans.receive import Receiver
 from plugstream.scans.send import send_scan
-from plugstream.scans.stream import MOST_BYTES, _crc32c
 from streaming import ANY, TOKEN, Client, assert_same, begin, bye, changed, end, make_scan, message, receiving, view
 
 
@@ -205,7 +205,7 @@ def test_a_begin_that_describes_no_scan_makes_none(tmp_path):
     with receiving(tmp_path / "s.zarr") as receiver, Client(receiver.address) as client:
         for number, text in enumerate(texts):
             parts = [receivers, text]
-            assert client.ask([changed([header], crc32c=_crc32c(parts))[0], *parts]) == ("nak", 0), text
+            assert client.ask([changed([header], crc32c=checksum(parts))[0], *parts]) == ("nak", 0), text
             assert receiver.counts == {"mistyped": number + 1}
         for name in ("", "../up", "x" * 65):
             assert client.ask(changed([header, receivers, good], scan=name)) == ("nak", 0)
@@ -337,7 +337,7 @@ def test_fields_are_streamed_where_a_message_has_room_for_them(small_geometry, t
         send_scan(scan, receiver.address)
     assert_same(tmp_path / "s.zarr", scan)
     assert np.array_equal(born_geometry(open_scan(tmp_path / "s.zarr")).fields, fields)
-    monkeypatch.setattr("plugstream.scans.stream.MOST_BYTES", 959)
+    monkeypatch.setattr("plugstream.scans.parts.MOST_BYTES", 959)
     with pytest.raises(InputError, match="fields take 960 bytes, and a message has room for 959"):
         send_scan(scan, "tcp://127.0.0.1:9")
 

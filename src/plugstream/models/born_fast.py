@@ -13,13 +13,14 @@ from torch import Tensor
 from plugstream._graphs import GraphCall
 from plugstream.grid import Points
 from plugstream.linalg import largest_eigenvalue
-from plugstream.models import nufft_triton
 from plugstream.models.born_dense import fits, weigh
 from plugstream.models.born_expansion import Coefficients, Expansion
 from plugstream.models.born_geometry import BornGeometry
+from plugstream.models.born_products import expand, fold, join, stack
+from plugstream.models.born_rows import RecentRows
 from plugstream.models.nufft import Nufft, make_nufft
 
-__all__ = ["TABLE_BYTES", "FastBorn", "expand", "fold"]
+__all__ = ["TABLE_BYTES", "FastBorn"]
 
 # Products of waves, P^2 values an image, are formed for so many values at once.
 _BLOCK_VALUES = 1 << 24
@@ -46,7 +47,8 @@ class FastBorn:
     Holds for sources and receivers beyond the radius of `plan_expansion`, or plane waves and the far field.
     The cost is that of an FFT, of P^2/4 interpolations, and of products with P^2 values for every view; P is about
     2 k a, a the radius of the image. R and the plan of the FFT are kept, and T up to `TABLE_BYTES`; beyond, the rows of
-    a batch are computed when they are needed, with the same result to the bit, and memory does not grow with the views.
+    a batch are computed when they are needed, those of places that came before taken from a few that are kept, with the
+    same result to the bit, and memory does not grow with the views.
     Images here are (n, H, W), data (n, B, receivers), and `index` the B views or None for all.
 
     Arguments: geometry; expansion from `plan_expansion`; nufft, the form of the FFT (see `make_nufft`).
@@ -72,6 +74,7 @@ class FastBorn:
         self._coefficients = Coefficients(geometry, what, directions)
         self._points = _sources(geometry)
         self._table: Tensor | None = self._computed(self._coefficients, self._points) if self._keeps() else None
+        self._recent = RecentRows()
         receivers = Coefficients(geometry, "receivers", directions)
         self._receivers = self._computed(receivers, geometry.receivers).mul_(0.5)  # `expand` leaves out a half
         s = directions.vectors()
@@ -89,7 +92,7 @@ class FastBorn:
             tensors.append(self._table)
         if "_receiver_gram" in vars(self):  # made when it is first asked for
             tensors.append(self._receiver_gram)
-        return sum(t.nbytes for t in tensors) + self._coefficients.held + self.nufft.held
+        return sum(t.nbytes for t in tensors) + self._coefficients.held + self._recent.held + self.nufft.held
 
     def forward(self, images: Tensor, index: Tensor | None) -> Tensor:
         parts = []
@@ -171,25 +174,25 @@ class FastBorn:
 
                 return self._in_blocks(there_and_back)
             gram = self._receiver_gram.mT
-            stacked, transposed = _stack(rows), _stack(weighed).mT
+            stacked, transposed = stack(rows), stack(weighed).mT
 
             def receiver_gram(images: Tensor) -> Tensor:
-                return self._image(transposed @ _stack(_join(stacked @ self._products(images)) @ gram))
+                return self._image(transposed @ stack(join(stacked @ self._products(images)) @ gram))
 
             return self._in_blocks(receiver_gram)
         sources = self._source_gram(index, weights)
         if few_receivers:
-            receivers = _stack(self._receivers)
+            receivers = stack(self._receivers)
 
             def source_gram(images: Tensor) -> Tensor:
-                data = sources @ _join(receivers @ self._products(images)).mT  # (n, P, receivers)
-                return self._image(_stack(data.mT).mT @ receivers)
+                data = sources @ join(receivers @ self._products(images)).mT  # (n, P, receivers)
+                return self._image(stack(data.mT).mT @ receivers)
 
             return self._in_blocks(source_gram)
-        gram, stacked = self._receiver_gram.mT, _stack(sources)
+        gram, stacked = self._receiver_gram.mT, stack(sources)
 
         def both_grams(images: Tensor) -> Tensor:
-            return self._image((_join(stacked @ self._products(images)) @ gram).real)
+            return self._image((join(stacked @ self._products(images)) @ gram).real)
 
         return self._in_blocks(both_grams)
 
@@ -289,16 +292,16 @@ class FastBorn:
     def _scatter(self, products: Tensor, rows: Tensor) -> Tensor:
         """T Phi R^T, (n, B, receivers), from the side where the first product is the smaller."""
         if rows.shape[-2] <= len(self._receivers):
-            return _join(_stack(rows) @ products) @ self._receivers.mT
-        return rows @ _join(_stack(self._receivers) @ products).mT
+            return join(stack(rows) @ products) @ self._receivers.mT
+        return rows @ join(stack(self._receivers) @ products).mT
 
     def _collect(self, data: Tensor, rows: Tensor) -> Tensor:
         """The transpose, Re(T^H z conj(R)), (n, P, P)."""
         if rows.shape[-2] <= len(self._receivers):
             half = data.conj().resolve_conj() @ self._receivers  # the conjugate of what is wanted, as R lies
-            return _stack(rows).mT @ _stack(half, conj=True)
+            return stack(rows).mT @ stack(half, conj=True)
         half = data.mT.conj().resolve_conj() @ rows
-        return _stack(half, conj=True).mT @ _stack(self._receivers)
+        return stack(half, conj=True).mT @ stack(self._receivers)
 
     def _in_blocks(self, apply: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
         def blocks(images: Tensor) -> Tensor:
@@ -325,7 +328,7 @@ class FastBorn:
     def _rows(self, views: Tensor | slice | None) -> Tensor:
         if self._table is None:
             which = views.cpu().numpy() if isinstance(views, Tensor) else views or slice(None)
-            return self._computed(self._coefficients, self._points[which])
+            return self._recent.find(self._points[which], lambda points: self._computed(self._coefficients, points))
         if isinstance(views, Tensor):
             return self._table.index_select(0, views.to(self.device))
         return self._table if views is None else self._table[views]
@@ -348,53 +351,6 @@ def _sources(geometry: BornGeometry) -> Points:
     points = geometry.plane_waves if geometry.transmitters is None else geometry.transmitters
     assert points is not None  # a plan was made
     return points
-
-
-def expand(values: Tensor, total: Tensor) -> Tensor:
-    """Twice Phi, (n, P, P), from the image's transform: (n, P/2, P/2) with A below and on the diagonal, B above it.
-
-    A[p, q] = sum x exp(i k (s_p + s_q) . r) is symmetric, B[p, q] = sum x exp(i k (s_p - s_q) . r) Hermitian with the
-    image's sum on its diagonal, and 2 cos cos = Re(A + B), 2 sin sin = Re(B - A), 2 sin cos = Im(A + B), 2 cos sin =
-    Im(A - B).
-    """
-    if nufft_triton.serves(values):
-        return nufft_triton.expand(values, total)
-    half = values.shape[-1]
-    a = values.tril() + values.tril(-1).mT
-    b = values.triu(1)
-    b = b + b.mH
-    b.diagonal(dim1=-2, dim2=-1).add_(total[:, None])
-    out = torch.empty((len(values), 2 * half, 2 * half), dtype=total.dtype, device=total.device)
-    torch.add(a.real, b.real, out=out[:, :half, :half])
-    torch.sub(b.real, a.real, out=out[:, half:, half:])
-    torch.add(a.imag, b.imag, out=out[:, half:, :half])
-    torch.sub(a.imag, b.imag, out=out[:, :half, half:])
-    return out
-
-
-def fold(products: Tensor) -> tuple[Tensor, Tensor]:
-    """The transpose of `expand`: (n, P, P) real to (n, P/2, P/2) complex and (n,)."""
-    total = products.diagonal(dim1=-2, dim2=-1).sum(-1)  # of cos cos + sin sin, so of B's diagonal
-    if nufft_triton.serves(products):
-        return nufft_triton.fold(products), total
-    half = products.shape[-1] // 2
-    cc, cs = products[:, :half, :half], products[:, :half, half:]
-    sc, ss = products[:, half:, :half], products[:, half:, half:]
-    a = torch.complex(cc - ss, sc + cs)
-    b = torch.complex(cc + ss, sc - cs)
-    values = a.tril() + a.mT.tril(-1) + (b + b.mH).triu(1)
-    return values, total
-
-
-def _stack(rows: Tensor, *, conj: bool = False) -> Tensor:
-    """Complex (..., B, P) as real (..., 2 B, P): real parts, then imaginary ones."""
-    return torch.cat([rows.real, -rows.imag if conj else rows.imag], -2)
-
-
-def _join(stacked: Tensor) -> Tensor:
-    """The inverse of `_stack`."""
-    half = stacked.shape[-2] // 2
-    return torch.complex(stacked[..., :half, :], stacked[..., half:, :])
 
 
 def _cat(parts: list[Tensor], axis: int = 0) -> Tensor:

@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 from plugstream.errors import DamagedError, InputError
 from plugstream.scans.checks import check_columns, check_continuation, check_finite
 from plugstream.scans.limits import Limits, Quota
+from plugstream.scans.parts import checksum_of
 from plugstream.scans.store import StoredScan, open_scan
-from plugstream.scans.stream import Announcement, Message, Name, RefusedError, checksum_of
+from plugstream.scans.stream import Announcement, Message, Name, RefusedError
 from plugstream.scans.sums import Sums, read_sums, view_of
 from plugstream.scans.writer import ScanWriter
 

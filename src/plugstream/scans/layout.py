@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from plugstream.errors import InputError
-from plugstream.instruments.base import Column, Instrument, Size, instrument_of
+from plugstream.instruments.base import Column, Instrument, instrument_of
+from plugstream.instruments.declarations import Size
 from plugstream.scans.bounds import parse_json
 from plugstream.scans.chunks import Layout
 from plugstream.scans.places import crc32c

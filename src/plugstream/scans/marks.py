@@ -37,12 +37,12 @@ class Marks:
     def __init__(self, scan_id: str, array: str) -> None:
         if not re.fullmatch(r"[0-9a-f]{32}", scan_id):
             raise InputError(f"the scan's id must be 32 hexadecimal digits, not {scan_id[:40]!r}")
-        self._scan = bytes.fromhex(scan_id)[:8]
+        self.scan = bytes.fromhex(scan_id)[:8]
         self._array = array.encode()
 
     def make(self, view: int, checksum: bytes) -> bytes:
         """The mark of a chunk that begins with this view and has this crc32c."""
-        said = view.to_bytes(8, "little") + self._scan
+        said = view.to_bytes(8, "little") + self.scan
         return said + crc32c(checksum + said + self._array)
 
     def faults(self, edges: NDArray[np.uint8], views: Sequence[int]) -> dict[int, str]:
@@ -52,7 +52,7 @@ class Marks:
         """
         from google_crc32c import value
 
-        content, width, scan, array = edges.tobytes(), MARK + CRC, self._scan, self._array
+        content, width, scan, array = edges.tobytes(), MARK + CRC, self.scan, self._array
         found = {}
         for number, view in enumerate(views):  # for each view that is read: a microsecond
             place = number * width

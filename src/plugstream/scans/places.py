@@ -20,7 +20,18 @@ from plugstream.errors import InputError
 from plugstream.files import NOT_PLAIN, NOT_PLAIN_ERRORS, open_plain
 from plugstream.scans.bounds import MOST_JSON, check_json_size
 
-__all__ = ["CHUNK_FAULTS", "CRC", "Files", "LocalFiles", "Piece", "ZarrFiles", "ZipFiles", "crc32c", "read_bytes"]
+__all__ = [
+    "CHUNK_FAULTS",
+    "CRC",
+    "Files",
+    "LocalFiles",
+    "MarkedArray",
+    "Piece",
+    "ZarrFiles",
+    "ZipFiles",
+    "crc32c",
+    "read_bytes",
+]
 
 CRC = 4  # bytes of a checksum
 _BLOCK = 1 << 20
@@ -41,6 +52,15 @@ class Piece(NamedTuple):
     name: str  # of the file
     offset: int  # within it, or below zero from its end
     row: int  # of the array that is filled
+
+
+class MarkedArray(NamedTuple):
+    """What tells where each view of an array lies, if its shards are as we write them, and what its mark has to say."""
+
+    name: str
+    after: str  # what a file's name has after the number of its shard
+    views_per_shard: int
+    scan: bytes  # the first eight bytes of the scan's id
 
 
 class Files(Protocol):
@@ -82,6 +102,7 @@ class LocalFiles:
         self._root = os.fspath(folder)
         self._folders: set[str] = {""}  # that are known to be folders, and no links
         self._native = getattr(_native.load(), "read_pieces", None)
+        self._native_views = getattr(_native.load(), "read_views", None)
 
     def load(self, name: str) -> bytes:
         with self._open(name) as file:
@@ -133,6 +154,20 @@ class LocalFiles:
             what = OSError(code, NOT_PLAIN if code in NOT_PLAIN_ERRORS else os.strerror(code))
             said[number] = _failure(pieces[number].name, what)
         return said
+
+    def read_views(self, views: NDArray[np.int64], out: NDArray[np.uint8], array: MarkedArray) -> bool:
+        """Fill rows of `out`, each with a view, from where a shard has it if it is as we write it, without an index.
+
+        Checksum and mark of each view are looked at: what is found there is that view of that scan, or it is not
+        taken. False if any of them was not found so, and then `out` may hold anything; also where this cannot be done.
+        """
+        if self._native_views is None:
+            return False
+        root = os.fsencode(self._root)
+        found: bool = self._native_views(
+            root, array.name, array.after, array.views_per_shard, array.scan, views, out, direct=self.direct
+        )
+        return found
 
     def part(self, name: str, offset: int, count: int) -> bytes:
         with self._open(name) as file:

@@ -43,7 +43,7 @@ class Prefetcher:
         self.scan = scan
         self.keep, self.pin = keep, pin
         self._pool = ThreadPoolExecutor(max_workers=threads, thread_name_prefix="plugstream-read")
-        self._coming: OrderedDict[bytes, Future[Tensor]] = OrderedDict()
+        self._coming: OrderedDict[bytes, tuple[Tensor, Future[Tensor]]] = OrderedDict()
 
     @property
     def n_views(self) -> int:
@@ -52,18 +52,18 @@ class Prefetcher:
     def expect(self, batches: Sequence[Tensor]) -> None:
         """Begin to read these batches of views, soonest first, where that has not begun yet."""
         for views in batches:
-            key = _key(views)
+            key = self._key(views)
             if key not in self._coming:
-                self._coming[key] = self._pool.submit(self._read, views)
+                self._coming[key] = views, self._pool.submit(self._read, views)
             self._coming.move_to_end(key)
         while len(self._coming) > self.keep:
-            _, dropped = self._coming.popitem(last=False)
+            _, (_, dropped) = self._coming.popitem(last=False)
             dropped.cancel()
 
     def read(self, views: Tensor | None = None) -> Tensor:
         """The measurements of these views, (B, *data_shape), on the CPU; all for None."""
-        coming = None if views is None else self._coming.pop(_key(views), None)
-        return self._read(views) if coming is None else coming.result()
+        coming = None if views is None else self._coming.pop(self._key(views), None)
+        return self._read(views) if coming is None else coming[1].result()
 
     def close(self) -> None:
         """Stop reading."""
@@ -82,6 +82,8 @@ class Prefetcher:
         data = self.scan.read(views)
         return data.pin_memory() if self.pin else data
 
-
-def _key(views: Tensor) -> bytes:
-    return views.cpu().numpy().tobytes()
+    def _key(self, views: Tensor) -> bytes:
+        for key, (known, _) in self._coming.items():
+            if known is views:  # as a rule: a batch is announced several times before it is asked for
+                return key
+        return views.cpu().numpy().tobytes()

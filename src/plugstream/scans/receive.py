@@ -17,7 +17,8 @@ from plugstream.scans.door import Door, is_crowded
 from plugstream.scans.journal import Journal
 from plugstream.scans.keys import Gate, ServerKeys
 from plugstream.scans.limits import Limits
-from plugstream.scans.stream import MOST_BYTES, Message, RefusedError, reply, zmq_module
+from plugstream.scans.parts import MOST_BYTES
+from plugstream.scans.stream import Message, RefusedError, reply, zmq_module
 
 __all__ = ["Receiver", "check_address"]
 

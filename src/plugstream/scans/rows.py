@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import threading
 from collections import OrderedDict
+from collections.abc import Callable
 from typing import Any, Self
 
 import numpy as np
@@ -49,7 +50,7 @@ class StoredRows:
         views = np.atleast_1d(numbers if self._chosen is None else self._chosen[numbers])
         with self._lock:
             rows = self._kept.get(views.tobytes())
-        rows = self._read(views) if rows is None else rows
+        rows = self._read(views, self.reader.read) if rows is None else rows
         return rows if numbers.ndim else rows[0]
 
     def only(self, index: NDArray[np.int64]) -> Self:
@@ -66,16 +67,16 @@ class StoredRows:
 
     def ahead(self, views: NDArray[np.int64]) -> None:
         """Read rows that will be asked for; `views` are numbers of the scan."""
-        rows = self._read(views)
+        rows = self._read(views, self.reader.read_batch)
         with self._lock:
             self._kept[views.tobytes()] = rows
             while len(self._kept) > _KEPT:
                 self._kept.popitem(last=False)
 
-    def _read(self, views: NDArray[np.int64]) -> NDArray[Any]:
+    def _read(self, views: NDArray[np.int64], read: Callable[[NDArray[np.int64]], NDArray[Any]]) -> NDArray[Any]:
         name = self.reader.name.removesuffix("s").replace("_", " ")
         try:
-            rows = self.reader.read(views)
+            rows = read(views)
         except DamagedError as error:
             bad = {view: f"its {name} is damaged: {why}" for view, why in error.views.items()}
             raise DamagedError(self.scan, bad) from None

@@ -24,9 +24,10 @@ from plugstream.scans.checks import check_continuation, check_views, name_rows
 from plugstream.scans.keys import ClientKeys
 from plugstream.scans.layout import is_packed
 from plugstream.scans.link import BehindError, Link
+from plugstream.scans.parts import check_sizes, checksum_of
 from plugstream.scans.receive import check_address
 from plugstream.scans.scan import Scan, hashes, stored_dtype
-from plugstream.scans.stream import Name, begin, bye, check_sizes, checksum_of, end, view, zmq_module
+from plugstream.scans.stream import Name, begin, bye, end, view, zmq_module
 from plugstream.scans.sums import read_sums, view_of
 
 __all__ = ["ScanSender", "check_sending", "send_scan"]

@@ -158,7 +158,8 @@ class StoredScan:
             for rows in self._on_disk():
                 rows.ahead(wanted)
         try:
-            return torch.from_numpy(self._data.read(wanted))
+            data = self._data.read(wanted) if views is None else self._data.read_batch(wanted)
+            return torch.from_numpy(data)
         except DamagedError as error:
             raise DamagedError(self.path, error.views) from None
 

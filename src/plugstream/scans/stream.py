@@ -38,26 +38,21 @@ from plugstream.errors import InputError
 from plugstream.instruments._parts import InstrumentLike, instrument_parts
 from plugstream.instruments.base import Instrument
 from plugstream.scans.layout import find_instrument
+from plugstream.scans.parts import MOST_BYTES, Part, as_bytes, check_sizes, checksum, little_endian, view_parts
 
 __all__ = [
-    "MOST_BYTES",
     "Announcement",
     "Message",
     "Name",
-    "Part",
     "RefusedError",
     "begin",
     "bye",
-    "check_sizes",
-    "checksum_of",
     "end",
     "reply",
     "view",
     "zmq_module",
 ]
 
-MOST_BYTES = 8 << 20
-"""Of one part of a message: half a million positions."""
 _PROTOCOL = 3
 _HEADER_BYTES = 1 << 16
 _BEGIN = {"plugstream", "type", "scan", "token", "sequence", "instrument", "arrays", "crc32c"}
@@ -93,22 +88,6 @@ class Name:
 
 
 @dataclass(frozen=True)
-class Part:
-    """One part of a message: an array of this type and shape."""
-
-    name: str
-    dtype: str
-    shape: tuple[int, ...]
-
-    @property
-    def nbytes(self) -> int:
-        size = np.dtype(self.dtype).itemsize
-        for length in self.shape:
-            size *= length
-        return size
-
-
-@dataclass(frozen=True)
 class Announcement:
     """What `begin` says of a scan.
 
@@ -120,36 +99,6 @@ class Announcement:
     dtype: str
     columns: tuple[str, ...] | None
     provenance: dict[str, Any]
-
-
-def view_parts(instrument: Instrument, dtype: str, columns: Sequence[str]) -> list[Part]:
-    """What a view with these columns carries."""
-    parts = [Part("data", dtype, instrument.data_shape)]
-    for column in instrument.columns:
-        if column.name in columns:
-            parts.append(Part(column.name, column.dtype, instrument.row_shape(column)))
-    return parts
-
-
-def check_sizes(instrument: Instrument, dtype: str, columns: Sequence[str] = ()) -> None:
-    """Refuse views, or an instrument, that are too large for messages."""
-    parts = view_parts(instrument, dtype, columns)
-    for array in instrument.arrays:
-        values = getattr(instrument, array.name)
-        if values is not None:
-            parts.append(Part(array.name, array.dtype, values.shape))
-    for part in parts:
-        if part.nbytes > MOST_BYTES:
-            raise InputError(
-                f"the scan's {part.name} take {part.nbytes} bytes, and a message has room for {MOST_BYTES}"
-            )
-
-
-def checksum_of(instrument: Instrument, columns: Mapping[str, NDArray[Any]]) -> int:
-    """The crc32c of a view: of its columns one after another. One that is its default everywhere is as good as none."""
-    defaults = {c.name: c.default for c in instrument.columns if c.optional and c.default is not None}
-    kept = [v for name, v in columns.items() if name not in defaults or not (v == defaults[name]).all()]
-    return _crc32c([_bytes(values) for values in kept])
 
 
 def zmq_module() -> Any:
@@ -324,13 +273,13 @@ class Message:
             raise RefusedError("oversized", f"{self.kind} has parts of {sizes[:4]} bytes instead of {most}")
         if len(sizes) < len(least) or any(size < limit for size, limit in zip(sizes, least, strict=True)):
             raise RefusedError("truncated", f"{self.kind} has parts of {sizes} bytes instead of {most}")
-        if self.field("crc32c", int) != _crc32c(self.parts):
+        if self.field("crc32c", int) != checksum(self.parts):
             raise RefusedError("damaged", f"{self.kind} fails its checksum")
         arrays = {}
         for column, part in zip(columns, self.parts, strict=False):
             if column.dtype == "bool" and np.frombuffer(part, np.uint8).max(initial=0) > 1:
                 raise RefusedError("mistyped", f"{column.name} must be made of bytes of 0 and 1")
-            arrays[column.name] = np.frombuffer(part, _little(column.dtype)).reshape(column.shape)
+            arrays[column.name] = np.frombuffer(part, little_endian(column.dtype)).reshape(column.shape)
         return arrays
 
 
@@ -347,8 +296,8 @@ def _message(
     more: Sequence[bytes],
     extra: Mapping[str, Any] | None = None,
 ) -> list[bytes]:
-    parts = [*(_bytes(values) for values in columns.values()), *more]
-    return [_header(kind, name, sequence, {**(extra or {}), "crc32c": _crc32c(parts)}), *parts]
+    parts = [*(as_bytes(values) for values in columns.values()), *more]
+    return [_header(kind, name, sequence, {**(extra or {}), "crc32c": checksum(parts)}), *parts]
 
 
 def _header(kind: str, name: Name, sequence: int, extra: Mapping[str, Any]) -> bytes:
@@ -378,23 +327,6 @@ def _announcement(kind: type[Instrument], arrays: Mapping[str, NDArray[Any]], co
     if math.prod(instrument.image.shape) > _MOST_PIXELS:
         raise ValueError(f"an image has at most {_MOST_PIXELS} pixels")
     return Announcement(instrument, dtype, None if columns is None else tuple(columns), provenance)
-
-
-def _bytes(values: NDArray[Any]) -> bytes:
-    return values.astype(values.dtype.newbyteorder("<"), copy=False).tobytes()
-
-
-def _little(dtype: str) -> np.dtype[Any]:
-    return np.dtype(dtype).newbyteorder("<")
-
-
-def _crc32c(parts: Sequence[bytes]) -> int:
-    import google_crc32c
-
-    total = 0
-    for part in parts:
-        total = google_crc32c.extend(total, part)
-    return total
 
 
 def _is_exactly(found: Any, wanted: int | list[int]) -> bool:

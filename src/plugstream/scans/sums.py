@@ -8,8 +8,8 @@ import numpy as np
 import torch
 
 from plugstream.errors import DamagedError
+from plugstream.scans.parts import checksum_of
 from plugstream.scans.scan import Scan, stored_dtype, view_bytes
-from plugstream.scans.stream import checksum_of
 
 __all__ = ["Sums", "read_sums", "view_of"]
 
