@@ -34,8 +34,8 @@ def picture(height: int, width: int, seed: int = 0, count: int = 1) -> Tensor:
 # Name: (height, width, profile, stages; none for the matching alone). The interpreter takes 0.1 s for each four
 # references, hence the long steps of the larger ones.
 CASES: dict[str, tuple[int, int, Profile, tuple[int, ...]]] = {
-    "8x8": (8, 8, NORMAL, (1, 2)),
-    "8x11": (8, 11, NORMAL, (2,)),  # stage 1 in the fixed order
+    "8x8": (8, 8, NORMAL, (2,)),
+    "8x11": (8, 11, NORMAL, (1, 2)),  # stage 1 in the fixed order, too
     "24x31": (24, 31, Profile(step=8, radius=6), (2,)),
     "groups of 1 and 2": (12, 17, Profile(step=8, radius=3, group1=1, group2=2), (2,)),
     "groups of 4 and 8": (12, 17, Profile(step=8, radius=3, group1=4, group2=8), (2,)),

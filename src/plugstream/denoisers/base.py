@@ -124,6 +124,10 @@ class Denoiser(ABC):
         """
         return self
 
+    def level(self, sigma: Sigma) -> Sigma:
+        """The noise level that a call with sigma is for: sigma, unless it is scaled first, as image by image."""
+        return sigma
+
     def describe(self) -> str:
         """What it is, in words that fit into a sentence."""
         return type(self).__name__
@@ -185,6 +189,9 @@ class Wrapper(Denoiser):
     def draw(self, step: int) -> Denoiser:
         inner = self.denoiser.draw(step)
         return self if inner is self.denoiser else self.rewrap(inner)
+
+    def level(self, sigma: Sigma) -> Sigma:
+        return self.denoiser.level(sigma)
 
     def describe(self) -> str:
         return self.denoiser.describe()

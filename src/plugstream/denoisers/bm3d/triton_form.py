@@ -22,10 +22,13 @@ from plugstream.denoisers.bm3d.transforms import bior15, correlations, dct
 __all__ = ["bm3d", "match", "serves"]
 
 # Measured on an H200 at 256 x 256 and 512 x 512.
-_REFERENCES = 4  # references in one program of the matching, and
+_REFERENCES = 4  # references below each other in one program of the matching,
+_BESIDE = 3  # as many beside each other, and
 _DOWN = 3  # candidates below each other in one lane: 39 x 13 lanes fill 512
-_MEASURE = {"num_warps": 8, "maxnreg": 128}  # fewer registers than it would take, for more programs at once
+_WARPS, _REGISTERS = 16, 128  # of the matching at most: a lane a thread, and as many registers as 512 threads can have
+_KEEP = (4, 5)  # keys that a thread of the selection keeps, of groups of up to 16 and of more
 _FILTER = ({"num_warps": 1}, {"num_warps": 1})  # stage 1 and 2; with one warp, a thread has two coefficients
+_COUNTED = (0, 2)  # levels of a group's tree whose pairs are counted, in stage 1 and 2
 _TRANSFORM = (8, 8, 4)  # columns and rows of one program, and its warps
 _FOLD = (16, 4)  # columns of one program, and its warps
 
@@ -75,31 +78,46 @@ def _match(images: Tensor, profile: Profile, wanted: int) -> Tensor:
     k = group_size((height, width), profile.radius, wanted)
     # As many as `reference_positions` has: every `step` pixels, and one at the very end.
     rows, columns = (_triton.cover(size - BLOCK, profile.step) + 1 for size in (height, width))
-    regular = _triton.cover((height - BLOCK) // profile.step + 1, _REFERENCES)
-    extra = int((height - BLOCK) % profile.step != 0)  # the last row breaks the step
+    down, across = (
+        _triton.cover((size - BLOCK) // profile.step + 1, at_once)
+        for size, at_once in ((height, _REFERENCES), (width, _BESIDE))
+    )
+    # The last row or column may break the step.
+    more_down, more_across = (int((size - BLOCK) % profile.step != 0) for size in (height, width))
     span = 2 * profile.radius + 1
     lanes = _power_of_two(_triton.cover(span, _DOWN) * span)
     # 6 KB for a reference; freed on return, for the spectra to take its place.
     keys = torch.empty((count, rows * columns, _DOWN * lanes), dtype=torch.int32, device=images.device)
     groups = torch.empty((count, rows * columns, k), dtype=torch.int32, device=images.device)
     shape = {"RADIUS": profile.radius, "STEP": profile.step, "DOWN": _DOWN, "LANES": lanes}
-    measure[columns, regular + extra, count](
-        images,
+    measure[across + more_across, down + more_down, count](
+        _framed(images, profile.radius + profile.step * _BESIDE + BLOCK),
         keys,
         height,
         width,
         rows,
         columns,
-        regular,
+        down,
+        across,
         **shape,
         REFS=_REFERENCES,
-        **_MEASURE,
+        COLUMNS=_BESIDE,
+        PTX=not _triton.interpreted(),
+        num_warps=min(_WARPS, _triton.cover(lanes, 32)),
+        maxnreg=_REGISTERS,
         enable_fp_fusion=False,
     )
     select[rows * columns, count](
-        keys, groups, width, rows * columns, columns, height - BLOCK, **shape, K=k, num_warps=1
+        keys, groups, width, rows * columns, columns, height - BLOCK, **shape, K=k, KEEP=_KEEP[k > 16], num_warps=1
     )
     return groups
+
+
+def _framed(images: Tensor, by: int) -> Tensor:
+    """The images where `by` numbers before and after them can be read as well, whatever they are."""
+    by = 64 * _triton.cover(by, 64)  # what is not aligned takes ten times as long to copy
+    memory = torch.empty(images.numel() + 2 * by, device=images.device)
+    return memory[by:-by].view(images.shape).copy_(images)
 
 
 def _stage(images: Tensor, basic: Tensor | None, sigma: Tensor, profile: Profile, deterministic: bool) -> Tensor:
@@ -115,22 +133,25 @@ def _stage(images: Tensor, basic: Tensor | None, sigma: Tensor, profile: Profile
     analysis, synthesis, window = _constants(name, profile.kaiser, device)
 
     groups = _match(guides, profile, profile.group1 if first else profile.group2)
-    references, k = groups.shape[1:]
-
     spectra = _spectra(images, analysis)
     guide_spectra = spectra if basic is None else _spectra(basic, analysis)
     make = torch.empty if deterministic else torch.zeros
-    total, weight = make(spectra.shape, device=device), make(len(spectra), device=device)
+    sums = make(65 * len(spectra), device=device)  # the blocks of each position, and then the weights
+    references, k = groups.shape[1:]
+
+    total, weight = sums[: spectra.numel()].view_as(spectra), sums[spectra.numel() :]
     blocks, shares, places = total, weight, groups
     if deterministic:
         blocks = torch.empty((count * references * k, 64), device=device)
         shares = torch.empty(count * references, device=device)
         places = torch.empty(count * references * k, dtype=torch.int64, device=device)
+    counted = min(_COUNTED[not first], k.bit_length() - 1)
     filter_groups[references, count](
         spectra,
         guide_spectra,
         groups,
         torch.empty_like(groups),
+        torch.empty((count, references, (1 << counted) - 1, 64), device=device),
         _correlation_table(name, device),
         sigma,
         blocks,
@@ -144,6 +165,7 @@ def _stage(images: Tensor, basic: Tensor | None, sigma: Tensor, profile: Profile
         LEVELS=k.bit_length() - 1,
         WIENER=not first,
         LIST=deterministic,
+        COUNTED=counted,
         **_FILTER[0 if first else 1],
     )
     if deterministic:

@@ -39,32 +39,45 @@ def transform(
 ):
     """The 2-D transform A b A^T of the block at every position. Grid: (tiles of columns, strips of rows, N).
 
-    Down a strip, each pixel row is transformed across once, and serves the eight rows of blocks that have it.
+    Down a strip, each pixel row is transformed across once, and serves the eight rows of blocks that have it. A thread
+    has four coefficients beside each other, so that a pixel is read for four.
     """
     top, n = tl.program_id(1) * TALL, tl.program_id(2)
     x = tl.program_id(0) * TILE + tl.arange(0, TILE)
     first = n.to(tl.int64) * (height - 7)
     source = images + n.to(tl.int64) * height * width + tl.minimum(x, width - 8)
-    c = tl.arange(0, 64)
-    by_column = ()
+    quarter = tl.arange(0, 16)
+    by_column = ()  # A[(4 quarter + r) % 8, j] at 4 j + r
     by_row = ()
     for j in tl.static_range(8):
-        by_column = by_column + (tl.load(matrix + (c % 8) * 8 + j),)
-        by_row = by_row + (tl.load(matrix + (c // 8) * 8 + j),)
+        for r in tl.static_range(4):
+            by_column = by_column + (tl.load(matrix + ((4 * quarter + r) % 8) * 8 + j)[None, :],)
+        by_row = by_row + (tl.load(matrix + (quarter // 2) * 8 + j)[None, :],)
     rows = ()
     for s in tl.static_range(TALL + 7):
         pixels = source + tl.minimum(top + s, height - 1) * width
-        row = tl.load(pixels)[:, None] * by_column[0][None, :]
+        pixel = tl.load(pixels)[:, None]
+        row = (pixel * by_column[0], pixel * by_column[1], pixel * by_column[2], pixel * by_column[3])
         for j in tl.static_range(1, 8):
-            row += tl.load(pixels + j)[:, None] * by_column[j][None, :]
-        rows = rows + (row,)
+            pixel = tl.load(pixels + j)[:, None]
+            more = ()
+            for r in tl.static_range(4):
+                more = more + (row[r] + pixel * by_column[4 * j + r],)
+            row = more
+        rows = rows + row
         if s >= 7:
-            block = rows[s - 7] * by_row[0][None, :]
-            for i in tl.static_range(1, 8):
-                block += rows[s - 7 + i] * by_row[i][None, :]
+            block = ()
+            for r in tl.static_range(4):
+                sums = rows[4 * (s - 7) + r] * by_row[0]
+                for i in tl.static_range(1, 8):
+                    sums += rows[4 * (s - 7 + i) + r] * by_row[i]
+                block = block + (sums,)
             inside = (x < width - 7) & (x * 0 + (top + s - 7) < height - 7)
-            at = (first + (top + s - 7)) * (width - 7) + x
-            tl.store(spectra + at[:, None] * 64 + c[None, :], block, mask=inside[:, None])
+            at = ((first + (top + s - 7)) * (width - 7) + x) * 64
+            # [.., 2, 2] with place r // 2, r % 2, so that the four stand beside each other.
+            four = tl.join(tl.join(block[0], block[2]), tl.join(block[1], block[3]))
+            place = at[:, None] + tl.arange(0, 64)[None, :]
+            tl.store(spectra + place, tl.reshape(four, [TILE, 64]), mask=inside[:, None])
 
 
 @triton.jit
@@ -104,7 +117,7 @@ def _haar_back(coefficients, K: tl.constexpr, LEVELS: tl.constexpr):
 
 
 @triton.jit
-def _noise(codes, shared, K: tl.constexpr, LEVELS: tl.constexpr):
+def _noise(codes, counts, shared, K: tl.constexpr, LEVELS: tl.constexpr, COUNTED: tl.constexpr):
     """The variance that white noise of sigma 1 has in each output of `_haar`.
 
     Over the pairs of blocks of a node of the transform's tree, what they share adds up to S = S_left + S_right + X,
@@ -113,8 +126,8 @@ def _noise(codes, shared, K: tl.constexpr, LEVELS: tl.constexpr):
     """
     # X, from the root down: the compiler unrolls what has few pairs, and all that reads would wait in registers for the
     # sums of a loop after it (255 registers rather than 182).
-    between = ()
-    for depth in tl.static_range(LEVELS):
+    between = _counted_sums(codes, counts, shared, K, COUNTED)
+    for depth in tl.static_range(COUNTED, LEVELS):
         for m in tl.static_range(1 << depth):
             between = between + (_shared_sum(codes, shared, m * (K >> depth), K >> (depth + 1)),)
     within = ()
@@ -133,15 +146,61 @@ def _noise(codes, shared, K: tl.constexpr, LEVELS: tl.constexpr):
 
 
 @triton.jit
+def _count(codes, counts, NODES: tl.constexpr, HALF: tl.constexpr):
+    """How many pairs of a node lie |dy|, |dx| apart, for all nodes of a level."""
+    pair = tl.arange(0, NODES * HALF * HALF)
+    node = pair // (HALF * HALF)
+    left = node * (2 * HALF) + (pair // HALF) % HALF
+    right = node * (2 * HALF) + HALF + pair % HALF
+    apart = tl.load(codes + left) - tl.load(codes + right) + _MIDDLE
+    dy = tl.abs((apart >> 6) - 8)
+    dx = tl.abs((apart & 63) - 8)
+    near = ((apart & _FAR) == 0) & (dy < 8) & (dx < 8)
+    # No two blocks of a group are the same: the first place of 64 is free for those that share nothing.
+    found = tl.histogram(node * 64 + tl.where(near, dy * 8 + dx, 0), NODES * 64)
+    tl.store(counts + ((NODES - 1) * 64 + tl.arange(0, NODES * 64)), found.to(tl.float32))
+
+
+@triton.jit
+def _counted_sums(codes, counts, shared, K: tl.constexpr, COUNTED: tl.constexpr):
+    """X of the nodes in the `COUNTED` upper levels of the tree, whose many pairs have few distances between them.
+
+    A thread first takes some pairs, rather than a coefficient of all, and it is counted how many pairs lie |dy|, |dx|
+    apart; then each distance is read once, for all nodes.
+    """
+    for depth in tl.static_range(COUNTED):
+        _count(codes, counts, 1 << depth, K >> (depth + 1))
+    sums = ()
+    if COUNTED > 0:
+        tl.debug_barrier()  # each thread reads what others wrote
+        for _ in tl.static_range((1 << COUNTED) - 1):
+            sums = sums + (tl.zeros([64], tl.float32),)
+        for dy in range(8):
+            for dx in tl.static_range(8):
+                share = tl.load(shared + (((8 - dy) * 64 + (8 - dx)) * 64 + tl.arange(0, 64)))
+                if dx == 0:
+                    share = tl.where(dy == 0, 0.0, share)
+                more = ()
+                for m in tl.static_range((1 << COUNTED) - 1):
+                    more = more + (sums[m] + share * tl.load(counts + (m * 64 + dy * 8 + dx)),)
+                sums = more
+    return sums
+
+
+@triton.jit
 def _shared_sum(codes, shared, start: tl.constexpr, half: tl.constexpr):
     """The sum of what each of `half` blocks from `start` on shares with each of the `half` after them."""
+    AT_ONCE: tl.constexpr = 8 if half > 8 else half  # reads that do not wait for each other
     sums = tl.zeros([64], tl.float32)
-    for i in range(start, start + half):  # not static: that would take minutes to compile
-        left = tl.load(codes + i) + _MIDDLE
-        for j in range(start + half, start + 2 * half):
-            row = tl.broadcast_to(left - tl.load(codes + j), [64])
-            place = shared + row.to(tl.int64) * 64 + tl.arange(0, 64)
-            sums += tl.load(place, mask=(row & _FAR) == 0, other=0.0)
+    for j in range(start + half, start + 2 * half, AT_ONCE):
+        right = ()
+        for m in tl.static_range(AT_ONCE):
+            right = right + (tl.load(codes + j + m) - _MIDDLE,)
+        for i in range(start, start + half):  # not static: that would take minutes to compile
+            left = tl.load(codes + i)
+            for m in tl.static_range(AT_ONCE):
+                row = tl.broadcast_to(left - right[m], [64])
+                sums += tl.load(shared + (row * 64 + tl.arange(0, 64)), mask=(row & _FAR) == 0, other=0.0)
     return sums
 
 
@@ -151,6 +210,7 @@ def filter_groups(
     guide_spectra,  # (N, positions, 64), read where WIENER
     groups,  # (N, references, K) int32
     codes,  # (N, references, K) int32, written and read here: 64 y + x for blocks at y, x
+    counts,  # (N, references, 2^COUNTED - 1, 64), written and read here: pairs of a node by their distance
     shared,  # (16, 64, 64): what the spectra of blocks apart by dy, dx share, at 8 + dy, 8 + dx
     sigma,  # (N,)
     total,  # (N, positions, 64) added to; where LIST (N, references, K, 64) written: the weighted blocks
@@ -164,6 +224,7 @@ def filter_groups(
     LEVELS: tl.constexpr,
     WIENER: tl.constexpr,
     LIST: tl.constexpr,
+    COUNTED: tl.constexpr,
 ):
     """Shrink a group and add its blocks, weighted, to the positions they came from. Grid: (references, N)."""
     n = tl.program_id(1).to(tl.int64)
@@ -171,12 +232,13 @@ def filter_groups(
     entry = n * references + tl.program_id(0)
     groups += entry * K
     codes += entry * K
+    counts += entry * (((1 << COUNTED) - 1) * 64)
     c = tl.arange(0, 64)
     each = tl.arange(0, K)
     at = tl.load(groups + each)
     tl.store(codes + each, at + (at // across) * (64 - across))
     tl.debug_barrier()  # each thread reads what others wrote
-    variances = _noise(codes, shared, K, LEVELS)
+    variances = _noise(codes, counts, shared, K, LEVELS, COUNTED)
 
     blocks = _haar(_blocks((guide_spectra if WIENER else spectra) + first * 64, groups, K), K, LEVELS)
     level_of_noise = tl.load(sigma + n)
