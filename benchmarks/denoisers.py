@@ -3,7 +3,8 @@
     python benchmarks/denoisers.py [--images 10] [--device cuda] [--data carry/data/bsd68.npz] [--json table.json]
 
 The noise is white and the same for all; sigma is what its entry says for that noise. PyPI's bm3d would take an hour
-for all pictures, so only its time is measured unless --slow is given; --images takes some of the pictures, evenly. It
+for all pictures, so only its time is measured unless --slow is given; --images takes some of the pictures, evenly. With
+ridge and bm3d in the table, both are timed again in turns, and the ratio of their times is printed. It
 needs the library alone, not what the command line needs.
 """
 
@@ -21,6 +22,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from noise_levels import mean_psnr
 from torch import Tensor
 
 from plugstream.denoisers.by_name import make
@@ -86,26 +88,35 @@ def _peer(name: str) -> Any | None:
         return None
 
 
-def quality(call: Call, truths: list[Tensor], device: torch.device) -> dict[int, float]:
-    """The mean PSNR in dB at every noise level."""
-    means = {}
-    for level in LEVELS:
-        found = []
-        for number, truth in enumerate(truths):
-            noise = np.random.default_rng([level, number]).standard_normal(truth.shape).astype(np.float32)
-            z = (truth + level / 255 * torch.from_numpy(noise)).to(device)
-            error = (call(z, level / 255).cpu() - truth).double().square().mean()
-            found.append(-10 * float(torch.log10(error)))
-        means[level] = statistics.fmean(found)
-    return means
+def noisy_waves(device: torch.device) -> Tensor:
+    """What is timed: 256 x 256 pixels with noise of 25/255."""
+    y, x = np.mgrid[:256, :256] / 20
+    truth = 0.5 + 0.25 * np.sin(x * x / 4 + y) + 0.25 * np.sign(np.sin(x) * np.cos(y))
+    noise = np.random.default_rng(0).standard_normal(truth.shape)
+    return torch.from_numpy((truth + 25 / 255 * noise).astype(np.float32)).to(device)
+
+
+def ratios(call: Call, peer: Call, device: torch.device, calls: int = 15) -> tuple[float, float]:
+    """Time and processor time of a call over those of a peer's, called in turns: of the least of each.
+
+    On a machine that others use as well the least says what the work takes; the rest is waiting.
+    """
+    z = noisy_waves(device)
+    spent: dict[Call, list[tuple[float, float]]] = {call: [], peer: []}
+    for _ in range(calls + 1):
+        for one, found in spent.items():
+            _wait(device)
+            begin, busy = time.perf_counter(), time.process_time()
+            one(z, 25 / 255)
+            _wait(device)
+            found.append((time.perf_counter() - begin, time.process_time() - busy))
+    ours, theirs = ([min(times) for times in zip(*found[1:], strict=True)] for found in spent.values())
+    return ours[0] / theirs[0], ours[1] / theirs[1]
 
 
 def milliseconds(call: Call, device: torch.device) -> float:
     """The median time of a call at 256 x 256 and noise 25/255: of 20 calls, or of as many as fit into 3 seconds."""
-    y, x = np.mgrid[:256, :256] / 20
-    truth = 0.5 + 0.25 * np.sin(x * x / 4 + y) + 0.25 * np.sign(np.sin(x) * np.cos(y))
-    noise = np.random.default_rng(0).standard_normal(truth.shape)
-    z = torch.from_numpy((truth + 25 / 255 * noise).astype(np.float32)).to(device)
+    z = noisy_waves(device)
     call(z, 25 / 255)
     times: list[float] = []
     while len(times) < 3 or (len(times) < 20 and sum(times) < 3):
@@ -145,7 +156,7 @@ def main() -> None:
     for name, call in calls.items():
         if name in options.skip or (options.only is not None and name not in options.only):
             continue
-        found = {} if name in SLOW and not options.slow else quality(call, truths, device)
+        found = {} if name in SLOW and not options.slow else mean_psnr(call, truths, device, LEVELS)
         spent_ms = None if name == "noisy" else milliseconds(call, device)
         rows[name] = {"psnr": found, "ms": spent_ms}
         known = entries("denoiser").get(name)
@@ -153,10 +164,16 @@ def main() -> None:
         numbers = "".join(f"{found[level]:>8.2f}" if found else f"{'-':>8}" for level in LEVELS)
         spent = "" if spent_ms is None else f"{spent_ms:.2f}"
         print(f"{name:<18}{numbers}{spent:>10}  {'' if theta is None else theta}", flush=True)
+    against = None
+    if {"ridge", "bm3d"} <= set(rows):
+        against = ratios(calls["ridge"], calls["bm3d"], device)
+        processor = "" if device.type == "cuda" else f", {against[1]:.2f} times its processor time"
+        print(f"ridge takes {against[0]:.2f} times bm3d's time{processor}, called in turns; to be at most 2")
     for name, why in absent.items():
         print(f"absent: {name} ({why})")
     if options.json is not None:
         table = {"device": where, "images": len(truths), "torch": torch.__version__, "rows": rows, "absent": absent}
+        table["ridge_over_bm3d"] = against
         options.json.write_text(json.dumps(table, indent=1) + "\n")
 
 

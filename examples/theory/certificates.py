@@ -30,6 +30,7 @@ COMMANDS: dict[str, list[str]] = {
     "tv": ["--denoiser", "tv", "--sigma", "0.15"],
     "tv-anisotropic": ["--denoiser", "tv-anisotropic", "--sigma", "0.15"],
     "ridge": ["--denoiser", "ridge", "--sigma", "15/255"],
+    "ridge, fast": ["--denoiser", "ridge", "--profile", "fast", "--sigma", "15/255"],
     "nlm with a guide": ["--denoiser", "nlm", "--nlm-guide", "camera", "--sigma", "15/255"],
     "soft": ["--denoiser", "soft", "--sigma", "0.5"],
     "box": ["--denoiser", "box", "--low", "0", "--high", "1", "--sigma", "0.5"],

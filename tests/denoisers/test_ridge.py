@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,8 +12,8 @@ from hypothesis import given, settings, strategies as st
 from scipy.optimize import minimize
 
 from effort import effort, thorough
-from plugstream.denoisers import ridge, ridge_prior
-from plugstream.denoisers.ridge import ConvexRidge, load_ridge, save_ridge
+from plugstream.denoisers import ridge_prior
+from plugstream.denoisers.ridge import PROFILES, ConvexRidge, load_ridge, save_ridge
 from plugstream.denoisers.ridge_prior import Ridges, prox
 from plugstream.errors import InputError
 from plugstream.training.fit import Training, fit
@@ -190,7 +191,7 @@ def test_training_follows_the_true_gradient(limit):
     def loss() -> float:
         with torch.no_grad():
             z = clean[:, None] + sigma[:, None, None, None] * noise[:, None]
-            found, done = prox(ridges.at(sigma), z, 1e-13, 100_000)
+            found, done = prox(ridges.at(sigma), z, 1e-13, 100_000, patience=0)
             assert done
             return float(((found - clean[:, None]) / sigma[:, None, None, None]).square().mean())
 
@@ -337,13 +338,14 @@ def test_what_ships_is_averaged(sigma):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("profile", PROFILES)
 @pytest.mark.parametrize("sigma", [2 / 255, 5 / 255, 25 / 255, 50 / 255])
-def test_what_ships_is_averaged_at_many_images(sigma):
+def test_what_ships_is_averaged_at_many_images(profile, sigma):
     """The largest singular value of 2 D - I by power iteration, at twelve photographs' details and at noise alone."""
     places = [(t, c) for t in (40, 140, 240, 340) for c in (60, 200, 380)]
     z = torch.stack([noisy(picture(24, *place), sigma) for place in places])
     z = torch.cat([z, torch.rand(2, 24, 24, generator=torch.Generator().manual_seed(1), dtype=z.dtype)])
-    denoiser, h = ConvexRidge(tol=1e-11, max_iterations=5000), 1e-6
+    denoiser, h = ConvexRidge(profile, tol=1e-11, max_iterations=5000), 1e-6
     v = torch.randn(z.shape, generator=torch.Generator().manual_seed(2), dtype=z.dtype)
     for _ in range(8):
         v = v / torch.linalg.vector_norm(v, dim=(1, 2), keepdim=True)
@@ -351,13 +353,14 @@ def test_what_ships_is_averaged_at_many_images(sigma):
         assert float(torch.linalg.vector_norm(v, dim=(1, 2)).max()) < 1 + 1e-4
 
 
+@pytest.mark.parametrize("profile", PROFILES)
 @given(seed=st.integers(0, 1000), sigma=st.floats(1 / 255, 60 / 255), apart=st.floats(0.01, 30))
 @settings(max_examples=effort(3, 8))
-def test_what_ships_is_firmly_nonexpansive_between_any_two_images(seed, sigma, apart):
+def test_what_ships_is_firmly_nonexpansive_between_any_two_images(profile, seed, sigma, apart):
     rng = torch.Generator().manual_seed(seed)
     one = noisy(picture(16, 150 + seed % 100, 200), sigma)
     two = one + apart * sigma * torch.randn(one.shape, generator=rng, dtype=one.dtype)
-    d = ConvexRidge(tol=1e-9, max_iterations=5000)(torch.stack([one, two]), sigma)
+    d = ConvexRidge(profile, tol=1e-9, max_iterations=5000)(torch.stack([one, two]), sigma)
     gap, before = d[1] - d[0], two - one
     assert float(gap.square().sum()) <= float((gap * before).sum()) + 1e-7
 
@@ -373,14 +376,25 @@ def test_what_ships_denoises_a_photograph_better_than_tv_at_its_best(sigma, gain
         return float(-10 * (y.double() - x).square().mean().log10())
 
     best = max(psnr(TV(weight=c / sigma)(z, sigma)) for c in (0.3, 0.4, 0.5, 0.6, 0.7, 0.8))
-    assert psnr(ConvexRidge()(z, sigma)) > best + gain
+    normal, fast = (psnr(ConvexRidge(profile)(z, sigma)) for profile in PROFILES)
+    assert normal > best + gain
+    assert best + 0.2 < fast <= normal
 
 
-def test_what_ships_says_how_it_was_made_and_takes_few_iterations():
-    card = load_ridge(ridge._SHIPPED)[1]
+@pytest.mark.parametrize(("profile", "iterations"), [("normal", 60), ("fast", 30)])
+def test_what_ships_says_how_it_was_made_and_takes_few_iterations(profile, iterations):
+    card = load_ridge(PROFILES[profile])[1]
     assert {"data", "seed", "steps", "command", "psnr_bsd68"} <= set(card)
     z = noisy(picture(64), 25 / 255).float()
-    assert ConvexRidge(max_iterations=120)(z, 25 / 255).shape == z.shape  # without a warning, which is an error here
+    denoiser = ConvexRidge(profile, max_iterations=iterations)
+    assert denoiser(z, 25 / 255).shape == z.shape  # without a warning, which is an error here
+
+
+def test_a_profile_is_a_name_and_a_file_of_that_name_a_path(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    save_ridge("fast", random_ridges(7), {})
+    sizes = [ConvexRidge(weights).ridges.size for weights in (None, "normal", "fast", Path("fast"), "./fast")]
+    assert sizes == [9, 9, 7, 3, 3]
 
 
 def test_what_ships_serves_every_noise_level_without_jumps():

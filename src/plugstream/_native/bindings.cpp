@@ -116,6 +116,7 @@ NB_MODULE(_kernels, m) {
     bind_tv<double>(m);
     plugstream::bm3d::bind(m);
     plugstream::tnrd::bind(m);
+    plugstream::ridge::bind(m);
     plugstream::nlm::bind(m);
     plugstream::joseph::bind(m);
     plugstream::nufft::bind(m);

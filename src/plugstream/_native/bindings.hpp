@@ -46,6 +46,9 @@ void bind(nanobind::module_& m);
 namespace reader {
 void bind(nanobind::module_& m);  // nothing, where the machine cannot do it
 }
+namespace ridge {
+void bind(nanobind::module_& m);
+}
 namespace tnrd {
 void bind(nanobind::module_& m);
 }

@@ -109,6 +109,8 @@ def _denoiser(settings: Settings, size: int) -> Denoiser:
         return build_denoiser(s)
     if s.least is not None or s.high is not None or s.damping is not None or s.equivariant is not None:
         raise InputError("only nlm by itself takes a guide; leave out low, high, damping and equivariant")
+    if s.opening is not None:
+        raise InputError("an opening is for the first steps of a reconstruction; leave --opening out here")
     return NLM(load_picture(s.guide, size))
 
 

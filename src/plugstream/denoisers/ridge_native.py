@@ -1,0 +1,119 @@
+"""The prox of the ridge prior by the native CPU kernel; `ridge_prior.py` is its specification."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from plugstream import _native
+from plugstream.denoisers.ridge_fold import fold_kernels
+from plugstream.denoisers.ridge_prior import Ridges
+
+__all__ = ["Profiles", "Solver", "serves"]
+
+_KEPT_LEVELS = 64
+
+
+def serves(z: Tensor) -> bool:
+    """Whether the kernel is there and these images are for it: on the CPU, float32."""
+    return _native.load() is not None and z.device.type == "cpu" and z.dtype == torch.float32
+
+
+class Profiles(NamedTuple):
+    """Of one noise level: sigma psi'(u / sigma) = sum_j slope_j clip(u, -reach_j, reach_j), and how to iterate.
+
+    slopes, reaches: (2, pairs, ratios), of even and of odd filters. rates: (4,), step and momentum of the heavy ball
+    and of Nesterov's method.
+    """
+
+    slopes: NDArray[Any]
+    reaches: NDArray[Any]
+    rates: NDArray[Any]
+
+
+class Solver:
+    """D(z, sigma) by the kernel, with the prior as it reads it: folded filters, and profiles at the last noise levels.
+
+    Arguments: ridges: as they are now; changes to them after this are not seen.
+    """
+
+    @torch.no_grad()
+    def __init__(self, ridges: Ridges) -> None:
+        self._ridges = copy.deepcopy(ridges).double().cpu().requires_grad_(False)
+        kernels, spectra = self._ridges.parts()
+        self.taps = np.ascontiguousarray(fold_kernels(kernels).backward.numpy(), dtype=np.float32)
+        # Those of a filter and its mirror image, which count alike, are together the same above and below.
+        self._parts = kernels, spectra[:, : spectra.shape[1] // 2 + 1].contiguous()
+        self._levels: dict[float, Profiles] = {}
+
+    def __call__(
+        self,
+        z: Tensor,
+        level: Tensor,
+        start: Tensor | None = None,
+        *,
+        tol: float,
+        patience: int,
+        max_iterations: int,
+        instructions: str = "",
+    ) -> tuple[Tensor, bool]:
+        """What `prox` gives for each image, (N, 1, H, W), and whether all reached the tolerance; D(z, 0) = z.
+
+        The number of threads is torch's. Neither it nor the other images of the batch change a bit of the result.
+
+        Arguments:
+            z, level, start: (N, 1, H, W), float32; (N,); the shape of z.
+            tol, patience, max_iterations: as of `prox`.
+            instructions: the instruction set, for tests; the best that the machine has if empty.
+        """
+        if z.numel() == 0:
+            return z, True
+        sigmas = level.tolist()
+        profiles = [self.at(sigma if sigma > 0 else 1.0) for sigma in sigmas]
+        out, rests = torch.empty(z.shape), np.empty(len(z), bool)
+        _native.kernels().ridge(
+            _images(z),
+            None if start is None else _images(start),
+            np.array([sigma > 0 for sigma in sigmas]),
+            _images(out),
+            rests,
+            taps=self.taps,
+            slopes=np.stack([one.slopes for one in profiles]),
+            reaches=np.stack([one.reaches for one in profiles]),
+            rates=np.stack([one.rates for one in profiles]),
+            tol=tol,
+            patience=patience,
+            most=max_iterations,
+            threads=torch.get_num_threads(),
+            level=instructions,
+        )
+        return out, bool(rests.all())
+
+    @torch.no_grad()
+    def at(self, sigma: float) -> Profiles:
+        """The profiles at a noise level; those of the last ones are kept, since they come again."""
+        kept = self._levels.get(sigma)
+        if kept is not None:
+            return kept
+        potential = self._ridges.at(torch.tensor([sigma], dtype=torch.float64), self._parts)
+        pairs = self.taps.shape[1]
+        height, reach = (
+            torch.stack(part, -1)[0, : 2 * pairs, 0, 0].unflatten(0, (2, pairs))
+            for part in zip(*potential.profiles, strict=True)
+        )
+        rates = torch.cat([*potential.heavy_ball(), *potential.nesterov()])
+        found = Profiles(*(part.numpy().astype(np.float32) for part in (height / reach, reach, rates)))
+        if len(self._levels) >= _KEPT_LEVELS:
+            self._levels = {}  # another thread may be reading the old one
+        self._levels[sigma] = found
+        return found
+
+
+def _images(stack: Tensor) -> NDArray[Any]:
+    """(N, 1, H, W) as the kernel takes it, (N, H, W); without a copy where it is contiguous."""
+    return stack.detach().contiguous().numpy()[:, 0]
