@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from plugstream.algorithms.variance import Plain
 from plugstream.sampling import All, FixedViews
 
-__all__ = ["Outcome", "Verdict", "judge", "judge_misfit", "remedies", "worst_verdict"]
+__all__ = ["Outcome", "Verdict", "has_settled", "judge", "judge_misfit", "remedies", "worst_verdict"]
 
 # The distance is a squared length: below 1e-8 of its start, one step moves the image by less than 1e-4 of what the
 # first one did. Below 1e-6 it has converged too, unless it halves over the last measurements: then what it is still
@@ -30,6 +30,8 @@ _SIGNIFICANT = 1.6
 _LEVELLED = 0.01
 # A run from a fixed point that stays within this part of the farthest it came has not left it.
 _LEFT = 0.1
+# A misfit that is less than the least before it by no more than this part has not fallen.
+_FALLEN = 1e-3
 # The part of the data that an image leaves unexplained from which on it explains nothing.
 _UNEXPLAINED = 0.9
 
@@ -142,6 +144,17 @@ def worst_verdict(verdicts: Mapping[str, Verdict]) -> Verdict:
     if len(verdicts) == 1 or worst.outcome is Outcome.CONVERGED:
         return worst
     return Verdict(worst.outcome, f"{name}: {worst.text}")
+
+
+def has_settled(values: Sequence[float], count: int) -> bool:
+    """Whether none of the last `count` values is below the least of those before, by more than a thousandth of it.
+
+    Batches make a misfit go up and down, so that it takes several measurements to know that it falls no more.
+
+    Arguments: values, in the order in which they were measured; count, at least 1.
+    """
+    before = values[:-count]
+    return len(before) > 0 and not min(values[-count:]) < (1 - _FALLEN) * min(before)
 
 
 def judge_misfit(verdict: Verdict, misfit: float, *, linear: bool) -> Verdict:

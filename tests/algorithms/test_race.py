@@ -11,7 +11,6 @@ import torch
 
 from plugstream import InputError, LeastSquares, MatrixModel, ProximalGradient, Uniform
 from plugstream.algorithms import SigmaRace
-from plugstream.algorithms.race import ROUNDS
 from plugstream.result import Snapshot
 from plugstream.runs.checkpoints import Checkpoints
 
@@ -30,13 +29,13 @@ def make_data(noise=1.0, seed=0):
     return truth + noise * random.standard_normal((VIEWS, PIXELS))
 
 
-def make_fidelity(data):
-    model = MatrixModel(np.broadcast_to(np.eye(PIXELS), (VIEWS, PIXELS, PIXELS)).copy(), (8, 8), dtype=torch.float64)
+def make_fidelity(data, gains):
+    model = MatrixModel(np.broadcast_to(np.diag(gains), (VIEWS, PIXELS, PIXELS)).copy(), (8, 8), dtype=torch.float64)
     return LeastSquares(model, torch.from_numpy(data))
 
 
-def make_race(data, start, sampler=None, momentum="none", steps=200):
-    whole = make_fidelity(data)
+def make_race(data, start, sampler=None, momentum="none", steps=250, gains=None):
+    whole = make_fidelity(data, np.ones(PIXELS) if gains is None else gains)
     held = torch.tensor([3, 8, 11])
     kept = torch.tensor([view for view in range(VIEWS) if view not in held.tolist()])
     fidelity = whole.with_views(whole.model, kept, lipschitz_max=1.0)
@@ -52,8 +51,7 @@ def run(race, state=None):
     return state
 
 
-@pytest.mark.parametrize("start", [0.02, 0.5, 12.0])
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize(("start", "seed"), [(0.02, 1), (0.5, 2), (12.0, 3)])
 def test_it_finds_the_sigma_that_predicts_held_out_views_best(start, seed):
     data = make_data(2.0, seed)
     race, kept, held = make_race(data, start)
@@ -70,13 +68,66 @@ def test_it_finds_the_sigma_that_predicts_held_out_views_best(start, seed):
 
 def test_it_is_the_few_lines_that_it_is_said_to_be():
     data = make_data(1.5, 4)
-    race, kept, held = make_race(data, 0.3, Uniform(3, seed=5))
+    race, kept, held = make_race(data, 0.3, Uniform(3, seed=5), steps=300)
+    draws = Uniform(3, seed=5)
+    x, sigma, r, k, left = np.zeros(PIXELS), 0.3, 2.0, 0, 300
+
+    def error(image):
+        return ((image - data[held]) ** 2).sum(-1).mean() / 2
+
+    def go(y, sigma, start, end):
+        nonlocal left
+        left -= end - start
+        for step in range(start, end):
+            y = shrink(y - (y - data[draws.draw(step, kept).views]).mean(0), sigma)
+        return y
+
+    first = before = error(x)
+    while True:
+        x, k = go(x, sigma, k, k + 12), k + 12
+        fell, before = before - error(x), error(x)
+        if fell < 0.1 * (first - before) or k + 12 > 100:
+            break
+    turn, streak, rounds, last, m, ended = 0, 0, 0, 0.0, 12, False
+    while not ended:
+        m = min(m, left // 4 * 2)
+        if m < 12:
+            sigma *= r ** (-turn / 2)
+            break
+        strong, weak = (go(x, side, k, k + m // 2) for side in (sigma * r, sigma / r))
+        leads, n, drawn = [error(strong) - error(weak)], m // 2, False
+        while True:
+            strong, weak, n = go(strong, sigma * r, k + n, k + 2 * n), go(weak, sigma / r, k + n, k + 2 * n), 2 * n
+            leads.append(error(strong) - error(weak))
+            drawn = n > m and abs(leads[-1]) < 0.05 * abs(last)
+            unclear = leads[-1] * leads[-2] < 0 or abs(leads[-1]) < 0.9 * abs(leads[-2])
+            if drawn or not unclear or 2 * n > left:
+                break
+        x = strong if leads[-1] < 0 else weak
+        way = 0 if drawn else 1 if leads[-1] < 0 else -1
+        streak = 0 if way * turn < 0 or drawn else streak + 1
+        r = math.sqrt(r) if streak == 0 else min(2.0, r**2) if streak >= 3 else r
+        sigma, turn, last, k, rounds = sigma * r**way, way or turn, leads[-1], k + n, rounds + 1
+        m = max(12, n // 4 * 2)
+        ended = r < 1.05 and error(x) >= 0.995 * before
+        before = error(x)
+    state = run(race)
+    assert state.rounds == rounds
+    assert state.sigma == pytest.approx(sigma, rel=1e-12)
+    assert state.image.flatten().numpy() == pytest.approx(x, rel=1e-9)
+    assert state.misfit == pytest.approx(before, rel=1e-12)
+    assert state.k == 300 - left
+
+
+def test_in_a_hurry_it_is_these_few_lines():
+    data = make_data(1.5, 4)
+    race, kept, held = make_race(data, 0.3, Uniform(3, seed=5), steps=200)
+    race = replace(race, patient=False)
     x, sigma, ratio, turn, k = np.zeros(PIXELS), 0.3, 2.0, 0, 0
     draws = Uniform(3, seed=5)
     error = lambda image: ((image - data[held]) ** 2).sum(-1).mean() / 2  # noqa: E731
-    before = math.inf
-    rounds = 0
-    for _ in range(ROUNDS):
+    before, rounds = math.inf, 0
+    for _ in range(10):
         rounds += 1
         sides = []
         for side in (sigma * ratio, sigma / ratio):
@@ -100,6 +151,26 @@ def test_it_is_the_few_lines_that_it_is_said_to_be():
     assert state.misfit == pytest.approx(now, rel=1e-12)
 
 
+@pytest.mark.parametrize("gain", [0.5, 0.2])
+def test_it_is_right_where_half_of_the_image_is_slow(gain):
+    """Pixels that views see less of come to their place in about 1 / gain^2 steps, and want another sigma."""
+    random, quick = np.random.default_rng(1), PIXELS // 2
+    gains = np.r_[np.ones(quick), np.full(PIXELS - quick, gain)]
+    clean = random.standard_normal(PIXELS) * np.r_[np.ones(quick), np.full(PIXELS - quick, 3.0)]
+    data = clean + 3 * random.standard_normal((VIEWS, PIXELS))
+    race, kept, held = make_race(data, 0.05, gains=gains)
+    mean, judge = data[kept].mean(0), data[held].mean(0)
+
+    def excess(sigma):  # of the fixed point of this sigma, pixel by pixel
+        return ((gains**2 / (gains**2 + sigma**2) * mean - judge) ** 2).sum()
+
+    best = min(np.geomspace(1e-3, 10, 2000), key=excess)
+    found = run(race)
+    assert found.k <= race.steps
+    assert abs(math.log(found.sigma / best)) < math.log(1.15)
+    assert excess(found.sigma) < 1.005 * excess(best)
+
+
 def test_both_sides_of_a_round_draw_the_same_views_and_none_that_are_held_out():
     class Noted(Uniform):
         def draw(self, step, available):
@@ -110,16 +181,18 @@ def test_both_sides_of_a_round_draw_the_same_views_and_none_that_are_held_out():
     drawn: list = []
     race, kept, _ = make_race(make_data(), 0.5, Noted(3, seed=0))
     state = race.init()
+    while not state.begun:
+        state = race.step(state)
     drawn.clear()
     for _ in range(20):
         state = race.step(state)
-    rounds = [views for views in drawn if views[0] < 10]
-    assert len(rounds) == 20
-    assert rounds[:10] == rounds[10:]
+    assert drawn[:5] == drawn[5:10]  # up to the first look, and from there to the next
+    assert drawn[10:15] == drawn[15:]
+    assert drawn[10][0] == drawn[0][0] + 5
     assert {view for _, views in drawn for view in views} <= set(kept.tolist())
 
 
-@pytest.mark.parametrize("stop", [3, 10, 17, 20])
+@pytest.mark.parametrize("stop", [3, 20, 27, 34, 60])
 def test_a_race_that_is_saved_and_goes_on_is_the_same_to_the_bit(tmp_path, stop):
     race, *_ = make_race(make_data(), 0.5, Uniform(3), momentum="nesterov")
     state = race.init()

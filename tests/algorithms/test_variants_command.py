@@ -21,7 +21,7 @@ from plugstream import (
 from plugstream.instruments.born import born_geometry
 from plugstream.runs.parts import prepare
 from plugstream.runs.plan import plan
-from plugstream.settings import resolve
+from plugstream.settings import resolve, to_toml
 from small_run import main
 
 
@@ -44,6 +44,20 @@ VARIANTS = {
     "ipa": ["--batch", "4", "--algorithm", "ipa", "--prox-parts", "2", "--step", "30/L"],
     "block-admm": ["--batch", "3", "--algorithm", "block-admm", "--step", "30/L"],
     "sgd-splitting": ["--batch", "3", "--algorithm", "sgd-splitting", "--inner-steps", "3"],
+    "inexact-admm": [
+        "--batch",
+        "3",
+        "--algorithm",
+        "inexact-admm",
+        "--step",
+        "30/L",
+        "--opening",
+        "tv",
+        "--opening-steps",
+        "5",
+        "--denoiser",
+        "nlm",
+    ],
     "snore": ["--batch", "3", "--algorithm", "snore", "--injected-noise", "0.5"],
 }
 
@@ -101,3 +115,33 @@ def test_a_growing_scan_is_refused(scan, gradient):
     given = [("algorithm", "sigma", 0.1), ("gradient", "name", gradient), ("scan", "follow", True)]
     with pytest.raises(InputError, match="cannot follow a scan that grows"):
         plan(resolve(None, given), scan)
+
+
+@pytest.mark.parametrize("name", ["admm", "hqs", "ipa", "inexact-admm", "block-admm"])
+def test_a_momentum_that_would_do_nothing_is_refused(name):
+    chosen = ("algorithm", "name", name)
+    with pytest.raises(InputError, match=f"^{name} has no momentum, so that --momentum would do nothing; leave"):
+        resolve(None, [chosen, ("momentum", "name", "bounded")])
+    assert resolve(None, [chosen, ("momentum", "name", "none")]).momentum.name == "none"
+
+
+def test_a_file_of_settings_says_a_momentum_that_nobody_asked_for(tmp_path):
+    file = tmp_path / "settings.toml"
+    file.write_text(to_toml(resolve(None, [("algorithm", "name", "admm"), ("algorithm", "sigma", 0.1)])))
+    assert resolve(file).algorithm.name == "admm"
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["--search", "40"], "it is for one denoiser in all steps; leave --opening out"),
+        (["--watch-theory", "--momentum", "none"], "leave it or --opening out"),
+    ],
+)
+def test_what_an_opening_cannot_go_with_is_refused(scan, tmp_path, monkeypatch, capfd, words, text):
+    monkeypatch.chdir(tmp_path)
+    save_scan(scan, tmp_path / "scan.zarr")
+    common = ["reconstruct", "scan.zarr", "--sigma", "0.03", "--batch", "3", "--opening", "soft", "--out", "run"]
+    assert main([*common, *words]) == 2
+    assert text in capfd.readouterr().err
+    assert not (tmp_path / "run").exists()

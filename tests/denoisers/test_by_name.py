@@ -166,12 +166,12 @@ def test_what_is_said_of_averagedness_is_what_they_say_themselves(tmp_path: Path
 
 
 def test_weights_are_looked_for_where_they_are_installed() -> None:
-    from plugstream.denoisers.ridge import _SHIPPED as RIDGE
+    from plugstream.denoisers.ridge import PROFILES
     from plugstream.denoisers.tnrd.denoiser import _SHIPPED as FOLDER
 
     here = Path(facts.__file__).parent
     assert (here / str(facts_of(CATALOG["tnrd"]).files)).parent == FOLDER
-    assert here / str(facts_of(CATALOG["ridge"]).files) == RIDGE
+    assert set(here.glob(str(facts_of(CATALOG["ridge"]).files))) == set(PROFILES.values())
 
 
 def test_what_weights_were_trained_for_is_read_from_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -210,6 +210,8 @@ def test_a_wrong_name_is_answered_with_the_right_ones_in_one_line(name: str) -> 
         ("tv", {"low": 1.0, "high": 0.0}, "must be below"),
         ("nowhere.py:Net", {}, "no file nowhere.py"),
         ("tnrd", {"weights": "nowhere.mat"}, "no TNRD model"),
+        ("ridge", {"weights": "fast"}, "no ridge weights at fast; .* or take a profile of ours: normal or fast"),
+        ("ridge", {"weights": "w.safetensors", "profile": "fast"}, "leave out profile, or weights"),
     ],
 )
 def test_options_that_cannot_be_used_are_refused(name: str, options: dict[str, object], message: str) -> None:

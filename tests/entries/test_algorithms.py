@@ -75,7 +75,7 @@ def test_an_algorithm_of_ones_own_is_one_file(scan, tmp_path):
 
 def test_what_an_algorithm_needs_is_a_fact_of_it():
     facts = {name: entry.facts for name, entry in entries("algorithm").items()}
-    assert [name for name in facts if facts[name].get("prox")] == ["admm", "hqs", "ipa", "block-admm"]
+    assert [name for name in facts if facts[name].get("prox")] == ["admm", "hqs", "ipa", "inexact-admm", "block-admm"]
     assert facts["pgm"]["uses"] == ("momentum", "gradient")
 
 

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 
+from plugstream import RED, LeastSquares, solve
 from plugstream.experiments import scale
 from plugstream.experiments.beyond import calls_to_reach
-from plugstream.experiments.cells import Store
+from plugstream.experiments.cells import OutOfTimeError, Store
+from plugstream.experiments.other_instruments import OTHERS
 from plugstream.experiments.report import successors_table
-from plugstream.experiments.runs import Spec, outcome, run
+from plugstream.experiments.reproduce import Reproduction, write
+from plugstream.experiments.runs import Spec, make_denoiser, outcome, run
 from plugstream.experiments.setup import Pictures, make_problem
-from plugstream.experiments.successors import BEFORE, successor_cells, successor_rows
+from plugstream.experiments.successors import BEFORE, other_rows, successor_cells, successor_rows
 
 TINY = scale.Scale("tiny", None, 3, 2, 3, 3, 1, 4, 2, (3, 2))
 
@@ -47,6 +52,18 @@ def test_calls_to_reach_a_level_are_the_denoisers():
     assert calls_to_reach({"history": {"snr": snr}, "calls": [0, 0, 1]}, 25) == 1
 
 
+def test_noise_before_a_denoiser_has_the_level_of_each_image():
+    """Two images of one run end as RED by itself ends, each with its own sigma, for the denoiser and for the noise."""
+    truth = torch.from_numpy(np.random.default_rng(1).random((2, 16, 16)).astype(np.float32))
+    two = make_problem(Pictures(("monarch", "house"), truth, True))
+    spec = Spec("snore", denoiser="soft", iterations=2, momentum="none", views=None, options=(("tau", "0.5L"),))
+    got = run(two, spec, [0.05, 0.2]).image
+    for i, sigma in enumerate((0.05, 0.2)):
+        alone = LeastSquares(two.counted.model, two.fidelity.data()[i])
+        red = RED(alone, make_denoiser("soft"), sigma=sigma, tau="0.5L", noise=1.0)
+        torch.testing.assert_close(got[i], solve(red, torch.zeros(16, 16), iterations=2).image)
+
+
 def test_cells_of_before_stay_known():
     """What a spec had before it had options tells the same cells apart."""
     assert set(Spec().about()).isdisjoint({"options", "equivariant"})
@@ -60,11 +77,31 @@ def test_lines_have_names_of_their_own():
     assert [line.name for line in lines[: len(BEFORE)]] == list(BEFORE)
 
 
+def test_an_opening_takes_no_calls(problem):
+    spec = Spec("inexact-admm", denoiser="soft", iterations=3, opening=("tv", 2, 3.0), views=None)
+    cell = outcome(problem, run(problem, spec, [0.1]))
+    assert cell["calls"] == [0, 0, 0, 1]
+    assert cell["passes_at"] == [1.0, 4.0, 7.0, 10.0]  # of the circulant one, and of each step n + 1
+
+
 @pytest.mark.slow
-def test_every_line_runs(problem, tmp_path):
-    cells = successor_cells(problem, Store(tmp_path, lambda text: None), TINY)
-    table = successors_table(cells)
-    assert [row[0] for row in table.rows] == [line.name for line in successor_rows(TINY)]
+@pytest.mark.parametrize("name", ["born-2d", *OTHERS])
+def test_every_line_runs(problem, name, tmp_path):
+    work = Reproduction(problem, Store(tmp_path, lambda text: None), TINY)
+    cells = successor_cells(work.measured_by(name), work.store, TINY)
+    table = successors_table(cells, name)
+    rows = successor_rows(TINY) if name == "born-2d" else other_rows(TINY, name)
+    assert [row[0] for row in table.rows] == [line.name for line in rows]
     assert all(len(row) == len(table.head) for row in table.rows)
     assert all(np.isfinite(float(row[1])) for row in table.rows)
-    assert "| ProxSkip(10), shifted, p = 0.1 |" in table.markdown()
+
+
+def test_what_is_there_is_written_when_the_time_is_over(problem, tmp_path, monkeypatch):
+    line = successor_rows(TINY)[0]
+    store = Store(tmp_path / "cells", lambda text: None)
+    successor_cells(problem, store, TINY, [line.name])
+    work = Reproduction(problem, replace(store, deadline=0.0), TINY)
+    monkeypatch.setattr(Reproduction, "measured_by", lambda self, name: problem)  # nothing is run, so nothing is built
+    with pytest.raises(OutOfTimeError):
+        write("successors", work, tmp_path)
+    assert f"| {line.name} |" in (tmp_path / "successors.md").read_text()

@@ -4,6 +4,7 @@ from plugstream.algorithms.admm import ADMM, SplitState
 from plugstream.algorithms.base import Algorithm, PlugAndPlay, State
 from plugstream.algorithms.gradient_splitting import GradientSplitting
 from plugstream.algorithms.incremental import BlockADMM, BlockState, IncrementalADMM
+from plugstream.algorithms.inexact import InexactADMM
 from plugstream.algorithms.pgm import BoundedMomentum, GradientState, ProximalGradient
 from plugstream.algorithms.preconditioning import Diagonal
 from plugstream.algorithms.proxskip import ProxSkip, ShiftedState
@@ -25,6 +26,7 @@ __all__ = [
     "GradientSplitting",
     "GradientState",
     "IncrementalADMM",
+    "InexactADMM",
     "Plain",
     "PlugAndPlay",
     "ProxSkip",

@@ -32,9 +32,10 @@ class IncrementalADMM(ADMM):
     is no prox of the batch, and moves less.
 
     Condition: for convex d_j with bounded subgradients, which need not be smooth, and a D whose residual I - D is
-    firmly nonexpansive, such as a prox, the mean squared distance to the fixed points of PnP-ADMM, those of
-    P = D(I - gamma grad d), falls as O(1/t) down to a floor of O(gamma): the drawn views pull the one dual their way. A
-    long step converges fast and stops far off, a short one the other way round; `BlockADMM` has no floor.
+    firmly nonexpansive, such as a prox, and views drawn at random, the mean over t steps of the expected squared
+    residual of PnP-ADMM, zero at the fixed points of P = D(I - gamma grad d), is O(1/t) above a floor of O(gamma): the
+    drawn views pull the one dual their way. A long step converges fast and stops far off, a short one the other way
+    round; `BlockADMM` has no floor.
 
     Arguments: those of `ADMM`, with the sampler's views as the batch, and
         parts: n; 1 for one prox of the views of a step, or as many as there are views for one of each.

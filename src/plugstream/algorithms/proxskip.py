@@ -48,11 +48,12 @@ class ProxSkip(ProximalGradient):
     d + lam r whatever p is. Which steps call the denoiser depends on (seed, step) only, so that a resumed run makes the
     same calls.
 
-    Condition: for a prox, gamma <= 1/L and d strongly convex with condition number kappa, E||x^k - x*||^2 falls by
-    max(1 - gamma mu, 1 - p^2) a step: with p = 1 / sqrt(kappa) the number of gradients is that of gradient descent,
-    and of proxes no more than that of the fastest method. With gradients from a few views it holds down to a floor of
-    O(gamma nu^2). For a denoiser that is no prox, and with momentum, nothing is proved. It keeps no averagedness: a
-    single step is not an averaged map of x, only the pair (x, h) comes nearer to the solution.
+    Condition: for a prox, gamma <= 1/L and d mu-strongly convex with condition number kappa,
+    E||x^k - x*||^2 + (gamma / p)^2 E||h^k - h*||^2 falls by max(1 - gamma mu, 1 - p^2) a step: with
+    p = 1 / sqrt(kappa) the number of gradients is that of gradient descent, and of proxes no more than that of the
+    fastest method. With gradients from a few views it holds down to a floor of O(gamma nu^2). For a denoiser that is no
+    prox, and with momentum, nothing is proved. It keeps no averagedness: a single step is not an averaged map of x,
+    only the pair (x, h) comes nearer to the solution.
 
     Worth it where the denoiser costs more than a gradient. With p = 1 and no momentum it is
     `ProximalGradient` but for the order of its halves, x^k = D(x^{k-1} - gamma g^k).

@@ -16,28 +16,41 @@ from plugstream.errors import InputError
 from plugstream.fidelity import Fidelity
 from plugstream.models.base import Views
 
-__all__ = ["ROUNDS", "RaceState", "SigmaRace"]
+__all__ = ["LEAST_STEPS", "RaceState", "SigmaRace"]
 
-ROUNDS = 10
-"""How many rounds a search has at most: five of them reach a sigma 32 times off, and the others come nearer."""
+LEAST_STEPS = 20
+"""So many steps a search for sigma takes at least."""
 
-# By what the two sigmas of the first round differ from the one between them; the power that it is taken to whenever the
-# search turns round; and where it is near enough to one.
-_RATIO, _CALMING, _NEAR = 2.0, 0.5, 1.1
+# By what the two sigmas of the first round differ from the one between them, which is the most, and where it is near
+# enough to one.
+_RATIO, _NEAR, _HASTY_NEAR = 2.0, 1.05, 1.1
+# The way in is over when a part of it lowers the misfit by less than this part of what all of it has; it takes one in
+# so many steps at most.
+_BEGUN, _WAY_IN = 0.1, 3
 # A round by which the misfit falls by less than this part of it has brought nothing.
 _STILL = 5e-3
+# One in so many steps is the length of a round at first, and of a race that is in a hurry.
+_SHARE, _HASTY_SHARE = 25, 20
+# A lead that has shrunk to less than this part of it since the last look may turn. One that is less than the second
+# part of that in the round before, in a round that went on, says that sigma is right as far as these sides tell.
+_SHRUNK, _DRAWN = 0.9, 0.05
+# After so many moves in one direction since it turned the sides go further apart again.
+_STREAK = 3
 
 
 @dataclass(frozen=True)
 class RaceState:
-    """Where a race is: `k` steps of both sides in all, and the image of the last of them.
+    """Where a race is: `k` steps in all, and the image of the last of them.
 
-    trunk: the state from which both sides of this round started. side: that of the side which is running. rival: that
-    of the stronger side, once it has run. place: steps of this side in this round; weaker: whether it is the second.
-    sigma and ratio: the sides have sigma * ratio and sigma / ratio. turn: which way sigma went last, 1 up, -1 down, 0
-    for neither yet. rounds: that are over. stronger: the misfit of the stronger side in this round.
-    misfit: of the winner of the last round. tried: the two misfits of the last round, stronger side first. ended:
-    whether the search is over; `trunk` is then the winner, and `sigma` what was found.
+    trunk: the state from which both sides of this round started. side: that of the side which is running; rival: that
+    of the other. begun: whether the way in is over. used: steps of the race by now. place: those of the running side in
+    this round, from the last look at both (`look`) to the next one (`goal`). weaker: whether the weaker side runs.
+    length: steps of a side in this round, unless it goes on. sigma and ratio: the sides have sigma * ratio and
+    sigma / ratio. turn: which way sigma moved last, 1 up, -1 down, 0 for neither yet; streak: how often it has moved
+    that way since it turned. rounds: that are over. stronger: the misfit of the stronger side at this look. lead: that
+    of the stronger side minus that of the weaker one at the look before. start: the misfit of the first image. misfit:
+    of the winner of the last round. tried: the two misfits of the last round, stronger side first. ended: whether the
+    search is over; `trunk` is then the winner, and `sigma` what was found.
     """
 
     k: int
@@ -46,12 +59,20 @@ class RaceState:
     side: Any
     rival: Any
     sigma: float
+    length: int
+    goal: int
     ratio: float = _RATIO
+    begun: bool = False
+    used: int = 0
     place: int = 0
+    look: int = 0
     weaker: bool = False
     turn: int = 0
+    streak: int = 0
     rounds: int = 0
     stronger: float | None = None
+    lead: float | None = None
+    start: float | None = None
     misfit: float | None = None
     tried: tuple[float, float] | None = None
     ended: bool = False
@@ -61,41 +82,58 @@ class RaceState:
 class SigmaRace:
     r"""Find sigma, on the data themselves and without repeating runs: two sides go on from one state, the better wins.
 
-    A round starts from a state, and lets the algorithm take m steps with sigma r and, from the same state and with the
-    same views, m steps with sigma / r. Then
+    The judge is
 
-        e(x) = d(x) on views that no step uses
+        e(x) = d(x) on views that no step uses.
 
-    is measured of both images. The side with the smaller e wins: its state is where the next round starts, its sigma is
-    the next one in the middle, and where that is another direction than in the round before, r becomes sqrt(r). It ends
-    after `ROUNDS` rounds, or when r is below 1.1 and e falls no more.
+    The way in: steps with the sigma that it begins with, m at a time, until m of them lower e by less than a tenth of
+    what all have. Until then the sides would only show which of them is quicker.
+
+    A round: from one state the algorithm takes m steps with sigma r and, from the same state and with the same views, m
+    steps with sigma / r. Both images are looked at after m / 2 steps and after m. Where the other side leads by then,
+    or the lead has shrunk by a tenth, both go on for as many steps again, and so on. The side with the smaller e wins:
+    its state is where the next round starts, whose m is at least half of what this one became. sigma moves by the
+    factor r towards the winner; where that is another way than in the round before, r becomes sqrt(r) first, and from
+    the third time on that it goes the same way since, r^2, 2 at most. In a round that went on, a lead of less than a
+    twentieth of that in the round before is a draw: sigma stays, and r becomes sqrt(r). It ends when r is below 1.05
+    and e falls no more, or with its steps; the last move then counts half, since nothing tells whether it went too far.
 
     Why two sides and not one that follows e: an image lags behind a sigma that changes, so that a falling sigma looks
     better than it is, and far too small a one is found. The two sides lag alike. Noise in the choice of views is the
     same for both, too, so that their difference is that of sigma.
 
+    Why rounds go on: near its fixed point an image moves by sum_j (1 - rho_j^m) v_j in m steps with another sigma,
+    every part at a rate of its own, so that the sides are apart by D(m) = sum_j (1 - rho_j^m) D_j in e. What counts is
+    sum_j D_j. Parts that are quick are there at once; where slow ones oppose them and prevail, |D(m)| falls before the
+    sign changes, which the looks find out. Slow parts that oppose nothing change no verdict.
+
     Condition: e has one minimum over sigma, as a function of the images that are reached; the noise of the held-out
-    views is independent of that of the others. Within `m` steps from one image the sides must come apart the way they
-    would in the end, which experience tells: docs/tuning.md has what was measured, and where it is wrong.
+    views is independent of that of the others; slow parts that oppose the quick ones show within a round.
+    docs/tuning.md has what was measured, and where it is wrong.
 
     Arguments:
         algorithm: whose sigma is looked for, with a number for a start; its fidelity has the held-out views, and does
-            not draw them. held_out: their numbers, (n,), at least one. steps: of both sides and all rounds together,
-            at least 2 * ROUNDS; m is a twentieth of it.
+            not draw them. held_out: their numbers, (n,), at least one. steps: of the way in and of both sides of all
+            rounds together, at least `LEAST_STEPS`; m is a 25th of it at first, and at least 2. patient: for a start
+            that may be right. From a sigma that is far too large every step counts, since the image of a nonlinear
+            model may come to where it stays, which held-out views hardly show. Then there is no way in, no round goes
+            on, there are ten of m = steps / 20 at most, sigma turns by all of r before r shrinks, and 1.1 is near
+            enough.
     References: for the race, Jaderberg et al., Population Based Training, 2017, with a population of two; for the
     score, Stone, J. Royal Stat. Soc. B 36, 1974.
     """
 
     algorithm: Any
     held_out: Tensor
-    steps: int = 200
+    steps: int = 250
+    patient: bool = True
 
     def __post_init__(self) -> None:
         sigma = getattr(self.algorithm, "sigma", None)
         if not isinstance(sigma, int | float) or not sigma > 0:
             raise InputError(f"a search starts from one sigma > 0 for all steps, not from {sigma!r}")
-        if self.steps < 2 * ROUNDS:
-            raise InputError(f"a search for sigma takes at least {2 * ROUNDS} steps, not {self.steps}")
+        if self.steps < LEAST_STEPS:
+            raise InputError(f"a search for sigma takes at least {LEAST_STEPS} steps, not {self.steps}")
         if len(self.held_out) == 0:
             raise InputError("a search for sigma needs views to judge by; hold some out")
         drawn = torch.isin(self.held_out.cpu(), self.algorithm.fidelity.available.cpu())
@@ -107,8 +145,8 @@ class SigmaRace:
 
     @property
     def length(self) -> int:
-        """m, the steps of a side in a round."""
-        return self.steps // (2 * ROUNDS)
+        """m, the steps of a side in the first round."""
+        return max(2, self.steps // _SHARE // 2 * 2) if self.patient else self.steps // _HASTY_SHARE
 
     @property
     def fidelity(self) -> Fidelity:
@@ -124,57 +162,110 @@ class SigmaRace:
 
     def init(self, image: Array | None = None) -> RaceState:
         """The state before the first step, from an image (*image_shape), or from zero."""
-        state = self.algorithm.init(image)
-        return RaceState(state.k, state.image, state, state, state, float(self.algorithm.sigma))
+        state, m, sigma = self.algorithm.init(image), self.length, float(self.algorithm.sigma)
+        return RaceState(state.k, state.image, state, state, state, sigma, m, m, begun=not self.patient)
 
     @torch.no_grad()
     def step(self, state: RaceState) -> RaceState:
         """One step of the side that is running, and at its end what comes of it."""
         if state.ended:
             raise InputError("the search for sigma has ended; go on with the algorithm and the sigma that it found")
+        if self.patient and state.start is None:
+            first = self._judge(state.side)
+            state = replace(state, start=first, misfit=first)
         side = self._side(state).step(state.side)
-        gone = replace(state, k=state.k + 1, image=side.image, side=side, place=state.place + 1)
-        if gone.place < self.length:
+        gone = replace(state, k=state.k + 1, image=side.image, side=side, used=state.used + 1, place=state.place + 1)
+        if gone.place < gone.goal:
             return gone
-        misfit = float(fidelity_at(self.algorithm, side).value(side.image, self.held_out).mean())
-        if not state.weaker:
-            return replace(gone, side=gone.trunk, rival=side, place=0, weaker=True, stronger=misfit)
-        return self._judge(gone, misfit)
+        misfit = self._judge(side)
+        if not gone.begun:
+            return self._come_in(gone, misfit)
+        if not gone.weaker:
+            return replace(_swap(gone), stronger=misfit, weaker=True, place=gone.look)
+        return self._compare(gone, misfit)
 
-    def _judge(self, state: RaceState, misfit: float) -> RaceState:
-        """The state after a round, whose weaker side has this misfit."""
+    def _judge(self, state: Any) -> float:
+        """e of a state's image."""
+        return float(fidelity_at(self.algorithm, state).value(state.image, self.held_out).mean())
+
+    def _come_in(self, state: RaceState, misfit: float) -> RaceState:
+        """The state after m steps of the way in, by which the image has this misfit."""
+        assert state.start is not None
+        assert state.misfit is not None
+        fell, all_in_all = state.misfit - misfit, state.start - misfit
+        state = replace(state, misfit=misfit)
+        if 0 < _BEGUN * all_in_all <= fell and state.used + state.length <= self.steps // _WAY_IN:
+            return replace(state, goal=state.place + state.length)
+        return self._begin_round(replace(state, begun=True), state.side)
+
+    def _begin_round(self, state: RaceState, trunk: Any) -> RaceState:
+        """The state before a round from this trunk, which has what steps are left; the end where those are too few."""
+        left = (self.steps - state.used) // 2
+        length = min(state.length, left // 2 * 2 if self.patient else left)
+        if length < self.length and not state.ended:
+            # Nothing tells any more whether the last move was too far.
+            back = -state.turn / 2 if self.patient else 0
+            state = replace(state, sigma=state.sigma * state.ratio**back, ended=True)
+        return replace(
+            state,
+            image=trunk.image,
+            trunk=trunk,
+            side=trunk,
+            rival=trunk,
+            place=0,
+            look=0,
+            goal=length // 2 if self.patient else length,
+            length=length,
+            weaker=False,
+            stronger=None,
+            lead=None,
+        )
+
+    def _compare(self, state: RaceState, misfit: float) -> RaceState:
+        """The state after a look at both sides, of which the weaker one has this misfit: the round goes on, or ends."""
+        assert state.stronger is not None
+        lead = state.stronger - misfit
+        unclear = state.lead is not None and (lead * state.lead < 0 or abs(lead) < _SHRUNK * abs(state.lead))
+        longer = state.goal > state.length
+        drawn = longer and state.tried is not None and abs(lead) < _DRAWN * abs(state.tried[0] - state.tried[1])
+        room = state.used + 2 * state.goal <= self.steps
+        if self.patient and (state.lead is None or (unclear and room and not drawn)):
+            return replace(_swap(state), weaker=False, lead=lead, look=state.goal, goal=2 * state.goal)
+        return self._decide(state, misfit, drawn=drawn or lead == 0)
+
+    def _decide(self, state: RaceState, misfit: float, *, drawn: bool) -> RaceState:
+        """The state after a round, whose weaker side has this misfit; whether it is a draw."""
         assert state.stronger is not None
         up = state.stronger < misfit or math.isnan(misfit)
         winner, best = (state.rival, state.stronger) if up else (state.side, misfit)
-        turn = 1 if up else -1
-        if misfit == state.stronger:  # sigma makes no difference, so it stays
-            turn = 0
-        sigma = state.sigma * state.ratio**turn
-        ratio = state.ratio**_CALMING if turn * state.turn < 0 or turn == 0 else state.ratio
-        rounds = state.rounds + 1
+        move = 0 if drawn else 1 if up else -1
+        turned = move * state.turn < 0 or move == 0
+        streak = 0 if turned else state.streak + 1
+        ratio = state.ratio**0.5 if turned else state.ratio
+        if self.patient and streak >= _STREAK:
+            ratio = min(_RATIO, ratio**2)
         still = state.misfit is not None and not best < (1 - _STILL) * state.misfit
-        return replace(
+        after = replace(
             state,
-            image=winner.image,
-            trunk=winner,
-            side=winner,
-            rival=winner,
-            sigma=sigma,
+            sigma=state.sigma * (ratio if self.patient else state.ratio) ** move,
             ratio=ratio,
-            place=0,
-            weaker=False,
-            turn=turn or state.turn,
-            rounds=rounds,
-            stronger=None,
+            turn=move or state.turn,
+            streak=streak,
+            rounds=state.rounds + 1,
+            length=max(self.length, state.goal // 4 * 2) if self.patient else self.length,
             misfit=best,
             tried=(state.stronger, misfit),
-            ended=rounds >= ROUNDS or (ratio < _NEAR and still),
+            ended=ratio < (_NEAR if self.patient else _HASTY_NEAR) and still,
         )
+        if not self.patient and after.rounds == _HASTY_SHARE // 2:
+            after = replace(after, ended=True)
+        return self._begin_round(after, winner)
 
     def _side(self, state: RaceState) -> Any:
         """The algorithm with the sigma of the side that is running."""
-        sigma = state.sigma / state.ratio if state.weaker else state.sigma * state.ratio
-        return replace(self.algorithm, sigma=sigma)
+        if not state.begun:
+            return replace(self.algorithm, sigma=state.sigma)
+        return replace(self.algorithm, sigma=state.sigma / state.ratio if state.weaker else state.sigma * state.ratio)
 
     def parameters(self, k: int, state: RaceState | None = None) -> tuple[float, float]:
         """gamma and sigma of the next step, of the side that takes it; without a state, of the start."""
@@ -201,3 +292,8 @@ class SigmaRace:
         """
         goes_on = replace(self.algorithm if algorithm is None else algorithm, sigma=state.sigma)
         return goes_on, goes_on.renew(replace(state.trunk, k=state.k))
+
+
+def _swap(state: RaceState) -> RaceState:
+    """The state in which the other side runs."""
+    return replace(state, side=state.rival, rival=state.side)

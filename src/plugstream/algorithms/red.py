@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from plugstream.algorithms.pgm import GradientState, ProximalGradient
-from plugstream.denoisers.base import Denoiser
+from plugstream.denoisers.base import Denoiser, per_image
 from plugstream.draws import standard_normal
 from plugstream.errors import InputError
 from plugstream.linalg import squared_norm
@@ -41,9 +41,11 @@ class RED(ProximalGradient):
     noises that are always the same, which leaves an error of a quarter of its variance.
 
     Condition: for a nonexpansive D, convex d_i and gamma <= 1 / (L + 2 tau), no momentum and c = 0 the step is averaged
-    and converges to a fixed point, with random views to within O(gamma nu / sqrt(B)); for a 1/2-averaged D, tau in
+    and converges to a fixed point; with random views, whose gradients have variance nu^2, the mean over t steps of
+    ||grad d + tau (I - D)||^2 is O(1/t) above a floor that falls with nu / sqrt(B). For a 1/2-averaged D, tau in
     place of 2 tau will do. With tau = L/2, and for most denoisers, 1/L works. The step 1/L is that of d alone.
-    With c > 0 it is stochastic approximation: it circles a fixed point unless the step falls to zero.
+    With c > 0 it is stochastic approximation: it circles a fixed point unless the step falls to zero, such that the sum
+    of the steps is infinite and that of their squares is not.
 
     Arguments: those of `ProximalGradient` with sigma, not lam, whose place tau takes, and
         tau: weight of the prior: a number, or a multiple of L such as "0.5L".
@@ -97,7 +99,10 @@ class RED(ProximalGradient):
         self, denoiser: Denoiser, x: Tensor, sigma: float, draw: int | None, warm: Tensor | None
     ) -> tuple[Tensor, Tensor | None]:
         """x - D(x + c sigma n) with the noise of this draw, or none, and the denoiser's warm start."""
-        z = x if draw is None else x + self.noise * sigma * self._noise(x, draw)
+        z = x
+        if draw is not None:
+            level = per_image(denoiser.level(sigma), x, self._ndim)
+            z = x + self.noise * level * self._noise(x, draw)
         clean, warm = denoiser.denoise(z, sigma, warm)
         return x - clean, warm
 

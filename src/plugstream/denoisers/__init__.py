@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from plugstream.denoisers.bm3d import BM3D as BM3D, Profile as BM3DProfile
     from plugstream.denoisers.equivariant import Equivariant as Equivariant
     from plugstream.denoisers.nlm import NLM as NLM
+    from plugstream.denoisers.opening import Opening as Opening
     from plugstream.denoisers.parts import MagnitudePhase as MagnitudePhase, RealImaginary as RealImaginary
     from plugstream.denoisers.ridge import ConvexRidge as ConvexRidge
     from plugstream.denoisers.shapes import (
@@ -57,6 +58,7 @@ _HOME = {
     "Identity": "simple",
     "MagnitudePhase": "parts",
     "NonNegative": "simple",
+    "Opening": "opening",
     "RealImaginary": "parts",
     "Sigma": "base",
     "SliceMean": "shapes",
@@ -86,6 +88,7 @@ __all__ = [
     "Identity",
     "MagnitudePhase",
     "NonNegative",
+    "Opening",
     "RealImaginary",
     "Sigma",
     "SliceMean",

@@ -29,13 +29,14 @@ if TYPE_CHECKING:
         BlockADMM,
         GradientSplitting,
         IncrementalADMM,
+        InexactADMM,
         ProximalGradient,
         ProxSkip,
     )
     from plugstream.denoisers.base import Denoiser
     from plugstream.fidelity import Fidelity
 
-__all__ = ["IncrementalOptions", "InnerOptions", "NoiseOptions", "REDOptions", "SkipOptions"]
+__all__ = ["IncrementalOptions", "InexactOptions", "InnerOptions", "NoiseOptions", "REDOptions", "SkipOptions"]
 
 
 class SkipOptions(Options):
@@ -49,6 +50,14 @@ class IncrementalOptions(Options):
 
     prox_parts: int = Field(
         1, ge=1, le=10**6, description="parts of a step's views whose proxes are averaged; 1 for one prox of all"
+    )
+
+
+class InexactOptions(Options):
+    """Of ADMM whose prox is hardly begun."""
+
+    prox_products: int = Field(
+        2, ge=1, le=10**6, description="conjugate gradients of a step's prox, with a circulant preconditioner"
     )
 
 
@@ -181,6 +190,20 @@ def build_incremental(
     from plugstream.algorithms import IncrementalADMM
 
     return IncrementalADMM(fidelity, denoiser, parts=options.prox_parts, **parts)
+
+
+@register(
+    "algorithm",
+    "inexact-admm",
+    "incremental ADMM, with two conjugate gradients of a few views in place of a prox",
+    options=InexactOptions,
+    prox=True,
+    title="PnP-ADMM, inexact",
+)
+def build_inexact(options: InexactOptions, fidelity: Fidelity, denoiser: Denoiser, **parts: Any) -> InexactADMM:
+    from plugstream.algorithms import InexactADMM
+
+    return InexactADMM(fidelity, denoiser, products=options.prox_products, **parts)
 
 
 @register(

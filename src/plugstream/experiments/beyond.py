@@ -125,7 +125,7 @@ def cells_of(
 
         def compute(row: Row = row) -> tuple[dict[str, Any], dict[str, Any]]:
             known = known_settings(row.name, problem.names, row.choices[0].iterations)
-            if scale.evaluations == 0 and known is not None:
+            if scale.evaluations == 0 and known is not None and problem.instrument == "born-2d":
                 found = known
             else:
                 grid, most = scale.grid, scale.evaluations or scale.grid

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ import numpy as np
 from plugstream.errors import InputError
 from plugstream.experiments import beyond, figures, report, successors, table1, table2
 from plugstream.experiments.cells import OutOfTimeError, Store
+from plugstream.experiments.other_instruments import OTHERS, make_other_problem
 from plugstream.experiments.printed import METHODS
 from plugstream.experiments.scale import Scale
 from plugstream.experiments.setup import Problem
@@ -39,6 +40,16 @@ class Reproduction:
     scale: Scale
     tnrd: bool = True
     weights: Path | None = None
+    _others: dict[str, Problem] = field(default_factory=dict)
+
+    def measured_by(self, name: str) -> Problem:
+        """The problem, or some of its pictures by another instrument."""
+        if name == self.problem.instrument:
+            return self.problem
+        if name not in self._others:
+            pictures = self.problem.pictures.only(successors.SOME)
+            self._others[name] = make_other_problem(name, pictures, device=self.problem.device)
+        return self._others[name]
 
     @property
     def denoisers(self) -> tuple[str, ...]:
@@ -60,7 +71,10 @@ def compute(what: str, work: Reproduction) -> Any:
     if what == "beyond":
         return beyond.beyond_cells(problem, store, scale, ("tnrd-ours", "ridge"))
     if what == "successors":
-        return successors.successor_cells(problem, store, scale)
+        found, left = _successor_lines(work)
+        if left is not None:
+            raise OutOfTimeError(left)
+        return found
     raise InputError(f"there is nothing called {what!r} to reproduce; choose {', '.join(WHAT)} or all")
 
 
@@ -75,16 +89,18 @@ def compute_all(what: Sequence[str], work: Reproduction) -> str | None:
 
 
 def write(what: str, work: Reproduction, out: Path) -> list[Path]:
-    """Compute what is missing, and write the table or draw the figure; returns the files."""
+    """Compute what is missing, and write the table or draw the figure; returns the files.
+
+    Where the time is over before all of `successors` is there, what there is of it is written before that is said.
+    """
+    if what == "successors":
+        return _write_successors(work, out)
     cells = compute(what, work)
     if what == "table1":
         return report.write_table(out, what, report.table1_table(cells), {"curves": report.curves(cells)})
     if what == "table2":
         tuned = {m: {"sigma": c["sigma"], "spec": c["spec"], "seconds": c["seconds"]} for m, c in cells.items()}
         return report.write_table(out, what, report.table2_table(cells), {"tuned": tuned})
-    if what == "successors":
-        tuned = {m: {"sigma": c["sigma"], "spec": c["spec"]} for m, c in cells.items()}
-        return report.write_table(out, what, report.successors_table(cells), {"tuned": tuned})
     path = out / f"{what}.png"
     if what == "fig2":
         figures.draw_distances(
@@ -110,6 +126,35 @@ def write(what: str, work: Reproduction, out: Path) -> list[Path]:
         figures.draw_beyond(path, [panel for panel in panels if panel[1]])
         return [*report.write_table(out, what, report.beyond_table(cells)), path]
     return [path]
+
+
+def _successor_lines(work: Reproduction) -> tuple[dict[str, dict[str, dict[str, Any]]], str | None]:
+    """The lines of `successors` by instrument that are there or that there is time for, and the first that is not."""
+    found: dict[str, dict[str, dict[str, Any]]] = {}
+    left = None
+    for instrument in ("born-2d", *OTHERS):
+        born = instrument == "born-2d"
+        rows = successors.successor_rows(work.scale) if born else successors.other_rows(work.scale, instrument)
+        for row in rows:
+            try:
+                cells = successors.successor_cells(work.measured_by(instrument), work.store, work.scale, [row.name])
+            except OutOfTimeError as error:
+                left = left or str(error)
+            else:
+                found.setdefault(instrument.removesuffix("-density"), {}).update(cells)
+    return found, left
+
+
+def _write_successors(work: Reproduction, out: Path) -> list[Path]:
+    found, left = _successor_lines(work)
+    paths = []
+    for instrument, cells in found.items():
+        name = "successors" if instrument == "born-2d" else f"successors-{instrument}"
+        tuned = {line: {"sigma": cell["sigma"], "spec": cell["spec"]} for line, cell in cells.items()}
+        paths += report.write_table(out, name, report.successors_table(cells, instrument), {"tuned": tuned})
+    if left is not None:
+        raise OutOfTimeError(left)
+    return paths
 
 
 def summary(work: Reproduction) -> str:

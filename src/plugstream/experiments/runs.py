@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from plugstream.algorithms import Algorithm
-from plugstream.denoisers import Denoiser
+from plugstream.denoisers import Denoiser, Opening
 from plugstream.denoisers.by_name import make
 from plugstream.denoisers.equivariant import Equivariant
 from plugstream.errors import PlugstreamWarning
@@ -51,7 +51,8 @@ class Spec:
     method: an algorithm by its name: pgm (FISTA, PnP-SGD), admm, hqs, ... views: of a step, all if None. step and
     step_end: multiples of 1/L.
     sigma_end: sigma at the end over sigma at the start. falling: steps in which both reach their end, all if None.
-    options: of the algorithm, by name. equivariant: how the denoiser is made so, if at all.
+    options: of the algorithm, by name. equivariant: how the denoiser is made so, if at all. opening: another denoiser
+    of the first steps, how many they are, and its sigma over that of the denoiser.
     """
 
     method: str = "pgm"
@@ -68,14 +69,18 @@ class Spec:
     iterations: int = 150
     options: tuple[tuple[str, float | str], ...] = ()
     equivariant: str | None = None
+    opening: tuple[str, int, float] | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "options", tuple((name, value) for name, value in self.options))  # JSON has lists
+        object.__setattr__(self, "opening", None if self.opening is None else tuple(self.opening))
 
     def about(self) -> dict[str, Any]:
         """As JSON, to tell cells apart; of what came later only what is said, so that earlier cells stay known."""
         said = asdict(self)
-        return {name: value for name, value in said.items() if value or name not in ("options", "equivariant")}
+        return {
+            name: value for name, value in said.items() if value or name not in ("options", "equivariant", "opening")
+        }
 
 
 @dataclass(frozen=True)
@@ -88,7 +93,7 @@ class TunedSpec:
     evaluations: int
 
 
-def make_denoiser(name: str, weights: Path | None = None) -> Denoiser:
+def make_denoiser(name: str, weights: Path | None = None, *, low: float = 0.0) -> Denoiser:
     """The denoiser as the paper used it: values are clipped at zero before BM3D and TNRD, and TV is constrained.
 
     "tnrd" is that of `weights`, ours without; "tnrd-ours" and "ridge" are the trained ones that ship with plugstream.
@@ -96,7 +101,7 @@ def make_denoiser(name: str, weights: Path | None = None) -> Denoiser:
     options: dict[str, Any] = _OPTIONS.get(name, {})
     if name == "tnrd" and weights is not None:
         options = {"weights": str(weights)}
-    return make(name.removesuffix("-ours"), low=0.0, **options)
+    return make(name.removesuffix("-ours"), low=low, **options)
 
 
 _OPTIONS: dict[str, dict[str, Any]] = {"tv": {"tol": 0.0, "max_iterations": 20}, "ridge": {"tol": 1e-3}}
@@ -119,16 +124,21 @@ def make_algorithm(
     problem: Problem, spec: Spec, sigma: Sequence[float] | NDArray[np.float64], weights: Path | None = None
 ) -> Algorithm[Any]:
     """The algorithm, with a sigma for each image."""
-    levels = torch.as_tensor(np.asarray(sigma), dtype=problem.fidelity.dtype, device=problem.device)
+    levels = torch.as_tensor(np.asarray(sigma), dtype=problem.fidelity.dtype.to_real(), device=problem.device)
     falling = spec.falling or spec.iterations
     common: dict[str, Any] = {
         "sigma": 1.0 if spec.sigma_end is None else Geometric(1.0, spec.sigma_end, falling),
         "step_size": OverL(spec.step if spec.step_end is None else Geometric(spec.step, spec.step_end, falling)),
         "sampler": make_sampler(spec, problem.fidelity),
     }
-    denoiser: Denoiser = PerImage(make_denoiser(spec.denoiser, weights), levels, problem.counted)
+    low = -math.inf if problem.fidelity.dtype.is_complex else 0.0
+    denoiser: Denoiser = PerImage(make_denoiser(spec.denoiser, weights, low=low), levels, problem.counted)
     if spec.equivariant is not None:
         denoiser = Equivariant(denoiser, spec.equivariant)
+    if spec.opening is not None:
+        name, steps, factor = spec.opening
+        first = PerImage(make_denoiser(name, weights, low=low), levels)  # whose calls are steps, and not counted
+        denoiser = Opening(denoiser, first, steps, factor)
     return build_algorithm(
         AlgorithmSettings.of(name=spec.method, **dict(spec.options)),
         problem.fidelity,

@@ -70,6 +70,7 @@ class Problem:
     fidelity: LeastSquares
     counted: CountingModel
     seconds: float
+    instrument: str = "born-2d"
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -101,13 +102,13 @@ def make_problem(pictures: Pictures, *, device: torch.device | str = "cpu", meth
 
 
 class CountingModel:
-    """A model that counts how many views it is asked for: a gradient, or H^H H, of one view is one visit.
+    """A linear model that counts how many views it is asked for: a gradient, or H^H H, of one view is one visit.
 
     Forward and adjoint alone are half a visit each. Several images that go together count once. `calls` are those of
     the denoiser (`PerImage`), and `noted` has calls and visits by the step at which somebody noted them.
     """
 
-    def __init__(self, model: BornModel) -> None:
+    def __init__(self, model: Model) -> None:
         self.model = model
         self.reset()
 
@@ -161,6 +162,9 @@ class PerImage(Wrapper):
 
     def rewrap(self, denoiser: Denoiser) -> PerImage:
         return PerImage(denoiser, self.factors, self.counted)
+
+    def level(self, sigma: Sigma) -> Sigma:
+        return self.denoiser.level(sigma * self.factors)
 
     def denoise(self, image: Tensor, sigma: Sigma, warm: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
         if self.counted is not None:
