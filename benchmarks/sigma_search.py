@@ -1,52 +1,89 @@
-"""How good the sigma is that a run finds by itself, and what it costs: Born scans of pictures, at 20, 30 and 40 dB.
+"""How good the sigma is that a run finds by itself, and what it costs: pictures at three levels of noise.
 
     python benchmarks/sigma_search.py ../shared/data/paper-images --device cuda
     python benchmarks/sigma_search.py ../shared/data/images/BSD68 --count 8 --device cuda
+    python benchmarks/sigma_search.py ../shared/data/paper-images --count 2 --instrument ct mri fpm
 
-Of each picture the scan of the paper (60 views, 360 receivers) is made, with noise of its own. The best sigma is found
-with the truth: plain runs of 100 steps over a grid of sigma, and once more at the top of the parabola through the best
-three. Against it, what `plugstream reconstruct scan.zarr` does: at most 200 steps that search, judged by six views, and
-40 with all of them. Prints the average and the worst difference in SNR, and the denoiser calls of both.
+Of each picture the scan of the paper (60 views, 360 receivers) is made, with noise of its own, and with --instrument
+small scans of others. The best sigma is found with the truth: plain runs over a grid of sigma, and once more at the top
+of the parabola through the best three. Against it, what `plugstream reconstruct scan.zarr` does: steps that search,
+judged by held-out views, and as many as a fifth of them with all views; and of the other instruments the sigma that
+they advise without a search. Prints the average and the worst difference in SNR, and the denoiser calls.
 """
 
 from __future__ import annotations
 
 import argparse
 import math
+import warnings
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from plugstream.algorithms import BoundedMomentum, ProximalGradient, SigmaRace
+from plugstream.cli import command_parser
+from plugstream.cli.advice import advised_settings
+from plugstream.cli.common import make_experiment, settings_of
 from plugstream.denoisers import Denoiser
 from plugstream.experiments.runs import make_denoiser
 from plugstream.experiments.setup import PerImage
 from plugstream.fidelity import LeastSquares
 from plugstream.models.born import BornModel
 from plugstream.models.born_geometry import BornGeometry
+from plugstream.monitors import snr
 from plugstream.noise import add_noise
+from plugstream.runs.events import Views
 from plugstream.runs.images import load_picture
+from plugstream.runs.measuring import held_out_views, usable_views
+from plugstream.runs.plan import plan
+from plugstream.runs.search import knows_sigma, search_interval
+from plugstream.runs.steps import goes_by_lipschitz
 from plugstream.sampling import Uniform
+from plugstream.scans.scan import Scan
+from plugstream.simulation import measure
 
 GRID = np.geomspace(0.002, 0.35, 14)
 STEPS, SEARCH, AFTER, BATCH = 100, 200, 40, 10
 # A tenth of a first image's range that is a third of the image's; the paper's images reach from 0 to 1.
 START = {"tv": 0.11, "bm3d": 0.03, "tnrd": 0.03}
+MOMENTA: dict[str, Any] = {"bounded": BoundedMomentum(8.0), "nesterov": "nesterov"}
+# Of other instruments a small scan, what says how noisy it is, and three values of that.
+OTHERS: dict[str, tuple[tuple[Any, ...], str, tuple[float, ...]]] = {
+    "ct": (("--size", 64, "--views", 60), "--photons", (1e3, 1e4, 1e5)),
+    "mri": (("--size", 64), "--input-snr", (10, 20, 30)),
+    "fpm": (("--size", 96, "--camera", 32, "--leds", 9), "--photons", (200, 2000, 20000)),
+    "ptychography": (("--frame", 32, "--across", 8), "--photons", (200, 2000, 20000)),
+    "scattering-2d": (
+        ("--size", 48, "--width", 0.034, "--views", 24, "--receivers", 90),
+        "--input-snr",
+        (10, 20, 30),
+    ),
+}
 
 
-def snr(image: Tensor, truth: Tensor) -> Tensor:
-    """In dB, of each image."""
-    return 20 * torch.log10(truth.norm() / (image - truth).flatten(-2).norm(dim=-1))
+def best_over(scores: Callable[[np.ndarray], list[float]], grid: np.ndarray) -> tuple[float, float]:
+    """The largest score over a grid in equal ratios and at the top of the parabola through the best three; where."""
+    known = dict(zip(grid.tolist(), scores(grid), strict=True))
+    at = min(max(int(np.argmax([known[sigma] for sigma in grid])), 1), len(grid) - 2)
+    low, top, high = (known[sigma] for sigma in grid[at - 1 : at + 2])
+    bend = low - 2 * top + high
+    place = 0.5 * (low - high) / bend if bend < 0 else 0.0
+    last = np.array([grid[at] * math.exp(float(np.clip(place, -1, 1)) * math.log(grid[1] / grid[0]))])
+    known |= dict(zip(last.tolist(), scores(last), strict=True))
+    sigma = max(known, key=lambda one: known[one])
+    return known[sigma], sigma
 
 
 def best_with_truth(fidelity: LeastSquares, denoiser: Denoiser, truth: Tensor) -> tuple[float, float]:
-    """The largest SNR of plain runs, and its sigma."""
-    scores: dict[float, float] = {}
+    """The largest SNR of plain runs of the paper's scan, and its sigma."""
 
-    def run(sigmas: np.ndarray) -> None:
+    def run(sigmas: np.ndarray) -> list[float]:
         levels = torch.as_tensor(sigmas, dtype=truth.dtype, device=truth.device)
         algorithm = ProximalGradient(
             fidelity, PerImage(denoiser, levels), sigma=1.0, sampler=Uniform(BATCH), momentum="nesterov"
@@ -54,50 +91,152 @@ def best_with_truth(fidelity: LeastSquares, denoiser: Denoiser, truth: Tensor) -
         state = algorithm.init(torch.zeros(len(levels), *truth.shape, dtype=truth.dtype, device=truth.device))
         for _ in range(STEPS):
             state = algorithm.step(state)
-        scores.update(zip(sigmas.tolist(), snr(state.image, truth).tolist(), strict=True))
+        found: list[float] = snr(state.image, truth, truth.ndim).tolist()
+        return found
 
-    run(GRID)
-    at = min(max(int(np.argmax([scores[sigma] for sigma in GRID])), 1), len(GRID) - 2)
-    low, top, high = (scores[sigma] for sigma in GRID[at - 1 : at + 2])
-    bend = low - 2 * top + high
-    place = 0.5 * (low - high) / bend if bend < 0 else 0.0
-    run(np.array([GRID[at] * math.exp(float(np.clip(place, -1, 1)) * math.log(GRID[1] / GRID[0]))]))
-    sigma = max(scores, key=lambda one: scores[one])
-    return scores[sigma], sigma
+    return best_over(run, GRID)
 
 
-def find(fidelity: LeastSquares, denoiser: Denoiser, truth: Tensor, start: float) -> tuple[float, float, int]:
-    """The SNR of a run that searches for sigma, the sigma that it found, and its denoiser calls."""
+def find_image(fidelity: LeastSquares, name: str, momentum: str = "bounded") -> tuple[Any, Any, float]:
+    """The algorithm and its last state of a run of the paper's scan that searches for sigma, and what it found."""
     views = torch.arange(fidelity.n_views)
     out = views % 10 == 9
     fewer = fidelity.with_views(fidelity.model, views[~out], lipschitz_max=fidelity.lipschitz_max)
-    algorithm = ProximalGradient(fewer, denoiser, sigma=start, sampler=Uniform(BATCH), momentum=BoundedMomentum(8.0))
-    race = SigmaRace(algorithm, views[out], SEARCH)
-    state = race.init(torch.zeros_like(truth))
+    algorithm = ProximalGradient(
+        fewer, make_denoiser(name), sigma=START[name], sampler=Uniform(BATCH), momentum=MOMENTA[momentum]
+    )
+    return go_on(algorithm, views[out], SEARCH, AFTER, replace(algorithm, fidelity=fidelity))
+
+
+def go_on(
+    algorithm: Any, judges: Tensor, search: int, after: int, whole: Any, *, patient: bool = False
+) -> tuple[Any, Any, float]:
+    """A race and the steps after it: the algorithm that goes on, its last state, and the sigma that was found."""
+    race = SigmaRace(algorithm, judges, search, patient)
+    state = race.init()
     while not state.ended:
         state = race.step(state)
-    going, after = race.finish(state, replace(algorithm, fidelity=fidelity))
-    for _ in range(AFTER):
-        after = going.step(after)
-    return float(snr(after.image, truth)), state.sigma, after.k
+    going, last = race.finish(state, whole)
+    for _ in range(after):
+        last = going.step(last)
+    return going, last, state.sigma
 
 
-def compare(pictures: list[Path], size: int, device: str, denoisers: list[str]) -> None:
-    """Print the table."""
+class Problem:
+    """A scan of any instrument, with the settings that the command advises.
+
+    Arguments: scan; words that are typed besides.
+    """
+
+    def __init__(self, scan: Scan, words: tuple[str, ...] = ()) -> None:
+        typed = ["scan.zarr", "--instrument", scan.instrument.name, *words]
+        parsed = command_parser("reconstruct", typed).parse_args(typed)
+        settings, _ = advised_settings(parsed, scan)
+        self.scan, self.planned = scan, plan(settings, scan)
+        model = self.planned.model(scan.columns, scan.n_views)
+        self.whole = self.planned.parts.fidelity(model, scan.read())
+        preference = self.planned.prefer_low(self.whole)
+        if preference is not None:
+            self.planned = self.planned.with_low(preference.low)
+        self.settings = self.planned.settings
+        assert scan.truth is not None
+        self.truth = torch.from_numpy(scan.truth).to(model.device)
+
+    @classmethod
+    def of_search(cls, scan: Scan, words: tuple[str, ...]) -> tuple[Problem, int]:
+        """The problem with a search, also where none is advised, and the steps of a plain run."""
+        made = cls(scan, words)
+        a = made.settings.algorithm
+        if a.search is None:
+            return cls(scan, (*words, "--search", f"{a.iterations * 5 // 2}")), a.iterations
+        patient = knows_sigma(scan.instrument, scan.columns, scan.n_views)
+        return made, a.iterations // 3 if patient else a.iterations * 5 // 12
+
+    def snr(self, image: Tensor) -> float:
+        """Of an image, in dB."""
+        return float(snr(image, self.truth, self.truth.ndim, phase=self.scan.instrument.image.phase))
+
+    def run(self, sigma: float, steps: int) -> float:
+        """The SNR of a plain run."""
+        algorithm: Any = replace(self.planned.algorithm(self.whole), sigma=sigma)  # type: ignore[type-var]
+        state = algorithm.init()
+        for _ in range(steps):
+            state = algorithm.step(state)
+        return self.snr(state.image)
+
+    def run_all(self, steps: int, sigmas: np.ndarray) -> list[float]:
+        """The SNR of a plain run with each sigma."""
+        return [self.run(sigma, steps) for sigma in sigmas.tolist()]
+
+    def find(self) -> tuple[float, float, int]:
+        """The SNR of a run that searches for sigma, that sigma, and its denoiser calls."""
+        a, record = self.settings.algorithm, Views(0, self.scan.n_views, (), None, True)
+        assert a.search is not None
+        every = search_interval(self.settings, self.scan.n_views)
+        known = self.whole.has_lipschitz and goes_by_lipschitz(self.settings)
+        bound = self.whole.lipschitz_max if known else None
+        fewer = self.whole.with_views(self.whole.model, usable_views(record, every), lipschitz_max=bound)
+        judges, rest = held_out_views(record, every), a.iterations - a.search
+        patient = knows_sigma(self.scan.instrument, self.scan.columns, self.scan.n_views)
+        start, whole = self.planned.algorithm(fewer), self.planned.algorithm(self.whole)
+        _, state, sigma = go_on(start, judges, a.search, rest, whole, patient=patient)
+        return self.snr(state.image), sigma, state.k
+
+
+def simulate(name: str, picture: Path, level: float) -> Scan:
+    """A small scan of a picture."""
+    words, flag, _ = OTHERS[name]
+    typed = ["scan.zarr", "--instrument", name, *map(str, words), "--picture", str(picture), flag, f"{level:g}"]
+    settings = settings_of(command_parser("simulate", typed).parse_args(typed))
+    made = make_experiment(settings)
+    model = made.instrument.build_model(
+        made.columns,
+        made.n_views,
+        settings.instrument.options,
+        device=torch.device("cpu"),
+        dtype=torch.float32,
+    )
+    return measure(made, model, settings.simulate.options)
+
+
+def compare_instrument(name: str, pictures: list[Path], denoiser: str, device: str) -> None:
+    """Print the rows of an instrument: the best sigma, the one that it advises, and the one that is found."""
+    words = ("--denoiser", denoiser, "--device", device)
+    for level in OTHERS[name][2]:
+        rows = []
+        for path in pictures:
+            scan = simulate(name, path, level)
+            searched, steps = Problem.of_search(scan, words)
+            begin = searched.settings.algorithm.sigma
+            assert begin is not None
+            plain = Problem(scan, (*words, "--search", "none", "--sigma", f"{begin:.9g}", "--iterations", f"{steps}"))
+            grid = begin * np.geomspace(1 / 16, 16, 13)
+            best, sigma = best_over(partial(plain.run_all, steps), grid)
+            found, value, calls = searched.find()
+            rows.append((best, plain.run(begin, steps) - best, found - best, value / sigma, calls))
+        best, advised, found, ratio, calls = np.array(rows).T
+        spread = f"{np.exp(np.log(ratio).mean()):.2f} ({ratio.min():.2f} to {ratio.max():.2f})"
+        figures = (
+            f"{best.mean():8.2f}{advised.mean():+9.2f}{advised.min():+8.2f}{found.mean():+8.2f}{found.min():+8.2f}"
+        )
+        print(f"{name:14}{denoiser:6}{level:7g}{figures}{spread:>21}{calls.max():7.0f} of {steps}", flush=True)
+
+
+def compare(pictures: list[Path], size: int, device: str, denoisers: list[str], momentum: str) -> None:
+    """Print the table of the paper's scan."""
     model = BornModel(BornGeometry.paper(size), device=device)
     print(f"{len(pictures)} pictures of {size} x {size}: {', '.join(path.stem for path in pictures)}")
     print(f"{'denoiser':9}{'input':>7}{'best':>8}{'found':>8}{'mean':>8}{'worst':>8}{'sigma / best':>20}{'calls':>7}")
     for name in denoisers:
-        denoiser = make_denoiser(name)
         for level in (20.0, 30.0, 40.0):
             rows = []
             for seed, path in enumerate(pictures):
                 truth = load_picture(path, size).to(device=model.device, dtype=model.dtype)
                 data = add_noise(model.forward(truth).cpu(), level, seed=seed)
                 fidelity = LeastSquares(model, data)
-                best, sigma = best_with_truth(fidelity, denoiser, truth)
-                score, found, calls = find(fidelity, denoiser, truth, START[name])
-                rows.append((best, score, found / sigma, calls))
+                best, sigma = best_with_truth(fidelity, make_denoiser(name), truth)
+                _, state, found = find_image(fidelity, name, momentum)
+                rows.append((best, float(snr(state.image, truth, truth.ndim)), found / sigma, state.k))
             bests, scores, ratios, counts = np.array(rows).T
             behind = scores - bests
             spread = f"{np.exp(np.log(ratios).mean()):.2f} ({ratios.min():.2f} to {ratios.max():.2f})"
@@ -105,18 +244,40 @@ def compare(pictures: list[Path], size: int, device: str, denoisers: list[str]) 
             print(f"{name:9}{level:4.0f} dB{means}{spread:>20}{counts.max():7.0f}", flush=True)
 
 
-def main() -> None:
-    """Read the arguments and compare."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def picture_arguments(text: str | None) -> argparse.ArgumentParser:
+    """The arguments of benchmarks that go through a folder of pictures."""
+    parser = argparse.ArgumentParser(description=text, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("pictures", type=Path, help="a folder of pictures")
     parser.add_argument("--count", type=int, default=100, help="of them at most so many, evenly spaced")
     parser.add_argument("--size", type=int, default=256)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--denoisers", nargs="+", default=["tv", "bm3d", "tnrd"])
-    asked = parser.parse_args()
+    return parser
+
+
+def chosen_pictures(asked: argparse.Namespace) -> list[Path]:
+    """The pictures that the arguments name."""
     found = sorted(asked.pictures.glob("*.png"))
     places = np.linspace(0, len(found) - 1, min(asked.count, len(found))).round().astype(int)
-    compare([found[place] for place in places], asked.size, asked.device, asked.denoisers)
+    return [found[place] for place in places]
+
+
+def main() -> None:
+    """Read the arguments and compare."""
+    parser = picture_arguments(__doc__)
+    parser.add_argument("--momentum", choices=sorted(MOMENTA), default="bounded", help="of runs that search")
+    parser.add_argument("--instrument", nargs="+", choices=sorted(OTHERS), help="small scans of these instead")
+    asked = parser.parse_args()
+    pictures = chosen_pictures(asked)
+    if asked.instrument is None:
+        compare(pictures, asked.size, asked.device, asked.denoisers, asked.momentum)
+        return
+    warnings.simplefilter("ignore")
+    print(f"{len(pictures)} pictures: {', '.join(path.stem for path in pictures)}; dB below the best, mean and worst")
+    print(f"{'':27}{'best':>8}{'advised':>9}{'worst':>8}{'found':>8}{'worst':>8}{'sigma / best':>21}  calls")
+    for denoiser in asked.denoisers:
+        for name in asked.instrument:
+            compare_instrument(name, pictures, denoiser, asked.device)
 
 
 if __name__ == "__main__":

@@ -10,42 +10,22 @@ map is beside the true error, and how well the two go together from pixel to pix
 
 from __future__ import annotations
 
-import argparse
-from dataclasses import replace
-from pathlib import Path
-
 import numpy as np
 import torch
+from sigma_search import chosen_pictures, find_image, picture_arguments
 
 from plugstream import error_map
-from plugstream.algorithms import BoundedMomentum, ProximalGradient, SigmaRace
-from plugstream.experiments.runs import make_denoiser
 from plugstream.fidelity import LeastSquares
 from plugstream.models.born import BornModel
 from plugstream.models.born_geometry import BornGeometry
 from plugstream.noise import add_noise
 from plugstream.runs.images import load_picture
-from plugstream.sampling import Uniform
 from plugstream.uncertainty import coverage
-
-START = {"tv": 0.11, "bm3d": 0.03, "tnrd": 0.03}
 
 
 def judge(fidelity: LeastSquares, name: str, truth: torch.Tensor, halves: int) -> tuple[float, float, float, float]:
     """SNR, coverage, rms of the map over that of the error, and the correlation of the map with |error|."""
-    views = torch.arange(fidelity.n_views)
-    out = views % 10 == 9
-    fewer = fidelity.with_views(fidelity.model, views[~out], lipschitz_max=fidelity.lipschitz_max)
-    algorithm = ProximalGradient(
-        fewer, make_denoiser(name), sigma=START[name], sampler=Uniform(10), momentum=BoundedMomentum(8.0)
-    )
-    race = SigmaRace(algorithm, views[out], 200)
-    state = race.init(torch.zeros_like(truth))
-    while not state.ended:
-        state = race.step(state)
-    going, last = race.finish(state, replace(algorithm, fidelity=fidelity))
-    for _ in range(40):
-        last = going.step(last)
+    going, last, _ = find_image(fidelity, name)
     error, found = (last.image - truth).double(), error_map(going, last, halves=halves, steps=40)
     together = torch.corrcoef(torch.stack([found.flatten(), error.abs().flatten()]))[0, 1]
     ratio = found.square().mean().sqrt() / error.square().mean().sqrt()
@@ -55,16 +35,10 @@ def judge(fidelity: LeastSquares, name: str, truth: torch.Tensor, halves: int) -
 
 def main() -> None:
     """Read the arguments and print the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("pictures", type=Path, help="a folder of pictures")
-    parser.add_argument("--count", type=int, default=100, help="of them at most so many, evenly spaced")
-    parser.add_argument("--size", type=int, default=256)
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--denoisers", nargs="+", default=["tv", "bm3d", "tnrd"])
+    parser = picture_arguments(__doc__)
     parser.add_argument("--halves", type=int, default=16)
     asked = parser.parse_args()
-    files = sorted(asked.pictures.glob("*.png"))
-    chosen = [files[n] for n in np.linspace(0, len(files) - 1, min(asked.count, len(files))).round().astype(int)]
+    chosen = chosen_pictures(asked)
     model = BornModel(BornGeometry.paper(asked.size), device=asked.device)
     print(f"{len(chosen)} pictures of {asked.size} x {asked.size}, {asked.halves} halves of the views")
     print(f"{'denoiser':9}{'input':>7}{'SNR':>8}{'|error| < 2 map':>26}{'map / error':>13}{'correlation':>13}")

@@ -33,7 +33,8 @@ TOY = f"{HERE / 'toy_holograph.py'}:ToyHolograph"
 NEIGHBOURS = f"{HERE / 'toy_denoiser.py'}:build"
 VIEWS, STEPS = 40, 200
 RUN = ["--instrument", TOY, "--denoiser", NEIGHBOURS, "--reach", "1", "--sigma", "0.01", "--batch", "8"]
-RUN += ["--momentum", "bounded", "--threads", "1", "--every", "50"]
+PLAIN = [*RUN, "--threads", "1", "--every", "50"]  # for algorithms without momentum
+RUN = [*PLAIN, "--momentum", "bounded"]
 
 
 def start(*words: object) -> subprocess.Popen[str]:
@@ -206,7 +207,7 @@ def test_help_mistakes_and_damage_are_told(home, capsys):
         (["info", scan], unknown),
         (["reconstruct", scan, "--sigma", "1"], "or give its --instrument FILE.py:NAME"),
         (["reconstruct", scan, *RUN, "--method", "dense"], "has no use for method; leave it out, or choose born-2d"),
-        (["reconstruct", scan, *RUN, "--algorithm", "admm"], "for linear models only"),
+        (["reconstruct", scan, *PLAIN, "--algorithm", "admm"], "for linear models only"),
         (["simulate", str(home / "no.zarr"), "--instrument", TOY, "--receivers", "3"], "has no use for receivers"),
         (["simulate", str(home / "no.zarr"), "--instrument", TOY, "--views", "0"], "simulate.views = 0"),
         (["simulate", str(home / "no.zarr"), "--instrument", NEIGHBOURS], "is declared as a denoiser, not as an instr"),

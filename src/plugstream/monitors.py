@@ -249,9 +249,10 @@ class HeldOutMisfit:
     Arguments: views, a function that says of a fidelity which those views are, None where there are none yet.
     """
 
+    name: ClassVar = "held_out"
     measures: ClassVar = (
         Quantity(
-            "held_out",
+            name,
             "held-out misfit",
             curve="d(x) on held-out views",
             form=".4e",
@@ -267,7 +268,7 @@ class HeldOutMisfit:
         @torch.no_grad()
         def measure(algorithm: Algorithm[Any], state: Any) -> dict[str, Tensor]:
             views = self.views(algorithm.fidelity)
-            return {} if views is None else {"held_out": fidelity_at(algorithm, state).value(state.image, views)}
+            return {} if views is None else {self.name: fidelity_at(algorithm, state).value(state.image, views)}
 
         return measure
 

@@ -102,8 +102,8 @@ def test_no_mutated_checkpoint_of_a_training_is_used_silently(tmp_path):
 
 
 def test_the_weights_that_are_shipped_have_a_checksum_and_are_refused_once_changed(tmp_path):
-    files = [*SHIPPED, ridge._SHIPPED]
-    assert len(files) == 7
+    files = [*SHIPPED, *ridge.PROFILES.values()]
+    assert len(files) == 8
     for file in files:
         load_tensors(file, FORMATS[file.stem[:4]])
         content = bytearray(file.read_bytes())

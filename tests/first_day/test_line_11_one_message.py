@@ -20,8 +20,8 @@ from effort import effort, thorough
 from plugstream import InputError, Limits, open_scan, send_scan
 from plugstream.bounded_json import load_json
 from plugstream.instruments.born import born_geometry
+from plugstream.scans.parts import checksum
 from plugstream.scans.receive import Receiver
-from plugstream.scans.stream import _crc32c
 from streaming import ANY, Client, acquiring, assert_same, begin, changed, end, make_scan, message, receiving
 
 NINES = b"9" * 4300
@@ -35,7 +35,7 @@ def with_raw(frames, name, value):
 
 def with_text(frames, text):
     parts = [frames[1], text]
-    return [*changed(frames[:1], crc32c=_crc32c(parts)), *parts]
+    return [*changed(frames[:1], crc32c=checksum(parts)), *parts]
 
 
 def nested(depth):

@@ -139,8 +139,8 @@ def actions(command: str) -> Iterator[argparse.Action]:
 
 
 def values_for(number: int) -> list[tuple[str, str]]:
-    """The values to try with a flag: all of them, or usually a fifth, another one for the next flag."""
-    return list(VALUES.items())[effort(number % 5, 0) :: effort(5, 1)]
+    """The values to try with a flag: all of them, or usually a sixth, another one for the next flag."""
+    return list(VALUES.items())[effort(number % 6, 0) :: effort(6, 1)]
 
 
 def cases(command: str) -> Iterator[tuple[str, list[str]]]:

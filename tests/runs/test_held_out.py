@@ -9,13 +9,16 @@ import numpy as np
 import pytest
 import torch
 
+from effort import effort
 from plugstream import BornModel, LeastSquares, open_scan
 from plugstream.instruments.born import born_geometry
+from plugstream.runs import decisions
 from plugstream.runs.events import Views
 from plugstream.runs.measuring import MeasuredViews, usable_views
 from plugstream.runs.replay import replay
 from plugstream.scans import save_scan
 from plugstream.settings import Settings
+from plugstream.verdict import has_settled
 from small_run import main, same_run
 
 WORDS = ["--sigma", "0.02", "--batch", "4", "--threads", "1", "--every", "5", "--hold-out", "5"]
@@ -50,6 +53,51 @@ def test_a_stored_scan_and_a_run_that_goes_on_give_the_same(scan, tmp_path):
     run(scan, tmp_path / "parts", "--iterations", "10")
     assert main(["resume", str(tmp_path / "parts"), "--iterations", "20"]) == 0
     same_run(tmp_path / "whole", tmp_path / "parts")
+
+
+def test_a_run_ends_by_itself_when_the_misfit_falls_no_more_and_goes_on_to_the_bit(scan, tmp_path, monkeypatch):
+    words = ["--iterations", "2000", "--settled", "3", "--checkpoint", "0", "--report-format", "none"]
+    misfits = run(scan, tmp_path / "whole", *words)
+    told = replay(tmp_path / "whole" / "events.jsonl")
+    assert told.stop.reason == "the misfit on views that are held out falls no more"
+    least = min(misfits[:-3])
+    assert all(misfit >= 0.999 * least for misfit in misfits[-3:])
+    assert not has_settled(misfits[:-1], 3)
+    assert told.step < 1000
+    with monkeypatch.context() as patch:
+        due = decisions.Requests.due
+        patch.setattr(decisions.Requests, "due", lambda self, k: k >= 12 or due(self, k))
+        main(["reconstruct", str(scan), "--out", str(tmp_path / "parts"), *WORDS, *words])
+    assert replay(tmp_path / "parts" / "events.jsonl").step < told.step
+    for _ in range(effort(1, 2)):  # the second time there is nothing left to do
+        assert main(["resume", str(tmp_path / "parts")]) == 0
+        again = replay(tmp_path / "parts" / "events.jsonl")
+        assert (again.step, again.stop.reason) == (told.step, told.stop.reason)
+        files = [(tmp_path / name / "result.npy").read_bytes() for name in ("whole", "parts")]
+        assert files[0] == files[1]
+
+
+def test_a_misfit_has_settled_when_several_measurements_have_no_new_least_one():
+    assert not has_settled([3.0, 2.0], 2)
+    assert not has_settled([3.0, 2.0, 1.9], 1)
+    assert has_settled([3.0, 2.0, 2.1, 1.999], 2)
+    assert not has_settled([3.0, 2.0, 2.1, 1.99], 2)
+    assert has_settled([1.0, float("nan")], 1)
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["--settled", "3"], "there are none; add --hold-out"),
+        (["--settled", "3", "--hold-out", "5", "--follow"], "leave --settled out"),
+        (["--settled", "3", "--hold-out", "5", "--search", "20"], "a search ends by itself"),
+        (["--settled", "0", "--hold-out", "5"], "greater than or equal to 1"),
+    ],
+)
+def test_what_cannot_settle_is_refused(scan, tmp_path, capsys, words, text):
+    assert main(["reconstruct", str(scan), "--out", str(tmp_path / "run"), "--sigma", "0.02", *words]) == 2
+    assert text in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize("hold_out", [None, 2, 5, 40])

@@ -9,7 +9,10 @@ import pytest
 
 from effort import effort
 from plugstream import open_scan
+from plugstream.cli import command_parser
+from plugstream.cli.advice import advised_settings
 from plugstream.runs import decisions
+from plugstream.runs.partition import Partition
 from plugstream.runs.replay import replay
 from plugstream.runs.search import search_interval
 from plugstream.settings import Settings
@@ -102,6 +105,11 @@ def test_views_that_are_held_out_to_the_end_judge_and_stay_out(scan, tmp_path):
         (["--search", "40", "--sigma", "0.1", "--distance-limit", "0.1"], "leave --distance-limit out"),
         (["--search", "40", "--sigma", "0.1", "--follow"], "wait for its end"),
         (["--search", "40", "--lam", "0.1"], "starts from a sigma, and not from a lam"),
+        (["--search", "40", "--stages", "all: 80"], "leave stages out"),
+        (["--search", "40", "--opening", "tv", "--denoiser", "bm3d"], "leave --opening out"),
+        (["--opening", "tv", "--denoiser", "bm3d"], "how strongly to denoise is not given"),
+        (["--watch-theory"], "how strongly to denoise is not given"),
+        (["--iterations", "20"], "how strongly to denoise is not given"),
         (["--search", "19"], "greater than or equal to 20"),
         (["--search", "none"], "how strongly to denoise is not given"),
         (["--follow"], "how strongly to denoise is not given"),
@@ -113,6 +121,61 @@ def test_what_cannot_be_searched_is_refused_in_one_line(scan, tmp_path, capsys, 
     told = capsys.readouterr().err.strip().splitlines()
     assert text in told[-1]
     assert not out.exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "words", "search"),
+    [
+        ("ct", ["--size", "16", "--views", "24", "--photons", "1e4"], []),
+        ("mri", ["--size", "16", "--coils", "2", "--acceleration", "1"], ["--search", "20"]),
+    ],
+)
+def test_a_sigma_that_an_instrument_advises_is_where_the_search_begins(tmp_path, capsys, name, words, search):
+    place, out, plain = (str(tmp_path / part) for part in ("scan.zarr", "run", "plain"))
+    quiet = ["--report-format", "none", "--threads", "1"]
+    assert main(["simulate", place, "--instrument", name, *words]) == 0
+    assert main(["reconstruct", place, "--out", plain, "--iterations", "24", *quiet]) == 0
+    known = settings_of(tmp_path / "plain")["algorithm"]
+    assert known["search"] == "none"  # steps that are asked for have the sigma that is advised
+    assert not replay(tmp_path / "plain" / "events.jsonl").trials
+    capsys.readouterr()
+    assert main(["reconstruct", place, "--out", out, *search, *quiet]) == 0
+    told = capsys.readouterr().err
+    assert f"{'20 of 24' if search else '250 of 300'} steps search for it, from " in told
+    assert "of the image's range" not in told  # it is no more than where the search begins
+    trials = replay(tmp_path / "run" / "events.jsonl").trials
+    assert trials[-1].ended
+    reach = 2 ** len(trials)
+    assert known["sigma"] / reach <= trials[-1].sigma <= known["sigma"] * reach
+    assert settings_of(tmp_path / "run")["algorithm"]["sigma"] == trials[-1].sigma
+    assert settings_of(tmp_path / "run")["sampler"]["name"] == "epochs"
+    typed = [place, "--instrument", name, "--denoiser", "bm3d"]  # whose sigma is a noise level
+    settings, _ = advised_settings(command_parser("reconstruct", typed).parse_args(typed), open_scan(place))
+    assert (settings.algorithm.search, settings.algorithm.iterations) == (None, 100)
+
+
+def test_an_instrument_may_advise_not_to_search(tmp_path):
+    place, words = str(tmp_path / "scan.zarr"), ["--size", "12", "--views", "6", "--receivers", "12", "--width", "0.01"]
+    assert main(["simulate", place, "--instrument", "scattering-2d", *words]) == 0
+    parser = command_parser("reconstruct", typed := [place, "--instrument", "scattering-2d"])
+    settings, notes = advised_settings(parser.parse_args(typed), open_scan(place))
+    assert (settings.algorithm.search, settings.algorithm.sigma, settings.algorithm.iterations) == (None, 0.03, 100)
+    assert any("--search 250" in note for note in notes)
+    typed += ["--search", "50"]
+    settings, _ = advised_settings(command_parser("reconstruct", typed).parse_args(typed), open_scan(place))
+    assert (settings.algorithm.search, settings.algorithm.sigma, settings.algorithm.iterations) == (50, 0.03, 60)
+
+
+def test_a_volume_that_goes_by_blocks_takes_what_is_advised(tmp_path, monkeypatch):
+    place, out = str(tmp_path / "scan.zarr"), tmp_path / "run"
+    words = ["--size", "8", "--slices", "4", "--views", "12"]
+    assert main(["simulate", place, "--instrument", "ct", *words]) == 0
+    monkeypatch.setattr("plugstream.runs.plan.choose_partition", lambda *_: Partition((0, 2, 4), note="cut"))
+    assert main(["reconstruct", place, "--out", str(out), "--report-format", "none", "--threads", "1"]) == 0
+    found = settings_of(out)["algorithm"]
+    assert (found["search"], found["iterations"]) == ("none", 100)
+    assert found["sigma"] > 0
+    assert main(["reconstruct", place, "--out", str(tmp_path / "asked"), "--search", "24"]) == 2
 
 
 def test_few_views_leave_two_to_judge_and_many_as_many_as_two_steps_use():
@@ -151,3 +214,25 @@ def test_the_sigma_found_is_as_good_as_the_best_one(shared_data, tmp_path, level
         assert history.step <= 300  # denoiser calls, of which a plain run takes 100
         behind.append(best - found)
     assert np.mean(behind) < 0.3
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_the_sigma_found_of_ct_is_nearly_the_best_where_the_advised_one_is_not(shared_data, tmp_path):
+    place, picture = str(tmp_path / "scan.zarr"), str(shared_data / "paper-images" / "house.png")
+    words = ["--size", "64", "--views", "60", "--photons", "1e4"]
+    assert main(["simulate", place, "--instrument", "ct", "--picture", picture, *words]) == 0
+    truth = open_scan(place).truth
+
+    def snr(*words):
+        out = tmp_path / f"run-{len(list(tmp_path.iterdir()))}"
+        assert main(["reconstruct", place, "--out", str(out), "--report-format", "none", *words]) == 0
+        image = np.load(out / "result.npy")
+        return 20 * np.log10(np.linalg.norm(truth) / np.linalg.norm(image - truth)), replay(out / "events.jsonl")
+
+    best = max(snr("--iterations", "100", "--sigma", f"{sigma}%")[0] for sigma in np.geomspace(0.5, 4, 10))
+    advised, _ = snr("--iterations", "100")
+    found, history = snr()
+    assert history.step <= 300
+    assert found > best - 0.3
+    assert advised < best - 1

@@ -17,16 +17,13 @@ if TYPE_CHECKING:
 __all__ = ["advised_settings", "sigma_limits"]
 
 # What says how strongly to denoise: where one of them is given, no other is advised.
-_STRENGTH = {("algorithm", "sigma"), ("algorithm", "lam")}
+_SIGMA = ("algorithm", "sigma")
+_STRENGTH = {_SIGMA, ("algorithm", "lam")}
 # What makes stages of a run, which a search cannot have.
 _STAGES = ("algorithm", "hop")
-# A search for sigma is for one problem from start to end.
-_ONE_PROBLEM = ("hop", "stages", "refine", "changes", "sigma_end", "distance_limit")
-# Where it begins, by what the denoiser's sigma is, and how many views it takes.
-# It begins high: from too small a sigma some denoisers never let go of the noise again.
-_START, _FEWEST = {"noise": "10%", "weight": "20%"}, 4
-# Of few views so many judge.
-_JUDGES = 2
+# Where a search for sigma begins, by what the denoiser's sigma is: high, since from too small a sigma some denoisers
+# never let go of the noise again.
+_START = {"noise": "10%", "weight": "20%"}
 # Between which a search begins, of images from 0 to 1; of others, shares of their range.
 _PLAIN = (5e-4, 0.1)
 
@@ -68,6 +65,7 @@ def advised_settings(
     decide: Callable[[Callable[[], float]], float] | None = None,
     *,
     strength: bool = True,
+    search: bool = True,
 ) -> tuple[Settings, tuple[str, ...]]:
     """The settings that the arguments say for a scan, and in words what was added to them, and why.
 
@@ -75,7 +73,8 @@ def advised_settings(
     views: of it, what holds whatever comes (`Advice.always`).
 
     Arguments: parsed; scan, opened; decide, of several processes what makes the first one's number that of all;
-    strength, whether to say how strongly to denoise, too, which a search finds; it has no stages either.
+    strength, whether to say how strongly to denoise, too, which `tune` finds; it has no stages either. search, whether
+    a run may search for sigma where nobody says so.
     """
     from plugstream.first_image import image_range
     from plugstream.settings import is_weight, parse_value
@@ -97,6 +96,7 @@ def advised_settings(
     meaning = "weight" if is_weight(first.denoiser.name) else "noise"
     presets: list[tuple[str, str, Any]] = []
     later: list[tuple[Advice, tuple[str, str, Any]]] = []
+    begin = ""
     if parsed.settings is None:
         for advice in _advice(scan, first.sampler.views, ("sampler", "batch") in given):
             if (first.scan.follow and not advice.always) or advice.sigma not in (None, meaning):
@@ -114,10 +114,13 @@ def advised_settings(
                 continue
             presets.append((*place, value))
             notes.append(advice.reason)
-    if parsed.settings is None and strength and not given & _STRENGTH and not first.scan.follow:
-        added = _search(scan, first, given, presets, meaning, notes)
+            begin = advice.reason if place == _SIGMA else begin
+    search = search or ("algorithm", "search") in given
+    if parsed.settings is None and strength and search and not given & _STRENGTH and not first.scan.follow:
+        added = _search(parsed, scan, first, given, presets, meaning, notes)
         presets += added
         if added:
+            notes = [text for text in notes if text != begin]  # which is where the search begins, and no more
             presets += [preset for _, preset in later]
             notes += dict.fromkeys(advice.reason for advice, _ in later)
     settings = settings_of(parsed, presets, name, None if first.scan.follow else find_range)
@@ -125,6 +128,7 @@ def advised_settings(
 
 
 def _search(
+    parsed: argparse.Namespace,
     scan: Scan,
     settings: Settings,
     given: set[tuple[str, str]],
@@ -134,37 +138,47 @@ def _search(
 ) -> list[tuple[str, str, Any]]:
     """What makes a run find its sigma by itself, where nobody gave one and it can; else nothing.
 
-    Arguments: settings, without what is advised; given, what a person said; presets, what is advised; meaning of the
-    denoiser's sigma; notes, to which the reasons are added.
+    Whether it can is for `plugstream.runs.search` to say: what is added here is tried there. Where a person asks for a
+    search it is added all the same, and the plan refuses it with the reason.
+
+    Arguments: parsed; settings, without what is advised; given, what a person said; presets, what is advised; meaning
+    of the denoiser's sigma; notes, to which the reasons are added.
     """
+    from plugstream.errors import InputError
+    from plugstream.runs.search import check_search, count_judges
+
     advised = {(section, key): value for section, key, value in presets}
-    if {*given, *advised} & {("algorithm", key) for key in _ONE_PROBLEM} or settings.monitor.watch_theory:
+    a, asked = settings.algorithm, ("algorithm", "search") in given
+    if (asked and a.search is None) or ("algorithm", "search") in advised:  # none is wanted
         return []
-    asked = ("algorithm", "search") in given
-    if asked and settings.algorithm.search is None:  # none was wanted
-        return []
-    if not asked and ("algorithm", "sigma") in advised:  # which the instrument knows
-        return []
-    if scan.n_views < _FEWEST or ":" in settings.algorithm.name:
+    if not asked and _SIGMA in advised and (("algorithm", "iterations") in given or meaning == "noise"):
+        # Who says how many steps there are means steps with one sigma, where there is one to begin with. With BM3D a
+        # search from there may end worse than it began (docs/tuning.md).
         return []
     added: list[tuple[str, str, Any]] = []
-    batch = advised.get(("sampler", "batch"), settings.sampler.views)
-    if ("sampler", "batch") not in given and batch is not None and batch > scan.n_views - _JUDGES:
-        batch = scan.n_views - _JUDGES
-        added.append(("sampler", "batch", batch))
-        notes.append(f"there are {scan.n_views} views, of which a step uses {batch} (--batch)")
-    if ("algorithm", "sigma") not in advised:
-        added.append(("algorithm", "sigma", _START[meaning]))
-    a = settings.algorithm
+    reasons: list[str] = []
+    begin = advised.get(_SIGMA, _START[meaning])
+    if _SIGMA not in advised:
+        added.append((*_SIGMA, begin))
     steps, total = a.search, a.iterations
     if ("algorithm", "iterations") not in given:
         usual = int(advised.get(("algorithm", "iterations"), total))
-        total = usual * 12 // 5 if steps is None else steps * 6 // 5
+        most = usual * 3 if _SIGMA in advised else usual * 12 // 5
+        total = most if steps is None else steps * 6 // 5
         added.append(("algorithm", "iterations", total))
     if steps is None:
-        steps = total * 5 // 6 // 20 * 20
-        if steps < 20:
-            return []
+        steps = total * 5 // 6 if _SIGMA in advised else total * 5 // 6 // 20 * 20
         added.append(("algorithm", "search", steps))
-    notes.append(f"no sigma is given, so that {steps} of {total} steps search for it (--sigma, or --search none)")
+    try:
+        tried = settings_of(parsed, [*presets, *added], scan.instrument.name, lambda: 1.0)
+        check_search(tried)
+        most, batch = scan.n_views - count_judges(tried, scan.n_views), tried.sampler.views
+    except InputError:
+        return added if asked else []
+    if ("sampler", "batch") not in given and batch is not None and batch > most:
+        added.append(("sampler", "batch", most))
+        reasons.append(f"there are {scan.n_views} views, of which a step uses {most} (--batch)")
+    rest = "(--sigma, or --search none)"
+    reasons.append(f"no sigma is given, so that {steps} of {total} steps search for it, from {begin} on {rest}")
+    notes += reasons
     return added

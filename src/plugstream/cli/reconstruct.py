@@ -64,7 +64,8 @@ def _run(parsed: argparse.Namespace, group: Group | None) -> int:
     from plugstream.runs.folder import free_folder
     from plugstream.runs.identity import absolute
     from plugstream.runs.parts import prepare
-    from plugstream.runs.plan import plan
+    from plugstream.runs.plan import Plan, plan
+    from plugstream.runs.search import SearchByBlocks
     from plugstream.runs.views import wait_for_scan, wait_for_views
     from plugstream.scans.store import open_scan
 
@@ -77,11 +78,24 @@ def _run(parsed: argparse.Namespace, group: Group | None) -> int:
     if settings.scan.follow:
         wait_for_scan(parsed.scan, settings.scan.patience, say)
     stored = open_scan(parsed.scan)
-    settings, notes = advised_settings(parsed, stored, None if group is None else group.decide)
-    settings = absolute(settings)
-    parts = prepare(settings, early)
-    planned = plan(parts if group is None else parts.share(group), stored, divide=True)
-    planned = replace(planned, advice=notes)
+    decide = None if group is None else group.decide
+
+    def plan_run(*, search: bool) -> Plan:
+        settings, notes = advised_settings(parsed, stored, decide, search=search)
+        parts = prepare(absolute(settings), early)
+        planned = plan(parts if group is None else parts.share(group), stored, divide=True)
+        return replace(planned, advice=notes)
+
+    try:
+        planned = plan_run(search=True)
+    except SearchByBlocks as error:
+        if a.search is not None:  # somebody asked for it
+            raise
+        try:
+            planned = plan_run(search=False)
+        except InputError:
+            raise error from None
+    settings = planned.settings
     if settings.scan.follow:
         wait_for_views(stored, planned, say)
     elif not stored.complete:

@@ -1,9 +1,9 @@
-"""What an instrument declares: the columns, fixed arrays and attributes of its scans, its image, and its model."""
+"""What an instrument is: its declarations, its image, its model, and how it is known by its name."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
@@ -11,6 +11,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plugstream.errors import InputError
+from plugstream.instruments.declarations import (
+    Advice,
+    Attribute,
+    Column,
+    Columns,
+    Data,
+    FixedArray,
+    as_declared,
+    from_json,
+    resolve_shape,
+    to_json,
+)
 from plugstream.own_code import run_declarations
 from plugstream.registry import Options, entries, find, register
 from plugstream.rows import Rows
@@ -37,97 +49,6 @@ __all__ = [
     "instrument_of",
     "resolve_shape",
 ]
-
-Size = str | int
-"""A size of an array: a number, or the name of an axis whose size the instrument knows."""
-
-
-Columns = Mapping[str, Rows]
-"""The columns of a scan by name; those that it does not have are absent."""
-
-
-@dataclass(frozen=True)
-class Data:
-    """The measurements of a view.
-
-    Arguments: dtypes that they may be stored in, the first being the usual one; shape of a view, in named axes; unit;
-    meaning, in words.
-    """
-
-    dtypes: tuple[str, ...]
-    shape: tuple[Size, ...]
-    unit: str = ""
-    meaning: str = ""
-
-
-@dataclass(frozen=True)
-class Column:
-    """An array with a row for each view, besides the data.
-
-    Arguments:
-        name, dtype, shape of a row in named axes, unit, meaning.
-        choice: of the columns with the same choice a scan has exactly one, such as transmitters or plane waves.
-        optional: a scan may lack it. default: what it is for views that were measured before it first came.
-        covers: it says with True and False which data counts, in the data's shape; the rest may hold anything.
-    """
-
-    name: str
-    dtype: str
-    shape: tuple[Size, ...] = ()
-    unit: str = ""
-    meaning: str = ""
-    choice: str | None = None
-    optional: bool = False
-    default: Any = None
-    covers: bool = False
-
-
-@dataclass(frozen=True)
-class FixedArray:
-    """An array that is the same for all views: receivers, coil maps, a probe. It has at least one axis."""
-
-    name: str
-    dtype: str
-    shape: tuple[Size, ...]
-    unit: str = ""
-    meaning: str = ""
-    optional: bool = False
-
-
-@dataclass(frozen=True)
-class Attribute:
-    """A value that is the same for all views, and that JSON can write.
-
-    Arguments: name; kind, float, int, bool or str, or a class with `to_json` and `from_json`; unit; meaning; default,
-    where it may be left out.
-    """
-
-    name: str
-    kind: Any
-    unit: str = ""
-    meaning: str = ""
-    default: Any = None
-
-
-@dataclass(frozen=True)
-class Advice:
-    """A default that suits scans of an instrument better than the usual one, for where nobody says otherwise.
-
-    Arguments: section and key of the setting; value, as it would be typed; reason, in words, which are shown; always,
-    that it suits scans that are followed, too, of which little is known at first; sigma, what the denoiser's sigma must
-    be for it to count, "noise" or "weight" (`plugstream.denoisers.facts`), None for any; unless,
-    sections and keys of other settings, any of which makes it pointless where it is given; search, that it is for runs
-    that search for sigma, which take more steps.
-    """
-
-    section: str
-    key: str
-    value: Any
-    reason: str
-    always: bool = False
-    sigma: str | None = None
-    unless: tuple[tuple[str, str], ...] = ()
-    search: bool = False
 
 
 class Instrument(ABC):
@@ -290,7 +211,7 @@ class Instrument(ABC):
 
     def values(self) -> dict[str, Any]:
         """The attributes as JSON has them."""
-        return {a.name: _to_json(a.kind, getattr(self, a.name)) for a in self.attributes}
+        return {a.name: to_json(a.kind, getattr(self, a.name)) for a in self.attributes}
 
     def find_mask(self, columns: Mapping[str, Any]) -> Any:
         """That column which says which data counts, None where all of it does."""
@@ -302,14 +223,14 @@ class Instrument(ABC):
         content: dict[str, Any] = {}
         for array in cls.arrays:
             if array.name in arrays:
-                content[array.name] = _checked_array(array, arrays[array.name])
+                content[array.name] = as_declared(array, arrays[array.name])
             elif not array.optional:
                 raise InputError(f"{array.name} is missing: {array.meaning or 'an array of ' + cls.name}")
             else:
                 content[array.name] = None
         for attribute in cls.attributes:
             if attribute.name in values:
-                content[attribute.name] = _from_json(attribute, values[attribute.name])
+                content[attribute.name] = from_json(attribute, values[attribute.name])
             elif attribute.default is None:
                 raise InputError(f"{attribute.name} is missing: {attribute.meaning or 'an attribute of ' + cls.name}")
             else:
@@ -395,42 +316,3 @@ def instrument_of(name: str) -> type[Instrument]:
         return find_instrument(name)
     except InputError as error:
         raise InputError(f"{error}; install the package that has it, or give its --instrument FILE.py:NAME") from None
-
-
-def resolve_shape(shape: Iterable[Size], sizes: Mapping[str, int]) -> tuple[int, ...]:
-    """A shape in named axes as numbers."""
-    return tuple(size if isinstance(size, int) else sizes[size] for size in shape)
-
-
-def _checked_array(array: FixedArray, value: NDArray[Any]) -> NDArray[Any]:
-    if not np.can_cast(value.dtype, array.dtype, "same_kind"):
-        raise InputError(f"{array.name} is {value.dtype}, but must be {array.dtype}")
-    if value.ndim != len(array.shape):
-        raise InputError(f"{array.name} has shape {value.shape}, but must have the axes {array.shape}")
-    for axis, size in enumerate(array.shape):
-        if isinstance(size, int) and value.shape[axis] != size:
-            raise InputError(f"{array.name} has shape {value.shape}, but axis {axis} must have {size} entries")
-    if value.size == 0:
-        raise InputError(f"{array.name} has shape {value.shape}, and so has no entries")
-    if value.dtype.kind in "fc" and not np.isfinite(value).all():
-        raise InputError(f"{array.name} holds NaN or infinity")
-    return np.ascontiguousarray(value, dtype=array.dtype)
-
-
-def _to_json(kind: Any, value: Any) -> Any:
-    if value is None:
-        return None
-    return value.to_json() if hasattr(value, "to_json") else kind(value)  # NumPy's numbers are none of JSON's
-
-
-def _from_json(attribute: Attribute, value: Any) -> Any:
-    """The value of an attribute, of just its kind: True is no number, though a whole number is one."""
-    kind = attribute.kind
-    if kind is float and type(value) is int:
-        value = float(value)
-    if kind in (float, int, bool, str):
-        if type(value) is not kind:
-            names = {float: "a number", int: "a whole number", bool: "true or false", str: "text"}
-            raise InputError(f"{attribute.name} must be {names[kind]}, not {value!r}")
-        return value
-    return kind.from_json(value)

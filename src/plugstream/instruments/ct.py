@@ -234,6 +234,9 @@ class CT(Instrument):
             found.append(Advice("sampler", "name", "epochs", reason))
             reason = f"TV is solved to {_TOL:g} of the image, as steps of a few views need it (--tol)"
             found.append(Advice("denoiser", "tol", _TOL, reason, sigma="weight"))
+        elif batch is not None and batch < n_views:
+            reason = "each view is used once before any comes again, so that sigmas are compared with less noise"
+            found.append(Advice("sampler", "name", "epochs", f"{reason} (--sampler epochs)", search=True))
         if batch is not None and batch < _FEW:
             few = f"{batch} view{'s' * (batch > 1)} a step {'are' if batch > 1 else 'is'} too few"
             reason = f"{few} for momentum that grows, whose noise it would gather (--momentum bounded)"

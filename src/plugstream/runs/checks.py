@@ -29,6 +29,8 @@ def check_settings(settings: Settings) -> None:
     """Refuse what can be known to fail whatever the scan is, before there is one; nothing is built for it."""
     a = settings.algorithm
     _check_strength(a)
+    if a.settled is not None and settings.monitor.hold_out is None:
+        raise InputError("--settled goes by views that are held out, and there are none; add --hold-out, such as 10")
     check_precision(settings, sigma=a.sigma, sigma_end=a.sigma_end, lam=a.lam)
     if _says(a, "prox") and not _says(settings.loss, "prox"):
         raise InputError(
@@ -46,6 +48,8 @@ def check_settings(settings: Settings) -> None:
         raise InputError(f"{a.name} weighs its prior by --{own}; give --sigma, and leave --lam out")
     if settings.monitor.watch_theory and settings.denoiser.equivariant == "random":
         raise InputError("--watch-theory compares steps of one denoiser; leave it out, or use --equivariant mean")
+    if settings.denoiser.opening is not None and settings.monitor.watch_theory:
+        raise InputError("--watch-theory compares steps of one denoiser; leave it or --opening out")
     _check_uses(settings)
     if a.stages is not None:
         parse_stages(a.stages)
@@ -145,6 +149,8 @@ def _check_uses(settings: Settings) -> None:
 def _check_growth(settings: Settings) -> None:
     """Refuse to follow a scan with what needs all of its views from the beginning."""
     a = settings.algorithm
+    if a.settled is not None:
+        raise InputError("a scan that is followed has other views to judge by as it grows; leave --settled out")
     for choice, what in ((a, "algorithm"), (settings.sampler, "sampler")):
         if not _says(choice, "grows"):
             raise InputError(
@@ -163,7 +169,7 @@ def _check_strength(settings: AlgorithmSettings) -> None:
     if settings.sigma is None and settings.lam is None:
         raise InputError(
             "how strongly to denoise is not given; use --sigma (for TV and values from 0 to 1, 0.01 to 0.03 is a "
-            "good start), --lam, or --search 200, which finds sigma"
+            "good start), --lam, or --search 250, which finds sigma"
         )
     if settings.sigma is not None and settings.lam is not None:
         raise InputError("both sigma and lam are given; leave one out")

@@ -9,6 +9,7 @@ from typing import Any
 
 from plugstream.algorithms import Algorithm, State
 from plugstream.errors import InputError
+from plugstream.monitors import HeldOutMisfit
 from plugstream.ranks import Group
 from plugstream.result import Progress, Stop, Turn
 from plugstream.runs.callbacks import Callback, Callbacks
@@ -20,6 +21,7 @@ from plugstream.runs.stages import Stages, restrict_views
 from plugstream.runs.steering import Course, check_command
 from plugstream.runs.views import Population
 from plugstream.settings import Settings
+from plugstream.verdict import has_settled
 
 __all__ = ["Decisions", "Steerage"]
 
@@ -29,11 +31,12 @@ _WORD = 1.0
 
 @dataclass(frozen=True)
 class _Decision:
-    """Of one step: whether somebody interrupted it or time is up, the views of the next, if they are others, and what
-    people ask for."""
+    """Of one step: whether somebody interrupted it, time is up or it has settled, the views of the next, if they are
+    others, and what people ask for."""
 
     interrupted: bool = False
     late: bool = False
+    settled: bool = False
     views: Views | None = None
     commands: tuple[Command, ...] = ()
 
@@ -97,6 +100,9 @@ class Decisions(Callback):
                 return True
         if decision.late:
             self.reason = Stop.TIME
+            return True
+        if decision.settled:
+            self.reason = Stop.SETTLED
             return True
         if self.search is not None and self.search.over(progress.state.k):
             self.reason = Stop.ITERATIONS
@@ -173,7 +179,16 @@ class Decisions(Callback):
         views = None if self.population is None else self.population.find_views(progress.state.k)
         # Not before the first step, nor where the last is measured again: there is nothing to stop.
         stepped, self._step = self._step < progress.state.k, progress.state.k
-        return _Decision(late=late, views=views, commands=self._hear(progress) if stepped else ())
+        heard = self._hear(progress) if stepped else ()
+        return _Decision(late=late, settled=stepped and self._settled(progress), views=views, commands=heard)
+
+    def _settled(self, progress: Progress[State]) -> bool:
+        """Whether the misfit on held-out views was measured just now, and falls no more."""
+        name = HeldOutMisfit.name
+        if self.steerage is None or self.steerage.settings.algorithm.settled is None or name not in progress.measured:
+            return False
+        misfits = [float(value.mean()) for *_, value in progress.snapshot().rows[name]]
+        return has_settled(misfits, self.steerage.settings.algorithm.settled)
 
     def _wait(self, progress: Progress[State]) -> _Decision:
         """What rank 0 hears while it waits, or nothing after a second."""

@@ -98,6 +98,8 @@ def _obstacle(plan: Plan, scan: Scan) -> str | None:
         return "blocks of slices need all views, so wait for them and leave --follow out"
     if settings.algorithm.time_limit is not None:
         return "to go by blocks of slices, say --iterations and leave --time-limit out"
+    if settings.algorithm.settled is not None:
+        return "to go by blocks of slices, leave --settled out, which all slices decide together"
     if settings.algorithm.stages is not None or settings.algorithm.hop is not None:
         return "to go by blocks of slices, leave the stages of the run out"
     if settings.momentum.restart != "none":

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from plugstream import loss_fidelity
 from plugstream.algorithms import Algorithm
-from plugstream.denoisers import Denoiser
+from plugstream.denoisers import Denoiser, Opening
 from plugstream.denoisers.by_name import Prior
 from plugstream.errors import InputError
 from plugstream.fidelity import Fidelity
@@ -38,7 +38,8 @@ class Parts:
     """The parts of a run that need no scan.
 
     Attributes: settings; device and dtype to compute in, the dtype being the real precision; prior, the denoiser before
-    its bounds; loss; momentum and gradient, None where the algorithm uses none; group, the processes that share the
+    its bounds; loss; momentum and gradient, None where the algorithm uses none; opening, the denoiser of the first
+    steps, if it is another; group, the processes that share the
     work.
     """
 
@@ -49,12 +50,16 @@ class Parts:
     loss: Loss
     momentum: Any
     gradient: Any
+    opening: Prior | None = None
     group: Group = field(default_factory=Group)
 
     def denoiser(self) -> Denoiser:
         """The denoiser within the bounds of the settings, damped if they say so."""
         d = self.settings.denoiser
-        return self.prior.within(*_bounds(d), d.damping, d.equivariant, self.settings.sampler.seed)
+        denoiser = self.prior.within(*_bounds(d), d.damping, d.equivariant, self.settings.sampler.seed)
+        if self.opening is None:
+            return denoiser
+        return Opening(denoiser, self.opening.within(*_bounds(d)), d.opening_steps, d.opening_factor)
 
     def fidelity(self, model: Model, data: Tensor | Measurements, *, available: Views = None) -> DataFidelity:
         """How far an image is from the data, by the loss that was asked for; least squares where it is that.
@@ -138,6 +143,7 @@ def prepare(settings: Settings, previous: Parts | None = None) -> Parts:
         loss=build("loss"),
         momentum=build("momentum"),
         gradient=build("gradient", settings.sampler.seed),
+        opening=_opening(settings.denoiser),
         group=Group() if previous is None else previous.group,
     )
     parts.denoiser()  # which refuses a damping or bounds that cannot be
@@ -177,6 +183,8 @@ def build_algorithm(
 
 def build_denoiser(settings: DenoiserSettings) -> Denoiser:
     """The denoiser of settings, within its bounds, damped if asked for."""
+    if settings.opening is not None:
+        raise InputError("an opening is for the first steps of a reconstruction; leave --opening out here")
     if settings.equivariant == "random":
         raise InputError("a random turn is drawn in each step of a reconstruction; use --equivariant mean here")
     return _prior(settings).within(*_bounds(settings), settings.damping, settings.equivariant)
@@ -200,6 +208,15 @@ def complex_parts(settings: DenoiserSettings, *, waves: bool, free: bool = True)
     return {"complex": True, "parts": kind, "phase": "mean" if turned else "keep"}
 
 
+def _opening(settings: DenoiserSettings) -> Prior | None:
+    """The denoiser of the first steps, if there is one; one's own code is for the denoiser that follows it."""
+    if settings.opening is None:
+        return None
+    if ":" in settings.opening:
+        raise InputError(f"--opening takes a denoiser by its name, such as tv, not {settings.opening!r}")
+    return Prior(settings.opening, {}, *_bounds(settings))
+
+
 def _prior(settings: DenoiserSettings) -> Prior:
     return Prior(settings.name, dict(settings.options), *_bounds(settings))
 
@@ -217,7 +234,7 @@ def _builds_same(one: Settings, other: Settings, section: str) -> bool:
 
 def _same_prior(one: Settings, other: Settings) -> bool:
     """Whether two denoisers differ in what is put around them at most."""
-    around = {"low", "high", "damping", "equivariant"}
+    around = {"low", "high", "damping", "equivariant", "opening", "opening_steps", "opening_factor"}
     first, second = (settings.denoiser.model_dump(exclude=around) for settings in (one, other))
     return first == second
 

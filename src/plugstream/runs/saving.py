@@ -8,6 +8,7 @@ from typing import Any
 
 from plugstream.algorithms import Algorithm, ProximalGradient, State
 from plugstream.errors import InputError
+from plugstream.monitors import HeldOutMisfit
 from plugstream.quantities import Quantity
 from plugstream.result import Progress, Snapshot, Stop
 from plugstream.runs.callbacks import Callback, Callbacks
@@ -15,6 +16,7 @@ from plugstream.runs.checkpoints import Checkpoints, SavedState
 from plugstream.runs.event_log import EventLog
 from plugstream.runs.replay import History
 from plugstream.settings import Settings
+from plugstream.verdict import has_settled
 
 __all__ = ["CheckpointWriter", "check_history", "reason_to_stop", "restore_snapshot"]
 
@@ -89,4 +91,7 @@ def reason_to_stop(
         regular = step == k and (k - snapshot.first) % settings.monitor.every == 0
         if regular and all(quantity.reaches(one, a.distance_limit) for one in value.flatten().tolist()):
             return Stop.DISTANCE
+    held_out = [float(value.mean()) for *_, value in snapshot.rows.get(HeldOutMisfit.name, ())]
+    if a.settled is not None and has_settled(held_out, a.settled):
+        return Stop.SETTLED
     return Stop.TIME if a.time_limit is not None and snapshot.wall >= a.time_limit else None

@@ -13,18 +13,34 @@ from typing import Any
 
 from plugstream.algorithms import RaceState, SigmaRace
 from plugstream.errors import InputError
+from plugstream.instruments.base import Columns, Instrument
 from plugstream.loss_fidelity import DataFidelity
 from plugstream.result import Progress, Turn
 from plugstream.runs.event_log import EventLog
 from plugstream.runs.events import Note, Trial, Views
 from plugstream.runs.measuring import held_out_views, usable_views
 from plugstream.runs.steps import goes_by_lipschitz
+from plugstream.scans.scan import Scan
 from plugstream.settings import Settings
 
-__all__ = ["Search", "check_search", "last_trial", "search_interval", "with_sigma", "without_strength"]
+__all__ = [
+    "Search",
+    "SearchByBlocks",
+    "check_search",
+    "count_judges",
+    "knows_sigma",
+    "last_trial",
+    "search_interval",
+    "with_sigma",
+    "without_strength",
+]
 
 # Every so many-th view is held out, or fewer: of a long scan twice as many as a step has judge well enough.
 _EVERY, _BATCHES, _LEAST = 10, 2, 4
+
+
+class SearchByBlocks(InputError):
+    """A volume that goes by blocks of slices, which must all have one sigma, cannot search for it."""
 
 
 def search_interval(settings: Settings, n_views: int) -> int | None:
@@ -47,6 +63,12 @@ def search_interval(settings: Settings, n_views: int) -> int | None:
     return min(n_views // 2, max(_EVERY, enough))
 
 
+def count_judges(settings: Settings, n_views: int) -> int:
+    """How many of so many views no step uses while sigma is searched for; too few views are refused."""
+    interval = search_interval(settings, n_views)
+    return 0 if interval is None else n_views // interval
+
+
 def check_search(settings: Settings, *, blocks: bool = False) -> None:
     """Refuse what a search for sigma cannot be combined with; `blocks` says that a volume goes by blocks of slices."""
     a = settings.algorithm
@@ -58,16 +80,28 @@ def check_search(settings: Settings, *, blocks: bool = False) -> None:
         (a.sigma_end is not None, "it is for one sigma for all steps; leave --sigma-end out"),
         (a.stages is not None or a.hop is not None, "it is for one problem from start to end; leave stages out"),
         (bool(a.refined), "what is refined would change while sigmas are compared; leave --refine out"),
+        (settings.denoiser.opening is not None, "it is for one denoiser in all steps; leave --opening out"),
         (a.changes is not None, "leave --changes out"),
         (settings.scan.follow, "a scan that is followed grows while sigmas are compared; wait for its end"),
         (settings.monitor.watch_theory, "the theory is of one sigma; leave --watch-theory out"),
+        (a.settled is not None, "a search ends by itself; leave --settled out"),
         (a.distance_limit is not None, "the distance is of one sigma; leave --distance-limit out"),
-        (blocks, "this volume goes by blocks of slices, which must all have one sigma; give --sigma, such as 1%"),
         (":" in a.name, f"it is for our own algorithms, and not for {a.name}"),
         (a.search >= a.iterations, f"it takes {a.search} of {a.iterations} steps; more must be left for the image"),
     ):
         if wrong:
             raise InputError(f"sigma cannot be searched for: {advice}, or say --search none")
+    if blocks:
+        raise SearchByBlocks(
+            "sigma cannot be searched for: this volume goes by blocks of slices, which must all have one sigma; give "
+            "--sigma, such as 1%, or say --search none"
+        )
+
+
+def knows_sigma(instrument: Instrument, columns: Columns, n_views: int) -> bool:
+    """Whether an instrument advises a sigma, from which a search can be patient."""
+    advised = instrument.advise_scan(columns, n_views, None)
+    return any((one.section, one.key) == ("algorithm", "sigma") for one in advised)
 
 
 def last_trial(trials: Sequence[Trial], step: int) -> Trial | None:
@@ -87,8 +121,24 @@ class Search:
     `running` is whether sigma is still looked for, and `sigma` what was found, None before that.
 
     Arguments: settings; n_views of the run; log; go_on, from a sigma to the algorithm on all views, called once; ended,
-    of a run that goes on after its search, the last round of that.
+    of a run that goes on after its search, the last round of that; patient, as of `SigmaRace`.
     """
+
+    @classmethod
+    def of(
+        cls,
+        settings: Settings,
+        scan: Scan,
+        n_views: int,
+        log: EventLog,
+        go_on: Callable[[float], Any],
+        past: Trial | None,
+    ) -> Search | None:
+        """The search that the settings ask for, if they do, of a run with the first n_views of a scan."""
+        if settings.algorithm.search is None:
+            return None
+        patient = knows_sigma(scan.instrument, scan.columns, n_views)
+        return cls(settings, n_views, log, go_on, past, patient=patient)
 
     def __init__(
         self,
@@ -97,7 +147,10 @@ class Search:
         log: EventLog,
         go_on: Callable[[float], Any],
         ended: Trial | None = None,
+        *,
+        patient: bool = True,
     ) -> None:
+        self.patient = patient
         self.settings, self.log, self.go_on = settings, log, go_on
         self.sigma = None if ended is None else ended.sigma
         self._end = None if ended is None else ended.step
@@ -133,7 +186,7 @@ class Search:
         assert steps is not None
         few = f"{len(judges)} view{'s' * (len(judges) > 1)}"
         self.log.add(Note(f"sigma is searched for in the first {steps} steps, by {few} that no step uses"))
-        return SigmaRace(algorithm, judges, steps)
+        return SigmaRace(algorithm, judges, steps, self.patient)
 
     def turn(self, progress: Progress[Any]) -> Turn[Any] | None:
         """Tell what a round said; where it was the last, how to go on."""

@@ -97,10 +97,8 @@ class Session:
         plans = self.plan.stages(self.scan, self._had)
         self.stages = Stages(plans, self.log) if plans else None
         check_begun(plans, self.past.stages)
-        self.search = None
-        if self.plan.settings.algorithm.search is not None:
-            ended = last_trial(self.past.trials, 0 if self.saved is None else self.saved.step)
-            self.search = Search(self.plan.settings, self._had, self.log, self._use_all_views, ended)
+        ended = last_trial(self.past.trials, 0 if self.saved is None else self.saved.step)
+        self.search = Search.of(self.plan.settings, self.scan, self._had, self.log, self._use_all_views, ended)
         many, steps = self.plan.settings.run.uncertainty, self.plan.settings.algorithm.iterations
         seed = self.plan.settings.sampler.seed
         space = ImageSpace.of(self.scan)

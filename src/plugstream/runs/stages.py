@@ -47,6 +47,7 @@ def check_stages(settings: Settings) -> None:
         (settings.scan.follow, "a scan that is followed grows, so that steps cannot be planned; wait for its end"),
         (settings.monitor.watch_theory, "the theory is of one problem from start to end; leave --watch-theory out"),
         (a.distance_limit is not None, "the distance is of one stage alone; leave --distance-limit out"),
+        (a.settled is not None, "the misfit falls in each stage anew; leave --settled out"),
     ):
         if wrong:
             raise InputError(f"{what} cannot be used: {advice}")

@@ -1,22 +1,19 @@
 """Every setting of the command line, described once: defaults, limits, help, flags, and how they are read and written.
 
-Settings come from the defaults of `sections`, then a TOML file, then flags and `--set section.key=value`, later ones
+Settings come from the defaults of the sections, then a TOML file, then flags and `--set section.key=value`, later ones
 winning. This package knows pydantic and nothing of torch, so that mistakes are found before anything slow is imported.
 """
 
 from plugstream.settings.changes import Change, check_sigma, check_step, parse_changes, with_changes
+from plugstream.settings.iteration import AlgorithmSettings, GradientSettings, MomentumSettings, SamplerSettings
+from plugstream.settings.measurement import MonitorSettings
 from plugstream.settings.resolution import is_weight, resolve, share_of_range, to_toml
 from plugstream.settings.sections import (
-    AlgorithmSettings,
     ComputeSettings,
     DenoiserSettings,
-    GradientSettings,
     InstrumentSettings,
     LossSettings,
-    MomentumSettings,
-    MonitorSettings,
     RunSettings,
-    SamplerSettings,
     ScanSettings,
     Settings,
     SimulateSettings,

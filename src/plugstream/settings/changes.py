@@ -14,7 +14,8 @@ from dataclasses import dataclass
 
 from plugstream.errors import InputError
 from plugstream.schedules import LONGEST_STEP, parse_step
-from plugstream.settings.sections import LARGE, SMALL, Settings
+from plugstream.settings.fields import LARGE, SMALL
+from plugstream.settings.sections import Settings
 
 __all__ = ["Change", "check_sigma", "check_step", "parse_changes", "with_changes"]
 

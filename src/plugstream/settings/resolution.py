@@ -99,6 +99,7 @@ def resolve(
         if preferred is not None and "name" not in values.get("momentum", {}):
             values.setdefault("momentum", {})["name"] = preferred
             settings = Settings.model_validate(values)
+        _refuse_momentum(settings, typed)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"][:2])
@@ -106,6 +107,25 @@ def resolve(
         reason = text[:1].lower() + text[1:]
         raise InputError(f"setting {where} = {first['input']!r} cannot be used: {reason}") from None
     return apply_consent(settings, from_file, file, trust=trust) if "denoiser" in ours else settings
+
+
+def _refuse_momentum(settings: Settings, typed: Collection[tuple[str, str]]) -> None:
+    """Refuse a momentum that somebody typed and that the algorithm does nothing with.
+
+    One of a file is accepted: a run's settings.toml has every setting, also those that nobody chose, and runs that were
+    begun with such a file must go on.
+    """
+    a, momentum = settings.algorithm, settings.momentum
+    if ":" in a.name or "momentum" in a.entry.facts.get("uses", ()) or momentum.entry.facts.get("plain", False):
+        return
+    asked = [key for section, key in typed if section == "momentum" and key != "restart"]  # which has words of its own
+    if asked:
+        flag = "momentum" if "name" in asked else asked[0].replace("_", "-")
+        able = [e.name for e in entries("algorithm").values() if "momentum" in e.facts.get("uses", ())]
+        raise InputError(
+            f"{a.name} has no momentum, so that --{flag} would do nothing; leave it out, or use --algorithm "
+            f"{', '.join(able[:-1])} or {able[-1]}"
+        )
 
 
 def _preferred_momentum(settings: Settings) -> str | None:

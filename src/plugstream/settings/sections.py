@@ -1,66 +1,33 @@
-"""The sections of the settings: every setting with its default, limits, help and flag."""
+"""All sections of the settings: those of instrument, prior, loss, machine, scan and run stand here."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, SerializeAsAny, field_validator, model_validator
+from pydantic import Field, SerializeAsAny, field_validator, model_validator
 
 from plugstream.capacity import parse_size
 from plugstream.choices import Choice, validator
 from plugstream.errors import InputError
-from plugstream.registry import Entry, Options, find
-from plugstream.selections import Selection, selected_names, selection_validator
+from plugstream.registry import Entry, Options
+from plugstream.selections import selection_validator
+from plugstream.settings.fields import LARGE, MOST_COUNT, MOST_THREADS, SMALL, SWITCH, Section, flag, split_words
+from plugstream.settings.iteration import AlgorithmSettings, GradientSettings, MomentumSettings, SamplerSettings
+from plugstream.settings.measurement import MonitorSettings
 
 __all__ = [
-    "LARGE",
-    "SMALL",
-    "AlgorithmSettings",
     "ComputeSettings",
     "DenoiserSettings",
-    "GradientSettings",
     "InstrumentSettings",
     "LossSettings",
-    "MomentumSettings",
-    "MonitorSettings",
     "RunSettings",
-    "SamplerSettings",
     "ScanSettings",
     "Settings",
     "SimulateSettings",
     "needed_monitors",
     "with_low",
 ]
-
-
-def _flag(name: str) -> dict[str, Any]:
-    """The flag of a setting whose own name would be unclear or taken on the command line."""
-    return {"flag": name}
-
-
-def _short(name: str) -> dict[str, Any]:
-    """A shorter flag besides the setting's own name, which is the library's."""
-    return {"short": name}
-
-
-_SWITCH: dict[str, Any] = {"switch": True}
-"""A setting that is off unless its flag is there; the flag takes no value."""
-
-_SHARE: dict[str, Any] = {"share": True}
-"""A setting in the image's unit, which may be written as a share of the first image's range, such as 1%."""
-
-
-# Nothing that is measured or computed here comes near these; beyond them squares and products leave the range of double
-# precision, and counters that of 64 bits.
-LARGE, SMALL = 1e100, 1e-100  # of images and what they are compared with
-_COUNT = 10**12
-_SEEDS = 2**63 - 1
-_THREADS = 1024
-
-
-class _Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class InstrumentSettings(Choice):
@@ -70,7 +37,7 @@ class InstrumentSettings(Choice):
     name: str = Field(
         "born-2d",
         description="the instrument, as 'plugstream instruments' lists them; a scan has its own",
-        json_schema_extra=_flag("instrument"),
+        json_schema_extra=flag("instrument"),
     )
 
 
@@ -88,137 +55,6 @@ class SimulateSettings(Choice):
         return made
 
 
-class AlgorithmSettings(Choice):
-    """The iteration."""
-
-    kind = "algorithm"
-    name: str = Field("pgm", description="the iteration", json_schema_extra=_flag("algorithm"))
-    step_size: float | str = Field(
-        "1/L",
-        description="a number, a multiple of 1/L such as 0.25/L, or overlap, where the instrument's views have one",
-        json_schema_extra=_short("step"),
-    )
-    step_size_end: float | str | None = Field(
-        None,
-        description="let the step go to this value geometrically, as sigma",
-        json_schema_extra=_short("step-end"),
-    )
-    sigma: float | None = Field(
-        None,
-        ge=0,
-        le=LARGE,
-        description="the denoiser's noise level, in the image's unit (attenuation of ct: 1/m), or a share of the first "
-        "image's range such as 1%",
-        json_schema_extra=_SHARE,
-    )
-    search: int | None = Field(
-        None,
-        ge=20,
-        le=_COUNT,
-        description="find sigma in the first so many of the steps, from the one given on, by views that are held out "
-        "from them and used afterwards; where no sigma is given this is the default",
-    )
-    sigma_end: float | None = Field(
-        None, ge=SMALL, le=LARGE, description="let sigma go to this value geometrically", json_schema_extra=_SHARE
-    )
-    sigma_steps: int | None = Field(
-        None,
-        ge=1,
-        le=_COUNT,
-        description="steps in which sigma and the step reach their ends; all iterations if not given",
-    )
-    lam: float | None = Field(None, ge=0, le=LARGE, description="instead of sigma: sigma = sqrt(step_size * lam)")
-    refine: str | None = Field(
-        None,
-        max_length=1 << 10,
-        description="find this of the instrument along with the image, such as probe; several with commas",
-    )
-    refine_steps: int | None = Field(
-        None,
-        ge=1,
-        le=_COUNT,
-        description="find it in the first so many steps, without denoising, and denoise from then on; all the while "
-        "if not given",
-    )
-    refine_end: float | None = Field(
-        None,
-        ge=SMALL,
-        le=1,
-        description="let steps on it shrink to this part of their length, after a third of those that refine, so "
-        "that its noise averages out",
-    )
-    changes: str | None = Field(
-        None,
-        max_length=1 << 18,
-        description="changes on the way, from a step on, such as '40: sigma=0.05; 80: step=0.5/L; 120: stop'",
-    )
-    stages: str | None = Field(
-        None,
-        max_length=1 << 18,
-        description="which views to use for how many steps, one after another: '2GHz: 30, sigma=0.2; 2-4GHz: 30; all'",
-    )
-    hop: str | None = Field(
-        None,
-        max_length=1 << 16,
-        description="use the lowest frequency first and the higher ones step by step, such as 2,4,6GHz, or auto",
-    )
-    hop_steps: int | None = Field(
-        None, ge=1, le=_COUNT, description="steps of each stage of --hop but the last; equal parts if not given"
-    )
-    hop_keep: bool = Field(
-        False,
-        description="in each stage of --hop use the frequencies of the stages before it, too",
-        json_schema_extra=_SWITCH,
-    )
-    iterations: int = Field(100, ge=1, le=_COUNT, description="number of steps")
-    time_limit: float | None = Field(None, gt=0, description="stop after this many seconds")
-    distance_limit: float | None = Field(None, gt=0, description="stop at this relative distance to a fixed point")
-
-    @property
-    def refined(self) -> tuple[str, ...]:
-        """What is found along with the image, by name."""
-        return () if self.refine is None else _words(self.refine)
-
-
-class MomentumSettings(Choice):
-    """The sequence q_k of pgm."""
-
-    kind = "momentum"
-    name: str = Field(
-        "nesterov",
-        description="the sequence q_k of pgm; if not given, bounded for a followed scan, or what the algorithm prefers",
-        json_schema_extra=_flag("momentum"),
-    )
-    restart: Literal["none", "gradient", "residual"] = Field(
-        "none", description="forget the momentum of pgm where it leads away, judged by the last move or the residual"
-    )
-
-
-class GradientSettings(Choice):
-    """The gradient of pgm over the views of a step."""
-
-    kind = "gradient"
-    name: str = Field(
-        "plain",
-        description="of pgm: the mean over the batch, or with its variance reduced",
-        json_schema_extra=_flag("gradient"),
-    )
-
-
-class SamplerSettings(Choice):
-    """Which views each step uses."""
-
-    kind = "sampler"
-    name: str = Field("uniform", description="how views are drawn", json_schema_extra=_flag("sampler"))
-    seed: int = Field(0, ge=0, le=_SEEDS, description="seed of what is drawn: views, and full passes of svrg")
-
-    @property
-    def views(self) -> int | None:
-        """How many views a step has, None for all or where the sampler says no number."""
-        batch: int | None = getattr(self, "batch", None)
-        return batch
-
-
 class DenoiserSettings(Choice):
     """The prior."""
 
@@ -226,7 +62,7 @@ class DenoiserSettings(Choice):
     name: str = Field(
         "tv",
         description="which denoiser, as 'plugstream denoisers' lists them",
-        json_schema_extra=_flag("denoiser"),
+        json_schema_extra=flag("denoiser"),
     )
     low: Annotated[float, Field(ge=-LARGE, le=LARGE)] | Literal["auto"] | None = Field(
         "auto",
@@ -239,6 +75,13 @@ class DenoiserSettings(Choice):
         None,
         description="turn and mirror the image before D and back after it: the mean over all ways, or one a step, "
         "drawn at random",
+    )
+    opening: str | None = Field(
+        None, description="another denoiser for the first steps, such as tv, which costs little"
+    )
+    opening_steps: int = Field(8, ge=1, le=MOST_COUNT, description="how many steps it has, where there is one")
+    opening_factor: float = Field(
+        3.0, ge=SMALL, le=LARGE, description="its sigma over that of the denoiser that follows it"
     )
     along: Literal["z", "y", "x", "all"] | None = Field(
         None,
@@ -265,75 +108,16 @@ class LossSettings(Choice):
 
     kind = "loss"
     name: str = Field(
-        "gaussian", description="how predictions are compared with the data", json_schema_extra=_flag("loss")
+        "gaussian", description="how predictions are compared with the data", json_schema_extra=flag("loss")
     )
 
 
-class MonitorSettings(Selection):
-    """What is measured while it runs; the time for it is not counted as the algorithm's."""
-
-    kind = "monitor"
-    names: tuple[str, ...] = Field(
-        ("distance", "snr"),
-        description="measure this too, one that is listed by 'plugstream monitors' or FILE.py:NAME",
-        json_schema_extra={"flag": "monitor", "adds": True},
-    )
-    every: int = Field(10, ge=1, le=_COUNT, description="steps between two measurements")
-    measured_views: int | None = Field(
-        None,
-        ge=1,
-        le=_COUNT,
-        description="views to measure distance and cost on, evenly spaced; if not given all of a scan in memory or "
-        "with --watch-theory, and up to 1000 of a larger one",
-    )
-    hold_out: int | None = Field(
-        None,
-        ge=2,
-        le=_COUNT,
-        description="use every so many-th view in no step, and measure the misfit on those: 10 holds out a tenth",
-    )
-    watch_theory: bool = Field(
-        False,
-        description="compare with the bound of Proposition 5, and warn where a step contradicts the theory",
-        json_schema_extra=_SWITCH,
-    )
-
-    def check(self, shape: Sequence[int], *, truth: bool) -> None:
-        """Refuse to measure what a scan does not allow.
-
-        Arguments: shape of the image, with its channels; truth, whether it is known.
-        """
-        for name in self.names:
-            facts, flag = find(self.kind, name).facts, f"--monitor {name}" if ":" in name else f"--{name}"
-            if facts.get("truth", False) and not truth and name not in _USUAL:
-                raise InputError(f"{flag} compares with the truth, which this scan does not have; leave it out")
-            if facts.get("axes", len(shape)) != len(shape):
-                raise InputError(
-                    f"{flag} is for images of {facts['axes']} axes, and these have {len(shape)}; leave it out"
-                )
-            least = facts.get("least", 1)
-            if min(shape[-2:]) < least:
-                raise InputError(f"{flag} needs an image of at least {least} x {least} pixels; leave it out")
-
-    def assemble(self, truth: Any, views: Any, *, also: Sequence[str] = ()) -> list[Any]:
-        """The monitors, those of `also` among them; without a truth those that need none.
-
-        Arguments: truth, None where it is not known; views, from a fidelity to those of its views to measure on.
-        """
-        names = selected_names(type(self), {"names": [*self.names, *also]})
-        possible = [n for n in names if truth is not None or not find(self.kind, n).facts.get("truth", False)]
-        return [self.build(name, truth, views) for name in possible]
-
-
-_USUAL: tuple[str, ...] = MonitorSettings.model_fields["names"].default
-
-
-class ComputeSettings(_Section):
+class ComputeSettings(Section):
     """Where it runs."""
 
     device: str = Field("cpu", description="cpu, cuda or cuda:N")
     dtype: Literal["float32", "float64"] = Field("float32", description="precision")
-    threads: int | None = Field(None, ge=1, le=_THREADS, description="CPU threads; torch's choice if not given")
+    threads: int | None = Field(None, ge=1, le=MOST_THREADS, description="CPU threads; torch's choice if not given")
     tile: int | None = Field(
         None, ge=1, description="denoise tiles of so many pixels a side (slabs of a volume), to need less memory"
     )
@@ -348,7 +132,7 @@ class ComputeSettings(_Section):
     deterministic: bool = Field(
         False,
         description="under torchrun, give the same bits with 1, 2, 4 or 8 processes; takes longer",
-        json_schema_extra=_SWITCH,
+        json_schema_extra=SWITCH,
     )
 
     @field_validator("memory")
@@ -362,7 +146,7 @@ class ComputeSettings(_Section):
         return text
 
 
-class ScanSettings(_Section):
+class ScanSettings(Section):
     """How the scan is read."""
 
     in_memory: float = Field(256.0, ge=0, description="MB of data up to which a scan is loaded whole")
@@ -371,17 +155,17 @@ class ScanSettings(_Section):
     follow: bool = Field(
         False,
         description="use views as they are measured; 'iterations' then counts from the end of the scan",
-        json_schema_extra=_SWITCH,
+        json_schema_extra=SWITCH,
     )
     patience: float | None = Field(
         None, gt=0, description="when following, take the scan as ended after so many seconds without a view"
     )
     skip_damaged: bool = Field(
-        False, description="read all of the scan first, and leave damaged views out", json_schema_extra=_SWITCH
+        False, description="read all of the scan first, and leave damaged views out", json_schema_extra=SWITCH
     )
 
 
-class RunSettings(_Section):
+class RunSettings(Section):
     """How a run is kept on disk."""
 
     checkpoint: float = Field(30.0, ge=0, description="seconds between two checkpoints; 0 for one after every step")
@@ -397,13 +181,13 @@ class RunSettings(_Section):
     report: str = Field(
         "png,html",
         description="formats of the report: html, png, pdf and svg, several with commas, or none",
-        json_schema_extra=_flag("report-format"),
+        json_schema_extra=flag("report-format"),
     )
 
     @field_validator("report")
     @classmethod
     def _formats(cls, text: str) -> str:
-        words = _words(text)
+        words = split_words(text)
         if words == ("none",):
             return "none"
         if unknown := set(words) - {"html", "png", "pdf", "svg"}:
@@ -417,7 +201,7 @@ class RunSettings(_Section):
     @property
     def report_formats(self) -> tuple[str, ...]:
         """The endings of the reports to write."""
-        return () if self.report == "none" else _words(self.report)
+        return () if self.report == "none" else split_words(self.report)
 
     @property
     def figure_formats(self) -> tuple[str, ...]:
@@ -425,12 +209,7 @@ class RunSettings(_Section):
         return tuple(ending for ending in self.report_formats if ending != "html")
 
 
-def _words(text: str) -> tuple[str, ...]:
-    """The words of a list with commas, in lower case and each once."""
-    return tuple(dict.fromkeys(word.strip().lower() for word in text.split(",") if word.strip()))
-
-
-class Settings(_Section):
+class Settings(Section):
     """All settings, section by section."""
 
     instrument: Annotated[SerializeAsAny[InstrumentSettings], validator(InstrumentSettings)] = Field(

@@ -16,7 +16,8 @@ from pydantic.fields import FieldInfo
 from plugstream.choices import Choice, every_field, fields_of
 from plugstream.errors import InputError
 from plugstream.selections import Selection, every_option, selected_fields, switch_fields
-from plugstream.settings.sections import LARGE, SMALL, Settings
+from plugstream.settings.fields import LARGE, SMALL
+from plugstream.settings.sections import Settings
 
 __all__ = [
     "all_leaves",

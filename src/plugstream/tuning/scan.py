@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from plugstream.algorithms.race import ROUNDS, SigmaRace
+from plugstream.algorithms.race import LEAST_STEPS, SigmaRace
 from plugstream.errors import InputError, PlugstreamWarning
 from plugstream.fidelity import LeastSquares
 from plugstream.monitors import snr
@@ -148,7 +148,7 @@ def tune_scan(
         best = successive_halving(order, tried, budget=steps, least=max(1, min(steps, 5)))[0][1]
         winner = {key: value for key, value in best.items() if key != "sigma"}
     if search.by == "race":
-        length = max(2 * steps, 2 * ROUNDS)
+        length = max(2 * steps, LEAST_STEPS)
         say(f"two sigmas race, {length} steps in all")
         start = math.sqrt(search.low * search.high)
         sigma = book.ask({"race": length, "start": start}, lambda: judge.race(start, length))
@@ -278,7 +278,7 @@ class _Judge:
     def race(self, start: float, steps: int) -> float:
         """The sigma that a race from this one comes to."""
         planned = self.planned.revise(_change_settings(self.planned.settings, sigma=start))
-        race = SigmaRace(planned.algorithm(self.fidelity, self.sampler), self.held, steps)
+        race = SigmaRace(planned.algorithm(self.fidelity, self.sampler), self.held, steps, patient=False)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", PlugstreamWarning)
             result = solve(race, iterations=steps, callbacks=[lambda progress: progress.state.ended])
