@@ -13,6 +13,8 @@ os.environ.setdefault("COLUMNS", "100")
 
 import plugstream  # noqa: E402
 
+plugstream.BM3DProfile.__name__ = "BM3DProfile"  # else its page says no more than that it is another name
+
 project = "plugstream"
 author = "the plugstream developers"
 copyright = "2026, the plugstream developers, Apache-2.0"
@@ -47,7 +49,7 @@ autosummary_filename_map = {f"plugstream.{name}": f"plugstream.{name}-function" 
 sphinx_gallery_conf = {
     "examples_dirs": "gallery",
     "gallery_dirs": "_gallery",
-    "subsection_order": ["gallery/instruments", "gallery/algorithms"],
+    "subsection_order": ["gallery/instruments", "gallery/algorithms", "gallery/parts"],
     "filename_pattern": "/plot_",
     "within_subsection_order": "FileNameSortKey",
     "download_all_examples": False,
@@ -64,6 +66,7 @@ sphinx_gallery_conf = {
 html_theme = "furo"
 html_title = "plugstream"
 html_static_path = ["_static"]
+html_logo = html_favicon = "_static/logo.svg"
 html_css_files = ["site.css"]
 html_show_sphinx = False
 html_theme_options = {"sidebar_hide_name": False, "navigation_with_keys": True}

@@ -14,6 +14,7 @@ import os
 import shutil
 import sys
 import tempfile
+import zipfile
 from pathlib import Path
 
 from wheels import FIRST_LIMITED, ROOT, find_pythons, run
@@ -44,8 +45,19 @@ def bare_environment(python: Path) -> dict[str, str]:
     return {**kept, "PATH": f"{python.parent}{os.pathsep}{tools}", "CC": "/none", "CXX": "/none", "MPLBACKEND": "agg"}
 
 
+def check_weights(wheel: Path) -> None:
+    """Compare the trained weights that a wheel holds with those of the source."""
+    source = ROOT / "src"
+    wanted = {file.relative_to(source).as_posix(): file.read_bytes() for file in source.rglob("*.safetensors")}
+    with zipfile.ZipFile(wheel) as packed:
+        found = {name: packed.read(name) for name in packed.namelist() if name.endswith(".safetensors")}
+    wrong = sorted(name for name in wanted.keys() | found.keys() if wanted.get(name) != found.get(name))
+    assert not wrong, f"{wheel.name} has other weights than the source: {', '.join(wrong)}"
+
+
 def check(python: str, wheel: Path, *, whole: bool) -> None:
     """Install a wheel into a new environment and use it there, in an empty folder."""
+    check_weights(wheel)
     with tempfile.TemporaryDirectory(prefix="plugstream-wheel-") as place:
         folder = Path(place)
         run(python, "-m", "venv", folder / "venv")

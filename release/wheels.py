@@ -4,8 +4,9 @@
 
 Wheels are built from the source distribution, not from the checkout, so that what is missing there is noticed. Of
 Python 3.11 there is one of its own; one more, by the limited API (abi3), serves 3.12 and all after it. auditwheel gives
-them the manylinux tag that their symbols allow: that of the machine they are built on, so for older systems run this in
-a manylinux container. Nothing links to torch, which is checked.
+them the manylinux tag that their symbols allow. With GCC 11 and later that is manylinux_2_34 at best, whatever the
+machine: its std::exception_ptr asks for CXXABI_1.3.13. For older systems run this in a manylinux container. Nothing
+links to torch, which is checked.
 """
 
 from __future__ import annotations

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 import re
+import select
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -55,6 +58,29 @@ def test_bash_completes_commands_flags_values_and_files(commands: list[Command],
     assert own - set(ask_bash(script, "plugstream", "reconstruct", "--"))
 
 
+def type_into_zsh(folder: Path, keys: str, awaited: str) -> str:
+    """What a zsh with the completions of a folder shows when keys are pressed, up to the words awaited."""
+    pty = pytest.importorskip("pty")
+    process, terminal = pty.fork()
+    if process == 0:
+        os.environ.update(TERM="dumb", PS1="> ", HOME=str(folder))
+        os.execvp("zsh", ["zsh", "-f", "-i"])
+    shown = b""
+    try:
+        os.write(terminal, f"fpath=({folder} $fpath); autoload -U compinit; compinit -u -D; print read''y\n".encode())
+        for words, after in ((b"ready", keys.encode()), (awaited.encode(), b"")):
+            end = time.monotonic() + 20
+            while words not in shown and time.monotonic() < end:
+                if select.select([terminal], [], [], 1)[0]:
+                    shown += os.read(terminal, 4096)
+            os.write(terminal, after)
+    finally:
+        os.kill(process, signal.SIGKILL)
+        os.waitpid(process, 0)
+        os.close(terminal)
+    return shown.decode(errors="replace")
+
+
 @pytest.mark.parametrize("shell", ["zsh", "fish"])
 def test_other_shells_can_read_theirs(shell: str, commands: list[Command], tmp_path: Path) -> None:
     script = tmp_path / "script"
@@ -67,6 +93,11 @@ def test_other_shells_can_read_theirs(shell: str, commands: list[Command], tmp_p
         code = f"source {script}; complete -C 'plugstream reconstruct --denoiser bm'"
         done = subprocess.run([shell, "--no-config", "-c", code], capture_output=True, text=True, check=True)
         assert done.stdout.split("\t")[0].strip() == "bm3d"
+    else:
+        script.rename(tmp_path / "_plugstream")
+        assert "reconstruct --denoiser bm3d" in type_into_zsh(
+            tmp_path, "plugstream reconstruct --denoiser bm\t", "bm3d"
+        )
 
 
 def test_every_flag_of_help_is_completed(commands: list[Command], capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import doctest
+import importlib
 import re
 import subprocess
 import sys
@@ -47,15 +49,62 @@ def test_every_link_between_pages_leads_somewhere() -> None:
     assert lost == []
 
 
+# What an example says that shows a name of the registry; an instrument is shown by its command or in a title.
+SHOWN_BY = {
+    "algorithm": {
+        "pgm": "ps.ProximalGradient(",
+        "admm": "ps.ADMM(",
+        "hqs": "dual=False",
+        "proxskip": "ps.ProxSkip(",
+        "red": "ps.RED(",
+        "snore": "noise=1.0",
+        "ipa": "ps.IncrementalADMM(",
+        "inexact-admm": "ps.InexactADMM(",
+        "block-admm": "ps.BlockADMM(",
+        "sgd-splitting": "ps.GradientSplitting(",
+    },
+    "gradient": {
+        "plain": "ps.ProximalGradient(fidelity, tv, sigma=0.04)",
+        "saga": 'gradient="saga"',
+        "svrg": "ps.SVRG(",
+        "diagonal": "ps.Diagonal(",
+    },
+    "momentum": {name: f'"{name}"' for name in ("none", "bounded", "nesterov", "chambolle-dossal")},
+    "sampler": {
+        "uniform": "ps.Uniform(",
+        "epochs": "ps.Epochs(",
+        "shifted": "ps.ShiftedViews(",
+        "importance": "ps.Importance(",
+        "fixed": "ps.FixedViews(",
+        "all": "ps.All()",
+    },
+}
+
+
 def test_the_gallery_has_every_instrument_and_algorithm() -> None:
+    """And every gradient, momentum and sampler: a new one gets an example, and a line above that finds it."""
     from plugstream.registry import entries
 
-    examples = {path.name: path.read_text(encoding="utf-8") for path in (DOCS / "gallery").glob("*/plot_*.py")}
-    text = "".join(examples.values())
-    instruments = [name for name in entries("instrument") if ":" not in name]
+    text = "".join(path.read_text(encoding="utf-8") for path in (DOCS / "gallery").glob("*/plot_*.py"))
+    names = {kind: [name for name in entries(kind) if ":" not in name] for kind in ("instrument", *SHOWN_BY)}
+    instruments = names.pop("instrument")
     assert [name for name in instruments if f"({name})" not in text and f"--instrument {name}" not in text] == []
+    assert {kind: set(those) for kind, those in names.items()} == {kind: set(SHOWN_BY[kind]) for kind in names}
+    assert [name for shown in SHOWN_BY.values() for name, words in shown.items() if words not in text] == []
     algorithms = set(plugstream._HOME["plugstream.algorithms"]) - {"Algorithm", "BoundedMomentum"}
     assert [name for name in sorted(algorithms) if f"ps.{name}(" not in text and f'"{name.lower()}"' not in text] == []
+
+
+def test_examples_in_docstrings_give_what_they_show() -> None:
+    """`make docs` runs them as well, as they stand on the site."""
+    package = ROOT / "src" / "plugstream"
+    files = [path for path in package.rglob("*.py") if ">>> " in path.read_text(encoding="utf-8")]
+    assert len(files) >= 4
+    for path in files:
+        name = ".".join(("plugstream", *path.relative_to(package).with_suffix("").parts))
+        found = doctest.testmod(importlib.import_module(name))
+        assert found.attempted > 0
+        assert found.failed == 0
 
 
 def test_the_readme_is_short_and_its_example_is_that_of_the_site() -> None:

@@ -33,7 +33,7 @@ ROOMS: list[list[str]] = [
         "shares",
         "spectrum",
     ],
-    ["line_integrals", "rotation_axis", "phantom", "global_phase"],
+    ["line_integrals", "rotation_axis", "phantom", "global_phase", "circulant"],
     ["quantities", "planes", "colours"],
     ["eigenvalue_bounds", "drawing", "display", "quality", "runs.images", "runs.tags"],
     ["models", "denoisers", "sampling", "losses"],

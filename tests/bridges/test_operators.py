@@ -201,3 +201,16 @@ def test_pylops_tells_its_shapes_and_a_stack_is_its_views() -> None:
     assert (stacked.n_views, stacked.data_shape) == (3, SHAPE)
     flat = [np.asarray(b).reshape(-1) for b in (y[0], y[1], y[0])]
     assert_same_as_matrices(stacked, [dense[0], dense[1], dense[0]], flat)
+
+
+def test_operators_of_scico_itself() -> None:
+    """Its X-ray transform, an angle a view, against the matrices of its columns."""
+    xray = pytest.importorskip("scico.linop.xray", reason="SCICO is not installed")
+    operators = [xray.XRayTransform2D(SHAPE, np.array([angle]), det_count=6) for angle in (0.1, 0.9, 2.0)]
+    units = np.eye(20, dtype=np.float32).reshape(20, *SHAPE)
+    dense = [np.stack([np.asarray(op(unit)).ravel() for unit in units], axis=1) for op in operators]
+    y = [np.arange(6, dtype=np.float64) + k for k in range(3)]
+    fidelity = ps.from_operators(operators, [data.astype(np.float32).reshape(1, 6) for data in y])
+    x = torch.rand(SHAPE)
+    wanted = sum(a.T @ (a @ x.numpy().ravel() - data) for a, data in zip(dense, y, strict=True)) / 3
+    torch.testing.assert_close(fidelity.gradient(x).flatten().double(), torch.from_numpy(wanted), rtol=1e-4, atol=1e-4)

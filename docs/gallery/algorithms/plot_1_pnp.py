@@ -31,7 +31,7 @@ algorithms = {
 }
 views = {"PnP-ISTA": 48, "PnP-FISTA": 48, "PnP-SGD(8)": 8, "PnP-SGD(8), accelerated": 8}
 results = {
-    name: ps.solve(algorithm, iterations=60, monitors=[ps.SNR(truth), ps.Distance()], every=3)
+    name: ps.solve(algorithm, iterations=48, monitors=[ps.SNR(truth), ps.Distance()], every=4)
     for name, algorithm in algorithms.items()
 }
 for name, result in results.items():

@@ -12,9 +12,9 @@ import plugstream as ps
 
 # %%
 
-truth = ps.load_picture("camera", size=64)
-grid = ps.Grid((64, 64), pixel=0.12 / 64)
-model = ps.BornModel(ps.BornGeometry.rings(grid, 0.0084, views=48, receivers=90, radius=1.6))
+truth = ps.load_picture("camera", size=48)
+grid = ps.Grid((48, 48), pixel=0.09 / 48)
+model = ps.BornModel(ps.BornGeometry.rings(grid, 0.0084, views=48, receivers=60, radius=1.6))
 scan = ps.simulate(model, truth, snr=25)
 fidelity = ps.LeastSquares(model, scan.data)
 

@@ -15,9 +15,9 @@ import plugstream as ps
 # %%
 # Every eighth view is held out:
 
-truth = ps.load_picture("camera", size=64)
-grid = ps.Grid((64, 64), pixel=0.12 / 64)
-model = ps.BornModel(ps.BornGeometry.rings(grid, 0.0084, views=48, receivers=90, radius=1.6))
+truth = ps.load_picture("camera", size=48)
+grid = ps.Grid((48, 48), pixel=0.09 / 48)
+model = ps.BornModel(ps.BornGeometry.rings(grid, 0.0084, views=48, receivers=60, radius=1.6))
 scan = ps.simulate(model, truth, snr=25)
 numbers = torch.arange(48)
 held_out, others = numbers[numbers % 8 == 3], numbers[numbers % 8 != 3]

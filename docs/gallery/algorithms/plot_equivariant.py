@@ -2,11 +2,13 @@
 Equivariant denoisers: turned, denoised, turned back
 ====================================================
 
-An image has no preferred direction, but most denoisers do. ``Equivariant`` turns or mirrors the image, at random in
-each step or all eight ways, before the denoiser sees it, and turns it back. It keeps what is proved of the denoiser.
+An image has no preferred direction, but a denoiser may have one: this one takes the median of five pixels of a row, and
+knows nothing of columns. ``Equivariant`` turns or mirrors the image before the denoiser sees it and turns it back, all
+eight ways or one at random in each step. It keeps what is proved of the denoiser.
 """
 
 import matplotlib.pyplot as plt
+import torch
 
 import plugstream as ps
 
@@ -20,32 +22,33 @@ fidelity = ps.LeastSquares(model, scan.data)
 
 # %%
 
-common = {"sigma": 0.012, "sampler": ps.Epochs(8), "momentum": "bounded"}
+
+def along_rows(image: torch.Tensor, sigma: float) -> torch.Tensor:
+    return torch.stack([image.roll(shift, -1) for shift in range(-2, 3)]).median(dim=0).values
+
+
+plain = ps.Damping(ps.FromFunction(along_rows), 0.5)
+common = {"sigma": 0.0, "sampler": ps.Epochs(8), "momentum": "bounded"}
 algorithms = {
-    "BM3D": ps.ProximalGradient(fidelity, ps.BM3D(), **common),
-    "a random turn": ps.ProximalGradient(fidelity, ps.Equivariant(ps.BM3D(), "random"), **common),
-    "mean of eight turns": ps.ProximalGradient(fidelity, ps.Equivariant(ps.BM3D(), "mean"), **common),
+    "along rows": ps.ProximalGradient(fidelity, plain, **common),
+    "a random turn": ps.ProximalGradient(fidelity, ps.Equivariant(plain, "random"), **common),
+    "mean of eight turns": ps.ProximalGradient(fidelity, ps.Equivariant(plain, "mean"), **common),
 }
 results = {
-    name: ps.solve(algorithm, iterations=30, monitors=[ps.SNR(truth), ps.Distance()], every=5)
+    name: ps.solve(algorithm, iterations=60, monitors=[ps.SNR(truth)], every=4)
     for name, algorithm in algorithms.items()
 }
-for name, result in results.items():
-    print(f"{name}: {result.history['snr'].value[-1]:.1f} dB, {result.verdict}")
 
 # %%
-# A random turn costs one call a step, as BM3D alone does; the mean costs eight.
+# A random turn costs one call a step, as the denoiser alone does; the mean costs eight, and is steadier.
 
-figure, axes = plt.subplots(2, 2, figsize=(8, 6.6), layout="constrained")
+figure, axes = plt.subplots(2, 2, figsize=(8, 7.4), layout="constrained")
 axes = axes.ravel()
-for name, result in results.items():
-    snr, distance = result.history["snr"], result.history["distance"]
+for axis, (name, result) in zip(axes[1:], results.items(), strict=True):
+    snr = result.history["snr"]
     axes[0].plot(snr.step, snr.value, label=name)
-    axes[1].semilogy(distance.step[1:], distance.value[1:], label=name)
-axes[0].set(title="SNR in dB", xlabel="step", ylim=(14, None))
-axes[1].set(title="distance to a fixed point", xlabel="step")
-axes[0].legend()
-for axis, (name, result) in zip(axes[2:], list(results.items())[-2:], strict=True):
     axis.imshow(result.image, cmap="gray", vmin=0, vmax=1)
-    axis.set(title=name, xticks=[], yticks=[])
+    axis.set(title=f"{name}, {snr.value[-1]:.1f} dB", xticks=[], yticks=[])
+axes[0].set(title="SNR in dB", xlabel="step", ylim=(10, None))
+axes[0].legend()
 plt.show()
