@@ -80,17 +80,17 @@ def test_pages_of_others_are_refused(site, origin):
     assert site.command(PAUSE, "one", Origin=origin) == 403
 
 
-def test_a_refusal_arrives_whole_though_the_command_comes_late(site):
-    """As where headers and body are sent by themselves: closing before the body came would reset the connection."""
+def test_a_refusal_arrives_whole_whenever_the_command_comes(site):
+    """Headers and body are often sent by themselves: closing while the body is unread would reset the connection."""
     head = f"POST /api/commands?run=one HTTP/1.1\r\nHost: 127.0.0.1:{site.port}\r\nOrigin: null\r\n"
-    with socket.create_connection(("127.0.0.1", site.port), timeout=20) as connection:
-        connection.sendall(f"{head}Content-Length: 19\r\n\r\n".encode())
-        time.sleep(0.2)
-        connection.sendall(b'{"action": "pause"}')
-        time.sleep(0.1)  # in which a reset would arrive
-        answer = b"".join(iter(lambda: connection.recv(4096), b""))
-    assert answer.startswith(b"HTTP/1.1 403 ")
-    assert b"requests of other pages are refused" in answer
+    for turn in range(60):
+        with socket.create_connection(("127.0.0.1", site.port), timeout=20) as connection:
+            connection.sendall(f"{head}Content-Length: 19\r\n\r\n".encode())
+            time.sleep(1e-4 * (turn % 6))  # a server that does not wait answers after about 3e-4 s
+            connection.sendall(b'{"action": "pause"}')
+            answer = b"".join(iter(lambda: connection.recv(4096), b""))
+        assert answer.startswith(b"HTTP/1.1 403 ")
+        assert b"requests of other pages are refused" in answer
 
 
 def test_a_refusal_waits_for_no_body_that_never_comes_or_never_ends(site):
