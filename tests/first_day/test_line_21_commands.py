@@ -165,6 +165,16 @@ def pictures(tmp_path) -> dict[str, Path]:
     return {**paths, "f255.tif": tmp_path / "f255.tif"}
 
 
+@pytest.mark.parametrize("command", ["denoise", "certify"])
+@pytest.mark.parametrize("option", [["--along", "x"], ["--opening", "tv"], ["--equivariant", "random"]])
+def test_what_only_a_reconstruction_has_is_refused_where_pictures_are_denoised(
+    pictures, tmp_path, capsys, command, option
+):
+    own = ["--sigma", "0.1", *([str(pictures["8.png"]), str(tmp_path / "o.png")] if command == "denoise" else [])]
+    assert option[0] in answer([command, *own, "--denoiser", "bm3d", *option], capsys)
+    assert not (tmp_path / "o.png").exists()
+
+
 @pytest.mark.parametrize(
     ("picture", "sigma", "asks"),
     [

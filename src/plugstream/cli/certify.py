@@ -102,15 +102,14 @@ def _denoiser(settings: Settings, size: int) -> Denoiser:
     """The denoiser of the settings; a guide is brought to the pictures' size."""
     from plugstream.denoisers import NLM
     from plugstream.runs.images import load_picture
-    from plugstream.runs.parts import build_denoiser
+    from plugstream.runs.parts import build_denoiser, check_for_pictures
 
     s = settings.denoiser
+    check_for_pictures(s)
     if not s.entry.facts.get("guided", False) or s.guide is None:
         return build_denoiser(s)
     if s.least is not None or s.high is not None or s.damping is not None or s.equivariant is not None:
         raise InputError("only nlm by itself takes a guide; leave out low, high, damping and equivariant")
-    if s.opening is not None:
-        raise InputError("an opening is for the first steps of a reconstruction; leave --opening out here")
     return NLM(load_picture(s.guide, size))
 
 

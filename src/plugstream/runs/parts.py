@@ -27,7 +27,7 @@ from plugstream.schedules import Cooling, Geometric, OverL, Overlap, parse_step,
 from plugstream.settings import AlgorithmSettings, DenoiserSettings, Settings
 from plugstream.sharded import Sharded
 
-__all__ = ["Parts", "build_algorithm", "build_denoiser", "complex_parts", "prepare"]
+__all__ = ["Parts", "build_algorithm", "build_denoiser", "check_for_pictures", "complex_parts", "prepare"]
 
 # Into how many parts a step is cut with --deterministic, whatever the number of processes.
 _SHARDS = 8
@@ -182,12 +182,19 @@ def build_algorithm(
 
 
 def build_denoiser(settings: DenoiserSettings) -> Denoiser:
-    """The denoiser of settings, within its bounds, damped if asked for."""
+    """The denoiser of settings for pictures, within its bounds, damped if asked for."""
+    check_for_pictures(settings)
+    return _prior(settings).within(*_bounds(settings), settings.damping, settings.equivariant)
+
+
+def check_for_pictures(settings: DenoiserSettings) -> None:
+    """Refuse what only a reconstruction has, where pictures are denoised one by one."""
     if settings.opening is not None:
         raise InputError("an opening is for the first steps of a reconstruction; leave --opening out here")
     if settings.equivariant == "random":
         raise InputError("a random turn is drawn in each step of a reconstruction; use --equivariant mean here")
-    return _prior(settings).within(*_bounds(settings), settings.damping, settings.equivariant)
+    if settings.along is not None:
+        raise InputError("--along is for the slices of a volume that is reconstructed; leave it out here")
 
 
 def complex_parts(settings: DenoiserSettings, *, waves: bool, free: bool = True) -> dict[str, Any]:
