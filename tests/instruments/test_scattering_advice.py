@@ -50,6 +50,26 @@ def test_one_frequency_is_advised_a_sigma_alone(tmp_path: Path) -> None:
     assert (found.algorithm.sigma, found.algorithm.hop, found.sampler.name) == (0.03, None, "uniform")
 
 
+@pytest.mark.parametrize(
+    ("words", "sampler", "text"),
+    [
+        ([], ("all", None), "steps have 5 views, fewer than a usual batch of 10, so that each uses all"),
+        (["--hold-out", "4"], ("all", None), "steps have 4 views, fewer than a usual batch of 10"),
+        (["--sampler", "epochs"], ("epochs", 5), "there are 5 views, of which a step uses 5"),
+        (["--batch", "3"], ("uniform", 3), None),
+    ],
+)
+def test_fewer_views_than_a_usual_batch_need_no_batch(
+    words: list[str], sampler: tuple[str, int | None], text: str | None, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    assert main(["simulate", str(tmp_path / "s.zarr"), *SMALL]) == 0
+    found = settings_of(tmp_path / "s.zarr", tmp_path / "run", "--iterations", "1", *words)
+    assert (found.sampler.name, found.sampler.views) == sampler
+    told = capsys.readouterr().err
+    assert text in told if text is not None else "steps have" not in told
+    assert main(["reconstruct", str(tmp_path / "s.zarr"), "--out", str(tmp_path / "no"), "--batch", "6"]) == 2
+
+
 def test_a_search_goes_by_numbers_and_has_no_stages(scan: Path, tmp_path: Path) -> None:
     assert sigma_limits(open_scan(scan), None, None, "tv") == (5e-4, 0.1)
     words = ["--iterations", "2", "--evaluations", "5", "--widenings", "0", "--out", str(tmp_path / "best.toml")]

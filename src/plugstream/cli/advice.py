@@ -123,6 +123,8 @@ def advised_settings(
             notes = [text for text in notes if text != begin]  # which is where the search begins, and no more
             presets += [preset for _, preset in later]
             notes += dict.fromkeys(advice.reason for advice, _ in later)
+    if parsed.settings is None and not first.scan.follow:
+        presets += _fit_batch(settings_of(parsed, presets, name, lambda: 1.0), scan.n_views, given, presets, notes)
     settings = settings_of(parsed, presets, name, None if first.scan.follow else find_range)
     return settings, tuple(notes)
 
@@ -145,7 +147,7 @@ def _search(
     of the denoiser's sigma; notes, to which the reasons are added.
     """
     from plugstream.errors import InputError
-    from plugstream.runs.search import check_search, count_judges
+    from plugstream.runs.search import check_search
 
     advised = {(section, key): value for section, key, value in presets}
     a, asked = settings.algorithm, ("algorithm", "search") in given
@@ -156,7 +158,6 @@ def _search(
         # search from there may end worse than it began (docs/tuning.md).
         return []
     added: list[tuple[str, str, Any]] = []
-    reasons: list[str] = []
     begin = advised.get(_SIGMA, _START[meaning])
     if _SIGMA not in advised:
         added.append((*_SIGMA, begin))
@@ -172,13 +173,38 @@ def _search(
     try:
         tried = settings_of(parsed, [*presets, *added], scan.instrument.name, lambda: 1.0)
         check_search(tried)
-        most, batch = scan.n_views - count_judges(tried, scan.n_views), tried.sampler.views
     except InputError:
         return added if asked else []
-    if ("sampler", "batch") not in given and batch is not None and batch > most:
-        added.append(("sampler", "batch", most))
-        reasons.append(f"there are {scan.n_views} views, of which a step uses {most} (--batch)")
     rest = "(--sigma, or --search none)"
-    reasons.append(f"no sigma is given, so that {steps} of {total} steps search for it, from {begin} on {rest}")
-    notes += reasons
+    notes.append(f"no sigma is given, so that {steps} of {total} steps search for it, from {begin} on {rest}")
     return added
+
+
+def _fit_batch(
+    settings: Settings,
+    n_views: int,
+    given: set[tuple[str, str]],
+    presets: list[tuple[str, str, Any]],
+    notes: list[str],
+) -> list[tuple[str, str, Any]]:
+    """What makes a step use no more views than there are, where nobody says how many; else nothing.
+
+    All of them, and of a sampler that is asked for or advised as many as steps have.
+
+    Arguments: settings, with the presets; given, what a person said; presets; notes, to which the reason is added.
+    """
+    from plugstream.runs.search import count_judges
+
+    batch = settings.sampler.views
+    out = count_judges(settings, n_views)
+    if settings.algorithm.search is None and settings.monitor.hold_out is not None:
+        out = n_views // settings.monitor.hold_out
+    most = n_views - out
+    if ("sampler", "batch") in given or batch is None or not 0 < most < batch:
+        return []
+    if ("sampler", "name") in given or any(section == "sampler" for section, _, _ in presets):
+        notes.append(f"there are {n_views} views, of which a step uses {most} (--batch)")
+        return [("sampler", "batch", most)]
+    few = f"{most} view{'s' * (most > 1)}"
+    notes.append(f"steps have {few}, fewer than a usual batch of {batch}, so that each uses all (--sampler all)")
+    return [("sampler", "name", "all")]
