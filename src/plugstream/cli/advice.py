@@ -8,6 +8,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from plugstream.cli.common import assignments_of, settings_of
+from plugstream.cli.reasons import default_reasons
 
 if TYPE_CHECKING:
     from plugstream.instruments.base import Advice, Columns
@@ -126,6 +127,10 @@ def advised_settings(
     if parsed.settings is None and not first.scan.follow:
         presets += _fit_batch(settings_of(parsed, presets, name, lambda: 1.0), scan.n_views, given, presets, notes)
     settings = settings_of(parsed, presets, name, None if first.scan.follow else find_range)
+    if parsed.settings is None:
+        views = None if first.scan.follow else scan.n_views
+        chosen = given | {(section, key) for section, key, _ in presets}
+        notes += default_reasons(settings, scan.instrument.image, views, chosen)
     return settings, tuple(notes)
 
 

@@ -241,7 +241,8 @@ class FPM(Instrument):
             ),
         ]
         if batch is not None and n_views >= 2 * _BATCH:
-            found.append(Advice("sampler", "batch", _BATCH, f"a step has {_BATCH} views (--batch {_BATCH})"))
+            reason = f"batch {_BATCH}: views in dark field are faint, so that a step has more than usual (--batch)"
+            found.append(Advice("sampler", "batch", _BATCH, reason))
         if batch is not None and n_views >= 2 * batch:
             found.append(Advice("sampler", "name", "epochs", "every view is used once before any again", True))
         if batch is not None and batch < _FEW:

@@ -1,0 +1,54 @@
+"""`reconstruct scan.zarr` says why it has the batch, momentum and denoiser that nobody chose."""
+
+from __future__ import annotations
+
+import pytest
+
+from plugstream import open_scan
+from plugstream.cli import command_parser
+from plugstream.cli.advice import advised_settings
+from small_run import main
+
+SCANS = {
+    "born-2d": ["--size", "16", "--views", "12", "--receivers", "12"],
+    "ct": ["--size", "16", "--views", "40"],
+    "mri": ["--size", "16"],
+    "fpm": ["--size", "32", "--camera", "16", "--leds", "9"],
+    "ptychography": ["--frame", "16", "--across", "4"],
+    "odt-3d": ["--size", "8", "--views", "12"],
+    "scattering-2d": ["--size", "12", "--views", "12", "--receivers", "12", "--width", "0.01"],
+}
+
+
+def reasons(place, name, *words):
+    typed = [str(place), "--instrument", name, *words]
+    return advised_settings(command_parser("reconstruct", typed).parse_args(typed), open_scan(place))
+
+
+@pytest.mark.parametrize("name", SCANS)
+def test_batch_momentum_and_denoiser_have_a_reason_each(name, tmp_path):
+    place = tmp_path / "scan.zarr"
+    assert main(["simulate", str(place), "--instrument", name, *SCANS[name]]) == 0
+    settings, notes = reasons(place, name)
+    for flag in ("--batch", "--momentum", "--denoiser"):
+        (told,) = [note for note in notes if f"({flag}" in note]
+        assert len(told) < 120
+    (told,) = [note for note in notes if "--denoiser" in note]
+    image = open_scan(place).instrument.image
+    assert settings.denoiser.name == "tv"
+    assert told.startswith("denoiser tv: it needs no training")
+    assert ("bm3d" in told) == (len(image.spatial) == 2 and not image.is_complex)
+    # What a person chose is not explained to him.
+    _, notes = reasons(place, name, "--denoiser", "bm3d", "--momentum", "none", "--batch", "3")
+    assert not [note for note in notes if "(--denoiser" in note or "(--batch" in note or "(--momentum" in note]
+
+
+def test_what_an_algorithm_does_not_have_is_not_explained(tmp_path):
+    place = tmp_path / "scan.zarr"
+    assert main(["simulate", str(place), *SCANS["born-2d"]]) == 0
+    _, notes = reasons(place, "born-2d", "--sigma", "0.1", "--algorithm", "admm", "--sampler", "all")
+    assert not [note for note in notes if "--momentum" in note or "--batch" in note]
+    _, notes = reasons(place, "born-2d", "--sigma", "0.1", "--batch", "20")
+    assert [note.split(":")[0] for note in notes] == ["momentum nesterov", "denoiser tv"]
+    _, notes = reasons(place, "born-2d", "--sigma", "0.1")
+    assert "steps of 10 views take less time than steps of all 12" in notes[0]
