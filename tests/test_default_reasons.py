@@ -12,7 +12,7 @@ from small_run import main
 SCANS = {
     "born-2d": ["--size", "16", "--views", "12", "--receivers", "12"],
     "ct": ["--size", "16", "--views", "40"],
-    "mri": ["--size", "16"],
+    "mri": ["--size", "40"],  # 15 spokes, more than a usual batch
     "fpm": ["--size", "32", "--camera", "16", "--leds", "9"],
     "ptychography": ["--frame", "16", "--across", "4"],
     "odt-3d": ["--size", "8", "--views", "12"],
