@@ -3,12 +3,14 @@
     python benchmarks/sigma_search.py ../shared/data/paper-images --device cuda
     python benchmarks/sigma_search.py ../shared/data/images/BSD68 --count 8 --device cuda
     python benchmarks/sigma_search.py ../shared/data/paper-images --count 2 --instrument ct mri fpm
+    python benchmarks/sigma_search.py ../shared/data/paper-images --count 2 --instrument ct --views 6 --judge views
 
 Of each picture the scan of the paper (60 views, 360 receivers) is made, with noise of its own, and with --instrument
 small scans of others. The best sigma is found with the truth: plain runs over a grid of sigma, and once more at the top
 of the parabola through the best three. Against it, what `plugstream reconstruct scan.zarr` does: steps that search,
-judged by held-out views, and as many as a fifth of them with all views; and of the other instruments the sigma that
-they advise without a search. Prints the average and the worst difference in SNR, and the denoiser calls.
+judged by held-out data, and as many as a fifth of them with all; and of the other instruments the sigma that they
+advise without a search. With --views scans have so many, and --judge says whether views judge or a tenth of each one's
+data, in place of what runs do. Prints the average and the worst difference in SNR, and the denoiser calls.
 """
 
 from __future__ import annotations
@@ -36,13 +38,14 @@ from plugstream.experiments.setup import PerImage
 from plugstream.fidelity import LeastSquares
 from plugstream.models.born import BornModel
 from plugstream.models.born_geometry import BornGeometry
+from plugstream.models.part import PartOfData
 from plugstream.monitors import snr
 from plugstream.noise import add_noise
 from plugstream.runs.events import Views
 from plugstream.runs.images import load_picture
 from plugstream.runs.measuring import held_out_views, usable_views
 from plugstream.runs.plan import plan
-from plugstream.runs.search import knows_sigma, search_interval
+from plugstream.runs.search import judges_by_data, knows_sigma, search_interval
 from plugstream.runs.steps import goes_by_lipschitz
 from plugstream.sampling import Uniform
 from plugstream.scans.scan import Scan
@@ -55,6 +58,7 @@ START = {"tv": 0.11, "bm3d": 0.03, "tnrd": 0.03}
 MOMENTA: dict[str, Any] = {"bounded": BoundedMomentum(8.0), "nesterov": "nesterov"}
 # Of other instruments a small scan, what says how noisy it is, and three values of that.
 OTHERS: dict[str, tuple[tuple[Any, ...], str, tuple[float, ...]]] = {
+    "born-2d": (("--size", 64, "--width", 0.045, "--views", 60, "--receivers", 180), "--input-snr", (20, 30, 40)),
     "ct": (("--size", 64, "--views", 60), "--photons", (1e3, 1e4, 1e5)),
     "mri": (("--size", 64), "--input-snr", (10, 20, 30)),
     "fpm": (("--size", 96, "--camera", 32, "--leds", 9), "--photons", (200, 2000, 20000)),
@@ -109,10 +113,10 @@ def find_image(fidelity: LeastSquares, name: str, momentum: str = "bounded") -> 
 
 
 def go_on(
-    algorithm: Any, judges: Tensor, search: int, after: int, whole: Any, *, patient: bool = False
+    algorithm: Any, judges: Tensor, search: int, after: int, whole: Any, *, patient: bool = False, judge: Any = None
 ) -> tuple[Any, Any, float]:
     """A race and the steps after it: the algorithm that goes on, its last state, and the sigma that was found."""
-    race = SigmaRace(algorithm, judges, search, patient)
+    race = SigmaRace(algorithm, judges, search, patient, judge)
     state = race.init()
     while not state.ended:
         state = race.step(state)
@@ -168,25 +172,44 @@ class Problem:
         """The SNR of a plain run with each sigma."""
         return [self.run(sigma, steps) for sigma in sigmas.tolist()]
 
-    def find(self) -> tuple[float, float, int]:
-        """The SNR of a run that searches for sigma, that sigma, and its denoiser calls."""
-        a, record = self.settings.algorithm, Views(0, self.scan.n_views, (), None, True)
+    def find(self, by: str | None = None) -> tuple[float, float, int]:
+        """The SNR of a run that searches for sigma, that sigma, and its denoiser calls.
+
+        Arguments: by, what judges, "views" or "data"; what runs go by if not given.
+        """
+        a, n_views, model = self.settings.algorithm, self.scan.n_views, self.whole.model
         assert a.search is not None
-        every = search_interval(self.settings, self.scan.n_views)
+        record = Views(0, n_views, (), None, True)
         known = self.whole.has_lipschitz and goes_by_lipschitz(self.settings)
         bound = self.whole.lipschitz_max if known else None
-        fewer = self.whole.with_views(self.whole.model, usable_views(record, every), lipschitz_max=bound)
-        judges, rest = held_out_views(record, every), a.iterations - a.search
-        patient = knows_sigma(self.scan.instrument, self.scan.columns, self.scan.n_views)
-        start, whole = self.planned.algorithm(fewer), self.planned.algorithm(self.whole)
-        _, state, sigma = go_on(start, judges, a.search, rest, whole, patient=patient)
+        judge = None
+        if judges_by_data(self.settings, n_views) if by is None else by == "data":
+            judges = torch.arange(n_views)
+            fewer = self.whole.with_views(PartOfData(model), lipschitz_max=bound)
+            judge = self.whole.with_views(PartOfData(model, judge=True))
+        else:
+            every = search_interval(self.settings, n_views) or min(10, n_views // 2)
+            judges = held_out_views(record, every)
+            fewer = self.whole.with_views(model, usable_views(record, every), lipschitz_max=bound)
+        patient = knows_sigma(self.scan.instrument, self.scan.columns, n_views)
+        start, whole, rest = self.planned.algorithm(fewer), self.planned.algorithm(self.whole), a.iterations - a.search
+        _, state, sigma = go_on(start, judges, a.search, rest, whole, patient=patient, judge=judge)
         return self.snr(state.image), sigma, state.k
 
 
-def simulate(name: str, picture: Path, level: float) -> Scan:
-    """A small scan of a picture."""
+def simulate(name: str, picture: Path, level: float, views: int | None = None, size: int | None = None) -> Scan:
+    """A small scan of a picture, of so many views and pixels a side; as many as usual if not given."""
     words, flag, _ = OTHERS[name]
-    typed = ["scan.zarr", "--instrument", name, *map(str, words), "--picture", str(picture), flag, f"{level:g}"]
+    said = dict(zip(words[::2], words[1::2], strict=True))
+    if size is not None:
+        if "--width" in said:
+            said["--width"] *= size / said["--size"]
+        said["--size"] = size
+    if views is not None:
+        full = math.pi / 2 * said.get("--size", 0)  # spokes
+        said |= {"--acceleration": full / views} if name == "mri" else {"--views": views}
+    words = tuple(f"{word:.9g}" if isinstance(word, float) else f"{word}" for pair in said.items() for word in pair)
+    typed = ["scan.zarr", "--instrument", name, *words, "--picture", str(picture), flag, f"{level:g}"]
     settings = settings_of(command_parser("simulate", typed).parse_args(typed))
     made = make_experiment(settings)
     model = made.instrument.build_model(
@@ -199,27 +222,28 @@ def simulate(name: str, picture: Path, level: float) -> Scan:
     return measure(made, model, settings.simulate.options)
 
 
-def compare_instrument(name: str, pictures: list[Path], denoiser: str, device: str) -> None:
+def compare_instrument(name: str, pictures: list[Path], denoiser: str, asked: argparse.Namespace) -> None:
     """Print the rows of an instrument: the best sigma, the one that it advises, and the one that is found."""
-    words = ("--denoiser", denoiser, "--device", device)
+    words = ("--denoiser", denoiser, "--device", asked.device)
     for level in OTHERS[name][2]:
         rows = []
         for path in pictures:
-            scan = simulate(name, path, level)
+            scan = simulate(name, path, level, asked.views, asked.size)
             searched, steps = Problem.of_search(scan, words)
             begin = searched.settings.algorithm.sigma
             assert begin is not None
             plain = Problem(scan, (*words, "--search", "none", "--sigma", f"{begin:.9g}", "--iterations", f"{steps}"))
             grid = begin * np.geomspace(1 / 16, 16, 13)
             best, sigma = best_over(partial(plain.run_all, steps), grid)
-            found, value, calls = searched.find()
+            found, value, calls = searched.find(asked.judge)
             rows.append((best, plain.run(begin, steps) - best, found - best, value / sigma, calls))
         best, advised, found, ratio, calls = np.array(rows).T
         spread = f"{np.exp(np.log(ratio).mean()):.2f} ({ratio.min():.2f} to {ratio.max():.2f})"
         figures = (
             f"{best.mean():8.2f}{advised.mean():+9.2f}{advised.min():+8.2f}{found.mean():+8.2f}{found.min():+8.2f}"
         )
-        print(f"{name:14}{denoiser:6}{level:7g}{figures}{spread:>21}{calls.max():7.0f} of {steps}", flush=True)
+        seen = f"{name}, {scan.n_views}"
+        print(f"{seen:18}{denoiser:6}{level:7g}{figures}{spread:>21}{calls.max():7.0f} of {steps}", flush=True)
 
 
 def compare(pictures: list[Path], size: int, device: str, denoisers: list[str], momentum: str) -> None:
@@ -265,19 +289,24 @@ def chosen_pictures(asked: argparse.Namespace) -> list[Path]:
 def main() -> None:
     """Read the arguments and compare."""
     parser = picture_arguments(__doc__)
+    parser.set_defaults(size=None)  # 256, and of small scans their own
     parser.add_argument("--momentum", choices=sorted(MOMENTA), default="bounded", help="of runs that search")
     parser.add_argument("--instrument", nargs="+", choices=sorted(OTHERS), help="small scans of these instead")
+    parser.add_argument("--views", type=int, help="of the scans of --instrument, of those that have a choice of it")
+    parser.add_argument(
+        "--judge", choices=["views", "data"], help="what judges with --instrument; as runs do if not given"
+    )
     asked = parser.parse_args()
     pictures = chosen_pictures(asked)
     if asked.instrument is None:
-        compare(pictures, asked.size, asked.device, asked.denoisers, asked.momentum)
+        compare(pictures, asked.size or 256, asked.device, asked.denoisers, asked.momentum)
         return
     warnings.simplefilter("ignore")
     print(f"{len(pictures)} pictures: {', '.join(path.stem for path in pictures)}; dB below the best, mean and worst")
-    print(f"{'':27}{'best':>8}{'advised':>9}{'worst':>8}{'found':>8}{'worst':>8}{'sigma / best':>21}  calls")
+    print(f"{'':31}{'best':>8}{'advised':>9}{'worst':>8}{'found':>8}{'worst':>8}{'sigma / best':>21}  calls")
     for denoiser in asked.denoisers:
         for name in asked.instrument:
-            compare_instrument(name, pictures, denoiser, asked.device)
+            compare_instrument(name, pictures, denoiser, asked)
 
 
 if __name__ == "__main__":

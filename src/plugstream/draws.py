@@ -27,6 +27,7 @@ class Stream(IntEnum):
     NOISE = 3
     ORIENTATION = 4
     HALVES = 5
+    JUDGES = 6
 
 
 def draw_words(seed: int, step: int, count: int, stream: Stream = Stream.VIEWS) -> NDArray[np.uint64]:

@@ -72,7 +72,7 @@ class ModelFidelity:
         """The fidelity of the same data with the model of a scan that has grown, or with other views of it.
 
         This one stays as it is, so that an algorithm that has it does too; `replace(algorithm, fidelity=...)` is the
-        algorithm that goes on with the new one.
+        algorithm that goes on with the new one. Of a model of fewer data (`PartOfData`) it has zeros for the others.
 
         Arguments: model, with the views of the present one first; available as at the beginning; lipschitz_max, a
         bound of all L_i where it is known already.
@@ -83,6 +83,8 @@ class ModelFidelity:
             raise InputError(f"the scan has {self._source.n_views} views, but the model has {model.n_views}")
         other = copy.copy(self)
         other.model = model
+        if self._source is None and model is not self.model:
+            other._data = model.restrict(self._data)
         other._available = as_views(available, model.n_views)
         other._lipschitz_max = lipschitz_max
         # These were computed from the present views.

@@ -241,10 +241,11 @@ class Cost:
 
 @dataclass(frozen=True)
 class HeldOutMisfit:
-    """d(x) on views that no step uses: how well the image predicts data that it was not made from.
+    """d(x) on data that no step uses: how well the image predicts what it was not made from.
 
-    Noise that is fitted makes d smaller on the views of the steps and larger on these, so that it is smallest at the
-    best image, up to the chance of the noise, and needs no truth.
+    Noise that is fitted makes d smaller on the data of the steps and larger on these, so that it is smallest at the
+    best image, up to the chance of the noise, and needs no truth. Whole views are held out, or, in a race that has a
+    `judge`, the part of each view's data that it is of.
 
     Arguments: views, a function that says of a fidelity which those views are, None where there are none yet.
     """
@@ -254,7 +255,7 @@ class HeldOutMisfit:
         Quantity(
             name,
             "held-out misfit",
-            curve="d(x) on held-out views",
+            curve="d(x) on held-out data",
             form=".4e",
             logarithmic=True,
             smaller_is_better=True,
@@ -267,6 +268,8 @@ class HeldOutMisfit:
     def begin(self, algorithm: Algorithm[Any], state: State, past: Past) -> Measure:
         @torch.no_grad()
         def measure(algorithm: Algorithm[Any], state: Any) -> dict[str, Tensor]:
+            if getattr(algorithm, "judge", None) is not None:
+                return {self.name: algorithm.misfit(state)}  # type: ignore[attr-defined]
             views = self.views(algorithm.fidelity)
             return {} if views is None else {self.name: fidelity_at(algorithm, state).value(state.image, views)}
 

@@ -85,10 +85,12 @@ def past_step(folder: Path, step: int) -> bool:
     return any(int(path.stem.split("-")[1]) >= step for path in (folder / "checkpoints").glob("step-*.safetensors"))
 
 
-def test_two_ranks_make_the_image_of_one_process(scan: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("search", [[], ["--search", "20"]], ids=["plain", "search"])
+def test_two_ranks_make_the_image_of_one_process(scan: Path, tmp_path: Path, search: list[str]) -> None:
     """To the bit, without torchrun, which only sets the environment; rank 0 alone writes and speaks."""
-    words = ["reconstruct", str(scan), *RUN, "--iterations", "20", "--deterministic"]
+    words = ["reconstruct", str(scan), *RUN, "--iterations", "24" if search else "20", "--deterministic", *search]
     assert main([*words, "--out", str(tmp_path / "one")]) == 0
+    assert bool(replay(tmp_path / "one" / "events.jsonl").trials) == bool(search)
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = str(probe.getsockname()[1])

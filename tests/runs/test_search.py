@@ -6,15 +6,20 @@ import tomllib
 
 import numpy as np
 import pytest
+import torch
 
 from effort import effort
 from plugstream import open_scan
 from plugstream.cli import command_parser
 from plugstream.cli.advice import advised_settings
+from plugstream.models.part import judged_entries
 from plugstream.runs import decisions
+from plugstream.runs.event_log import read_events
+from plugstream.runs.events import Note
 from plugstream.runs.partition import Partition
 from plugstream.runs.replay import replay
-from plugstream.runs.search import search_interval
+from plugstream.runs.search import count_judges, search_interval
+from plugstream.scans.store import StoredScan
 from plugstream.settings import Settings
 from small_run import SMALL, main
 
@@ -23,8 +28,17 @@ RUN = ["--batch", "4", "--threads", "1", "--iterations", "72", "--checkpoint", "
 
 @pytest.fixture(scope="module")
 def scan(tmp_path_factory):
+    """Of 12 views, a tenth of whose data judges."""
     place = tmp_path_factory.mktemp("search") / "scan.zarr"
     assert main(["simulate", str(place), *SMALL, "--input-snr", "20"]) == 0
+    return place
+
+
+@pytest.fixture(scope="module")
+def many(tmp_path_factory):
+    """Of so many views that some of them judge."""
+    place = tmp_path_factory.mktemp("many") / "scan.zarr"
+    assert main(["simulate", str(place), *SMALL, "--views", "30", "--input-snr", "20"]) == 0
     return place
 
 
@@ -56,6 +70,44 @@ def test_a_run_without_a_sigma_finds_it_and_can_be_repeated_without_a_search(sca
     assert not replay(again / "events.jsonl").trials
     one, other = (np.load(folder / "result.npy") for folder in (whole, again))
     assert np.linalg.norm(one - other) < 0.1 * np.linalg.norm(other)
+
+
+def test_views_judge_where_there_are_many_and_a_part_of_each_ones_data_where_there_are_few(
+    many, scan, whole, tmp_path, capsys
+):
+    out = tmp_path / "run"
+    assert main(["reconstruct", str(many), "--out", str(out), *RUN]) == 0
+    told = capsys.readouterr().err
+    assert "by 3 views that no step uses" in told
+    assert "with the views that were held out" in told
+    notes = [event.text for event in read_events(whole / "events.jsonl") if isinstance(event, Note)]
+    assert sum("by a tenth of the data of each of 12 views that no step uses" in note for note in notes) == 1
+    assert sum("with the data that were held out" in note for note in notes) == 1
+
+
+@pytest.mark.parametrize("memory", [1000, 0])
+def test_no_step_of_a_search_sees_the_data_that_judges_and_those_after_it_do(scan, tmp_path, memory):
+    """Changed so little that every round is decided alike."""
+    read, seed = StoredScan.read, 5
+    words = [*RUN, "--sigma", "0.3", "--low", "0", "--search", "40", "--seed", f"{seed}", "--in-memory", f"{memory}"]
+
+    def changed(self, views=None):
+        data = read(self, views)
+        numbers = range(self.n_views) if views is None else views.tolist()
+        judged = torch.stack([judged_entries(seed, view, data.shape[1:]) for view in numbers])
+        return torch.where(judged, data * (1 + 1e-3), data)
+
+    assert main(["reconstruct", str(scan), "--out", str(tmp_path / "one"), *words]) == 0
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(StoredScan, "read", changed)
+        assert main(["reconstruct", str(scan), "--out", str(tmp_path / "other"), *words]) == 0
+    one, other = (replay(tmp_path / name / "events.jsonl") for name in ("one", "other"))
+    assert [trial.sigma for trial in one.trials] == [trial.sigma for trial in other.trials]
+    assert [trial.misfit for trial in one.trials] != [trial.misfit for trial in other.trials]
+    end = one.trials[-1].step
+    for before, after in zip(one.measured, other.measured, strict=True):
+        same = before.values["snr"] == after.values["snr"]
+        assert same == (before.step <= end)
 
 
 @pytest.mark.parametrize("stored", [False, True])
@@ -178,17 +230,30 @@ def test_a_volume_that_goes_by_blocks_takes_what_is_advised(tmp_path, monkeypatc
     assert main(["reconstruct", place, "--out", str(tmp_path / "asked"), "--search", "24"]) == 2
 
 
-def test_few_views_leave_two_to_judge_and_many_as_many_as_two_steps_use():
+def test_a_tenth_of_views_judges_and_of_many_as_many_as_two_steps_use():
     settings = Settings.model_validate({"algorithm": {"name": "pgm", "sigma": 0.1, "search": 20}})
     batch = settings.sampler.views
-    counts = {}
-    for n_views in (4, 5, 12, 60, 1000, 100_000):
-        every = search_interval(settings, n_views)
-        counts[n_views] = n_views // every
-    assert counts[4] == counts[5] == counts[12] == 2
+    counts = {n_views: count_judges(settings, n_views) for n_views in (1, 4, 24, 25, 60, 1000, 100_000)}
+    assert counts[1] == counts[4] == counts[24] == 0  # but a part of each one's data
+    assert counts[25] == 2
     assert counts[60] == 6
     assert counts[100_000] == 2 * batch
     assert search_interval(Settings(), 3) is None
+    kept = settings.model_copy(update={"monitor": settings.monitor.model_copy(update={"hold_out": 2})})
+    assert count_judges(kept, 4) == 2  # views that a person holds out judge in any case
+
+
+def test_one_view_is_enough_to_search_by_and_ten_data_are_not(tmp_path, capsys):
+    place, words = str(tmp_path / "scan.zarr"), ["--iterations", "48", "--threads", "1"]
+    assert main(["simulate", place, *SMALL, "--views", "1", "--receivers", "400"]) == 0
+    assert main(["reconstruct", place, "--out", str(tmp_path / "run"), *words]) == 0
+    assert "by a tenth of the data of 1 view that no step uses" in capsys.readouterr().err
+    assert replay(tmp_path / "run" / "events.jsonl").trials[-1].ended
+    assert settings_of(tmp_path / "run")["sampler"]["name"] == "all"
+    few = str(tmp_path / "few.zarr")
+    assert main(["simulate", few, *SMALL, "--views", "2", "--receivers", "5"]) == 0
+    assert main(["reconstruct", few, "--out", str(tmp_path / "few"), *words, "--search", "40"]) == 2
+    assert "have 10 data, of which a tenth is too few" in capsys.readouterr().err
 
 
 @pytest.mark.slow

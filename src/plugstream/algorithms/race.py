@@ -84,7 +84,7 @@ class SigmaRace:
 
     The judge is
 
-        e(x) = d(x) on views that no step uses.
+        e(x) = d(x) on views that no step uses, or, where views are few, on a part of each view's data (`judge`).
 
     The way in: steps with the sigma that it begins with, m at a time, until m of them lower e by less than a tenth of
     what all have. Until then the sides would only show which of them is quicker.
@@ -113,7 +113,9 @@ class SigmaRace:
 
     Arguments:
         algorithm: whose sigma is looked for, with a number for a start; its fidelity has the held-out views, and does
-            not draw them. held_out: their numbers, (n,), at least one. steps: of the way in and of both sides of all
+            not draw them. held_out: their numbers, (n,), at least one. judge: the fidelity of data that steps leave out
+            of these views, with `PartOfData(..., judge=True)`, which steps may then draw; without it, d is that of
+            the algorithm. steps: of the way in and of both sides of all
             rounds together, at least `LEAST_STEPS`; m is a 25th of it at first, and at least 2. patient: for a start
             that may be right. From a sigma that is far too large every step counts, since the image of a nonlinear
             model may come to where it stays, which held-out views hardly show. Then there is no way in, no round goes
@@ -127,6 +129,7 @@ class SigmaRace:
     held_out: Tensor
     steps: int = 250
     patient: bool = True
+    judge: Fidelity | None = None
 
     def __post_init__(self) -> None:
         sigma = getattr(self.algorithm, "sigma", None)
@@ -136,6 +139,8 @@ class SigmaRace:
             raise InputError(f"a search for sigma takes at least {LEAST_STEPS} steps, not {self.steps}")
         if len(self.held_out) == 0:
             raise InputError("a search for sigma needs views to judge by; hold some out")
+        if self.judge is not None:
+            return
         drawn = torch.isin(self.held_out.cpu(), self.algorithm.fidelity.available.cpu())
         if bool(drawn.any()):
             raise InputError(
@@ -184,9 +189,14 @@ class SigmaRace:
             return replace(_swap(gone), stronger=misfit, weaker=True, place=gone.look)
         return self._compare(gone, misfit)
 
+    def misfit(self, state: Any) -> Tensor:
+        """e of a state's image, of this race or of one of its sides: (...)."""
+        side = state.side if isinstance(state, RaceState) else state
+        fidelity = fidelity_at(self.algorithm, side) if self.judge is None else self.judge
+        return fidelity.value(state.image, self.held_out)
+
     def _judge(self, state: Any) -> float:
-        """e of a state's image."""
-        return float(fidelity_at(self.algorithm, state).value(state.image, self.held_out).mean())
+        return float(self.misfit(state).mean())
 
     def _come_in(self, state: RaceState, misfit: float) -> RaceState:
         """The state after m steps of the way in, by which the image has this misfit."""

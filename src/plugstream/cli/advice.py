@@ -152,7 +152,7 @@ def _search(
     of the denoiser's sigma; notes, to which the reasons are added.
     """
     from plugstream.errors import InputError
-    from plugstream.runs.search import check_search
+    from plugstream.runs.search import check_judges, check_search
 
     advised = {(section, key): value for section, key, value in presets}
     a, asked = settings.algorithm, ("algorithm", "search") in given
@@ -178,6 +178,7 @@ def _search(
     try:
         tried = settings_of(parsed, [*presets, *added], scan.instrument.name, lambda: 1.0)
         check_search(tried)
+        check_judges(tried, scan.n_views, scan.instrument.data_shape)
     except InputError:
         return added if asked else []
     rest = "(--sigma, or --search none)"

@@ -38,7 +38,7 @@ from plugstream.runs.error_maps import check_error_map
 from plugstream.runs.measuring import MeasuredViews
 from plugstream.runs.partition import Partition, choose_partition
 from plugstream.runs.parts import Parts, complex_parts, prepare
-from plugstream.runs.search import check_search, search_interval
+from plugstream.runs.search import check_judges, check_search, search_interval
 from plugstream.runs.stages import check_stages, stages_of
 from plugstream.runs.watch import Variance
 from plugstream.sampling import Sampler
@@ -159,6 +159,7 @@ class Plan:
         instrument.check_model(columns, scan.n_views, options, device=parts.device, dtype=parts.dtype)
         check_error_map(self.settings.run.uncertainty, scan.n_views, blocks=self.partition is not None)
         check_batch(self.settings, scan.n_views, search_interval(self.settings, scan.n_views))
+        check_judges(self.settings, scan.n_views, self.instrument.data_shape)
         self.stages(scan, scan.n_views)
 
 

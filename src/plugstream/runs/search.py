@@ -1,13 +1,14 @@
 """The search of a run for its sigma: which views it holds out, what its rounds say, and how the run goes on after it.
 
 A run with the setting `algorithm.search` begins as a race of two sigmas (`plugstream.algorithms.race`), judged by views
-that no step uses. When it is over, the run goes on from the image it came to, with the sigma that was found, and with
-those views as well. The rounds are in the log, so that a run which is resumed knows what was found. At the end the
-settings say it, so that the run can be repeated without a search.
+that no step uses, or, where views are few, by a tenth of the data of each. When it is over, the run goes on from the
+image it came to, with the sigma that was found, and with those data as well. The rounds are in the log, so that a run
+which is resumed knows what was found. At the end the settings say it, so that the run can be repeated without a search.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -15,6 +16,8 @@ from plugstream.algorithms import RaceState, SigmaRace
 from plugstream.errors import InputError
 from plugstream.instruments.base import Columns, Instrument
 from plugstream.loss_fidelity import DataFidelity
+from plugstream.models.base import Model
+from plugstream.models.part import SHARE, PartOfData
 from plugstream.result import Progress, Turn
 from plugstream.runs.event_log import EventLog
 from plugstream.runs.events import Note, Trial, Views
@@ -26,8 +29,10 @@ from plugstream.settings import Settings
 __all__ = [
     "Search",
     "SearchByBlocks",
+    "check_judges",
     "check_search",
     "count_judges",
+    "judges_by_data",
     "knows_sigma",
     "last_trial",
     "search_interval",
@@ -36,37 +41,57 @@ __all__ = [
 ]
 
 # Every so many-th view is held out, or fewer: of a long scan twice as many as a step has judge well enough.
-_EVERY, _BATCHES, _LEAST = 10, 2, 4
+_EVERY, _BATCHES = 10, 2
+# Of fewer views than this a part of each one's data judges: docs/tuning.md has what was measured.
+_MANY = 25
+# So many data judge at least.
+_LEAST = 10
 
 
 class SearchByBlocks(InputError):
     """A volume that goes by blocks of slices, which must all have one sigma, cannot search for it."""
 
 
-def search_interval(settings: Settings, n_views: int) -> int | None:
-    """Every how many-th view is held out while sigma is searched for; None without a search.
+def judges_by_data(settings: Settings, n_views: int) -> bool:
+    """Whether sigma is searched for by a part of each view's data, since whole views are too few for it.
 
-    Those that are held out anyway, where some are. A tenth, or of few views two, and of many twice as many as a step
-    uses, so that judging takes little beside steps.
+    Views that a person holds out judge in any case.
     """
-    if settings.algorithm.search is None:
+    return settings.algorithm.search is not None and settings.monitor.hold_out is None and n_views < _MANY
+
+
+def search_interval(settings: Settings, n_views: int) -> int | None:
+    """Every how many-th view is held out while sigma is searched for; None without a search, or by data.
+
+    Those that are held out anyway, where some are. A tenth, and of many views twice as many as a step uses, so that
+    judging takes little beside steps.
+    """
+    if settings.algorithm.search is None or judges_by_data(settings, n_views):
         return None
     if settings.monitor.hold_out is not None:
         return settings.monitor.hold_out
-    if n_views < _LEAST:
-        raise InputError(
-            f"sigma cannot be searched for by views that are held out: the scan has {n_views}, and it takes {_LEAST}; "
-            "give --sigma"
-        )
     batch = settings.sampler.views
     enough = _EVERY if batch is None else -(-n_views // (_BATCHES * batch))
     return min(n_views // 2, max(_EVERY, enough))
 
 
 def count_judges(settings: Settings, n_views: int) -> int:
-    """How many of so many views no step uses while sigma is searched for; too few views are refused."""
+    """How many of so many views no step uses while sigma is searched for."""
     interval = search_interval(settings, n_views)
     return 0 if interval is None else n_views // interval
+
+
+def check_judges(settings: Settings, n_views: int, data_shape: Sequence[int]) -> None:
+    """Refuse to search for sigma by a part of each view's data where those are hardly any.
+
+    Arguments: data_shape, of a view.
+    """
+    count = n_views * math.prod(data_shape)
+    if judges_by_data(settings, n_views) and count * SHARE < _LEAST:
+        raise InputError(
+            f"sigma cannot be searched for: all views together have {count} data, of which a tenth is too few to "
+            "judge by; give --sigma"
+        )
 
 
 def check_search(settings: Settings, *, blocks: bool = False) -> None:
@@ -155,6 +180,7 @@ class Search:
         self.sigma = None if ended is None else ended.sigma
         self._end = None if ended is None else ended.step
         self._views, self._interval = n_views, search_interval(settings, n_views)
+        self._by_data, self._seed = judges_by_data(settings, n_views), settings.sampler.seed
         self._rounds: int | None = None
 
     @property
@@ -167,26 +193,38 @@ class Search:
         """Every how many-th view no step uses by now, None once it is over."""
         return self._interval if self.running else None
 
+    def restrict_data(self, model: Model) -> Model:
+        """The model of the data that steps use by now, of the views that they use."""
+        return PartOfData(model, self._seed) if self._by_data and self.running else model
+
     def restrict_views(self, whole: DataFidelity) -> DataFidelity:
         """The fidelity of all views, in memory, on those that steps use by now; L stays that of all."""
         if not self.running:
             return whole
         left = usable_views(Views(0, self._views, (), None, True), self._interval)
         bound = whole.lipschitz_max if whole.has_lipschitz and goes_by_lipschitz(self.settings) else None
-        return whole.with_views(whole.model, left, lipschitz_max=bound)
+        return whole.with_views(self.restrict_data(whole.model), left, lipschitz_max=bound)
 
-    def begin(self, algorithm: Any, damaged: tuple[int, ...]) -> Any:
-        """The race of the algorithm on the views that steps use, judged by the others; itself once it is over."""
+    def begin(self, algorithm: Any, damaged: tuple[int, ...], whole: DataFidelity) -> Any:
+        """The race of the algorithm on what steps use, judged by the rest; itself once it is over.
+
+        Arguments: damaged views; whole, the fidelity of all data, in memory, or of any that is read.
+        """
         if not self.running:
             return algorithm
-        judges = held_out_views(Views(0, self._views, damaged, None, True), self._interval)
+        record, judge = Views(0, self._views, damaged, None, True), None
+        judges = usable_views(record, None) if self._by_data else held_out_views(record, self._interval)
         if len(judges) == 0:
             raise InputError("all views that would judge sigma are damaged; give --sigma")
         steps = self.settings.algorithm.search
         assert steps is not None
         few = f"{len(judges)} view{'s' * (len(judges) > 1)}"
+        if self._by_data:
+            model = whole.model.whole if isinstance(whole.model, PartOfData) else whole.model
+            judge = whole.with_views(PartOfData(model, self._seed, judge=True), judges)
+            few = f"a tenth of the data of {few if len(judges) == 1 else f'each of {few}'}"
         self.log.add(Note(f"sigma is searched for in the first {steps} steps, by {few} that no step uses"))
-        return SigmaRace(algorithm, judges, steps, self.patient)
+        return SigmaRace(algorithm, judges, steps, self.patient, judge)
 
     def turn(self, progress: Progress[Any]) -> Turn[Any] | None:
         """Tell what a round said; where it was the last, how to go on."""
@@ -218,12 +256,13 @@ class Search:
         self.log.add(Trial(state.k, *known, ended=state.ended))
         text = f"sigma {state.sigma:.4g} after round {state.rounds}, held-out misfit {state.misfit:.4g}"
         if state.ended:
-            text = (
-                f"sigma {state.sigma:.4g} was found in {state.rounds} rounds; the run goes on from their last image, "
-                "with the views that were held out"
+            out = (
+                ""
+                if self.settings.monitor.hold_out is not None
+                else f", with the {'data' if self._by_data else 'views'} that were held out"
             )
-            if self.settings.monitor.hold_out is not None:
-                text = text.removesuffix(", with the views that were held out")
+            text = f"sigma {state.sigma:.4g} was found in {state.rounds} rounds; the run goes on from their last image"
+            text += out
         self.log.add(Note(text))
         self.log.sync()
 

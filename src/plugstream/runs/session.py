@@ -201,8 +201,7 @@ class Session:
         if isinstance(scan, StoredScan):
             if self.plan.settings.scan.skip_damaged:
                 log.add(Note("reading every view, to leave out those that are damaged"))
-            every = None if self.search is None else self.search.interval
-            self.population = Population(scan, self.plan, log, self.past, self.stages, every)
+            self.population = Population(scan, self.plan, log, self.past, self.stages, self.search)
             fidelity = self.population.fidelity
         else:
             fidelity = open_in_memory(scan, self.plan, log, self.past)
@@ -247,7 +246,8 @@ class Session:
         watch = Watch.over(algorithm, settings, log) if settings.monitor.watch_theory else None
         algorithm = algorithm if watch is None else watch.algorithm
         if self.search is not None:
-            algorithm = self.search.begin(algorithm, () if population is None else population.record.damaged)
+            damaged = () if population is None else population.record.damaged
+            algorithm = self.search.begin(algorithm, damaged, whole)
         if self.saved is None:
             check_range(self.scan, fidelity, by_lipschitz=goes_by_lipschitz(settings))
         state, snapshot = algorithm.init(), None

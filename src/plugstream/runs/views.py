@@ -26,6 +26,7 @@ from plugstream.runs.events import Note, Views
 from plugstream.runs.measuring import usable_views
 from plugstream.runs.plan import Plan
 from plugstream.runs.replay import History
+from plugstream.runs.search import Search
 from plugstream.runs.stages import Stages
 from plugstream.runs.steps import goes_by_lipschitz
 from plugstream.sampling import Announcer, OnceEach
@@ -69,8 +70,7 @@ class Population:
     that come after all are used, and the iterations after the end are counted anew.
 
     Arguments: scan; plan; log to write records to; past, from the log of a run that goes on; stages of the run, each of
-    which has an L of its own; hold_out, every how many-th view no step uses until `release`; as settings say if not
-    given.
+    which has an L of its own; search, which says what no step uses until `release`.
     """
 
     def __init__(
@@ -80,10 +80,11 @@ class Population:
         log: EventLog,
         past: History,
         stages: Stages | None = None,
-        hold_out: int | None = None,
+        search: Search | None = None,
     ) -> None:
-        self.stages, self.hold_out = stages, plan.settings.monitor.hold_out if hold_out is None else hold_out
-        settings = plan.settings
+        settings, self.stages, self._search = plan.settings, stages, search
+        every = None if search is None else search.interval
+        self.hold_out = settings.monitor.hold_out if every is None else every
         self.scan, self.plan, self.settings, self.log = scan, plan, settings, log
         self.follow = settings.scan.follow
         self.group = plan.parts.group
@@ -151,8 +152,8 @@ class Population:
         return grown
 
     def release(self) -> None:
-        """Go over to all views but those that are to be held out to the end."""
-        self.hold_out = self.settings.monitor.hold_out
+        """Go over to all data but the views that are to be held out to the end."""
+        self.hold_out, self._search = self.settings.monitor.hold_out, None
         self._use(self.record)
 
     def read_ahead(self, algorithm: Any) -> Any:
@@ -228,7 +229,7 @@ class Population:
         if record.views > self.model.n_views:
             self.model = self.plan.model(self.scan.columns, record.views, self.model)
         self.fidelity = self.fidelity.with_views(
-            self.model,
+            self.model if self._search is None else self._search.restrict_data(self.model),
             _available(record, self.hold_out, self.stages),
             lipschitz_max=record.lipschitz,
         )

@@ -1,0 +1,161 @@
+"""A model of a part of each view's data, and of the other part: what steps use, and what judges them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from plugstream.draws import Stream, draw_words
+from plugstream.errors import InputError
+from plugstream.models.base import Model, ModelBase, Views, all_views
+from plugstream.models.linearization import Linearization, linearized_model
+
+__all__ = ["SHARE", "PartOfData", "judged_entries"]
+
+SHARE = 0.1
+"""The part of each view's data that judges, where nobody says another."""
+
+# Masks of up to so many entries of all views are kept; of larger scans they are drawn again each time.
+_KEPT_ENTRIES = 1 << 26
+# Numbers of 16 bits say of each entry whether it judges.
+_WORD, _ENTRIES_A_WORD = 1 << 16, 4
+
+
+def judged_entries(seed: int, view: int, shape: tuple[int, ...], share: float = SHARE) -> Tensor:
+    """Which entries of a view's data judge: bool, of this shape, each by itself with probability `share`.
+
+    A pure function of its arguments, whatever the machine, the other views of a batch or the number of processes.
+    """
+    count = math.prod(shape)
+    words = draw_words(seed, view, -(-count // _ENTRIES_A_WORD), Stream.JUDGES)
+    numbers = words.astype("<u8").view("<u2")[:count]
+    return torch.from_numpy(numbers < round(share * _WORD)).reshape(shape)
+
+
+class PartOfData(ModelBase):
+    r"""M_i H_i: a model of which a part of each view's data is left out, as if its detector were masked there.
+
+    M_i keeps an entry or sets it to zero. Which entries are left out is drawn once, for each view by itself
+    (`judged_entries`); with `judge` it is the other way round, and only those are kept. So
+
+        ||H_i x - y_i||^2 = ||M_i (H_i x - y_i)||^2 + ||(1 - M_i) (H_i x - y_i)||^2,
+
+    the first for steps and the second to judge them by. The same holds for any loss that is a sum over entries. The
+    fidelity of it is `whole.with_views(PartOfData(whole.model))`, whose data has zeros where nothing counts.
+
+    Entries are left out of predictions, of what the adjoint and every pullback are given, and of all that follows from
+    these: gradients, normal products, back-projections. Faster forms of those that a model has are not used, since they
+    know nothing of M_i. Norms and overlaps are those of H_i, which bound those of M_i H_i.
+
+    Condition: the noise of an entry is independent of that of the others of its view. Where neighbours share it (a
+    scintillator's blur, resampled or filtered data) or entries are there twice (k-space that was made symmetric), steps
+    see the noise of what judges, and too small a sigma is found; hold whole views out instead.
+
+    Arguments: model, of which nothing may be fitted to each view's data on the way; seed; judge, whether to keep what
+    steps leave out; share, the part of entries that judges.
+    Reference: Wold, Technometrics 20(4), 1978 (entries left out of a matrix rather than rows).
+    """
+
+    def __init__(self, model: Model, seed: int = 0, *, judge: bool = False, share: float = SHARE) -> None:
+        recording = getattr(model, "recording", None)
+        if recording is not None and recording.known is not None and not bool(recording.known.all()):
+            raise InputError("gains that are fitted to all data of a view leave none to judge by; hold views out")
+        self.whole, self.seed, self.judge, self.share = model, seed, judge, share
+        self.n_views, self.image_shape, self.data_shape = model.n_views, model.image_shape, model.data_shape
+        self.device, self.dtype, self.data_dtype = model.device, model.dtype, model.data_dtype
+        self.linear, self.recording = model.linear, recording
+        self.nonnegative = bool(getattr(model, "nonnegative", False))
+        self.counts = getattr(model, "counts", None)
+        self.channels = bool(getattr(model, "channels", False))
+        self.estimated_views = int(getattr(model, "estimated_views", 1000))
+        self.intensities = bool(getattr(model, "intensities", False))
+        self.incoherent = getattr(model, "incoherent", None)
+        self.views_at_once = getattr(model, "views_at_once", None)
+        self.describe: Callable[[], str] | None = getattr(model, "describe", None)
+        # Waves that do not interfere are of one entry of the data.
+        sizes = list(self.data_shape)
+        if self.incoherent is not None:
+            sizes[self.incoherent] = 1
+        self._entries = tuple(sizes)
+        self._kept: dict[int, Tensor] = {}
+
+    def restrict(self, data: Tensor, views: Views = None) -> Tensor:
+        """The data with what the model does not predict, and what is left out here, set to zero."""
+        return self._cut(self.whole.restrict(data, views), views)
+
+    def forward(self, image: Tensor, views: Views = None) -> Tensor:
+        """M_i H_i x: (..., *image_shape) to (..., B, *data_shape)."""
+        return self._cut(self.whole.forward(image, views), views)
+
+    def adjoint(self, data: Tensor, views: Views = None) -> Tensor:
+        """The sum over views of Re(H_i^H M_i z_i): (..., B, *data_shape) to (..., *image_shape)."""
+        return self.whole.adjoint(self._cut(data, views), views)
+
+    def linearize(self, image: Tensor, views: Views = None) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
+        prediction, pullback = self.whole.linearize(image, views)
+        return self._cut(prediction, views), lambda data: pullback(self._cut(data, views))
+
+    def derivative(self, image: Tensor, direction: Tensor, views: Views = None) -> Tensor:
+        return self._cut(self.whole.derivative(image, direction, views), views)
+
+    def linearized(self, at: Tensor | None = None) -> Model:
+        """M_i J_i(at), with whatever faster form the model has of J."""
+        if self.linear:
+            return self
+        near = linearized_model(self.whole, at)
+        if isinstance(near, Linearization):
+            return Linearization(self, near.at)
+        return PartOfData(near, self.seed, judge=self.judge, share=self.share)
+
+    @property
+    def stored_shape(self) -> tuple[int, ...]:
+        return getattr(self.whole, "stored_shape", self.data_shape)
+
+    def convert(self, data: Tensor, views: Views = None) -> Tensor:
+        convert = getattr(self.whole, "convert", None)
+        return data if convert is None else convert(data, views)
+
+    def overlap(self, views: Views = None, weights: Tensor | None = None) -> Tensor | None:
+        """That of all data, which bounds it."""
+        overlap = getattr(self.whole, "overlap", None)
+        return None if overlap is None else overlap(views, weights)
+
+    def start_image(self) -> Tensor | None:
+        start = getattr(self.whole, "start_image", None)
+        return None if start is None else start()
+
+    def start_from(
+        self, read: Callable[[Tensor], Tensor], available: Tensor, names: Sequence[str]
+    ) -> tuple[Tensor | None, dict[str, Tensor]]:
+        """As of the model, which asks for data without what is left out."""
+        start = getattr(self.whole, "start_from", None)
+        begun: tuple[Tensor | None, dict[str, Tensor]]
+        begun = (self.start_image(), {}) if start is None else start(read, available, names)
+        return begun
+
+    def squared_norms(self, views: Tensor, tol: float) -> Tensor:
+        """Those of all data, which bound them."""
+        return self.whole.squared_norms(views, tol)
+
+    def squared_norm_bounds(self, views: Tensor) -> Tensor:
+        """Those of all data, which bound them."""
+        return self.whole.squared_norm_bounds(views)
+
+    def _cut(self, data: Tensor, views: Views) -> Tensor:
+        """M_i z_i of these views: (..., B, *data_shape), or with one value along an axis of waves."""
+        index = all_views(views, self.n_views)
+        counts = torch.stack([self._counts(view) for view in index.tolist()])
+        return torch.where(counts, data, torch.zeros((), dtype=data.dtype, device=data.device))
+
+    def _counts(self, view: int) -> Tensor:
+        """Which entries of a view count here."""
+        known = self._kept.get(view)
+        if known is None:
+            judged = judged_entries(self.seed, view, self._entries, self.share)
+            known = (judged if self.judge else ~judged).to(self.device)
+            if self.n_views * known.numel() <= _KEPT_ENTRIES:
+                self._kept[view] = known
+        return known
