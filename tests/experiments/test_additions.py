@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 
 from plugstream.errors import InputError
-from plugstream.experiments import report
+from plugstream.experiments import additions, report
 from plugstream.experiments.additions import add_line, best_of, merge, missing_lines, read_table
 from plugstream.experiments.cells import Store
 from plugstream.experiments.runs import Spec, outcome, run
@@ -102,6 +103,27 @@ def test_each_picture_has_its_best_trial_and_the_counts_of_the_dearest():
     assert best["calls"] == [0, 1, 3]
     assert best["passes_at"] == [0.0, 3.0, 5.0]
     assert best["passes"] == 5.0
+
+
+@pytest.mark.parametrize(
+    ("peak", "tried"), [(0, [-1, 0, 1]), (1, [-1, 0, 1, 2]), (2, [-1, 0, 1, 2, 3]), (-9, [-3, -2, -1, 0, 1])]
+)
+def test_trials_go_on_beyond_an_end_that_is_best_on_the_average(tmp_path, monkeypatch, peak, tried):
+    line = successor_rows(TINY)[0]
+
+    def made(problem, result, sigma, **more):
+        snr = -((np.log(sigma[0] / 0.1) / np.log(1.7) - peak) ** 2)
+        return cell([(0, 0), (0, 0), (snr, snr)], sigma=sigma[0])
+
+    monkeypatch.setattr(additions, "pilot_search", lambda *given: (line.choices[0], 0.1))
+    monkeypatch.setattr(additions, "run", lambda problem, spec, sigma: sigma)
+    monkeypatch.setattr(additions, "outcome", made)
+    truth = torch.zeros(2, 8, 8)
+    problem = SimpleNamespace(names=("house", "parrot"), truth=truth, instrument="born-2d")
+    store = Store(tmp_path, lambda text: None)
+    found = add_line(line, problem, problem, store, TINY)
+    assert sorted(int(name[-2:]) for name in store.computed) == tried
+    assert found["sigma"] == pytest.approx([0.1 * 1.7 ** max(peak, -3)] * 2)
 
 
 def test_a_line_of_two_searches_is_a_run_with_what_they_found(tmp_path):

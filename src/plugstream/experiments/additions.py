@@ -36,8 +36,8 @@ __all__ = ["KeptTable", "add_line", "best_of", "merge", "missing_lines", "pilot_
 
 # The picture of the first search, which every instrument has.
 _PILOT = "parrot"
-# Between two sigmas of the second search.
-_RATIO = 1.7
+# Between two sigmas of the second search, and how many more are tried beyond an end that is best on the average.
+_RATIO, _WIDENINGS = 1.7, 2
 _SECONDS = ("seconds", "seconds to it")
 _INSTRUMENTS = ("born-2d", *OTHERS)
 
@@ -109,9 +109,12 @@ def add_line(row: Row, problem: Problem, pilot: Problem, store: Store, scale: Sc
         return store.cell(f"trial-{problem.instrument}-{slug(row.name)}-{place:+d}", about, compute)
 
     trials = {place: trial(place) for place in (0, -1, 1)}
-    for end in (-1, 1):
-        if end in _best_places(trials):
-            trials[2 * end] = trial(2 * end)
+    for _ in range(_WIDENINGS):
+        best = max(trials, key=lambda place: float(np.nan_to_num(trials[place]["snr"], nan=-np.inf).mean()))
+        if best not in (min(trials), max(trials)):
+            break
+        beyond = best + (1 if best > 0 else -1)
+        trials[beyond] = trial(beyond)
     return best_of(trials)
 
 
