@@ -52,6 +52,22 @@ def test_a_smear_is_simulated_described_and_reconstructed(tmp_path, monkeypatch,
     assert float(capsys.readouterr().out.split()[0]) < 0.1
 
 
+def test_who_says_that_nothing_is_refined_is_not_asked_for_what_was_advised(tmp_path, monkeypatch, capsys):
+    """`--refine none` takes the advised steps of refining away as well, and a search for sigma begins."""
+    monkeypatch.chdir(tmp_path)
+    assert main(["simulate", "known.zarr", "--instrument", "fpm", *SMALL, "--photons", "1e6"]) == 0
+    known = open_scan("known.zarr")
+    save_scan(
+        MemoryScan(known.read(), replace(known.instrument, calibrated=False), columns=dict(known.columns)), "s.zarr"
+    )
+    capsys.readouterr()
+    assert main(["reconstruct", "s.zarr", "--search", "20", "--out", "no", *QUICK]) == 2
+    assert "say --refine none, or say --search none" in capsys.readouterr().err
+    assert main(["reconstruct", "s.zarr", "--search", "20", "--refine", "none", "--out", "run", *QUICK]) == 0
+    assert "search for it" in capsys.readouterr().err
+    assert not list((tmp_path / "run").glob("refined-*"))
+
+
 @pytest.mark.slow
 def test_an_uncalibrated_microscope_is_refined_before_denoising_and_a_run_goes_on_to_the_bit(
     tmp_path, monkeypatch, capsys

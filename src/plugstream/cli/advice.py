@@ -22,6 +22,8 @@ _SIGMA = ("algorithm", "sigma")
 _STRENGTH = {_SIGMA, ("algorithm", "lam")}
 # What makes stages of a run, which a search cannot have.
 _STAGES = ("algorithm", "hop")
+# How long what is not known of the instrument is refined.
+_REFINED_STEPS = ("algorithm", "refine_steps")
 # Where a search for sigma begins, by what the denoiser's sigma is: high, since from too small a sigma some denoisers
 # never let go of the noise again.
 _START = {"noise": "10%", "weight": "20%"}
@@ -109,6 +111,8 @@ def advised_settings(
                 continue
             if given.intersection(advice.unless) or (place == _STAGES and not strength):
                 continue
+            if place == _REFINED_STEPS and ("algorithm", "refine") in given and not first.algorithm.refined:
+                continue  # --refine none: there is nothing to do for so many steps
             value = parse_value(advice.value) if isinstance(advice.value, str) else advice.value
             if advice.search:
                 later.append((advice, (*place, value)))

@@ -126,7 +126,7 @@ def _check_uses(settings: Settings) -> None:
     uses = a.entry.facts.get("uses", ())
     if a.refined and not _says(a, "refines"):
         raise InputError(
-            f"{a.name} cannot refine anything beside the image; leave --refine out, or use --algorithm "
+            f"{a.name} cannot refine anything beside the image; say --refine none, or use --algorithm "
             f"{_those('algorithm', 'refines')}"
         )
     if a.refine_steps is not None and not a.refined:

@@ -104,7 +104,7 @@ def check_search(settings: Settings, *, blocks: bool = False) -> None:
         (a.sigma == 0, "it starts from a sigma > 0"),
         (a.sigma_end is not None, "it is for one sigma for all steps; leave --sigma-end out"),
         (a.stages is not None or a.hop is not None, "it is for one problem from start to end; leave stages out"),
-        (bool(a.refined), "what is refined would change while sigmas are compared; leave --refine out"),
+        (bool(a.refined), "what is refined would change while sigmas are compared; say --refine none"),
         (settings.denoiser.opening is not None, "it is for one denoiser in all steps; leave --opening out"),
         (a.changes is not None, "leave --changes out"),
         (settings.scan.follow, "a scan that is followed grows while sigmas are compared; wait for its end"),
