@@ -147,6 +147,13 @@ class LeastSquares(ModelFidelity):
             total = total + (self._energies(residual) / 2 * w).sum(-1)
         return total
 
+    def values(self, image: Tensor, views: Views = None) -> Tensor:
+        """d_i(x) of each of these views: (..., *image_shape) to (..., B)."""
+        self._check_batch(image)
+        parts = self._parts(views, None)
+        each = [self._energies(self.model.forward(image, some) - self.data(some)) / 2 for some, _ in parts]
+        return torch.cat(each, -1)
+
     def gradient(self, image: Tensor, views: Views = None, weights: Tensor | None = None) -> Tensor:
         """grad d(x) over these views: the mean of Re(H_i^H (H_i x - y_i)), or its sum with the given weights.
 

@@ -92,6 +92,15 @@ class LossFidelity(ModelFidelity):
             total = total + (self._sums(terms) * w).sum(-1)
         return total
 
+    def values(self, image: Tensor, views: Views = None) -> Tensor:
+        """d_i(x) of each of these views: (..., *image_shape) to (..., B)."""
+        self._check_batch(image)
+        each = []
+        for some, _ in self._parts(views, None):
+            terms = self.loss.value(self.model.forward(image, some), self.data(some), some)
+            each.append(self._sums(self.model.restrict(terms, some)))
+        return torch.cat(each, -1)
+
     def gradient(self, image: Tensor, views: Views = None, weights: Tensor | None = None) -> Tensor:
         """grad d(x) over these views, the mean or the sum with the given weights: (..., *image_shape) to the same."""
         self._check_batch(image)

@@ -142,6 +142,15 @@ class Sharded:
         return self._sum(lambda some, w: self.part.value(image, some, w), views, weights, like)
 
     @accept_arrays
+    def values(self, image: Tensor, views: Views = None) -> Tensor:
+        """d_i(x) of each of these views, each computed by one rank: (..., *image_shape) to (..., B)."""
+        if self.shares.single:
+            return self.whole.values(image, views)
+        index, lead = self._index(views), self._lead(image)
+        like = torch.zeros((*lead, 0), dtype=self.dtype.to_real(), device=self.device)
+        return self.shares.join(len(index), lambda rows: self.part.values(image, index[rows]), like, len(lead))
+
+    @accept_arrays
     def gradient(self, image: Tensor, views: Views = None, weights: Tensor | None = None) -> Tensor:
         """grad d(x) over these views, the mean or the sum with the given weights: (..., *image_shape) to the same."""
         if self.shares.single:

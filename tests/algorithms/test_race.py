@@ -11,6 +11,8 @@ import torch
 
 from plugstream import InputError, LeastSquares, MatrixModel, ProximalGradient, Uniform
 from plugstream.algorithms import SigmaRace
+from plugstream.algorithms.race import _is_chance
+from plugstream.models.part import PartOfData
 from plugstream.result import Snapshot
 from plugstream.runs.checkpoints import Checkpoints
 
@@ -237,3 +239,34 @@ def test_what_cannot_be_searched_is_refused():
     ):
         with pytest.raises(InputError, match=text):
             replace(race, **change)
+
+
+def make_judged(start, noise=1.0):
+    """A race of all views, judged by a tenth of the data of each."""
+    whole = make_fidelity(make_data(noise), np.ones(PIXELS))
+    left, judge = (whole.with_views(PartOfData(whole.model, 3, judge=which), lipschitz_max=1.0) for which in (0, 1))
+    algorithm = ProximalGradient(left, shrink, sigma=start, step_size=1.0, momentum="none")
+    return SigmaRace(algorithm, torch.arange(VIEWS), judge=judge)
+
+
+def test_a_part_of_each_views_data_judges_in_place_of_views():
+    race = make_judged(12.0)  # by which next to nothing is left of the image
+    state = run(race)
+    assert 0.05 < state.sigma < 3
+    nothing = replace(state, image=torch.zeros_like(state.image))
+    assert float(race.misfit(state)) < 0.8 * float(race.misfit(nothing))
+    each = race.judge.values(state.image, race.held_out)
+    assert each.shape == (VIEWS,)
+    torch.testing.assert_close(each.mean(), race.misfit(state))
+
+
+def test_a_lead_that_chance_explains_moves_nothing():
+    one = torch.tensor([1.0, 2.0, 3.0, 4.0])
+    assert _is_chance(one, one + 1e-3 * torch.tensor([1.0, -1.0, 1.0, -0.9]))
+    assert not _is_chance(one, one + 1e-3 * torch.tensor([1.0, 1.1, 1.0, 0.9]))  # all say the same
+    assert not _is_chance(one, one + torch.tensor([1.0, -1.0, 1.0, -0.9]))  # more than next to nothing
+    assert not _is_chance(one[:2], one[:2] + 1e-3 * torch.tensor([1.0, -0.9]))  # of two nothing is known
+    race = make_judged(0.5)
+    flat = replace(race, algorithm=replace(race.algorithm, denoiser=lambda image, sigma: image))
+    state = run(flat)  # both sides are alike whatever sigma is
+    assert state.sigma == 0.5

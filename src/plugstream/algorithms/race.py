@@ -36,6 +36,9 @@ _SHARE, _HASTY_SHARE = 25, 20
 _SHRUNK, _DRAWN = 0.9, 0.05
 # After so many moves in one direction since it turned the sides go further apart again.
 _STREAK = 3
+# With a judge a lead of less than so many standard errors over views, of this many or more, is chance, if it is less
+# than this part of e besides: from a sigma that is far off, larger ones lead the right way long before they are sure.
+_ERRORS, _PAIRS, _TINY = 2, 3, 1e-3
 
 
 @dataclass(frozen=True)
@@ -45,12 +48,12 @@ class RaceState:
     trunk: the state from which both sides of this round started. side: that of the side which is running; rival: that
     of the other. begun: whether the way in is over. used: steps of the race by now. place: those of the running side in
     this round, from the last look at both (`look`) to the next one (`goal`). weaker: whether the weaker side runs.
-    length: steps of a side in this round, unless it goes on. sigma and ratio: the sides have sigma * ratio and
-    sigma / ratio. turn: which way sigma moved last, 1 up, -1 down, 0 for neither yet; streak: how often it has moved
-    that way since it turned. rounds: that are over. stronger: the misfit of the stronger side at this look. lead: that
-    of the stronger side minus that of the weaker one at the look before. start: the misfit of the first image. misfit:
-    of the winner of the last round. tried: the two misfits of the last round, stronger side first. ended: whether the
-    search is over; `trunk` is then the winner, and `sigma` what was found.
+    length: steps of a side in this round, unless it goes on. sigma and ratio: the sides have sigma * ratio and sigma /
+    ratio. turn: which way sigma moved last, 1 up, -1 down, 0 for neither yet; streak: how often it has moved that way
+    since it turned. rounds: that are over. stronger: the misfit of the stronger side at this look; each: with a judge,
+    that of each view. lead: that of the stronger side minus that of the weaker one at the look before. start: the
+    misfit of the first image. misfit: of the winner of the last round. tried: the two misfits of the last round,
+    stronger side first. ended: whether the search is over; `trunk` is then the winner, and `sigma` what was found.
     """
 
     k: int
@@ -71,6 +74,7 @@ class RaceState:
     streak: int = 0
     rounds: int = 0
     stronger: float | None = None
+    each: Tensor | None = None
     lead: float | None = None
     start: float | None = None
     misfit: float | None = None
@@ -95,8 +99,10 @@ class SigmaRace:
     its state is where the next round starts, whose m is at least half of what this one became. sigma moves by the
     factor r towards the winner; where that is another way than in the round before, r becomes sqrt(r) first, and from
     the third time on that it goes the same way since, r^2, 2 at most. In a round that went on, a lead of less than a
-    twentieth of that in the round before is a draw: sigma stays, and r becomes sqrt(r). It ends when r is below 1.05
-    and e falls no more, or with its steps; the last move then counts half, since nothing tells whether it went too far.
+    twentieth of that in the round before is a draw: sigma stays, and r becomes sqrt(r). So is, with a judge of three or
+    more views, a lead of less than a thousandth of e and less than twice its standard error over views: data that
+    cannot tell two sigmas apart leave the one that there is. It ends when r is below 1.05 and e falls no more, or with
+    its steps; the last move then counts half, since nothing tells whether it went too far.
 
     Why two sides and not one that follows e: an image lags behind a sigma that changes, so that a falling sigma looks
     better than it is, and far too small a one is found. The two sides lag alike. Noise in the choice of views is the
@@ -176,27 +182,33 @@ class SigmaRace:
         if state.ended:
             raise InputError("the search for sigma has ended; go on with the algorithm and the sigma that it found")
         if self.patient and state.start is None:
-            first = self._judge(state.side)
+            first, _ = self._look(state.side)
             state = replace(state, start=first, misfit=first)
         side = self._side(state).step(state.side)
         gone = replace(state, k=state.k + 1, image=side.image, side=side, used=state.used + 1, place=state.place + 1)
         if gone.place < gone.goal:
             return gone
-        misfit = self._judge(side)
+        misfit, each = self._look(side)
         if not gone.begun:
             return self._come_in(gone, misfit)
         if not gone.weaker:
-            return replace(_swap(gone), stronger=misfit, weaker=True, place=gone.look)
-        return self._compare(gone, misfit)
+            return replace(_swap(gone), stronger=misfit, each=each, weaker=True, place=gone.look)
+        return self._compare(gone, misfit, each)
 
     def misfit(self, state: Any) -> Tensor:
         """e of a state's image, of this race or of one of its sides: (...)."""
+        if self.judge is not None:
+            return self.judge.value(state.image, self.held_out)
         side = state.side if isinstance(state, RaceState) else state
-        fidelity = fidelity_at(self.algorithm, side) if self.judge is None else self.judge
-        return fidelity.value(state.image, self.held_out)
+        return fidelity_at(self.algorithm, side).value(state.image, self.held_out)
 
-    def _judge(self, state: Any) -> float:
-        return float(self.misfit(state).mean())
+    def _look(self, state: Any) -> tuple[float, Tensor | None]:
+        """e of a state's image, and, with a judge, that of each view: (n,)."""
+        if self.judge is None:
+            return float(self.misfit(state).mean()), None
+        each = self.judge.values(state.image, self.held_out)  # type: ignore[attr-defined]
+        each = each.reshape(-1, each.shape[-1]).mean(0)
+        return float(each.mean()), each
 
     def _come_in(self, state: RaceState, misfit: float) -> RaceState:
         """The state after m steps of the way in, by which the image has this misfit."""
@@ -228,10 +240,11 @@ class SigmaRace:
             length=length,
             weaker=False,
             stronger=None,
+            each=None,
             lead=None,
         )
 
-    def _compare(self, state: RaceState, misfit: float) -> RaceState:
+    def _compare(self, state: RaceState, misfit: float, each: Tensor | None) -> RaceState:
         """The state after a look at both sides, of which the weaker one has this misfit: the round goes on, or ends."""
         assert state.stronger is not None
         lead = state.stronger - misfit
@@ -241,7 +254,8 @@ class SigmaRace:
         room = state.used + 2 * state.goal <= self.steps
         if self.patient and (state.lead is None or (unclear and room and not drawn)):
             return replace(_swap(state), weaker=False, lead=lead, look=state.goal, goal=2 * state.goal)
-        return self._decide(state, misfit, drawn=drawn or lead == 0)
+        chance = self.patient and state.each is not None and each is not None and _is_chance(state.each, each)
+        return self._decide(state, misfit, drawn=drawn or chance or lead == 0)
 
     def _decide(self, state: RaceState, misfit: float, *, drawn: bool) -> RaceState:
         """The state after a round, whose weaker side has this misfit; whether it is a draw."""
@@ -302,6 +316,14 @@ class SigmaRace:
         """
         goes_on = replace(self.algorithm if algorithm is None else algorithm, sigma=state.sigma)
         return goes_on, goes_on.renew(replace(state.trunk, k=state.k))
+
+
+def _is_chance(one: Tensor, other: Tensor) -> bool:
+    """Whether two misfits of the same views, (n,) each, differ by next to nothing, and less than they do by chance."""
+    change = one.double() - other.double()
+    if len(change) < _PAIRS or not float(change.mean().abs()) < _TINY * float(other.mean()):
+        return False
+    return bool(change.mean().abs() < _ERRORS * change.std() / math.sqrt(len(change)))
 
 
 def _swap(state: RaceState) -> RaceState:
