@@ -49,6 +49,7 @@ from plugstream.runs.search import judges_by_data, knows_sigma, search_interval
 from plugstream.runs.steps import goes_by_lipschitz
 from plugstream.sampling import Uniform
 from plugstream.scans.scan import Scan
+from plugstream.settings import is_weight
 from plugstream.simulation import measure
 
 GRID = np.geomspace(0.002, 0.35, 14)
@@ -113,10 +114,18 @@ def find_image(fidelity: LeastSquares, name: str, momentum: str = "bounded") -> 
 
 
 def go_on(
-    algorithm: Any, judges: Tensor, search: int, after: int, whole: Any, *, patient: bool = False, judge: Any = None
+    algorithm: Any,
+    judges: Tensor,
+    search: int,
+    after: int,
+    whole: Any,
+    *,
+    patient: bool = False,
+    judge: Any = None,
+    growing: bool = False,
 ) -> tuple[Any, Any, float]:
     """A race and the steps after it: the algorithm that goes on, its last state, and the sigma that was found."""
-    race = SigmaRace(algorithm, judges, search, patient, judge)
+    race = SigmaRace(algorithm, judges, search, patient, judge, growing)
     state = race.init()
     while not state.ended:
         state = race.step(state)
@@ -193,7 +202,8 @@ class Problem:
             fewer = self.whole.with_views(model, usable_views(record, every), lipschitz_max=bound)
         patient = knows_sigma(self.scan.instrument, self.scan.columns, n_views)
         start, whole, rest = self.planned.algorithm(fewer), self.planned.algorithm(self.whole), a.iterations - a.search
-        _, state, sigma = go_on(start, judges, a.search, rest, whole, patient=patient, judge=judge)
+        growing = not is_weight(self.settings.denoiser.name)
+        _, state, sigma = go_on(start, judges, a.search, rest, whole, patient=patient, judge=judge, growing=growing)
         return self.snr(state.image), sigma, state.k
 
 

@@ -68,9 +68,11 @@ def test_it_finds_the_sigma_that_predicts_held_out_views_best(start, seed):
     assert state.k <= race.steps
 
 
-def test_it_is_the_few_lines_that_it_is_said_to_be():
+@pytest.mark.parametrize("growing", [False, True])
+def test_it_is_the_few_lines_that_it_is_said_to_be(growing):
     data = make_data(1.5, 4)
     race, kept, held = make_race(data, 0.3, Uniform(3, seed=5), steps=300)
+    race = replace(race, growing=growing)
     draws = Uniform(3, seed=5)
     x, sigma, r, k, left = np.zeros(PIXELS), 0.3, 2.0, 0, 300
 
@@ -88,13 +90,13 @@ def test_it_is_the_few_lines_that_it_is_said_to_be():
     while True:
         x, k = go(x, sigma, k, k + 12), k + 12
         fell, before = before - error(x), error(x)
-        if fell < 0.1 * (first - before) or k + 12 > 100:
+        if fell < 0.1 * (before if growing else first - before) or k + 12 > 100:
             break
     turn, streak, rounds, last, m, ended = 0, 0, 0, 0.0, 12, False
     while not ended:
         m = min(m, left // 4 * 2)
         if m < 12:
-            sigma *= r ** (-turn / 2)
+            sigma *= r ** (0 if growing and streak == 0 else -turn / 2)
             break
         strong, weak = (go(x, side, k, k + m // 2) for side in (sigma * r, sigma / r))
         leads, n, drawn = [error(strong) - error(weak)], m // 2, False
@@ -110,7 +112,7 @@ def test_it_is_the_few_lines_that_it_is_said_to_be():
         streak = 0 if way * turn < 0 or drawn else streak + 1
         r = math.sqrt(r) if streak == 0 else min(2.0, r**2) if streak >= 3 else r
         sigma, turn, last, k, rounds = sigma * r**way, way or turn, leads[-1], k + n, rounds + 1
-        m = max(12, n // 4 * 2)
+        m = max(2 * m if streak == 0 else m, n // 4 * 2) if growing else max(12, n // 4 * 2)
         ended = r < 1.05 and error(x) >= 0.995 * before
         before = error(x)
     state = run(race)
@@ -194,9 +196,12 @@ def test_both_sides_of_a_round_draw_the_same_views_and_none_that_are_held_out():
     assert {view for _, views in drawn for view in views} <= set(kept.tolist())
 
 
-@pytest.mark.parametrize("stop", [3, 20, 27, 34, 60])
-def test_a_race_that_is_saved_and_goes_on_is_the_same_to_the_bit(tmp_path, stop):
+@pytest.mark.parametrize(
+    ("stop", "growing"), [(3, False), (20, False), (27, False), (34, False), (60, False), (60, True)]
+)
+def test_a_race_that_is_saved_and_goes_on_is_the_same_to_the_bit(tmp_path, stop, growing):
     race, *_ = make_race(make_data(), 0.5, Uniform(3), momentum="nesterov")
+    race = replace(race, growing=growing)
     state = race.init()
     for _ in range(stop):
         state = race.step(state)

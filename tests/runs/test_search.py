@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from effort import effort
-from plugstream import open_scan
+from plugstream import SigmaRace, open_scan
 from plugstream.cli import command_parser
 from plugstream.cli.advice import advised_settings
 from plugstream.models.part import judged_entries
@@ -203,7 +203,22 @@ def test_a_sigma_that_an_instrument_advises_is_where_the_search_begins(tmp_path,
     assert settings_of(tmp_path / "run")["sampler"]["name"] == "epochs"
     typed = [place, "--instrument", name, "--denoiser", "bm3d"]  # whose sigma is a noise level
     settings, _ = advised_settings(command_parser("reconstruct", typed).parse_args(typed), open_scan(place))
-    assert (settings.algorithm.search, settings.algorithm.iterations) == (None, 100)
+    assert (settings.algorithm.search, settings.algorithm.iterations) == (250, 300)
+
+
+@pytest.mark.parametrize(("denoiser", "growing"), [("tv", False), ("bm3d", True)])
+def test_rounds_grow_where_sigma_is_a_level_of_noise(scan, tmp_path, monkeypatch, denoiser, growing):
+    class Noted(SigmaRace):
+        def __post_init__(self):
+            seen.append(self.growing)
+            super().__post_init__()
+
+    seen: list = []
+    monkeypatch.setattr("plugstream.runs.search.SigmaRace", Noted)
+    words = ["--denoiser", denoiser, "--search", "20", "--iterations", "24", "--report-format", "none"]
+    words += ["--batch", "4", "--threads", "1"]
+    assert main(["reconstruct", str(scan), "--out", str(tmp_path / "run"), *words]) == 0
+    assert set(seen) == {growing}
 
 
 def test_an_instrument_may_advise_not_to_search(tmp_path):

@@ -24,8 +24,8 @@ LEAST_STEPS = 20
 # By what the two sigmas of the first round differ from the one between them, which is the most, and where it is near
 # enough to one.
 _RATIO, _NEAR, _HASTY_NEAR = 2.0, 1.05, 1.1
-# The way in is over when a part of it lowers the misfit by less than this part of what all of it has; it takes one in
-# so many steps at most.
+# The way in is over when a part of it lowers the misfit by less than this part of what all of it has, or of the misfit
+# where rounds grow; it takes one in so many steps at most.
 _BEGUN, _WAY_IN = 0.1, 3
 # A round by which the misfit falls by less than this part of it has brought nothing.
 _STILL = 5e-3
@@ -113,6 +113,13 @@ class SigmaRace:
     sum_j D_j. Parts that are quick are there at once; where slow ones oppose them and prevail, |D(m)| falls before the
     sign changes, which the looks find out. Slow parts that oppose nothing change no verdict.
 
+    Rounds that grow (`growing`): a denoiser whose sigma is a level of noise, as of BM3D, lets pass what is below it,
+    and the noise that a weaker side lets in gathers over tens of steps. Early on the weaker side looks as good as the
+    stronger one or better, and no look shows that its lead will turn. So the way in goes on until m steps lower e by
+    less than a tenth of it, and wherever sigma turns, m becomes twice as long. Fewer rounds fit in, so that the last
+    one counts: where sigma turned in it, the best lies between its sigma and the one before, and the last move is not
+    halved.
+
     Condition: e has one minimum over sigma, as a function of the images that are reached; the noise of the held-out
     views is independent of that of the others; slow parts that oppose the quick ones show within a round.
     docs/tuning.md has what was measured, and where it is wrong.
@@ -126,7 +133,7 @@ class SigmaRace:
             that may be right. From a sigma that is far too large every step counts, since the image of a nonlinear
             model may come to where it stays, which held-out views hardly show. Then there is no way in, no round goes
             on, there are ten of m = steps / 20 at most, sigma turns by all of r before r shrinks, and 1.1 is near
-            enough.
+            enough. growing: whether rounds of a patient race grow, for denoisers whose sigma is a level of noise.
     References: for the race, Jaderberg et al., Population Based Training, 2017, with a population of two; for the
     score, Stone, J. Royal Stat. Soc. B 36, 1974.
     """
@@ -136,6 +143,7 @@ class SigmaRace:
     steps: int = 250
     patient: bool = True
     judge: Fidelity | None = None
+    growing: bool = False
 
     def __post_init__(self) -> None:
         sigma = getattr(self.algorithm, "sigma", None)
@@ -214,9 +222,9 @@ class SigmaRace:
         """The state after m steps of the way in, by which the image has this misfit."""
         assert state.start is not None
         assert state.misfit is not None
-        fell, all_in_all = state.misfit - misfit, state.start - misfit
+        fell, whole = state.misfit - misfit, misfit if self.growing else state.start - misfit
         state = replace(state, misfit=misfit)
-        if 0 < _BEGUN * all_in_all <= fell and state.used + state.length <= self.steps // _WAY_IN:
+        if 0 < _BEGUN * whole <= fell and state.used + state.length <= self.steps // _WAY_IN:
             return replace(state, goal=state.place + state.length)
         return self._begin_round(replace(state, begun=True), state.side)
 
@@ -226,7 +234,8 @@ class SigmaRace:
         length = min(state.length, left // 2 * 2 if self.patient else left)
         if length < self.length and not state.ended:
             # Nothing tells any more whether the last move was too far.
-            back = -state.turn / 2 if self.patient else 0
+            between = self.growing and state.streak == 0
+            back = -state.turn / 2 if self.patient and not between else 0
             state = replace(state, sigma=state.sigma * state.ratio**back, ended=True)
         return replace(
             state,
@@ -268,6 +277,9 @@ class SigmaRace:
         ratio = state.ratio**0.5 if turned else state.ratio
         if self.patient and streak >= _STREAK:
             ratio = min(_RATIO, ratio**2)
+        length = max(self.length, state.goal // 4 * 2)
+        if self.growing:
+            length = max(length, 2 * state.length if turned else state.length)
         still = state.misfit is not None and not best < (1 - _STILL) * state.misfit
         after = replace(
             state,
@@ -276,7 +288,7 @@ class SigmaRace:
             turn=move or state.turn,
             streak=streak,
             rounds=state.rounds + 1,
-            length=max(self.length, state.goal // 4 * 2) if self.patient else self.length,
+            length=length if self.patient else self.length,
             misfit=best,
             tried=(state.stronger, misfit),
             ended=ratio < (_NEAR if self.patient else _HASTY_NEAR) and still,

@@ -162,9 +162,8 @@ def _search(
     a, asked = settings.algorithm, ("algorithm", "search") in given
     if (asked and a.search is None) or ("algorithm", "search") in advised:  # none is wanted
         return []
-    if not asked and _SIGMA in advised and (("algorithm", "iterations") in given or meaning == "noise"):
-        # Who says how many steps there are means steps with one sigma, where there is one to begin with. With BM3D a
-        # search from there may end worse than it began (docs/tuning.md).
+    if not asked and _SIGMA in advised and ("algorithm", "iterations") in given:
+        # Who says how many steps there are means steps with one sigma, where there is one to begin with.
         return []
     added: list[tuple[str, str, Any]] = []
     begin = advised.get(_SIGMA, _START[meaning])

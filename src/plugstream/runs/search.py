@@ -24,7 +24,7 @@ from plugstream.runs.events import Note, Trial, Views
 from plugstream.runs.measuring import held_out_views, usable_views
 from plugstream.runs.steps import goes_by_lipschitz
 from plugstream.scans.scan import Scan
-from plugstream.settings import Settings
+from plugstream.settings import Settings, is_weight
 
 __all__ = [
     "Search",
@@ -224,7 +224,8 @@ class Search:
             judge = whole.with_views(PartOfData(model, self._seed, judge=True), judges)
             few = f"a tenth of the data of {few if len(judges) == 1 else f'each of {few}'}"
         self.log.add(Note(f"sigma is searched for in the first {steps} steps, by {few} that no step uses"))
-        return SigmaRace(algorithm, judges, steps, self.patient, judge)
+        growing = not is_weight(self.settings.denoiser.name)
+        return SigmaRace(algorithm, judges, steps, self.patient, judge, growing)
 
     def turn(self, progress: Progress[Any]) -> Turn[Any] | None:
         """Tell what a round said; where it was the last, how to go on."""
