@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import replace
 
@@ -173,6 +174,22 @@ def test_it_is_right_where_half_of_the_image_is_slow(gain):
     assert found.k <= race.steps
     assert abs(math.log(found.sigma / best)) < math.log(1.15)
     assert excess(found.sigma) < 1.005 * excess(best)
+
+
+@pytest.mark.parametrize("growing", [False, True])
+def test_where_rounds_grow_the_way_in_lasts_while_the_misfit_falls(growing):
+    """A slow problem with little noise: e soon is a small part of the first one, and still falls."""
+    race, _, held = make_race(make_data(0.05), 1e-3, gains=np.full(PIXELS, 0.3))
+    race = replace(race, growing=growing)
+    state, misfits = race.init(), [math.inf]
+    while not state.begun:
+        state = race.step(state)
+        if state.k % 10 == 0:
+            misfits.append(float(race.fidelity.value(state.image, held).mean()))
+    falls = [1 - after / before for before, after in itertools.pairwise(misfits)]
+    assert all(fall >= 0.1 for fall in falls[:-1])
+    assert (falls[-1] < 0.1) == growing
+    assert state.k < race.steps // 3
 
 
 def test_both_sides_of_a_round_draw_the_same_views_and_none_that_are_held_out():
