@@ -9,8 +9,9 @@ Of each picture the scan of the paper (60 views, 360 receivers) is made, with no
 small scans of others. The best sigma is found with the truth: plain runs over a grid of sigma, and once more at the top
 of the parabola through the best three. Against it, what `plugstream reconstruct scan.zarr` does: steps that search,
 judged by held-out data, and as many as a fifth of them with all; and of the other instruments the sigma that they
-advise without a search. With --views scans have so many, and --judge says whether views judge or a tenth of each one's
-data, in place of what runs do. Prints the average and the worst difference in SNR, and the denoiser calls.
+advise without a search. Of ptychography the SNR is that where beams reach the image, unless --everywhere is said: what
+is elsewhere no data tells. With --views scans have so many, and --judge says whether views judge or a tenth of each
+one's data, in place of what runs do. Prints the average and the worst difference in SNR, and the denoiser calls.
 """
 
 from __future__ import annotations
@@ -45,11 +46,10 @@ from plugstream.runs.events import Views
 from plugstream.runs.images import load_picture
 from plugstream.runs.measuring import held_out_views, usable_views
 from plugstream.runs.plan import plan
-from plugstream.runs.search import judges_by_data, knows_sigma, search_interval
+from plugstream.runs.search import advised_sigma, judges_by_data, make_race, search_interval
 from plugstream.runs.steps import goes_by_lipschitz
 from plugstream.sampling import Uniform
 from plugstream.scans.scan import Scan
-from plugstream.settings import is_weight
 from plugstream.simulation import measure
 
 GRID = np.geomspace(0.002, 0.35, 14)
@@ -57,6 +57,8 @@ STEPS, SEARCH, AFTER, BATCH = 100, 200, 40, 10
 # A tenth of a first image's range that is a third of the image's; the paper's images reach from 0 to 1.
 START = {"tv": 0.11, "bm3d": 0.03, "tnrd": 0.03}
 MOMENTA: dict[str, Any] = {"bounded": BoundedMomentum(8.0), "nesterov": "nesterov"}
+# Of ptychography, the part of the most light of all exposures from which on a pixel counts.
+LIT = 0.1
 # Of other instruments a small scan, what says how noisy it is, and three values of that.
 OTHERS: dict[str, tuple[tuple[Any, ...], str, tuple[float, ...]]] = {
     "born-2d": (("--size", 64, "--width", 0.045, "--views", 60, "--receivers", 180), "--input-snr", (20, 30, 40)),
@@ -110,22 +112,12 @@ def find_image(fidelity: LeastSquares, name: str, momentum: str = "bounded") -> 
     algorithm = ProximalGradient(
         fewer, make_denoiser(name), sigma=START[name], sampler=Uniform(BATCH), momentum=MOMENTA[momentum]
     )
-    return go_on(algorithm, views[out], SEARCH, AFTER, replace(algorithm, fidelity=fidelity))
+    race = SigmaRace(algorithm, views[out], SEARCH, patient=False)
+    return go_on(race, AFTER, replace(algorithm, fidelity=fidelity))
 
 
-def go_on(
-    algorithm: Any,
-    judges: Tensor,
-    search: int,
-    after: int,
-    whole: Any,
-    *,
-    patient: bool = False,
-    judge: Any = None,
-    growing: bool = False,
-) -> tuple[Any, Any, float]:
+def go_on(race: SigmaRace, after: int, whole: Any) -> tuple[Any, Any, float]:
     """A race and the steps after it: the algorithm that goes on, its last state, and the sigma that was found."""
-    race = SigmaRace(algorithm, judges, search, patient, judge, growing)
     state = race.init()
     while not state.ended:
         state = race.step(state)
@@ -138,10 +130,11 @@ def go_on(
 class Problem:
     """A scan of any instrument, with the settings that the command advises.
 
-    Arguments: scan; words that are typed besides.
+    Arguments: scan; words that are typed besides; everywhere, that of ptychography pixels count which hardly any light
+    reaches, too.
     """
 
-    def __init__(self, scan: Scan, words: tuple[str, ...] = ()) -> None:
+    def __init__(self, scan: Scan, words: tuple[str, ...] = (), *, everywhere: bool = False) -> None:
         typed = ["scan.zarr", "--instrument", scan.instrument.name, *words]
         parsed = command_parser("reconstruct", typed).parse_args(typed)
         settings, _ = advised_settings(parsed, scan)
@@ -154,20 +147,29 @@ class Problem:
         self.settings = self.planned.settings
         assert scan.truth is not None
         self.truth = torch.from_numpy(scan.truth).to(model.device)
+        self.where: Tensor | None = None
+        if scan.instrument.name == "ptychography" and not everywhere:
+            light = self.whole.overlap()
+            assert light is not None
+            self.where = light > LIT * light.max()
 
     @classmethod
-    def of_search(cls, scan: Scan, words: tuple[str, ...]) -> tuple[Problem, int]:
+    def of_search(cls, scan: Scan, words: tuple[str, ...], *, everywhere: bool = False) -> tuple[Problem, int]:
         """The problem with a search, also where none is advised, and the steps of a plain run."""
-        made = cls(scan, words)
+        made = cls(scan, words, everywhere=everywhere)
         a = made.settings.algorithm
         if a.search is None:
-            return cls(scan, (*words, "--search", f"{a.iterations * 5 // 2}")), a.iterations
-        patient = knows_sigma(scan.instrument, scan.columns, scan.n_views)
-        return made, a.iterations // 3 if patient else a.iterations * 5 // 12
+            search = ("--search", f"{a.iterations * 5 // 2}")
+            return cls(scan, (*words, *search), everywhere=everywhere), a.iterations
+        advised = advised_sigma(made.settings, scan.instrument, scan.columns, scan.n_views)
+        return made, a.iterations * 5 // 12 if advised is None else a.iterations // 3
 
     def snr(self, image: Tensor) -> float:
-        """Of an image, in dB."""
-        return float(snr(image, self.truth, self.truth.ndim, phase=self.scan.instrument.image.phase))
+        """Of an image, in dB; of ptychography where beams reach it, since no data tells what is elsewhere."""
+        truth = self.truth
+        if self.where is not None:
+            image, truth = (torch.where(self.where, one, 0) for one in (image, truth))
+        return float(snr(image, truth, truth.ndim, phase=self.scan.instrument.image.phase))
 
     def run(self, sigma: float, steps: int) -> float:
         """The SNR of a plain run."""
@@ -200,10 +202,9 @@ class Problem:
             every = search_interval(self.settings, n_views) or min(10, n_views // 2)
             judges = held_out_views(record, every)
             fewer = self.whole.with_views(model, usable_views(record, every), lipschitz_max=bound)
-        patient = knows_sigma(self.scan.instrument, self.scan.columns, n_views)
-        start, whole, rest = self.planned.algorithm(fewer), self.planned.algorithm(self.whole), a.iterations - a.search
-        growing = not is_weight(self.settings.denoiser.name)
-        _, state, sigma = go_on(start, judges, a.search, rest, whole, patient=patient, judge=judge, growing=growing)
+        advised = advised_sigma(self.settings, self.scan.instrument, self.scan.columns, n_views)
+        race = make_race(self.settings, self.planned.algorithm(fewer), judges, advised, judge)
+        _, state, sigma = go_on(race, a.iterations - a.search, self.planned.algorithm(self.whole))
         return self.snr(state.image), sigma, state.k
 
 
@@ -234,16 +235,17 @@ def simulate(name: str, picture: Path, level: float, views: int | None = None, s
 
 def compare_instrument(name: str, pictures: list[Path], denoiser: str, asked: argparse.Namespace) -> None:
     """Print the rows of an instrument: the best sigma, the one that it advises, and the one that is found."""
-    words = ("--denoiser", denoiser, "--device", asked.device)
-    for level in OTHERS[name][2]:
+    words = ("--denoiser", denoiser, "--device", asked.device, *(("--loss", asked.loss) if asked.loss else ()))
+    for level in asked.levels or OTHERS[name][2]:
         rows = []
         for path in pictures:
             scan = simulate(name, path, level, asked.views, asked.size)
-            searched, steps = Problem.of_search(scan, words)
+            searched, steps = Problem.of_search(scan, words, everywhere=asked.everywhere)
             begin = searched.settings.algorithm.sigma
             assert begin is not None
-            plain = Problem(scan, (*words, "--search", "none", "--sigma", f"{begin:.9g}", "--iterations", f"{steps}"))
-            grid = begin * np.geomspace(1 / 16, 16, 13)
+            once = ("--search", "none", "--sigma", f"{begin:.9g}", "--iterations", f"{steps}")
+            plain = Problem(scan, (*words, *once), everywhere=asked.everywhere)
+            grid = begin * np.geomspace(1 / asked.span, asked.span, 13)
             best, sigma = best_over(partial(plain.run_all, steps), grid)
             found, value, calls = searched.find(asked.judge)
             rows.append((best, plain.run(begin, steps) - best, found - best, value / sigma, calls))
@@ -306,6 +308,12 @@ def main() -> None:
     parser.add_argument(
         "--judge", choices=["views", "data"], help="what judges with --instrument; as runs do if not given"
     )
+    parser.add_argument(
+        "--span", type=float, default=16.0, help="the best sigma is at most by this factor off where a search begins"
+    )
+    parser.add_argument("--levels", type=float, nargs="+", help="doses or input SNRs of the scans of --instrument")
+    parser.add_argument("--loss", help="another loss than the instrument advises")
+    parser.add_argument("--everywhere", action="store_true", help="of ptychography, also where no light is")
     asked = parser.parse_args()
     pictures = chosen_pictures(asked)
     if asked.instrument is None:

@@ -195,6 +195,8 @@ class Poisson:
             )
 
     real_data: ClassVar[bool] = True
+    nats: ClassVar[float] = 1.0
+    """How much of a negative log-likelihood one of its units is."""
 
     def is_convex(self, *, waves: bool = False) -> bool:
         return not waves
@@ -261,6 +263,8 @@ class Amplitude:
         return replace(self, incoherent=getattr(model, "incoherent", None), recording=recording)
 
     real_data: ClassVar[bool] = True
+    nats: ClassVar[float] = 4.0
+    """How much of a negative log-likelihood one of its units is: roots of counts have the variance 1/4."""
 
     def is_convex(self, *, waves: bool = False) -> bool:
         return False

@@ -292,3 +292,25 @@ def test_a_lead_that_chance_explains_moves_nothing():
     flat = replace(race, algorithm=replace(race.algorithm, denoiser=lambda image, sigma: image))
     state = run(flat)  # both sides are alike whatever sigma is
     assert state.sigma == 0.5
+
+
+@pytest.mark.parametrize("pull", [4.0, 20.0, 1e3])
+def test_a_sigma_that_is_expected_counts_as_its_prior_does(pull):
+    data = make_data(2.0, 1)
+    race, kept, held = make_race(data, 0.5, steps=400)
+    expected = 4.0
+    state = run(replace(race, expected=expected, pull=pull))
+    mean, sigmas = data[kept].mean(0), np.geomspace(0.01, 20, 2000)
+    errors = ((mean / (1 + sigmas[:, None, None] ** 2) - data[held]) ** 2).sum(-1).mean(-1) / 2
+    best = sigmas[np.argmin(errors + pull * np.log(sigmas / expected) ** 2 / 2)]
+    free = sigmas[np.argmin(errors)]
+    assert abs(math.log(best / free)) > math.log(1.2)  # so that it makes a difference
+    assert abs(math.log(state.sigma / best)) < math.log(1.25)
+
+
+def test_an_expected_sigma_that_counts_nothing_changes_nothing():
+    data = make_data(1.5, 4)
+    race, *_ = make_race(data, 0.3, Uniform(3, seed=5))
+    one, other = run(race), run(replace(race, expected=4.0, pull=0.0))
+    assert one.sigma == other.sigma
+    assert torch.equal(one.image, other.image)

@@ -104,6 +104,14 @@ class SigmaRace:
     cannot tell two sigmas apart leave the one that there is. It ends when r is below 1.05 and e falls no more, or with
     its steps; the last move then counts half, since nothing tells whether it went too far.
 
+    Where it is known about which sigma is right (`expected`), few photons or few views should not move it far. With a
+    prior of log(sigma) about log(expected), of standard deviation s, and n views that judge, each unit of whose misfit
+    is c of a negative log-likelihood, what is compared is
+
+        e(x) + pull log(sigma / expected)^2 / 2,    pull = 1 / (c n s^2),
+
+    so that sigma is the prior's where the views hardly tell, and theirs where they are many.
+
     Why two sides and not one that follows e: an image lags behind a sigma that changes, so that a falling sigma looks
     better than it is, and far too small a one is found. The two sides lag alike. Noise in the choice of views is the
     same for both, too, so that their difference is that of sigma.
@@ -134,6 +142,7 @@ class SigmaRace:
             model may come to where it stays, which held-out views hardly show. Then there is no way in, no round goes
             on, there are ten of m = steps / 20 at most, sigma turns by all of r before r shrinks, and 1.1 is near
             enough. growing: whether rounds of a patient race grow, for denoisers whose sigma is a level of noise.
+            expected: about which sigma is right, None where nobody knows; pull: how much that counts, as above.
     References: for the race, Jaderberg et al., Population Based Training, 2017, with a population of two; for the
     score, Stone, J. Royal Stat. Soc. B 36, 1974.
     """
@@ -144,6 +153,8 @@ class SigmaRace:
     patient: bool = True
     judge: Fidelity | None = None
     growing: bool = False
+    expected: float | None = None
+    pull: float = 0.0
 
     def __post_init__(self) -> None:
         sigma = getattr(self.algorithm, "sigma", None)
@@ -256,7 +267,7 @@ class SigmaRace:
     def _compare(self, state: RaceState, misfit: float, each: Tensor | None) -> RaceState:
         """The state after a look at both sides, of which the weaker one has this misfit: the round goes on, or ends."""
         assert state.stronger is not None
-        lead = state.stronger - misfit
+        lead = state.stronger - misfit + self._handicap(state)
         unclear = state.lead is not None and (lead * state.lead < 0 or abs(lead) < _SHRUNK * abs(state.lead))
         longer = state.goal > state.length
         drawn = longer and state.tried is not None and abs(lead) < _DRAWN * abs(state.tried[0] - state.tried[1])
@@ -264,12 +275,19 @@ class SigmaRace:
         if self.patient and (state.lead is None or (unclear and room and not drawn)):
             return replace(_swap(state), weaker=False, lead=lead, look=state.goal, goal=2 * state.goal)
         chance = self.patient and state.each is not None and each is not None and _is_chance(state.each, each)
-        return self._decide(state, misfit, drawn=drawn or chance or lead == 0)
+        return self._decide(state, misfit, lead, drawn=drawn or chance or lead == 0)
 
-    def _decide(self, state: RaceState, misfit: float, *, drawn: bool) -> RaceState:
-        """The state after a round, whose weaker side has this misfit; whether it is a draw."""
+    def _handicap(self, state: RaceState) -> float:
+        """By how much the sigma of the stronger side is less to be expected than that of the weaker one."""
+        if self.expected is None or self.pull == 0:
+            return 0.0
+        # (a + b)^2 / 2 - (a - b)^2 / 2 for a the logarithm of sigma over the one that is expected, and b that of r.
+        return self.pull * 2 * math.log(state.sigma / self.expected) * math.log(state.ratio)
+
+    def _decide(self, state: RaceState, misfit: float, lead: float, *, drawn: bool) -> RaceState:
+        """The state after a round, whose weaker side has this misfit, and the stronger side this much more."""
         assert state.stronger is not None
-        up = state.stronger < misfit or math.isnan(misfit)
+        up = lead < 0 or math.isnan(misfit)
         winner, best = (state.rival, state.stronger) if up else (state.side, misfit)
         move = 0 if drawn else 1 if up else -1
         turned = move * state.turn < 0 or move == 0

@@ -57,6 +57,17 @@ def _advice(scan: Scan, batch: int | None, fixed: bool) -> tuple[Advice, ...]:
     return scan.instrument.advise_scan(_columns(scan), scan.n_views, int(other[0]))
 
 
+def _options(settings: Settings, section: str, presets: list[tuple[str, str, Any]]) -> set[str]:
+    """The options of a section, and of the entry that is advised in it, such as the floor of Poisson's loss."""
+    from plugstream.registry import find
+
+    names = [value for place, key, value in presets if (place, key) == (section, "name")]
+    return {
+        *type(getattr(settings, section)).model_fields,
+        *(key for name in names for key in find(section, name).options.model_fields),
+    }
+
+
 def _columns(scan: Scan) -> Columns:
     """Of the views that there are, which of a scan that is followed may be none yet."""
     return scan.columns if scan.n_views else {}
@@ -105,7 +116,7 @@ def advised_settings(
             if (first.scan.follow and not advice.always) or advice.sigma not in (None, meaning):
                 continue
             place = (advice.section, advice.key)
-            if advice.key not in type(getattr(first, advice.section)).model_fields and not advice.search:
+            if advice.key not in _options(first, advice.section, presets) and not advice.search:
                 continue  # an option that the entry which was chosen does not have
             if place in given or (place in _STRENGTH and (given & _STRENGTH or not strength)):
                 continue

@@ -105,7 +105,8 @@ class Advice:
     that it suits scans that are followed, too, of which little is known at first; sigma, what the denoiser's sigma must
     be for it to count, "noise" or "weight" (`plugstream.denoisers.facts`), None for any; unless,
     sections and keys of other settings, any of which makes it pointless where it is given; search, that it is for runs
-    that search for sigma, which take more steps.
+    that search for sigma, which take more steps; spread, of a sigma that is a number, how far the best one is from it
+    as a rule, as the standard deviation of log(sigma), None where that is not known.
     """
 
     section: str
@@ -116,6 +117,7 @@ class Advice:
     sigma: str | None = None
     unless: tuple[tuple[str, str], ...] = ()
     search: bool = False
+    spread: float | None = None
 
 
 def resolve_shape(shape: Iterable[Size], sizes: Mapping[str, int]) -> tuple[int, ...]:

@@ -44,6 +44,13 @@ _STEPS = 3
 _MARGIN = 2
 # The part of the largest intensity of all frames from which on the object of a simulation is there.
 _LIT = 0.1
+# Below so many photons of the beam a pixel of the detector, roots of counts are biased where it matters, in the dark
+# parts of a frame, and Poisson's loss has the better image; above, the same image sooner by roots. By docs/tuning.md.
+_FEW_PHOTONS = 20.0
+# The sigma of TV that suits N photons a pixel of the object, in all exposures together, is about _SIGMA N^_FALL; the
+# best of a picture differs from it by a factor of exp(_SPREAD) or so. (At a fixed point it would fall as N^-1/4: the
+# noise of a gradient over its curvature falls as N^-1/2, and sigma^2 is a weight.)
+_SIGMA, _FALL, _SPREAD = 0.1, -0.2, 0.15
 # Of the light of a probe, the part that its diameter holds; positions closer than that overlap.
 _MOST_LIGHT = 0.9
 
@@ -183,8 +190,13 @@ class Ptychography(Instrument):
 
     def advise(self, n_views: int, batch: int | None) -> tuple[Advice, ...]:
         """A loss for counts of waves, a step that follows the overlap, every view once before any comes again."""
+        mean = self._photons / math.prod(self.probe.shape[1:])
+        name, reason = "amplitude", "counts of waves are compared by their roots (--loss amplitude)"
+        if mean < _FEW_PHOTONS:
+            name = "poisson"
+            reason = f"the beam has {mean:.2g} photons a pixel, whose roots would be biased (--loss poisson)"
         found = [
-            Advice("loss", "name", "amplitude", "counts of waves are compared by their roots (--loss amplitude)", True),
+            Advice("loss", "name", name, reason, True),
             Advice("loss", "floor", 0.02, "of waves Poisson's loss begins below one photon (--floor 0.02)", True),
             Advice(
                 "algorithm",
@@ -201,6 +213,23 @@ class Ptychography(Instrument):
             found.append(Advice("momentum", "name", "bounded", reason, True))
         return tuple(found)
 
+    def advise_scan(self, columns: Columns, n_views: int, batch: int | None) -> tuple[Advice, ...]:
+        """As `advise`, and the sigma that suits the dose."""
+        found = self.advise(n_views, batch)
+        if "positions" not in columns or n_views < 1:
+            return found
+        places = columns["positions"][:]
+        area = float(np.prod(np.ptp(places, axis=0) + _width(self.probe)))
+        dose = self._photons * n_views / area
+        sigma = float(f"{_SIGMA * dose**_FALL:.2g}")
+        reason = f"sigma is {sigma:g}, for about {dose:.2g} photons a pixel of the image (--sigma)"
+        return (*found, Advice("algorithm", "sigma", sigma, reason, sigma="weight", spread=_SPREAD))
+
+    @property
+    def _photons(self) -> float:
+        """Of a frame without an object."""
+        return float((np.abs(self.probe) ** 2).sum())
+
     def describe(self, columns: Columns, n_views: int) -> dict[str, str]:
         """The beam, how far its positions are apart, and how large the image is."""
         places, width = columns["positions"][:], _width(self.probe)
@@ -212,7 +241,7 @@ class Ptychography(Instrument):
         return {
             "views": f"{n_views}, {near:.3g} pixels apart, {whole}",
             "beam": f"{modes} mode{'s' * (modes > 1)}, about {width:.3g} pixels wide, "
-            f"{float((np.abs(self.probe) ** 2).sum()):.4g} photons a frame",
+            f"{self._photons:.4g} photons a frame",
             "detector": f"{h} x {w} pixels" + (f", {bad} of them bad" if bad else ""),
             "image": f"{self.image_rows} x {self.image_columns} pixels{size}",
         }

@@ -12,9 +12,11 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from torch import Tensor
+
 from plugstream.algorithms import RaceState, SigmaRace
 from plugstream.errors import InputError
-from plugstream.instruments.base import Columns, Instrument
+from plugstream.instruments.base import Advice, Columns, Instrument
 from plugstream.loss_fidelity import DataFidelity
 from plugstream.models.base import Model
 from plugstream.models.part import SHARE, PartOfData
@@ -29,12 +31,13 @@ from plugstream.settings import Settings, is_weight
 __all__ = [
     "Search",
     "SearchByBlocks",
+    "advised_sigma",
     "check_judges",
     "check_search",
     "count_judges",
     "judges_by_data",
-    "knows_sigma",
     "last_trial",
+    "make_race",
     "search_interval",
     "with_sigma",
     "without_strength",
@@ -123,10 +126,30 @@ def check_search(settings: Settings, *, blocks: bool = False) -> None:
         )
 
 
-def knows_sigma(instrument: Instrument, columns: Columns, n_views: int) -> bool:
-    """Whether an instrument advises a sigma, from which a search can be patient."""
-    advised = instrument.advise_scan(columns, n_views, None)
-    return any((one.section, one.key) == ("algorithm", "sigma") for one in advised)
+def advised_sigma(settings: Settings, instrument: Instrument, columns: Columns, n_views: int) -> Advice | None:
+    """The sigma that an instrument advises for the settings' denoiser, from which a search can be patient, if any."""
+    of = "weight" if is_weight(settings.denoiser.name) else "noise"
+    for one in instrument.advise_scan(columns, n_views, None):
+        if (one.section, one.key) == ("algorithm", "sigma") and one.sigma in (None, of):
+            return one
+    return None
+
+
+def make_race(
+    settings: Settings, algorithm: Any, judges: Tensor, advised: Advice | None, judge: DataFidelity | None = None
+) -> SigmaRace:
+    """The race for sigma that the settings ask for, of an instrument that advises one, or none.
+
+    Arguments: algorithm, judges and judge as of `SigmaRace`; advised, whose `spread` says how far to trust it where the
+    loss is a known part of a likelihood.
+    """
+    steps, nats = settings.algorithm.search, getattr(settings.loss.build(), "nats", None)
+    assert steps is not None
+    growing = not is_weight(settings.denoiser.name)
+    if advised is None or advised.spread is None or nats is None:
+        return SigmaRace(algorithm, judges, steps, advised is not None, judge, growing)
+    pull = 1 / (nats * max(1, len(judges)) * advised.spread**2)
+    return SigmaRace(algorithm, judges, steps, True, judge, growing, float(advised.value), pull)
 
 
 def last_trial(trials: Sequence[Trial], step: int) -> Trial | None:
@@ -146,7 +169,7 @@ class Search:
     `running` is whether sigma is still looked for, and `sigma` what was found, None before that.
 
     Arguments: settings; n_views of the run; log; go_on, from a sigma to the algorithm on all views, called once; ended,
-    of a run that goes on after its search, the last round of that; patient, as of `SigmaRace`.
+    of a run that goes on after its search, the last round of that; advised, the sigma that the instrument advises.
     """
 
     @classmethod
@@ -162,8 +185,8 @@ class Search:
         """The search that the settings ask for, if they do, of a run with the first n_views of a scan."""
         if settings.algorithm.search is None:
             return None
-        patient = knows_sigma(scan.instrument, scan.columns, n_views)
-        return cls(settings, n_views, log, go_on, past, patient=patient)
+        advised = advised_sigma(settings, scan.instrument, scan.columns, n_views)
+        return cls(settings, n_views, log, go_on, past, advised=advised)
 
     def __init__(
         self,
@@ -173,9 +196,9 @@ class Search:
         go_on: Callable[[float], Any],
         ended: Trial | None = None,
         *,
-        patient: bool = True,
+        advised: Advice | None = None,
     ) -> None:
-        self.patient = patient
+        self.advised = advised
         self.settings, self.log, self.go_on = settings, log, go_on
         self.sigma = None if ended is None else ended.sigma
         self._end = None if ended is None else ended.step
@@ -224,8 +247,7 @@ class Search:
             judge = whole.with_views(PartOfData(model, self._seed, judge=True), judges)
             few = f"a tenth of the data of {few if len(judges) == 1 else f'each of {few}'}"
         self.log.add(Note(f"sigma is searched for in the first {steps} steps, by {few} that no step uses"))
-        growing = not is_weight(self.settings.denoiser.name)
-        return SigmaRace(algorithm, judges, steps, self.patient, judge, growing)
+        return make_race(self.settings, algorithm, judges, self.advised, judge)
 
     def turn(self, progress: Progress[Any]) -> Turn[Any] | None:
         """Tell what a round said; where it was the last, how to go on."""
