@@ -92,6 +92,7 @@ def test_both_parts_add_up_to_the_whole(scan):
         both = left.value(image, some) + judge.value(image, some)
         torch.testing.assert_close(both, whole.value(image, some))
         assert 0 < judge.value(image, some) < left.value(image, some)
+        torch.testing.assert_close(judge.values(image, some).mean(), judge.value(image, some))
         slopes = left.gradient(image, some) + judge.gradient(image, some)
         torch.testing.assert_close(slopes, whole.gradient(image, some))
 
