@@ -31,7 +31,8 @@ def make_instrument(photons: float, frame: int = 16) -> tuple[Ptychography, dict
 
 def advice_of(photons: float, frame: int = 16) -> dict[tuple[str, str], object]:
     instrument, columns, n_views = make_instrument(photons, frame)
-    return {(one.section, one.key): one.value for one in instrument.advise_scan(columns, n_views, 10)}
+    found = instrument.advise_scan(columns, n_views, 10)
+    return {(one.section, one.key): one.value for one in reversed(found)}  # what comes first counts
 
 
 def test_few_photons_a_pixel_are_compared_by_their_likelihood_and_many_by_their_roots():
@@ -94,6 +95,12 @@ def test_nothing_but_the_scan_is_needed_and_the_floor_is_that_of_waves(small):
 def test_a_loss_that_is_typed_counts_and_has_no_floor_of_another(small):
     settings, _ = advised(small, "--loss", "amplitude")
     assert settings.loss.name == "amplitude"
+
+
+def test_a_probe_that_is_refined_keeps_to_roots(small):
+    settings, told = advised(small, "--refine", "probe", "--sigma", "0.02")
+    assert settings.loss.name == "amplitude"
+    assert not any("--loss poisson" in text for text in told)
 
 
 def test_a_search_with_an_expected_sigma_goes_on_to_the_bit(small, tmp_path, monkeypatch):

@@ -120,6 +120,8 @@ def advised_settings(
                 continue  # an option that the entry which was chosen does not have
             if place in given or (place in _STRENGTH and (given & _STRENGTH or not strength)):
                 continue
+            if not advice.search and any((section, key) == place for section, key, _ in presets):
+                continue  # what is advised first counts, and this where that is pointless
             if given.intersection(advice.unless) or (place == _STAGES and not strength):
                 continue
             if place == _REFINED_STEPS and ("algorithm", "refine") in given and not first.algorithm.refined:

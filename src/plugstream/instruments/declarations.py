@@ -103,10 +103,11 @@ class Advice:
 
     Arguments: section and key of the setting; value, as it would be typed; reason, in words, which are shown; always,
     that it suits scans that are followed, too, of which little is known at first; sigma, what the denoiser's sigma must
-    be for it to count, "noise" or "weight" (`plugstream.denoisers.facts`), None for any; unless,
-    sections and keys of other settings, any of which makes it pointless where it is given; search, that it is for runs
-    that search for sigma, which take more steps; spread, of a sigma that is a number, how far the best one is from it
-    as a rule, as the standard deviation of log(sigma), None where that is not known.
+    be for it to count, "noise" or "weight" (`plugstream.denoisers.facts`), None for any; unless, sections and keys of
+    other settings, any of which makes it pointless where it is given, so that the next advice on the same setting
+    counts; search, that it is for runs that search for sigma, which take more steps; spread, of a sigma that is a
+    number, how far the best one is from it as a rule, as the standard deviation of log(sigma), None where that is not
+    known.
     """
 
     section: str

@@ -190,13 +190,14 @@ class Ptychography(Instrument):
 
     def advise(self, n_views: int, batch: int | None) -> tuple[Advice, ...]:
         """A loss for counts of waves, a step that follows the overlap, every view once before any comes again."""
+        found = []
         mean = self._photons / math.prod(self.probe.shape[1:])
-        name, reason = "amplitude", "counts of waves are compared by their roots (--loss amplitude)"
         if mean < _FEW_PHOTONS:
-            name = "poisson"
             reason = f"the beam has {mean:.2g} photons a pixel, whose roots would be biased (--loss poisson)"
-        found = [
-            Advice("loss", "name", name, reason, True),
+            # A probe that is refined was only tried with roots.
+            found.append(Advice("loss", "name", "poisson", reason, True, unless=(("algorithm", "refine"),)))
+        found += [
+            Advice("loss", "name", "amplitude", "counts of waves are compared by their roots (--loss amplitude)", True),
             Advice("loss", "floor", 0.02, "of waves Poisson's loss begins below one photon (--floor 0.02)", True),
             Advice(
                 "algorithm",
