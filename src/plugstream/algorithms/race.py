@@ -130,7 +130,7 @@ class SigmaRace:
 
     Condition: e has one minimum over sigma, as a function of the images that are reached; the noise of the held-out
     views is independent of that of the others; slow parts that oppose the quick ones show within a round.
-    docs/tuning.md has what was measured, and where it is wrong.
+    docs/sigma-search.md has what was measured, and where it is wrong.
 
     Arguments:
         algorithm: whose sigma is looked for, with a number for a start; its fidelity has the held-out views, and does

@@ -66,7 +66,7 @@ class BornOptions(Options):
 # Nothing that is measured or computed here comes near these; beyond them squares and products leave the range of double
 # precision, and counters that of 64 bits.
 _LARGE, _SMALL = 1e100, 1e-100  # of images
-_MOMENTUM = 8.0  # where it ends in a run that searches for sigma, by measurement (docs/tuning.md)
+_MOMENTUM = 8.0  # where it ends in a run that searches for sigma, by measurement (docs/sigma-search.md)
 _LONG, _SHORT = 1e15, 1e-15  # of lengths, in metres
 _COUNT = 10**12
 # What simulating takes at its peak for each measured value (the data and its noise in double precision) and position.

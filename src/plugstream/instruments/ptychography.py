@@ -45,7 +45,7 @@ _MARGIN = 2
 # The part of the largest intensity of all frames from which on the object of a simulation is there.
 _LIT = 0.1
 # Below so many photons of the beam a pixel of the detector, roots of counts are biased where it matters, in the dark
-# parts of a frame, and Poisson's loss has the better image; above, the same image sooner by roots. By docs/tuning.md.
+# parts of a frame, and Poisson's loss has the better image; above, the same image sooner by roots.
 _FEW_PHOTONS = 20.0
 # The sigma of TV that suits N photons a pixel of the object, in all exposures together, is about _SIGMA N^_FALL; the
 # best of a picture differs from it by a factor of exp(_SPREAD) or so. (At a fixed point it would fall as N^-1/4: the

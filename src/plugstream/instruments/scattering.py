@@ -86,7 +86,7 @@ class Scattering2D(Born2D):
         """Sigma of an image of strong objects; of several frequencies a hop, with a few views a step."""
         found = [
             Advice("algorithm", "sigma", _SIGMA, f"sigma is {_SIGMA}, for contrasts of 0.3 or more"),
-            # Measured in docs/tuning.md: with few views, each dear, held-out ones tell too little.
+            # Measured in docs/sigma-search.md: with few views, each dear, held-out ones tell too little.
             Advice("algorithm", "search", "none", "it is not searched for, unless data are noisy (--search 250)"),
         ]
         waves = spectrum_of(columns, self.wavelength, n_views).wavelengths

@@ -45,7 +45,7 @@ __all__ = [
 
 # Every so many-th view is held out, or fewer: of a long scan twice as many as a step has judge well enough.
 _EVERY, _BATCHES = 10, 2
-# Of fewer views than this a part of each one's data judges: docs/tuning.md has what was measured.
+# Of fewer views than this a part of each one's data judges: docs/sigma-search.md has what was measured.
 _MANY = 25
 # So many data judge at least.
 _LEAST = 10
