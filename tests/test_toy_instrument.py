@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -189,8 +190,9 @@ def test_its_sigma_is_tuned(home, tmp_path, by, capsys):
     assert f'name = "{TOY}"' in out.read_text()
 
 
-def test_help_mistakes_and_damage_are_told(home, capsys):
-    place, scan = home / "sent.zarr", str(home / "sent.zarr")
+def test_help_mistakes_and_damage_are_told(home, tmp_path, capsys):
+    place = shutil.copytree(home / "sent.zarr", tmp_path / "sent.zarr")  # others read it after this test, too
+    scan = str(place)
     for words, shown, hidden in (
         (["reconstruct", scan, "--instrument", TOY, "--help"], "--background", "--method"),
         (["simulate", "--instrument", TOY, "--help"], "--gain", "--receivers"),
