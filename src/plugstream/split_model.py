@@ -9,12 +9,13 @@ import torch
 from torch import Tensor
 
 from plugstream.models.base import Model, ModelBase, Views, all_views
+from plugstream.models.wrapped import WrappedModel
 from plugstream.shares import Shares
 
 __all__ = ["SplitModel"]
 
 
-class SplitModel(ModelBase):
+class SplitModel(WrappedModel):
     """A model of which `normal`, `normal_each`, `squared_norms` and `squared_norm_bounds` are called by all processes.
 
     Each computes its own part, and every one has the whole result, which is that of the model: what depends on which
@@ -27,18 +28,8 @@ class SplitModel(ModelBase):
     """
 
     def __init__(self, model: Model, shares: Shares) -> None:
-        self.whole, self.shares = model, shares
-        self.n_views, self.image_shape, self.data_shape = model.n_views, model.image_shape, model.data_shape
-        self.device, self.dtype, self.data_dtype = model.device, model.dtype, model.data_dtype
-        self.linear = model.linear
-        self.nonnegative = bool(getattr(model, "nonnegative", False))
-        self.counts = getattr(model, "counts", None)
-        self.channels = bool(getattr(model, "channels", False))
-        self.estimated_views = int(getattr(model, "estimated_views", 1000))
-        self.intensities = bool(getattr(model, "intensities", False))
-        self.incoherent = getattr(model, "incoherent", None)
-        self.recording = getattr(model, "recording", None)
-        self.views_at_once = getattr(model, "views_at_once", None)
+        super().__init__(model)
+        self.shares = shares
 
     def forward(self, image: Tensor, views: Views = None) -> Tensor:
         return self.whole.forward(image, views)
@@ -57,22 +48,6 @@ class SplitModel(ModelBase):
 
     def restrict(self, data: Tensor, views: Views = None) -> Tensor:
         return self.whole.restrict(data, views)
-
-    @property
-    def stored_shape(self) -> tuple[int, ...]:
-        return getattr(self.whole, "stored_shape", self.data_shape)
-
-    def overlap(self, views: Views = None, weights: Tensor | None = None) -> Tensor | None:
-        overlap = getattr(self.whole, "overlap", None)
-        return None if overlap is None else overlap(views, weights)
-
-    def start_image(self) -> Tensor | None:
-        start = getattr(self.whole, "start_image", None)
-        return None if start is None else start()
-
-    def convert(self, data: Tensor, views: Views = None) -> Tensor:
-        convert = getattr(self.whole, "convert", None)
-        return data if convert is None else convert(data, views)
 
     def gradient(self, image: Tensor, data: Tensor, views: Views = None, weights: Tensor | None = None) -> Tensor:
         return self.whole.gradient(image, data, views, weights)

@@ -241,7 +241,7 @@ class FPM(Instrument):
             ),
         ]
         if batch is not None and n_views >= 2 * _BATCH:
-            reason = f"batch {_BATCH}: views in dark field are faint, so that a step has more than usual (--batch)"
+            reason = f"batch {_BATCH}: runs of this instrument were measured with steps of so many views (--batch)"
             found.append(Advice("sampler", "batch", _BATCH, reason))
         if batch is not None and n_views >= 2 * batch:
             found.append(Advice("sampler", "name", "epochs", "every view is used once before any again", True))

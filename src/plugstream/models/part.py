@@ -10,8 +10,9 @@ from torch import Tensor
 
 from plugstream.draws import Stream, draw_words
 from plugstream.errors import InputError
-from plugstream.models.base import Model, ModelBase, Views, all_views
+from plugstream.models.base import Model, Views, all_views
 from plugstream.models.linearization import Linearization, linearized_model
+from plugstream.models.wrapped import WrappedModel
 
 __all__ = ["SHARE", "PartOfData", "judged_entries"]
 
@@ -35,7 +36,7 @@ def judged_entries(seed: int, view: int, shape: tuple[int, ...], share: float = 
     return torch.from_numpy(numbers < round(share * _WORD)).reshape(shape)
 
 
-class PartOfData(ModelBase):
+class PartOfData(WrappedModel):
     r"""M_i H_i: a model of which a part of each view's data is left out, as if its detector were masked there.
 
     M_i keeps an entry or sets it to zero. Which entries are left out is drawn once, for each view by itself
@@ -63,17 +64,8 @@ class PartOfData(ModelBase):
         recording = getattr(model, "recording", None)
         if recording is not None and recording.known is not None and not bool(recording.known.all()):
             raise InputError("gains that are fitted to all data of a view leave none to judge by; hold views out")
-        self.whole, self.seed, self.judge, self.share = model, seed, judge, share
-        self.n_views, self.image_shape, self.data_shape = model.n_views, model.image_shape, model.data_shape
-        self.device, self.dtype, self.data_dtype = model.device, model.dtype, model.data_dtype
-        self.linear, self.recording = model.linear, recording
-        self.nonnegative = bool(getattr(model, "nonnegative", False))
-        self.counts = getattr(model, "counts", None)
-        self.channels = bool(getattr(model, "channels", False))
-        self.estimated_views = int(getattr(model, "estimated_views", 1000))
-        self.intensities = bool(getattr(model, "intensities", False))
-        self.incoherent = getattr(model, "incoherent", None)
-        self.views_at_once = getattr(model, "views_at_once", None)
+        super().__init__(model)
+        self.seed, self.judge, self.share = seed, judge, share
         self.describe: Callable[[], str] | None = getattr(model, "describe", None)
         # Waves that do not interfere are of one entry of the data.
         sizes = list(self.data_shape)
@@ -109,23 +101,6 @@ class PartOfData(ModelBase):
         if isinstance(near, Linearization):
             return Linearization(self, near.at)
         return PartOfData(near, self.seed, judge=self.judge, share=self.share)
-
-    @property
-    def stored_shape(self) -> tuple[int, ...]:
-        return getattr(self.whole, "stored_shape", self.data_shape)
-
-    def convert(self, data: Tensor, views: Views = None) -> Tensor:
-        convert = getattr(self.whole, "convert", None)
-        return data if convert is None else convert(data, views)
-
-    def overlap(self, views: Views = None, weights: Tensor | None = None) -> Tensor | None:
-        """That of all data, which bounds it."""
-        overlap = getattr(self.whole, "overlap", None)
-        return None if overlap is None else overlap(views, weights)
-
-    def start_image(self) -> Tensor | None:
-        start = getattr(self.whole, "start_image", None)
-        return None if start is None else start()
 
     def start_from(
         self, read: Callable[[Tensor], Tensor], available: Tensor, names: Sequence[str]
