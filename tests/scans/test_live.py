@@ -280,6 +280,26 @@ def test_a_disk_that_is_full_when_the_first_mask_comes(tmp_path, monkeypatch):
     assert born_geometry(open_scan(tmp_path / "s.zarr")).mask.sum() == 4 * RECEIVERS + mask.sum()
 
 
+@pytest.mark.parametrize("ends", [False, True])
+@pytest.mark.parametrize("point", ["write_whole", "sync_folder"])
+def test_a_writer_that_is_interrupted_knows_what_is_on_the_disk(tmp_path, monkeypatch, point, ends):
+    """Ctrl-C comes before commit.json is in its place, or after: what is told is what readers see."""
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    writer = ScanWriter(tmp_path / "s.zarr", setup())
+    writer.append(view(0), position(0))
+    writer.commit()
+    writer.append(view(1), position(1))
+    monkeypatch.setattr(f"plugstream.scans.writer.{point}", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        writer.finish() if ends else writer.commit()
+    scan = open_scan(tmp_path / "s.zarr")
+    assert writer.committed == scan.n_views == (2 if point == "sync_folder" else 1)
+    assert writer.finished == scan.complete == (ends and point == "sync_folder")
+
+
 def test_what_a_killed_process_left_is_not_taken_for_ours(tmp_path, monkeypatch):
     """The number of a process comes again, in a container at every start."""
     geometry = setup().geometry(transmitters=np.concatenate([position(i) for i in range(3)]))

@@ -37,7 +37,6 @@ class Journal:
     def __init__(self, out: Path, limits: Limits, counts: Counter[str]) -> None:
         self.out = out
         self.scan: str | None = None
-        self.finished = False
         self._writer: ScanWriter | None = None
         self._stored: StoredScan | None = None
         self._quota = Quota(limits, out.parent)
@@ -55,6 +54,11 @@ class Journal:
     def begun(self) -> bool:
         """Whether there is a scan."""
         return self._writer is not None
+
+    @property
+    def finished(self) -> bool:
+        """Whether the scan is on the disk to its end."""
+        return self._writer is not None and self._writer.finished
 
     @property
     def committed(self) -> int:
@@ -127,7 +131,6 @@ class Journal:
             raise RefusedError("mistyped", "a scan without views cannot end")
         else:
             self._writer.finish()
-            self.finished = True
 
     def commit(self) -> None:
         """Have all views that were taken safe on the disk."""

@@ -8,7 +8,7 @@ import os
 import shutil
 import uuid
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -76,7 +76,6 @@ class ScanWriter:
         device = None if instrument is None else instrument_parts(instrument)[0]
         self.path = Path(path)
         self._columns: dict[str, ColumnWriter] = {}
-        self._complete = False
         self._lock: int | None = None
         try:
             if self.path.exists():
@@ -92,6 +91,11 @@ class ScanWriter:
     def committed(self) -> int:
         """The number of views that readers see."""
         return self._commit.views
+
+    @property
+    def finished(self) -> bool:
+        """Whether readers were told that there will be no more views."""
+        return self._commit.complete
 
     @property
     def appended(self) -> int:
@@ -111,7 +115,7 @@ class ScanWriter:
         the first ones declared. An optional one that was not there before has its default for the views before. A bad
         view is refused with nothing added.
         """
-        if self._complete:
+        if self.finished:
             raise InputError(f"the scan {self.path} is finished; no view can be added")
         named = {**name_rows(self.instrument, rows), **columns}
         self.append_checked(check_views(self.instrument, data, named, self.appended, self.dtype))
@@ -144,7 +148,6 @@ class ScanWriter:
         if self.appended == 0:
             raise InputError(f"the scan {self.path} has no views, so it cannot be finished")
         self._write(complete=True)
-        self._complete = True
 
     def close(self) -> None:
         """Let others write; views that were not committed are lost."""
@@ -185,9 +188,14 @@ class ScanWriter:
                 column.flush()
             for column in self._columns.values():
                 column.write_length()
-            write_whole(self.path / "commit.json", [commit.encode()])
-            sync_folder(self.path)
-        self._commit = commit
+            try:
+                write_whole(self.path / "commit.json", [commit.encode()])
+                sync_folder(self.path)
+                self._commit = commit
+            except BaseException:  # Ctrl-C, say, when it was in its place already: what readers see is what is told
+                with suppress(OSError, InputError):
+                    self._commit = Commit.parse(LocalFiles(self.path).load("commit.json"))
+                raise
 
     def _create(
         self,
