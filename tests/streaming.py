@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import threading
+import time
 from contextlib import contextmanager
 
 import numpy as np
@@ -21,6 +22,7 @@ from plugstream.scans.receive import Receiver
 
 ANY = "tcp://127.0.0.1:*"
 TOKEN = "the-secret-of-the-sender"
+LIMIT = 60  # seconds for what takes none on a quiet machine: a disk may be slow, and a process stopped for a while
 SMALL = ["--size", "24", "--views", "40", "--receivers", "30", "--radius", "0.4", "--wavelength", "0.03"]
 
 
@@ -56,7 +58,7 @@ def receiving(path):
 
         def run():
             try:
-                receiver.run(timeout=20)
+                receiver.run(timeout=LIMIT)
             except InputError as error:
                 errors.append(error)
 
@@ -65,9 +67,37 @@ def receiving(path):
         try:
             yield receiver
         finally:
-            thread.join(30)
+            thread.join(2 * LIMIT)
             assert not thread.is_alive()
             assert not errors
+
+
+@contextmanager
+def taking(receiver):
+    """A receiver takes what comes for as long as the block lasts, however long it is silent; the scan need not end."""
+    over = threading.Event()
+
+    def run():
+        while not over.is_set():
+            if receiver._wait(20):
+                receiver._take_batch()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join(LIMIT)
+        assert not thread.is_alive()
+
+
+def wait_until(true):
+    """Return when this is true, which another thread or process makes so."""
+    end = time.monotonic() + LIMIT
+    while not true():
+        assert time.monotonic() < end
+        time.sleep(0.005)
 
 
 @contextmanager
@@ -91,7 +121,7 @@ class Client:
     def __init__(self, address):
         self.context = zmq.Context()
         self.socket = self.context.socket(zmq.DEALER)
-        self.socket.linger = 500
+        self.socket.linger = 1000 * LIMIT  # nothing is waited for that has left
         self.socket.connect(address)
 
     def say(self, frames):
@@ -107,8 +137,11 @@ class Client:
         return answer["type"], answer["sequence"]
 
     def hear_all(self):
-        assert self.socket.poll(5000), "no answer"
-        return json.loads(self.socket.recv())
+        return json.loads(self.hear_bytes())
+
+    def hear_bytes(self):
+        assert self.socket.poll(1000 * LIMIT), "no answer"
+        return self.socket.recv()
 
     def close(self):
         self.socket.close()

@@ -10,12 +10,15 @@ import select
 import struct
 import sys
 import termios
+import threading
 import time
 from collections.abc import Callable
 
 import warm
 
 _CODE = re.compile(r"\x1b\[([0-9;?]*)([A-Za-z])|([\r\n])|([^\x1b\r\n])")
+# A line, or a frame, whose own lines end otherwise (`plugstream.display.region`).
+_PIECE = re.compile(r"(?s).*?(?:(?<!\x1b\[K\r)\n|\x1b\[J\r)")
 
 
 class Screen:
@@ -28,6 +31,7 @@ class Screen:
 
     def __init__(self, columns: int = 80) -> None:
         self._ends = pty.openpty()  # whoever asks for the width asks the system
+        self._lock = threading.RLock()  # it is drawn to by a thread, and never seen half-drawn
         self.resize(columns)
         self.written = ""
         self.lines: list[str] = [""]  # as written; each stands on as many rows as it needs
@@ -52,7 +56,12 @@ class Screen:
             os.close(end)
 
     def write(self, text: str) -> int:
-        self.written += text
+        with self._lock:
+            self._show(text)
+            self.written += text
+        return len(text)
+
+    def _show(self, text: str) -> None:
         for numbers, letter, end, character in _CODE.findall(text):
             if letter:
                 self._obey(numbers, letter)
@@ -66,7 +75,6 @@ class Screen:
                 line = self.lines[self.row].ljust(self.column)
                 self.lines[self.row] = line[: self.column] + character + line[self.column + 1 :]
                 self.column += 1
-        return len(text)
 
     def _obey(self, numbers: str, letter: str) -> None:
         if letter == "A":
@@ -88,11 +96,12 @@ class Screen:
     @property
     def shown(self) -> list[str]:
         """The rows that a person sees, without those at the end that are empty."""
-        rows = [
-            line[start : start + self.columns]
-            for line in self.lines
-            for start in range(0, max(1, len(line)), self.columns)
-        ]
+        with self._lock:
+            rows = [
+                line[start : start + self.columns]
+                for line in self.lines
+                for start in range(0, max(1, len(line)), self.columns)
+            ]
         return "\n".join(rows).rstrip("\n").split("\n")
 
 
@@ -100,22 +109,23 @@ def run_in_terminal(
     columns: int,
     words: list[str],
     look: Callable[[Screen], object] | None = None,
-    limit: float = 60,
+    before: str = "",
     **environment: str,
 ) -> tuple[int, Screen]:
     """Run the command in a pseudo-terminal of this width: its exit status, and what it wrote there.
 
-    Arguments: look, called with the screen whenever something was written.
+    Arguments: look, called with the screen after each line and each frame, however many of them are read at once;
+    before, code that the process runs first.
     """
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
     kept = {k: v for k, v in os.environ.items() if not k.startswith("LC_") and k not in ("LANG", "COLUMNS")}
     process = warm.Popen(
-        [sys.executable, "-m", "plugstream", *words],
+        [sys.executable, "-c", f"{before}\nimport sys\nfrom plugstream.cli import main\nsys.exit(main())", *words],
         stdout=theirs, stderr=theirs, stdin=theirs, env={**kept, "LANG": "C.UTF-8", "TERM": "xterm", **environment},
     )  # fmt: skip
     os.close(theirs)
-    screen, written, end = Screen(columns), b"", time.monotonic() + 60
+    screen, written, end = Screen(columns), b"", time.monotonic() + 150
     try:
         while time.monotonic() < end:
             if select.select([ours], [], [], 0.2)[0]:
@@ -126,12 +136,12 @@ def run_in_terminal(
                 if not some:
                     break
                 written += some
-                whole = written.decode(errors="ignore")[len(screen.written) :]
-                screen.write(whole)
-                if look is not None:
-                    look(screen)
-            elif process.poll() is not None:
-                break
+                text = written.decode(errors="ignore")
+                for piece in _PIECE.findall(text, len(screen.written)):
+                    screen.write(piece)
+                    if look is not None:
+                        look(screen)
+        screen.write(written.decode(errors="ignore")[len(screen.written) :])
         return process.wait(timeout=20), screen
     finally:
         process.kill()

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import io
+import re
 import sys
 import threading
 import time
+from collections import deque
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,7 @@ import torch
 
 from plugstream import BornModel, LeastSquares, MatrixModel, ProximalGradient, SoftThreshold, cli, solve
 from plugstream.display import screen as module
-from plugstream.display.frame import Frame
+from plugstream.display.frame import Clock, Frame, frame_text
 from plugstream.display.screen import Display, active_display
 from plugstream.errors import InputError
 from plugstream.progress import enclosing_work, listening, report, within
@@ -43,25 +45,36 @@ def _terminal(monkeypatch: pytest.MonkeyPatch) -> Screen:
     return made
 
 
-def _wait_for(stream: io.StringIO | Screen, text: str) -> None:
-    end = time.monotonic() + 20
-    while text not in (stream.written if isinstance(stream, Screen) else stream.getvalue()):
+def _wait_for(stream: io.StringIO | Screen, text: str, times: int = 1) -> None:
+    end = time.monotonic() + 60
+    while (stream.written if isinstance(stream, Screen) else stream.getvalue()).count(text) < times:
         assert time.monotonic() < end, stream
         time.sleep(0.005)
+
+
+def _wait_for_line(stream: io.StringIO, text: str, begun: float) -> None:
+    """Until a line says this and how many seconds it has lasted, which are none if nothing else has the processor."""
+    _wait_for(stream, f"{text}, ")
+    found = re.search(rf"^{text}, (\d+) s$", stream.getvalue(), re.M)
+    assert found is not None, stream.getvalue()
+    assert int(found[1]) <= round(time.monotonic() - begun)
 
 
 @pytest.mark.usefixtures("quick")
 def test_a_pipe_gets_lines_with_what_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
     stream = _pipe(monkeypatch)
+    begun = time.monotonic()
     with Display(what="starting") as display:
         assert active_display() is display
-        _wait_for(stream, "starting, 0 s\n")
+        _wait_for_line(stream, "starting", begun)
+        begun = time.monotonic()
         report("reading", 3, 10)
-        _wait_for(stream, "reading: 3 of 10, 0 s\n")
+        _wait_for_line(stream, "reading: 3 of 10", begun)
         print("a line of the command", file=sys.stderr)
+        begun = time.monotonic()
         with within("evaluation", 2, 12), within("halving"):
             report("steps", 7)
-            _wait_for(stream, "evaluation: 2 of 12, halving, steps: 7, 0 s\n")
+            _wait_for_line(stream, "evaluation: 2 of 12, halving, steps: 7", begun)
     assert sys.stderr is stream
     assert active_display() is None
     assert enclosing_work() == ()
@@ -72,13 +85,18 @@ def test_a_pipe_gets_lines_with_what_is_done(monkeypatch: pytest.MonkeyPatch) ->
     assert stream.getvalue() == written  # it has ended
 
 
-@pytest.mark.usefixtures("quick")
 def test_lines_about_one_thing_become_rare(monkeypatch: pytest.MonkeyPatch) -> None:
-    stream = _pipe(monkeypatch)
+    """Asked each second by the clock that is given, as the display's thread asks by the machine's."""
+    stream, told = _pipe(monkeypatch), []
     monkeypatch.setattr(module, "_LINES", 3)
-    with Display(what="waiting"):
-        time.sleep(0.7)
-    assert 3 <= stream.getvalue().count("waiting") <= 9  # at 1, 2, 3, 4, 6, 10, 18 and 34 times 0.02 seconds
+    monkeypatch.setattr(module, "_PLAIN", 1.0)
+    with Display(what="waiting", beats=False, since=0.0) as display:
+        for now in range(200):
+            if display._is_due(float(now)):
+                display._show_plain(float(now))
+                told.append(now)
+    assert told == [1, 2, 3, 4, 6, 10, 18, 34, 66, 126, 186]  # in the end once a minute
+    assert stream.getvalue().splitlines() == [f"waiting, {now} s" for now in told]
 
 
 @pytest.mark.usefixtures("quick")
@@ -105,7 +123,7 @@ def test_a_terminal_has_lines_that_the_next_output_replaces(monkeypatch: pytest.
 @pytest.mark.usefixtures("quick")
 def test_what_takes_no_time_is_shown_nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
     screen = _terminal(monkeypatch)
-    monkeypatch.setattr(module, "_TERMINAL", 1.0)
+    monkeypatch.setattr(module, "_TERMINAL", 1000.0)
     with Display(what="starting"):
         report("reading", 3, 10)
         time.sleep(0.1)
@@ -135,6 +153,36 @@ def test_what_cannot_be_drawn_is_no_reason_to_end(monkeypatch: pytest.MonkeyPatc
     assert screen.shown == ["warning: progress is shown no more: ValueError: no such format", "the work goes on"]
 
 
+def test_a_frame_may_be_drawn_in_the_middle_of_a_report(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever reports does not wait for the thread that draws: of work that has just begun there is no clock yet."""
+    frames: list[Frame] = []
+
+    class Looking(Clock):
+        def tick(self, step: int, now: float) -> None:
+            super().tick(step, now)
+            frames.append(display._frame(now))
+
+    monkeypatch.setattr(module, "Clock", Looking)
+    with Display("plain", beats=False) as display:
+        report("steps", 1, 9)
+        with within("evaluation", 2, 12):
+            report("steps", 2, 9)
+        report("steps", 3, 9)
+    assert {frame_text(frame[:-1]) for frame in frames} == {"", "evaluation: 2 of 12"}
+
+
+def test_a_clock_may_be_set_back_while_it_is_read() -> None:
+    class Vanishing(deque[tuple[float, int]]):
+        def __getitem__(self, index: Any) -> tuple[float, int]:
+            self.clear()  # as another thread does, for a run that goes back
+            return super().__getitem__(index)
+
+    clock = Clock(limit=60.0, begun=0.0)
+    clock._ticks = Vanishing([(0.0, 0), (10.0, 20)])
+    assert clock.rate == 2
+    assert clock.left(20, 40) == 10
+
+
 def test_without_rich_there_are_plain_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setattr(module, "_has_rich", lambda: False)
@@ -152,9 +200,11 @@ def test_a_pipe_of_a_command_with_output_of_its_own_is_left_alone(monkeypatch: p
         assert not [thread for thread in threading.enumerate() if "display" in thread.name]
 
 
-def _slowly(function: Any) -> Any:
+def _slowly(function: Any, stream: io.StringIO, what: str) -> Any:
+    """A function that takes as long as it takes to be told of twice."""
+
     def call(*args: Any, **kwargs: Any) -> Any:
-        time.sleep(0.4)
+        _wait_for(stream, what, 2)
         return function(*args, **kwargs)
 
     return call
@@ -164,15 +214,15 @@ def _slowly(function: Any) -> Any:
 def test_reading_building_and_writing_are_told_of_while_they_last(
     scan: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for place, name in ((StoredScan, "read"), (BornModel, "__init__")):
-        monkeypatch.setattr(place, name, _slowly(getattr(place, name)))
-    monkeypatch.setattr(results, "draw_report", _slowly(lambda *args, **kwargs: None))
-    monkeypatch.setattr(module, "_PLAIN", 0.1)
-    monkeypatch.setattr(cli, "Display", lambda mode, what, **more: Display(mode, what))  # as for a process of its own
     stream = _pipe(monkeypatch)
+    read, build, draw = "MB of the scan, ", "building the model of 12 views, ", "drawing the report, "
+    for place, name, what in ((StoredScan, "read", read), (BornModel, "__init__", build)):
+        monkeypatch.setattr(place, name, _slowly(getattr(place, name), stream, what))
+    monkeypatch.setattr(results, "draw_report", _slowly(lambda *args, **kwargs: None, stream, draw))
+    monkeypatch.setattr(cli, "Display", lambda mode, what, **more: Display(mode, what))  # as for a process of its own
     words = ["reconstruct", str(scan), "--sigma", "0.02", "--threads", "1", "--iterations", "3"]
     assert cli.main([*words, "--out", str(tmp_path / "run")]) == 0
-    for what in ("MB of the scan, ", "building the model of 12 views, ", "drawing the report, "):
+    for what in (read, build, draw):
         assert stream.getvalue().count(what) >= 2
 
 

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from plugstream.algorithms import ProximalGradient, State
 from plugstream.display.frame import Clock, Line, Part, Thinned, duration, fit, sparkline
 from plugstream.display.region import TerminalRegion, takes_blocks
 from plugstream.display.screen import Display
@@ -21,6 +22,7 @@ from plugstream.runs.event_log import read_events
 from plugstream.runs.events import Measurement, Quantities, Start, Stop
 from plugstream.runs.terminal import Terminal
 from small_run import main
+from streaming import wait_until
 from terminals import Screen, run_in_terminal
 
 RUN = ["--sigma", "0.01", "--threads", "1", "--every", "10"]
@@ -35,13 +37,40 @@ def _terminal(monkeypatch: pytest.MonkeyPatch, columns: int = 80, term: str = "x
     return made
 
 
+# A run that goes on when it has been drawn in its middle, after half a second of steps, by which its speed is known.
+DRAWN_TWICE = """
+import time
+from plugstream.algorithms import ProximalGradient
+from plugstream.display.region import TerminalRegion
+
+drawn, begun, draw, step = 0, 0.0, TerminalRegion.draw, ProximalGradient.step
+
+def counted(region, frame):
+    global drawn
+    draw(region, frame)
+    drawn += 1
+
+def paced(algorithm, state):
+    global begun
+    begun = begun or time.monotonic()
+    if state.k == 400:
+        time.sleep(max(0.0, begun + 0.6 - time.monotonic()))
+    elif state.k == 600:
+        before = drawn
+        while drawn < before + 3:
+            time.sleep(0.01)
+    return step(algorithm, state)
+
+TerminalRegion.draw, ProximalGradient.step = counted, paced
+"""
+
+
 def test_a_terminal_of_letters_alone_shows_a_run(scan: Path, tmp_path: Path) -> None:
     """In a process and pseudo-terminal of its own, whose locale is C."""
     words = ["reconstruct", str(scan), "--out", str(tmp_path / "run"), "--report-format", "none", *RUN]
     frames: list[list[str]] = []
-    status, shown = run_in_terminal(
-        60, [*words, "--iterations", "800"], lambda screen: frames.append(screen.shown[-2:]), LC_ALL="C"
-    )
+    words += ["--iterations", "800"]
+    status, shown = run_in_terminal(60, words, lambda screen: frames.append(screen.shown[-2:]), DRAWN_TWICE, LC_ALL="C")
     assert status == 0, shown.written
     assert shown.written.isascii()
     assert "\\u" not in shown.written
@@ -58,8 +87,15 @@ def test_a_terminal_of_letters_alone_shows_a_run(scan: Path, tmp_path: Path) -> 
 def test_a_run_in_this_process_shows_its_bar_and_leaves_lines_alone(
     scan: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    screen = _terminal(monkeypatch, 100)
-    assert main(["reconstruct", str(scan), "--out", str(tmp_path / "run"), *RUN, "--iterations", "400"]) == 0
+    screen, step = _terminal(monkeypatch, 100), ProximalGradient.step
+
+    def step_when_shown(algorithm: ProximalGradient, state: State) -> State:
+        if state.k == 50:
+            wait_until(lambda: "━" in screen.written and "distance to a fixed point" in screen.written)
+        return step(algorithm, state)
+
+    monkeypatch.setattr(ProximalGradient, "step", step_when_shown)
+    assert main(["reconstruct", str(scan), "--out", str(tmp_path / "run"), *RUN, "--iterations", "100"]) == 0
     assert "━" in screen.written
     assert "distance to a fixed point" in screen.written
     assert "━" not in "".join(screen.shown)

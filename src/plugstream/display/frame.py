@@ -176,20 +176,23 @@ class Clock:
     @property
     def rate(self) -> float | None:
         """Steps a second, None while there is too little to judge by."""
-        if len(self._ticks) < 2:
-            return None
-        (first, before), (last, after) = self._ticks[0], self._ticks[-1]
-        return (after - before) / (last - first) if after > before and last - first >= 0.5 else None
+        return self._judge()[0]
 
     def left(self, step: int, total: int) -> float | None:
         """Seconds, None while there is too little to judge by, or no end in sight."""
-        rate = self.rate
+        rate, now = self._judge()
         if rate is None or not step < total:
             return None
         seconds = (total - step) / rate
-        return (
-            seconds if self._limit is None else max(0.0, min(seconds, self._limit - (self._ticks[-1][0] - self._begun)))
-        )
+        return seconds if self._limit is None else max(0.0, min(seconds, self._limit - (now - self._begun)))
+
+    def _judge(self) -> tuple[float | None, float]:
+        """Steps a second, and when the last was; from one look, since whoever draws is another thread than ticks."""
+        ticks = tuple(self._ticks)
+        if len(ticks) < 2:
+            return None, 0.0
+        (first, before), (last, after) = ticks[0], ticks[-1]
+        return (after - before) / (last - first) if after > before and last - first >= 0.5 else None, last
 
 
 def duration(seconds: float) -> str:

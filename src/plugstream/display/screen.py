@@ -273,8 +273,9 @@ class Display:
             *([] if rate is None else [Part(f"{rate:.3g}/s")]),
             Part(duration(now - self._begun), style="dim"),
         ]
+        clocks = self._clocks  # perhaps of an instant before or after, since whoever reports does not wait for us
         around = [
-            Line((Part(_count(work), style="bold"), *_left(self._clocks[work[0]], *work[1:])), *work[1:])
+            Line((Part(_count(work), style="bold"), *_left(clocks.get(work[0], Clock()), *work[1:])), *work[1:])
             for work in self._around
         ]
         return (*around, Line(tuple(parts), done, total))
