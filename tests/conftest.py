@@ -25,6 +25,9 @@ from hypothesis import HealthCheck, settings
 
 from effort import effort
 from plugstream import BornGeometry, Grid, LeastSquares, MatrixModel
+from quick_disk import wait_for_no_disk
+
+wait_for_no_disk()
 
 _COMMON = {
     "deadline": None,

@@ -26,6 +26,8 @@ import traceback
 from collections.abc import Mapping
 from typing import Any
 
+from quick_disk import wait_for_no_disk
+
 MODULES = (
     "torch",
     "scipy.special",
@@ -133,6 +135,7 @@ def _serve(connection: socket.socket) -> None:
     for name in MODULES:
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
+    wait_for_no_disk()
     gc.freeze()
     children: dict[int, tuple[int, int]] = {}  # by what tells that it ended: its number, and where to say so
     while True:
