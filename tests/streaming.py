@@ -79,7 +79,7 @@ def taking(receiver):
 
     def run():
         while not over.is_set():
-            if receiver._wait(20):
+            if receiver._wait(0.02):
                 receiver._take_batch()
 
     thread = threading.Thread(target=run)
@@ -116,12 +116,12 @@ def acquiring(out, listen=ANY):
 
 
 class Client:
-    """A sender that sends whatever it is told to."""
+    """A sender that sends whatever it is told to; `linger`, seconds that what it said last may take to leave."""
 
-    def __init__(self, address):
+    def __init__(self, address, linger=LIMIT):
         self.context = zmq.Context()
         self.socket = self.context.socket(zmq.DEALER)
-        self.socket.linger = 1000 * LIMIT  # nothing is waited for that has left
+        self.socket.linger = int(1000 * linger)  # nothing is waited for that has left
         self.socket.connect(address)
 
     def say(self, frames):

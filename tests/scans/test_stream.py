@@ -8,6 +8,7 @@ import re
 import socket
 import threading
 import time
+from contextlib import suppress
 
 import numpy as np
 import pytest
@@ -17,12 +18,26 @@ import zmq
 from plugstream import BornGeometry, InputError, MemoryScan, open_scan
 from plugstream.cli import main
 from plugstream.instruments.born import born_geometry
-from plugstream.scans import ScanWriter
+from plugstream.scans import ScanWriter, receive
 from plugstream.scans.keys import make_keys
 from plugstream.scans.parts import MOST_BYTES, checksum
 from plugstream.scans.receive import Receiver
 from plugstream.scans.send import send_scan
-from streaming import ANY, TOKEN, Client, assert_same, begin, bye, changed, end, make_scan, message, receiving, view
+from streaming import (
+    ANY,
+    LIMIT,
+    TOKEN,
+    Client,
+    assert_same,
+    begin,
+    bye,
+    changed,
+    end,
+    make_scan,
+    message,
+    receiving,
+    view,
+)
 
 
 @pytest.mark.parametrize(("plane", "masked"), [(False, False), (True, False), (False, True)])
@@ -52,14 +67,14 @@ def test_a_slow_sender_and_that_acknowledged_means_on_disk(tmp_path):
 
     start = time.monotonic()
     with receiving(tmp_path / "s.zarr") as receiver:
-        send_scan(scan, receiver.address, rate=20, progress=progress)
+        send_scan(scan, receiver.address, rate=20, window=1, progress=progress)
     assert time.monotonic() - start >= 11 / 20
-    assert seen == sorted(seen)
-    assert len(seen) > 6
+    assert seen == list(range(13))  # one at a time, since no more may be under way
     assert_same(tmp_path / "s.zarr", scan)
 
 
-def test_everything_a_message_can_have_wrong_is_counted_refused_and_asked_for_again(tmp_path):
+def test_everything_a_message_can_have_wrong_is_counted_refused_and_asked_for_again(tmp_path, monkeypatch):
+    monkeypatch.setattr(receive, "_GRACE", LIMIT)  # in which the end is sent again
     scan = make_scan(6)
     good = message(scan, 1)
     head, data, source = good
@@ -114,7 +129,7 @@ def test_everything_a_message_can_have_wrong_is_counted_refused_and_asked_for_ag
         assert client.ask(message(scan, 0)) == ("ack", 1)
         for number, (kind, frames) in enumerate(bad):
             if kind == "early":
-                time.sleep(0.25)  # within that time it asks once
+                time.sleep(1.25 * receive._PATIENCE)  # within that time it asks once
             assert client.ask(frames) == ("nak", 2), (number, kind)
             expected[kind] = expected.get(kind, 0) + 1
             assert receiver.counts[kind] == expected[kind], (number, kind)
@@ -133,7 +148,8 @@ def test_everything_a_message_can_have_wrong_is_counted_refused_and_asked_for_ag
     assert receiver.counts == expected
 
 
-def test_reordered_views_are_asked_for_in_order_and_once(tmp_path):
+def test_reordered_views_are_asked_for_in_order_and_once(tmp_path, monkeypatch):
+    monkeypatch.setattr(receive, "_PATIENCE", LIMIT)  # until it asks again
     scan = make_scan(8)
     with receiving(tmp_path / "s.zarr") as receiver, Client(receiver.address) as client:
         assert client.ask(begin("scan", born_geometry(scan), {})) == ("ack", 0)
@@ -231,7 +247,7 @@ def test_a_hostile_crowd_does_not_change_a_bit(tmp_path):
 
     def hostile(address):
         host, port = re.fullmatch(r"tcp://(.*):(\d+)", address).groups()
-        with Client(address) as client:
+        with Client(address, linger=0.5) as client:
             while not stop.is_set():
                 kind = rng.random()
                 frames = [bytearray(part) for part in rng.choice(valid)]
@@ -241,32 +257,42 @@ def test_a_hostile_crowd_does_not_change_a_bit(tmp_path):
                     part = rng.choice(frames)
                     part[rng.randrange(len(part))] ^= 1 << rng.randrange(8)
                 elif kind < 0.65:
-                    with socket.create_connection((host, int(port))) as raw:
+                    # It may be shut out before it has said anything.
+                    with suppress(OSError), socket.create_connection((host, int(port))) as raw:
                         raw.sendall(rng.randbytes(5000))
                     continue
                 elif kind < 0.67:
-                    with Client(address) as other:
+                    with Client(address, linger=0.5) as other:
                         other.say([b"{}", bytes(MOST_BYTES + 1)])
                     continue
                 client.say([bytes(part) for part in frames])
                 time.sleep(0.001)
 
     with receiving(tmp_path / "s.zarr") as receiver:
+
+        def enough():
+            others = sum(receiver.counts[kind] for kind in ("foreign", "damaged", "mistyped"))
+            return receiver.counts["unannounced"] > 5 and receiver.counts["unreadable"] > 5 and others > 0
+
+        def hold(acknowledged):  # the last views come when all kinds have been there, however slow the machine
+            until = time.monotonic() + 20  # and before the sender takes the receiver for gone
+            while acknowledged > 30 and not enough() and time.monotonic() < until:
+                time.sleep(0.01)
+
         # The honest one is first; a second that begins the same scan by a guessed name would be taken for it.
-        sender = threading.Thread(target=lambda: send_scan(scan, receiver.address, name="honest", rate=60))
+        honest = {"name": "honest", "rate": 60, "progress": hold, "timeout": LIMIT}
+        sender = threading.Thread(target=send_scan, args=(scan, receiver.address), kwargs=honest)
         sender.start()
         while receiver.committed == 0:
             time.sleep(0.01)
         enemy = threading.Thread(target=hostile, args=(receiver.address,))
         enemy.start()
-        sender.join(30)
+        sender.join(LIMIT)
         stop.set()
-        enemy.join(30)
+        enemy.join(LIMIT)
     assert_same(tmp_path / "s.zarr", scan)
     assert receiver.counts["accepted"] == 60
-    assert receiver.counts["unannounced"] > 5
-    assert receiver.counts["unreadable"] > 5
-    assert receiver.counts["foreign"] + receiver.counts["damaged"] + receiver.counts["mistyped"] > 0
+    assert enough()
 
 
 @pytest.mark.parametrize(
@@ -389,7 +415,7 @@ def test_answers_that_are_none_are_passed_over():
         thread = threading.Thread(target=answer)
         thread.start()
         with pytest.raises(InputError, match=r"refuses the scan: not you$"):
-            send_scan(make_scan(3), address, timeout=10)
+            send_scan(make_scan(3), address, timeout=LIMIT)
         thread.join()
 
 

@@ -15,6 +15,7 @@ from plugstream.scans.sums import Sums
 __all__ = ["BehindError", "Link"]
 
 _RETRY = 0.5  # seconds without an answer until the receiver is asked where it is
+_LAST_LOOK = 0.1  # seconds in which an answer is looked for before it gives up
 _UNDER_WAY = 0.1  # seconds in which it may ask for the same message because of others that were under way
 _GOODBYE = 500  # milliseconds for the last message to leave
 _ANSWER_BYTES = 1 << 12
@@ -102,25 +103,28 @@ class Link:
             self._tried = time.monotonic()
 
     def pump(self, wait: float) -> None:
-        """Send what may be sent, listen for at most `wait` seconds, and take the answers."""
+        """Send what may be sent, listen for at most `wait` seconds, and take the answers.
+
+        It gives up after it has listened: where this process was stopped for long, the answers lie here already.
+        """
         now = time.monotonic()
         if self.greeted and not self._waiting:
             self._news = self._tried = now
-        if now - self._news > self.timeout:
-            raise InputError(self._give_up())
+        late = now - self._news > self.timeout
         if now - self._tried > _RETRY:
             self._acked, self._next, self._tried = -1, 0, now
         if self._send_what_is_due():
             self._tried = now
-        if not self._socket.poll(int(1000 * wait)):
-            return
-        acked, safe = self._acked, self.safe
-        while self._socket.poll(0):
-            self._listen()
-        if self._acked > acked:
-            self._tried = time.monotonic()
-        if self.safe != safe:
-            self._news, self._reason = time.monotonic(), ""
+        if self._socket.poll(int(1000 * (max(wait, _LAST_LOOK) if late else wait))):
+            acked, safe = self._acked, self.safe
+            while self._socket.poll(0):
+                self._listen()
+            if self._acked > acked:
+                self._tried = time.monotonic()
+            if self.safe != safe:
+                self._news, self._reason, late = time.monotonic(), "", False
+        if late:
+            raise InputError(self._give_up())
 
     def leave(self, frames: list[bytes]) -> None:
         """Say goodbye, which is not answered; should it not arrive, the receiver ends by itself."""

@@ -26,6 +26,7 @@ _BATCH = 64  # messages that share a commit, at most
 _PARTS = 5  # one more than any message has
 _PATIENCE = 0.2  # seconds until the same view is asked for again
 _GRACE = 5.0  # seconds of silence after the end until a sender that did not say goodbye is taken for gone
+_SLICE = 0.1  # seconds of one wait, and the most of it that counts as silence: this process may have been stopped
 _HANDSHAKE = 3000  # milliseconds in which a connection must turn out to speak ZeroMQ, and to have a key
 _log = logging.getLogger("plugstream")
 
@@ -133,30 +134,32 @@ class Receiver:
         The acknowledgement of the end may be lost with its connection, and nobody would be there to repeat it. So it
         is repeated until the sender says goodbye, or says nothing for some seconds.
 
-        Arguments: timeout, seconds without any message after which to give up; progress, called with the number of
-        committed views when it has grown.
+        Arguments: timeout, seconds of listening without any message after which to give up; progress, called with the
+        number of committed views when it has grown.
         """
         if timeout is not None and not timeout > 0:
             raise InputError(f"the timeout must be a number of seconds > 0, not {timeout}")
-        last = time.monotonic()
+        quiet = 0.0  # only while we listen: where the disk is slow, or we were stopped, messages may lie here unread
         while not self.finished:
-            if not self._wait(100):
-                if timeout is not None and time.monotonic() - last > timeout:
+            begun, before = time.monotonic(), self.committed
+            if not self._wait(_SLICE):
+                quiet += min(time.monotonic() - begun, _SLICE)
+                if timeout is not None and quiet >= timeout:
                     there = f"{self.committed} views are in {self.out}, and the same command goes on after them"
                     raise InputError(
                         f"nothing was received for {timeout:g} s; "
                         + (there if self._journal.begun else f"no scan was begun at {self.address}")
                     )
                 continue
-            last = time.monotonic()
-            before = self.committed
             self._take_batch()
+            quiet = 0.0
             if progress is not None and self.committed > before:
                 progress(self.committed)
-        until = time.monotonic() + _GRACE
-        while not self._dismissed and (left := until - time.monotonic()) > 0:
-            if self._wait(int(1000 * left)) and self._take_batch():
-                until = time.monotonic() + _GRACE
+        quiet = 0.0
+        while not self._dismissed and quiet < _GRACE:
+            begun = time.monotonic()
+            answered = self._wait(_SLICE) and self._take_batch()
+            quiet = 0.0 if answered else quiet + min(time.monotonic() - begun, _SLICE)
 
     def close(self) -> None:
         """Close the socket and the scan; views that were committed stay, and a later Receiver goes on after them."""
@@ -174,10 +177,10 @@ class Receiver:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _wait(self, milliseconds: int) -> bool:
+    def _wait(self, seconds: float) -> bool:
         """Whether a message came within that time; meanwhile connections are let in and shut out."""
         assert self._door is not None
-        ready = dict(self._poller.poll(milliseconds))
+        ready = dict(self._poller.poll(int(1000 * seconds)))
         if self._gate is not None:
             self._gate.answer()
         self._door.look()
