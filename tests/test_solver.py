@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 import time
 from dataclasses import dataclass, replace
+from functools import partial
+from itertools import count
 
 import numpy as np
 import pytest
@@ -32,6 +35,7 @@ from plugstream import (
 )
 
 F64 = torch.float64
+LOOP = solve.__code__.co_filename
 
 
 @pytest.fixture
@@ -83,10 +87,21 @@ def test_it_stops_at_a_distance(ista):
     assert values[-1] <= 1e-6 < values[-2]
 
 
-def test_it_stops_at_a_time(ista):
-    result = solve(ista, iterations=10**9, time_limit=0.2)
+def test_it_stops_at_a_time(ista, monkeypatch):
+    """By a clock that goes on by a second whenever somebody looks."""
+    monkeypatch.setattr("plugstream.solver.perf_counter", count(time.perf_counter()).__next__)
+    seen = []
+    result = solve(ista, iterations=10**9, time_limit=50.0, callbacks=[lambda progress: seen.append(progress.wall)])
     assert result.reason is Stop.TIME
-    assert 0.2 <= result.wall < 2
+    assert seen[-2] < 50.0 <= result.wall
+    assert len(seen) < 50
+
+
+def test_the_clock_is_the_machines(ista):
+    begun = time.perf_counter()
+    result = solve(ista, iterations=10**9, time_limit=0.05)
+    assert result.reason is Stop.TIME
+    assert 0.05 <= result.wall <= time.perf_counter() - begun
 
 
 def test_a_callback_sees_every_step_and_can_stop(ista):
@@ -105,22 +120,31 @@ def test_a_callback_sees_every_step_and_can_stop(ista):
 
 @dataclass(frozen=True)
 class Slow:
+    clock: list[float]
     measures = (Quantity("slow"),)
     every: int | None = None
 
     def begin(self, algorithm, state, past):
         def measure(algorithm, state):
-            time.sleep(0.05)
+            self.clock.append(self.clock[-1] + 1000.0)
             return {"slow": torch.tensor(0.0)}
 
         return measure
 
 
-def test_monitor_time_is_not_algorithm_time(ista):
-    result = solve(ista, iterations=10, monitors=[Slow()], every=1)
-    assert result.wall > 0.5
-    assert result.time < 0.2
-    assert result.history["slow"].time[-1] < 0.2
+def test_monitor_time_is_not_algorithm_time(ista, monkeypatch):
+    """By a clock that goes on by a second whenever somebody looks, and by a thousand at a measurement."""
+    clock = [time.perf_counter()]
+
+    def look():
+        clock.append(clock[-1] + 1.0)
+        return clock[-1]
+
+    monkeypatch.setattr("plugstream.solver.perf_counter", look)
+    result = solve(ista, iterations=10, monitors=[Slow(clock)], every=1)
+    assert result.wall > 10 * 1000.0
+    assert result.time == pytest.approx(10)
+    assert result.history["slow"].time == pytest.approx(np.arange(11))
 
 
 def test_divergence_ends_the_run_with_the_best_image(regression):
@@ -150,16 +174,76 @@ def test_nan_ends_the_run_with_the_last_good_state(regression):
 
 
 def test_ctrl_c_returns_the_best_so_far(ista):
-    """A real SIGINT, sent to this process while the loop runs."""
-    threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
-    result = solve(ista, iterations=10**9, monitors=[Distance()], every=50)
+    """A real SIGINT, sent to this process by a thread while the loop runs."""
+    begun = threading.Event()
+
+    def interrupt():
+        assert begun.wait(60)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    def begin(progress):
+        if progress.state.k == 120:
+            begun.set()
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    result = solve(ista, iterations=10**9, monitors=[Distance()], every=50, callbacks=[begin])
+    thread.join(60)
     assert result.reason is Stop.INTERRUPTED
-    assert result.state.k > 0
+    assert result.state.k >= 120
     series = result.history["distance"]
     assert series.step[-1] == result.state.k
     assert result.image_step == series.step[np.argmin(series.value)]
     more = solve(ista, state=result.state, iterations=3)
     assert more.state.k == result.state.k + 3
+
+
+def interrupt_measurement(left, frame, event, _):
+    """Count lines of the measurement after step 8, and raise what Ctrl-C does at the one that is wanted."""
+    code = frame.f_code
+    if code.co_filename != LOOP or code.co_name not in ("measure", "_best_with") or frame.f_locals["self"].state.k != 8:
+        return None
+    if event == "line":
+        left[0] -= 1
+        if left[0] == 0:
+            raise KeyboardInterrupt
+    return partial(interrupt_measurement, left)
+
+
+def test_ctrl_c_in_the_middle_of_a_measurement_leaves_a_whole_history(ista):
+    """At any line of it: what is told of the last step is there once, and the best image is the best of the history."""
+    truth = torch.zeros(4, 5, dtype=F64)
+    truth[0, 0] = 1.0
+    whole = solve(ista, iterations=12, monitors=[SNR(truth), Distance()], every=4).history
+    for line in count(1):
+        left = [line]
+
+        def interrupt(frame, event, argument, left=left):
+            if frame.f_code.co_name in ("measure", "_best_with") and frame.f_locals["self"].state.k == 8:
+                left[0] -= event == "line"
+                if left[0] == 0 and event == "line":
+                    left[0] = -1
+                    raise KeyboardInterrupt
+                return interrupt
+            return None
+
+        before = sys.gettrace()
+        sys.settrace(
+            lambda frame, *rest, look=interrupt: look(frame, *rest) if frame.f_code.co_filename == LOOP else None
+        )
+        try:
+            result = solve(ista, iterations=12, monitors=[SNR(truth), Distance()], every=4)
+        finally:
+            sys.settrace(before)
+        if left[0] > 0:
+            break
+        assert result.reason is Stop.INTERRUPTED
+        for name, series in result.history.items():
+            assert series.step.tolist() == [0, 4, 8], (line, name)
+            assert np.array_equal(series.value, whole[name].value[:3])
+        snrs = result.history["snr"]
+        assert result.image_step == snrs.step[np.argmax(snrs.value)]
+    assert line > 10
 
 
 def test_the_best_is_by_snr_where_the_truth_is_known(ista):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import sys
@@ -21,6 +22,7 @@ from plugstream.runs.event_log import EventLog, EventTail, read_events
 from plugstream.runs.events import Heartbeat, Measurement, Note, Start, Stop
 from plugstream.runs.folder import lock
 from plugstream.runs.liveness import this_process
+from plugstream.runs.replay import History
 from small_run import RUN, main as run_small
 from terminals import Screen
 
@@ -57,7 +59,7 @@ def writing(folder: Path, *steps: object) -> Iterator[None]:
             ready.set()
             for step in steps:
                 if callable(step):
-                    end = time.monotonic() + 20
+                    end = time.monotonic() + 60
                     while not step() and time.monotonic() < end:
                         time.sleep(0.005)
                 else:
@@ -67,11 +69,11 @@ def writing(folder: Path, *steps: object) -> Iterator[None]:
     ready = threading.Event()
     thread = threading.Thread(target=write)
     thread.start()
-    assert ready.wait(20)
+    assert ready.wait(60)
     try:
         yield
     finally:
-        thread.join(timeout=30)
+        thread.join(timeout=90)
 
 
 STOP = Stop(20, 20, 1.0, 1.2, "all iterations were done", False, "converged", True, "it did")
@@ -89,13 +91,41 @@ def test_an_ended_run_is_told_at_once(ended: Path, capsys: pytest.CaptureFixture
 
 
 def test_a_killed_run_is_told_with_how_to_go_on(begun: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    log, me = EventLog(begun / "events.jsonl"), this_process()
+    log, me, added = EventLog(begun / "events.jsonl"), this_process(), time.time()
     log.add(Heartbeat(19, 20, 1.0, 3.0, pid=me.pid, started=me.started + 1, machine=me.machine))
     log.close()
     assert main(["watch", str(begun)]) == 1
-    err = capsys.readouterr().err
-    assert f"{begun}: died at step 19, its last sign of life was 0 s ago\n" in err
+    err, seconds = capsys.readouterr().err, time.time() - added
+    found = re.search(r": died at step 19, its last sign of life was (\d+) s ago\n", err)
+    assert found is not None, err
+    assert err[: found.start()].endswith(str(begun))
+    assert int(found[1]) <= round(seconds)
     assert f"go on with: plugstream resume {begun}\n" in err
+
+
+def test_a_run_that_ends_while_it_is_looked_at_did_not_die(
+    begun: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its last words come after its log was read, and before it is seen that its process is no more."""
+
+    def end(folder: Path, history: History) -> bool:
+        if history.stop is None and list(read_events(folder / "events.jsonl"))[-1] != STOP:
+            log = EventLog(folder / "events.jsonl")
+            log.add(STOP)
+            log.close()
+        return False
+
+    other = shutil.copytree(begun, begun.parent / "other")
+    monkeypatch.setattr("plugstream.runs.liveness.is_running", end)
+    assert main(["watch", str(begun)]) == 0
+    err = capsys.readouterr().err
+    assert "verdict: converged: it did" in err
+    assert "died" not in err
+    monkeypatch.setattr("plugstream.runs.describe.is_running", end)
+    assert main(["info", str(other)]) == 0
+    out = capsys.readouterr().out
+    assert "died" not in out
+    assert f"{other} (finished)" in out
 
 
 def test_a_run_that_goes_on_is_followed_to_its_end(begun: Path, monkeypatch: pytest.MonkeyPatch) -> None:

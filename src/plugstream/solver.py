@@ -163,6 +163,7 @@ def _solve(
                 break
     except KeyboardInterrupt:
         reason = Stop.INTERRUPTED
+        run.drop_half()
     if not reason.failed:
         # Who goes on from here would not have measured here, so what is measured at the end is not in the snapshot.
         before = run.snapshot(run.state)
@@ -196,6 +197,7 @@ class _Run(Generic[S]):
         telling = [quantity for quantity in self._quantities.values() if quantity.smaller_is_better is not None]
         self._ranking = next(iter(sorted(telling, key=lambda quantity: not quantity.needs_truth)), None)
         self._rows: dict[str, list[Row]] = {}
+        self._half: dict[str, int] = {}  # how many rows there were before the measurement that is being made
         self._first = self.state.k
         self._begun = self.size()
         self.good = self.state
@@ -246,24 +248,34 @@ class _Run(Generic[S]):
             if ((k - self._first) % every == 0 or last) and measured_at[number] != k:
                 out.update(measure(self.algorithm, self.state))
                 measured_at[number] = k
-        self._measured_at = measured_at
-        for name, value in out.items():
-            self._rows.setdefault(name, []).append((k, self.time, value.detach().cpu().double().numpy()))
-        self._remember(out)
+        best = self._best_with(out)
+        rows = {name: (k, self.time, value.detach().cpu().double().numpy()) for name, value in out.items()}
+        self._half = {name: len(self._rows.get(name, ())) for name in rows}
+        for name, row in rows.items():
+            self._rows.setdefault(name, []).append(row)
+        # In one line without a call, which Ctrl-C does not come into the middle of.
+        self._measured_at, self.best, self.good, self._half = measured_at, best, self.state, {}
         return out
+
+    def drop_half(self) -> None:
+        """Take back a measurement that Ctrl-C came into the middle of, so that it is made again at the end."""
+        for name, length in self._half.items():
+            if rows := self._rows.pop(name, [])[:length]:
+                self._rows[name] = rows
+        self._half = {}
 
     def arrived(self, measured: dict[str, Tensor], limit: float) -> bool:
         """Whether what was measured now is within the limit, for every image, of a quantity that one may stop by."""
         stops = [quantity for quantity in self._quantities.values() if quantity.stops and quantity.name in measured]
         return any(all(q.reaches(value, limit) for value in measured[q.name].flatten().tolist()) for q in stops)
 
-    def _remember(self, measured: dict[str, Tensor]) -> None:
+    def _best_with(self, measured: dict[str, Tensor]) -> tuple[float, S] | None:
+        """The best state so far and its score, where this one may be it."""
         score, by = None, self._ranking
         if by is not None and by.name in measured:
             score = by.score(float(measured[by.name].mean()))
-        if score is not None and (self.best is None or score > self.best[0]):
-            self.best = (score, self.state)
-        self.good = self.state
+        better = score is not None and (self.best is None or score > self.best[0])
+        return (score, self.state) if better and score is not None else self.best
 
     def tell(self, measured: dict[str, Tensor], snapshot: Snapshot[S] | None = None) -> bool:
         """Call the callbacks, all of them, go over to the algorithm that one returns, and say whether one ends it."""

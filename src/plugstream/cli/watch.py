@@ -49,18 +49,18 @@ def run(parsed: argparse.Namespace) -> int:
         running, checked = is_running(folder, history), time.monotonic()
         _tell_state(folder, history, running)
         while history.stop is None or running:
-            if running is False:
-                _tell_death(folder, history)
-                return 1
-            time.sleep(_EVERY)
-            if time.monotonic() - checked > _ALIVE:
-                # Looked at before the log is read, so that what it wrote last is not missed.
-                running, checked = is_running(folder, history), time.monotonic()
+            # Read after it was asked whether the run goes on, so that what it wrote last is not missed.
             for event in tail.read():
                 history.add(event)
                 terminal(event)
                 if event is history.stop:
                     return _status(history.stop)
+            if running is False:
+                _tell_death(folder, history)
+                return 1
+            time.sleep(_EVERY)
+            if time.monotonic() - checked > _ALIVE:
+                running, checked = is_running(folder, history), time.monotonic()
     except KeyboardInterrupt:
         display.show(None)
         say(f"stopped watching {folder}; the run goes on")

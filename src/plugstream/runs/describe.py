@@ -29,9 +29,11 @@ def describe_run(folder: Path) -> dict[str, str]:
     record = open_run(folder)
     settings = resolve(folder / "settings.toml", used=())
     history = replay(folder / "events.jsonl")
+    running = is_running(folder, history)
+    if running is False and history.stop is None:  # it may have ended after its log was read, and said so there
+        history = replay(folder / "events.jsonl")
     ended, beat = history.stop, history.heartbeat
     step = history.step if ended is not None else max(history.step, _saved_step(folder))
-    running = is_running(folder, history)
     by_blocks = history.start is not None and read_partition(folder) is not None
     asked = history.start.iterations if by_blocks and history.start is not None else settings.algorithm.iterations
     planned = f" of {asked}" if not settings.scan.follow else ""
