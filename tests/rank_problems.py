@@ -287,7 +287,7 @@ def main(folder: Path, environment: dict[str, str], samplers: Sequence[str], kin
     """Be one of several ranks, as the environment says, and leave what it computed in a folder."""
     os.environ |= environment
     torch.set_num_threads(1)
-    with process_group(timeout=60) as group:
+    with process_group(timeout=120) as group:
         tensors = {}
         for kind in kinds:
             tensors |= {f"{kind} {name}": value for name, value in compute(group, KINDS[kind], samplers).items()}

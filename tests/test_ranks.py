@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import multiprocessing
 import os
-import socket
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from effort import effort, thorough
 from plugstream import Group, InputError, Sharded, SmoothFidelity, process_group
 from plugstream.ranks import _choose_backend, _Ranks
 from plugstream.shares import Shares, tree_sum
+from ports import reserved_port
 
 SIZES = effort((2,), (2, 4))
 # Each number of ranks with which samplers: draws do not depend on it, so that four need not try all of them every time.
@@ -32,13 +33,13 @@ SAMPLERS = {
     4: effort(("one",), tuple(rank_problems.SAMPLERS)),
 }
 KINDS = {2: ("plain", "fixed"), 4: effort(("fixed",), ("plain", "fixed"))}
-LIMIT = 120  # seconds, for all ranks together: a few on a quiet machine
+LIMIT = 160  # seconds, for all ranks together: a few on a quiet machine
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+@pytest.fixture
+def port() -> Iterator[int]:
+    with reserved_port() as number:
+        yield number
 
 
 @pytest.fixture(scope="module")
@@ -47,21 +48,23 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
     server = multiprocessing.get_context("forkserver")  # which imports torch once for all of them
     server.set_forkserver_preload(["rank_problems"])
     out, started = {}, []
-    for size in SIZES:
-        out[size] = tmp_path_factory.mktemp(f"ranks{size}")
-        common = {"WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
-        for rank in range(size):
-            given = (out[size], {**common, "RANK": str(rank)}, SAMPLERS[size], KINDS[size])
-            started.append(server.Process(target=rank_problems.main, args=given))
-            started[-1].start()
-    deadline = time.monotonic() + LIMIT
-    try:
-        for process in started:
-            process.join(max(0.0, deadline - time.monotonic()))
-        assert [process.exitcode for process in started] == [0] * len(started)
-    finally:
-        for process in started:
-            process.kill()
+    with contextlib.ExitStack() as ports:
+        for size in SIZES:
+            out[size] = tmp_path_factory.mktemp(f"ranks{size}")
+            port = ports.enter_context(reserved_port())
+            common = {"WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+            for rank in range(size):
+                given = (out[size], {**common, "RANK": str(rank)}, SAMPLERS[size], KINDS[size])
+                started.append(server.Process(target=rank_problems.main, args=given))
+                started[-1].start()
+        deadline = time.monotonic() + LIMIT
+        try:
+            for process in started:
+                process.join(max(0.0, deadline - time.monotonic()))
+            assert [process.exitcode for process in started] == [0] * len(started)
+        finally:
+            for process in started:
+                process.kill()
     return out
 
 
@@ -136,9 +139,9 @@ class ThreadGroup(Group):
 
     def gather(self, tensor: Tensor, failure: BaseException | None = None) -> Tensor:
         self.board[self.rank] = (tensor, failure)
-        self.barrier.wait(10)
+        self.barrier.wait(60)
         posts = list(self.board)
-        self.barrier.wait(10)
+        self.barrier.wait(60)
         for _, error in posts:
             if error is not None:
                 raise error
@@ -163,7 +166,7 @@ def on_threads(size: int, work: Callable[[Group], Any]) -> list[Any]:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(20)
+        thread.join(120)
     return out
 
 
@@ -248,9 +251,9 @@ def test_tree_sum_adds_neighbours_first() -> None:
 
 
 @pytest.mark.gpu
-def test_two_ranks_share_a_gpu(tmp_path: Path) -> None:
+def test_two_ranks_share_a_gpu(tmp_path: Path, port: int) -> None:
     """As many ranks as asked for on one GPU, through gloo, since NCCL wants a GPU for each."""
-    place = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    place = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     started = []
     for rank in range(2):
         environment = {**os.environ, **place, "RANK": str(rank), "LOCAL_RANK": "0"}
@@ -268,9 +271,9 @@ def test_two_ranks_share_a_gpu(tmp_path: Path) -> None:
 
 
 @pytest.mark.gpu
-def test_messages_go_through_nccl(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_messages_go_through_nccl(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A group of one rank, which is what one GPU has room for: the sums, gathers and decisions of any number."""
-    place = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    place = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     for name, value in place.items():
         monkeypatch.setenv(name, value)
     backend = _choose_backend(1)

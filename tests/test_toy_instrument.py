@@ -6,13 +6,11 @@ model that is not linear, so that no L and no back-projection is known. Nothing 
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -38,14 +36,49 @@ PLAIN = [*RUN, "--threads", "1", "--every", "50"]  # for algorithms without mome
 RUN = [*PLAIN, "--momentum", "bounded"]
 
 
-def start(*words: object) -> subprocess.Popen[str]:
-    words = (sys.executable, "-m", "plugstream", *words)
+# Half of the views are sent when the run that follows them has begun, however slow it is.
+SENT_IN_HALVES = """
+import time
+from pathlib import Path
+import plugstream.scans.send as module
+
+view_of, log, end = module.view_of, Path({log!r}), time.monotonic() + 90
+
+def later(scan, number):
+    while number == scan.n_views // 2 and time.monotonic() < end:
+        if log.exists() and '"event": "views"' in log.read_text():
+            break
+        time.sleep(0.01)
+    return view_of(scan, number)
+
+module.view_of = later
+"""
+# Killed with the checkpoint of step 60.
+KILLED = """
+import os, signal
+from plugstream.runs.checkpoints import Checkpoints
+
+save = Checkpoints.save
+
+def save_and_die(checkpoints, snapshot, *words, **named):
+    save(checkpoints, snapshot, *words, **named)
+    if snapshot.state.k == 60:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+Checkpoints.save = save_and_die
+"""
+
+
+def start(*words: object, before: str = "") -> subprocess.Popen[str]:
+    """A command as a process of its own, which runs this code first."""
+    code = f"{before}\nimport sys\nfrom plugstream.cli import main\nsys.exit(main())"
+    words = (sys.executable, *(("-c", code) if before else ("-m", "plugstream")), *words)
     return warm.Popen([str(w) for w in words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-def plugstream(*words: object) -> str:
+def plugstream(*words: object, before: str = "") -> str:
     """A command that goes well, as a process of its own, and what it says."""
-    process = start(*words)
+    process = start(*words, before=before)
     shown, said = process.communicate(timeout=100)
     assert process.returncode == 0, said
     return shown + said
@@ -80,7 +113,8 @@ def home(tmp_path_factory) -> Path:
         assert acquire.stderr is not None
         address = re.search(r"listening on (\S+)", acquire.stderr.readline())[1]
         words = ["--instrument", TOY, "--views", VIEWS, "--gain", "200", "--noise-seed", "3"]
-        said = plugstream("simulate", folder / "sent.zarr", *words, "--stream", address, "--rate", "40")
+        code = SENT_IN_HALVES.format(log=str(folder / "follow" / "events.jsonl"))
+        said = plugstream("simulate", folder / "sent.zarr", *words, "--stream", address, "--rate", "400", before=code)
         assert f"all {VIEWS} views are acknowledged" in said
         for process in (acquire, run):
             _, said = process.communicate(timeout=100)
@@ -123,13 +157,10 @@ def test_a_killed_run_is_resumed_to_the_bit_and_has_a_report(home):
     words = ["reconstruct", str(home / "sent.zarr"), *RUN, "--background", "0.5", "--iterations", str(STEPS)]
     assert main([*words, "--checkpoint", "100", "--report-format", "none", "--out", str(home / "whole")]) == 0
     killed = home / "killed"
-    with stopping(start(*words, "--checkpoint", "0.02", "--out", killed)) as process:
-        deadline = time.monotonic() + 60
-        while len(list((killed / "checkpoints").glob("step-*"))) < 2 and time.monotonic() < deadline:
-            time.sleep(0.002)
-        os.kill(process.pid, signal.SIGKILL)
+    with stopping(start(*words, "--checkpoint", "0", "--out", killed, before=KILLED)) as process:
+        assert process.wait(100) == -signal.SIGKILL
     steps = [int(path.stem.removeprefix("step-")) for path in (killed / "checkpoints").glob("step-*")]
-    assert 0 < max(steps) < STEPS, "it was not killed in its middle"
+    assert max(steps) == 60, "it was not killed in its middle"
     assert not (killed / "result.npy").exists()
     assert main(["resume", str(killed)]) == 2  # its settings name code, which a person has to trust
     plugstream("resume", killed, "--trust")

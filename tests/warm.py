@@ -22,6 +22,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 import traceback
 from collections.abc import Mapping
 from typing import Any
@@ -180,6 +181,8 @@ def _become(request: dict[str, Any], files: list[int]) -> None:
         os.environ.update(request["env"])
         sys.stdin, sys.stdout, sys.stderr = open(0), open(1, "w"), open(2, "w", errors="backslashreplace")  # noqa: SIM115
         sys.stderr.reconfigure(line_buffering=True)  # type: ignore[attr-defined]
+        if (cli := sys.modules.get("plugstream.cli")) is not None:
+            cli._STARTED = time.monotonic()  # type: ignore[attr-defined]  # since when a command has been silent
         for kind, most in request["limits"].items():
             resource.setrlimit(int(kind), (most, most))
         code = _perform(request["words"])

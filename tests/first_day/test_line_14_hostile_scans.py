@@ -35,7 +35,7 @@ import plugstream.cli.info, plugstream.cli.verify, plugstream._native as native
 for line in sys.stdin:
     words, out, use = json.loads(line)
     if (child := os.fork()) == 0:
-        signal.alarm(25)
+        signal.alarm(100)
         if use == "0":
             native.load.cache_clear()
             os.environ["PLUGSTREAM_NATIVE"] = "0"
@@ -43,9 +43,9 @@ for line in sys.stdin:
         resource.setrlimit(resource.RLIMIT_AS, (have + (3 << 29), have + (3 << 29)))
         sys.stdout = sys.stderr = open(out, "w")
         before = int(open("/proc/self/status").read().split("VmHWM:")[1].split()[0])
-        begin = time.monotonic()
+        begin = time.process_time()
         status = plugstream.cli.main(words)
-        print("measured", time.monotonic() - begin, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+        print("measured", time.process_time() - begin, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
         sys.stdout.flush()
         os._exit(status)
     print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
@@ -70,7 +70,7 @@ def refused(tmp_path_factory) -> Iterator[Callable[..., str]]:
         assert status in (1, 2), text
         *lines, last = text.strip().splitlines()
         seconds, grown = map(float, last.split()[1:])
-        assert seconds < 5  # a second on a machine that does nothing else
+        assert seconds < 5  # of the processor, whoever else has it; a second is usual
         assert grown / 1024 < megabytes
         assert all(len(line) < 1500 for line in lines)
         return lines[0]

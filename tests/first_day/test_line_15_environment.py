@@ -17,7 +17,7 @@ from plugstream.cli.faults import BUG
 from plugstream.errors import InputError
 from plugstream.runs.folder import lock, whole_folder
 from plugstream.text import one_line, printable, shell_quote
-from small_run import main
+from small_run import SMALL, main
 
 PLUGSTREAM = [sys.executable, "-m", "plugstream"]
 RUN = ["--report-format", "none", "--sigma", "0.02", "--batch", "4", "--iterations", "3", "--threads", "1"]
@@ -152,13 +152,21 @@ def test_a_bug_is_one_line_with_a_file_that_tells_more(monkeypatch, capsys, tmp_
 
 
 def test_a_signal_before_the_first_step_leaves_nothing(tmp_path):
-    """While the demo simulates its scan there is no folder yet, and what is made is removed."""
-    words = ["demo", "--size", "256", "--views", "400", "--receivers", "400", "--out", str(tmp_path / "r")]
-    process = warm.Popen([*PLUGSTREAM, *words], stderr=subprocess.PIPE, text=True)
+    """While the demo simulates its scan, here without an end, there is no folder yet, and what is made is removed."""
+    code = (
+        "import sys, time\n"
+        "import plugstream.simulation\n"
+        "plugstream.simulation.measure = lambda *words: time.sleep(170)\n"
+        "from plugstream.cli import main\n"
+        "sys.exit(main())\n"
+    )
+    words = ["demo", *SMALL, "--batch", "4", "--out", str(tmp_path / "r")]
+    process = warm.Popen([sys.executable, "-c", code, *words], stderr=subprocess.PIPE, text=True)
     try:
         assert process.stderr is not None
         assert any("simulating" in line for line in process.stderr)
-        assert not (tmp_path / "r").exists()
+        (partial,) = tmp_path.iterdir()
+        assert partial.name.startswith(".r.")
         process.terminate()
         process.communicate(timeout=60)
     finally:
