@@ -171,6 +171,41 @@ def test_a_frame_may_be_drawn_in_the_middle_of_a_report(monkeypatch: pytest.Monk
     assert {frame_text(frame[:-1]) for frame in frames} == {"", "evaluation: 2 of 12"}
 
 
+def test_whoever_writes_waits_for_a_frame_however_long_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that is stopped while a frame is drawn wrote into its middle a second later."""
+
+    class Busy:
+        held = False
+
+        def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+            self.held = timeout < 0  # whoever has a limit waits in vain
+            return self.held
+
+        def release(self) -> None:
+            self.held = False
+
+        __enter__ = acquire
+
+        def __exit__(self, *_: object) -> None:
+            self.release()
+
+    held: list[bool] = []
+
+    class Stream(io.StringIO):
+        def write(self, text: str) -> int:
+            held.append(lock.held)
+            return super().write(text)
+
+    monkeypatch.setattr(sys, "stderr", stream := Stream())
+    with Display("plain", beats=False) as display:
+        display.lock = lock = Busy()  # type: ignore[assignment]
+        display.line("one line")
+        display._process = -1  # as of a process that was forked while somebody else had the lock
+        display.line("and one more")
+    assert held == [True, False]
+    assert stream.getvalue() == "one line\nand one more\n"
+
+
 def test_a_clock_may_be_set_back_while_it_is_read() -> None:
     class Vanishing(deque[tuple[float, int]]):
         def __getitem__(self, index: Any) -> tuple[float, int]:

@@ -242,3 +242,23 @@ def test_the_command_trains_and_says_how(tmp_path, what, capsys):
     assert main([*words[:3], str(tmp_path / "w.pt"), *words[4:]]) == 2
     assert main([*words[:2], str(tmp_path), str(tmp_path / "x.safetensors"), *words[4:]]) == 2
     assert "holds no pictures" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("written", [False, True])
+def test_ctrl_c_is_told_as_what_it_came_to(tmp_path, monkeypatch, capsys, written):
+    """It may come when the weights are in their place already: then the same command would refuse to go on."""
+    out, folder = tmp_path / "w.safetensors", tmp_path / "pictures"
+    folder.mkdir()
+    save_image(patches().pictures[0], folder / "p")
+
+    def train(parsed, patches, checkpoint):
+        checkpoint.mkdir()
+        if written:
+            out.write_bytes(b"whole")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("plugstream.cli.train._train", train)
+    assert main(["train", "ridge", str(folder), str(out), "--batch", "1", "--patch", "16"]) == (0 if written else 130)
+    said = capsys.readouterr().err
+    assert (f"wrote {out}" in said, "the same command goes on" in said) == (written, not written)
+    assert out.with_suffix(".checkpoint").exists() != written

@@ -89,8 +89,9 @@ def run(parsed: argparse.Namespace) -> int:
             checkpoint.rmdir()
         raise
     except KeyboardInterrupt:
-        say(f"stopped; the same command goes on from {checkpoint}")
-        return 130
+        if not parsed.out.exists():  # where it is, it is whole, and only the checkpoint has still to go
+            say(f"stopped; the same command goes on from {checkpoint}")
+            return 130
     shutil.rmtree(checkpoint)
     say(f"wrote {parsed.out}")
     return 0

@@ -69,7 +69,7 @@ class Display:
         if mode not in MODES:
             raise InputError(f"progress is shown as one of {', '.join(MODES)}, not as {mode!r}")
         self.mode, self._beats = mode, beats
-        self.lock = threading.RLock()
+        self.lock, self._process = threading.RLock(), os.getpid()
         self._stop = threading.Event()
         self._view: View | None = None
         self._shown = self._begun = time.monotonic() if since is None else since
@@ -188,13 +188,11 @@ class Display:
 
     @contextlib.contextmanager
     def _held(self) -> Any:
-        # With a limit, since a process that was forked meanwhile has a lock that nobody opens.
-        held = self.lock.acquire(timeout=1)
-        try:
+        if os.getpid() != self._process:  # one that was forked meanwhile, whose lock may be one that nobody opens
             yield
-        finally:
-            if held:
-                self.lock.release()
+            return
+        with self.lock:
+            yield
 
     def _watch_streams(self) -> None:
         """Be told of all that is written."""
