@@ -38,7 +38,7 @@ class Visit:
 
     def __init__(self, browser: Any, address: str, **context: Any) -> None:
         self.context = browser.new_context(accept_downloads=True, **context)
-        self.context.set_default_timeout(20_000)
+        self.context.set_default_timeout(60_000)  # which only a page that is wrong takes
         self.page = self.context.new_page()
         self.wrong: list[str] = []
         self.requests: list[str] = []

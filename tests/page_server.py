@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 from plugstream.runs.pages.listening import address_of, open_socket, serve_runs
 
 TOKEN = "right-token"
+LIMIT = 60  # seconds, for an answer that takes none on a quiet machine
 
 
 class Site:
@@ -27,7 +28,7 @@ class Site:
         self, path: str, method: str = "GET", body: bytes | None = None, **headers: str
     ) -> tuple[int, dict[str, str], bytes]:
         """Status, headers and body of an answer; `Host` is the server's unless another is given."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=LIMIT)
         try:
             connection.putrequest(method, path, skip_host=True, skip_accept_encoding=True)
             sent = {"Host": f"127.0.0.1:{self.port}"} | {key.replace("_", "-"): text for key, text in headers.items()}
@@ -50,7 +51,7 @@ class Site:
     @contextmanager
     def events(self, query: str = "") -> Iterator[Iterator[tuple[str, Any]]]:
         """Kinds and contents of server-sent events, as they come."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=LIMIT)
         connection.request("GET", f"/api/events{query}")
         answer = connection.getresponse()
         assert answer.headers["Content-Type"].startswith("text/event-stream"), answer.read()
@@ -82,5 +83,5 @@ def serving(*folders: Path, host: str = "127.0.0.1", token: str = TOKEN) -> Iter
         yield site
     finally:
         over.set()
-        thread.join(20)
+        thread.join(LIMIT)
         assert not thread.is_alive()

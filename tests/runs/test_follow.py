@@ -10,7 +10,9 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -24,6 +26,7 @@ from plugstream.instruments.born import born_geometry
 from plugstream.runs.event_log import read_events
 from plugstream.runs.events import Views
 from plugstream.runs.replay import replay
+from plugstream.runs.views import Population, wait_for_scan
 from plugstream.settings import resolve
 from small_run import main, open_live, with_all_views
 
@@ -52,9 +55,9 @@ def scan(tmp_path_factory) -> Path:
     return path
 
 
-def play(source: Path, target: Path, pause: float, *more: object) -> subprocess.Popen[str]:
+def play(source: Path, target: Path, pause: float | str, *more: object) -> subprocess.Popen[str]:
     words = [sys.executable, str(PLAYER), str(source), str(target), str(pause), *map(str, more)]
-    process = warm.Popen(words, stdout=subprocess.PIPE, text=True)
+    process = warm.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     assert process.stdout.readline() == "open\n"
     return process
@@ -106,9 +109,31 @@ def test_bounded_momentum_is_quicker_than_none_and_does_not_gather_noise(scan):
     assert late["bounded"] > late["nesterov"] + 5
 
 
-def test_a_slow_scan_is_followed_to_its_end(scan, tmp_path, capsys):
+@pytest.fixture
+def measured_slowly(monkeypatch: pytest.MonkeyPatch) -> Callable[[subprocess.Popen[str]], None]:
+    """Has an instrument measure four views, and one more whenever the run has taken ten steps with those there are."""
+
+    def slow_down(player: subprocess.Popen[str]) -> None:
+        assert player.stdin is not None
+        stdin, find, told = player.stdin, Population.find_views, (4, 0)
+
+        def find_views(self: Population, step: int) -> Views | None:
+            nonlocal told
+            if self.record.views == told[0] < 24 and step >= told[1] + 10:
+                told = (told[0] + 1, step)
+                print(file=stdin, flush=True)
+            return find(self, step)
+
+        monkeypatch.setattr(Population, "find_views", find_views)
+        print("\n" * 3, file=stdin, flush=True)
+
+    return slow_down
+
+
+def test_a_slow_scan_is_followed_to_its_end(scan, tmp_path, capsys, measured_slowly):
     live, out = tmp_path / "live.zarr", tmp_path / "run"
-    player = play(scan, live, 0.05)
+    player = play(scan, live, "told")
+    measured_slowly(player)
     plain = (
         "--momentum",
         "none",
@@ -121,10 +146,10 @@ def test_a_slow_scan_is_followed_to_its_end(scan, tmp_path, capsys):
     assert player.wait() == 0
     found = records(out)
     assert found[0].step == 0
-    assert 4 <= found[0].views < 24  # it began with the first views
+    assert found[0].views == 4  # it began with the first views
     counts = [record.views for record in found]
     assert counts == sorted(counts)
-    assert len(set(counts)) > 5  # and used others as they came
+    assert set(counts) == set(range(4, 25))  # and used others as they came
     assert (found[-1].views, found[-1].ended) == (24, True)
     assert all(a.lipschitz <= b.lipschitz for a, b in itertools.pairwise(found))
     (stop,) = (e for e in read_events(out / "events.jsonl") if e.kind == "stop")
@@ -158,7 +183,7 @@ def early_checkpoint(out: Path, keep: Path, views: int) -> None:
     while time.monotonic() < deadline:
         found = records(out) if (out / "events.jsonl").exists() else []
         files = sorted((out / "checkpoints").glob("step-*.safetensors"))
-        if found and found[-1].views >= views and files:
+        if found and found[-1].views >= views and len(files) > 1:  # the run is beyond the first
             try:
                 shutil.copy(files[0], keep)
             except FileNotFoundError:
@@ -217,9 +242,9 @@ def test_a_followed_run_that_was_killed_goes_on(scan, tmp_path):
 
 def test_a_scan_whose_writer_dies_is_used_as_far_as_it_came(scan, tmp_path):
     live, out = tmp_path / "live.zarr", tmp_path / "run"
-    player = play(scan, live, 0.01, 9)
+    player = play(scan, live, 0.0, 9)
+    assert player.wait() == -signal.SIGKILL  # first, since one that is only slow looks the same
     assert reconstruct(live, out, "--follow", "--patience", "0.7") == 0
-    assert player.wait() == -signal.SIGKILL
     before = records(out)
     assert (before[-1].views, before[-1].ended) == (10, True)
     early = shutil.copytree(out / "checkpoints", tmp_path / "early")
@@ -244,15 +269,34 @@ def test_a_scan_whose_writer_dies_is_used_as_far_as_it_came(scan, tmp_path):
 def test_a_scan_that_is_not_there_yet_is_waited_for(scan, tmp_path):
     live, said = tmp_path / "live.zarr", []
     settings = resolve(None, [("algorithm", "sigma", 0.01), ("sampler", "batch", 4), ("scan", "follow", True)])
-    maker = threading.Timer(0.3, lambda: play(scan, live, 0.0).wait())
-    maker.start()
-    stored = open_live(live, settings, said.append)
+    maker = threading.Thread(target=lambda: play(scan, live, 0.0).wait())
+
+    def say(text: str) -> None:
+        said.append(text)
+        if len(said) == 1:  # it has seen that there is none
+            maker.start()
+
+    stored = open_live(live, settings, say)
     assert stored.n_views >= 4
     assert said[0] == f"waiting for the scan {live}, which is not there yet; Ctrl-C ends this"
     maker.join()
     assert open_live(live, settings, said.append).n_views == 24
     with pytest.raises(InputError, match="there is no scan at"):  # nor could one be made there
         open_live(tmp_path / "nowhere" / "live.zarr", settings, said.append)
+
+
+def test_a_scan_that_was_made_while_the_process_was_stopped_is_found(scan, tmp_path, monkeypatch):
+    """Its patience is over when it goes on, and it looks once more."""
+    live, later = tmp_path / "live.zarr", [0.0]
+
+    def sleep(seconds: float) -> None:
+        shutil.copytree(scan, live)
+        later[0] = 1000.0
+
+    clock = SimpleNamespace(monotonic=lambda: time.monotonic() + later[0], sleep=sleep)
+    monkeypatch.setattr("plugstream.runs.views.time", clock)
+    wait_for_scan(live, 10.0, lambda text: None)
+    assert later == [1000.0]
 
 
 def test_waiting_for_views_has_an_end_too(scan, tmp_path):

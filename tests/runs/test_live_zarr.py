@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -150,14 +151,17 @@ def test_a_reader_never_sees_half_of_an_image(tmp_path):
             group = zarr.open_group(place, mode="r")
             seen.extend({float(v) for v in np.unique(group[path][...])} for path in ("0", "1", "2"))
 
-    reader = threading.Thread(target=read)
-    reader.start()
-    try:
-        for step in range(1, 60):
-            writer.write(step, torch.full(space.shape, float(step)))
-    finally:
-        done.set()
-        reader.join(30)
+    with ThreadPoolExecutor(1) as pool:
+        reader = pool.submit(read)
+        try:
+            step = 0
+            while step < 60 or len(seen) <= 10:  # however seldom it comes to read
+                step += 1
+                writer.write(step, torch.full(space.shape, float(step)))
+                assert not reader.done(), reader.result()
+        finally:
+            done.set()
+    reader.result()
     assert len(seen) > 10
     assert all(len(values) == 1 for values in seen)
     shapes = {zarr.open_array(place / "0", mode="r").shape}

@@ -154,8 +154,8 @@ def test_a_preview_of_a_small_image_takes_milliseconds(tmp_path: Path):
     previews, image = Previews(tmp_path, ImageSpace((256, 256)), log, 1.0), torch.rand(256, 256)
     seconds = []
     for step in range(8):
-        begun = time.perf_counter()
+        begun = time.thread_time()  # of the processor, which others may have meanwhile
         previews.write(step, image)
-        seconds.append(time.perf_counter() - begun)
+        seconds.append(time.thread_time() - begun)
     log.close()
-    assert min(seconds) < 0.05  # 2 to 4 ms on a disk that does not keep it waiting
+    assert 0 < min(seconds) < 0.05  # 2 to 4 ms

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
@@ -19,6 +20,7 @@ from plugstream.runs.commands import Command, send_command
 from plugstream.runs.event_log import read_events
 from plugstream.runs.events import Resume, Views
 from plugstream.runs.replay import replay
+from ports import reserved_port
 from small_run import main
 
 RUN = ["--report-format", "none", "--sigma", "0.02", "--batch", "5", "--threads", "1", "--every", "5"]
@@ -91,22 +93,16 @@ def test_two_ranks_make_the_image_of_one_process(scan: Path, tmp_path: Path, sea
     words = ["reconstruct", str(scan), *RUN, "--iterations", "24" if search else "20", "--deterministic", *search]
     assert main([*words, "--out", str(tmp_path / "one")]) == 0
     assert bool(replay(tmp_path / "one" / "events.jsonl").trials) == bool(search)
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
-    common = os.environ | {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
     command = [sys.executable, "-m", "plugstream", *words, "--out", str(tmp_path / "two")]
-    ranks = [
-        warm.Popen(
-            command, env=common | {"RANK": str(rank), "LOCAL_RANK": str(rank)}, stderr=subprocess.PIPE, text=True
-        )
-        for rank in range(2)
-    ]
-    try:
+    with contextlib.ExitStack() as stack:
+        port = stack.enter_context(reserved_port())
+        common = os.environ | {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+        ranks = []
+        for rank in range(2):
+            mine = common | {"RANK": str(rank), "LOCAL_RANK": str(rank)}
+            ranks.append(warm.Popen(command, env=mine, stderr=subprocess.PIPE, text=True))
+            stack.callback(ranks[-1].kill)
         said = [rank.communicate(timeout=100)[1] for rank in ranks]
-    finally:
-        for rank in ranks:
-            rank.kill()
     assert [rank.returncode for rank in ranks] == [0, 0], said
     assert [text.count("results are in") for text in said] == [1, 0]
     assert (tmp_path / "two" / "result.npy").read_bytes() == (tmp_path / "one" / "result.npy").read_bytes()

@@ -22,6 +22,12 @@ from plugstream.runs.pages.report import compare_reports, write_report
 from plugstream.runs.preview import Previews
 
 WIDE = {"width": 1280, "height": 900}
+# `window.copied` becomes true when the page says so.
+NOTE_COPIED = """() => {
+    window.copied = new Promise((done) => new MutationObserver(
+        () => [...document.querySelectorAll("main *")].some((e) => e.textContent === "copied") && done(true)
+    ).observe(document.body, {subtree: true, childList: true, characterData: true}));
+}"""
 
 
 @pytest.fixture(scope="module")
@@ -103,6 +109,7 @@ def test_the_compare_slider_shows_the_truth_left_of_it_and_the_result_right(brow
         page.mouse.down()
         page.mouse.move(x - 0.2 * box["width"], y, steps=3)
         page.mouse.up()
+        settled(page)
         assert int(page.get_by_label("Compare slider").input_value()) < 400
         assert grey_at(page, 0.4, 0.3) > 240
         clean(opened)
@@ -217,6 +224,7 @@ def test_zoom_contrast_and_colours_change_the_picture_and_come_back(browser, rep
         assert pictures(page) != whole
         box = page.locator("canvas.ps-view").bounding_box()
         page.mouse.move(box["x"] + 0.5 * box["width"], box["y"] + 0.5 * box["height"])
+        settled(page)
         assert re.search(r"x \d+, y \d+ +result ", page.locator(".ps-readout").text_content())
         clean(opened)
 
@@ -271,8 +279,9 @@ def test_the_page_says_how_the_run_ended_and_copies_its_command(browser, reports
         ):
             assert words in text
         assert "<b>bold</b> & </script><script>alert(1)</script>" in text  # as it was written, and not obeyed
+        page.evaluate(NOTE_COPIED)  # since it is shown for a moment only
         page.get_by_role("button", name="Copy the command").click()
-        page.get_by_text("copied").wait_for()
+        assert page.evaluate("window.copied")
         command = "plugstream reconstruct scan.zarr --settings run/settings.toml"
         assert page.evaluate("navigator.clipboard.readText()") == command
         clean(opened)

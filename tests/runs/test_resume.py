@@ -141,9 +141,25 @@ def test_ctrl_c_leaves_a_run_that_goes_on(scan, whole, tmp_path):
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=60)
     if process.returncode == 130:  # else it was quicker than the signal
-        assert f"plugstream resume {folder}" in said
+        assert f"go on with: plugstream resume {folder}" in said
         assert main(["resume", str(folder)]) == 0
     # It was measured once more where it stopped, so only the result is the same.
+    assert np.array_equal(np.load(folder / "result.npy"), np.load(whole / "result.npy"))
+
+
+@pytest.mark.parametrize("part", ["write_known", "write_results", "Session._write_page"])
+def test_ctrl_c_outside_of_the_steps_says_how_to_go_on_too(scan, whole, tmp_path, monkeypatch, capsys, part):
+    """Before the first, while the results are written, and when all is there."""
+
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    folder = tmp_path / "run"
+    with monkeypatch.context() as patch:
+        patch.setattr(f"plugstream.runs.session.{part}", interrupt)
+        assert main(["reconstruct", str(scan), "--out", str(folder), *RUN]) == 130
+    assert capsys.readouterr().err.splitlines()[-1] == f"interrupted; go on with: plugstream resume {folder}"
+    assert main(["resume", str(folder)]) == 0
     assert np.array_equal(np.load(folder / "result.npy"), np.load(whole / "result.npy"))
 
 

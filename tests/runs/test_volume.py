@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import json
 import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import weakref
@@ -38,6 +38,7 @@ from plugstream.scans import open_scan, save_scan
 from plugstream.scans.scan import MemoryScan
 from plugstream.settings import Settings, resolve
 from plugstream.volume_file import make_volume, open_volume
+from ports import reserved_port
 from small_run import main
 
 RUN = ["--sigma", "0.05", "--sampler", "epochs", "--batch", "4", "--iterations", "9", "--every", "3", "--along", "z"]
@@ -362,26 +363,23 @@ sys.exit(main(sys.argv[2:]))
 
 def run_ranks(words: list[str], edges: str) -> None:
     """A command by two processes that find each other by gloo."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
-    common = {**os.environ, "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-    ranks = [
-        warm.Popen(
-            [sys.executable, "-c", _CODE, edges, *words],
-            env={**common, "RANK": str(rank)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for rank in range(2)
-    ]
-    try:
+    with contextlib.ExitStack() as stack:
+        port = stack.enter_context(reserved_port())
+        common = {**os.environ, "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+        ranks = []
+        for rank in range(2):
+            ranks.append(
+                warm.Popen(
+                    [sys.executable, "-c", _CODE, edges, *words],
+                    env={**common, "RANK": str(rank)},
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.STDOUT,
+                    text=True,
+                )
+            )
+            stack.callback(ranks[-1].kill)
         said = [rank.communicate(timeout=120)[0] for rank in ranks]
         assert [rank.returncode for rank in ranks] == [0, 0], "\n".join(said)
-    finally:
-        for rank in ranks:
-            rank.kill()
 
 
 def test_ranks_take_blocks_in_turn(scan: Path, at_once: Path, tmp_path: Path) -> None:

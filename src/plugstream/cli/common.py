@@ -203,6 +203,28 @@ def reconstruct_scan(
     viewers: Viewers | None = None,
 ) -> int:
     """Reconstruct into the folder, say what came out, and return the exit status."""
+    try:
+        return _reconstruct_scan(scan, planned, folder, command, source, go_on, viewers)
+    except KeyboardInterrupt:  # before its first step or after its last: between steps it only notes it
+        if not (folder / "run.json").exists():  # nothing to go on with
+            raise
+        say(f"interrupted; {_how_to_go_on(folder, planned.settings, source)}")
+        return 130
+
+
+def _how_to_go_on(folder: Path, settings: Settings, source: str | Path) -> str:
+    return f"go on with: plugstream resume {shell_quote(folder)}{trust_flag(settings, source)}"
+
+
+def _reconstruct_scan(
+    scan: Scan,
+    planned: Plan,
+    folder: Path,
+    command: str,
+    source: str | Path,
+    go_on: bool,
+    viewers: Viewers | None,
+) -> int:
     from plugstream.display.screen import active_display
     from plugstream.result import Stop
     from plugstream.runs.run import reconstruct
@@ -227,7 +249,7 @@ def reconstruct_scan(
     shown = f"report.{'html' if 'html' in formats else formats[0]} shows them, " if formats else ""
     say(f"results are in {folder}: {shown}settings.toml repeats them")
     if result.reason is Stop.INTERRUPTED:
-        say(f"go on with: plugstream resume {shell_quote(folder)}{trust_flag(settings, source)}")
+        say(_how_to_go_on(folder, settings, source))
         return 130
     return {Outcome.DIVERGED: 1, Outcome.STUCK: 3, Outcome.UNEXPLAINED: 3}.get(result.verdict.outcome, 0)
 

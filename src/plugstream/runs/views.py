@@ -288,11 +288,12 @@ def wait_for_scan(place: str | Path, patience: float | None, say: Callable[[str]
     """
     if isinstance(place, Path) and not place.exists() and place.parent.is_dir():
         say(f"waiting for the scan {place}, which is not there yet; Ctrl-C ends this")
-        begun = time.monotonic()
+        begun = now = time.monotonic()
         while not place.exists():
-            time.sleep(_LOOK)
-            if patience is not None and time.monotonic() - begun > patience:
+            if patience is not None and now - begun > patience:
                 raise InputError(f"no scan was made at {place} for {patience:g} s; start what writes it")
+            time.sleep(_LOOK)
+            now = time.monotonic()  # before it looks again: this process may have been stopped meanwhile
 
 
 def wait_for_views(scan: StoredScan, plan: Plan, say: Callable[[str], None]) -> None:
@@ -333,9 +334,10 @@ def _wait_for_count(scan: StoredScan, least: int, say: Callable[[str], None], pa
         say(f"waiting for the first {least} views of {scan.path}; Ctrl-C ends this")
     while scan.n_views < least and not scan.complete:
         time.sleep(_LOOK)
+        now = time.monotonic()
         if _refresh(scan, "fix that, and start again"):
             continue
-        if patience is not None and time.monotonic() - scan.changed > patience:
+        if patience is not None and now - scan.changed > patience:
             if scan.n_views == 0:
                 raise InputError(f"no view came to {scan.path} for {patience:g} s; start what writes it")
             return
