@@ -142,8 +142,8 @@ def run_in_terminal(
                     if look is not None:
                         look(screen)
         screen.write(written.decode(errors="ignore")[len(screen.written) :])
-        return process.wait(timeout=20), screen
+        return process.wait(timeout=150), screen
     finally:
         process.kill()
-        process.wait(timeout=20)
+        process.wait(timeout=150)
         os.close(ours)

@@ -69,7 +69,7 @@ def type_into_zsh(folder: Path, keys: str, awaited: str) -> str:
     try:
         os.write(terminal, f"fpath=({folder} $fpath); autoload -U compinit; compinit -u -D; print read''y\n".encode())
         for words, after in ((b"ready", keys.encode()), (awaited.encode(), b"")):
-            end = time.monotonic() + 20
+            end = time.monotonic() + 60
             while words not in shown and time.monotonic() < end:
                 if select.select([terminal], [], [], 1)[0]:
                     shown += os.read(terminal, 4096)

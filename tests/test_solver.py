@@ -188,7 +188,7 @@ def test_ctrl_c_returns_the_best_so_far(ista):
     thread = threading.Thread(target=interrupt)
     thread.start()
     result = solve(ista, iterations=10**9, monitors=[Distance()], every=50, callbacks=[begin])
-    thread.join(60)
+    thread.join(150)
     assert result.reason is Stop.INTERRUPTED
     assert result.state.k >= 120
     series = result.history["distance"]

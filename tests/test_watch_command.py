@@ -59,7 +59,7 @@ def writing(folder: Path, *steps: object) -> Iterator[None]:
             ready.set()
             for step in steps:
                 if callable(step):
-                    end = time.monotonic() + 60
+                    end = time.monotonic() + 150
                     while not step() and time.monotonic() < end:
                         time.sleep(0.005)
                 else:

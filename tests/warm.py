@@ -121,9 +121,13 @@ class _Server:
         atexit.register(self._socket.close)
 
     def start(self, request: dict[str, Any], files: list[int]) -> int:
-        socket.send_fds(self._socket, [json.dumps(request).encode()], files)
-        self._socket.settimeout(60)
-        return int(self._socket.recv(16))
+        try:
+            socket.send_fds(self._socket, [json.dumps(request).encode()], files)
+            self._socket.settimeout(170)
+            return int(self._socket.recv(16))
+        except BaseException:
+            _server.cache_clear()  # its next answer would be taken for one to the next request
+            raise
 
 
 @functools.cache

@@ -36,7 +36,7 @@ def server() -> Iterator[tuple[str, list[str]]]:
     thread.start()
     yield f"127.0.0.1:{running.server_port}", asked
     running.shutdown()
-    thread.join(10)
+    thread.join(150)
     running.server_close()
 
 

@@ -78,7 +78,7 @@ def refused(tmp_path_factory) -> Iterator[Callable[..., str]]:
     yield refuse
     assert server.stdin is not None
     server.stdin.close()
-    server.wait(30)
+    server.wait(150)
 
 
 @pytest.fixture

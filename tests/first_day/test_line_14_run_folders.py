@@ -44,7 +44,7 @@ def test_a_pipe_is_not_waited_for_by_the_commands(run, tmp_path):
     os.mkfifo(folder / "settings.toml")
     for command in ("resume", "info"):
         words = [sys.executable, "-m", "plugstream", command, str(folder)]
-        done = warm.run(words, capture_output=True, text=True, timeout=60, check=False)
+        done = warm.run(words, capture_output=True, text=True, timeout=150, check=False)
         assert done.returncode == 2, done.stderr
         assert "instead of a plain file" in done.stderr
 

@@ -61,7 +61,7 @@ from plugstream.files import write_whole
 def parts():
     yield b"half"
     print("begun", flush=True)
-    time.sleep(60)
+    time.sleep(170)
 
 write_whole(Path(sys.argv[1]), parts())
 """
@@ -79,7 +79,7 @@ def test_what_a_killed_process_left_is_removed_and_what_a_living_one_writes_is_n
     dead, living, other = begun(path), begun(path), begun(tmp_path / "commit.json.more")
     try:
         dead.send_signal(signal.SIGKILL)
-        dead.wait(10)
+        dead.wait(150)
         assert len(list(tmp_path.glob(".commit.json.*.new"))) == 3
         write_whole(path, [b"whole"])
         assert len(list(tmp_path.glob(".commit.json.*.new"))) == 2
@@ -87,7 +87,7 @@ def test_what_a_killed_process_left_is_removed_and_what_a_living_one_writes_is_n
     finally:
         for process in (living, other):
             process.kill()
-            process.wait(10)
+            process.wait(150)
     write_whole(path, [b"again"])
     assert [path.name for path in tmp_path.glob(".*.new")] == [
         path.name for path in tmp_path.glob(".commit.json.more.*.new")
@@ -108,7 +108,7 @@ def test_many_writers_of_one_file_do_not_harm_each_other(tmp_path):
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(150)
     assert failed == []
     assert len(set(path.read_bytes())) == 1
     assert os.listdir(tmp_path) == ["x"]

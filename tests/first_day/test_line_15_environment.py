@@ -168,7 +168,7 @@ def test_a_signal_before_the_first_step_leaves_nothing(tmp_path):
         (partial,) = tmp_path.iterdir()
         assert partial.name.startswith(".r.")
         process.terminate()
-        process.communicate(timeout=60)
+        process.communicate(timeout=150)
     finally:
         process.kill()
     assert process.returncode == 128 + signal.SIGTERM
@@ -201,13 +201,13 @@ def test_a_run_whose_folder_is_removed_says_so(scan, tmp_path):
         [*PLUGSTREAM, *map(str, words), "--out", str(tmp_path / "r")], stderr=subprocess.PIPE, text=True
     )
     try:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 150
         while not (tmp_path / "r" / "checkpoints").exists():
             assert time.monotonic() < deadline
             time.sleep(0.05)
         (tmp_path / "r").rename(tmp_path / "away")
         shutil.rmtree(tmp_path / "away")
-        _, said = process.communicate(timeout=60)
+        _, said = process.communicate(timeout=150)
     finally:
         process.kill()
     assert process.returncode == 2
@@ -221,7 +221,7 @@ def test_quoted_names_are_what_a_shell_reads_and_a_terminal_does_not_obey(text):
     quoted = shell_quote(text)
     assert quoted.isprintable()
     assert printable(text).isprintable()
-    echoed = subprocess.run(["bash", "-c", f"printf %s {quoted}"], capture_output=True, timeout=20, check=True).stdout
+    echoed = subprocess.run(["bash", "-c", f"printf %s {quoted}"], capture_output=True, timeout=150, check=True).stdout
     assert os.fsdecode(echoed) == text
 
 

@@ -55,7 +55,7 @@ def test_the_command_that_repeats_a_run_works_in_a_shell(tmp_path, monkeypatch, 
     command = open_run(Path("first")).command
     assert command in Path("first/settings.toml").read_text(encoding="utf-8")
     words = subprocess.run(
-        ["bash", "-c", f"printf '%s\\0' {command}"], capture_output=True, timeout=20, check=True
+        ["bash", "-c", f"printf '%s\\0' {command}"], capture_output=True, timeout=150, check=True
     ).stdout.split(b"\0")[1:-1]
     assert main([*map(os.fsdecode, words), "--out", "second"]) == 0
     assert np.array_equal(np.load("first/result.npy"), np.load("second/result.npy"))

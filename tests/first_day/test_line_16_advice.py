@@ -34,7 +34,7 @@ def start(*words: object) -> subprocess.Popen[str]:
 
 
 def wait_for(path: Path) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 150
     while not path.exists():
         assert time.monotonic() < deadline
         time.sleep(0.05)
@@ -48,7 +48,7 @@ def test_a_scan_that_is_moved_while_it_is_streamed_is_told_as_moved(scan, tmp_pa
     try:
         wait_for(run / "checkpoints")
         (tmp_path / "here.zarr").rename(tmp_path / "there.zarr")
-        _, said = process.communicate(timeout=60)
+        _, said = process.communicate(timeout=150)
     finally:
         process.kill()
     last = said.splitlines()[-1]

@@ -46,7 +46,7 @@ def _terminal(monkeypatch: pytest.MonkeyPatch) -> Screen:
 
 
 def _wait_for(stream: io.StringIO | Screen, text: str, times: int = 1) -> None:
-    end = time.monotonic() + 60
+    end = time.monotonic() + 150
     while (stream.written if isinstance(stream, Screen) else stream.getvalue()).count(text) < times:
         assert time.monotonic() < end, stream
         time.sleep(0.005)
