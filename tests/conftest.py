@@ -32,7 +32,8 @@ wait_for_no_disk()
 _COMMON = {
     "deadline": None,
     "print_blob": True,
-    "suppress_health_check": [HealthCheck.function_scoped_fixture],  # our fixtures are never changed by a test
+    # Our fixtures are never changed by a test; and what is too slow goes by the clock, as a deadline does.
+    "suppress_health_check": [HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 }
 # The same examples every time, so that a change is judged by what it changed; `make test-random` looks for new ones.
 settings.register_profile("default", derandomize=True, max_examples=effort(12, 25), **_COMMON)

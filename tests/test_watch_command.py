@@ -167,6 +167,18 @@ def test_the_keyboard_ends_the_watching_and_not_the_run(
     assert list(read_events(begun / "events.jsonl"))[-1] == STOP
 
 
+def test_the_keyboard_at_the_end_does_not_tell_that_a_dead_run_goes_on(
+    begun: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupt(*words: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(module, "_tell_death", interrupt)
+    monkeypatch.setattr("plugstream.runs.liveness.is_running", lambda *words: False)
+    assert main(["watch", str(begun)]) == 0
+    assert capsys.readouterr().err.endswith(f"stopped watching {begun}\n")
+
+
 def test_json_lines_are_all_events_and_then_the_new_ones(begun: Path, capsys: pytest.CaptureFixture[str]) -> None:
     failed = Stop(17, 10, 1.0, 1.2, "the image became NaN", True)
     waiting = iter(range(10))

@@ -44,6 +44,7 @@ def run(parsed: argparse.Namespace) -> int:
     display = active_display()
     assert display is not None
     tail, history, terminal = EventTail(folder / "events.jsonl"), History(), Terminal(display)
+    running: bool | None = None
     try:
         _catch_up(tail.read(), history, terminal)
         running, checked = is_running(folder, history), time.monotonic()
@@ -63,7 +64,7 @@ def run(parsed: argparse.Namespace) -> int:
                 running, checked = is_running(folder, history), time.monotonic()
     except KeyboardInterrupt:
         display.show(None)
-        say(f"stopped watching {folder}; the run goes on")
+        say(f"stopped watching {folder}" + ("; the run goes on" if running and history.stop is None else ""))
         return 0
     return _status(history.stop)
 
