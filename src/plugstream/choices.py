@@ -11,7 +11,7 @@ those of other packages among them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
 
@@ -124,14 +124,18 @@ def _order_fields(base: type[Choice], section: type[Choice]) -> dict[str, FieldI
     return {key: fields[key] for key in [*base.model_fields, *(key for key in fields if key not in base.model_fields)]}
 
 
-def every_field(base: type[Choice]) -> Iterator[tuple[str, FieldInfo]]:
+def every_field(base: type[Choice]) -> tuple[tuple[str, FieldInfo], ...]:
     """The fields that any entry of the kind has, each name once."""
-    seen = set()
-    for entry in entries(base.kind).values():
-        for key, info in _order_fields(base, _combine(base, base.options_of(entry))).items():
-            if key not in seen:
-                seen.add(key)
-                yield key, info
+    return _join_fields(base, tuple(base.options_of(entry) for entry in entries(base.kind).values()))
+
+
+@cache  # for the entries of the moment: each flag and each line of a file asks
+def _join_fields(base: type[Choice], options: tuple[type[Options], ...]) -> tuple[tuple[str, FieldInfo], ...]:
+    fields: dict[str, FieldInfo] = {}
+    for one in options:
+        for key, info in _order_fields(base, _combine(base, one)).items():
+            fields.setdefault(key, info)
+    return tuple(fields.items())
 
 
 def is_marked(info: FieldInfo, mark: str) -> bool:

@@ -218,7 +218,9 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     )
     parser.add_argument("--version", action=ShowVersion, help="show what is installed here and exit")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, parser_class=_Parser)
-    for name, text in COMMANDS.items():
+    # Behind a command nothing asks for the others, and thirty parsers take longer than most mistakes to find.
+    for name in [wanted] if wanted is not None and arguments[0] == wanted else COMMANDS:
+        text = COMMANDS[name]
         command = commands.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".")
         if name == wanted:  # describing settings needs pydantic, so only for the command that is used
             _describe(command, name, arguments)

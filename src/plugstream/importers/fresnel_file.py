@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -129,12 +130,20 @@ def _setup(path: Path, table: NDArray[np.float64]) -> Setup:
 
 def _row(path: Path, number: int, words: list[str]) -> list[float]:
     try:
-        row = [float(word.replace("D", "E").replace("d", "e")) for word in words]  # as Fortran writes doubles
+        row = list(map(float, words))
     except ValueError:
-        row = []
-    whole = len(row) == 7 and np.isfinite(row).all() and all(n >= 1 and n == int(n) for n in row[:2])
+        row = _read_fortran(words)
+    whole = len(row) == 7 and all(map(math.isfinite, row)) and all(n >= 1 and n == int(n) for n in row[:2])
     if not whole:
         raise InputError(
             f"line {number} of {path} is not the seven numbers of a Fresnel file: view, receiver, GHz, total, incident"
         )
     return row
+
+
+def _read_fortran(words: list[str]) -> list[float]:
+    """Numbers with the letter D before the exponent, as Fortran writes doubles; none where one is no number."""
+    try:
+        return [float(word.replace("D", "E").replace("d", "e")) for word in words]
+    except ValueError:
+        return []

@@ -127,7 +127,7 @@ class _Scene:
         canvas: Any = FigureCanvasAgg(figure)
         self.canvas = canvas
         for _ in range(2):  # with which the layout is settled
-            self.canvas.draw()
+            figure.draw_without_rendering()
         figure.set_layout_engine("none")
         shown, wanted = float(self.artists[0].axes.get_window_extent().width), self.rows[0][0].image.shape[1]
         figure.set_dpi(figure.dpi * _multiple(self.rows, size) * wanted / shown)

@@ -313,6 +313,8 @@ def _check_name(section: str, key: str | None = None, name: Any = None) -> None:
         common = section_of(section).model_fields
         if key is None or (key in common and not common[key].exclude):
             return
+        if any(k == key for _, k, _ in all_leaves([section])):
+            return
     known = {f"{s}.{k}" for s, k, _ in all_leaves(Settings.model_fields)}
     if _is_own(name) or (isinstance(name, tuple) and any(map(_is_own, name))):
         choice = choice_of(section)

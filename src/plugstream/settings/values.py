@@ -6,6 +6,7 @@ import itertools
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from enum import Enum
+from functools import cache
 from pathlib import PurePath
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin
@@ -33,6 +34,7 @@ __all__ = [
 ]
 
 
+@cache  # asked for each setting several times
 def section_of(section: str) -> type[BaseModel]:
     """The model of a section, of a choice what all its entries have in common."""
     made = Settings.model_fields[section].annotation
