@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import plugstream
+import warm
 
 ROOT = Path(__file__).parents[1]
 
@@ -71,8 +72,9 @@ def test_the_readme_has_a_short_example():
 def test_the_readmes_code_runs_as_it_is(tmp_path):
     (example,) = readme_code()
     environment = {**os.environ, "MPLBACKEND": "agg"}
-    done = subprocess.run(
-        [sys.executable, "-W", "error::UserWarning:plugstream", "-c", example],
+    strict = "import warnings; warnings.filterwarnings('error', category=UserWarning, module=r'plugstream\\Z')\n"
+    done = warm.run(
+        [sys.executable, "-c", strict + example],
         cwd=tmp_path,
         env=environment,
         capture_output=True,

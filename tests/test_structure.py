@@ -79,17 +79,21 @@ def _imports(path: Path) -> list[tuple[str, bool]]:
     return list(_find_imports(path, _modules()))
 
 
+def _statements(node: ast.AST) -> Iterator[ast.AST]:
+    """The statements within a node, at any depth, but for those that only type checkers see."""
+    parts = [part for name in ("body", "handlers", "orelse", "finalbody", "cases") for part in getattr(node, name, ())]
+    for part in parts:
+        if isinstance(part, ast.If) and isinstance(part.test, ast.Name) and part.test.id == "TYPE_CHECKING":
+            continue
+        yield part
+        yield from _statements(part)
+
+
 def _find_imports(path: Path, modules: dict[str, Path]) -> Iterator[tuple[str, bool]]:
     tree = ast.parse(path.read_text(encoding="utf-8"))
-    typing = {
-        id(node)
-        for block in ast.walk(tree)
-        if isinstance(block, ast.If) and ast.unparse(block.test) == "TYPE_CHECKING"
-        for node in ast.walk(block)
-    }
-    top = {id(node) for statement in tree.body for node in [statement]}
-    for node in ast.walk(tree):
-        if id(node) in typing or not isinstance(node, ast.ImportFrom | ast.Import):
+    top = {id(statement) for statement in tree.body}
+    for node in _statements(tree):
+        if not isinstance(node, ast.ImportFrom | ast.Import):
             continue
         names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else [node.module or ""]
         for name in names:
@@ -101,6 +105,7 @@ def _find_imports(path: Path, modules: dict[str, Path]) -> Iterator[tuple[str, b
                 yield target, id(node) in top
 
 
+@functools.cache
 def _room(module: str) -> int | None:
     place = [
         (len(name), row)

@@ -15,6 +15,7 @@ import gc
 import importlib
 import json
 import os
+import pkgutil
 import resource
 import runpy
 import select
@@ -24,7 +25,7 @@ import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from quick_disk import wait_for_no_disk
@@ -44,7 +45,27 @@ MODULES = (
     "plugstream.scans.receive",
     "plugstream.scans.send",
     "plugstream.denoisers",
+    "plugstream.denoisers._triton",
+    "plugstream.denoisers.equivariant",
+    "plugstream.denoisers.tv_native",
+    "plugstream.denoisers.tv_triton",
+    "plugstream.baselines",
+    "plugstream.first_image",
+    "plugstream.models.born_fast",
+    "plugstream.runs.terminal",
+    "plugstream.scans.peek",
+    "plugstream.scans.blocks",
+    "plugstream.simulation",
+    "plugstream.volume_file",
+    "PIL.PngImagePlugin",
+    "safetensors.torch",
+    "skimage.data._fetchers",
+    "skimage.io",
+    "skimage.transform._warps",
+    "tifffile",
 )
+# All of these are imported to know their entries; which those are is found out by each command, in its environment.
+PACKAGES = ("plugstream.entries", "plugstream.instruments")
 
 
 class Popen(subprocess.Popen):  # type: ignore[type-arg]
@@ -135,9 +156,15 @@ def _server() -> _Server:
     return _Server()
 
 
+def _within(packages: Sequence[str]) -> Iterator[str]:
+    for package in packages:
+        for module in pkgutil.iter_modules(importlib.import_module(package).__path__):
+            yield f"{package}.{module.name}"
+
+
 def _serve(connection: socket.socket) -> None:
     """Fork for each request, and say how each child ended, until the tests are over."""
-    for name in MODULES:
+    for name in (*MODULES, *_within(PACKAGES)):
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
     wait_for_no_disk()

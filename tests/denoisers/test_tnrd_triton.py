@@ -42,7 +42,7 @@ def check_influence() -> dict[str, float]:
     """The largest differences of the values and of both gradients."""
     generator = torch.Generator().manual_seed(0)
     answer = {}
-    for shape in effort([(2, 5, 6, 7)], [(2, 5, 6, 7), (1, 3, 70, 61)]):
+    for shape in effort([(2, 2, 6, 7)], [(2, 5, 6, 7), (1, 3, 70, 61)]):
         x = 150 * torch.randn(shape, generator=generator)
         weights, grad = torch.randn(shape[1], 63, generator=generator), torch.randn(shape, generator=generator)
         results = []

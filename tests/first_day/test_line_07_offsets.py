@@ -46,7 +46,12 @@ def admm(z, strength, low, high, iterations=4000):
     n = z.size
     solve = factorized((2 * eye(n) + d.T @ d).tocsc())
     v, u, w, q = np.zeros(2 * n), np.zeros(2 * n), z.ravel().copy(), np.zeros(n)
-    for _ in range(iterations):
+    before = np.inf * w
+    for k in range(iterations):
+        if k % 100 == 0:
+            if np.abs(w - before).max() < 1e-11:
+                break
+            before = w
         x = solve(z.ravel() + d.T @ (v - u) + (w - q))
         g = d @ x + u
         size = np.hypot(*np.split(g, 2))
@@ -75,7 +80,7 @@ def test_the_case_of_the_issue():
 @given(offset=st.sampled_from(OFFSETS) | st.floats(-1e4, 1e4), seed=st.integers(0, 1000))
 def test_tv_commutes_with_a_constant(native, isotropic, box, offset, seed):
     """In double precision to the rounding of z + c, whose iterates are the same up to that."""
-    z, low, high = picture(9, 13, seed=seed), *box
+    z, low, high = picture(5, 7, seed=seed), *box
     plain = TV(isotropic=isotropic, low=low, high=high)._solve(z, 0.3, None, native=native)[0]
     moved = TV(isotropic=isotropic, low=low + offset, high=high + offset)._solve(z + offset, 0.3, None, native=native)[
         0
@@ -89,7 +94,7 @@ def test_tv_commutes_with_a_constant(native, isotropic, box, offset, seed):
 @pytest.mark.parametrize("offset", effort(OFFSETS[::4], OFFSETS))
 def test_single_precision_loses_only_what_the_numbers_lose(native, box, offset):
     """Against the exact prox of the very numbers that z + c was rounded to: within tol, and one rounding."""
-    z = (picture(30, 40, seed=3) + offset).float()
+    z = (picture(18, 22, seed=3) + offset).float()
     low, high = float(np.float32(box[0] + offset)), float(np.float32(box[1] + offset))
     exact = TV(low=low, high=high, tol=1e-6, max_iterations=100_000)(z.double(), 0.3)
     with warnings.catch_warnings():
@@ -158,7 +163,7 @@ def test_the_dual_of_an_offset_image_is_a_warm_start():
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("offset", [-1e4, 10.0, 1e3])
 def test_the_ridge_prior_commutes_with_a_constant(dtype, offset):
-    z = (picture(2, 24, 24, seed=4, dtype=dtype) + offset) - offset  # what z + c can hold
+    z = (picture(2, 14, 14, seed=4, dtype=dtype) + offset) - offset  # what z + c can hold
     ridge = ConvexRidge()
     plain, moved = ridge(z, 0.1), ridge(z + offset, 0.1)
     spread = float((z - z.mean((1, 2), keepdim=True)).norm())

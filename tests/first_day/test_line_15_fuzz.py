@@ -92,6 +92,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("fuzz")
     assert main(["simulate", str(folder / "s.zarr"), *SMALL]) == 0
     run = ["reconstruct", str(folder / "s.zarr"), "--sigma", "0.02", "--batch", "4", "--iterations", "2"]
+    run += ["--report-format", "none"]
     assert main([*run, "--out", str(folder / "run")]) == 0
     arrays = {"receivers": ring(5, 0.5), "transmitters": ring(4, 0.5), "data": np.ones((4, 5), dtype=np.complex64)}
     np.savez(folder / "d.npz", **arrays, wavelength=0.03, size=16, width=0.1)
@@ -111,7 +112,7 @@ BASES: dict[str, list[str]] = {
     "residual": ["s.zarr", "run"],
     "import": ["npz", "d.npz", "new.zarr"],
     "acquire": ["new.zarr", "--listen", "tcp://127.0.0.1:*"],
-    "movie": ["run"],
+    "movie": ["run", "--size", "24"],
     "report": ["run"],
     "watch": ["run"],
     "serve": ["run"],
@@ -138,15 +139,17 @@ def actions(command: str) -> Iterator[argparse.Action]:
     return (action for action in parser._actions if action.dest != "help")
 
 
-def values_for(number: int) -> list[tuple[str, str]]:
-    """The values to try with a flag: all of them, or usually a sixth, another one for the next flag."""
-    return list(VALUES.items())[effort(number % 6, 0) :: effort(6, 1)]
+def values_for(number: int, flags: int) -> list[tuple[str, str]]:
+    """The values to try with a flag: all of them, or usually a sixth, and of many flags a twelfth; others for the next
+    flag."""
+    part = effort(12 if flags > 40 else 6, 1)
+    return list(VALUES.items())[number % part :: part]
 
 
 def cases(command: str) -> Iterator[tuple[str, list[str]]]:
-    base, position = BASES[command], 0
-    for number, action in enumerate(actions(command)):
-        for name, value in values_for(number):
+    base, position, known = BASES[command], 0, list(actions(command))
+    for number, action in enumerate(known):
+        for name, value in values_for(number, len(known)):
             if action.option_strings:
                 yield f"{action.option_strings[-1]} {name}", [*base, f"{action.option_strings[-1]}={value}"]
             elif position < len(base) and not value.startswith("-"):
@@ -184,7 +187,7 @@ def test_hostile_values_of_what_is_chosen(place, tmp_path, monkeypatch, capfd, c
     tried = [
         (f"{flag} {name}", [*words, f"{flag}={value}"])
         for number, flag in enumerate(new)
-        for name, value in values_for(number)
+        for name, value in values_for(number, len(new))
     ]
     try_all(place, tmp_path, monkeypatch, capfd, "reconstruct", iter([("alone", words), *tried]))
 
