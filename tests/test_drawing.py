@@ -143,7 +143,7 @@ def test_every_scale_has_a_bar_every_axis_a_name_and_no_text_covers_another(spac
     figure = Figure(figsize=figure_size(rows), layout="constrained")
     draw_rows(figure, rows, space)
     canvas = FigureCanvasAgg(figure)
-    canvas.draw()
+    figure.draw_without_rendering()
     shown = [axes for axes in figure.axes if axes.images]
     bars = [child for axes in shown for child in axes.child_axes]
     texts = [axes.title for axes in shown] + [

@@ -13,6 +13,7 @@ import torch
 from hypothesis import given, settings, strategies as st
 from torch import Tensor
 
+from effort import effort, thorough
 from native_build import LEVELS, needs_native
 from plugstream import _native
 from plugstream.denoisers import tv_native
@@ -65,8 +66,9 @@ def same(a: dict[str, np.ndarray[Any, Any]], b: dict[str, np.ndarray[Any, Any]])
     return all(a[name].tobytes() == b[name].tobytes() for name in a)
 
 
+@thorough
 @needs_native
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=effort(30, 60))
 @given(
     st.one_of(
         st.tuples(st.integers(1, 3), st.integers(1, 40), st.integers(1, 40)),

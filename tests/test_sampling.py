@@ -7,6 +7,7 @@ import pytest
 import torch
 from hypothesis import given, strategies as st
 
+from effort import effort, thorough
 from plugstream import All, Epochs, FixedViews, Importance, InputError, ShiftedViews, Uniform
 from plugstream.sampling import evenly_spaced
 
@@ -47,6 +48,7 @@ def test_only_available_views_are_drawn(batch, seed):
             assert views is None or bool(torch.isin(views, available).all())
 
 
+@thorough
 @pytest.mark.parametrize("kind", [0, 1, 2, 3, 4])
 @pytest.mark.parametrize(("n", "batch"), [(12, 4), (10, 3), (5, 7)])
 def test_the_mean_gradient_is_the_full_one(kind, n, batch):
@@ -54,7 +56,7 @@ def test_the_mean_gradient_is_the_full_one(kind, n, batch):
     sampler = samplers(batch, n, seed=3)[kind]
     exact = isinstance(sampler, All | ShiftedViews | Epochs)
     # ShiftedViews and Epochs are exact after whole rounds; the random ones within five standard errors.
-    steps = n * 60 if exact else 4000
+    steps = n * effort(20, 60) if exact else effort(1500, 4000)
     error = (mean_gradient(sampler, gradients, steps) - gradients.mean(0)).abs().max()
     assert float(error) < (1e-12 if exact else 5 * 4 / np.sqrt(steps * batch))
 

@@ -13,7 +13,7 @@ from scipy.ndimage import label
 from scipy.special import hankel1
 
 from cylinders import exact_field
-from effort import effort
+from effort import effort, thorough
 from plugstream import PlugstreamWarning, open_scan
 from plugstream.cli import main
 from plugstream.importers import import_fresnel
@@ -220,9 +220,10 @@ def example():
     return module
 
 
+@thorough
 @pytest.mark.usefixtures("one_thread")
 def test_one_cylinder_is_found(fresnel, example):
-    image, grid, _ = example.reconstruct(fresnel / "dielTM_dec8f.exp", (1.0, 2.0, 3.0))
+    image, grid, _ = example.reconstruct(fresnel / "dielTM_dec8f.exp", effort((1.0, 3.0), (1.0, 2.0, 3.0)))
     (found,) = blobs(image.numpy(), grid)
     assert np.hypot(*(found - (0, 29))) < 3
 

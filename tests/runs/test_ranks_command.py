@@ -192,13 +192,13 @@ def test_ranks_follow_a_live_scan_and_hear_a_signal(scan: Path, tmp_path: Path) 
 def test_commands_for_one_process_say_so(tmp_path: Path) -> None:
     environment = {**os.environ, "WORLD_SIZE": "2", "RANK": "0"}
     words = [sys.executable, "-m", "plugstream", "demo", "--out", str(tmp_path / "demo")]
-    done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=60)
+    done = warm.run(words, env=environment, capture_output=True, text=True, timeout=60)
     assert done.returncode == 2
     assert (
         done.stderr
         == "plugstream: demo is for one process; only reconstruct and resume share their work among several\n"
     )
-    silent = subprocess.run(words, env={**environment, "RANK": "1"}, capture_output=True, text=True, timeout=60)
+    silent = warm.run(words, env={**environment, "RANK": "1"}, capture_output=True, text=True, timeout=60)
     assert (silent.returncode, silent.stdout, silent.stderr) == (2, "", "")
 
 

@@ -22,7 +22,7 @@ from page_server import LIMIT, TOKEN, Site, serving
 from plugstream.errors import InputError
 from plugstream.runs.event_log import EventLog
 from plugstream.runs.events import Measurement
-from plugstream.runs.pages import access
+from plugstream.runs.pages import access, feed
 from plugstream.runs.pages.access import HEADERS, Access
 from plugstream.runs.pages.content import run_content
 from plugstream.runs.pages.feed import changes_of, decode_values
@@ -199,7 +199,8 @@ def test_it_tells_what_the_folders_hold(site, runs):
     assert np.asarray(small).max() == 255
 
 
-def test_pages_are_sent_what_changes(whole, tmp_path):
+def test_pages_are_sent_what_changes(whole, tmp_path, monkeypatch):
+    monkeypatch.setattr(feed, "_LOOK", 0.1)
     folder = tmp_path / "run"
     shutil.copytree(whole, folder)
     with serving(folder) as site, site.events() as events:

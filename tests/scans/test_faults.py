@@ -18,6 +18,7 @@ import pytest
 import torch
 from hypothesis import given, settings, strategies as st
 
+from effort import effort, thorough
 from plugstream import BornModel, DamagedError, InputError, open_scan, save_scan, simulate
 from plugstream.instruments.born import born_geometry
 from plugstream.scans import MemoryScan
@@ -40,7 +41,8 @@ def scan(tmp_path_factory) -> tuple[Path, MemoryScan]:
 
 
 @given(data=st.data())
-@settings(max_examples=250)
+@thorough
+@settings(max_examples=effort(80, 250))
 def test_files_that_are_cut_flipped_or_lost_give_clean_errors_only(scan, tmp_path_factory, data):
     source, made = scan
     path = tmp_path_factory.mktemp("fault") / "scan.zarr"
