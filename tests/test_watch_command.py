@@ -18,6 +18,7 @@ import pytest
 
 from plugstream.cli import main, watch as module
 from plugstream.errors import DamagedError
+from plugstream.runs import describe, liveness  # before anything is replaced, which they would keep
 from plugstream.runs.event_log import EventLog, EventTail, read_events
 from plugstream.runs.events import Heartbeat, Measurement, Note, Start, Stop
 from plugstream.runs.folder import lock
@@ -116,12 +117,12 @@ def test_a_run_that_ends_while_it_is_looked_at_did_not_die(
         return False
 
     other = shutil.copytree(begun, begun.parent / "other")
-    monkeypatch.setattr("plugstream.runs.liveness.is_running", end)
+    monkeypatch.setattr(liveness, "is_running", end)
     assert main(["watch", str(begun)]) == 0
     err = capsys.readouterr().err
     assert "verdict: converged: it did" in err
     assert "died" not in err
-    monkeypatch.setattr("plugstream.runs.describe.is_running", end)
+    monkeypatch.setattr(describe, "is_running", end)
     assert main(["info", str(other)]) == 0
     out = capsys.readouterr().out
     assert "died" not in out
@@ -174,7 +175,7 @@ def test_the_keyboard_at_the_end_does_not_tell_that_a_dead_run_goes_on(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(module, "_tell_death", interrupt)
-    monkeypatch.setattr("plugstream.runs.liveness.is_running", lambda *words: False)
+    monkeypatch.setattr(liveness, "is_running", lambda *words: False)
     assert main(["watch", str(begun)]) == 0
     assert capsys.readouterr().err.endswith(f"stopped watching {begun}\n")
 
