@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import ctypes
 import functools
 import gc
 import importlib
@@ -66,6 +67,9 @@ MODULES = (
 )
 # All of these are imported to know their entries; which those are is found out by each command, in its environment.
 PACKAGES = ("plugstream.entries", "plugstream.instruments")
+
+
+_PR_SET_PDEATHSIG = 1  # of Linux's prctl
 
 
 class Popen(subprocess.Popen):  # type: ignore[type-arg]
@@ -200,6 +204,7 @@ def _become(request: dict[str, Any], files: list[int]) -> None:
     """Be the command that was asked for, and end as its interpreter would."""
     code: Any = 1
     try:
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # no command outlives the tests, however they end
         if request["session"]:
             os.setsid()
         for own, number in enumerate(files):
