@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import importlib
 import json
 import threading
 from collections.abc import Iterator
@@ -14,7 +15,7 @@ from urllib.parse import urlsplit
 from plugstream.runs.pages.listening import address_of, open_socket, serve_runs
 
 TOKEN = "right-token"
-LIMIT = 60  # seconds, for an answer that takes none on a quiet machine
+LIMIT = 120  # seconds, for an answer that takes none on a quiet machine
 
 
 class Site:
@@ -75,6 +76,8 @@ def _messages(answer: http.client.HTTPResponse) -> Iterator[tuple[str, Any]]:
 @contextmanager
 def serving(*folders: Path, host: str = "127.0.0.1", token: str = TOKEN) -> Iterator[Site]:
     """Serve these folders in a thread of this process."""
+    for name in ("uvicorn", "plugstream.runs.pages.server"):
+        importlib.import_module(name)  # now, so that no request waits for it
     listener, over = open_socket(host, 0), threading.Event()
     site = Site(address_of(listener, token))
     thread = threading.Thread(target=serve_runs, args=(folders, listener, token, (), lambda pages: over.wait(0.05)))

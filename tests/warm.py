@@ -152,6 +152,7 @@ class _Server:
             return int(self._socket.recv(16))
         except BaseException:
             _server.cache_clear()  # its next answer would be taken for one to the next request
+            self._socket.close()
             raise
 
 
@@ -197,7 +198,8 @@ def _serve(connection: socket.socket) -> None:
             children[os.pidfd_open(pid)] = (pid, files[3])
             for number in files[:3]:
                 os.close(number)
-            connection.send(str(pid).encode())
+            with contextlib.suppress(OSError):  # nobody waits for it any more, which is seen at once
+                connection.send(str(pid).encode())
 
 
 def _become(request: dict[str, Any], files: list[int]) -> None:

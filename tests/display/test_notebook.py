@@ -14,6 +14,7 @@ import torch
 
 from plugstream import SNR, Distance, LeastSquares, MatrixModel, ProximalGradient, Result, SoftThreshold, solve
 from plugstream.display import screen as module
+from plugstream.display.steps import Steps
 from terminals import Screen
 
 
@@ -49,7 +50,7 @@ def solved(progress: bool, until: Callable[[], bool] = lambda: True) -> Result[A
     algorithm, truth = problem()
 
     def wait(told: Any) -> None:
-        end = time.monotonic() + 20
+        end = time.monotonic() + 60
         while told.state.k == 10 and not until() and time.monotonic() < end:
             time.sleep(0.005)
 
@@ -70,6 +71,19 @@ def test_a_notebook_shows_the_steps_in_one_element(monkeypatch: pytest.MonkeyPat
     assert "stopped after 20 steps" in last
     assert capsys.readouterr() == ("", "")
     assert torch.equal(result.image, solved(progress=False).image)  # what is shown changes nothing
+
+
+def test_nothing_is_drawn_over_how_it_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The thread that draws may come to it between the last words and the end of the display."""
+    notebook = Notebook(monkeypatch)
+    monkeypatch.setattr(module, "_FRAME", 1000.0)  # drawn here alone
+    with module.Display() as display:
+        steps = Steps(20)
+        display.show(steps)
+        display.finish(steps, "it is over")
+        display._show_rich(time.monotonic())
+    (drawn,) = notebook.elements
+    assert "it is over" in drawn[-1]
 
 
 def test_python_in_a_terminal_shows_the_steps_and_leaves_two_lines(monkeypatch: pytest.MonkeyPatch) -> None:

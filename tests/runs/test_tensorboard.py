@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import shutil
 import struct
 from pathlib import Path
 from typing import Any
@@ -126,7 +127,8 @@ def test_the_settings_are_a_text(run):
     assert b'"iterations": 150' in tensor[8][0]
 
 
-def test_a_run_that_goes_on_has_a_file_more_which_takes_back_what_is_repeated(run):
+def test_a_run_that_goes_on_has_a_file_more_which_takes_back_what_is_repeated(run, tmp_path):
+    run = shutil.copytree(run, tmp_path / "run")  # the others look at it as it is
     assert main(["resume", str(run), "--iterations", "170", "--tensorboard"]) == 0
     first, second = board(run)
     assert max(step for step, *_ in summaries(first)) == 150

@@ -194,11 +194,15 @@ class _Server(http.server.SimpleHTTPRequestHandler):
         pass
 
 
+class _WebServer(http.server.ThreadingHTTPServer):
+    request_queue_size = 128  # of 5, as it is otherwise, those beyond try again after seconds
+
+
 @pytest.mark.skipif(importlib.util.find_spec("aiohttp") is None, reason="fsspec needs aiohttp for http://")
 def test_a_web_server_is_read(scan):
     source, made = scan
     handler = functools.partial(_Server, directory=str(source.parent))
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+    with _WebServer(("127.0.0.1", 0), handler) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         try:

@@ -275,19 +275,19 @@ def test_a_hostile_crowd_does_not_change_a_bit(tmp_path):
             return receiver.counts["unannounced"] > 5 and receiver.counts["unreadable"] > 5 and others > 0
 
         def hold(acknowledged):  # the last views come when all kinds have been there, however slow the machine
-            until = time.monotonic() + 20  # and before the sender takes the receiver for gone
+            until = time.monotonic() + LIMIT  # and before the sender takes the receiver for gone
             while acknowledged > 30 and not enough() and time.monotonic() < until:
                 time.sleep(0.01)
 
         # The honest one is first; a second that begins the same scan by a guessed name would be taken for it.
-        honest = {"name": "honest", "rate": 60, "progress": hold, "timeout": LIMIT}
+        honest = {"name": "honest", "rate": 60, "progress": hold, "timeout": 2 * LIMIT}
         sender = threading.Thread(target=send_scan, args=(scan, receiver.address), kwargs=honest)
         sender.start()
         while receiver.committed == 0:
             time.sleep(0.01)
         enemy = threading.Thread(target=hostile, args=(receiver.address,))
         enemy.start()
-        sender.join(LIMIT)
+        sender.join(2 * LIMIT)
         stop.set()
         enemy.join(LIMIT)
     assert_same(tmp_path / "s.zarr", scan)

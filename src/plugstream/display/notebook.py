@@ -27,7 +27,7 @@ class NotebookRegion:
     """As `plugstream.display.region.TerminalRegion`, for a notebook; it needs nothing but IPython.
 
     Other output of the cell stands above or below it, so that it is never in its way. At the end it is gone, unless it
-    is to be `kept`.
+    is to be `kept`: then it stays as it is.
     """
 
     def __init__(self) -> None:
@@ -36,6 +36,8 @@ class NotebookRegion:
 
     def draw(self, frame: Frame) -> None:
         """Show a frame in place of what stands there."""
+        if self.kept:
+            return
         from IPython.display import HTML, display
 
         shown = HTML("".join(map(_html, frame)))
@@ -49,7 +51,7 @@ class NotebookRegion:
 
     def close(self) -> None:
         """Take it away for good."""
-        if self._handle is not None and not self.kept:
+        if self._handle is not None:
             self.draw(())
 
 

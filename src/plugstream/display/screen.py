@@ -137,7 +137,9 @@ class Display:
             self.hear("steps", 0, 0)
         self._view = view
         if view is not None and isinstance(self._region, NotebookRegion):
-            self._region.draw(view.frame())  # a notebook puts an element where the thread is that makes it
+            with self._held():
+                self._region.kept = False
+                self._region.draw(view.frame())  # a notebook puts an element where the thread is that makes it
         if view is None and self._region is not None:
             with self._held():
                 self._region.erase()
@@ -145,8 +147,9 @@ class Display:
     def finish(self, view: View, text: str) -> None:
         """Say how what was shown came to its end: on a notebook's element, or in lines that stay."""
         if isinstance(self._region, NotebookRegion):
-            self._region.draw((*view.frame(), Line((Part(text),))))
-            self._view, self._region.kept = None, True
+            with self._held():  # after what is being drawn, and nothing is drawn over it
+                self._region.draw((*view.frame(), Line((Part(text),))))
+                self._view, self._region.kept = None, True
             return
         self.show(None)
         if measured := frame_text(view.frame()[1:]):
