@@ -26,7 +26,7 @@ from plugstream.instruments.born import born_geometry
 from plugstream.runs.event_log import read_events
 from plugstream.runs.events import Views
 from plugstream.runs.replay import replay
-from plugstream.runs.views import Population, wait_for_scan
+from plugstream.runs.views import Population, wait_for_batch, wait_for_scan
 from plugstream.settings import resolve
 from small_run import main, open_live, with_all_views
 
@@ -297,6 +297,19 @@ def test_a_scan_that_was_made_while_the_process_was_stopped_is_found(scan, tmp_p
     monkeypatch.setattr("plugstream.runs.views.time", clock)
     wait_for_scan(live, 10.0, lambda text: None)
     assert later == [1000.0]
+
+
+def test_views_that_came_while_the_process_was_stopped_are_in_the_first_batch(scan, tmp_path, monkeypatch):
+    source, settings = open_scan(scan), resolve(None, [("sampler", "batch", 4), ("scan", "patience", 10.0)])
+    with ScanWriter(tmp_path / "live.zarr", born_geometry(source)) as writer:
+        writer.append(source.read(torch.arange(2)).numpy(), born_geometry(source).transmitters[:2])
+        writer.commit()
+        live = open_scan(tmp_path / "live.zarr")
+        writer.append(source.read(torch.arange(2, 4)).numpy(), born_geometry(source).transmitters[2:4])
+    clock = SimpleNamespace(monotonic=lambda: time.monotonic() + 1000.0, sleep=time.sleep)
+    monkeypatch.setattr("plugstream.runs.views.time", clock)
+    wait_for_batch(live, settings, lambda text: None)
+    assert live.n_views == 4
 
 
 def test_waiting_for_views_has_an_end_too(scan, tmp_path):

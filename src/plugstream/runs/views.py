@@ -313,7 +313,10 @@ def wait_for_batch(scan: StoredScan, settings: Settings, say: Callable[[str], No
     It goes on with fewer where the scan is finished, or gets no view for the settings' patience.
     """
     least, patience, told = _first_batch(settings), settings.scan.patience, False
-    while not scan.complete and (patience is None or time.monotonic() - scan.changed <= patience):
+    # Where its time is up it looks once more: this process may have been stopped meanwhile.
+    while not scan.complete and (
+        patience is None or time.monotonic() - scan.changed <= patience or _refresh(scan, "fix that, and start again")
+    ):
         there = scan.n_views - (len(scan.damaged()) if settings.scan.skip_damaged and scan.n_views else 0)
         if there >= least:
             return
