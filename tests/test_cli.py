@@ -17,7 +17,7 @@ import torch
 from PIL import Image
 
 import warm
-from plugstream.cli import main
+from plugstream.cli import COMMANDS, main
 from plugstream.runs.event_log import EventLog, read_events
 from plugstream.runs.events import Note
 from small_run import SMALL
@@ -122,6 +122,15 @@ def test_settings_from_a_file(scan, tmp_path):
     start = next(read_events(tmp_path / "r" / "events.jsonl"))
     assert start.settings["sampler"] == {"name": "epochs", "batch": 2, "seed": 0}
     assert start.iterations == 3
+
+
+@pytest.mark.parametrize("words", [["--help"], ["--help", "reconstruct"]])
+def test_help_names_every_command(capsys, words):
+    with pytest.raises(SystemExit) as end:
+        main(words)
+    assert end.value.code == 0
+    shown = {line.split()[0] for line in capsys.readouterr().out.splitlines() if line.startswith("    ")}
+    assert set(COMMANDS) <= shown
 
 
 def test_info_describes_a_scan(scan, capsys):

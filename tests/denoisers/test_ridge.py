@@ -213,21 +213,21 @@ def test_training_follows_the_true_gradient(limit):
 def patches() -> Patches:
     rng = torch.Generator().manual_seed(0)
     waves = [torch.sin(torch.arange(24.0)[:, None] / (2 + k)) * torch.ones(26) / 2 + 0.5 for k in range(3)]
-    return Patches([w + 0.01 * torch.rand(w.shape, generator=rng) for w in waves], 16)
+    return Patches([w + 0.01 * torch.rand(w.shape, generator=rng) for w in waves], 12)
 
 
 def test_training_lowers_the_loss_and_resumes_to_the_bit(tmp_path):
     losses: list[float] = []
-    whole = train_ridge(patches(), steps=12, batch=2, rate=0.005, progress=lambda k, loss: losses.append(loss))
+    whole = train_ridge(patches(), steps=8, batch=2, rate=0.005, progress=lambda k, loss: losses.append(loss))
     still: list[float] = []
-    train_ridge(patches(), steps=12, batch=2, rate=1e-12, progress=lambda k, loss: still.append(loss))
-    assert np.mean(losses[6:]) < 0.95 * np.mean(still[6:])  # what the start has, on the same patches
+    train_ridge(patches(), steps=8, batch=2, rate=1e-12, progress=lambda k, loss: still.append(loss))
+    assert np.mean(losses[4:]) < 0.95 * np.mean(still[4:])  # what the start has, on the same patches
 
     class Stopped(Exception):
         pass
 
     def stop(step: int, loss: float) -> None:
-        if step == 7:
+        if step == 5:
             raise Stopped
 
     file = tmp_path / "c.safetensors"
@@ -245,7 +245,7 @@ def _train(file, progress):
     from plugstream.training import ridge as module
 
     with mock.patch.object(module, "fit", lambda *a, **k: fit(*a, **k, every=1)):
-        return train_ridge(patches(), steps=12, batch=2, rate=0.005, checkpoint=file, progress=progress)
+        return train_ridge(patches(), steps=8, batch=2, rate=0.005, checkpoint=file, progress=progress)
 
 
 def test_a_loss_that_is_not_a_number_stops_and_says_so():
