@@ -121,10 +121,11 @@ def test_training_from_a_model_begins_as_that_model_scaled():
 
 
 def test_a_checkpoint_from_another_start_is_refused(tmp_path):
-    one, two = (train_tnrd(patches(), sigma, **{**SMALL, "joint_steps": 1}) for sigma in (15.0, 25.0))
-    train_tnrd(patches(), 20.0, start=one, checkpoint=tmp_path / "c", **SMALL)
+    short = {**SMALL, "stage_steps": 1, "joint_steps": 1}
+    one, two = (train_tnrd(patches(), sigma, **short) for sigma in (15.0, 25.0))
+    train_tnrd(patches(), 20.0, start=one, checkpoint=tmp_path / "c", **short)
     with pytest.raises(InputError, match="start"):
-        train_tnrd(patches(), 20.0, start=two, checkpoint=tmp_path / "c", **SMALL)
+        train_tnrd(patches(), 20.0, start=two, checkpoint=tmp_path / "c", **short)
 
 
 def test_a_loss_that_is_nan_ends_the_training_with_its_step(tmp_path):
