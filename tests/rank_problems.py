@@ -283,9 +283,8 @@ def compute(group: Group, shards: int | None, samplers: Sequence[str]) -> dict[s
     return {**dict(images(group, shards, samplers)), **dict(numbers(group, shards))}
 
 
-def main(folder: Path, environment: dict[str, str], samplers: Sequence[str], kinds: Sequence[str]) -> None:
+def main(folder: Path, samplers: Sequence[str], kinds: Sequence[str]) -> None:
     """Be one of several ranks, as the environment says, and leave what it computed in a folder."""
-    os.environ |= environment
     torch.set_num_threads(1)
     with process_group(timeout=120) as group:
         tensors = {}
@@ -321,4 +320,7 @@ def gpu_main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    gpu_main(Path(sys.argv[1]))
+    if len(sys.argv) == 2:
+        gpu_main(Path(sys.argv[1]))
+    else:
+        main(Path(sys.argv[1]), sys.argv[2].split(","), sys.argv[3].split(","))

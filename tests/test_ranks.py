@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import multiprocessing
 import os
 import subprocess
 import sys
@@ -20,6 +19,7 @@ import torch
 from torch import Tensor
 
 import rank_problems
+import warm
 from effort import effort, thorough
 from plugstream import Group, InputError, Sharded, SmoothFidelity, process_group
 from plugstream.ranks import _choose_backend, _Ranks
@@ -45,23 +45,19 @@ def port() -> Iterator[int]:
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
     """What 2 and 4 ranks computed, a folder for each number."""
-    server = multiprocessing.get_context("forkserver")  # which imports torch once for all of them
-    server.set_forkserver_preload(["rank_problems"])
     out, started = {}, []
     with contextlib.ExitStack() as ports:
         for size in SIZES:
             out[size] = tmp_path_factory.mktemp(f"ranks{size}")
             port = ports.enter_context(reserved_port())
             common = {"WORLD_SIZE": str(size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+            given = [str(out[size]), ",".join(SAMPLERS[size]), ",".join(KINDS[size])]
+            words = [sys.executable, rank_problems.__file__, *given]
             for rank in range(size):
-                given = (out[size], {**common, "RANK": str(rank)}, SAMPLERS[size], KINDS[size])
-                started.append(server.Process(target=rank_problems.main, args=given))
-                started[-1].start()
+                started.append(warm.Popen(words, env={**os.environ, **common, "RANK": str(rank)}))
         deadline = time.monotonic() + LIMIT
         try:
-            for process in started:
-                process.join(max(0.0, deadline - time.monotonic()))
-            assert [process.exitcode for process in started] == [0] * len(started)
+            assert [process.wait(max(0.0, deadline - time.monotonic())) for process in started] == [0] * len(started)
         finally:
             for process in started:
                 process.kill()

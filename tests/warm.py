@@ -33,6 +33,8 @@ from quick_disk import wait_for_no_disk
 
 MODULES = (
     "torch",
+    "torch.distributed",
+    "torch.fx.experimental.symbolic_shapes",  # which derivatives of models that are not linear want, and sympy with it
     "scipy.special",
     "zarr",
     "zmq",

@@ -85,7 +85,8 @@ def test_data_on_disk_gives_what_data_in_memory_gives(scan, tmp_path):
     for sampler in ("uniform", "epochs"):
         for where, limit in (("memory", "256"), ("disk", "0")):
             out = tmp_path / f"{sampler}-{where}"
-            assert reconstruct(scan, out, "--sampler", sampler, "--in-memory", limit) == 0
+            few = ["--iterations", "20", "--checkpoint", "100"]
+            assert reconstruct(scan, out, "--sampler", sampler, "--in-memory", limit, *few) == 0
         one, other = (np.load(tmp_path / f"{sampler}-{where}" / "result.npy") for where in ("memory", "disk"))
         assert np.array_equal(one, other)
         assert records(tmp_path / f"{sampler}-disk")[0].views == 24
@@ -206,7 +207,7 @@ def test_a_followed_run_is_resumed_to_the_bit(scan, tmp_path):
             if view == 5:
                 run = start_run(live, out)
                 early_checkpoint(out, early, 6)  # so that views come after it, however slow the machine
-            time.sleep(0.03 if view > 5 else 0)
+            time.sleep(0.01 if view > 5 else 0)
         writer.finish()
     assert run.wait() == 0
     again = shutil.copytree(out, tmp_path / "again")
@@ -222,13 +223,18 @@ def test_a_followed_run_is_resumed_to_the_bit(scan, tmp_path):
 
 def test_a_followed_run_that_was_killed_goes_on(scan, tmp_path):
     live, out, early = tmp_path / "live.zarr", tmp_path / "run", tmp_path / "early"
-    player = play(scan, live, 0.08)
+    player = play(scan, live, "told")
+    assert player.stdin is not None
+    print("\n" * 7, file=player.stdin, flush=True)  # eight views
     run = start_run(live, out)
     early_checkpoint(out, early, 8)
     run.send_signal(signal.SIGKILL)
     run.wait()
     before = records(out)
+    rest = threading.Timer(0.1, lambda: print("\n" * 15, file=player.stdin, flush=True))
+    rest.start()
     assert main(["resume", str(out)]) == 0
+    rest.join()
     assert player.wait() == 0
     after = records(out)
     assert after[: len(before)] == before
@@ -244,7 +250,7 @@ def test_a_scan_whose_writer_dies_is_used_as_far_as_it_came(scan, tmp_path):
     live, out = tmp_path / "live.zarr", tmp_path / "run"
     player = play(scan, live, 0.0, 9)
     assert player.wait() == -signal.SIGKILL  # first, since one that is only slow looks the same
-    assert reconstruct(live, out, "--follow", "--patience", "0.7") == 0
+    assert reconstruct(live, out, "--follow", "--patience", "0.2") == 0
     before = records(out)
     assert (before[-1].views, before[-1].ended) == (10, True)
     early = shutil.copytree(out / "checkpoints", tmp_path / "early")
