@@ -16,7 +16,7 @@ HOME = Path(plugstream.__file__).parent
 ROOMS: list[list[str]] = [
     ["text", "progress"],
     ["errors"],
-    ["bounded_json", "rows", "arrays", "files", "own_code", "_native", "_graphs", "krylov", "ranks"],
+    ["bounded_json", "rows", "arrays", "files", "figure_files", "own_code", "_native", "_graphs", "krylov", "ranks"],
     [
         "capacity",
         "refinement",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import io
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
@@ -16,6 +15,7 @@ from torch import Tensor
 
 from plugstream.algorithms.base import Algorithm, State
 from plugstream.arrays import as_tensor
+from plugstream.figure_files import encode_figure
 from plugstream.quantities import Quantity
 from plugstream.verdict import Verdict
 
@@ -192,9 +192,8 @@ class Result(Generic[S]):
 
     def _draw(self) -> tuple[bytes, int]:
         """The plot as PNG, and the width to show it at: half its own, so that it is sharp where pixels are small."""
-        figure, file = self.plot(), io.BytesIO()
-        figure.savefig(file, dpi=150, format="png")
-        return file.getvalue(), round(75 * figure.get_figwidth())
+        figure = self.plot()
+        return encode_figure(figure, dpi=150), round(75 * figure.get_figwidth())
 
     def _page(self, png: bytes, width: int) -> str:
         picture = base64.b64encode(png).decode()

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from plugstream.drawing import arrange_panels, draw_rows, figure_size
 from plugstream.errors import InputError
+from plugstream.figure_files import encode_figure
 from plugstream.files import write_whole
 from plugstream.image_space import ImageSpace
 from plugstream.planes import turn_image
@@ -73,6 +74,4 @@ def _draw(name: str, values: NDArray[Any], space: ImageSpace) -> bytes:
     rows = arrange_panels(shown, plane)
     figure = Figure(figsize=figure_size(rows), layout="constrained")
     draw_rows(figure, rows, plane)
-    file = io.BytesIO()
-    figure.savefig(file, dpi=110, format="png")
-    return file.getvalue()
+    return encode_figure(figure, dpi=110)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,6 +22,7 @@ from plugstream.drawing import (
     with_error,
     with_uncertainty,
 )
+from plugstream.figure_files import encode_figure
 from plugstream.files import write_whole
 from plugstream.image_space import ImageSpace
 from plugstream.planes import turn_images
@@ -92,9 +92,7 @@ def draw_report(
         _draw_curves(left, measured, quantities, arrivals, stages)
         _draw_theory(right, theory)
     for kind in formats:
-        file = io.BytesIO()
-        figure.savefig(file, dpi=150, format=kind)
-        write_whole(path.with_suffix(f".{kind}"), [file.getvalue()])
+        write_whole(path.with_suffix(f".{kind}"), [encode_figure(figure, kind, dpi=150)])
 
 
 def _draw_curves(

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plugstream.drawing import INK, Curve, Panel, Shades, draw_curves, draw_rows, figure_size, label_of
+from plugstream.figure_files import encode_figure
 from plugstream.files import sync_folder, write_whole
 from plugstream.image_space import ImageSpace
 from plugstream.progress import report
@@ -122,9 +123,7 @@ def _draw(
     if shown:
         draw_curves(curves, [_curve(quantity, history) for quantity in shown])
     for kind in formats:
-        file = io.BytesIO()
-        figure.savefig(file, dpi=150, format=kind)
-        write_whole(path.with_suffix(f".{kind}"), [file.getvalue()])
+        write_whole(path.with_suffix(f".{kind}"), [encode_figure(figure, kind, dpi=150)])
 
 
 def _table(history: History) -> str:
