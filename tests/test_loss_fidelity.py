@@ -112,7 +112,7 @@ def test_algorithms_reach_the_minimum_that_scipy_finds(loss: Loss, gradient: str
 
 def _nonlinear(data: Tensor | None = None) -> tuple[FunctionModel, Tensor]:
     """Saturating measurements, tanh(A_i x), whose gradient at zero is not zero; the truth."""
-    stack = torch.from_numpy(np.stack(_matrices(5)))
+    stack = torch.from_numpy(np.stack(_matrices(5))) - 0.5  # of both signs, so that few steps go far
     truth = torch.linspace(0.05, 0.6, 6, dtype=torch.float64).reshape(SHAPE)
 
     def function(image: Tensor, views: Tensor) -> Tensor:
@@ -148,8 +148,8 @@ def test_a_step_is_found_where_no_constant_is_known(sampler: Any, gradient: str)
     fidelity = LeastSquares(model, model.forward(truth))
     options = {} if sampler is None else {"sampler": sampler}
     algorithm = ProximalGradient(fidelity, Identity(), sigma=0.0, gradient=gradient, **options)
-    result = solve(algorithm, iterations=effort(1000, 4000))
-    assert float(norm(result.image - truth)) < effort(1e-2, 1e-3) * float(norm(truth))
+    result = solve(algorithm, iterations=effort(200, 4000))
+    assert float(norm(result.image - truth)) < 1e-3 * float(norm(truth))
     found = result.state.lipschitz
     assert found is not None
     assert algorithm.parameters(5, result.state)[0] == pytest.approx(1 / found)

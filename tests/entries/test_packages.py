@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import subprocess
 import sys
@@ -106,35 +107,63 @@ def environment(tmp_path_factory) -> Path:
     return python
 
 
-def run(python: Path, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    """plugstream in the environment, as somebody who installed it there would run it."""
+# plugstream, once for each list of words: what it returns, prints and says.
+COMMANDS = """
+import contextlib, io, json, sys
+from plugstream.cli import main
+
+answers = []
+for words in json.loads(sys.argv[1]):
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            status = main(words)
+        except SystemExit as end:
+            status = end.code
+    answers.append([status, out.getvalue(), err.getvalue()])
+print(json.dumps(answers))
+"""
+
+
+@pytest.fixture(scope="module")
+def answers(environment, scan, tmp_path_factory) -> dict[str, tuple[int, str, str]]:
+    """What plugstream says in the environment to somebody who installed it there; `folder` is that of its run."""
+    folder = tmp_path_factory.mktemp("answers")
+    words = ["reconstruct", str(scan), "--out", str(folder / "run"), "--sigma", "0.02", "--iterations", "4"]
+    asked = {
+        "help": ["reconstruct", "--denoiser", "median", "--help"],
+        "denoisers": ["denoisers"],
+        "samplers": ["samplers"],
+        "run": [*words, "--denoiser", "median", "--size", "5", "--sampler", "middle", "--report-format", "none"],
+        "absent": ["reconstruct", str(scan), "--sigma", "1", "--denoiser", "absent"],
+    }
     clean = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
-    command = [str(python), "-m", "plugstream", *words]
-    return subprocess.run(command, env=clean | variables, capture_output=True, text=True, timeout=120)
+    command = [str(environment), "-c", COMMANDS, json.dumps(list(asked.values()))]
+    done = subprocess.run(command, env=clean, capture_output=True, text=True, timeout=120, cwd=folder)
+    assert done.returncode == 0, done.stderr
+    found = dict(zip(asked, map(tuple, json.loads(done.stdout)), strict=True))
+    assert found["run"][0] == 0, found["run"][2]
+    return {**found, "folder": (0, str(folder / "run"), "")}
 
 
-def test_a_package_of_others_adds_a_denoiser_and_a_sampler(environment, scan, tmp_path):
-    listed = run(environment, "denoisers").stdout.splitlines()
-    (line,) = [line for line in listed if line.startswith("median ")]
+def test_a_package_of_others_adds_a_denoiser_and_a_sampler(answers):
+    (line,) = [line for line in answers["denoisers"][1].splitlines() if line.startswith("median ")]
     assert "--size" in line
     assert "MIT" in line
-    assert any(line.startswith("middle ") for line in run(environment, "samplers").stdout.splitlines())
-    words = ["reconstruct", str(scan), "--out", str(tmp_path / "run"), "--sigma", "0.02", "--iterations", "4"]
-    choice = ["--denoiser", "median", "--size", "5", "--sampler", "middle", "--report-format", "none"]
-    done = run(environment, *words, *choice)
-    assert done.returncode == 0, done.stderr
-    text = (tmp_path / "run" / "settings.toml").read_text()
+    assert any(line.startswith("middle ") for line in answers["samplers"][1].splitlines())
+    folder = Path(answers["folder"][1])
+    text = (folder / "settings.toml").read_text()
     assert 'name = "median"' in text
     assert "size = 5" in text
     assert 'name = "middle"' in text
-    assert np.isfinite(np.load(tmp_path / "run" / "result.npy")).all()
+    assert np.isfinite(np.load(folder / "result.npy")).all()
 
 
-def test_help_shows_its_options_and_what_cannot_be_loaded_is_told(environment, scan):
-    assert "--size" in run(environment, "reconstruct", "--denoiser", "median", "--help").stdout
-    broken = run(environment, "reconstruct", str(scan), "--sigma", "1", "--denoiser", "absent")
-    assert broken.returncode == 2
-    assert "'absent' of an installed package cannot be loaded: ModuleNotFoundError" in broken.stderr
+def test_help_shows_its_options_and_what_cannot_be_loaded_is_told(answers):
+    assert "--size" in answers["help"][1]
+    status, _, said = answers["absent"]
+    assert status == 2
+    assert "'absent' of an installed package cannot be loaded: ModuleNotFoundError" in said
 
 
 def test_it_is_not_there_without_its_package(scan, capsys):

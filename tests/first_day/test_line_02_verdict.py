@@ -61,7 +61,7 @@ def outcome(algorithm, iterations, start=None, **options) -> Verdict:
 @pytest.mark.parametrize("momentum", effort(["nesterov"], ["none", "nesterov"]))
 def test_a_full_batch_run_converges(problem, momentum):
     algorithm = ProximalGradient(problem, TV(tol=1e-5), lam=1.0, momentum=momentum)
-    verdict = outcome(algorithm, effort(700, 1500), every=50)
+    verdict = outcome(algorithm, effort(250, 1500), every=25)
     assert verdict.outcome is Outcome.CONVERGED
     assert verdict.trusted
 
@@ -84,7 +84,7 @@ def test_a_very_short_step_is_still_falling_and_not_diverged(problem):
 @pytest.mark.parametrize("seed", effort([0], [0, 1, 2]))
 def test_small_batches_hover(problem, momentum, seed):
     algorithm = ProximalGradient(problem, TV(), lam=1.0, sampler=Uniform(2, seed), momentum=momentum)
-    verdict = outcome(algorithm, 400)
+    verdict = outcome(algorithm, effort(250, 400))
     assert verdict.outcome is Outcome.HOVERING
     assert not verdict.trusted
     assert "noise floor of the batches" in verdict.text
@@ -272,6 +272,14 @@ def words_of(folder: Path) -> str:
     return " ".join(lines)
 
 
+def draw_no_more(folder: Path) -> None:
+    """Have a run go on without a report, of which drawing takes most of the time."""
+    path = folder / "settings.toml"
+    text = path.read_text()
+    assert 'report = "svg"' in text
+    path.write_text(text.replace('report = "svg"', 'report = "none"'))
+
+
 def test_the_terminal_the_report_and_the_log_tell_the_verdict(scan, tmp_path, capsys):
     out = tmp_path / "run"
     assert main(["reconstruct", str(scan), "--out", str(out), *RUN, "--iterations", "6", "--every", "1"]) == 0
@@ -279,6 +287,7 @@ def test_the_terminal_the_report_and_the_log_tell_the_verdict(scan, tmp_path, ca
     assert stop_of(out).verdict == "still falling"
     assert stop_of(out).trusted is False
     assert "still falling: its distance" in words_of(out)
+    draw_no_more(out)
     assert main(["resume", str(out), "--iterations", "12"]) == 0
     longer, words = tmp_path / "longer", [*RUN, "--iterations", "12", "--every", "1", "--report-format", "none"]
     assert main(["reconstruct", str(scan), "--out", str(longer), *words]) == 0
@@ -320,12 +329,14 @@ def test_a_stuck_run_says_so_everywhere_and_has_status_3(scan, tmp_path, capsys,
     assert stop_of(out).trusted is False
     assert "stuck at its start" in words_of(out)
     assert "of the image sits on its upper bound 0" in words_of(out)
+    draw_no_more(out)
     assert main(["resume", str(out)]) == 3
 
 
 def test_a_run_without_a_distance_says_that_nothing_is_known(scan, tmp_path, capsys):
     out = tmp_path / "run"
     words = ["reconstruct", str(scan), "--out", str(out), *RUN, "--iterations", "3", "--set", "monitor.distance=false"]
+    words += ["--report-format", "none"]
     assert main(words) == 0
     assert "verdict: not measured" in capsys.readouterr().err
 

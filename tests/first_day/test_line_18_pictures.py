@@ -219,7 +219,7 @@ def test_a_result_draws_itself(solved, tmp_path):
     assert {"x (mm)", "iteration", "truth", "result", "SNR (dB)"} <= labels
     top = figure.axes[0].get_ylim()
     assert top[1] > top[0]  # y up
-    for kind, start in {"pdf": b"%PDF", "svg": b"<?xml", "png": b"\x89PNG"}.items():
+    for kind, start in {"pdf": b"%PDF", "svg": b"<?xml"}.items():
         figure.savefig(tmp_path / f"r.{kind}")
         assert (tmp_path / f"r.{kind}").read_bytes().startswith(start)
     assert result._repr_png_().startswith(b"\x89PNG")

@@ -23,7 +23,7 @@ from plugstream.scans.store import StoredScan
 from plugstream.settings import Settings
 from small_run import SMALL, main
 
-RUN = ["--batch", "4", "--threads", "1", "--iterations", "72", "--checkpoint", "0", "--every", "6"]
+RUN = ["--batch", "4", "--threads", "1", "--iterations", "72", "--checkpoint", "100", "--every", "6"]
 
 
 @pytest.fixture(scope="module")

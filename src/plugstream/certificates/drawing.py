@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from plugstream.certificates.certificate import Certificate
+from plugstream.figure_files import encode_figure
 
 __all__ = ["draw_certificate"]
 
@@ -55,7 +56,8 @@ def draw_certificate(found: Certificate, path: str | Path) -> None:
         handles, labels = axes.get_legend_handles_labels()
         entries.update(dict(zip(labels, handles, strict=True)))
     figure.legend(entries.values(), entries.keys(), loc="outside lower center", ncols=5, fontsize=8, frameon=False)
-    figure.savefig(path, dpi=110)
+    path = Path(path)
+    path.write_bytes(encode_figure(figure, path.suffix.removeprefix(".").lower() or "png", dpi=110))
 
 
 def _points(axes: Any, found: Certificate, goal: str) -> float:
