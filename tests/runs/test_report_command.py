@@ -49,8 +49,8 @@ def embedded(page: str) -> Any:
     return json.loads(re.search(r'<script type="application/json" id="content">(.*?)</script>', page, re.S)[1])
 
 
-def test_a_report_allows_its_own_script_and_style_and_nothing_else(flat):
-    page = write_report(flat).read_text(encoding="utf-8")
+def test_a_report_allows_its_own_script_and_style_and_nothing_else(flat, tmp_path):
+    page = write_report(flat, tmp_path / "report.html").read_text(encoding="utf-8")
     policy = re.search(r'Content-Security-Policy" content="([^"]*)"', page)[1]
     (script,) = re.findall(r"<script>(.*?)</script>\n</body>", page, re.S)
     (style,) = re.findall(r"<style>(.*?)</style>", page, re.S)
