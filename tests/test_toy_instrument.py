@@ -157,7 +157,8 @@ def test_a_killed_run_is_resumed_to_the_bit_and_has_a_report(home):
     words = ["reconstruct", str(home / "sent.zarr"), *RUN, "--background", "0.5", "--iterations", str(STEPS)]
     assert main([*words, "--checkpoint", "100", "--report-format", "none", "--out", str(home / "whole")]) == 0
     killed = home / "killed"
-    with stopping(start(*words, "--checkpoint", "0", "--report-format", "png", "--out", killed, before=KILLED)) as process:
+    words += ["--checkpoint", "0", "--report-format", "png", "--out", str(killed)]
+    with stopping(start(*words, before=KILLED)) as process:
         assert process.wait(100) == -signal.SIGKILL
     steps = [int(path.stem.removeprefix("step-")) for path in (killed / "checkpoints").glob("step-*")]
     assert max(steps) == 60, "it was not killed in its middle"
