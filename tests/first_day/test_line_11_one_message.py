@@ -252,13 +252,13 @@ def test_zeromq_peers_that_say_nothing_make_room_too(tmp_path):
     assert_same(tmp_path / "s.zarr", scan)
 
 
-def send_until_shut_out(raw, parts):
-    """Parts of a message, and then single bytes of one more for as long as nobody ends the connection."""
-    for part in parts:
-        raw.sendall(part)
+def send_until_shut_out(raw, large, small):
+    """Large parts of a message, and then small ones for as long as nobody ends the connection."""
+    for _ in range(9):
+        raw.sendall(large)
     end = time.monotonic() + LIMIT
     while time.monotonic() < end:
-        raw.sendall(b"x")
+        raw.sendall(small)
         time.sleep(0.005)
 
 
@@ -271,10 +271,10 @@ def test_a_message_without_an_end_does_not_fill_the_memory(tmp_path):
             raw.sendall(b"\xff" + bytes(8) + b"\x7f\x03\x00" + b"NULL".ljust(20, b"\0") + bytes(32))
             ready = b"\x05READY\x0bSocket-Type\x00\x00\x00\x06DEALER"
             raw.sendall(b"\x04" + bytes([len(ready)]) + ready)
-            part = b"\x03" + (4 << 20).to_bytes(8, "big") + bytes(4 << 20)  # more parts follow
-            last = b"\x03" + (4 << 20).to_bytes(8, "big")
+            # More parts follow each of them.
+            large, small = (b"\x03" + size.to_bytes(8, "big") + bytes(size) for size in (4 << 20, 1 << 16))
             with pytest.raises((ConnectionResetError, BrokenPipeError)):
-                send_until_shut_out(raw, [*9 * [part], last])
+                send_until_shut_out(raw, large, small)
         assert receiver.counts["oversized"] >= 1
         send_scan(scan, receiver.address)
     assert_same(tmp_path / "s.zarr", scan)
