@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 from hypothesis import example, given, settings as hypothesis_settings, strategies as st
 
 from plugstream.errors import InputError
-from plugstream.settings import Settings, leaves, parse_assignment, parse_setting, resolve, to_toml
+from plugstream.settings import Settings, SettingsFile, leaves, parse_assignment, parse_setting, resolve, to_toml
 from small_run import SMALL, main
 
 
@@ -113,6 +114,39 @@ def test_mistakes_in_a_file(tmp_path, content, message):
         resolve(file)
     with pytest.raises(InputError, match="cannot read the settings"):
         resolve(Path(tmp_path / "absent.toml"))
+
+
+@pytest.fixture
+def pipe():
+    """Makes the path of a pipe with some text in it, which can be read once."""
+    ends = []
+
+    def fill(text: str) -> str:
+        reader, writer = os.pipe()
+        ends.append(reader)
+        os.write(writer, text.encode())
+        os.close(writer)
+        return f"/dev/fd/{reader}"
+
+    yield fill
+    for end in ends:
+        os.close(end)
+
+
+@pytest.mark.skipif(not Path("/dev/fd").exists(), reason="pipes have no paths here")
+def test_a_file_of_settings_is_read_once(pipe, capsys):
+    file = SettingsFile(pipe("[sampler]\nbatch = 3\n"))
+    settings = resolve(file, [("sampler", "batch", 4)])
+    assert settings.sampler.batch == 4
+    assert resolve(file).sampler.batch == 3  # what was typed is not kept
+    broken = SettingsFile(pipe("[sampler\n"))
+    for _ in range(2):  # the second time there is nothing in the pipe, which would be settings without a mistake
+        with pytest.raises(InputError, match="is not TOML"):
+            resolve(broken)
+    # The sampler that it names is known before there is a parser, and again when the command runs.
+    words = ["reconstruct", "absent.zarr", "--settings", pipe('[sampler]\nname = "all"\n[algorithm]\nsigma = 1\n')]
+    assert main([*words, "--batch", "3"]) == 2
+    assert "the sampler all has no use for batch" in capsys.readouterr().err
 
 
 def test_every_setting_is_described_and_flags_are_unique():

@@ -8,9 +8,9 @@ too, but hidden, so that they can be refused with the entry that they belong to.
 from __future__ import annotations
 
 import argparse
-import os
+import contextlib
 from collections.abc import Iterable, Sequence
-from pathlib import Path
+from functools import cache
 from typing import TYPE_CHECKING, Any, get_args
 
 from plugstream.cli.common import TRUST_HELP
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
 
     from plugstream.selections import Selection
+    from plugstream.settings import SettingsFile
 
 __all__ = ["add_flag", "add_settings", "join_values", "values_of"]
 
@@ -38,9 +39,10 @@ def add_settings(
     """
     if not sections:
         return
-    from plugstream.settings import all_leaves, choice_of, leaves
+    from plugstream.settings import SettingsFile, all_leaves, choice_of, leaves
 
-    parser.add_argument("--settings", type=Path, metavar="FILE.toml", help="read settings from this file")
+    settings_file = cache(SettingsFile)  # the same for the parser as for who looks for names before: read once
+    parser.add_argument("--settings", type=settings_file, metavar="FILE.toml", help="read settings from this file")
     parser.add_argument(
         "--set", action="append", default=[], metavar="SECTION.KEY=VALUE", help="change one setting, by its full name"
     )
@@ -49,7 +51,8 @@ def add_settings(
     else:  # nothing that a file could name is run
         parser.set_defaults(trust=True)
     instrument = None if "simulate" in sections else _peek(arguments)
-    names = _chosen_names(sections, arguments, presets, instrument)
+    typed = values_of(arguments, "--settings")
+    names = _chosen_names(sections, arguments, settings_file(typed[-1]) if typed else None, presets, instrument)
     parser.set_defaults(names=names, instrument=instrument, sections=tuple(sections))
     groups = {section: parser.add_argument_group(f"[{section}]") for section in sections}
     shown = set()
@@ -117,7 +120,11 @@ def _peek(arguments: Sequence[str]) -> str | None:
 
 
 def _chosen_names(
-    sections: Sequence[str], arguments: Sequence[str], presets: Iterable[tuple[str, str, Any]], instrument: str | None
+    sections: Sequence[str],
+    arguments: Sequence[str],
+    file: SettingsFile | None,
+    presets: Iterable[tuple[str, str, Any]],
+    instrument: str | None,
 ) -> dict[str, Any]:
     """The entries that the arguments, the file they name, the command or the scan choose, by section.
 
@@ -127,7 +134,10 @@ def _chosen_names(
     from plugstream.registry import find
     from plugstream.settings import choice_of, selection_of
 
-    content = _content(values_of(arguments, "--settings"))
+    content: dict[str, dict[str, Any]] = {}
+    if file is not None:
+        with contextlib.suppress(InputError):
+            content = file.sections()
     names: dict[str, Any] = {}
     for section in sections:
         choice, selection = choice_of(section), selection_of(section)
@@ -206,16 +216,3 @@ def values_of(arguments: Sequence[str], flag: str) -> list[str]:
 def _assigned_values(assignments: Iterable[str], path: str) -> list[str]:
     pairs = (text.partition("=") for text in assignments)
     return [value.strip().strip("\"'") for name, _, value in pairs if name.strip() == path]
-
-
-def _content(files: Sequence[str]) -> dict[str, Any]:
-    from plugstream.files import read_small
-
-    if not files or not os.path.isfile(files[-1]):  # a pipe can be read once only
-        return {}
-    try:
-        import tomllib  # help needs none of it, and it takes a tenth of its time
-
-        return tomllib.loads(read_small(Path(files[-1])))
-    except (OSError, ValueError, RecursionError):
-        return {}

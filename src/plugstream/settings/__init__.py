@@ -7,7 +7,7 @@ winning. This package knows pydantic and nothing of torch, so that mistakes are 
 from plugstream.settings.changes import Change, check_sigma, check_step, parse_changes, with_changes
 from plugstream.settings.iteration import AlgorithmSettings, GradientSettings, MomentumSettings, SamplerSettings
 from plugstream.settings.measurement import MonitorSettings
-from plugstream.settings.resolution import is_weight, resolve, share_of_range, to_toml
+from plugstream.settings.resolution import SettingsFile, is_weight, resolve, share_of_range, to_toml
 from plugstream.settings.sections import (
     ComputeSettings,
     DenoiserSettings,
@@ -47,6 +47,7 @@ __all__ = [
     "SamplerSettings",
     "ScanSettings",
     "Settings",
+    "SettingsFile",
     "SimulateSettings",
     "Stage",
     "StagePlan",

@@ -7,6 +7,8 @@ import json
 import math
 import tomllib
 from collections.abc import Callable, Collection, Iterable, Mapping
+from copy import deepcopy
+from functools import cached_property
 from pathlib import Path
 from typing import Any, get_args
 
@@ -21,11 +23,34 @@ from plugstream.selections import Selection, label_of, refuse_unselected, select
 from plugstream.settings.sections import DenoiserSettings, Settings
 from plugstream.settings.values import all_leaves, choice_of, leaves, section_of, selection_of
 
-__all__ = ["is_weight", "resolve", "share_of_range", "to_toml"]
+__all__ = ["SettingsFile", "is_weight", "resolve", "share_of_range", "to_toml"]
+
+
+class SettingsFile:
+    """A file of settings that is read when it is first asked for, and never again: a pipe says what it has only once.
+
+    Arguments: path of the file, or of a pipe, such as the /dev/fd/63 of `--settings <(...)`.
+    """
+
+    def __init__(self, path: Path | str) -> None:
+        self.path = Path(path)
+
+    def sections(self) -> dict[str, dict[str, Any]]:
+        """Its sections and their keys, as the file has them; `InputError` where it cannot be read, each time."""
+        if isinstance(self._outcome, InputError):
+            raise self._outcome
+        return deepcopy(self._outcome)
+
+    @cached_property
+    def _outcome(self) -> dict[str, dict[str, Any]] | InputError:
+        try:
+            return _read(self.path)
+        except InputError as error:  # what is left of a pipe that has too much may look like settings
+            return error
 
 
 def resolve(
-    file: Path | None = None,
+    file: Path | SettingsFile | None = None,
     assignments: Iterable[tuple[str, str, Any]] = (),
     *,
     presets: Iterable[tuple[str, str, Any]] = (),
@@ -56,7 +81,9 @@ def resolve(
     The text "none" means nothing where a setting may be left out; TOML has no other word for it. A run that follows a
     scan takes many steps with few views, for which momentum is bounded unless another one is asked for.
     """
-    values = {} if file is None else _read(file)
+    read = SettingsFile(file) if isinstance(file, Path) else file
+    path = None if read is None else read.path
+    values = {} if read is None else read.sections()
     ours = set(Settings.model_fields) if used is None else set(used)
     from_file = {(section, key) for section, table in values.items() for key in table}
     before = {section: table.get("name") for section, table in values.items()}
@@ -74,7 +101,7 @@ def resolve(
     if instrument is not None:
         values.setdefault("instrument", {}).setdefault("name", instrument)
     names: dict[str, Any] = {section: table["name"] for section, table in values.items() if "name" in table}
-    allow_code({section: table for section, table in values.items() if section in ours}, from_file, file, trust=trust)
+    allow_code({section: table for section, table in values.items() if section in ours}, from_file, path, trust=trust)
     for section, table in values.items():
         if (choice := choice_of(section)) is not None:
             owner, default = choice.follows or section, choice.model_fields["name"].default
@@ -106,7 +133,7 @@ def resolve(
         text = first["msg"].removeprefix("Value error, ")
         reason = text[:1].lower() + text[1:]
         raise InputError(f"setting {where} = {first['input']!r} cannot be used: {reason}") from None
-    return apply_consent(settings, from_file, file, trust=trust) if "denoiser" in ours else settings
+    return apply_consent(settings, from_file, path, trust=trust) if "denoiser" in ours else settings
 
 
 def _refuse_momentum(settings: Settings, typed: Collection[tuple[str, str]]) -> None:
