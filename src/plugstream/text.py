@@ -6,7 +6,7 @@ import re
 import shlex
 from pathlib import PurePath
 
-__all__ = ["one_line", "printable", "shell_join", "shell_quote"]
+__all__ = ["is_unicode", "one_line", "printable", "shell_join", "shell_quote"]
 
 # A word of more characters than this is shown by its two ends, and so is a message.
 _WORD, _MESSAGE = 400, 2000
@@ -22,6 +22,15 @@ def printable(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else _escape(c) for c in text)
+
+
+def is_unicode(text: str) -> bool:
+    """Whether a text can be written down and drawn: not where it holds bytes that are not UTF-8 (lone surrogates)."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def one_line(text: str) -> str:

@@ -160,12 +160,18 @@ def test_frames_that_are_damaged_or_beyond_the_image_that_was_kept_are_left_out(
     assert (made.frames, made.first, made.last) == (2, 0, 2)
 
 
+def test_a_title_with_dollars_is_no_formula(tmp_path):
+    run = fake_run(tmp_path / "run", ImageSpace((10, 14)), steps=2)
+    assert make_movie(run, tmp_path / "m.gif", title="$\\frac{$", size=20).frames == 2
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
         (["{run}", "--out", "m.avi"], "the ending must be .gif or .mp4"),
         (["{run}", "--out", "gone/m.gif"], "does not exist; make it first"),
         (["{run}", "--fps", "1000"], "must be from 0.1 to 60"),
+        (["{run}", "--title", "\udcff"], "holds bytes that are not UTF-8"),
         (["nowhere"], "is not the folder of a run"),
         (["{empty}"], "has no previews, so there is nothing to make a movie of"),
     ],

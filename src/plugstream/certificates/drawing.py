@@ -25,9 +25,8 @@ def draw_certificate(found: Certificate, path: str | Path) -> None:
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(11.4, 4.2), layout="constrained")
-    figure.suptitle(
-        f"{found.denoiser}, sigma {found.sigma:.4g}: every point is a pair of images", color=_INK, fontsize=11
-    )
+    title = f"{found.denoiser}, sigma {found.sigma:.4g}: every point is a pair of images"
+    figure.suptitle(title, color=_INK, fontsize=11, parse_math=False)  # the name of a file may have a $
     theta = found.averaged
     panels: list[tuple[str, str, float | None]] = [
         ("lipschitz", "Lipschitz constant of D, at least", None if theta is None else 1.0),

@@ -29,6 +29,7 @@ from plugstream.runs.replay import History, replay
 from plugstream.runs.results import title_of
 from plugstream.runs.video import check_encoder, encode_video
 from plugstream.settings import resolve
+from plugstream.text import is_unicode
 
 __all__ = ["Movie", "make_movie"]
 
@@ -36,6 +37,7 @@ _SECONDS = 6.0  # that a movie takes, as far as frames a second allow
 _SLOWEST, _FASTEST = 6.0, 25.0
 _HOLD = 2.0  # seconds that the last frame stays
 _PALE = "#c9d3de"
+_DOTS = 9.0  # an inch at least: with fewer the smallest text has not one pixel, which no font can be drawn with
 
 
 @dataclass(frozen=True)
@@ -70,6 +72,10 @@ def make_movie(
     kind = out.suffix.lower()
     if kind not in (".gif", ".mp4"):
         raise InputError(f"cannot make a movie as {out.name}: the ending must be .gif or .mp4")
+    if title is not None and not is_unicode(title):
+        raise InputError(
+            f"the title {title!r} holds bytes that are not UTF-8, which cannot be drawn; write it in UTF-8"
+        )
     if kind == ".mp4":
         check_encoder()
     open_run(folder)
@@ -115,7 +121,7 @@ class _Scene:
         heights = [0.28, height, *([1.3] if tale.curve else [])]
         figure: Any = Figure(figsize=(width, sum(heights) + 0.42), layout="constrained")
         figure.get_layout_engine().set(w_pad=0.12, h_pad=0.06)
-        figure.suptitle(title, fontsize=10, color=INK, x=0.02, ha="left")
+        figure.suptitle(title, fontsize=10, color=INK, x=0.02, ha="left", parse_math=False)  # a $ is a dollar
         parts: list[Any] = np.asarray(figure.subfigures(len(heights), 1, height_ratios=heights)).tolist()
         self.text = parts[0].text(0.02, 0.5, "", fontsize=10, color=BLUE, va="center", animated=True)
         axes = [panel.space for row in self.rows for panel in row]
@@ -130,7 +136,8 @@ class _Scene:
             figure.draw_without_rendering()
         figure.set_layout_engine("none")
         shown, wanted = float(self.artists[0].axes.get_window_extent().width), self.rows[0][0].image.shape[1]
-        figure.set_dpi(figure.dpi * _multiple(self.rows, size) * wanted / shown)
+        multiple = max(_multiple(self.rows, size), math.ceil(_DOTS * shown / (figure.dpi * wanted)))
+        figure.set_dpi(figure.dpi * multiple * wanted / shown)
 
     def draw(self) -> Iterator[NDArray[np.uint8]]:
         """The frames as pictures (height, width, 3), with both sides even, as video wants them."""

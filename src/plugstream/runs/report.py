@@ -82,7 +82,7 @@ def draw_report(
         rows = with_uncertainty(rows, uncertainty, space)
     width, height = figure_size(rows)
     figure = Figure(figsize=(max(width, 7.2), height + 3.2), layout="constrained")
-    figure.suptitle(title, fontsize=11, color=INK)
+    figure.suptitle(title, fontsize=11, color=INK, parse_math=False)  # names of files may have a $
     images, curves = np.asarray(figure.subfigures(2, 1, height_ratios=[height, 2.9])).tolist()
     draw_rows(images, rows, space)
     if theory is None or not theory.t:
@@ -125,7 +125,7 @@ def _mark_stages(axes: Any, stages: Sequence[Stage]) -> None:
         if len(stages) <= _NAMED:
             name = stage.name if len(stage.name) <= _SHORT else f"{stage.views} views"
             place = {"xy": (stage.step, 1), "xycoords": axes.get_xaxis_transform(), "textcoords": "offset points"}
-            axes.annotate(name, xytext=(3, -8), fontsize=7, color=_GREY, **place)
+            axes.annotate(name, xytext=(3, -8), fontsize=7, color=_GREY, parse_math=False, **place)
 
 
 def _mark_arrivals(axes: Any, arrivals: Sequence[tuple[int, int]], last: int) -> None:

@@ -115,7 +115,7 @@ def _draw(
     ]
     width, high = figure_size([panels])
     figure = Figure(figsize=(max(width, 7.2), high + 3.2), layout="constrained")
-    figure.suptitle(title, fontsize=11, color=INK)
+    figure.suptitle(title, fontsize=11, color=INK, parse_math=False)
     images, curves = np.asarray(figure.subfigures(2, 1, height_ratios=[high, 2.9])).tolist()
     draw_rows(images, [panels], space)
     names = {name for event in history.measured for name, value in event.values.items() if value is not None}

@@ -22,6 +22,7 @@ from plugstream.registry import OWN, entries, find, pattern_of
 from plugstream.selections import Selection, label_of, refuse_unselected, selected_fields, selected_names, switch_fields
 from plugstream.settings.sections import DenoiserSettings, Settings
 from plugstream.settings.values import all_leaves, choice_of, leaves, section_of, selection_of
+from plugstream.text import is_unicode
 
 __all__ = ["SettingsFile", "is_weight", "resolve", "share_of_range", "to_toml"]
 
@@ -193,7 +194,7 @@ def _settle_values(
             table[key] = _share(f"{section}.{key}", value, image_range, names.get("denoiser", usual))
         if value == "none" and _may_be_none(section, key, names):
             table[key] = None
-        if isinstance(value, str) and not _is_unicode(value):
+        if isinstance(value, str) and not is_unicode(value):
             raise InputError(
                 f"setting {section}.{key} = {value!r} holds bytes that are not UTF-8, which cannot be written "
                 "down; rename the file"
@@ -231,14 +232,6 @@ def _texts(value: Any) -> list[str]:
 
 def _is_own(name: Any) -> bool:
     return isinstance(name, str) and pattern_of(name) == OWN
-
-
-def _is_unicode(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _settle_choice(
