@@ -96,6 +96,8 @@ def write_whole(path: Path, parts: Iterable[bytes | memoryview], *, durable: boo
 
 def _open_beside(path: Path) -> tuple[int, Path]:
     """A new file beside `path`, locked for as long as it is open, and its name: .NAME.16-digits.new."""
+    if not path.name:  # "." or "/", beside which nothing can be named
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     _remove_left(path)
     while True:
         temporary = path.with_name(f"{_sibling_prefix(path)}{secrets.token_hex(8)}.new")

@@ -13,6 +13,7 @@ import importlib
 import os
 import pkgutil
 import shutil
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from PIL import Image
 import plugstream
 from effort import effort, thorough
 from plugstream.cli import _LISTS, COMMANDS, _module, _Parser, main
+from plugstream.cli.common import scan_place
 from plugstream.cli.flags import add_settings
 from plugstream.errors import InputError
 from plugstream.models.born_geometry import ring
@@ -50,10 +52,14 @@ VALUES = {
     "control": "\x1b[31m\n\x07",
     "not utf-8": "\udcff",
     "null": "\0",
+    "formula": "$\\frac{$",
+    "here": ".",
     "device": "/dev/full",
     "address": "s3://x/y",
     "lines": "1\nvalue = 2",
 }
+# In which each of them must be answered: many times what any takes, and much less than work that has begun.
+_SECONDS = 30
 
 
 class ReachedError(InputError):
@@ -162,10 +168,30 @@ def test_every_command_is_tried():
 
 
 @thorough
+@pytest.mark.timeout(effort(180, 1800))  # all values are 2,700 calls of reconstruct, of a twentieth of a second each
 @pytest.mark.parametrize("command", BASES)
 def test_hostile_values(place, tmp_path, monkeypatch, capfd, command):
     count = try_all(place, tmp_path, monkeypatch, capfd, command, cases(command))
     assert count > effort(3, 15)
+
+
+@pytest.mark.parametrize("command", BASES)
+def test_an_empty_path_is_refused_wherever_there_is_one(tmp_path, monkeypatch, capfd, command):
+    """As of a variable of the shell that is not set; Python takes it for the folder in which one is."""
+    monkeypatch.chdir(tmp_path)
+    base, position = BASES[command], 0
+    for action in actions(command):
+        if action.type in (Path, scan_place) or action.dest == "settings":
+            if action.option_strings:
+                words = [*base, action.option_strings[-1], ""]
+            else:
+                words = [*base[:position], "", *base[position + 1 :]]
+            assert main([command, *words]) == 2
+            said = capfd.readouterr().err
+            assert said.startswith("plugstream: argument ")
+            assert said.endswith(": the path is empty; name a file or folder, or leave the argument out\n")
+        position += not action.option_strings
+    assert listing(tmp_path) == set()
 
 
 @pytest.mark.parametrize(
@@ -219,11 +245,13 @@ def try_all(
     shutil.copytree(place / "run", tmp_path / "run")
     before, count = listing(tmp_path), 0
     for name, words in tried:
+        begun = time.monotonic()
         status = main([command, *words])
-        said = capfd.readouterr().err
+        took, said = time.monotonic() - begun, capfd.readouterr().err
         what = f"{command} {name}: {status}, {said[-400:]!r}"
         assert status in (0, 2), what
         assert "Traceback" not in said, what
+        assert took < _SECONDS, f"{what}, after {took:.0f} s"
         assert all(line.isprintable() and len(line) < 2600 for line in said.splitlines()), what
         if status == 2:
             assert said.splitlines()[-1].startswith("plugstream: "), what

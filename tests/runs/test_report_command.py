@@ -82,6 +82,14 @@ def test_a_run_ends_with_its_report_which_knows_how_it_ended(scan, tmp_path, cap
     assert run["content"]["scores"]["result"].endswith(" dB")
 
 
+@pytest.mark.parametrize("out", [".", "/"])
+def test_a_report_is_not_written_over_a_folder(flat, tmp_path, monkeypatch, capsys, out):
+    monkeypatch.chdir(tmp_path)
+    assert main(["report", str(flat), "--out", out]) == 2
+    assert capsys.readouterr().err == f"plugstream: cannot write {out}: Is a directory\n"
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_report_that_cannot_be_written_is_told_and_the_run_has_ended(scan, tmp_path, monkeypatch, capsys):
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")

@@ -28,6 +28,7 @@ from typing import Any, NoReturn
 from plugstream.cli.faults import check_room_to_start, explain
 from plugstream.cli.flags import add_settings, join_values
 from plugstream.cli.streams import give_up, open_standard_streams, steady_streams
+from plugstream.cli.values import read_path
 from plugstream.cli.version import ShowVersion
 from plugstream.display.screen import MODES, Display
 from plugstream.errors import InputError, PlugstreamWarning
@@ -226,9 +227,6 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
             _describe(command, name, arguments)
             arguments = join_values(command, arguments)
     parsed: argparse.Namespace = parser.parse_args(arguments)
-    for value in vars(parsed).values():
-        if isinstance(value, Path):
-            _check_path(value)
     return parsed
 
 
@@ -264,13 +262,6 @@ def _check_words(arguments: list[str]) -> None:
             raise InputError(f"the argument {word!r} holds a null character, which nothing can be named by")
 
 
-def _check_path(path: Path) -> None:
-    """Refuse a path that no file system takes, before it is looked for."""
-    most, longest = 4095, 255  # bytes, of Linux and nearly all of its file systems
-    if len(os.fsencode(path)) > most or any(len(os.fsencode(part)) > longest for part in path.parts):
-        raise InputError(f"the path {path} is too long: a name may have {longest} bytes, and a path {most}")
-
-
 def _module(command: str) -> Any:
     if command in _LISTS:
         command = "lists"
@@ -282,6 +273,7 @@ class _Parser(argparse.ArgumentParser):
 
     def __init__(self, **keywords: Any) -> None:
         super().__init__(allow_abbrev=False, **keywords)
+        self.register("type", Path, read_path)  # every path of every command
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
         parsed, unknown = self.parse_known_args(args, namespace)

@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from plugstream.cli.values import read_path
 from plugstream.errors import InputError
 from plugstream.text import printable, shell_quote
 
@@ -50,7 +51,7 @@ RECONSTRUCTION = (*ALGORITHM, "monitor", "compute", "run")
 
 def scan_place(text: str) -> str | Path:
     """Where a scan lies: an address such as s3://bucket/scan.zarr as it is, and else a path."""
-    return text if "://" in text else Path(text)
+    return text if "://" in text else read_path(text)
 
 
 def add_instrument(parser: argparse.ArgumentParser) -> None:

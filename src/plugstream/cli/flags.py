@@ -11,9 +11,11 @@ import argparse
 import contextlib
 from collections.abc import Iterable, Sequence
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 from plugstream.cli.common import TRUST_HELP
+from plugstream.cli.values import read_path
 from plugstream.errors import InputError
 
 if TYPE_CHECKING:
@@ -42,7 +44,12 @@ def add_settings(
     from plugstream.settings import SettingsFile, all_leaves, choice_of, leaves
 
     settings_file = cache(SettingsFile)  # the same for the parser as for who looks for names before: read once
-    parser.add_argument("--settings", type=settings_file, metavar="FILE.toml", help="read settings from this file")
+    parser.add_argument(
+        "--settings",
+        type=lambda text: settings_file(read_path(text)),
+        metavar="FILE.toml",
+        help="read settings from this file",
+    )
     parser.add_argument(
         "--set", action="append", default=[], metavar="SECTION.KEY=VALUE", help="change one setting, by its full name"
     )
@@ -52,7 +59,7 @@ def add_settings(
         parser.set_defaults(trust=True)
     instrument = None if "simulate" in sections else _peek(arguments)
     typed = values_of(arguments, "--settings")
-    names = _chosen_names(sections, arguments, settings_file(typed[-1]) if typed else None, presets, instrument)
+    names = _chosen_names(sections, arguments, settings_file(Path(typed[-1])) if typed else None, presets, instrument)
     parser.set_defaults(names=names, instrument=instrument, sections=tuple(sections))
     groups = {section: parser.add_argument_group(f"[{section}]") for section in sections}
     shown = set()

@@ -1,12 +1,14 @@
-"""Numbers as arguments of commands: within what can be meant, and told in one line where they are not."""
+"""Numbers and paths as arguments of commands: within what can be meant, and told in one line where they are not."""
 
 from __future__ import annotations
 
 import argparse
 import math
+import os
 from collections.abc import Callable
+from pathlib import Path
 
-__all__ = ["SEEDS", "number", "whole_number"]
+__all__ = ["SEEDS", "number", "read_path", "whole_number"]
 
 SEEDS = 2**63 - 1
 """The largest seed."""
@@ -36,6 +38,22 @@ def number(high: float = 1e15, low: float | None = None) -> Callable[[str], floa
 
     read.__name__ = "float"
     return read
+
+
+def read_path(text: str) -> Path:
+    """For argparse: a path that a file system takes, refused before it is looked for where it is not.
+
+    Nothing at all, as of a variable of the shell that is not set, would be the folder in which one is.
+    """
+    if not text:
+        raise argparse.ArgumentTypeError("the path is empty; name a file or folder, or leave the argument out")
+    most, longest = 4095, 255  # bytes, of Linux and nearly all of its file systems
+    path = Path(text)
+    if len(os.fsencode(path)) > most or any(len(os.fsencode(part)) > longest for part in path.parts):
+        raise argparse.ArgumentTypeError(
+            f"the path {path} is too long: a name may have {longest} bytes, and a path {most}"
+        )
+    return path
 
 
 def _range(low: float | None, high: float) -> str:
