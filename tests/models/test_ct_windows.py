@@ -82,6 +82,7 @@ def test_bounds_of_masked_detectors_are_within_one_percent() -> None:
     for rays, voxels in (
         (cone_beam(ANGLES[1:4], (12, 21), 1.2, source=30.0, detector=6.0), Voxels((8, 13, 15), 1.0)),
         (parallel_beam(ANGLES[1:4], (9, 21), 0.9), Voxels((8, 13, 15), 1.0)),
+        (parallel_beam(ANGLES[1:4], (8, 21), 1.0), Voxels((8, 13, 15), 1.0)),
         (fan_beam(ANGLES[1:4], 60, 1.0, source=60.0, detector=6.0), Voxels((33, 31), 1.0)),
         (parallel_beam(ANGLES[1:4], 60, 1.0), Voxels((33, 31), 1.0)),
     ):
@@ -141,6 +142,25 @@ def test_a_stack_has_the_bounds_of_its_slices() -> None:
     stack = CTModel(parallel_beam(ANGLES, (5, 90), 1.0), Voxels((5, 60, 60), 1.0))
     views = torch.arange(len(ANGLES))
     assert_allclose(stack.squared_norm_bounds(views), flat.squared_norm_bounds(views), rtol=1e-4)
+
+
+def test_a_masked_stack_has_the_bounds_of_its_blocks_to_the_bit() -> None:
+    """By which a volume that goes by blocks of slices has the step of the volume at once."""
+    views, mask = torch.arange(len(ANGLES)), np.random.default_rng(0).random((len(ANGLES), 7, 40)) < 0.9
+    mask[:, 2] = False
+    for rows in (7, 9):  # two of them beside the volume
+        seen = np.pad(mask, ((0, 0), (0, rows - 7), (0, 0)), constant_values=True)
+        rays = parallel_beam(ANGLES, (rows, 40), 1.0).shift_detector(rows=(rows - 7) / 2)
+        whole = CTModel(rays, Voxels((7, 20, 22), 1.0), mask=seen).squared_norm_bounds(views)
+        blocks = [
+            CTModel(
+                parallel_beam(ANGLES, (last - first, 40), 1.0),
+                Voxels((last - first, 20, 22), 1.0),
+                mask=mask[:, first:last],
+            ).squared_norm_bounds(views)
+            for first, last in ((0, 2), (2, 3), (3, 7))
+        ]
+        assert torch.equal(torch.stack(blocks).amax(0), whole)
 
 
 @pytest.mark.parametrize("name", ["near fan", "curved cone", "steep", "tilted cone"])

@@ -13,7 +13,7 @@ from plugstream.models.ct_geometry import Rays, Voxels
 from plugstream.models.ct_lines import Lines, cross_planes
 from plugstream.models.ct_overlaps import Crossed, cross_view, has_kernel, ray_overlaps
 from plugstream.models.ct_perron import solve_band, solve_bands
-from plugstream.models.ct_stack import blend_slices, is_stack
+from plugstream.models.ct_stack import blend_slices, is_stack, row_slices
 
 __all__ = ["ray_windows"]
 
@@ -46,8 +46,9 @@ def ray_windows(
 
     with s slightly larger than the largest eigenvalue (`plugstream.models.ct_perron`), from which M w < s w everywhere.
 
-    Rows of the detector of a stack of images that see one slice each all have the window of an image; where they see
-    two, M is the product of that of an image and that of the rows, and so is the window. Where rays are far closer than
+    Rows of the detector of a stack of images that see one slice each all have the window of an image, with their own
+    mask, so that what is said of some slices is said of them among all; where they see two, M is the product of that of
+    an image and that of the rows, and so is the window. Where rays are far closer than
     voxels, some are left out and their weights interpolated: what a ray shares with all others then hardly depends on
     where it runs.
 
@@ -58,10 +59,12 @@ def ray_windows(
     Returns (views, *detector), at most 1.
     Reference: Horn and Johnson, Matrix Analysis, 2nd ed., theorem 8.1.26.
     """
-    if mask is None and is_stack(rays):
+    if is_stack(rays) and (mask is None or row_slices(rays, voxels) is not None):
         image = Voxels(voxels.shape[1:], voxels.spacing[1:], voxels.origin[1:])
         vectors = rays.vectors.copy()
         vectors[:, :, 2] = 0
+        if mask is not None:
+            return _masked_slices(Rays(vectors, rays.detector[1:], parallel=True), image, mask, threads)
         columns = _slice_windows(vectors.tobytes(), rays.detector[1], image, threads)
         return np.maximum(_row_windows(rays, voxels)[:, :, None] * columns[:, None], _LEAST)
     masks = [None] * len(rays) if mask is None else list(mask)
@@ -75,6 +78,16 @@ def _slice_windows(vectors: bytes, columns: int, image: Voxels, threads: int) ->
     """Of a slice of a stack, (views, columns)."""
     flat = Rays(np.frombuffer(vectors).reshape(-1, 4, 3), (columns,), parallel=True)
     return ray_windows(flat, image, threads=threads)
+
+
+def _masked_slices(flat: Rays, image: Voxels, mask: NDArray[np.bool_], threads: int) -> Values:
+    """Of the slices of a stack, which share no voxels, each with its own mask: (views, rows, columns)."""
+    found = np.empty(mask.shape)
+    for view, gaps in enumerate(_gaps(flat, image)):
+        rows, same = np.unique(mask[view], axis=0, return_inverse=True)  # most masks have few rows that differ
+        windows = [_window(flat.select([view]), image, gaps, row, threads) for row in rows]
+        found[view] = np.stack(windows)[same.ravel()]
+    return found
 
 
 def _row_windows(rays: Rays, voxels: Voxels) -> Values:
