@@ -338,7 +338,10 @@ bounds = model.squared_norm_bounds(torch.arange(count))
 assert torch.equal(bounds[views], want[-1])
 grown = model.with_geometry(make(np.concatenate([points, 2 * points[:5]]), Mask(count + 5)))
 assert torch.equal(grown.forward(x, views), want[0])
-assert model.held < few.held
+assert model.held <= few.held  # of the rows that were asked for, each once (`RecentRows`), and of no other view
+for batch in torch.arange(64 * 500).view(500, 64) * 31:  # more rows than the 16 MiB that are kept
+    model.forward(x, batch)
+    assert model.held <= few.held + (16 << 20) + (1 << 16)  # and the series of 64 radii, 664 bytes each
 print(peak() - before)
 """
 
