@@ -8,15 +8,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from plugstream.experiments.beyond import rows
+from plugstream.experiments.beyond import Row, rows
 from plugstream.experiments.known import known_settings
+from plugstream.experiments.other_instruments import OTHERS
 from plugstream.experiments.printed import AVERAGE, IMAGES, METHODS
 from plugstream.experiments.runs import Spec, run
 from plugstream.experiments.scale import FULL
 from plugstream.experiments.setup import load_pictures, make_problem
+from plugstream.experiments.successors import other_rows, successor_rows
 from plugstream.experiments.table1 import strengths
 
 RESULTS = Path(__file__).parents[2] / "docs" / "results"
+SUCCESSORS = {"successors": "born-2d", "successors-ct": "ct", "successors-mri": "mri"}
 
 
 def stored(name: str) -> dict:
@@ -87,3 +90,52 @@ def test_the_stored_table_2_beats_the_printed_averages():
     for row in rows[:-1]:
         for method in METHODS[4:]:
             assert row[f"{method} ours"] >= row[f"{method} paper"] - 0.15
+
+
+def successor_names(instrument: str) -> dict[str, Row]:
+    """The lines of a table by name; MRI's has its weighted line, too."""
+    if instrument == "born-2d":
+        lines = successor_rows(FULL)
+    else:
+        lines = [
+            row for name in OTHERS if name.removesuffix("-density") == instrument for row in other_rows(FULL, name)
+        ]
+    return {line.name: line for line in lines}
+
+
+@pytest.mark.parametrize(("name", "instrument"), list(SUCCESSORS.items()))
+def test_the_stored_successors_are_whole_and_of_one_run(name, instrument):
+    """Every line is there, with seconds and with settings that the search could find."""
+    content, lines = stored(name), successor_names(instrument)
+    assert [row["method"] for row in content["rows"]] == list(lines) == list(content["tuned"])
+    assert all(row["seconds"] > 0 for row in content["rows"])
+    for method, tuned in content["tuned"].items():
+        line = lines[method]
+        spec = Spec(**tuned["spec"])
+        assert spec in line.choices, method
+        assert all(line.low / 255 - 1e-6 <= sigma <= line.high / 255 + 1e-6 for sigma in tuned["sigma"]), method
+
+
+def test_the_page_shows_the_stored_successors():
+    """Each number of the two tables of docs/reproduction.md is that of a JSON file, rounded."""
+    page = (RESULTS.parent / "reproduction.md").read_text(encoding="utf-8")
+    section = page.split("## What followed the paper")[1].split("###")[0]
+    shown = [[part.strip() for part in line.strip("| ").split(" | ")] for line in section.splitlines() if "|" in line]
+    shown = [row for row in shown if row[0] not in ("method", "---")]
+    born, ct, mri = ({row["method"]: list(row.values()) for row in stored(name)["rows"]} for name in SUCCESSORS)
+    digits = (None, 2, 0, 0, 1, 2, 0, 1, 2, None)
+    assert shown[: len(born)] == [[as_shown(*pair) for pair in zip(row, digits, strict=True)] for row in born.values()]
+    want = []
+    for method in dict.fromkeys([*ct, *mri]):
+        rows = [table.get(method) for table in (ct, mri)]
+        places = (1, 4, 5, 6)
+        want.append([method, str(next(row[3] for row in rows if row))])
+        want[-1] += ["" if row is None else as_shown(row[i], digits[i]) for row in rows for i in places]
+    assert [[*row, *[""] * (10 - len(row))] for row in shown[len(born) :]] == want
+
+
+def as_shown(value: str | float | None, digits: int | None) -> str:
+    """A value of a table as the page has it."""
+    if value is None:
+        return "-"
+    return str(value) if digits is None else f"{value:.{digits}f}"

@@ -52,6 +52,21 @@ def test_calls_to_reach_a_level_are_the_denoisers():
     assert calls_to_reach({"history": {"snr": snr}, "calls": [0, 0, 1]}, 25) == 1
 
 
+@pytest.mark.parametrize(("instrument", "level", "calls"), [("born-2d", "25.85", 3), ("ct", "22.9", 2)])
+def test_the_level_is_the_papers_or_that_of_the_first_line(instrument, level, calls):
+    """Of another instrument than the paper's it is what the first line has at its end, less 0.1 dB."""
+
+    def cell(*snr):
+        history = {"step": [0, 1, 2, 3], "time": [0.0, 1.0, 2.0, 3.0], "value": [[value] for value in snr]}
+        whole = {"iterations": 3, "passes": 3.0, "seconds": 3.0, "names": ["house"], "device": "cpu", "memory": "none"}
+        counts = {"calls": [0, 1, 2, 3], "passes_at": [0.0, 1.0, 2.0, 3.0]}
+        return {**whole, **counts, "snr": [snr[-1]], "history": {"snr": history}}
+
+    table = successors_table({"first": cell(0, 20, 22, 23), "other": cell(0, 22.8, 22.95, 26)}, instrument)
+    line = dict(zip(table.head, table.rows[1], strict=True))
+    assert line[f"calls to {level} dB"] == line["passes to it"] == line["seconds to it"] == calls
+
+
 def test_noise_before_a_denoiser_has_the_level_of_each_image():
     """Two images of one run end as RED by itself ends, each with its own sigma, for the denoiser and for the noise."""
     truth = torch.from_numpy(np.random.default_rng(1).random((2, 16, 16)).astype(np.float32))

@@ -14,7 +14,7 @@ from plugstream.experiments.runs import Spec, falling, outcome, run, tune
 from plugstream.experiments.scale import Scale
 from plugstream.experiments.setup import Problem
 
-__all__ = ["LEVELS", "Row", "beyond_cells", "calls_to_reach", "cells_of", "first_reach", "rows", "slug"]
+__all__ = ["LEVELS", "Row", "beyond_cells", "calls_to_reach", "cells_of", "first_reach", "rows"]
 
 # Average SNR in dB that a method should reach: the issue's, and the paper's PnP-SGD with 10 views.
 LEVELS = (25.5, 25.85)
@@ -134,11 +134,11 @@ def cells_of(
             more = {"sigma": found.sigma, "spec": found.spec.about(), "memory": row.memory}
             return outcome(problem, result, **more), {}
 
-        out[row.name] = store.cell(f"{prefix}-{slug(row.name)}", about, compute)
+        out[row.name] = store.cell(f"{prefix}-{_slug(row.name)}", about, compute)
     return out
 
 
-def slug(name: str) -> str:
+def _slug(name: str) -> str:
     """The name of a line as a part of a file's."""
     return "".join(c if c.isalnum() else "-" for c in name.lower()).strip("-").replace("--", "-")
 

@@ -136,16 +136,13 @@ def beyond_table(cells: Mapping[str, dict[str, Any]]) -> Table:
     return Table("Beyond the paper: SNR against denoiser calls", head, rows, note)
 
 
-def successors_table(
-    cells: Mapping[str, dict[str, Any]], instrument: str = "born-2d", *, level: float | None = None
-) -> Table:
-    """What each method reaches, and the calls, passes over the data and seconds to a level in dB.
+def successors_table(cells: Mapping[str, dict[str, Any]], instrument: str = "born-2d") -> Table:
+    """What each method reaches, and the calls, passes over the data and seconds to the paper's average.
 
-    It is the paper's average unless it is said, and of another instrument what the first line has at its end, less 0.1.
+    Of another instrument, to what the first line has at its end, less 0.1 dB.
     """
     first = next(iter(cells.values()))
-    if level is None:
-        level = LEVELS[-1] if instrument == "born-2d" else round(_average(first) - 0.1, 2)
+    level = LEVELS[-1] if instrument == "born-2d" else round(_average(first) - 0.1, 2)
     head = (
         "method",
         "SNR at the end",

@@ -15,14 +15,14 @@ from plugstream.experiments.runs import Spec
 from plugstream.experiments.scale import Scale
 from plugstream.experiments.setup import Problem
 
-__all__ = ["BEFORE", "EVALUATIONS", "SOME", "other_rows", "successor_cells", "successor_rows"]
+__all__ = ["BEFORE", "SOME", "other_rows", "successor_cells", "successor_rows"]
 
 # What they are compared with: the lines of `beyond` that were the best online, and the best of all.
 BEFORE = ("PnP-SGD(10), shifted", "PnP-ADMM(60)", "PnP-HQS(30), shifted, falling")
 # The pictures that the other instruments see.
 SOME = ("house", "lenna", "monarch", "parrot")
 # Of other instruments: how often a sigma is tried, and of which methods two settings are.
-EVALUATIONS = 7
+_EVALUATIONS = 7
 _FEW = ("admm", "hqs", "ipa", "block-admm", "inexact-admm", "red", "snore")
 
 
@@ -92,7 +92,7 @@ def successor_cells(
         lines, prefix = successor_rows(scale), "successors"
     else:
         lines, prefix = other_rows(scale, problem.instrument), f"successors-{problem.instrument}"
-        scale = replace(scale, evaluations=min(scale.evaluations, EVALUATIONS))
+        scale = replace(scale, evaluations=min(scale.evaluations, _EVALUATIONS))
     return cells_of([line for line in lines if names is None or line.name in names], problem, store, scale, prefix)
 
 
