@@ -166,14 +166,20 @@ class SliceMean(Denoiser):
         lead = image.ndim - self.axes
         if warm is not None and (warm.ndim <= lead or warm.shape[lead] != len(self.directions)):
             raise InputError(f"the warm start has shape {tuple(warm.shape)}, but is one of each direction")
-        total, warms = None, []
+        total: Tensor | None = None
+        starts: Tensor | None = None  # filled one by one: until they were stacked they would be in memory twice
+        known = 0
         for number, direction in enumerate(self.directions):
             out, after = direction.denoise(image, sigma, None if warm is None else warm.select(lead, number))
             total = out if total is None else total + out
-            warms.append(after)
+            if after is not None:
+                if starts is None:
+                    starts = after.new_empty((*after.shape[:lead], len(self.directions), *after.shape[lead:]))
+                starts.select(lead, number).copy_(after)
+                known += 1
+            del out, after  # before the next direction has its own
         assert total is not None
-        known = [start for start in warms if start is not None]
-        return total / len(self.directions), torch.stack(known, lead) if len(known) == len(warms) else None
+        return total / len(self.directions), starts if known == len(self.directions) else None
 
 
 class Channels(Denoiser):
