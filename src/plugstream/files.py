@@ -72,7 +72,8 @@ def write_whole(path: Path, parts: Iterable[bytes | memoryview], *, durable: boo
     It is written beside its place, flushed to the disk and renamed. The rename outlasts a power cut once
     `sync_folder` was called for its folder; the caller does that once for many files. Beside its place is a new file of
     a name that nobody can know before, never one that is there, so that a link which somebody planted is not followed.
-    What a process that was killed had begun to write to the same place is removed.
+    What a process that was killed had begun to write to the same place is removed. A device or pipe, such as /dev/null,
+    is refused: the rename would put a file in its place, for everybody.
 
     Without `durable` it is not flushed, which takes a fraction of the time: a power cut may leave it empty.
     """
@@ -98,6 +99,7 @@ def _open_beside(path: Path) -> tuple[int, Path]:
     """A new file beside `path`, locked for as long as it is open, and its name: .NAME.16-digits.new."""
     if not path.name:  # "." or "/", beside which nothing can be named
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    _refuse_stream(path)
     _remove_left(path)
     while True:
         temporary = path.with_name(f"{_sibling_prefix(path)}{secrets.token_hex(8)}.new")
@@ -112,6 +114,17 @@ def _open_beside(path: Path) -> tuple[int, Path]:
         if os.fstat(handle).st_nlink:
             return handle, temporary
         os.close(handle)
+
+
+def _refuse_stream(path: Path) -> None:
+    """Raise an OSError where `path` is a device, pipe or socket, or a link to an open file of a process."""
+    try:
+        mode = path.stat().st_mode
+        link = os.readlink(path) if path.is_symlink() else ""
+    except OSError:  # nothing is there, or nothing that can be looked at, which is told when it is written to
+        return
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)) or link.startswith("/proc/"):
+        raise OSError(errno.EINVAL, "it is a device or pipe, not a file", str(path))
 
 
 def _remove_left(path: Path) -> None:

@@ -35,6 +35,23 @@ def test_a_planted_link_is_not_followed(tmp_path, monkeypatch):
     assert (folder / "result.npy").read_bytes() == b"image"
 
 
+def test_no_device_or_pipe_is_replaced(tmp_path):
+    """Root could: /dev/null would be a file from then on."""
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "null").symlink_to("/dev/null")
+    (tmp_path / "stdout").symlink_to("/proc/self/fd/1")
+    (tmp_path / "link").symlink_to(tmp_path / "file")
+    (tmp_path / "file").write_text("keep me")
+    before = {path.name: path.lstat().st_ino for path in tmp_path.iterdir()}
+    for name in ("pipe", "null", "stdout"):
+        with pytest.raises(OSError, match="it is a device or pipe, not a file"):
+            write_whole(tmp_path / name, [b"x"])
+    assert {path.name: path.lstat().st_ino for path in tmp_path.iterdir()} == before
+    write_whole(tmp_path / "link", [b"x"])  # which is replaced, and what it leads to is not touched
+    assert (tmp_path / "link").read_text() == "x"
+    assert (tmp_path / "file").read_text() == "keep me"
+
+
 def test_a_link_in_place_of_the_lock_is_not_followed(tmp_path):
     (tmp_path / ".lock").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(InputError, match="cannot write"):

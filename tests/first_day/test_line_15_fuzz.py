@@ -251,6 +251,7 @@ def try_all(
         what = f"{command} {name}: {status}, {said[-400:]!r}"
         assert status in (0, 2), what
         assert "Traceback" not in said, what
+        assert Path(VALUES["device"]).is_char_device(), what
         assert took < _SECONDS, f"{what}, after {took:.0f} s"
         assert all(line.isprintable() and len(line) < 2600 for line in said.splitlines()), what
         if status == 2:
