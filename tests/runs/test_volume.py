@@ -20,13 +20,15 @@ import pytest
 import torch
 
 import warm
+from plugstream.denoisers import TV, Clip, Tiles, adapt
 from plugstream.errors import InputError
 from plugstream.instruments.ct import ct_rays
 from plugstream.instruments.ct_counts import CTCounts
 from plugstream.line_integrals import FlatField
+from plugstream.ranks import Group
 from plugstream.runs.agreement import Agreement
 from plugstream.runs.commands import Command, send_command
-from plugstream.runs.footprint import Footprint
+from plugstream.runs.footprint import Footprint, warm_fields
 from plugstream.runs.pages.pictures import run_picture
 from plugstream.runs.partition import Partition, choose_partition
 from plugstream.runs.parts import prepare
@@ -270,6 +272,25 @@ def settings(*words: str) -> Settings:
     pairs = [word.split("=") for word in words]
     given = [(*name.split("."), value) for name, value in pairs]
     return resolve(None, [("algorithm", "sigma", 0.05), *given], instrument="ct")  # type: ignore[list-item]
+
+
+class OneOfTwo(Group):
+    """A process whose other one waits for what this one decides, and answers nothing."""
+
+    size = 2
+
+    def share(self, *_: Any) -> Any:
+        raise AssertionError("nobody listens")
+
+    gather = share
+
+
+def test_memory_is_asked_of_tiles_that_processes_share_without_them() -> None:
+    whole = adapt(TV(), (25, 24, 24))
+    tiles = Tiles(whole, 8, group=OneOfTwo())
+    with pytest.raises(AssertionError, match="nobody listens"):
+        tiles.denoise(torch.zeros(25, 24, 24), 0.1)
+    assert warm_fields(tiles) == warm_fields(Clip(tiles, 0.0)) == warm_fields(whole) > 0
 
 
 def test_memory_decides_and_what_does_not_fit_is_refused(scan: Path, monkeypatch: pytest.MonkeyPatch) -> None:

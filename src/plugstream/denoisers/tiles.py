@@ -88,6 +88,11 @@ class Tiles(Wrapper):
         tile, halo, align = self._asked
         return Tiles(denoiser, tile, halo, align=align, group=self.group)
 
+    def alone(self) -> Tiles:
+        """The same without the other processes, which do not take part where one of them asks something of its own."""
+        tile, halo, align = self._asked
+        return Tiles(self.denoiser, tile, halo, align=align)
+
     def describe(self) -> str:
         size = "slabs, one for each process" if self.tile is None else f"tiles of {self.tile}"
         return f"{self.denoiser.describe()}, on {size} with a halo of {self.around}"

@@ -12,6 +12,7 @@ import torch
 from plugstream.capacity import free_memory, parse_size
 from plugstream.denoisers.base import Denoiser, Wrapper
 from plugstream.denoisers.shapes import SliceMean, Slices
+from plugstream.denoisers.tiles import Tiles
 from plugstream.settings import Settings
 
 __all__ = ["Footprint", "memory_limit", "warm_fields"]
@@ -79,7 +80,11 @@ class Footprint:
 
 
 def warm_fields(denoiser: Denoiser) -> float:
-    """How many images a denoiser's warm start is as large as, asked of a small volume; three where that fails."""
+    """How many images a denoiser's warm start is as large as, asked of a small volume; three where that fails.
+
+    One process asks for all, so that tiles which several share are denoised by it alone: it would wait for ever.
+    """
+    denoiser = _alone(denoiser)
     least = [max(16, size) for size in denoiser.min_shape]
     least[0] = denoiser.min_shape[0]
     image = torch.zeros(least)
@@ -104,6 +109,16 @@ def process_memory() -> float:
     except (OSError, ValueError):
         return 300e6
     return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def _alone(denoiser: Denoiser) -> Denoiser:
+    """A denoiser whose tiles, if it has any, are this process's."""
+    if isinstance(denoiser, Tiles):
+        return denoiser.alone()
+    if not isinstance(denoiser, Wrapper):
+        return denoiser
+    inner = _alone(denoiser.denoiser)
+    return denoiser if inner is denoiser.denoiser else denoiser.rewrap(inner)
 
 
 def _innermost(denoiser: Denoiser) -> Denoiser:
