@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from plugstream import BM3D, BornGeometry, BornModel
-from plugstream._graphs import GraphCall
+from plugstream._graphs import GraphCall, filled, side_by_side
 
 
 class CountingModel:
@@ -38,8 +38,56 @@ def test_a_copy_captures_anew():
     assert torch.equal(again(torch.ones(2)), torch.ones(2))
 
 
+def test_a_pair_is_computed_in_its_order_where_no_graph_is_captured():
+    order = []
+    pair = side_by_side(torch.device("cpu"), lambda: order.append("main"), lambda: order.append("other"))
+    assert pair == (None, None)
+    assert order == ["main", "other"]
+
+
+def test_a_vector_of_one_number():
+    assert torch.equal(filled(3, 0.25, torch.device("cpu")), torch.tensor([0.25, 0.25, 0.25]))
+
+
 @pytest.mark.gpu
 class TestOnAGpu:
+    def test_a_steady_argument_is_the_one_that_was_given(self):
+        g = GraphCall(CountingModel(), steady=(1,))
+        x, one, two = (torch.full((4,), float(k), device="cuda") for k in range(3))
+        for y in (one, one, one, one, two, two, one, two.clone(), one):
+            assert torch.equal(g(x, y), y)
+            x.add_(1)
+            assert torch.equal(g(x, y), x.square() + y)
+            x.zero_()
+
+    def test_a_number_is_filled_in_once_and_anew_in_a_capture(self):
+        device = torch.device("cuda", torch.cuda.current_device())
+        assert filled(2, 0.5, device) is filled(2, 0.5, device)
+        assert torch.equal(filled(2, 0.75, device).cpu(), torch.tensor([0.75, 0.75]))
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            out = filled(2, 0.125, device) + 1
+        assert torch.equal(filled(2, 0.125, device).cpu(), torch.tensor([0.125, 0.125]))  # before it ever ran
+        graph.replay()
+        assert torch.equal(out.cpu(), torch.tensor([1.125, 1.125]))
+
+    def test_pairs_in_a_graph_are_those_outside_it(self):
+        def chain(x):
+            for _ in range(30):
+                x = (x @ x).sin()
+            return x
+
+        def pairs(x):
+            for _ in range(4):  # what one made beside may become memory of the next
+                a, b = side_by_side(x.device, lambda x=x: chain(x), lambda x=x: chain(x.T.contiguous()))
+                x = a + b
+            return x
+
+        g = GraphCall(pairs)
+        for _ in range(6):
+            x = torch.randn(64, 64, device="cuda")
+            assert torch.equal(g(x), pairs(x))
+
     @pytest.mark.parametrize("size", [2, 5])
     @pytest.mark.parametrize("second", [False, True])
     def test_replays_give_the_functions_results(self, size, second):

@@ -80,7 +80,7 @@ class Denoiser(ABC):
         """(..., *image) to (..., *image): (..., H, W), with D before H for volumes and C before these for channels."""
         x = as_tensor("the image", image)
         require_axes(x, self)
-        if not self.takes_complex:
+        if x.is_complex() and not self.takes_complex:
             require_real(x, self.describe())
         several = isinstance(sigma, np.ndarray | list | tuple)
         level: Any = as_tensor("sigma", sigma) if several else sigma

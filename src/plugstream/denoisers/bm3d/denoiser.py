@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from plugstream._graphs import filled
 from plugstream.denoisers.base import Denoiser, Sigma, per_image, require_real
 from plugstream.denoisers.bm3d import native, reference, triton_form
 from plugstream.denoisers.bm3d.profile import BLOCK, PROFILES, Profile
@@ -70,11 +71,11 @@ class BM3D(Denoiser):
         if image.device.type == "cpu" and not bool(torch.isfinite(image).all()):
             raise InputError("the image holds NaN or infinity, which BM3D would spread; fix it first")
         stack = image.reshape(-1, *image.shape[-2:]).float().contiguous()
-        level = per_image(sigma, stack.reshape(image.shape))
+        level = per_image(sigma, image)
         if isinstance(level, Tensor):
-            levels = level.expand(*image.shape[:-2], 1, 1).reshape(-1)
-        else:  # filled in on the device, since copying a number to it could not be captured in a CUDA graph
-            levels = torch.full((len(stack),), level, device=image.device)
+            levels = level.expand(*image.shape[:-2], 1, 1).reshape(-1).float()
+        else:
+            levels = filled(len(stack), level, image.device)
         if native.serves(stack):
             out = native.bm3d(stack, levels, self.parameters, stages=self.stages)
         elif triton_form.serves(stack):

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from plugstream._graphs import GraphCall
+from plugstream._graphs import GraphCall, side_by_side
 from plugstream.denoisers import _triton
 from plugstream.denoisers.bm3d.profile import BLOCK, Profile
 from plugstream.denoisers.bm3d.reference import group_size
@@ -38,7 +38,6 @@ def serves(images: Tensor) -> bool:
     return images.is_cuda and images.dtype == torch.float32 and _triton.available()
 
 
-@torch.no_grad()
 def bm3d(images: Tensor, sigma: Tensor, profile: Profile, *, stages: int = 2, deterministic: bool = False) -> Tensor:
     """Remove white Gaussian noise by filtering groups of similar blocks: (N, H, W) and (N,) to (N, H, W).
 
@@ -48,7 +47,8 @@ def bm3d(images: Tensor, sigma: Tensor, profile: Profile, *, stages: int = 2, de
 
     Arguments:
         images: float32 on CUDA, contiguous, H, W >= 8.
-        sigma: float32 on the same device, one for each image; never read by the host. 0 returns the image as it is.
+        sigma: float32 on the same device, one for each image; never read by the host. 0 returns the image as it is. Not
+            to be written to after it was given here: another tensor has other levels.
         deterministic: add up in a fixed order instead: slower, more memory, the same bits every time.
     """
     return _graph_call(profile, stages, deterministic)(images, sigma)
@@ -61,7 +61,7 @@ def _bm3d(images: Tensor, sigma: Tensor, profile: Profile, stages: int, determin
 
 @lru_cache(maxsize=8)
 def _graph_call(profile: Profile, stages: int, deterministic: bool) -> GraphCall:
-    return GraphCall(lambda images, sigma: _bm3d(images, sigma, profile, stages, deterministic))
+    return GraphCall(lambda images, sigma: _bm3d(images, sigma, profile, stages, deterministic), steady=(1,))
 
 
 def match(guide: Tensor, profile: Profile, wanted: int) -> Tensor:
@@ -132,11 +132,15 @@ def _stage(images: Tensor, basic: Tensor | None, sigma: Tensor, profile: Profile
     name = "bior15" if first else "dct"
     analysis, synthesis, window = _constants(name, profile.kaiser, device)
 
-    groups = _match(guides, profile, profile.group1 if first else profile.group2)
-    spectra = _spectra(images, analysis)
-    guide_spectra = spectra if basic is None else _spectra(basic, analysis)
-    make = torch.empty if deterministic else torch.zeros
-    sums = make(65 * len(spectra), device=device)  # the blocks of each position, and then the weights
+    def transformed() -> tuple[Tensor, Tensor, Tensor]:
+        spectra = _spectra(images, analysis)
+        make = torch.empty if deterministic else torch.zeros
+        sums = make(65 * len(spectra), device=device)  # the blocks of each position, and then the weights
+        return spectra, spectra if basic is None else _spectra(basic, analysis), sums
+
+    groups, (spectra, guide_spectra, sums) = side_by_side(
+        device, lambda: _match(guides, profile, profile.group1 if first else profile.group2), transformed
+    )
     references, k = groups.shape[1:]
 
     total, weight = sums[: spectra.numel()].view_as(spectra), sums[spectra.numel() :]
