@@ -258,13 +258,15 @@ def compare_instrument(name: str, pictures: list[Path], denoiser: str, asked: ar
         print(f"{seen:18}{denoiser:6}{level:7g}{figures}{spread:>21}{calls.max():7.0f} of {steps}", flush=True)
 
 
-def compare(pictures: list[Path], size: int, device: str, denoisers: list[str], momentum: str) -> None:
+def compare(
+    pictures: list[Path], size: int, device: str, denoisers: list[str], momentum: str, levels: list[float] | None
+) -> None:
     """Print the table of the paper's scan."""
     model = BornModel(BornGeometry.paper(size), device=device)
     print(f"{len(pictures)} pictures of {size} x {size}: {', '.join(path.stem for path in pictures)}")
     print(f"{'denoiser':9}{'input':>7}{'best':>8}{'found':>8}{'mean':>8}{'worst':>8}{'sigma / best':>20}{'calls':>7}")
     for name in denoisers:
-        for level in (20.0, 30.0, 40.0):
+        for level in levels or (20.0, 30.0, 40.0):
             rows = []
             for seed, path in enumerate(pictures):
                 truth = load_picture(path, size).to(device=model.device, dtype=model.dtype)
@@ -311,13 +313,15 @@ def main() -> None:
     parser.add_argument(
         "--span", type=float, default=16.0, help="the best sigma is at most by this factor off where a search begins"
     )
-    parser.add_argument("--levels", type=float, nargs="+", help="doses or input SNRs of the scans of --instrument")
+    parser.add_argument(
+        "--levels", type=float, nargs="+", help="input SNRs of the scans, or doses of those of --instrument"
+    )
     parser.add_argument("--loss", help="another loss than the instrument advises")
     parser.add_argument("--everywhere", action="store_true", help="of ptychography, also where no light is")
     asked = parser.parse_args()
     pictures = chosen_pictures(asked)
     if asked.instrument is None:
-        compare(pictures, asked.size or 256, asked.device, asked.denoisers, asked.momentum)
+        compare(pictures, asked.size or 256, asked.device, asked.denoisers, asked.momentum, asked.levels)
         return
     warnings.simplefilter("ignore")
     print(f"{len(pictures)} pictures: {', '.join(path.stem for path in pictures)}; dB below the best, mean and worst")

@@ -61,11 +61,13 @@ def load_picture(source: str | Path, size: int | None = None) -> Tensor:
     if not np.isfinite(pixels).all():
         raise InputError(f"{source} holds NaN or infinity")
     if size is not None:
-        from skimage.transform import resize
-
         side = min(pixels.shape)
         top, left = ((n - side) // 2 for n in pixels.shape)
-        pixels = resize(pixels[top : top + side, left : left + side], (size, size), anti_aliasing=True)
+        pixels = pixels[top : top + side, left : left + side]
+        if side != size:
+            from skimage.transform import resize
+
+            pixels = resize(pixels, (size, size), anti_aliasing=True)
     return torch.from_numpy(np.ascontiguousarray(pixels, dtype=np.float32))
 
 
