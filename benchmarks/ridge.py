@@ -151,7 +151,7 @@ def kernels(device: str) -> dict[str, Any]:
     for which, settings in (("_SPREAD", [(32, 2), (32, 4), (64, 4), (128, 4), (128, 8)]),
                             ("_SETTLE", [(128, 4), (256, 2), (256, 4), (512, 4)])):  # fmt: skip
         for block, warps in settings:
-            setattr(ridge_triton, which, {"BLOCK": block, "num_warps": warps})
+            setattr(ridge_triton, which, getattr(ridge_triton, which) | {"BLOCK": block, "num_warps": warps})
             try:
                 ms = _iteration(potential, z)
             except Exception as error:
@@ -161,7 +161,7 @@ def kernels(device: str) -> dict[str, Any]:
             best[which] = min(best.get(which, (ms, block, warps)), (ms, block, warps))
         if which in best:
             _, block, warps = best[which]
-            setattr(ridge_triton, which, {"BLOCK": block, "num_warps": warps})
+            setattr(ridge_triton, which, getattr(ridge_triton, which) | {"BLOCK": block, "num_warps": warps})
     found["usual"], found["best"] = usual, best
     return found
 

@@ -41,8 +41,8 @@ class ConvexRidge(Denoiser):
     Arguments:
         weights: "normal" (also if not given) or "fast", which ship with plugstream, or a file made by `plugstream train
             ridge`; a file that is called fast is `Path("fast")`. "fast" has filters of 7 x 7 instead of 9 x 9 and a
-            Hessian of at most 15 instead of 80: a third of the time on the CPU and half on a GPU, and on BSD68 0.01 dB
-            less at noise 2 of 255, 0.03 at 5, 0.13 at 15, 0.21 at 25 and 0.36 at 50.
+            Hessian of at most 15 instead of 80: a third of the time on the CPU and two fifths on a GPU, and on BSD68
+            0.01 dB less at noise 2 of 255, 0.03 at 5, 0.13 at 15, 0.21 at 25 and 0.36 at 50.
         scale: D(z, sigma) = scale D_1(z / scale, sigma / scale).
         tol, max_iterations: when to stop.
     `denoise` takes and returns the last result as its warm start.
@@ -86,8 +86,11 @@ class ConvexRidge(Denoiser):
             raise InputError(f"the warm start has shape {tuple(warm.shape)}, but must be {tuple(image.shape)}")
         z = image.reshape(-1, 1, *image.shape[-2:])
         z = z if self.scale == 1 else z / self.scale
-        level = torch.as_tensor(per_image(sigma, image), dtype=image.dtype, device=image.device)
-        level = level.expand(*image.shape[:-2], 1, 1).reshape(-1) / self.scale
+        level = per_image(sigma, image)
+        if isinstance(level, Tensor):
+            level = level.expand(*image.shape[:-2], 1, 1).reshape(-1) / self.scale
+        elif self.scale != 1:  # rounded as a tensor of levels would be
+            level = float(torch.tensor(level, dtype=image.dtype) / self.scale)
         start = None if warm is None else warm.to(z).reshape(z.shape) / self.scale
         out, done = self._solve(z, level, start)
         if not done:
@@ -100,32 +103,36 @@ class ConvexRidge(Denoiser):
         result = (out if self.scale == 1 else out * self.scale).reshape(image.shape)
         return result, result
 
-    def _solve(self, z: Tensor, level: Tensor, start: Tensor | None) -> tuple[Tensor, bool]:
+    def _solve(self, z: Tensor, level: float | Tensor, start: Tensor | None) -> tuple[Tensor, bool]:
         """The prox of each image of (N, 1, H, W), by the fastest form that serves, and whether all came near enough."""
         if ridge_native.serves(z):
             if self._native is None:
                 self._native = ridge_native.Solver(self.ridges)
             return self._native(
-                z, level, start, tol=self.tol, patience=self._patience, max_iterations=self.max_iterations
+                z, _each(level, z), start, tol=self.tol, patience=self._patience, max_iterations=self.max_iterations
             )
         ridges = self._ridges_like(z)
-        out, near, left, done = z, level <= 0, self.max_iterations, True
+        out, left, near = z, self.max_iterations, None
         fast = self._solver(ridges, z)
         if fast is not None:
             out, near = fast(z, level, start)
+            if near is None:
+                return out, True
             left -= fast.limit
-        if not bool(near.all()):
-            begin = out if fast is not None else start
-            rest, done = prox(
-                ridges.at(level[~near]),
-                z[~near],
-                self.tol,
-                left,
-                None if begin is None else begin[~near],
-                patience=self._patience if fast is None else 0,
-            )
-            out = out.index_put((~near,), rest)
-        return out, done
+        levels = _each(level, z)
+        near = levels <= 0 if near is None else near
+        if bool(near.all()):
+            return out, True
+        begin = out if fast is not None else start
+        rest, done = prox(
+            ridges.at(levels[~near]),
+            z[~near],
+            self.tol,
+            left,
+            None if begin is None else begin[~near],
+            patience=self._patience if fast is None else 0,
+        )
+        return out.index_put((~near,), rest), done
 
     def _solver(self, ridges: Ridges, z: Tensor) -> ridge_triton.Solver | None:
         """The heavy ball in a faster form than torch's, where there is one for these images."""
@@ -143,6 +150,11 @@ class ConvexRidge(Denoiser):
         if key not in self._copies:
             self._copies[key] = copy.deepcopy(self.ridges).to(z)
         return self._copies[key]
+
+
+def _each(level: float | Tensor, z: Tensor) -> Tensor:
+    """The level of each image, (N,): a number is filled in on the device, which would have to wait for a copy of it."""
+    return level if isinstance(level, Tensor) else torch.full((len(z),), level, dtype=z.dtype, device=z.device)
 
 
 def save_ridge(path: str | Path, ridges: Ridges, card: Mapping[str, Any]) -> None:

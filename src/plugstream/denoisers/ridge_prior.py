@@ -210,7 +210,7 @@ class RidgePotential:
     """
 
     def __init__(self, kernels: Tensor, amounts: Tensor, widths: Tensor, sigma: Tensor, bound: Tensor) -> None:
-        self.kernels, self.bound = kernels, bound
+        self.kernels, self.sigma, self.bound = kernels, sigma, bound
         height, reach = ((sigma[:, None, None] * part)[..., None, None] for part in (amounts, widths))
         # For each j, sigma a_ij and sigma r_j d_i, as (N, count, 1, 1).
         self.profiles = list(zip(height.unbind(2), reach.unbind(2), strict=True))
@@ -219,7 +219,7 @@ class RidgePotential:
     def detach(self) -> RidgePotential:
         """The same without gradients with respect to its parameters."""
         other = copy.copy(self)
-        other.kernels, other.bound = self.kernels.detach(), self.bound.detach()
+        other.kernels, other.sigma, other.bound = (t.detach() for t in (self.kernels, self.sigma, self.bound))
         other.profiles = [(height.detach(), reach.detach()) for height, reach in self.profiles]
         return other
 

@@ -7,14 +7,16 @@ host looks now and then whether all do.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections import OrderedDict
+from functools import cache
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from plugstream._graphs import GraphCall
 from plugstream.denoisers import _triton
-from plugstream.denoisers.base import centre
 from plugstream.denoisers.ridge_fold import fold_kernels
 
 if TYPE_CHECKING:
@@ -22,134 +24,213 @@ if TYPE_CHECKING:
 
 __all__ = ["Filters", "Solver", "Tables", "gradient", "hessian", "prox", "serves"]
 
-_SPREAD = {"BLOCK": 64, "num_warps": 4}
+_SPREAD = {"BLOCK": 64, "num_warps": 4, "num_stages": 1}
 _SETTLE = {"BLOCK": 256, "num_warps": 4}
 _JUDGE = {"BLOCK": 1024, "num_warps": 4}
-_DOT = "tf32x3"  # three products of tensor cores that together are as good as single precision
-_TAPS, _PAIRS = 32, 16  # of a quadrant and of even or odd pairs, padded with zeros
+_FRAME = {"BLOCK": 256, "num_warps": 4}
+_BEGIN = {"BLOCK": 4096, "num_warps": 32}
+_TAPS, _PAIRS = (16, 32), 16  # of a quadrant, of filters up to 7 x 7 and 9 x 9, and of even or odd pairs, with zeros
 _MOST_SHARES = 1 << 32  # bytes; larger batches are done in parts, and larger images by torch
-_TOGETHER = 20  # iterations between two looks of the host, even
+_AT_ONCE = {16: 4, 32: 3}  # programs of a processor that fit beside each other, by the taps of a quadrant
+_KNOWN = 16  # noise levels whose tables are kept
 
 
 def serves(size: int, count: int, x: Tensor) -> bool:
-    """Whether these are for our kernels: float32 on CUDA, at most 32 filters of up to 9 x 9 and their mirror images."""
-    shares = 4 * size**2 * x.shape[-2] * x.shape[-1]
-    fit = size <= 9 and count <= 2 * _PAIRS and shares <= _MOST_SHARES
+    """Whether these are for our kernels: float32 on CUDA, at most 32 filters of up to 9 x 9 and their mirror images.
+
+    Images whose mirror images a filter could see twice are not.
+    """
+    large = min(x.shape[-2:]) >= size // 2 * 2 and _share_bytes(size, x) <= _MOST_SHARES
+    fit = size <= 9 and count <= 2 * _PAIRS and large
     return x.is_cuda and x.dtype == torch.float32 and fit and len(x) > 0 and _triton.available()
 
 
+def _share_bytes(size: int, x: Tensor) -> int:
+    """What the pixels of one image give to each other, between two launches."""
+    return 4 * size**2 * _seen(size, x)
+
+
+def _seen(size: int, x: Tensor) -> int:
+    """How many pixels give something: those of an image and around it, along the lines of its frame."""
+    by = size // 2
+    return (x.shape[-2] + 2 * by) * (x.shape[-1] + 4 * by) - 2 * by
+
+
 class Filters:
-    """Folded filters as the kernels read them: forward (4, taps, pairs) and backward (4, pairs, taps), padded."""
+    """Folded filters as the kernels read them: forward (2, 4, taps, pairs), backward (2, 4, pairs, taps), padded.
+
+    First the front ten bits of each, then the rest, as tensor cores multiply them.
+    """
 
     def __init__(self, kernels: Tensor) -> None:
         forward, backward = (part.flatten(2) for part in fold_kernels(kernels))
         _, self.pairs, taps = forward.shape
         self.size = kernels.shape[-1]
-        self.forward = forward.new_zeros(4, _TAPS, _PAIRS)
-        self.forward[:, :taps, : self.pairs] = forward.transpose(1, 2)
-        self.backward = backward.new_zeros(4, _PAIRS, _TAPS)
-        self.backward[:, : self.pairs, :taps] = backward
+        self.taps = next(most for most in _TAPS if taps <= most)
+        more = (0, self.taps - taps, 0, _PAIRS - self.pairs)
+        self.forward = _in_two(pad(forward, more).transpose(1, 2).contiguous())
+        self.backward = _in_two(pad(backward, more))
+
+
+def _in_two(weights: Tensor) -> Tensor:
+    front = (weights.view(torch.int32) & -8192).view(torch.float32)
+    return torch.stack([front, weights - front])
 
 
 class Tables:
-    """The prior as the kernels read it: its filters, made from the potential's unless given, and its profiles.
+    """The prior as the kernels read it: its filters, made from the potential's unless given, and a row an image.
 
-    sigma psi'(u / sigma) = sum_j c_j clip(u, -r_j, r_j): slopes c and reaches r, (N, 2, ratios, pairs), for even and
-    for odd filters.
+    sigma psi'(u / sigma) = sum_j c_j clip(u, -r_j, r_j): slopes c and reaches r, (2, ratios, pairs) each, for even and
+    for odd filters; then the step, the momentum and the noise level. rows: (N, 4 ratios pairs + 3).
     """
 
-    def __init__(self, potential: RidgePotential, filters: Filters | None = None) -> None:
-        filters = Filters(potential.kernels) if filters is None else filters
-        self.forward, self.backward, self.size, pairs = filters.forward, filters.backward, filters.size, filters.pairs
-        self.ratios = len(potential.profiles)
-        height, reach = (torch.stack(part, 1)[..., 0, 0] for part in zip(*potential.profiles, strict=True))
-        self.slopes, self.reaches = (
-            self._pad(part[..., : 2 * pairs].unflatten(2, (2, pairs)).transpose(1, 2), pairs)
-            for part in (height / reach, reach)
-        )
+    def __init__(self, rows: Tensor, filters: Filters, ratios: int) -> None:
+        self.rows, self.filters, self.ratios = rows, filters, ratios
 
-    @staticmethod
-    def _pad(part: Tensor, pairs: int) -> Tensor:
-        padded = part.new_zeros(*part.shape[:-1], _PAIRS)
-        padded[..., :pairs] = part
-        return padded
+    @classmethod
+    def of(cls, potential: RidgePotential, filters: Filters | None = None) -> Tables:
+        filters = Filters(potential.kernels) if filters is None else filters
+        return cls(prior_rows(potential, filters.pairs), filters, len(potential.profiles))
+
+
+def prior_rows(potential: RidgePotential, pairs: int) -> Tensor:
+    """`Tables.rows` of a potential with so many pairs of even filters, and of odd ones."""
+    height, reach = (torch.stack(part, 1)[..., 0, 0] for part in zip(*potential.profiles, strict=True))
+    parts = [
+        pad(part[..., : 2 * pairs].unflatten(2, (2, pairs)).transpose(1, 2), (0, _PAIRS - pairs)).flatten(1)
+        for part in (height / reach, reach)
+    ]
+    return torch.cat([*parts, *(part[:, None] for part in (*potential.heavy_ball(), potential.sigma))], 1)
 
 
 def gradient(potential: RidgePotential, x: Tensor) -> Tensor:
     """grad R(x), (N, 1, H, W)."""
-    return _alone(Tables(potential), x, None)
+    return _alone(Tables.of(potential), x, None)
 
 
 def hessian(potential: RidgePotential, at: Tensor, v: Tensor, tables: Tables | None = None) -> Tensor:
     """The Hessian of R at an image applied to v, both (N, 1, H, W)."""
-    return _alone(Tables(potential) if tables is None else tables, at, v)
+    return _alone(Tables.of(potential) if tables is None else tables, at, v)
 
 
 def _alone(tables: Tables, x: Tensor, v: Tensor | None) -> Tensor:
     x = x.contiguous()
+    work = _Work(tables, x)
+    framed = [work.frame(image) for image in (x, v) if image is not None]
     out = torch.empty_like(x)
-    resting = torch.zeros(len(x), dtype=torch.int32, device=x.device)
-    shares = torch.empty((len(x), tables.size**2, *x.shape[-2:]), device=x.device)
-    _spread(tables, x, v, resting, shares)
-    _settle(tables, x, x, out, None, None, resting, shares, None)
+    work.spread(framed[0][0], None if v is None else framed[1][0])
+    work.settle(framed[0][0], out, alone=True)
     return out
 
 
-def _spread(tables: Tables, x: Tensor, v: Tensor | None, resting: Tensor, shares: Tensor) -> None:
-    from plugstream.denoisers.ridge_triton_kernels import spread
+class _Work:
+    """The launches for a stack of images z (N, 1, H, W), contiguous, and the memory between them.
 
-    height, width = x.shape[-2:]
-    spread[_triton.cover(height * width, _SPREAD["BLOCK"]), len(x)](
-        x, x if v is None else v.contiguous(), tables.forward, tables.backward, tables.slopes, tables.reaches, resting,
-        shares, height, width, SIDE=tables.size // 2 + 1, TAPS=_TAPS, PAIRS=_PAIRS, RATIOS=tables.ratios,
-        HESSIAN=v is not None, PRECISION=_DOT, **_SPREAD,
-    )  # fmt: skip
+    Arguments: facts: (4, N), what is known of each image: its mean, the squares at which it may rest, and, as int32,
+    whether nothing is to be done and whether it rests. Zeros if not given.
+    """
+
+    def __init__(self, tables: Tables, z: Tensor, facts: Tensor | None = None) -> None:
+        self.tables, self.z = tables, z
+        self.count, self.height, self.width = len(z), *z.shape[-2:]
+        self.size = tables.filters.size
+        self.by = self.size // 2
+        facts = torch.zeros((4, self.count), device=z.device) if facts is None else facts
+        self.means, self.goals = facts[:2]
+        self.still, self.resting = facts[2:].view(torch.int32)
+        self.parts = _triton.cover(self.height * self.width, _SETTLE["BLOCK"])
+        self.squares = torch.empty((self.count, self.parts), device=z.device)
+        self.seen = _seen(self.size, z)
+        self.shares = torch.empty((self.count, self.size**2, self.seen), device=z.device)
+
+    def begin(self, tol: float) -> None:
+        """Find the facts."""
+        from plugstream.denoisers.ridge_triton_kernels import begin
+
+        begin[(self.count,)](
+            self.z, self.tables.rows, self.means, self.goals, self.still, self.resting, self.height * self.width, tol,
+            PRIOR=self.tables.rows.shape[1], **_BEGIN,
+        )  # fmt: skip
+
+    def frame(self, x: Tensor, to: Tensor | None = None) -> Tensor:
+        """Images less their means in a frame of what they mirror, twice: (2, N, numbers of an image in its frame)."""
+        from plugstream.denoisers.ridge_triton_kernels import frame
+
+        framed = _framed(self.z, self.size)
+        to = torch.empty((2, self.count, framed), device=x.device) if to is None else to
+        frame[_triton.cover(framed, _FRAME["BLOCK"]), self.count](
+            x.contiguous(), self.z, self.still, self.means, to[0], to[1], self.height, self.width, FRAME=2 * self.by,
+            **_FRAME,
+        )  # fmt: skip
+        return to
+
+    def spread(self, x: Tensor, v: Tensor | None = None) -> None:
+        """What each pixel gives to those around it, of images in their frames."""
+        from plugstream.denoisers.ridge_triton_kernels import spread
+
+        filters = self.tables.filters
+        blocks = _triton.cover(self.seen, _SPREAD["BLOCK"])
+        at_once = _triton.cover(_AT_ONCE[filters.taps] * _processors(x.device), self.count)
+        spread[min(blocks, at_once), self.count](
+            x, x if v is None else v, filters.forward, filters.backward, self.tables.rows, self.resting, self.shares,
+            self.height, self.width, SIDE=self.by + 1, TAPS=filters.taps, PAIRS=_PAIRS, RATIOS=self.tables.ratios,
+            HESSIAN=v is not None, **_SPREAD,
+        )  # fmt: skip
+
+    def settle(self, x: Tensor, old: Tensor, *, alone: bool = False) -> None:
+        """The step, in place of `old`; or what was given added up, if alone."""
+        from plugstream.denoisers.ridge_triton_kernels import settle
+
+        settle[self.parts, self.count](
+            x, self.z, self.means, old, self.tables.rows, self.resting, self.shares, self.squares, self.height,
+            self.width, SIZE=self.size, PRIOR=self.tables.rows.shape[1], ALONE=alone, **_SETTLE,
+        )  # fmt: skip
+
+    def iterate(self, x: Tensor, old: Tensor, count: int, *, rest: bool) -> None:
+        """`count` iterations, an even number, in place of x and old, which have frames.
+
+        If it may rest, an image does so from the second iteration on whose squares do not exceed its goal, and is then
+        `old`.
+        """
+        from plugstream.denoisers.ridge_triton_kernels import judge
+
+        for k in range(count):
+            self.spread(x)
+            self.settle(x, old)
+            x, old = old, x
+            if rest and k % 2:
+                judge[(self.count,)](self.squares, self.goals, self.resting, self.parts, **_JUDGE)
+
+    def finish(self, x: Tensor, old: Tensor, out: Tensor) -> None:
+        """The images with their means and without frames."""
+        from plugstream.denoisers.ridge_triton_kernels import finish
+
+        finish[_triton.cover(self.height * self.width, _FRAME["BLOCK"]), self.count](
+            x, old, self.means, self.z, self.resting, self.still, out, self.height, self.width, FRAME=2 * self.by,
+            **_FRAME,
+        )  # fmt: skip
 
 
-def _settle(
-    tables: Tables, x: Tensor, z: Tensor, old: Tensor, step: Tensor | None, momentum: Tensor | None, resting: Tensor,
-    shares: Tensor, squares: Tensor | None,
-) -> None:  # fmt: skip
-    from plugstream.denoisers.ridge_triton_kernels import settle
+def _framed(z: Tensor, size: int) -> int:
+    """How many numbers an image has in the frame that filters of this size need."""
+    frame = 4 * (size // 2)
+    return (z.shape[-2] + frame) * (z.shape[-1] + frame)
 
-    height, width = x.shape[-2:]
-    given: list[Any] = [x if t is None else t for t in (step, momentum)]
-    settle[_triton.cover(height * width, _SETTLE["BLOCK"]), len(x)](
-        x, z, old, *given, resting, shares, x if squares is None else squares, height, width,
-        SIZE=tables.size, ALONE=step is None, **_SETTLE,
-    )  # fmt: skip
+
+@cache
+def _processors(device: torch.device) -> int:
+    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1
 
 
 def prox(potential: RidgePotential, z: Tensor, iterations: int) -> Tensor:
     """Just so many iterations toward the prox from z, an even number, without waiting for the device: (N, 1, H, W)."""
     z = z.contiguous()
-    resting = torch.zeros(len(z), dtype=torch.int32, device=z.device)
-    x, _ = _iterate(Tables(potential), potential, z, z.clone(), z.clone(), resting, None, iterations)
-    return x
-
-
-def _iterate(
-    tables: Tables, potential: RidgePotential, z: Tensor, x: Tensor, old: Tensor, resting: Tensor,
-    goal: Tensor | None, count: int,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """`count` iterations, an even number, in place of x and old; returns the last two.
-
-    With a goal, an image rests from the second iteration on whose squares do not exceed it, and is then `old`.
-    """
-    from plugstream.denoisers.ridge_triton_kernels import judge
-
-    step, momentum = potential.heavy_ball()
-    height, width = z.shape[-2:]
-    parts = _triton.cover(height * width, _SETTLE["BLOCK"])
-    squares = torch.empty((len(z), parts), device=z.device)
-    shares = torch.empty((len(z), tables.size**2, height, width), device=z.device)
-    for k in range(count):
-        _spread(tables, x, None, resting, shares)
-        _settle(tables, x, z, old, step, momentum, resting, shares, squares)
-        x, old = old, x
-        if goal is not None and k % 2:
-            judge[(len(z),)](squares, goal, resting, parts, **_JUDGE)
-    return x, old
+    work = _Work(Tables.of(potential), z)
+    x, old = work.frame(z)
+    work.iterate(x, old, iterations, rest=False)
+    out = torch.empty_like(z)
+    work.finish(x, old, out)
+    return out
 
 
 class Solver:
@@ -160,49 +241,85 @@ class Solver:
 
     def __init__(self, ridges: Ridges, tol: float, limit: int) -> None:
         self.ridges, self.tol, self.limit = ridges, tol, limit
+        # Iterations between two looks of the host: enough for most images, and those that come after cost little.
+        self.together = max(2, limit // 3 * 2)
         self._parts = ridges.parts()
         self._filters = Filters(self._parts[0])
-        self._begin, self._continue = GraphCall(self._first), GraphCall(self._more)
+        self._rows = GraphCall(self._at)
+        self._begin, self._continue = (GraphCall(f, steady=(1,)) for f in (self._first, self._more))
+        self._known: OrderedDict[tuple[float, int], Tensor] = OrderedDict()
 
-    def __call__(self, z: Tensor, level: Tensor, start: Tensor | None) -> tuple[Tensor, Tensor]:
+    def __call__(self, z: Tensor, level: float | Tensor, start: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """The last image of each, (N, 1, H, W), and which reached the tolerance, (N,), by so many iterations or fewer.
 
-        Images with a level of 0 come out as they are.
+        The second is None if all did. Images with a level of 0 come out as they are.
+
+        Arguments: z (N, 1, H, W); level, a number or (N,); start, from where to begin if not from z, (N, 1, H, W).
         """
-        state = self._begin(z, level, start)
-        for _ in range(_TOGETHER, self.limit, _TOGETHER):
-            if bool((state[:, -1] > 0).all()):
+        most = max(1, _MOST_SHARES // _share_bytes(self._filters.size, z))
+        if len(z) > most:
+            return self._in_parts(z, level, start, most)
+        rows = self._rows(level) if isinstance(level, Tensor) else self._rows_of(level, len(z), z.device)
+        state = self._begin(z, rows, start)
+        for _ in range(self.together, self.limit, self.together):
+            if all(_resting(state, len(z)).tolist()):
                 break
-            state = self._continue(z, level, state)
-        near = state[:, -1] > 0
-        x, old = state[:, :-1].unflatten(1, (2, *z.shape[1:])).unbind(1)
-        return torch.where(near[:, None, None, None], old, x), near
+            state = self._continue(z, rows, state)
+        near = _resting(state, len(z))
+        answer = (
+            state[: z.numel()].view(z.shape).clone()
+        )  # without the rest of the state, which its owner need not keep
+        return answer, None if all(near.tolist()) else near > 0
 
-    def _problem(self, z: Tensor, level: Tensor) -> tuple[RidgePotential, Tensor, Tensor, Tensor]:
-        flat, mean = centre(z[:, 0])
-        goal = (self.tol * torch.linalg.vector_norm(flat, dim=(1, 2))).square()
-        return self.ridges.at(level.clamp_min(1e-9), self._parts), flat[:, None].contiguous(), mean[:, None], goal
+    def _in_parts(
+        self, z: Tensor, level: float | Tensor, start: Tensor | None, most: int
+    ) -> tuple[Tensor, Tensor | None]:
+        found, near = [], []
+        for k in range(0, len(z), most):
+            some = slice(k, k + most)
+            answer, done = self(
+                z[some], level[some] if isinstance(level, Tensor) else level, None if start is None else start[some]
+            )
+            found.append(answer)
+            near.append(torch.ones(len(answer), dtype=torch.bool, device=z.device) if done is None else done)
+        return torch.cat(found), torch.cat(near)
 
-    def _first(self, z: Tensor, level: Tensor, start: Tensor | None) -> Tensor:
-        potential, flat, mean, goal = self._problem(z, level)
-        resting = ((level <= 0) | (goal == 0)).int()
-        still = (resting > 0)[:, None, None, None]
-        x = flat.clone() if start is None else torch.where(still, flat, start - mean)
-        return self._go(potential, flat, mean, goal, x, x.clone(), resting, still, z)
+    def _rows_of(self, level: float, count: int, device: torch.device) -> Tensor:
+        """Those of images with one known level: the same from call to call of most runs."""
+        if (level, count) not in self._known:
+            if len(self._known) >= _KNOWN:
+                self._known.popitem(last=False)
+            self._known[level, count] = self._at(torch.full((count,), level, device=device))
+        return self._known[level, count]
 
-    def _more(self, z: Tensor, level: Tensor, state: Tensor) -> Tensor:
-        potential, flat, mean, goal = self._problem(z, level)
-        x, old = (part - mean for part in state[:, :-1].unflatten(1, (2, *z.shape[1:])).unbind(1))
-        resting = state[:, -1].int()
-        still = ((level <= 0) | (goal == 0))[:, None, None, None]
-        return self._go(potential, flat, mean, goal, x.contiguous(), old.contiguous(), resting, still, z)
+    def _at(self, level: Tensor) -> Tensor:
+        rows = prior_rows(self.ridges.at(level.clamp_min(1e-9), self._parts), self._filters.pairs)
+        return torch.cat([rows[:, :-1], level[:, None]], 1)
 
-    def _go(
-        self, potential: RidgePotential, flat: Tensor, mean: Tensor, goal: Tensor, x: Tensor, old: Tensor,
-        resting: Tensor, still: Tensor, z: Tensor,
-    ) -> Tensor:  # fmt: skip
-        """The state after some iterations: the last two images and whether the second is the answer, (N, 2 H W + 1)."""
-        count = min(_TOGETHER, self.limit)
-        x, old = _iterate(Tables(potential, self._filters), potential, flat, x, old, resting, goal, count)
-        x, old = (torch.where(still, z, part + mean) for part in (x, old))
-        return torch.cat([x.flatten(1), old.flatten(1), resting[:, None].to(x)], 1)
+    def _first(self, z: Tensor, rows: Tensor, start: Tensor | None) -> Tensor:
+        state = torch.empty(z.numel() + 2 * len(z) * _framed(z, self._filters.size) + 4 * len(z), device=z.device)
+        return self._go(z, rows, state, z if start is None else start)
+
+    def _more(self, z: Tensor, rows: Tensor, state: Tensor) -> Tensor:
+        return self._go(z, rows, state, None)
+
+    def _go(self, z: Tensor, rows: Tensor, state: Tensor, source: Tensor | None) -> Tensor:
+        """The state after some more iterations, in its place: from images, or from what it is.
+
+        It holds the answers, the last two images in their frames without means, and four facts of each.
+        """
+        z = z.contiguous()
+        images, facts = state[: -4 * len(z)], state[-4 * len(z) :].view(4, len(z))
+        work = _Work(Tables(rows, self._filters, len(self.ridges.ratios)), z, facts)
+        out, last = images[: z.numel()], images[z.numel() :].view(2, len(z), -1)
+        if source is not None:
+            work.begin(self.tol)
+            work.frame(source, last)
+        work.iterate(last[0], last[1], self.together, rest=True)
+        work.finish(last[0], last[1], out)
+        return state
+
+
+def _resting(state: Tensor, count: int) -> Tensor:
+    """Which images rest, of a solver's state: the last of its facts, int32 (N,)."""
+    return state[-count:].view(torch.int32)

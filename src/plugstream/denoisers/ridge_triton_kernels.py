@@ -5,36 +5,45 @@
 import triton
 import triton.language as tl
 
-__all__ = ["judge", "settle", "spread"]
+__all__ = ["begin", "finish", "frame", "judge", "settle", "spread"]
 
 
 @triton.jit
-def mirrored(i, count):
-    # Where pixel i lies that may be beyond either end of a line of `count` pixels, by fewer than that.
-    i = tl.where(i < 0, -1 - i, i)
-    return tl.where(i >= count, 2 * count - 1 - i, i)
+def product(a, high, low):
+    # a times a table, as good as single precision, by tensor cores, which read the front ten bits: those times those,
+    # and the bits behind times the front ones, either way. The table comes in these two parts.
+    front = (a.to(tl.int32, bitcast=True) & -8192).to(tl.float32, bitcast=True)
+    total = tl.dot(a - front, high, input_precision="tf32")
+    total = tl.dot(front, low, total, input_precision="tf32")
+    return tl.dot(front, high, total, input_precision="tf32")
 
 
 @triton.jit
-def responses(x, even_up, odd_up, even_left, odd_left, pixel, inside, height, width, tap, pairs,
-              SIDE: tl.constexpr, TAPS: tl.constexpr, PAIRS: tl.constexpr, PRECISION: tl.constexpr):  # fmt: skip
-    # The four folded parts of the pixels around, each by the pairs of filters that see it.
-    i, j = (pixel // width)[:, None], (pixel % width)[:, None]
-    a, b = (tap // SIDE)[None, :], (tap % SIDE)[None, :]
-    above, below = mirrored(i - a, height) * width, mirrored(i + a, height) * width
-    left, right = mirrored(j - b, width), mirrored(j + b, width)
-    below_right = tl.load(x + below + right, mask=inside, other=0.0)
-    below_left = tl.load(x + below + left, mask=inside, other=0.0)
-    above_right = tl.load(x + above + right, mask=inside, other=0.0)
-    above_left = tl.load(x + above + left, mask=inside, other=0.0)
-    weight = tap[:, None] * PAIRS + pairs[None, :]
+def tables(weights, PART: tl.constexpr):
+    # The four parts of the folded filters, first the front bits of all and then the rest.
+    return (
+        tl.load(weights), tl.load(weights + PART), tl.load(weights + 2 * PART), tl.load(weights + 3 * PART),
+        tl.load(weights + 4 * PART), tl.load(weights + 5 * PART), tl.load(weights + 6 * PART),
+        tl.load(weights + 7 * PART),
+    )  # fmt: skip
+
+
+@triton.jit
+def responses(x, parts, pixel, inside, along, against):
+    # The four folded parts of the pixels around, each by the pairs of filters that see it. Those below to the right of
+    # a pixel are `along` after it, those below to the left `against`, and those above as far before it.
+    at, seen = pixel[:, None], inside[:, None]
+    below_right = tl.load(x + (at + along[None, :]), mask=seen, other=0.0)
+    below_left = tl.load(x + (at + against[None, :]), mask=seen, other=0.0)
+    above_right = tl.load(x + (at - against[None, :]), mask=seen, other=0.0)
+    above_left = tl.load(x + (at - along[None, :]), mask=seen, other=0.0)
     below_both, above_both = below_right + below_left, above_right + above_left
     below_apart, above_apart = below_right - below_left, above_right - above_left
     return (
-        tl.dot(below_both + above_both, tl.load(even_up + weight), input_precision=PRECISION),
-        tl.dot(below_apart - above_apart, tl.load(odd_up + weight), input_precision=PRECISION),
-        tl.dot(below_both - above_both, tl.load(even_left + weight), input_precision=PRECISION),
-        tl.dot(below_apart + above_apart, tl.load(odd_left + weight), input_precision=PRECISION),
+        product(below_both + above_both, parts[0], parts[4]),
+        product(below_apart - above_apart, parts[1], parts[5]),
+        product(below_both - above_both, parts[2], parts[6]),
+        product(below_apart + above_apart, parts[3], parts[7]),
     )
 
 
@@ -60,97 +69,120 @@ def curve(u, v, slopes, reaches, RATIOS: tl.constexpr, PAIRS: tl.constexpr):
 
 @triton.jit
 def spread(
-    x, v, forward, backward, slopes, reaches, resting, shares, height, width,
+    x, v, forward, backward, priors, resting, shares, height, width,
     SIDE: tl.constexpr, TAPS: tl.constexpr, PAIRS: tl.constexpr, RATIOS: tl.constexpr, HESSIAN: tl.constexpr,
-    PRECISION: tl.constexpr, BLOCK: tl.constexpr,
+    BLOCK: tl.constexpr,
 ):  # fmt: skip
     # For a block of pixels: the responses of all filters, their slopes, and what each pixel gives to those around it.
     # A filter and its mirror image respond with the sum and the difference of two folded responses (`ridge_fold.py`).
+    # The pixels are those of the image and of `middle` around it: what a pixel beyond the border gives is what the one
+    # it mirrors gives, mirrored. x and v have a frame of twice that, and pixels are counted along its lines, so that
+    # no address depends on where a line ends; what stands between them is worked out too, and nobody looks at it.
     size: tl.constexpr = 2 * SIDE - 1
     middle: tl.constexpr = SIDE - 1
     part: tl.constexpr = TAPS * PAIRS
     odd: tl.constexpr = RATIOS * PAIRS
     image = tl.program_id(1).to(tl.int64)
-    plane = height * width
-    x += image * plane
-    v += image * plane
-    shares += image * (size * size) * plane
-    pixel = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    stride = width + 4 * middle
+    plane = (height + 2 * middle) * stride - 2 * middle
+    framed = image * (height + 4 * middle) * stride + middle * stride + middle
+    x += framed
+    v += framed
+    shares += image * (size * size) * plane + (middle * size + middle) * plane
     tap = tl.arange(0, TAPS)
     pairs = tl.arange(0, PAIRS)
-    slopes += image * (2 * odd) + pairs
-    reaches += image * (2 * odd) + pairs
+    slopes = priors + image * (4 * odd + 3) + pairs
+    reaches = slopes + 2 * odd
+    # Padded taps, whose weights are 0, read the pixel itself, and give nothing.
+    real = tap < SIDE * SIDE
+    a, b = tl.where(real, tap // SIDE, 0), tl.where(real, tap % SIDE, 0)
+    along, against = a * stride + b, a * stride - b
+    to_along, to_against = (a * size + b) * plane, (a * size - b) * plane
     if tl.load(resting + image) == 0:
-        inside = (pixel < plane)[:, None] & (tap < SIDE * SIDE)[None, :]
-        ss, aa, sa, as_ = responses(
-            x, forward, forward + part, forward + 2 * part, forward + 3 * part, pixel, inside, height, width, tap,
-            pairs, SIDE, TAPS, PAIRS, PRECISION,
-        )  # fmt: skip
-        if HESSIAN:
-            v0, v1, v2, v3 = responses(
-                v, forward, forward + part, forward + 2 * part, forward + 3 * part, pixel, inside, height, width, tap,
-                pairs, SIDE, TAPS, PAIRS, PRECISION,
-            )  # fmt: skip
-            one = curve(ss + aa, v0 + v1, slopes, reaches, RATIOS, PAIRS)
-            other = curve(ss - aa, v0 - v1, slopes, reaches, RATIOS, PAIRS)
-            one_odd = curve(sa + as_, v2 + v3, slopes + odd, reaches + odd, RATIOS, PAIRS)
-            other_odd = curve(sa - as_, v2 - v3, slopes + odd, reaches + odd, RATIOS, PAIRS)
-        else:
-            one = slope(ss + aa, slopes, reaches, RATIOS, PAIRS)
-            other = slope(ss - aa, slopes, reaches, RATIOS, PAIRS)
-            one_odd = slope(sa + as_, slopes + odd, reaches + odd, RATIOS, PAIRS)
-            other_odd = slope(sa - as_, slopes + odd, reaches + odd, RATIOS, PAIRS)
-        weight = pairs[:, None] * TAPS + tap[None, :]
-        ss = tl.dot(one + other, tl.load(backward + weight), input_precision=PRECISION)
-        aa = tl.dot(one - other, tl.load(backward + part + weight), input_precision=PRECISION)
-        sa = tl.dot(one_odd + other_odd, tl.load(backward + 2 * part + weight), input_precision=PRECISION)
-        as_ = tl.dot(one_odd - other_odd, tl.load(backward + 3 * part + weight), input_precision=PRECISION)
-        a, b = (tap // SIDE)[None, :], (tap % SIDE)[None, :]
-        at = pixel[:, None]
-        down, up, right, left = middle + a, middle - a, middle + b, middle - b
-        # What stands in the middle row or column is its own mirror image, and is given once.
-        tl.store(shares + (down * size + right) * plane + at, (ss + sa) + (aa + as_), mask=inside)
-        tl.store(shares + (down * size + left) * plane + at, (ss + sa) - (aa + as_), mask=inside & (b > 0))
-        tl.store(shares + (up * size + right) * plane + at, (ss - sa) - (aa - as_), mask=inside & (a > 0))
-        tl.store(shares + (up * size + left) * plane + at, (ss - sa) + (aa - as_), mask=inside & (a > 0) & (b > 0))
+        ahead = tables(forward + tap[:, None] * PAIRS + pairs[None, :], part)
+        back = tables(backward + pairs[:, None] * TAPS + tap[None, :], part)
+        for first in tl.range(tl.program_id(0) * BLOCK, plane, tl.num_programs(0) * BLOCK, disable_licm=True):
+            pixel = first + tl.arange(0, BLOCK)
+            inside = pixel < plane
+            ss, aa, sa, as_ = responses(x, ahead, pixel, inside, along, against)
+            if HESSIAN:
+                v0, v1, v2, v3 = responses(v, ahead, pixel, inside, along, against)
+                one = curve(ss + aa, v0 + v1, slopes, reaches, RATIOS, PAIRS)
+                other = curve(ss - aa, v0 - v1, slopes, reaches, RATIOS, PAIRS)
+                one_odd = curve(sa + as_, v2 + v3, slopes + odd, reaches + odd, RATIOS, PAIRS)
+                other_odd = curve(sa - as_, v2 - v3, slopes + odd, reaches + odd, RATIOS, PAIRS)
+            else:
+                one = slope(ss + aa, slopes, reaches, RATIOS, PAIRS)
+                other = slope(ss - aa, slopes, reaches, RATIOS, PAIRS)
+                one_odd = slope(sa + as_, slopes + odd, reaches + odd, RATIOS, PAIRS)
+                other_odd = slope(sa - as_, slopes + odd, reaches + odd, RATIOS, PAIRS)
+            ss = product(one + other, back[0], back[4])
+            aa = product(one - other, back[1], back[5])
+            sa = product(one_odd + other_odd, back[2], back[6])
+            as_ = product(one_odd - other_odd, back[3], back[7])
+            at, given = pixel[:, None], inside[:, None] & real[None, :]
+            # What stands in the middle row or column is its own mirror image, and is given once.
+            beside, above = given & (b > 0)[None, :], given & (a > 0)[None, :]
+            tl.store(shares + (at + to_along[None, :]), (ss + sa) + (aa + as_), mask=given)
+            tl.store(shares + (at + to_against[None, :]), (ss + sa) - (aa + as_), mask=beside)
+            tl.store(shares + (at - to_against[None, :]), (ss - sa) - (aa - as_), mask=above)
+            tl.store(shares + (at - to_along[None, :]), (ss - sa) + (aa - as_), mask=beside & above)
 
 
 @triton.jit
 def settle(
-    x, z, old, steps, momenta, resting, shares, squares, height, width,
-    SIZE: tl.constexpr, ALONE: tl.constexpr, BLOCK: tl.constexpr,
+    x, z, means, old, priors, resting, shares, squares, height, width,
+    SIZE: tl.constexpr, PRIOR: tl.constexpr, ALONE: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     # Adds up what the pixels around give to each: grad R(x), or a product with its Hessian, which is all if ALONE.
-    # Then r = x - z + grad R(x), its squares, and x - step r + momentum (x - old), which takes the place of `old`.
+    # Then r = x - (z - mean) + grad R(x), its squares, and x - step r + momentum (x - old), which takes the place of
+    # `old`, and its mirror images the place of the frame. Of x and old, which have one: z, and `old` if ALONE, do not.
+    middle: tl.constexpr = SIZE // 2
+    frame: tl.constexpr = 2 * middle
     image = tl.program_id(1).to(tl.int64)
-    plane = height * width
+    stride = width + 2 * frame
+    plane = (height + 2 * middle) * stride - 2 * middle
     shares += image * (SIZE * SIZE) * plane
-    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    inside = at < plane
+    pixel = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    inside = pixel < height * width
     if tl.load(resting + image) == 0:
-        i, j = at // width, at % width
+        i, j = pixel // width, pixel % width
+        at = i * stride + j
+        given = at + (2 * middle * stride + middle)
         total = tl.zeros([BLOCK], tl.float32)
         for row in tl.static_range(SIZE):
-            # What a pixel beyond the border would give comes from the one it mirrors, which gives it the mirrored way.
-            from_i = i - (row - SIZE // 2)
-            beyond = (from_i < 0) | (from_i >= height)
-            line = shares + tl.where(beyond, SIZE - 1 - row, row) * (SIZE * plane) + mirrored(from_i, height) * width
             for column in tl.static_range(SIZE):
-                from_j = j - (column - SIZE // 2)
-                beyond = (from_j < 0) | (from_j >= width)
-                given = tl.where(beyond, SIZE - 1 - column, column) * plane + mirrored(from_j, width)
-                total += tl.load(line + given, mask=inside, other=0.0)
-        here = image * plane + at
+                to = (row * SIZE + column) * plane - row * stride - (column - middle)
+                total += tl.load(shares + (given + to), mask=inside, other=0.0)
+        here = image * height * width + pixel
         if ALONE:
             tl.store(old + here, total, mask=inside)
         else:
-            now = tl.load(x + here, mask=inside, other=0.0)
-            before = tl.load(old + here, mask=inside, other=0.0)
-            r = now - tl.load(z + here, mask=inside, other=0.0) + total
+            framed = image * (height + 2 * frame) * stride + frame * stride + frame
+            x += framed
+            old += framed
+            now = tl.load(x + at, mask=inside, other=0.0)
+            before = tl.load(old + at, mask=inside, other=0.0)
+            r = now - (tl.load(z + here, mask=inside, other=0.0) - tl.load(means + image)) + total
             r = tl.where(inside, r, 0.0)
             tl.store(squares + image * tl.num_programs(0) + tl.program_id(0), tl.sum(r * r, 0))
-            step, momentum = tl.load(steps + image), tl.load(momenta + image)
-            tl.store(old + here, now - step * r + momentum * (now - before), mask=inside)
+            priors += image * PRIOR + PRIOR - 3
+            step, momentum = tl.load(priors), tl.load(priors + 1)
+            new = now - step * r + momentum * (now - before)
+            tl.store(old + at, new, mask=inside)
+            # By how far the mirror images above, below, left and right of it are.
+            above, below = -(2 * i + 1) * stride, (2 * (height - i) - 1) * stride
+            left, right = -(2 * j + 1), 2 * (width - j) - 1
+            near_top, near_bottom = inside & (i < frame), inside & (i >= height - frame)
+            near_left, near_right = inside & (j < frame), inside & (j >= width - frame)
+            tl.store(old + at + above, new, mask=near_top)
+            tl.store(old + at + below, new, mask=near_bottom)
+            tl.store(old + at + left, new, mask=near_left)
+            tl.store(old + at + right, new, mask=near_right)
+            tl.store(old + at + above + left, new, mask=near_top & near_left)
+            tl.store(old + at + above + right, new, mask=near_top & near_right)
+            tl.store(old + at + below + left, new, mask=near_bottom & near_left)
+            tl.store(old + at + below + right, new, mask=near_bottom & near_right)
 
 
 @triton.jit
@@ -165,3 +197,61 @@ def judge(squares, goals, resting, parts, BLOCK: tl.constexpr):
             total += tl.load(squares + image * parts + first + at, mask=first + at < parts, other=0.0)
         far = tl.sum(total, 0) > tl.load(goals + image)
         tl.store(resting + image, tl.where(far, 0, 1))
+
+
+@triton.jit
+def begin(z, priors, means, goals, still, resting, pixels, tol, PRIOR: tl.constexpr, BLOCK: tl.constexpr):
+    # The mean of an image, as `centre` has it; the squares at which it may rest; and whether nothing is to be done.
+    image = tl.program_id(0).to(tl.int64)
+    z += image * pixels
+    at = tl.arange(0, BLOCK)
+    level = tl.load(z).to(tl.float64)
+    total = tl.zeros([BLOCK], tl.float64)
+    for first in range(0, pixels, BLOCK):
+        inside = first + at < pixels
+        total += tl.where(inside, tl.load(z + first + at, mask=inside, other=0.0).to(tl.float64) - level, 0.0)
+    mean = (level + tl.sum(total, 0) / pixels).to(tl.float32)
+    squares = tl.zeros([BLOCK], tl.float32)
+    for first in range(0, pixels, BLOCK):
+        inside = first + at < pixels
+        away = tl.where(inside, tl.load(z + first + at, mask=inside, other=0.0) - mean, 0.0)
+        squares += away * away
+    goal = tol * tol * tl.sum(squares, 0)
+    nothing = (tl.load(priors + image * PRIOR + PRIOR - 1) <= 0) | (goal == 0)
+    tl.store(means + image, mean)
+    tl.store(goals + image, goal)
+    tl.store(still + image, nothing.to(tl.int32))
+    tl.store(resting + image, nothing.to(tl.int32))
+
+
+@triton.jit
+def frame(x, z, still, means, framed, again, height, width, FRAME: tl.constexpr, BLOCK: tl.constexpr):
+    # Images without their means in a frame of what they mirror, twice; z where nothing is to be done.
+    image = tl.program_id(1).to(tl.int64)
+    across = width + 2 * FRAME
+    plane = (height + 2 * FRAME) * across
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    i, j = at // across - FRAME, at % across - FRAME
+    i, j = tl.where(i < 0, -1 - i, i), tl.where(j < 0, -1 - j, j)
+    i, j = tl.where(i >= height, 2 * height - 1 - i, i), tl.where(j >= width, 2 * width - 1 - j, j)
+    source = tl.where(tl.load(still + image) != 0, z, x) + image * height * width
+    pixels = tl.load(source + i * width + j, mask=at < plane, other=0.0) - tl.load(means + image)
+    tl.store(framed + image * plane + at, pixels, mask=at < plane)
+    tl.store(again + image * plane + at, pixels, mask=at < plane)
+
+
+@triton.jit
+def finish(x, old, means, z, resting, still, out, height, width, FRAME: tl.constexpr, BLOCK: tl.constexpr):
+    # The answer of each image with its mean: `old` where it rests, else x; or z, where nothing was to be done.
+    image = tl.program_id(1).to(tl.int64)
+    across = width + 2 * FRAME
+    pixel = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    inside = pixel < height * width
+    at = image * (height + 2 * FRAME) * across + (pixel // width + FRAME) * across + pixel % width + FRAME
+    here = image * height * width + pixel
+    if tl.load(still + image) != 0:
+        answer = tl.load(z + here, mask=inside, other=0.0)
+    else:
+        last = tl.where(tl.load(resting + image) != 0, old, x)
+        answer = tl.load(last + at, mask=inside, other=0.0) + tl.load(means + image)
+    tl.store(out + here, answer, mask=inside)

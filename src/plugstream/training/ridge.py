@@ -53,7 +53,7 @@ def ridge_gradients(
 
 def _hessian_at(potential: RidgePotential, at: Tensor, fast: bool) -> Callable[[Tensor], Tensor]:
     if fast:
-        tables = ridge_triton.Tables(potential)
+        tables = ridge_triton.Tables.of(potential)
         return lambda v: ridge_triton.hessian(potential, at, v, tables)
     curvature = potential.curvature(at)
     return lambda v: potential.hessian(curvature, v)
