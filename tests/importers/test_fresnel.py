@@ -223,7 +223,8 @@ def example():
 @thorough
 @pytest.mark.usefixtures("one_thread")
 def test_one_cylinder_is_found(fresnel, example):
-    image, grid, _ = example.reconstruct(fresnel / "dielTM_dec8f.exp", effort((1.0, 3.0), (1.0, 2.0, 3.0)))
+    frequencies, iterations = effort(((1.0, 3.0), 30), ((1.0, 2.0, 3.0), 100))
+    image, grid, _ = example.reconstruct(fresnel / "dielTM_dec8f.exp", frequencies, iterations=iterations)
     (found,) = blobs(image.numpy(), grid)
     assert np.hypot(*(found - (0, 29))) < 3
 
