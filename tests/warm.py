@@ -24,6 +24,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
@@ -82,6 +83,7 @@ class Popen(subprocess.Popen):  # type: ignore[type-arg]
         assert not set(given) - {"stdin", "stdout", "stderr", "text", "env", "cwd", "start_new_session", "encoding"}
         self._limits = {str(kind): most for kind, most in (limits or {}).items()}
         self._status = -1
+        self._looking = threading.Lock()
         super().__init__(words, **given)
 
     def _execute_child(self, args: Any, *rest: Any) -> None:
@@ -114,10 +116,16 @@ class Popen(subprocess.Popen):  # type: ignore[type-arg]
 
     def _look(self, timeout: float | None) -> int | None:
         if self.returncode is None and select.select([self._status], [], [], timeout)[0]:
-            said = os.read(self._status, 16)
-            os.close(self._status)
-            self.returncode = int(said) if said else -signal.SIGKILL
+            with self._looking:
+                if self.returncode is None:
+                    said = os.read(self._status, 16)
+                    self.returncode = int(said) if said else -signal.SIGKILL
         return self.returncode
+
+    def __del__(self) -> None:
+        super().__del__()  # type: ignore[misc]
+        if self._status >= 0:  # not before: to a second thread that waits it could be another file by then
+            os.close(self._status)
 
 
 def run(
