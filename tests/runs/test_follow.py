@@ -186,7 +186,7 @@ def early_checkpoint(out: Path, keep: Path, views: int) -> None:
         files = sorted((out / "checkpoints").glob("step-*.safetensors"))
         if found and found[-1].views >= views and len(files) > 1:  # the run is beyond the first
             try:
-                shutil.copy(files[0], keep)
+                shutil.copyfile(files[0], keep / files[0].name)  # not its mode, when it may be gone
             except FileNotFoundError:
                 continue
             return
