@@ -48,7 +48,7 @@ def early_checkpoint(run: Path, keep: Path) -> int:
     for _ in range(1000):
         for file in sorted((run / "checkpoints").glob("step-*.safetensors")):
             try:
-                shutil.copy(file, keep)
+                shutil.copyfile(file, keep / file.name)  # not its mode, when it may be gone
             except FileNotFoundError:
                 continue
             return int(file.stem.split("-")[1])

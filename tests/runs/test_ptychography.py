@@ -146,7 +146,7 @@ def test_a_live_scan_is_killed_and_resumed_to_the_bit(small, tmp_path):
             wait_for(lambda: views() >= 8 and last_step(out) >= 3)
             early.mkdir()
             for file in sorted((out / "checkpoints").glob("step-*.safetensors"))[-1:]:
-                shutil.copy(file, early)
+                shutil.copyfile(file, early / file.name)
             step = last_step(out)
             wait_for(lambda: last_step(out) >= step + 5)
             run.send_signal(signal.SIGKILL)
