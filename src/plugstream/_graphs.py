@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-__all__ = ["GraphCall", "filled", "side_by_side"]
+__all__ = ["GraphCall", "filled", "side_by_side", "stream_handle"]
 
 _First = TypeVar("_First")
 _Second = TypeVar("_Second")
@@ -54,7 +54,7 @@ class GraphCall:
         given = [a for a in arguments if a is not None]
         if not _may_capture(given):
             return self.function(*arguments)
-        key = (_stream(given[0].device), *(_kind(a) for a in arguments))
+        key = (stream_handle(given[0].device), *(_kind(a) for a in arguments))
         here = given[0].device.index == torch.cuda.current_device()
         with self._lock, nullcontext() if here else torch.cuda.device(given[0].device):
             graph = self._graphs.get(key)
@@ -112,8 +112,10 @@ def _may_capture(arguments: list[Tensor]) -> bool:
     )
 
 
-def _stream(device: torch.device) -> int:
-    """The current stream's handle, as Triton gets it: a tenth of the time in which torch makes an object of it."""
+def stream_handle(device: torch.device) -> int:
+    """The current stream's handle, as Triton gets it, without the object that torch makes of it; 0 if not on CUDA."""
+    if device.type != "cuda":
+        return 0
     if _raw_stream is None or device.index is None:
         return torch.cuda.current_stream(device).cuda_stream
     return int(_raw_stream(device.index))
@@ -130,7 +132,7 @@ def filled(count: int, value: float, device: torch.device) -> Tensor:
     """
     if device.type != "cuda" or torch.cuda.is_current_stream_capturing():
         return torch.full((count,), value, device=device)
-    return _filled(count, value, device, _stream(device))
+    return _filled(count, value, device, stream_handle(device))
 
 
 @lru_cache(maxsize=64)

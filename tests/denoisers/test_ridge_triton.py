@@ -120,6 +120,19 @@ def test_what_goes_into_a_cuda_graph_copies_no_number_to_the_device_or_back(monk
         z[0] = 0.5
 
 
+def test_tables_of_a_known_level_are_kept_and_are_those_of_the_level(monkeypatch):
+    solver, cpu = ridge_triton.Solver(ConvexRidge().ridges, 1e-4, 30), torch.device("cpu")
+    kept = solver._rows_of(0.1, 2, cpu)
+    assert solver._rows_of(0.1, 2, cpu) is kept
+    assert torch.equal(kept, solver._at(torch.tensor([0.1, 0.1])))
+    assert not torch.equal(solver._rows_of(0.2, 2, cpu), kept)
+    monkeypatch.setattr(ridge_triton, "stream_handle", lambda device: 7)
+    assert solver._rows_of(0.1, 2, cpu) is not kept  # another stream, where they may not be computed yet
+    for k in range(40):
+        solver._rows_of(0.01 * (k + 1), 1, cpu)
+    assert len(solver._known) == 16
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("profile", PROFILES)
 def test_on_a_gpu_it_is_as_near_as_promised_alone_and_with_others(profile):

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from plugstream._graphs import GraphCall
+from plugstream._graphs import GraphCall, stream_handle
 from plugstream.denoisers import _triton
 from plugstream.denoisers.ridge_fold import fold_kernels
 
@@ -78,7 +78,7 @@ def _in_two(weights: Tensor) -> Tensor:
 
 
 class Tables:
-    """The prior as the kernels read it: its filters, made from the potential's unless given, and a row an image.
+    """The prior as the kernels read it: its filters, and a row an image.
 
     sigma psi'(u / sigma) = sum_j c_j clip(u, -r_j, r_j): slopes c and reaches r, (2, ratios, pairs) each, for even and
     for odd filters; then the step, the momentum and the noise level. rows: (N, 4 ratios pairs + 3).
@@ -88,8 +88,8 @@ class Tables:
         self.rows, self.filters, self.ratios = rows, filters, ratios
 
     @classmethod
-    def of(cls, potential: RidgePotential, filters: Filters | None = None) -> Tables:
-        filters = Filters(potential.kernels) if filters is None else filters
+    def of(cls, potential: RidgePotential) -> Tables:
+        filters = Filters(potential.kernels)
         return cls(prior_rows(potential, filters.pairs), filters, len(potential.profiles))
 
 
@@ -156,7 +156,7 @@ class _Work:
         """Images less their means in a frame of what they mirror, twice: (2, N, numbers of an image in its frame)."""
         from plugstream.denoisers.ridge_triton_kernels import frame
 
-        framed = _framed(self.z, self.size)
+        framed = _framed(self.size, self.z)
         to = torch.empty((2, self.count, framed), device=x.device) if to is None else to
         frame[_triton.cover(framed, _FRAME["BLOCK"]), self.count](
             x.contiguous(), self.z, self.still, self.means, to[0], to[1], self.height, self.width, FRAME=2 * self.by,
@@ -211,7 +211,7 @@ class _Work:
         )  # fmt: skip
 
 
-def _framed(z: Tensor, size: int) -> int:
+def _framed(size: int, z: Tensor) -> int:
     """How many numbers an image has in the frame that filters of this size need."""
     frame = 4 * (size // 2)
     return (z.shape[-2] + frame) * (z.shape[-1] + frame)
@@ -247,7 +247,7 @@ class Solver:
         self._filters = Filters(self._parts[0])
         self._rows = GraphCall(self._at)
         self._begin, self._continue = (GraphCall(f, steady=(1,)) for f in (self._first, self._more))
-        self._known: OrderedDict[tuple[float, int], Tensor] = OrderedDict()
+        self._known: OrderedDict[tuple[float, int, int], Tensor] = OrderedDict()
 
     def __call__(self, z: Tensor, level: float | Tensor, start: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """The last image of each, (N, 1, H, W), and which reached the tolerance, (N,), by so many iterations or fewer.
@@ -260,16 +260,11 @@ class Solver:
         if len(z) > most:
             return self._in_parts(z, level, start, most)
         rows = self._rows(level) if isinstance(level, Tensor) else self._rows_of(level, len(z), z.device)
-        state = self._begin(z, rows, start)
-        for _ in range(self.together, self.limit, self.together):
-            if all(_resting(state, len(z)).tolist()):
-                break
-            state = self._continue(z, rows, state)
-        near = _resting(state, len(z))
-        answer = (
-            state[: z.numel()].view(z.shape).clone()
-        )  # without the rest of the state, which its owner need not keep
-        return answer, None if all(near.tolist()) else near > 0
+        state, done = self._begin(z, rows, start), self.together
+        while not (rest := all(_resting(state, len(z)).tolist())) and done < self.limit:
+            state, done = self._continue(z, rows, state), done + self.together
+        answer = state[: z.numel()].view(z.shape).clone()  # who keeps it need not keep the rest of the state
+        return answer, None if rest else _resting(state, len(z)) > 0
 
     def _in_parts(
         self, z: Tensor, level: float | Tensor, start: Tensor | None, most: int
@@ -285,19 +280,22 @@ class Solver:
         return torch.cat(found), torch.cat(near)
 
     def _rows_of(self, level: float, count: int, device: torch.device) -> Tensor:
-        """Those of images with one known level: the same from call to call of most runs."""
-        if (level, count) not in self._known:
+        """Those of images with one known level, the same from call to call of most runs; each stream has its own."""
+        key = level, count, stream_handle(device)
+        rows = self._known.get(key)
+        if rows is None:
+            rows = self._at(torch.full((count,), level, device=device))
             if len(self._known) >= _KNOWN:
                 self._known.popitem(last=False)
-            self._known[level, count] = self._at(torch.full((count,), level, device=device))
-        return self._known[level, count]
+            self._known[key] = rows
+        return rows
 
     def _at(self, level: Tensor) -> Tensor:
         rows = prior_rows(self.ridges.at(level.clamp_min(1e-9), self._parts), self._filters.pairs)
         return torch.cat([rows[:, :-1], level[:, None]], 1)
 
     def _first(self, z: Tensor, rows: Tensor, start: Tensor | None) -> Tensor:
-        state = torch.empty(z.numel() + 2 * len(z) * _framed(z, self._filters.size) + 4 * len(z), device=z.device)
+        state = torch.empty(z.numel() + 2 * len(z) * _framed(self._filters.size, z) + 4 * len(z), device=z.device)
         return self._go(z, rows, state, z if start is None else start)
 
     def _more(self, z: Tensor, rows: Tensor, state: Tensor) -> Tensor:
