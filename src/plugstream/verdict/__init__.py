@@ -3,14 +3,20 @@
 Has the image arrived, does the model explain the data, and was the strength of the denoiser chosen by the data.
 """
 
-from plugstream.verdict.outcome import (
-    Outcome,
-    Verdict,
-    has_settled,
-    judge,
-    judge_misfit,
-    remedies,
-    worst_verdict,
-)
+from plugstream.verdict.arrival import ARRIVED, Arrival, estimate_arrival
+from plugstream.verdict.outcome import Answer, Outcome, Verdict, has_settled, judge, remedies, worst_verdict
+from plugstream.verdict.trace import Trace
 
-__all__ = ["Outcome", "Verdict", "has_settled", "judge", "judge_misfit", "remedies", "worst_verdict"]
+__all__ = [
+    "ARRIVED",
+    "Answer",
+    "Arrival",
+    "Outcome",
+    "Trace",
+    "Verdict",
+    "estimate_arrival",
+    "has_settled",
+    "judge",
+    "remedies",
+    "worst_verdict",
+]

@@ -1,10 +1,10 @@
-"""Whether a result can be trusted, told from the history of its distance to a fixed point."""
+"""Three answers on a run, each with its number and what to do: arrived, explained, chosen by the data."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
 
@@ -13,39 +13,38 @@ from numpy.typing import ArrayLike, NDArray
 
 from plugstream.algorithms.variance import Plain
 from plugstream.sampling import All, FixedViews
+from plugstream.verdict.arrival import Arrival
 
-__all__ = ["Outcome", "Verdict", "has_settled", "judge", "judge_misfit", "remedies", "worst_verdict"]
+__all__ = ["Answer", "Outcome", "Verdict", "has_settled", "judge", "remedies", "worst_verdict"]
 
-# The distance is a squared length: below 1e-8 of its start, one step moves the image by less than 1e-4 of what the
-# first one did. Below 1e-6 it has converged too, unless it halves over the last measurements: then what it is still
-# doing may well be seen, as it is in the first fifty steps of `plugstream demo`.
-_TINY, _SMALL, _HALVED = 1e-8, 1e-6, math.log10(2)
 # An iteration whose distance ends above half of its start, and does not fall, leads nowhere.
 _NOWHERE = 0.5
 # How many measurements a trend needs, and how many of the last ones are looked at: a third, but at least six.
 _FEWEST, _LAST, _PART = 4, 6, 3
 # Kendall's score, in standard deviations, from which a trend is one: 5 % of the rows without any have a larger one.
 _SIGNIFICANT = 1.6
-# A fall of less than this part of the whole one, in decades, has levelled off; where r goes as 1/k it is 3 to 10 %.
-_LEVELLED = 0.01
 # A run from a fixed point that stays within this part of the farthest it came has not left it.
 _LEFT = 0.1
+# A distance that is so many times what it was, and has a trend, rises.
+_RISEN = 2.0
 # A misfit that is less than the least before it by no more than this part has not fallen.
 _FALLEN = 1e-3
-# The part of the data that an image leaves unexplained from which on it explains nothing.
-_UNEXPLAINED = 0.9
 
 
 class Outcome(Enum):
     """How a run came out."""
 
-    CONVERGED = "converged"
-    FALLING = "still falling"
+    ARRIVED = "arrived"
+    MOVING = "still moving"
     HOVERING = "hovering"
+    RISING = "rising"
     DIVERGED = "diverged"
     STUCK = "stuck at its start"
     UNEXPLAINED = "explains nothing"
     NOT_MEASURED = "not measured"
+    # What the first two were called before.
+    CONVERGED = "arrived"
+    FALLING = "still moving"
 
 
 # The verdict on several images is the one on the worst of them.
@@ -54,28 +53,87 @@ _WORST = (
     Outcome.STUCK,
     Outcome.UNEXPLAINED,
     Outcome.NOT_MEASURED,
+    Outcome.RISING,
+    Outcome.MOVING,
     Outcome.HOVERING,
-    Outcome.FALLING,
-    Outcome.CONVERGED,
+    Outcome.ARRIVED,
 )
 
 
 @dataclass(frozen=True)
+class Answer:
+    """An answer to one of the three questions.
+
+    Arguments: word, in short, such as "explained"; good, whether it is as it should be, None where nobody knows; text,
+    which says it in words, with its number and what to do; number, None where there is none.
+    """
+
+    word: str
+    good: bool | None
+    text: str
+    number: float | None = None
+
+    def __str__(self) -> str:
+        return f"{self.word}: {self.text}"
+
+    def content(self) -> dict[str, Any]:
+        """As an event tells it."""
+        number = None if self.number is None or not math.isfinite(self.number) else float(f"{self.number:.6g}")
+        return {"word": self.word, "good": self.good, "text": self.text, "number": number}
+
+
+_NOT_ASKED = Answer("not asked", None, "nobody asked")
+
+
+@dataclass(frozen=True)
 class Verdict:
-    """Whether a result can be trusted: how the run came out, and a sentence that says why and what to do."""
+    """What a run says of itself: three answers, of which a result that can be trusted needs all.
+
+    Has it arrived, in `outcome`, `text` and `to_go`: what ten times as many steps would change, as a part of the image,
+    None where that is not known. `explanation`: does the model explain the data. `strength`: was the strength of the
+    denoiser chosen by the data. A fixed point by itself says nothing of the last two: an image may be steady and wrong.
+    """
 
     outcome: Outcome
     text: str
+    to_go: float | None = None
+    explanation: Answer = _NOT_ASKED
+    strength: Answer = _NOT_ASKED
 
     @property
     def name(self) -> str:
-        """The outcome in words, such as "still falling"."""
+        """The outcome in words, such as "still moving"."""
         return self.outcome.value
 
     @property
+    def arrival(self) -> Answer:
+        """The answer to the first question."""
+        good = None if self.outcome is Outcome.NOT_MEASURED else self.outcome is Outcome.ARRIVED
+        return Answer(self.name, good, self.text, None if self.to_go is None else 100 * self.to_go)
+
+    @property
+    def answers(self) -> dict[str, Answer]:
+        """All three, by their questions."""
+        return {
+            "has the image arrived?": self.arrival,
+            "does the model explain the data?": self.explanation,
+            "was the strength chosen by the data?": self.strength,
+        }
+
+    @property
     def trusted(self) -> bool:
-        """Whether the image is one that the algorithm seeks; all others say why they may not be."""
-        return self.outcome is Outcome.CONVERGED
+        """Whether all three answers are good."""
+        return all(answer.good for answer in self.answers.values())
+
+    def with_explanation(self, answer: Answer, *, nothing: bool = False) -> Verdict:
+        """The verdict with this answer; `nothing` says that the image explains nothing of the data.
+
+        That is then how the run came out, unless it has gone wrong in a worse way.
+        """
+        worse = (Outcome.DIVERGED, Outcome.STUCK)
+        if not nothing or self.outcome in worse:
+            return replace(self, explanation=answer)
+        return replace(self, outcome=Outcome.UNEXPLAINED, text=f"{answer.text}; {self}", explanation=answer)
 
     def __str__(self) -> str:
         return f"{self.name}: {self.text}"
@@ -86,49 +144,55 @@ def judge(
     distance: ArrayLike,
     relative: ArrayLike,
     *,
+    arrivals: Sequence[Arrival] = (),
     failure: str | None = None,
     advice: str = "",
-    partial: bool = False,
 ) -> Verdict:
-    """Say from the measurements of a run whether its result can be trusted.
+    """Say whether a run has arrived, from how its image moved and how its distance to a fixed point went.
 
-    With r the distance ||x - T(x)||^2 relative to its start, over the last third of the measurements (at least six):
+    With r the distance ||x - T(x)||^2 relative to its start, and what ten times as many steps would change in per cent
+    of the image (`plugstream.verdict.estimate_arrival`):
 
     | verdict | where |
     | --- | --- |
     | diverged | the run failed; or r ends above 1/2 and does not fall |
     | stuck at its start | every distance is 0, or the first one and r stays above 1/10: it is a fixed point |
-    | not measured | there are fewer than four measurements and r does not fall, or it is not finite |
-    | converged | r <= 1e-8; or r <= 1e-6 and it does not halve |
-    | still falling | r falls |
-    | hovering | r does neither |
+    | rising | r is twice what it was, over the last two thirds of the measurements, with a trend |
+    | arrived | ten times as many steps would change less than 1 % |
+    | hovering | more, most of which is the noise of the views that each step draws |
+    | still moving | more, and the image goes on in one direction; or r falls, and steps were too few to say how far |
+    | not measured | nothing was, or too little |
 
-    r falls where Kendall's test of a trend says so at 5 %, and log r by more than it scatters about its Theil-Sen line
-    and by more than 1 % of what it fell in all, short of which it has levelled off.
+    A distance alone never says "arrived": it is the squared length of a step, and short steps along slow directions add
+    up. A trend is one where Kendall's test says so at 5 %, and log r changes by more than it scatters about its
+    Theil-Sen line.
 
     Arguments:
         step: (n,) of the measurements. distance, relative: (n, ...), a value for each image.
+        arrivals: of each image; none where steps were too few.
         failure: why the run failed, if it did.
         advice: what would lower a distance that hovers, as `remedies` says it.
-        partial: whether it was measured on some of the views only, which has a floor of its own.
     References: Kendall, Biometrika 30, 1938; Theil, Proc. KNAW 53, 1950; Sen, J. Am. Stat. Assoc. 63, 1968.
     """
     if failure is not None:
         return Verdict(Outcome.DIVERGED, failure)
     steps = np.asarray(step, dtype=np.float64)
+    images = len(arrivals)
     if len(steps) == 0:
-        return Verdict(
-            Outcome.NOT_MEASURED, "its distance to a fixed point was not measured, so nothing is known of it"
-        )
-    d = np.asarray(distance, dtype=np.float64).reshape(len(steps), -1)
-    r = np.asarray(relative, dtype=np.float64).reshape(len(steps), -1)
-    advices = [advice, "it is measured on some of the views, which has a floor of its own" if partial else ""]
-    verdicts = [_judge_one(steps, d[:, i], r[:, i], advices) for i in range(d.shape[1])]
-    number = min(range(len(verdicts)), key=lambda i: _WORST.index(verdicts[i].outcome))
+        if not arrivals:
+            return Verdict(Outcome.NOT_MEASURED, "too few steps were taken to say how far the image still has to go")
+        d = r = np.zeros((0, images))
+    else:
+        d = np.asarray(distance, dtype=np.float64).reshape(len(steps), -1)
+        r = np.asarray(relative, dtype=np.float64).reshape(len(steps), -1)
+        images = d.shape[1]
+    known = list(arrivals) if len(arrivals) == images else [None] * images
+    verdicts = [_judge_one(steps, d[:, i], r[:, i], known[i], advice) for i in range(images)]
+    number = min(range(images), key=lambda i: _WORST.index(verdicts[i].outcome))
     worst = verdicts[number]
-    if len(verdicts) == 1 or worst.outcome is Outcome.CONVERGED:
+    if images == 1 or worst.outcome is Outcome.ARRIVED:
         return worst
-    return Verdict(worst.outcome, f"image {number} of {len(verdicts)}: {worst.text}")
+    return replace(worst, text=f"image {number} of {images}: {worst.text}")
 
 
 def worst_verdict(verdicts: Mapping[str, Verdict]) -> Verdict:
@@ -141,9 +205,9 @@ def worst_verdict(verdicts: Mapping[str, Verdict]) -> Verdict:
         return Verdict(Outcome.NOT_MEASURED, "no part of it has finished")
     name = min(moved, key=lambda one: _WORST.index(moved[one].outcome))
     worst = moved[name]
-    if len(verdicts) == 1 or worst.outcome is Outcome.CONVERGED:
+    if len(verdicts) == 1 or worst.outcome is Outcome.ARRIVED:
         return worst
-    return Verdict(worst.outcome, f"{name}: {worst.text}")
+    return replace(worst, text=f"{name}: {worst.text}")
 
 
 def has_settled(values: Sequence[float], count: int) -> bool:
@@ -157,105 +221,137 @@ def has_settled(values: Sequence[float], count: int) -> bool:
     return len(before) > 0 and not min(values[-count:]) < (1 - _FALLEN) * min(before)
 
 
-def judge_misfit(verdict: Verdict, misfit: float, *, linear: bool) -> Verdict:
-    """The verdict on a run whose image leaves this part of the data unexplained (`plugstream.misfit`).
-
-    An image of zero leaves all of it, 1. From 0.9 on it explains nothing, and where its distance to a fixed point has
-    settled that is the verdict: it is a fixed point, but no image of the object. Where it still falls the run has
-    perhaps only begun, and the sentence says so.
-
-    Arguments: linear, whether the model is; one that is not may be stuck in a wrong minimum, at zero say.
-    """
-    if not misfit >= _UNEXPLAINED or verdict.outcome is Outcome.DIVERGED:
-        return verdict
-    nothing = f"the image explains nothing of the data: it leaves {misfit:.0%} unexplained, and an empty one all of it"
-    ways = "lower sigma, lift a bound, and look at the units of all lengths"
-    advice = ways if linear else f"begin with lower frequencies (--hop auto), {ways}"
-    if verdict.outcome in (Outcome.CONVERGED, Outcome.HOVERING):
-        return Verdict(Outcome.UNEXPLAINED, f"{nothing}; {advice}, unless the data is all noise")
-    return Verdict(verdict.outcome, f"{verdict.text}; so far {nothing}")
-
-
 def _judge_one(
-    steps: NDArray[np.float64], d: NDArray[np.float64], r: NDArray[np.float64], advices: list[str]
+    steps: NDArray[np.float64],
+    d: NDArray[np.float64],
+    r: NDArray[np.float64],
+    arrival: Arrival | None,
+    advice: str,
 ) -> Verdict:
-    if not (math.isfinite(d[-1]) and math.isfinite(r[-1])):
+    if len(d) and not (math.isfinite(d[-1]) and math.isfinite(r[-1])):
         return Verdict(Outcome.NOT_MEASURED, "its distance to a fixed point is not finite, so nothing is known of it")
-    if not d.any():
+    if len(d) and not d.any():
         return Verdict(
             Outcome.STUCK,
             f"its distance to a fixed point is 0 from the start and nothing has moved: {_BACK}",
         )
-    if r[-1] <= _TINY:
-        return Verdict(Outcome.CONVERGED, f"its distance to a fixed point is {r[-1]:.1e} of its start")
-    usable = np.isfinite(r) & (r > 0)
-    steps, r = steps[usable], r[usable]
-    last = slice(-max(_LAST, len(r) // _PART), None)
-    trend = _Trend.of(steps[last], r[last])
-    level, span = float(np.median(r[last])), int(steps[-1] - steps[last][0])
-    if len(r) < _FEWEST:
-        if len(r) > 1 and r[-1] < r[-2]:
-            return Verdict(Outcome.FALLING, f"its distance to a fixed point is {r[-1]:.1e} of its start and {_MORE}")
-        count = f"{len(r)} time{'' if len(r) == 1 else 's'}"
-        return Verdict(Outcome.NOT_MEASURED, f"its distance to a fixed point was measured {count}, too few to tell")
-    if max(level, r[-1]) <= _SMALL and trend.fall < _HALVED:
-        return Verdict(Outcome.CONVERGED, f"its distance to a fixed point is {r[-1]:.1e} of its start and stays there")
-    if trend.falls and trend.fall > _LEVELLED * math.log10(r.max() / r[-1]):
-        return Verdict(
-            Outcome.FALLING,
-            f"its distance to a fixed point is {r[-1]:.1e} of its start, {10**trend.fall:.3g} times less than "
-            f"{span} steps before, and {_MORE}",
-        )
-    if d[0] == 0 and level > _LEFT:
+    trend = _Trend.of(steps, r)
+    if len(d) and d[0] == 0 and trend.level > _LEFT and not trend.falls:
         return Verdict(
             Outcome.STUCK,
             f"its distance to a fixed point is 0 at the start, and only the noise of the batches moves it: {_BACK}",
         )
-    if min(level, r[-1]) > _NOWHERE:
+    if trend.known and not trend.falls and min(trend.level, r[-1]) > _NOWHERE:
         return Verdict(
             Outcome.DIVERGED,
             f"its distance to a fixed point is {r[-1]:.2g} of its start after {int(steps[-1])} steps and does not "
             "fall; use a shorter step (at most 1/L) or a milder denoiser, or lift a bound that holds it",
         )
-    text = f"its distance to a fixed point stays about {level:.1e} of its start"
-    best = int(np.argmin(r))
-    if r[best] < level / 10:
-        text += f", after {r[best]:.1e} at step {int(steps[best])}"
-    return Verdict(Outcome.HOVERING, "; ".join([text, *(advice for advice in advices if advice)]))
+    to_go = None if arrival is None else arrival.to_go
+    if trend.rises and not (arrival is not None and arrival.arrived):
+        return Verdict(
+            Outcome.RISING,
+            f"its distance to a fixed point rises: {trend.best:.1e} of its start at step {trend.best_step}, and "
+            f"{r[-1]:.1e} now, so that the image of then was nearer; {advice or _STEADY}",
+            to_go,
+        )
+    if arrival is None:
+        return _judge_without(r, trend)
+    return _judge_arrival(arrival, advice)
+
+
+def _judge_arrival(arrival: Arrival, advice: str) -> Verdict:
+    """The verdict by how far the image has to go."""
+    change = f"ten times as many steps would change the image by about {_percent(arrival.to_go)}"
+    if arrival.arrived:
+        return Verdict(Outcome.ARRIVED, change, arrival.to_go)
+    if arrival.hovers:
+        text = f"{change}, most of which is no progress: it moves by {_percent(arrival.hover)} about its mean"
+        return Verdict(Outcome.HOVERING, f"{text}; {advice}" if advice else text, arrival.to_go)
+    return Verdict(Outcome.MOVING, f"{change}; {_MORE}", arrival.to_go)
+
+
+def _judge_without(r: NDArray[np.float64], trend: _Trend) -> Verdict:
+    """The verdict by the distance alone, which says that an image moves, and never that it has arrived."""
+    if r[-1] == 0:
+        return Verdict(Outcome.ARRIVED, "its distance to a fixed point is 0", 0.0)
+    if trend.falls or (1 < len(r) < _FEWEST and r[-1] < r[-2]):
+        return Verdict(
+            Outcome.MOVING,
+            f"its distance to a fixed point is {r[-1]:.1e} of its start and falls, over too few steps to say how far "
+            f"the image has to go; {_MORE}",
+        )
+    return Verdict(
+        Outcome.NOT_MEASURED,
+        f"its distance to a fixed point is {r[-1]:.1e} of its start; too few steps were taken to say how far the image "
+        "still has to go",
+    )
+
+
+def _percent(part: float) -> str:
+    """A part in per cent, to two digits: 12 %, 0.34 %."""
+    percent = 100 * part
+    return f"{percent:.2g} %" if percent < 100 else f"{percent:.0f} %" if percent < 1e4 else "its own size or more"
 
 
 _BACK = (
     "the gradient is zero there, or a bound or a large sigma leads back to it; start from another image, lift the "
     "bound or lower sigma"
 )
-_MORE = "more iterations would bring it nearer"
+_MORE = "more iterations bring it nearer"
+_STEADY = "a shorter step, bounded momentum or more views a step keep it from that"
 
 
 @dataclass(frozen=True)
 class _Trend:
-    """By how many decades a quantity falls from the first step to the last, and whether that is more than chance."""
+    """How a distance went: its level over the last third, whether it falls there, and whether it rises, and from what.
 
-    fall: float
-    falls: bool
+    `known` is whether there are enough measurements to tell.
+    """
+
+    known: bool = False
+    level: float = 0.0
+    falls: bool = False
+    rises: bool = False
+    best: float = 0.0
+    best_step: int = 0
 
     @classmethod
-    def of(cls, steps: NDArray[np.float64], values: NDArray[np.float64]) -> _Trend:
-        n = len(steps)
-        if n < 2:
-            return cls(0.0, False)
-        y = np.log10(values)
-        i, j = np.triu_indices(n, 1)
-        slope = float(np.median((y[j] - y[i]) / (steps[j] - steps[i])))
-        rest = y - slope * steps
-        scatter = 1.4826 * float(np.median(np.abs(rest - np.median(rest))))
-        score = float(np.sign(y[i] - y[j]).sum())
-        deviations = (score - 1) / math.sqrt(n * (n - 1) * (2 * n + 5) / 18)
-        fall = -slope * float(steps[-1] - steps[0])
-        return cls(fall, deviations >= _SIGNIFICANT and fall > scatter)
+    def of(cls, steps: NDArray[np.float64], r: NDArray[np.float64]) -> _Trend:
+        usable = np.isfinite(r) & (r > 0)
+        steps, r = steps[usable], r[usable]
+        if len(r) == 0:
+            return cls()
+        size = max(_LAST, len(r) // _PART)
+        level = float(np.median(r[-size:]))
+        if len(r) < _FEWEST:
+            return cls(level=level)
+        falls = _slope(steps[-size:], r[-size:]) < 0
+        before = r[-2 * size : -size]
+        rises = len(before) >= _FEWEST and level > _RISEN * float(np.median(before))
+        rises = rises and _slope(steps[-2 * size :], r[-2 * size :]) > 0
+        least = int(np.argmin(r))
+        return cls(True, level, falls, rises, float(r[least]), int(steps[least]))
+
+
+def _slope(steps: NDArray[np.float64], values: NDArray[np.float64]) -> float:
+    """The Theil-Sen slope of log10 of positive values where it is more than chance, and else 0."""
+    n = len(steps)
+    if n < 2:
+        return 0.0
+    y = np.log10(values)
+    i, j = np.triu_indices(n, 1)
+    slope = float(np.median((y[j] - y[i]) / (steps[j] - steps[i])))
+    rest = y - slope * steps
+    scatter = 1.4826 * float(np.median(np.abs(rest - np.median(rest))))
+    score = abs(float(np.sign(y[j] - y[i]).sum()))
+    deviations = (score - 1) / math.sqrt(n * (n - 1) * (2 * n + 5) / 18)
+    change = abs(slope) * float(steps[-1] - steps[0])
+    return slope if deviations >= _SIGNIFICANT and change > scatter else 0.0
 
 
 def remedies(algorithm: Any) -> str:
-    """What keeps the distance of an algorithm from falling, and what would lower it, in words."""
+    """What keeps the image of an algorithm from arriving where it hovers, and what would help, in words."""
     sampler = getattr(algorithm, "sampler", All())
     while hasattr(sampler, "sampler"):  # one that only announces what another draws
         sampler = sampler.sampler

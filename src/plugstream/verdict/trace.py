@@ -1,0 +1,86 @@
+"""The way of an image in a few numbers a step: random sums, which keep distances between images."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+__all__ = ["Trace"]
+
+# Random sums of an image. The length of a difference is right to sqrt(2 / sums), 9 %.
+_SUMS = 256
+# From this step on a trace has so many entries for each doubling of the steps, and before it every step.
+_DENSE = 64
+# Pixels at a time, so that a volume is not copied.
+_CHUNK = 1 << 22
+
+
+@dataclass
+class Trace:
+    r"""Where an image was at the steps of a run, as z_k = S x_k with random sums S, so that ||z_j - z_k|| tells
+    ||x_j - x_k|| for any two of them without keeping images.
+
+        z_m = sum over pixels p = m mod 256 of s_p x_p,    s_p = +-1 at random, the same for all steps,
+
+    for which E ||z||^2 = ||x||^2, with a relative standard deviation of at most sqrt(2 / 256). It is linear, so that
+    the mean of sums is that of the mean image. The signs are a hash of the pixel's number: every process and every
+    device has the same.
+
+    Every step is kept up to 64 from the beginning, and 64 of each doubling after that, so that a trace of a million
+    steps has a thousand entries. `restart` begins a new one, where another problem begins, with another sigma say.
+
+    Arguments: first, the step that counts as zero; steps, from that one; sums, (..., 256) each, on the image's device.
+    Reference: Charikar, Chen, Farach-Colton, Finding frequent items in data streams, 2002 (the count sketch).
+    """
+
+    first: int = 0
+    steps: list[int] = field(default_factory=list)
+    sums: list[Tensor] = field(default_factory=list)
+
+    def add(self, step: int, image: Tensor, ndim: int) -> None:
+        """Note where the image is, if the trace has an entry for this step.
+
+        Arguments: step of the run; image (..., *image_shape), of `ndim` axes.
+        """
+        since = step - self.first
+        gap = 1 << max(0, since.bit_length() - _DENSE.bit_length())
+        if since < 0 or since % gap or (self.steps and self.steps[-1] >= since):
+            return
+        self.steps.append(since)
+        self.sums.append(random_sums(image, ndim))
+
+    def restart(self, step: int) -> None:
+        """Forget what was before this step."""
+        self.first, self.steps, self.sums = step, [], []
+
+    def values(self) -> NDArray[np.complex128] | NDArray[np.float64]:
+        """All sums: (images, steps, 256)."""
+        kept = torch.stack(self.sums, -2).cpu().numpy()
+        return kept.reshape(-1, *kept.shape[-2:]).astype(np.complex128 if np.iscomplexobj(kept) else np.float64)
+
+
+def random_sums(image: Tensor, ndim: int) -> Tensor:
+    """S x of `Trace`, of each image: (..., 256)."""
+    flat = image.flatten(image.ndim - ndim)
+    found = flat.new_zeros((*flat.shape[:-1], _SUMS))
+    for begin in range(0, flat.shape[-1], _CHUNK):
+        part = flat[..., begin : begin + _CHUNK]
+        part = part * _signs(begin, part.shape[-1], part.device).to(part.real.dtype)
+        if left := -part.shape[-1] % _SUMS:
+            part = torch.nn.functional.pad(part, (0, left))
+        found += part.unflatten(-1, (-1, _SUMS)).sum(-2)
+    return found
+
+
+def _signs(begin: int, count: int, device: torch.device) -> Tensor:
+    """+-1 for pixels of these numbers, by the finaliser of a 32-bit hash (MurmurHash3), in integers of 64 bits."""
+    h = torch.arange(begin + 1, begin + 1 + count, dtype=torch.int64, device=device)
+    for factor, shift in ((0x85EBCA6B, 13), (0xC2B2AE35, 16)):
+        h = (h ^ (h >> 16 if shift == 13 else h >> 13)) & 0xFFFFFFFF
+        h = (h * factor) & 0xFFFFFFFF
+    h = (h ^ (h >> 16)) & 0xFFFFFFFF
+    return 1 - 2 * (h >> 7 & 1)
