@@ -20,7 +20,7 @@ from plugstream.linalg import norm
 from plugstream.models.base import Views
 from plugstream.quality import psnr, ssim
 from plugstream.quantities import Quantity
-from plugstream.verdict import Outcome, Verdict, judge, remedies
+from plugstream.verdict import Arrival, Outcome, Verdict, judge, remedies
 
 __all__ = [
     "PSNR",
@@ -67,10 +67,15 @@ class Monitor(Protocol):
 
 @runtime_checkable
 class Judge(Protocol):
-    """A monitor that can say from what it measured whether a result can be trusted."""
+    """A monitor that can say from what it measured whether a run has arrived."""
 
-    def judge(self, algorithm: Algorithm[Any], steps: Sequence[int], past: Past) -> Verdict:
-        """The verdict on a run that ended; `past` has what this monitor measured at each of these steps."""
+    def judge(
+        self, algorithm: Algorithm[Any], steps: Sequence[int], past: Past, arrivals: Sequence[Arrival] = ()
+    ) -> Verdict:
+        """The verdict on a run that ended.
+
+        Arguments: past, what this monitor measured at each of these steps; arrivals, how far each image has to go.
+        """
 
 
 @dataclass(frozen=True)
@@ -131,16 +136,18 @@ class Distance:
 
         return measure
 
-    def judge(self, algorithm: Algorithm[Any], steps: Sequence[int], past: Past) -> Verdict:
-        """Whether the result can be trusted, from how the distance fell (`plugstream.verdict.judge`)."""
+    def judge(
+        self, algorithm: Algorithm[Any], steps: Sequence[int], past: Past, arrivals: Sequence[Arrival] = ()
+    ) -> Verdict:
+        """Whether the run has arrived, from how the image moved and the distance went (`plugstream.verdict.judge`)."""
         since = max([begin for begin in self.begins if begin < steps[-1]], default=-1)
         first = next(number for number, step in enumerate(steps) if step > since)  # there the one before was measured
         verdict = judge(
             steps[first:],
             np.asarray(past["distance"])[first:],
             np.asarray(past["relative_distance"])[first:],
+            arrivals=arrivals,
             advice=remedies(algorithm),
-            partial=self.views is not None and self.views(algorithm.fidelity) is not None,
         )
         if first == 0 or verdict.outcome is not Outcome.NOT_MEASURED:
             return verdict

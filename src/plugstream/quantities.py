@@ -6,7 +6,7 @@ from collections.abc import Container, Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-__all__ = ["Quantity", "read_quantity", "sort_quantities"]
+__all__ = ["TO_GO", "Quantity", "read_quantity", "sort_quantities"]
 
 
 @dataclass(frozen=True)
@@ -60,6 +60,12 @@ class Quantity:
     def content(self) -> dict[str, Any]:
         """What an event tells of it; `read_quantity` reads it."""
         return asdict(self)
+
+
+TO_GO = Quantity(
+    "to_go", "still to go", unit="%", form=".2g", curve="what ten times as many steps would change (%)", logarithmic=True
+)
+"""What `solve` itself tells beside what monitors measure: how far the image has to go, in per cent of it."""
 
 
 def read_quantity(content: dict[str, Any]) -> Quantity:

@@ -17,7 +17,7 @@ from plugstream.algorithms.base import Algorithm, State
 from plugstream.arrays import as_tensor
 from plugstream.figure_files import encode_figure
 from plugstream.quantities import Quantity
-from plugstream.verdict import Verdict
+from plugstream.verdict import Trace, Verdict
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -35,6 +35,7 @@ class Stop(Enum):
 
     ITERATIONS = "all iterations were done"
     TIME = "the time limit was reached"
+    ARRIVED = "the image has arrived"
     DISTANCE = "the distance to a fixed point fell below its limit"
     SETTLED = "the misfit on views that are held out falls no more"
     DIVERGED = "the image grew without bound; use a smaller step (at most 1/L) or a milder denoiser"
@@ -72,8 +73,8 @@ class Snapshot(Generic[S]):
     """A run in the middle: all that `solve` needs to go on as if there had been no stop.
 
     `first` is the step that the run began with, `limit` the size beyond which it has diverged, `best` the score and
-    state that an interrupted run returns, `rows` what was measured, by name, and `measured_at` the last step at which
-    each monitor did.
+    state that an interrupted run returns, `rows` what was measured, by name, `measured_at` the last step at which each
+    monitor did, and `trace` the way of the image.
     """
 
     state: S
@@ -84,6 +85,7 @@ class Snapshot(Generic[S]):
     best: tuple[float, S] | None
     rows: dict[str, list[Row]]
     measured_at: list[int]
+    trace: Trace = field(default_factory=Trace)
 
 
 @dataclass(frozen=True)
@@ -124,7 +126,7 @@ class Result(Generic[S]):
     quantity that compares with the truth, otherwise by the first of which a monitor says what is better, such as the
     distance to a fixed point; `image_step` tells which. `state` is the last good state, and
     `solve(algorithm, state=result.state, ...)` goes on from it as if there had been no stop. `verdict` says whether the
-    image can be trusted, and `plot()` draws it. `parameters` are what was found of the model along with that image, by
+    image has arrived, and what else is known of it, and `plot()` draws it. `parameters` are what was found of the model along with that image, by
     name; `uncertainty` is the error to expect at each pixel, where that was asked for (`plugstream.error_map`). The
     last `image_axes` axes are one image, the first of them that of its channels if it has `channels`.
     """

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from time import monotonic, perf_counter
-from typing import Generic, TypeVar, cast
+from typing import Any, Generic, TypeVar, cast
 
 import numpy as np
 import torch
@@ -21,10 +21,10 @@ from plugstream.fidelity import Fidelity
 from plugstream.linalg import inner, largest_norm, norm
 from plugstream.monitors import Judge, Measure, Monitor, Past, quantities_of, with_stop
 from plugstream.progress import Listener, listening, report
-from plugstream.quantities import Quantity
+from plugstream.quantities import TO_GO, Quantity
 from plugstream.result import Callback, Progress, Result, Row, Series, Snapshot, Stop, Turn
 from plugstream.sampling import spread_views
-from plugstream.verdict import Verdict, judge
+from plugstream.verdict import Arrival, Trace, Verdict, estimate_arrival, judge
 
 __all__ = ["data_scale", "solve"]
 
@@ -45,6 +45,7 @@ def solve(
     every: int = 10,
     time_limit: float | None = None,
     distance_limit: float | None = None,
+    arrive: float | None = None,
     divergence: float | None = 1e4,
     callbacks: Iterable[Callback[S]] = (),
     progress: Listener | bool | None = None,
@@ -61,7 +62,9 @@ def solve(
         resume: go on with this run, its clock, history and best image; what comes is what would have come, to the bit
             where the algorithm is deterministic. Monitors must be the same.
         time_limit: seconds of wall time. distance_limit: stop once what a monitor says one may stop by is within this:
-            of `Distance`, which is added where there is no such monitor, ||x - T(x)||^2 relative to its start.
+            of `Distance`, which is added where there is no such monitor, ||x - T(x)||^2 relative to its start. arrive:
+            stop once ten times as many steps would change the image by less than this part of it, such as 0.01; looked
+            at every `every` steps, from the sixteenth on.
         divergence: stop when ||x|| exceeds this many times the run's scale; None: never. The scale is the size of the
             first image that is not zero, or the length of the best step from zero down the gradient (`data_scale`)
             where that is larger, as it is where the denoiser's first images are next to nothing.
@@ -76,7 +79,7 @@ def solve(
     if distance_limit is not None:
         monitors = with_stop(monitors)
     run = partial(
-        _solve, algorithm, image, iterations, state, resume, monitors, every, time_limit, distance_limit, divergence
+        _solve, algorithm, image, iterations, state, resume, monitors, every, time_limit, distance_limit, arrive, divergence
     )
     if progress is True:
         return _show(run, monitors, callbacks, iterations, time_limit)
@@ -97,7 +100,7 @@ def _show(
     from plugstream.display.steps import Steps
 
     steps = Steps(clock=Clock(time_limit, monotonic()))
-    steps.declare(quantities_of(monitors))
+    steps.declare([*quantities_of(monitors), TO_GO])
 
     def note(progress: Progress[S]) -> None:
         if steps.total == 0 and iterations < sys.maxsize:
@@ -122,6 +125,7 @@ def _solve(
     every: int,
     time_limit: float | None,
     distance_limit: float | None,
+    arrive: float | None,
     divergence: float | None,
     callbacks: Iterable[Callback[S]],
 ) -> Result[S]:
@@ -158,6 +162,9 @@ def _solve(
             if distance_limit is not None and run.arrived(measured, distance_limit):
                 reason = Stop.DISTANCE
                 break
+            if arrive is not None and run.is_due() and run.to_go <= arrive:
+                reason = Stop.ARRIVED
+                break
             if time_limit is not None and run.wall >= time_limit:
                 reason = Stop.TIME
                 break
@@ -187,9 +194,10 @@ class _Run(Generic[S]):
     best: tuple[float, S] | None = None
     good: S | None = None
     limit: float | None = None
+    trace: Trace = field(default_factory=Trace)
 
     def __post_init__(self) -> None:
-        self._quantities = {quantity.name: quantity for quantity in quantities_of(self.monitors)}
+        self._quantities = {quantity.name: quantity for quantity in [*quantities_of(self.monitors), TO_GO]}
         self._measures: list[tuple[int, Measure]] = [
             (m.every or self.every, m.begin(self.algorithm, self.state, self.past)) for m in self.monitors
         ]
@@ -199,6 +207,9 @@ class _Run(Generic[S]):
         self._rows: dict[str, list[Row]] = {}
         self._half: dict[str, int] = {}  # how many rows there were before the measurement that is being made
         self._first = self.state.k
+        self._phase = _phase(self.algorithm, self.state)
+        self.trace.restart(self.state.k)
+        self.trace.add(self.state.k, self.state.image, self._ndim)
         self._begun = self.size()
         self.good = self.state
 
@@ -217,6 +228,28 @@ class _Run(Generic[S]):
         _synchronize(state.image)
         self.time += perf_counter() - begin
         self.state = state
+        if (phase := _phase(self.algorithm, state)) != self._phase:
+            self._phase = phase
+            self.trace.restart(state.k)
+        self.trace.add(state.k, state.image, self._ndim)
+
+    @property
+    def _ndim(self) -> int:
+        return len(self.algorithm.fidelity.image_shape)
+
+    def is_due(self) -> bool:
+        """Whether this is one of the steps at which a run may end since it has arrived."""
+        return (self.state.k - self._first) % self.every == 0
+
+    @property
+    def arrivals(self) -> list[Arrival]:
+        """How far each image has to go; none where that is not known, as in a search, which tries several."""
+        return [] if self._phase is None else estimate_arrival(self.trace)
+
+    @property
+    def to_go(self) -> float:
+        """How far the image has to go that has the farthest, infinite where that is not known."""
+        return max((arrival.to_go for arrival in self.arrivals), default=math.inf)
 
     def size(self) -> float:
         """The largest ||x|| of the images, NaN if one holds a NaN."""
@@ -248,6 +281,9 @@ class _Run(Generic[S]):
             if ((k - self._first) % every == 0 or last) and measured_at[number] != k:
                 out.update(measure(self.algorithm, self.state))
                 measured_at[number] = k
+        parts = torch.tensor([100 * one.to_go for one in self.arrivals] if out else [], dtype=torch.float64)
+        if len(parts) and bool(parts.isfinite().all()):
+            out[TO_GO.name] = parts.reshape(self.state.image.shape[: self.state.image.ndim - self._ndim])
         best = self._best_with(out)
         rows = {name: (k, self.time, value.detach().cpu().double().numpy()) for name, value in out.items()}
         self._half = {name: len(self._rows.get(name, ())) for name in rows}
@@ -286,22 +322,33 @@ class _Run(Generic[S]):
             if isinstance(answer, Turn):
                 self.algorithm, self.state = answer.algorithm, answer.state
                 self.best = None  # what was measured before is of another problem
+                self._turn()
             elif callable(getattr(answer, "step", None)):
                 self.algorithm = cast("Algorithm[S]", answer)
+                self._turn()
             else:
                 end = end or bool(answer)
         return end
 
+    def _turn(self) -> None:
+        """Begin the trace anew, since what comes is of another problem."""
+        self._phase = _phase(self.algorithm, self.state)
+        self.trace.restart(self.state.k)
+        self.trace.add(self.state.k, self.state.image, self._ndim)
+
     def snapshot(self, state: S) -> Snapshot[S]:
         """The run at this state, the last that callbacks were told of: a step or a measurement after it may fail."""
         rows = {name: list(rows) for name, rows in self._rows.items()}
-        return Snapshot(state, self._first, self.time, self.wall, self.limit, self.best, rows, list(self._measured_at))
+        known = (self.time, self.wall, self.limit, self.best, rows, list(self._measured_at), self.trace.copy())
+        return Snapshot(state, self._first, *known)
 
     def restore(self, snapshot: Snapshot[S]) -> None:
         self._first, self.time, self.limit, self.best = snapshot.first, snapshot.time, snapshot.limit, snapshot.best
         self.start = perf_counter() - snapshot.wall
         self._rows = {name: list(rows) for name, rows in snapshot.rows.items()}
         self._measured_at = list(snapshot.measured_at)
+        if snapshot.trace.steps:
+            self.trace = snapshot.trace.copy()
 
     def result(self, reason: Stop) -> Result[S]:
         if reason.failed:
@@ -330,8 +377,8 @@ class _Run(Generic[S]):
             names = [quantity.name for quantity in monitor.measures if quantity.name in history]
             if isinstance(monitor, Judge) and names:
                 past = {name: list(history[name].value) for name in names}
-                return monitor.judge(self.algorithm, history[names[0]].step.tolist(), past)
-        return judge([], [], [], failure=reason.value if reason.failed else None)
+                return monitor.judge(self.algorithm, history[names[0]].step.tolist(), past, self.arrivals)
+        return judge([], [], [], arrivals=self.arrivals, failure=reason.value if reason.failed else None)
 
 
 @torch.no_grad()
@@ -354,6 +401,15 @@ def data_scale(fidelity: Fidelity, like: Tensor) -> float:
     t = torch.where(curvature > 0, -inner(p, g, ndim) / curvature, torch.zeros_like(curvature))
     scale = float((t * norm(p, ndim)).max())
     return scale if math.isfinite(scale) else 0.0
+
+
+def _phase(algorithm: Any, state: Any) -> int | None:
+    """In which part of its way an algorithm is, each of which seeks another image; None in a search, which tries some.
+
+    An algorithm of one's own may not say.
+    """
+    phase = getattr(algorithm, "phase", None)
+    return 0 if phase is None else phase(state)
 
 
 def _synchronize(tensor: Tensor) -> None:

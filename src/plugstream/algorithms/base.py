@@ -95,6 +95,13 @@ class PlugAndPlay:
         if isinstance(self.step_size, str):
             object.__setattr__(self, "step_size", parse_step(self.step_size))
 
+    def phase(self, state: Any) -> int | None:
+        """In which part of its way the algorithm is after the steps of this state, each of which seeks another image.
+
+        None where the next image says nothing of the last, as in a search that tries several.
+        """
+        return int(state.k >= self.denoiser.opening_steps)
+
     def parameters(self, k: int, state: Any = None, batch: Batch | None = None) -> tuple[float, float]:
         """gamma and sigma of iteration k = 1, 2, ..., checked to be usable.
 

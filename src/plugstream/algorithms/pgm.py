@@ -255,6 +255,10 @@ class ProximalGradient(PlugAndPlay):
         gamma, sigma = super().parameters(k, state, batch)
         return gamma, 0.0 if self.refine_steps is not None and self._refines(k) else sigma
 
+    def phase(self, state: Any) -> int | None:
+        """As of any algorithm; another while the model is refined before denoising."""
+        return 2 if self.refine_steps is not None and self._refines(state.k + 1) else super().phase(state)
+
     def _refines(self, k: int) -> bool:
         """Whether iteration k refines the model."""
         return bool(self.refine) and (self.refine_steps is None or k <= self.refine_steps)

@@ -321,6 +321,10 @@ class SigmaRace:
             return replace(self.algorithm, sigma=state.sigma)
         return replace(self.algorithm, sigma=state.sigma / state.ratio if state.weaker else state.sigma * state.ratio)
 
+    def phase(self, state: RaceState) -> None:
+        """None: its sides try other sigmas in turn."""
+        return
+
     def parameters(self, k: int, state: RaceState | None = None) -> tuple[float, float]:
         """gamma and sigma of the next step, of the side that takes it; without a state, of the start."""
         if state is None:

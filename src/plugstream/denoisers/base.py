@@ -100,6 +100,11 @@ class Denoiser(ABC):
         """The least length of each spatial axis."""
         return (self.min_size,) * self.ndim
 
+    @property
+    def opening_steps(self) -> int:
+        """How many steps of an algorithm another denoiser takes first."""
+        return 0
+
     def variant(self, ndim: int, *, channels: bool = False, complex: bool = False) -> Denoiser | None:
         """The same prior for another kind of images, where it has a form of its own for them; None where it has none.
 
@@ -177,6 +182,10 @@ class Wrapper(Denoiser):
     @property
     def min_shape(self) -> tuple[int, ...]:
         return self.denoiser.min_shape
+
+    @property
+    def opening_steps(self) -> int:
+        return self.denoiser.opening_steps
 
     def orient(self, axis: int) -> Denoiser:
         inner = self.denoiser.orient(axis)

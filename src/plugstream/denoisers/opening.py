@@ -51,6 +51,10 @@ class Opening(Wrapper):
         self.stacked = self.denoiser.stacked or self.first.stacked
 
     @property
+    def opening_steps(self) -> int:
+        return self.steps
+
+    @property
     def min_shape(self) -> tuple[int, ...]:
         return tuple(map(max, self.denoiser.min_shape, self.first.min_shape))
 

@@ -17,6 +17,7 @@ from plugstream.files import sync_folder
 from plugstream.result import Snapshot
 from plugstream.runs.identity import difference, tools
 from plugstream.tensors import load_tensors, save_tensors
+from plugstream.verdict import Trace
 
 __all__ = ["Checkpoints", "SavedState"]
 
@@ -50,7 +51,14 @@ class SavedState:
             for name in self.content["rows"]
         }
         plain = {name: self.content[name] for name in ("first", "time", "wall", "limit", "measured_at")}
-        return Snapshot(state=state, best=best, rows=rows, **plain)
+        return Snapshot(state=state, best=best, rows=rows, trace=self._trace(like.image.device), **plain)
+
+    def _trace(self, device: torch.device) -> Trace:
+        """The way of the image, empty where an earlier version did not keep it."""
+        if "trace.sums" not in self.tensors:
+            return Trace()
+        sums = self._tensor("trace.sums").to(device)
+        return Trace(self.content["trace"], self.tensors["trace.steps"].tolist(), list(sums.unbind(0)))
 
     def _state(self, like: Any, values: Mapping[str, Any], prefix: str) -> Any:
         """A state of the kind of `like`: what JSON has of it, tensors, and states that it is made of."""
@@ -199,6 +207,9 @@ def _split(snapshot: Snapshot[Any]) -> tuple[dict[str, Any], dict[str, Tensor]]:
         tensors[f"rows.{name}.step"] = torch.tensor(steps)
         tensors[f"rows.{name}.time"] = torch.tensor(times, dtype=torch.float64)
         tensors[f"rows.{name}.value"] = torch.from_numpy(np.stack(values))
+    if snapshot.trace.steps:
+        tensors["trace.steps"] = torch.tensor(snapshot.trace.steps)
+        tensors["trace.sums"] = torch.stack(snapshot.trace.sums)
     pairs = [name for name, value in tensors.items() if value.is_complex()]
     tensors = {name: _real(value) for name, value in tensors.items()}
     content = {
@@ -207,6 +218,7 @@ def _split(snapshot: Snapshot[Any]) -> tuple[dict[str, Any], dict[str, Tensor]]:
         "complex": pairs,
         "best": best,
         "rows": list(snapshot.rows),
+        "trace": snapshot.trace.first,
         **{name: getattr(snapshot, name) for name in ("first", "time", "wall", "limit", "measured_at")},
     }
     return content, tensors

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -92,7 +93,7 @@ def _estimate(steps: NDArray[np.int64], z: NDArray[np.float64]) -> Arrival:
     hover2 = _hover(steps, z)
     points = [_mean(steps, z, last / _FACTOR**j) for j in range(_MOVES + 1)]
     moves = [one - before for one, before in zip(points[:-1], points[1:], strict=True)]
-    noise = 2 * hover2 / max(1.0, np.count_nonzero(steps > (1 - _MEAN) * last))
+    noise = 2 * hover2 / int(np.count_nonzero(steps > (1 - _MEAN) * last))  # the last step is one of them
     lengths = np.array([float(np.linalg.norm(move)) for move in moves])
     lengths = np.sqrt(np.maximum(lengths**2 - noise, _SEEN * lengths**2))
     tiny = np.finfo(float).tiny
@@ -128,7 +129,7 @@ def _hover(steps: NDArray[np.int64], z: NDArray[np.float64]) -> float:
     return float((rest**2).sum() / (len(chosen) - 3))
 
 
-def _aligned(sums: NDArray[np.complex128] | NDArray[np.float64]) -> NDArray[np.float64]:
+def _aligned(sums: NDArray[Any]) -> NDArray[np.float64]:
     """Real sums; complex ones as pairs, each turned to the phase of the last, which data may leave free."""
     if not np.iscomplexobj(sums):
         return np.asarray(sums, dtype=np.float64)

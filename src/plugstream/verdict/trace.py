@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
-import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
@@ -57,10 +57,16 @@ class Trace:
         """Forget what was before this step."""
         self.first, self.steps, self.sums = step, [], []
 
-    def values(self) -> NDArray[np.complex128] | NDArray[np.float64]:
-        """All sums: (images, steps, 256)."""
-        kept = torch.stack(self.sums, -2).cpu().numpy()
-        return kept.reshape(-1, *kept.shape[-2:]).astype(np.complex128 if np.iscomplexobj(kept) else np.float64)
+    def copy(self) -> Trace:
+        """The trace as it is now."""
+        return Trace(self.first, list(self.steps), list(self.sums))
+
+    def values(self) -> NDArray[Any]:
+        """All sums, in double precision: (images, steps, 256)."""
+        kept = torch.stack(self.sums, -2).cpu()
+        kept = kept.to(torch.complex128 if kept.is_complex() else torch.float64)
+        found: NDArray[Any] = kept.reshape(-1, *kept.shape[-2:]).numpy()
+        return found
 
 
 def random_sums(image: Tensor, ndim: int) -> Tensor:
