@@ -14,6 +14,7 @@ from torch import Tensor
 from plugstream.algorithms.base import Algorithm, State, fidelity_at
 from plugstream.fidelity import Fidelity, LeastSquares
 from plugstream.models.base import Views, all_views
+from plugstream.models.recording import magnitudes
 from plugstream.monitors import Measure, Past
 from plugstream.quantities import Quantity
 
@@ -47,23 +48,6 @@ def relative_misfits(fidelity: Fidelity, image: Tensor, views: Views = None) -> 
         ]
         parts.append(torch.where(energies[1] > 0, energies[0] / energies[1], torch.nan))
     return torch.cat(parts, -1)
-
-
-def magnitudes(waves: Tensor, model: Any, data: Tensor, views: Tensor) -> Tensor:
-    """The root of the intensity of waves that a model predicts, those that do not interfere taken together.
-
-    As it is recorded, where the model knows gains and backgrounds of views; those of views that it does not know of are
-    fitted to their data.
-
-    Arguments: waves (..., B, *data_shape); model; data of these views; views (B,).
-    """
-    axis, recording = getattr(model, "incoherent", None), getattr(model, "recording", None)
-    if axis is None and recording is None:
-        return waves.abs()
-    intensity = waves.abs().square() if axis is None else waves.abs().square().sum(axis, keepdim=True)
-    if recording is not None:
-        intensity = recording.record(intensity, views, data)
-    return intensity.sqrt()
 
 
 @torch.no_grad()

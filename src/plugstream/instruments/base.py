@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     from plugstream.image_space import ImageSpace
     from plugstream.models.base import Model
+    from plugstream.models.suspects import Suspect, Trial
 
 __all__ = [
     "Advice",
@@ -147,6 +148,22 @@ class Instrument(ABC):
     def groups(self, columns: Columns) -> dict[str, NDArray[np.int64]]:
         """Kinds of views that `residual` judges one by one, besides all of them: the views of each, by name."""
         return {}
+
+    def trial_views(self, columns: Columns, available: NDArray[np.int64], count: int) -> NDArray[np.int64]:
+        """At most so many of the available views that together tell whether suspects are right; spread ones, usually.
+
+        Where views know of each other only through what neighbours share, they are neighbours.
+        """
+        few = min(count, len(available))
+        return available[np.arange(few) * len(available) // max(1, few)]
+
+    def suspects(self, columns: Columns, views: NDArray[np.int64], trial: Callable[..., Trial]) -> tuple[Suspect, ...]:
+        """What a scan of this instrument may say wrongly, for a run whose image does not explain the data.
+
+        Arguments: columns of all views; views that are tried; trial, which makes one of a label, and of what is then
+        another: instrument, columns of these views, and turn, what is done to the data.
+        """
+        return ()
 
     def describe(self, columns: Columns, n_views: int) -> dict[str, str]:
         """What `info` shows besides what the declarations tell: {subject: text}."""

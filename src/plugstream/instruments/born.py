@@ -23,6 +23,7 @@ from plugstream.instruments.base import (
     Instrument,
     declare,
 )
+from plugstream.instruments.suspects import suspects_of_born
 from plugstream.instruments.wavelengths import (
     GAINS,
     WAVELENGTHS,
@@ -153,6 +154,7 @@ class Born2D(Instrument):
     }
     model_options: ClassVar[type[Options]] = BornOptions
     simulation: ClassVar[type[Options]] = BornSimulation
+    suspects = suspects_of_born
 
     def __post_init__(self) -> None:
         checked = self.geometry(plane_waves=np.array([[1.0, 0.0]]))

@@ -24,6 +24,7 @@ from plugstream.instruments.base import (
     Instrument,
     declare,
 )
+from plugstream.instruments.suspects import suspects_of_ct
 from plugstream.models.ct_beams import cone_beam, fan_beam, parallel_beam
 from plugstream.models.ct_geometry import Rays, Voxels
 from plugstream.models.ct_plausible import check_plausible, outlook, warn_if_implausible
@@ -141,6 +142,7 @@ class CT(Instrument):
         "voxels": "value (k, i, j) is at z = z0 + k dz, y = y0 + i dy, x = x0 + j dx",
     }
     simulation: ClassVar[type[Options]] = CTSimulation
+    suspects = suspects_of_ct
 
     def __post_init__(self) -> None:
         if self.detector_columns < 1 or self.detector_rows < 0:

@@ -24,6 +24,7 @@ from plugstream.instruments.base import (
     declare,
 )
 from plugstream.instruments.fpm_simulation import FPMSimulation, count_photons, plan_leds, thin_object
+from plugstream.instruments.suspects import suspects_of_fpm
 from plugstream.models.fpm_geometry import Microscope, aim_crops, light_directions, make_pupil
 from plugstream.registry import Options
 
@@ -134,6 +135,7 @@ class FPM(Instrument):
         "data": "gain (light |wave|^2) + background",
     }
     simulation: ClassVar[type[Options]] = FPMSimulation
+    suspects = suspects_of_fpm
 
     def __post_init__(self) -> None:
         scope = self.microscope
@@ -272,6 +274,11 @@ class FPM(Instrument):
             "dark field beyond": sines >= 2 * self.aperture,
         }
         return {name: np.flatnonzero(which) for name, which in kinds.items() if which.any()}
+
+    def trial_views(self, columns: Columns, available: NDArray[np.int64], count: int) -> NDArray[np.int64]:
+        """Those whose light is nearest to the axis, which overlap."""
+        sines = np.hypot(*self.directions(columns)[available].T)
+        return np.sort(available[np.argsort(sines, kind="stable")[:count]])
 
     def describe(self, columns: Columns, n_views: int) -> dict[str, str]:
         """Views in bright and dark field, light, camera and image."""

@@ -26,6 +26,7 @@ from plugstream.instruments.base import (
     declare,
 )
 from plugstream.instruments.mri_simulation import MRISimulation, draw_path, paint_image, ring_coils
+from plugstream.instruments.suspects import suspects_of_mri
 from plugstream.models.ct_geometry import Voxels
 from plugstream.registry import Field, Options
 
@@ -107,6 +108,7 @@ class MRI(Instrument):
     }
     model_options: ClassVar[type[Options]] = MRIOptions
     simulation: ClassVar[type[Options]] = MRISimulation
+    suspects = suspects_of_mri
 
     def __post_init__(self) -> None:
         if self.coils < 1 or self.samples < 1:

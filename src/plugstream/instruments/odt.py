@@ -14,6 +14,7 @@ from plugstream.capacity import check_memory
 from plugstream.errors import InputError, PlugstreamWarning
 from plugstream.image_space import ImageSpace
 from plugstream.instruments.base import Attribute, Column, Columns, Data, Experiment, Instrument, declare
+from plugstream.instruments.suspects import suspects_of_odt
 from plugstream.models.ct_geometry import Voxels
 from plugstream.models.odt_caps import farthest_waves
 from plugstream.models.odt_geometry import Optics, check_poses, poses_of_light, poses_of_rotation
@@ -123,6 +124,7 @@ class ODT3D(Instrument):
     }
     model_options: ClassVar[type[Options]] = ODTOptions
     simulation: ClassVar[type[Options]] = ODTSimulation
+    suspects = suspects_of_odt
 
     def __post_init__(self) -> None:
         if len(self.voxels.shape) != 3:

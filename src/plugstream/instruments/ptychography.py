@@ -24,6 +24,7 @@ from plugstream.instruments.base import (
     Instrument,
     declare,
 )
+from plugstream.instruments.suspects import suspects_of_ptychography
 from plugstream.registry import Field, Options
 
 if TYPE_CHECKING:
@@ -136,6 +137,7 @@ class Ptychography(Instrument):
     }
     model_options: ClassVar[type[Options]] = PtychographyOptions
     simulation: ClassVar[type[Options]] = PtychographySimulation
+    suspects = suspects_of_ptychography
 
     def __post_init__(self) -> None:
         set_once = object.__setattr__
@@ -230,6 +232,12 @@ class Ptychography(Instrument):
     def _photons(self) -> float:
         """Of a frame without an object."""
         return float((np.abs(self.probe) ** 2).sum())
+
+    def trial_views(self, columns: Columns, available: NDArray[np.int64], count: int) -> NDArray[np.int64]:
+        """Neighbours about the middle: beams that do not overlap agree with any probe."""
+        places = columns["positions"][:][available]
+        away = ((places - np.median(places, axis=0)) ** 2).sum(1)
+        return np.sort(available[np.argsort(away, kind="stable")[:count]])
 
     def describe(self, columns: Columns, n_views: int) -> dict[str, str]:
         """The beam, how far its positions are apart, and how large the image is."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from plugstream.errors import InputError
 
-__all__ = ["Recording", "fit_recording"]
+__all__ = ["Recording", "fit_recording", "magnitudes"]
 
 # How much an expected gain counts beside a view's own, as a part of what a view says that is predicted well.
 _TRUST = 0.05
@@ -123,3 +123,20 @@ def fit_recording(intensity: Tensor, data: Tensor, expected: Tensor | None = Non
     flat = ~(gain > 0)
     gain = torch.where(flat, level / mean.clamp_min(tiny), gain)
     return torch.where(gain > 0, gain, torch.ones_like(gain)), torch.where(flat, 0.0, beside)
+
+
+def magnitudes(waves: Tensor, model: Any, data: Tensor, views: Tensor) -> Tensor:
+    """The root of the intensity of waves that a model predicts, those that do not interfere taken together.
+
+    As it is recorded, where the model knows gains and backgrounds of views; those of views that it does not know of are
+    fitted to their data.
+
+    Arguments: waves (..., B, *data_shape); model; data of these views; views (B,).
+    """
+    axis, recording = getattr(model, "incoherent", None), getattr(model, "recording", None)
+    if axis is None and recording is None:
+        return waves.abs()
+    intensity = waves.abs().square() if axis is None else waves.abs().square().sum(axis, keepdim=True)
+    if recording is not None:
+        intensity = recording.record(intensity, views, data)
+    return intensity.sqrt()

@@ -1,0 +1,301 @@
+"""What runs say of themselves, beside the truth: good scans and scans that were spoilt on purpose, of all instruments.
+
+    python benchmarks/verdicts.py [--only NAME ...] [--folder FOLDER] [--real]
+
+Every case is a small scan, reconstructed with defaults, or with the words of the case; a spoilt scan holds correct
+data and says something wrong of it. Runs of a folder that is given are kept, and judged again without running again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from plugstream.cli import main as plugstream_main
+from plugstream.instruments.base import find_instrument
+from plugstream.loss_fidelity import make_fidelity
+from plugstream.losses import Amplitude
+from plugstream.monitors import snr
+from plugstream.runs.explaining import explain_result
+from plugstream.runs.plan import model_options
+from plugstream.runs.refined import read_refined
+from plugstream.scans import MemoryScan, open_scan, save_scan
+from plugstream.settings import resolve
+from plugstream.simulation import measure
+from plugstream.verdict.explanation import Explanation
+
+QUIET = ["--report-format", "none", "--threads", "1", "--checkpoint", "0"]
+PICTURES = Path(__file__).parents[2] / "shared" / "data" / "images" / "BSD68"
+
+
+@dataclass(frozen=True)
+class Case:
+    """A run with truth: its name, how to make its scan, words for `reconstruct`, and the cause that spoils it.
+
+    Arguments: cause, a word that one of the first two causes named has to hold; "" of a good run.
+    """
+
+    name: str
+    make: Callable[[], MemoryScan]
+    cause: str = ""
+    words: tuple[str, ...] = field(default=())
+
+
+def simulated(instrument: str, **options: Any) -> MemoryScan:
+    """The scan that `plugstream simulate` makes with these options."""
+    cls = find_instrument(instrument)
+    chosen = cls.simulation(**options)
+    experiment = cls.simulate_views(chosen)
+    device = torch.device("cpu")
+    model = experiment.instrument.build_model(
+        experiment.columns, experiment.n_views, device=device, dtype=torch.float32
+    )
+    return measure(experiment, model, chosen)
+
+
+def ct(**options: Any) -> MemoryScan:
+    return simulated("ct", **{"size": 64, "views": 60, **options})
+
+
+def born(**options: Any) -> MemoryScan:
+    return simulated("born-2d", **{"size": 48, "wavelength": 0.0225, "views": 24, "receivers": 96, **options})
+
+
+def scattering(**options: Any) -> MemoryScan:
+    return simulated("scattering-2d", **{"size": 32, "views": 18, "receivers": 36, **options})
+
+
+def ptychography(**options: Any) -> MemoryScan:
+    return simulated("ptychography", **{"frame": 32, "across": 8, **options})
+
+
+def fpm(**options: Any) -> MemoryScan:
+    return simulated("fpm", **{"size": 96, "camera": 32, "leds": 9, **options})
+
+
+def mri(**options: Any) -> MemoryScan:
+    return simulated("mri", **{"size": 64, "coils": 4, "acceleration": 2.0, **options})
+
+
+def odt(**options: Any) -> MemoryScan:
+    return simulated("odt-3d", **{"size": 24, "views": 24, **options})
+
+
+def with_instrument(scan: MemoryScan, **parts: Any) -> MemoryScan:
+    """The same data, of which the scan says something else."""
+    return replace_scan(scan, instrument=replace(scan.instrument, **parts))  # type: ignore[type-var]
+
+
+def replace_scan(scan: MemoryScan, **parts: Any) -> MemoryScan:
+    content = {
+        "data": scan.data,
+        "instrument": scan.instrument,
+        "truth": scan.truth,
+        "provenance": scan.provenance,
+        "columns": scan.columns,
+    }
+    return MemoryScan(**(content | parts))
+
+
+def axis_off(pixels: float, **options: Any) -> MemoryScan:
+    scan = ct(**options)
+    rays = scan.instrument.rays(scan.columns).shift_detector(columns=pixels)  # type: ignore[attr-defined]
+    return replace_scan(scan, columns={**scan.columns, "rays": rays.vectors})
+
+
+def turned_other_way(**options: Any) -> MemoryScan:
+    """A tomographic scan whose angles have the wrong sign: views are those of a mirrored object, in the wrong order."""
+    scan = ct(**options)
+    rays = np.array(scan.columns["rays"])
+    rays[:, :, 1] *= -1
+    rays[:, 2] *= -1
+    return replace_scan(scan, columns={**scan.columns, "rays": rays})
+
+
+def dead_view(scan: MemoryScan, count: int = 1) -> MemoryScan:
+    data = scan.data.clone()
+    for number in range(count):
+        data[(len(data) // 3 + 7 * number) % len(data)] = 0
+    return replace_scan(scan, data=data)
+
+
+def longer_wave(factor: float, **options: Any) -> MemoryScan:
+    scan = born(**options)
+    return with_instrument(scan, wavelength=factor * scan.instrument.wavelength)  # type: ignore[attr-defined]
+
+
+def conjugated(scan: MemoryScan) -> MemoryScan:
+    return replace_scan(scan, data=scan.data.conj().resolve_conj())
+
+
+def wrong_probe(**options: Any) -> MemoryScan:
+    """Ptychography with the beam in focus, of the same light, where it was out of focus."""
+    scan = ptychography(**options)
+    probe = scan.instrument.probe  # type: ignore[attr-defined]
+    flat = np.fft.fftshift(np.fft.ifft2(np.abs(np.fft.fft2(probe[0]))))
+    wrong = (flat * np.linalg.norm(probe[0]) / np.linalg.norm(flat)).astype(np.complex64)
+    return with_instrument(scan, probe=wrong[None])
+
+
+def swapped_positions(**options: Any) -> MemoryScan:
+    scan = ptychography(**options)
+    return replace_scan(
+        scan, columns={**scan.columns, "positions": np.array(scan.columns["positions"])[:, ::-1].copy()}
+    )
+
+
+def swapped_maps(**options: Any) -> MemoryScan:
+    scan = mri(**options)
+    maps = scan.instrument.coil_maps  # type: ignore[attr-defined]
+    return with_instrument(scan, coil_maps=np.roll(maps, 1, axis=0))
+
+
+def conjugated_maps(**options: Any) -> MemoryScan:
+    scan = mri(**options)
+    return with_instrument(scan, coil_maps=scan.instrument.coil_maps.conj())  # type: ignore[attr-defined]
+
+
+def metal(**options: Any) -> MemoryScan:
+    """A disc into which fields do not go: permittivity -60, which no bound at 0 allows."""
+    return scattering(discs="0.02,0.01,0.03,-60", **options)
+
+
+def leds_off(steps: float, **options: Any) -> MemoryScan:
+    scan = fpm(**options)
+    leds = np.array(scan.columns["leds"]) + np.array([steps * 4e-3, 0.0])
+    return replace_scan(scan, columns={**scan.columns, "leds": leds})
+
+
+def pictures(count: int) -> list[str]:
+    return [str(PICTURES / f"test{number:03d}.png") for number in range(1, count + 1)]
+
+
+def cases() -> list[Case]:
+    """All cases: those that are good first, of every instrument, then those of the issue's table and their kin."""
+    p = pictures(12)
+    good = [
+        Case("ct", ct),
+        Case("ct 1e3 photons", lambda: ct(photons=1e3, picture=p[0])),
+        Case("ct 1e4 fan", lambda: ct(photons=1e4, beam="fan", picture=p[1])),
+        Case("ct 20 views", lambda: ct(views=20)),
+        Case("ct 90 degrees", lambda: ct(arc=90.0, views=45)),
+        Case("ct 1e6", lambda: ct(photons=1e6, picture=p[2])),
+        Case("born 40 dB", born),
+        Case("born 30 dB", lambda: born(snr=30.0, picture=p[3])),
+        Case("born 20 dB", lambda: born(snr=20.0, picture=p[4])),
+        Case("born 25 dB arc", lambda: born(snr=25.0, picture=p[5], arc=180.0)),
+        Case("scattering 40 dB", scattering),
+        Case("scattering 25 dB", lambda: scattering(snr=25.0)),
+        Case("scattering 3 frequencies", lambda: scattering(frequencies="2,4,6GHz", views=12, snr=30.0)),
+        Case("ptychography", ptychography),
+        Case("ptychography few", lambda: ptychography(photons=2e3, picture=p[6])),
+        Case("ptychography many", lambda: ptychography(photons=1e6, picture=p[7], phase_picture=p[8])),
+        Case("fpm", fpm),
+        Case("fpm many", lambda: fpm(photons=1e6, picture=p[9])),
+        Case("mri", mri),
+        Case("mri 20 dB", lambda: mri(snr=20.0, picture=p[10])),
+        Case("mri cartesian", lambda: mri(trajectory="cartesian", picture=p[11], snr=25.0)),
+        Case("mri spiral", lambda: mri(trajectory="spiral", snr=40.0)),
+        Case("odt", odt),
+        Case("odt light", lambda: odt(scanning="light", snr=20.0)),
+    ]
+    spoilt = [
+        Case("ct axis 3 px", lambda: axis_off(3.0), "axis"),
+        Case("ct axis 1 px", lambda: axis_off(1.0), "axis"),
+        Case("ct axis 2 px fan", lambda: axis_off(2.0, beam="fan", photons=1e4, picture=p[1]), "axis"),
+        Case("ct other way", lambda: turned_other_way(beam="fan"), "turn"),
+        Case("ct dead view", lambda: dead_view(ct()), "view"),
+        Case("born wave x 1.05", lambda: longer_wave(1.05), "wavelength"),
+        Case("born wave x .97", lambda: longer_wave(0.97, snr=30.0, picture=p[3]), "wavelength"),
+        Case("born conjugate", lambda: conjugated(born()), "conjugate"),
+        Case("born sigma .5", born, "denoiser", ("--sigma", "0.5")),
+        Case("born dead view", lambda: dead_view(born()), "view"),
+        Case("scattering metal", metal, "contrast"),
+        Case("ptychography wrong probe", wrong_probe, "probe"),
+        Case("ptychography swapped", swapped_positions, "position"),
+        Case("mri maps swapped", swapped_maps, "coil"),
+        Case("mri maps conjugate", conjugated_maps, "coil"),
+        Case("fpm LEDs off", lambda: leds_off(1.0), "LED"),
+        Case("odt conjugate", lambda: conjugated(odt()), "conjugate"),
+    ]
+    return good + spoilt
+
+
+def run_case(case: Case, folder: Path) -> Path:
+    """The folder of the case's run, which is made where it is not there yet."""
+    scan, run = folder / "scan.zarr", folder / "run"
+    if not (run / "result.npy").exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        if not scan.exists():
+            save_scan(case.make(), scan)
+        plugstream_main(["reconstruct", str(scan), "--out", str(run), *QUIET, *case.words])
+    return run
+
+
+def judge_run(folder: Path) -> tuple[float, Explanation]:
+    """SNR in dB, NaN where there is no truth, and whether the model explains the data."""
+    scan, run = open_scan(folder / "scan.zarr"), folder / "run"
+    settings = resolve(run / "settings.toml")
+    image = torch.from_numpy(np.load(run / "result.npy"))
+    instrument = scan.instrument
+    options = model_options(settings, instrument)
+    device = torch.device("cpu")
+    model: Any = instrument.build_model(scan.columns, scan.n_views, options, device=device, dtype=torch.float32)
+    refined = read_refined(run)
+    model = model.with_parameters(refined) if refined else model
+    fidelity = make_fidelity(model, scan, Amplitude() if model.intensities else None)
+    low, high = settings.denoiser.low, settings.denoiser.high
+    low = low if isinstance(low, float | int) else None
+    found = explain_result(
+        fidelity, image.to(model.dtype), instrument, scan.columns, options, low=low, high=high, refined=tuple(refined)
+    )
+    quality = float("nan") if scan.truth is None else float(snr(image, torch.from_numpy(scan.truth)))
+    return quality, found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--folder", type=Path)
+    parser.add_argument("--only", nargs="*", default=[])
+    parser.add_argument(
+        "--judge", action="store_true", help="judge the runs that are there, real ones too, and run none"
+    )
+    parsed = parser.parse_args()
+    known = {case.name.replace(" ", "-"): case for case in cases()}
+    with tempfile.TemporaryDirectory() as own:
+        folder = parsed.folder or Path(own)
+        names = list(known) + [p.name for p in sorted(folder.glob("real-*"))]
+        print(f"{'run':26} {'SNR':>5} {'misfit':>8} {'noise':>8} {'x':>7}  flagged  causes")
+        for name in names:
+            if parsed.only and not any(word in name for word in parsed.only):
+                continue
+            if parsed.judge and not (folder / name / "run" / "result.npy").exists():
+                continue
+            case = known.get(name)
+            if case is not None:
+                run_case(case, folder / name)
+            began = time.perf_counter()
+            quality, found = judge_run(folder / name)
+            spent = time.perf_counter() - began
+            want = "" if case is None else case.cause
+            named = any(want in cause.name for cause in found.causes[:2])
+            right = found.explained if not want else not found.explained and named
+            noise = float("nan") if found.noise is None else found.noise.fraction
+            causes = "; ".join(f"{cause.name.split(',')[0]} {cause.evidence:.3g}" for cause in found.causes[:3])
+            print(
+                f"{name:26} {quality:5.1f} {found.misfit:8.1e} {noise:8.1e} {found.factor or float('nan'):7.2f}  "
+                f"{'no ' if found.explained else 'YES'} {'' if right else 'WRONG'} {spent:.1f}s {causes}",
+                flush=True,
+            )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,41 @@
+"""What a scan may say wrongly of its views, and the models that views would have if it did."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from plugstream.models.base import Model
+
+__all__ = ["Suspect", "Trial"]
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One way in which views may differ from what a scan says: a model of just these views, in the same order.
+
+    Arguments: label, in words, such as "1 pixel"; build, which makes the model; turn, what is done to the data.
+    """
+
+    label: str
+    build: Callable[[], Model]
+    turn: Callable[[Tensor], Tensor] | None = None
+
+
+@dataclass(frozen=True)
+class Suspect:
+    """Something that a scan may say wrongly: its name, what to do about it, and what to try.
+
+    Arguments: any_phase, whether the phase of all data together is left open in trials; refine, a parameter that the
+    model can find along with the image, instead of trials.
+    """
+
+    name: str
+    advice: str
+    trials: tuple[Trial, ...] = ()
+    any_phase: bool = False
+    refine: str = ""

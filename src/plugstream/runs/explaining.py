@@ -1,0 +1,52 @@
+"""Whether the result of a run explains its data, with what its instrument suspects."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from plugstream.instruments.base import Columns, Instrument
+from plugstream.models.base import Model
+from plugstream.models.suspects import Suspect, Trial
+from plugstream.verdict.explanation import TRIED, Explanation, explain
+
+__all__ = ["explain_result"]
+
+
+def explain_result(
+    fidelity: Any,
+    image: Tensor,
+    instrument: Instrument,
+    columns: Columns,
+    options: Any = None,
+    *,
+    low: float | None = None,
+    high: float | None = None,
+    refined: Sequence[str] = (),
+) -> Explanation:
+    """Whether an image explains the data of a scan, and if not, why; as `explain` says.
+
+    Arguments: fidelity, at the parameters that the run refined; columns of all of its views; options of the model;
+    refined, names of those parameters: what is said of them in the scan is no suspect any more.
+    """
+    model: Model = getattr(fidelity, "whole", fidelity).model
+
+    def suspects() -> tuple[Tensor, Sequence[Suspect]]:
+        views = instrument.trial_views(columns, fidelity.available.numpy(), TRIED)
+
+        def trial(label: str, *, columns: Columns, instrument: Instrument = instrument, turn: Any = None) -> Trial:
+            def build() -> Model:
+                return instrument.build_model(
+                    columns, len(views), options, device=model.device, dtype=model.dtype.to_real()
+                )
+
+            return Trial(label, build, turn)
+
+        # Trials are of the scan's own numbers, and say nothing of a model that has found others.
+        listed = () if refined else instrument.suspects(columns, views, trial)
+        return torch.from_numpy(views), listed
+
+    return explain(fidelity, image, suspects=suspects, low=low, high=high)

@@ -1,0 +1,96 @@
+"""How strong the noise of data is, from the data alone, beside what an image leaves unexplained."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+__all__ = ["Noise", "difference_noise", "photon_noise", "twin_noise"]
+
+# Orders of differences, and the sums of the squares of their weights: binomial(2n, n).
+_ORDERS = {2: 6.0, 3: 20.0, 4: 70.0}
+_FEWEST = 8  # values along an axis from which differences say something
+# The median of |e|^2 over its mean, of real and of complex white noise.
+_REAL, _COMPLEX = 0.45494, math.log(2)
+# Up to so many expected photons the variance of roots is summed up; beyond, 1/4 and what is next are enough.
+_SUMMED = 12.0
+
+
+@dataclass(frozen=True)
+class Noise:
+    """The energy of the noise as a part of the data's, ||e||^2 / ||y||^2, and how that is known.
+
+    Arguments: at_most, whether it is a bound from above, as where data vary from sample to sample by themselves.
+    """
+
+    fraction: float
+    way: str
+    at_most: bool = False
+
+
+def difference_noise(data: Tensor) -> Noise | None:
+    r"""White noise from differences of neighbouring samples along the last axis.
+
+    A difference of order n is zero for polynomials below that degree, and of white noise has binomial(2n, n) times its
+    variance; the median of its squares passes over edges. The least of orders 2 to 4 is taken: what is left of the
+    data's own structure makes it larger, so that it is a bound from above. Values that are exactly zero, as where a
+    mask is, are left out.
+
+    Arguments: data (views, ..., samples), real or complex. None where there are too few samples, or all are zero.
+    Reference: Rice, Ann. Statist. 12, 1984; Donoho and Johnstone, Biometrika 81, 1994 (the median).
+    """
+    energy = float(data.abs().double().square().sum())
+    if data.ndim < 2 or data.shape[-1] < _FEWEST or not energy > 0:
+        return None
+    part = _COMPLEX if data.is_complex() else _REAL
+    measured = data != 0
+    variances = []
+    for order, gain in _ORDERS.items():
+        whole = measured.unfold(-1, order + 1, 1).all(-1)
+        squares = data.diff(n=order, dim=-1).abs().double().square()[whole]
+        if len(squares) >= _FEWEST:
+            variances.append(float(squares.median()) / part / gain)
+    if not variances:
+        return None
+    return Noise(min(variances) * int(measured.sum()) / energy, "differences of neighbouring samples", at_most=True)
+
+
+def twin_noise(data: Tensor, one: tuple[Tensor, ...], other: tuple[Tensor, ...]) -> Noise | None:
+    r"""Noise from data that were measured twice: the mean of |y_a - y_b|^2 / 2 over pairs that should be the same.
+
+    Arguments: data (views, ...); one, other, the indices of both of each pair, as advanced indexing takes them. None
+    where there are fewer than eight pairs.
+    """
+    energy = float(data.abs().double().square().sum())
+    if len(one[0]) < _FEWEST or not energy > 0:
+        return None
+    squares = (data[one] - data[other]).abs().double().square()
+    return Noise(float(squares.mean()) / 2 * data.numel() / energy, "data that were measured twice")
+
+
+def photon_noise(expected: Tensor, counts: Tensor) -> Noise | None:
+    r"""Noise of the roots of counted photons, E (sqrt(n) - sqrt(m))^2 of Poisson's distribution with the mean m.
+
+    It is 1/4 from a few photons on, and m where there are hardly any. Where counts are not whole numbers they were not
+    counted, or not kept as such, and nothing is known: None.
+
+    Arguments: expected m, of an image that is about right; counts.
+    """
+    energy = float(counts.double().sum())
+    if not energy > 0 or not bool((counts == counts.round()).all()):
+        return None
+    return Noise(float(_root_variance(expected.double().clamp_min(0)).sum()) / energy, "photon statistics")
+
+
+def _root_variance(mean: Tensor) -> Tensor:
+    """E (sqrt(n) - sqrt(m))^2 = 2 m - 2 sqrt(m) E sqrt(n)."""
+    few = mean.clamp_max(_SUMMED)
+    term, root = torch.exp(-few), torch.zeros_like(few)
+    for n in range(1, 48):
+        term = term * few / n
+        root = root + term * math.sqrt(n)
+    summed = 2 * few - 2 * few.sqrt() * root
+    return torch.where(mean < _SUMMED, summed, 0.25 + 7 / (64 * mean.clamp_min(1)))
