@@ -63,7 +63,12 @@ class Quantity:
 
 
 TO_GO = Quantity(
-    "to_go", "still to go", unit="%", form=".2g", curve="what ten times as many steps would change (%)", logarithmic=True
+    "to_go",
+    "still to go",
+    unit="%",
+    form=".2g",
+    curve="what ten times as many steps would change (%)",
+    logarithmic=True,
 )
 """What `solve` itself tells beside what monitors measure: how far the image has to go, in per cent of it."""
 

@@ -125,10 +125,10 @@ class Result(Generic[S]):
     `image` is the last iterate. Where a run was interrupted or diverged it is the best one measured: by the first
     quantity that compares with the truth, otherwise by the first of which a monitor says what is better, such as the
     distance to a fixed point; `image_step` tells which. `state` is the last good state, and
-    `solve(algorithm, state=result.state, ...)` goes on from it as if there had been no stop. `verdict` says whether the
-    image has arrived, and what else is known of it, and `plot()` draws it. `parameters` are what was found of the model along with that image, by
-    name; `uncertainty` is the error to expect at each pixel, where that was asked for (`plugstream.error_map`). The
-    last `image_axes` axes are one image, the first of them that of its channels if it has `channels`.
+    `solve(algorithm, state=result.state, ...)` goes on from it as if there had been no stop. `verdict` has what the run
+    says of itself, and `plot()` draws it. `parameters` are what was found of the model along with that image, by name;
+    `uncertainty` is the error to expect at each pixel, where that was asked for (`plugstream.error_map`). The last
+    `image_axes` axes are one image, the first of them that of its channels if it has `channels`.
     """
 
     image: Tensor
@@ -197,6 +197,13 @@ class Result(Generic[S]):
         figure = self.plot()
         return encode_figure(figure, dpi=150), round(75 * figure.get_figwidth())
 
+    def _answers(self) -> str:
+        """The three answers as paragraphs."""
+        return "".join(
+            f"<p>{escape(question)} <b>{escape(answer.word)}</b>: {escape(answer.text)}</p>"
+            for question, answer in self.verdict.answers.items()
+        )
+
     def _page(self, png: bytes, width: int) -> str:
         picture = base64.b64encode(png).decode()
         last = {name: series for name, series in self.history.items() if len(series.step)}
@@ -208,7 +215,7 @@ class Result(Generic[S]):
         )
         head = "<tr><th>measured</th><th>last</th><th>at step</th></tr>"
         return (
-            f"<div><p><b>{escape(self.verdict.name)}</b>: {escape(self.verdict.text)}</p>"
+            f"<div>{self._answers()}"
             f'<img width="{width}" style="max-width:100%;height:auto" alt="{escape(repr(self))}" '
             f'src="data:image/png;base64,{picture}">'
             f"{f'<table>{head}{rows}</table>' if rows else ''}</div>"

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from time import monotonic, perf_counter
-from typing import Any, Generic, TypeVar, cast
+from typing import Generic, TypeVar, cast
 
 import numpy as np
 import torch
@@ -24,7 +24,7 @@ from plugstream.progress import Listener, listening, report
 from plugstream.quantities import TO_GO, Quantity
 from plugstream.result import Callback, Progress, Result, Row, Series, Snapshot, Stop, Turn
 from plugstream.sampling import spread_views
-from plugstream.verdict import Arrival, Trace, Verdict, estimate_arrival, judge
+from plugstream.verdict import Trace, Verdict, estimate_arrival, judge
 
 __all__ = ["data_scale", "solve"]
 
@@ -79,7 +79,18 @@ def solve(
     if distance_limit is not None:
         monitors = with_stop(monitors)
     run = partial(
-        _solve, algorithm, image, iterations, state, resume, monitors, every, time_limit, distance_limit, arrive, divergence
+        _solve,
+        algorithm,
+        image,
+        iterations,
+        state,
+        resume,
+        monitors,
+        every,
+        time_limit,
+        distance_limit,
+        arrive,
+        divergence,
     )
     if progress is True:
         return _show(run, monitors, callbacks, iterations, time_limit)
@@ -207,9 +218,7 @@ class _Run(Generic[S]):
         self._rows: dict[str, list[Row]] = {}
         self._half: dict[str, int] = {}  # how many rows there were before the measurement that is being made
         self._first = self.state.k
-        self._phase = _phase(self.algorithm, self.state)
-        self.trace.restart(self.state.k)
-        self.trace.add(self.state.k, self.state.image, self._ndim)
+        self.trace.begin(self.algorithm, self.state)
         self._begun = self.size()
         self.good = self.state
 
@@ -228,28 +237,16 @@ class _Run(Generic[S]):
         _synchronize(state.image)
         self.time += perf_counter() - begin
         self.state = state
-        if (phase := _phase(self.algorithm, state)) != self._phase:
-            self._phase = phase
-            self.trace.restart(state.k)
-        self.trace.add(state.k, state.image, self._ndim)
-
-    @property
-    def _ndim(self) -> int:
-        return len(self.algorithm.fidelity.image_shape)
+        self.trace.follow(self.algorithm, state)
 
     def is_due(self) -> bool:
         """Whether this is one of the steps at which a run may end since it has arrived."""
         return (self.state.k - self._first) % self.every == 0
 
     @property
-    def arrivals(self) -> list[Arrival]:
-        """How far each image has to go; none where that is not known, as in a search, which tries several."""
-        return [] if self._phase is None else estimate_arrival(self.trace)
-
-    @property
     def to_go(self) -> float:
         """How far the image has to go that has the farthest, infinite where that is not known."""
-        return max((arrival.to_go for arrival in self.arrivals), default=math.inf)
+        return max((arrival.to_go for arrival in estimate_arrival(self.trace)), default=math.inf)
 
     def size(self) -> float:
         """The largest ||x|| of the images, NaN if one holds a NaN."""
@@ -281,9 +278,12 @@ class _Run(Generic[S]):
             if ((k - self._first) % every == 0 or last) and measured_at[number] != k:
                 out.update(measure(self.algorithm, self.state))
                 measured_at[number] = k
-        parts = torch.tensor([100 * one.to_go for one in self.arrivals] if out else [], dtype=torch.float64)
+        parts = torch.tensor(
+            [100 * one.to_go for one in estimate_arrival(self.trace)] if out else [], dtype=torch.float64
+        )
         if len(parts) and bool(parts.isfinite().all()):
-            out[TO_GO.name] = parts.reshape(self.state.image.shape[: self.state.image.ndim - self._ndim])
+            ndim = len(self.algorithm.fidelity.image_shape)
+            out[TO_GO.name] = parts.reshape(self.state.image.shape[: self.state.image.ndim - ndim])
         best = self._best_with(out)
         rows = {name: (k, self.time, value.detach().cpu().double().numpy()) for name, value in out.items()}
         self._half = {name: len(self._rows.get(name, ())) for name in rows}
@@ -322,19 +322,13 @@ class _Run(Generic[S]):
             if isinstance(answer, Turn):
                 self.algorithm, self.state = answer.algorithm, answer.state
                 self.best = None  # what was measured before is of another problem
-                self._turn()
+                self.trace.begin(self.algorithm, self.state)
             elif callable(getattr(answer, "step", None)):
                 self.algorithm = cast("Algorithm[S]", answer)
-                self._turn()
+                self.trace.begin(self.algorithm, self.state)
             else:
                 end = end or bool(answer)
         return end
-
-    def _turn(self) -> None:
-        """Begin the trace anew, since what comes is of another problem."""
-        self._phase = _phase(self.algorithm, self.state)
-        self.trace.restart(self.state.k)
-        self.trace.add(self.state.k, self.state.image, self._ndim)
 
     def snapshot(self, state: S) -> Snapshot[S]:
         """The run at this state, the last that callbacks were told of: a step or a measurement after it may fail."""
@@ -373,12 +367,13 @@ class _Run(Generic[S]):
         return Result(chosen.image, chosen.k, self.state, *measured, found)
 
     def _verdict(self, reason: Stop, history: dict[str, Series]) -> Verdict:
+        arrivals = estimate_arrival(self.trace)
         for monitor in self.monitors if not reason.failed else ():
             names = [quantity.name for quantity in monitor.measures if quantity.name in history]
             if isinstance(monitor, Judge) and names:
                 past = {name: list(history[name].value) for name in names}
-                return monitor.judge(self.algorithm, history[names[0]].step.tolist(), past, self.arrivals)
-        return judge([], [], [], arrivals=self.arrivals, failure=reason.value if reason.failed else None)
+                return monitor.judge(self.algorithm, history[names[0]].step.tolist(), past, arrivals)
+        return judge([], [], [], arrivals=arrivals, failure=reason.value if reason.failed else None)
 
 
 @torch.no_grad()
@@ -401,15 +396,6 @@ def data_scale(fidelity: Fidelity, like: Tensor) -> float:
     t = torch.where(curvature > 0, -inner(p, g, ndim) / curvature, torch.zeros_like(curvature))
     scale = float((t * norm(p, ndim)).max())
     return scale if math.isfinite(scale) else 0.0
-
-
-def _phase(algorithm: Any, state: Any) -> int | None:
-    """In which part of its way an algorithm is, each of which seeks another image; None in a search, which tries some.
-
-    An algorithm of one's own may not say.
-    """
-    phase = getattr(algorithm, "phase", None)
-    return 0 if phase is None else phase(state)
 
 
 def _synchronize(tensor: Tensor) -> None:

@@ -58,7 +58,8 @@ class SavedState:
         if "trace.sums" not in self.tensors:
             return Trace()
         sums = self._tensor("trace.sums").to(device)
-        return Trace(self.content["trace"], self.tensors["trace.steps"].tolist(), list(sums.unbind(0)))
+        first, phase = self.content["trace"]
+        return Trace(first, self.tensors["trace.steps"].tolist(), list(sums.unbind(0)), phase)
 
     def _state(self, like: Any, values: Mapping[str, Any], prefix: str) -> Any:
         """A state of the kind of `like`: what JSON has of it, tensors, and states that it is made of."""
@@ -218,7 +219,7 @@ def _split(snapshot: Snapshot[Any]) -> tuple[dict[str, Any], dict[str, Tensor]]:
         "complex": pairs,
         "best": best,
         "rows": list(snapshot.rows),
-        "trace": snapshot.trace.first,
+        "trace": [snapshot.trace.first, snapshot.trace.phase],
         **{name: getattr(snapshot, name) for name in ("first", "time", "wall", "limit", "measured_at")},
     }
     return content, tensors

@@ -166,7 +166,8 @@ class Resume(Event):
 class Stop(Event):
     """The end of a run that was not killed: why, after which step, of which step its image is, and what to think of it.
 
-    `time` is seconds of steps, `wall` with measuring. There is no verdict where an error ended it.
+    `time` is seconds of steps, `wall` with measuring. There is no verdict where an error ended it. `answers` are those
+    to the three questions of a verdict, by question, each with word, good, text and number.
     """
 
     kind = "stop"
@@ -179,6 +180,7 @@ class Stop(Event):
     verdict: str | None = None
     trusted: bool | None = None
     explanation: str | None = None
+    answers: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True)

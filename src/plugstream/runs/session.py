@@ -17,10 +17,11 @@ from plugstream.algorithms import SigmaRace, State
 from plugstream.errors import InputError, PlugstreamWarning, StorageError
 from plugstream.image_space import ImageSpace
 from plugstream.loss_fidelity import DataFidelity
-from plugstream.misfit import compares_data, relative_misfits, unexplained_light
 from plugstream.monitors import Distance, quantities_of
 from plugstream.progress import report
+from plugstream.quantities import TO_GO
 from plugstream.result import Result, Stop
+from plugstream.runs.answers import answer_explanation, answer_strength
 from plugstream.runs.callbacks import Callback, Callbacks, MeasurementLog, Watcher
 from plugstream.runs.checkpoints import Checkpoints, SavedState
 from plugstream.runs.checks import check_range
@@ -52,14 +53,11 @@ from plugstream.scans.store import StoredScan
 from plugstream.settings import Change, parse_changes, with_changes
 from plugstream.solver import solve
 from plugstream.text import shell_quote
-from plugstream.verdict import judge_misfit
 
 __all__ = ["Session"]
 
 # The report shows a back-projection of this many views at most: of a large scan all of them would take minutes.
 _BACKPROJECTED = 1000
-# So many views tell at the end whether the image explains anything of the data.
-_EXPLAINED = 16
 
 
 @dataclass
@@ -141,13 +139,20 @@ class Session:
             self.write(with_sigma(self.plan.settings, self.search.sigma, repeat=True))
         verdict, reason = result.verdict, result.reason
         ends = (result.state.k, result.image_step, result.time, result.wall, reason.value, reason.failed)
-        self.log.add(StopEvent(*ends, verdict=verdict.name, trusted=verdict.trusted, explanation=verdict.text))
+        told = {question: answer.content() for question, answer in verdict.answers.items()}
+        about: dict[str, Any] = {
+            "verdict": verdict.name,
+            "trusted": verdict.trusted,
+            "explanation": verdict.text,
+            "answers": told,
+        }
+        self.log.add(StopEvent(*ends, **about))
         self._write_page()
         return result
 
     def _write_results(self, result: Result[State], backprojection: torch.Tensor | None, notes: list[str]) -> None:
         try:
-            told = [str(result.verdict), *notes]
+            told = [f"{question} {answer}" for question, answer in result.verdict.answers.items()] + notes
             write_results(self.folder, self.scan, self.plan.settings, result, backprojection, told)
         except OSError as error:
             raise StorageError(
@@ -273,7 +278,7 @@ class Session:
         if self.stages is not None:
             begins = tuple(plan.begin for plan in self.stages.plans if plan.begin > 0)
             monitors = [replace(m, begins=begins) if isinstance(m, Distance) else m for m in monitors]
-        quantities = quantities_of(monitors)
+        quantities = [*quantities_of(monitors), TO_GO]
         log.add(Quantities(tuple(quantity.content() for quantity in quantities)))
         over = None if snapshot is None else reason_to_stop(snapshot, settings, quantities)
         several = self.group.size > 1
@@ -306,7 +311,7 @@ class Session:
         if watch is not None:
             watch.settings = self.plan.settings  # with what was changed on the way
         result = self._with_errors(result)
-        result = self._judge_misfit(result, whole if population is None else population.fidelity)
+        result = self._answer(result, whole if population is None else population.fidelity, views.held_out(fidelity))
         if result.parameters:
             shown = fidelity.model.report_parameters(result.parameters)  # type: ignore[attr-defined]
             result = replace(result, parameters=shown)
@@ -333,17 +338,16 @@ class Session:
         self.population.release()
         return self.population.read_ahead(self.plan.algorithm(self.population.fidelity))
 
-    def _judge_misfit(self, result: Result[State], fidelity: DataFidelity) -> Result[State]:
-        """The result with a verdict that says so where its image explains nothing of the data, asked of a few views."""
-        if self.part or result.reason.failed or not compares_data(fidelity):
+    def _answer(self, result: Result[State], fidelity: DataFidelity, held_out: torch.Tensor | None) -> Result[State]:
+        """The result with the other two answers of its verdict."""
+        if self.part:
             return result
-        some = spread_views(fidelity.available, _EXPLAINED)
-        if result.parameters:
-            fidelity = fidelity.with_parameters(result.parameters)
-        misfit = float(relative_misfits(fidelity, result.image, some).nanmean())
-        if getattr(fidelity.model, "intensities", False) and misfit > 0:
-            misfit = min(misfit, unexplained_light(fidelity, result.image, some))
-        return replace(result, verdict=judge_misfit(result.verdict, misfit, linear=fidelity.linear))
+        report("asking whether the image explains the data")
+        result = answer_explanation(result, fidelity, self.scan, self.plan)
+        last = self.callbacks.last
+        trials = replay(self.log.path).trials if self.group.leads and self.search is not None else self.past.trials
+        algorithm = None if last is None else last.algorithm
+        return answer_strength(result, algorithm, self.plan, trials, held_out)
 
     def _note_changes(self, changes: tuple[Change, ...]) -> None:
         """Write settings.toml with the changes, so that it repeats the run as it was steered."""

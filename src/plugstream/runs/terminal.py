@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from plugstream.algorithms import State
     from plugstream.result import Progress
 
-__all__ = ["Terminal"]
+__all__ = ["Terminal", "describe_verdict"]
 
 # Measurements that are a line each where lines stay, and the seconds between two of those after them.
 _LINES, _PAUSE = 100, 5.0
@@ -110,7 +110,25 @@ class Terminal(Watcher):
             f"stopped after {event.step} steps and {event.time:.1f} s ({event.wall:.1f} s with measuring): "
             f"{event.reason}"
         )
-        if event.verdict is not None:
-            style = "bold red" if event.failed else "bold green" if event.trusted else "bold yellow"
-            head = f"verdict: {event.verdict}:"
-            self.display.line(f"{head} {event.explanation}", head, style)
+        for text, head, good in describe_verdict(event):
+            style = "bold red" if event.failed else "bold green" if good else "bold yellow"
+            self.display.line(text, head, style)
+
+
+def describe_verdict(stop: Stop) -> list[tuple[str, str, bool]]:
+    """The lines that tell a verdict: text, the part of it that stands out, and whether it is good news.
+
+    First how the run came out, then each of the three answers. A log of an earlier version has the first alone.
+    """
+    if stop.verdict is None:
+        return []
+    if not stop.answers:
+        head = f"verdict: {stop.verdict}:"
+        return [(f"{head} {stop.explanation}", head, bool(stop.trusted))]
+    wrong = [answer["word"] for answer in stop.answers.values() if not answer["good"]]
+    head = "verdict: trusted" if stop.trusted else f"verdict: not to be trusted yet ({', '.join(wrong)})"
+    lines = [(head, head, bool(stop.trusted))]
+    for question, answer in stop.answers.items():
+        head = f"  {question} {answer['word']}:"
+        lines.append((f"{head} {answer['text']}", head, bool(answer["good"])))
+    return lines

@@ -5,6 +5,7 @@ Has the image arrived, does the model explain the data, and was the strength of 
 
 from plugstream.verdict.arrival import ARRIVED, Arrival, estimate_arrival
 from plugstream.verdict.outcome import Answer, Outcome, Verdict, has_settled, judge, remedies, worst_verdict
+from plugstream.verdict.strength import StrengthProbe, found_strength, probe_strength
 from plugstream.verdict.trace import Trace
 
 __all__ = [
@@ -12,11 +13,14 @@ __all__ = [
     "Answer",
     "Arrival",
     "Outcome",
+    "StrengthProbe",
     "Trace",
     "Verdict",
     "estimate_arrival",
+    "found_strength",
     "has_settled",
     "judge",
+    "probe_strength",
     "remedies",
     "worst_verdict",
 ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -56,7 +57,7 @@ class Arrival:
 
 
 def estimate_arrival(trace: Trace) -> list[Arrival]:
-    r"""How far each image of a run has to go, none where there were fewer than 16 steps.
+    r"""How far each image of a run has to go, none where there were fewer than 16 steps, or in a search for sigma.
 
     With z(k) the mean of the images over the last fifth of the steps up to k, K the last step and r^2 = 2, the moves
 
@@ -77,7 +78,7 @@ def estimate_arrival(trace: Trace) -> list[Arrival]:
 
     Arguments: trace, of images (..., *image_shape). Returns a list with an entry for each image.
     """
-    if not trace.steps or trace.steps[-1] < _FEWEST:
+    if trace.phase is None or not trace.steps or trace.steps[-1] < _FEWEST:
         return []
     steps = np.array(trace.steps)
     return [_estimate(steps, _aligned(sums)) for sums in trace.values()]
@@ -92,7 +93,7 @@ def _estimate(steps: NDArray[np.int64], z: NDArray[np.float64]) -> Arrival:
         return Arrival(0.0, 0.0, 0.0) if not z.any() else Arrival(math.inf, math.inf, 0.0)
     hover2 = _hover(steps, z)
     points = [_mean(steps, z, last / _FACTOR**j) for j in range(_MOVES + 1)]
-    moves = [one - before for one, before in zip(points[:-1], points[1:], strict=True)]
+    moves = [one - before for one, before in pairwise(points)]
     noise = 2 * hover2 / int(np.count_nonzero(steps > (1 - _MEAN) * last))  # the last step is one of them
     lengths = np.array([float(np.linalg.norm(move)) for move in moves])
     lengths = np.sqrt(np.maximum(lengths**2 - noise, _SEEN * lengths**2))

@@ -43,8 +43,8 @@ class Outcome(Enum):
     UNEXPLAINED = "explains nothing"
     NOT_MEASURED = "not measured"
     # What the first two were called before.
-    CONVERGED = "arrived"
-    FALLING = "still moving"
+    CONVERGED = "arrived"  # noqa: PIE796
+    FALLING = "still moving"  # noqa: PIE796
 
 
 # The verdict on several images is the one on the worst of them.

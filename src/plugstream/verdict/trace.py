@@ -31,15 +31,29 @@ class Trace:
     device has the same.
 
     Every step is kept up to 64 from the beginning, and 64 of each doubling after that, so that a trace of a million
-    steps has a thousand entries. `restart` begins a new one, where another problem begins, with another sigma say.
+    steps has a thousand entries. It begins anew where another problem does, with another sigma say.
 
-    Arguments: first, the step that counts as zero; steps, from that one; sums, (..., 256) each, on the image's device.
+    Arguments: first, the step that counts as zero; steps, from that one; sums, (..., 256) each, on the image's device;
+    phase, that of the algorithm (`PlugAndPlay.phase`), None where it tries several images in turn.
     Reference: Charikar, Chen, Farach-Colton, Finding frequent items in data streams, 2002 (the count sketch).
     """
 
     first: int = 0
     steps: list[int] = field(default_factory=list)
     sums: list[Tensor] = field(default_factory=list)
+    phase: int | None = 0
+
+    def begin(self, algorithm: Any, state: Any) -> None:
+        """Forget what was, since from this state on another image is sought."""
+        self.first, self.steps, self.sums = state.k, [], []
+        self.phase = _phase(algorithm, state)
+        self.add(state.k, state.image, len(algorithm.fidelity.image_shape))
+
+    def follow(self, algorithm: Any, state: Any) -> None:
+        """Note where the image is after a step."""
+        if _phase(algorithm, state) != self.phase:
+            self.begin(algorithm, state)
+        self.add(state.k, state.image, len(algorithm.fidelity.image_shape))
 
     def add(self, step: int, image: Tensor, ndim: int) -> None:
         """Note where the image is, if the trace has an entry for this step.
@@ -53,13 +67,9 @@ class Trace:
         self.steps.append(since)
         self.sums.append(random_sums(image, ndim))
 
-    def restart(self, step: int) -> None:
-        """Forget what was before this step."""
-        self.first, self.steps, self.sums = step, [], []
-
     def copy(self) -> Trace:
         """The trace as it is now."""
-        return Trace(self.first, list(self.steps), list(self.sums))
+        return Trace(self.first, list(self.steps), list(self.sums), self.phase)
 
     def values(self) -> NDArray[Any]:
         """All sums, in double precision: (images, steps, 256)."""
@@ -67,6 +77,12 @@ class Trace:
         kept = kept.to(torch.complex128 if kept.is_complex() else torch.float64)
         found: NDArray[Any] = kept.reshape(-1, *kept.shape[-2:]).numpy()
         return found
+
+
+def _phase(algorithm: Any, state: Any) -> int | None:
+    """In which part of its way an algorithm is; one of one's own may not say."""
+    phase = getattr(algorithm, "phase", None)
+    return 0 if phase is None else phase(state)
 
 
 def random_sums(image: Tensor, ndim: int) -> Tensor:

@@ -1,0 +1,91 @@
+"""The second and third answer of a run: does the model explain the data, and was the strength chosen by them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from torch import Tensor
+
+from plugstream.algorithms import SigmaRace, State
+from plugstream.errors import InputError
+from plugstream.loss_fidelity import DataFidelity
+from plugstream.misfit import compares_data
+from plugstream.result import Result, Stop
+from plugstream.runs.events import Trial
+from plugstream.runs.explaining import explain_result
+from plugstream.runs.plan import Plan, model_options
+from plugstream.scans.scan import Scan
+from plugstream.verdict import Answer, found_strength, probe_strength
+
+__all__ = ["answer_explanation", "answer_strength"]
+
+# An image that leaves this part of the data unexplained explains nothing.
+_NOTHING = 0.9
+
+
+def answer_explanation(result: Result[State], fidelity: DataFidelity, scan: Scan, plan: Plan) -> Result[State]:
+    """The result with the answer whether its image explains the data.
+
+    Arguments: result; fidelity of the views that the run had; scan; plan.
+    """
+    verdict = result.verdict
+    if result.reason.failed or not compares_data(fidelity):
+        why = "the run failed" if result.reason.failed else "predictions are not compared with data as they are"
+        return replace(result, verdict=replace(verdict, explanation=Answer("not asked", None, why)))
+    if result.parameters:
+        fidelity = fidelity.with_parameters(result.parameters)
+    d = plan.settings.denoiser
+    low, high = (value if isinstance(value, int | float) else None for value in (d.least, d.high))
+    options = model_options(plan.settings, plan.instrument)
+    known: dict[str, Any] = {"low": low, "high": high, "refined": tuple(result.parameters)}
+    found = explain_result(fidelity, result.image, scan.instrument, scan.columns, options, **known)
+    word = "explained" if found.explained else "not explained"
+    answer = Answer(word, found.explained, found.text, 100 * found.misfit)
+    return replace(result, verdict=verdict.with_explanation(answer, nothing=found.misfit >= _NOTHING))
+
+
+def answer_strength(
+    result: Result[State],
+    algorithm: Any,
+    plan: Plan,
+    trials: Sequence[Trial],
+    held_out: Tensor | None,
+) -> Result[State]:
+    """The result with the answer whether the strength of the denoiser was chosen by the data.
+
+    Arguments: result; algorithm that the run ended with; plan; trials, of a run that searched for sigma, its rounds;
+    held_out, views that no step used, None where there are none.
+    """
+    return replace(
+        result, verdict=replace(result.verdict, strength=_strength(result, algorithm, plan, trials, held_out))
+    )
+
+
+def _strength(
+    result: Result[State], algorithm: Any, plan: Plan, trials: Sequence[Trial], held_out: Tensor | None
+) -> Answer:
+    settings = plan.settings
+    ended = next((trial for trial in reversed(trials) if trial.ended), None)
+    if ended is not None:
+        return found_strength(ended.sigma, ended.round, ended.ratio, ended.misfit)
+    skipped = [
+        (result.reason.failed or result.reason is Stop.INTERRUPTED, "the run was not finished"),
+        (result.reason is Stop.TIME, "there was no time left for it"),
+        (isinstance(algorithm, SigmaRace), "the search for it was not finished"),
+        (settings.scan.follow, "the scan was still growing"),
+        (":" in settings.algorithm.name, "the algorithm is one of your own"),
+        (result.state.k == 0, "no step was taken"),
+    ]
+    for holds, why in skipped:
+        if holds:
+            return Answer("not asked", None, why)
+    try:
+        return probe_strength(
+            algorithm, result.state, steps=result.state.k, seed=settings.sampler.seed, held_out=held_out
+        )
+    except InputError as error:
+        return Answer("not asked", None, f"held-out data cannot be asked: {error}")
+    except KeyboardInterrupt:
+        return Answer("not asked", None, "it was interrupted while held-out data was asked")

@@ -1,0 +1,148 @@
+"""Was the strength of the denoiser chosen by the data: what views that no step uses say of half and twice of it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from plugstream.errors import InputError
+from plugstream.models.part import PartOfData
+from plugstream.progress import report
+from plugstream.sampling import All
+from plugstream.verdict.outcome import Answer
+
+__all__ = ["StrengthProbe", "found_strength", "probe_strength"]
+
+# Every so many-th view judges, and of fewer views than this a part of each one's data, as in a search for sigma.
+_EVERY, _MANY = 10, 25
+# By what sigma is changed.
+_FACTOR = 2.0
+# Another sigma is better where held-out data misfits by less than this part of what it does, and by so many standard
+# errors over views.
+_BETTER, _ERRORS = 5e-3, 2.0
+# Steps of each side: one in so many of the run's, and at least; half as many come before all of them.
+_PART, _LEAST = 16, 12
+
+
+@dataclass(frozen=True)
+class StrengthProbe:
+    """Held-out misfits, each after as many steps from one image: at sigma, at half of it and at twice.
+
+    `errors` are standard errors over views of the differences of the last two from the first, zero where one view
+    judges, and `best` sigma's factor at the minimum of a parabola through all three, at most 2 and at least 1/2.
+    """
+
+    sigma: float
+    here: float
+    weaker: float
+    stronger: float
+    errors: tuple[float, float]
+
+    @property
+    def side(self) -> int:
+        """Where the best sigma lies: -1 below, 1 above, 0 where neither side is clearly better."""
+        gains = [self.here - self.weaker, self.here - self.stronger]
+        clear = [
+            gain > max(_BETTER * self.here, _ERRORS * error) for gain, error in zip(gains, self.errors, strict=True)
+        ]
+        if not any(clear):
+            return 0
+        return -1 if clear[0] and (not clear[1] or self.weaker <= self.stronger) else 1
+
+    def answer(self) -> Answer:
+        """In words."""
+        told = f"held-out misfit {self.here:.4g} at sigma {self.sigma:.3g}, {self.weaker:.4g} at half of it"
+        told = f"{told} and {self.stronger:.4g} at twice"
+        if self.side == 0:
+            return Answer("agrees with the data", True, f"neither is clearly better: {told}", self.here)
+        word, way = ("too strong", "below") if self.side < 0 else ("too weak", "above")
+        text = f"the best sigma lies {way} this one: {told}; leave --sigma out, or say --search, to have it found"
+        return Answer(word, False, text, self.here)
+
+
+def found_strength(sigma: float, rounds: int, ratio: float, misfit: float | None) -> Answer:
+    """The answer of a run that searched for sigma by held-out data.
+
+    Arguments: sigma; rounds that it took; ratio, the factor between which it is known; misfit of the last winner.
+    """
+    judged = "" if misfit is None else f", held-out misfit {misfit:.4g}"
+    within = f"to a factor of about {ratio:.2g}"
+    return Answer(
+        "chosen by the data", True, f"sigma {sigma:.3g} was found in {rounds} rounds, {within}{judged}", misfit
+    )
+
+
+@torch.no_grad()
+def probe_strength(algorithm: Any, state: Any, *, steps: int, seed: int = 0, held_out: Tensor | None = None) -> Answer:
+    r"""Ask data that no step uses whether another sigma would predict it better.
+
+    From the image of a run the algorithm goes on without every tenth view (or, of few views, without a tenth of each
+    one's data), so that the image forgets them, for m / 2 steps. From there it takes m steps with sigma, m with
+    sigma / 2 and m with 2 sigma, all with the same views. Whichever leaves the least of the held-out data is nearest to
+    the sigma that predicts best.
+
+    Condition: as for a search (`SigmaRace`): the noise of held-out data is independent of the rest. m steps show what
+    is quick to change; slow parts that oppose it do not show, so that an answer "agrees" is about a factor of two.
+
+    Arguments: algorithm and state that the run ended with; steps of the run, of which m is a sixteenth, at least 12;
+    seed, of the data that judge; held_out, views that no step used, where there are some: then nothing is forgotten.
+    Returns the answer; it says why where none is possible.
+    """
+    _, sigma = algorithm.parameters(state.k + 1, state)
+    if not sigma > 0:
+        return Answer("not asked", None, "there is no denoising whose strength could be chosen")
+    m = max(_LEAST, steps // _PART)
+    own, judge, judges = _split(algorithm, seed, held_out)
+    if len(judges) == 0:
+        return Answer("not asked", None, "there is too little data to hold any out")
+    own = replace(own, sigma=sigma, lam=None)
+    try:
+        own.sampler.draw(state.k, own.fidelity.available)
+    except InputError:  # a batch of more views than that
+        own = replace(own, sampler=All())
+    trunk, taken, whole = own.renew(state), 0, 3 * m + m // 2
+    if held_out is None:
+        for _ in range(m // 2):
+            trunk, taken = own.step(trunk), taken + 1
+            report("asking held-out data about sigma", taken, whole)
+    misfits = []
+    for factor in (1.0, 1 / _FACTOR, _FACTOR):
+        side, now = replace(own, sigma=sigma * factor), trunk
+        for _ in range(m):
+            now, taken = side.step(now), taken + 1
+            report("asking held-out data about sigma", taken, whole)
+        each = judge.values(now.image, judges).double()
+        misfits.append(each.reshape(-1, each.shape[-1]).mean(0))
+    here, weaker, stronger = (float(one.mean()) for one in misfits)
+    if not all(map(math.isfinite, (here, weaker, stronger))):
+        return Answer("not asked", None, "the misfit on held-out data is not finite")
+    errors = tuple(_standard_error(one - misfits[0]) for one in misfits[1:])
+    return StrengthProbe(sigma, here, weaker, stronger, (errors[0], errors[1])).answer()
+
+
+def _split(algorithm: Any, seed: int, held_out: Tensor | None) -> tuple[Any, Any, Tensor]:
+    """The algorithm on what steps use, the fidelity that judges, and its views."""
+    fidelity = algorithm.fidelity
+    if held_out is not None:
+        return algorithm, fidelity, held_out
+    views = fidelity.available
+    bound = fidelity.lipschitz_max if fidelity.has_lipschitz else None
+    if len(views) >= _MANY:
+        out = torch.zeros(len(views), dtype=torch.bool)
+        out[_EVERY // 2 :: _EVERY] = True
+        part = fidelity.with_views(fidelity.model, views[~out], lipschitz_max=bound)
+        return replace(algorithm, fidelity=part), fidelity, views[out]
+    model = fidelity.model
+    part = fidelity.with_views(PartOfData(model, seed), views, lipschitz_max=bound)
+    judge = fidelity.with_views(PartOfData(model, seed, judge=True), views, lipschitz_max=bound)
+    return replace(algorithm, fidelity=part), judge, views
+
+
+def _standard_error(differences: Tensor) -> float:
+    """Of the mean over views, zero of one view."""
+    n = len(differences)
+    return float(differences.std()) / math.sqrt(n) if n > 1 else 0.0
