@@ -36,6 +36,7 @@ class Stop(Enum):
     ITERATIONS = "all iterations were done"
     TIME = "the time limit was reached"
     ARRIVED = "the image has arrived"
+    HOVERS = "the image hovers, and more steps would not bring it nearer"
     DISTANCE = "the distance to a fixed point fell below its limit"
     SETTLED = "the misfit on views that are held out falls no more"
     DIVERGED = "the image grew without bound; use a smaller step (at most 1/L) or a milder denoiser"

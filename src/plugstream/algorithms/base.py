@@ -98,9 +98,9 @@ class PlugAndPlay:
     def phase(self, state: Any) -> int | None:
         """In which part of its way the algorithm is after the steps of this state, each of which seeks another image.
 
-        None where the next image says nothing of the last, as in a search that tries several.
+        0 for the last of them; None where the next image says nothing of the last, as in a search that tries several.
         """
-        return int(state.k >= self.denoiser.opening_steps)
+        return int(state.k < self.denoiser.opening_steps)
 
     def parameters(self, k: int, state: Any = None, batch: Batch | None = None) -> tuple[float, float]:
         """gamma and sigma of iteration k = 1, 2, ..., checked to be usable.

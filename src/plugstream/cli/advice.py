@@ -24,6 +24,9 @@ _STRENGTH = {_SIGMA, ("algorithm", "lam")}
 _STAGES = ("algorithm", "hop")
 # How long what is not known of the instrument is refined.
 _REFINED_STEPS = ("algorithm", "refine_steps")
+# How many steps there are, and what ends them earlier; how many times the usual number there are at most then.
+_ITERATIONS, _ARRIVE, _HOP_STEPS = ("algorithm", "iterations"), ("algorithm", "arrive"), ("algorithm", "hop_steps")
+_LONGEST = 5
 # Where a search for sigma begins, by what the denoiser's sigma is: high, since from too small a sigma some denoisers
 # never let go of the noise again.
 _START = {"noise": "10%", "weight": "20%"}
@@ -143,12 +146,42 @@ def advised_settings(
             notes += dict.fromkeys(advice.reason for advice, _ in later)
     if parsed.settings is None and not first.scan.follow:
         presets += _fit_batch(settings_of(parsed, presets, name, lambda: 1.0), scan.n_views, given, presets, notes)
+    if parsed.settings is None and strength and not first.scan.follow:
+        presets = _until_arrived(first, given, presets, notes)
     settings = settings_of(parsed, presets, name, None if first.scan.follow else find_range)
     if parsed.settings is None:
         views = None if first.scan.follow else scan.n_views
         chosen = given | {(section, key) for section, key, _ in presets}
         notes += default_reasons(settings, scan.instrument.image, views, chosen)
     return settings, tuple(notes)
+
+
+def _until_arrived(
+    settings: Settings, given: set[tuple[str, str]], presets: list[tuple[str, str, Any]], notes: list[str]
+) -> list[tuple[str, str, Any]]:
+    """The presets with what ends a run when its image has arrived, where nobody says how many steps there are.
+
+    The number of steps is then a limit: that of a search, and five times the usual number. Changes that are spread over
+    all steps, such as a sigma that falls, need their number.
+
+    Arguments: settings, without what is advised; given, what a person said; presets; notes, to which the reason is
+    added.
+    """
+    from plugstream.verdict import ARRIVED
+
+    a = settings.algorithm
+    fixed = a.sigma_end is not None or a.step_size_end is not None or a.stages is not None or a.changes is not None
+    if _ITERATIONS in given or _ARRIVE in given or a.time_limit is not None or fixed:
+        return presets
+    advised = {(section, key): value for section, key, value in presets}
+    if _STAGES in advised and (a.hop_steps is None and _HOP_STEPS not in advised):
+        return presets  # whose stages are parts of all steps
+    searched = advised.get(("algorithm", "search"), a.search) or 0
+    usual = a.iterations if searched else int(advised.get(_ITERATIONS, a.iterations))
+    limit = searched + _LONGEST * usual
+    notes.append(f"steps end when the image has arrived, after {limit} at most (--iterations for a fixed number)")
+    kept = [preset for preset in presets if preset[:2] != _ITERATIONS]
+    return [*kept, (*_ITERATIONS, limit), (*_ARRIVE, ARRIVED)]
 
 
 def _search(

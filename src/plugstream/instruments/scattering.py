@@ -26,6 +26,7 @@ __all__ = ["Scattering2D", "ScatteringOptions", "ScatteringSimulation"]
 
 # What serves all targets of the Institut Fresnel (docs/scattering.md): contrasts of 0.3 to 2, one to five wavelengths.
 _SIGMA, _STEPS, _BATCH = 0.03, 75, 12
+_STAGES = 5  # of a hop through all frequencies
 # A hop is of stages, which these cannot be combined with.
 _NO_HOP = (
     ("algorithm", "name"),
@@ -92,9 +93,11 @@ class Scattering2D(Born2D):
         waves = spectrum_of(columns, self.wavelength, n_views).wavelengths
         if len(waves) > 1:
             hop = f"there are {len(waves)} frequencies: the low ones come first (--hop auto; --stages 'all' for none)"
+            stages = min(_STAGES, len(waves))
             found += [
                 Advice("algorithm", "hop", "auto", hop, unless=_NO_HOP),
-                Advice("algorithm", "iterations", _STEPS, f"{_STEPS} steps are enough (--iterations)", unless=_NO_HOP),
+                Advice("algorithm", "iterations", _STEPS, f"{_STEPS} steps are usual (--iterations)", unless=_NO_HOP),
+                Advice("algorithm", "hop_steps", _STEPS // stages, "stages of a hop are alike", unless=_NO_HOP),
                 Advice("sampler", "name", "epochs", "every view is used before any comes again (--sampler epochs)"),
                 Advice(
                     "sampler",

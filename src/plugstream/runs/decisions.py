@@ -10,11 +10,13 @@ from typing import Any
 from plugstream.algorithms import Algorithm, State
 from plugstream.errors import InputError
 from plugstream.monitors import HeldOutMisfit
+from plugstream.quantities import TO_GO
 from plugstream.ranks import Group
 from plugstream.result import Progress, Stop, Turn
 from plugstream.runs.callbacks import Callback, Callbacks
 from plugstream.runs.commands import Command, Inbox
 from plugstream.runs.events import Note, Views
+from plugstream.runs.saving import reason_to_end
 from plugstream.runs.search import Search
 from plugstream.runs.signals import Requests
 from plugstream.runs.stages import Stages, restrict_views
@@ -31,12 +33,13 @@ _WORD = 1.0
 
 @dataclass(frozen=True)
 class _Decision:
-    """Of one step: whether somebody interrupted it, time is up or it has settled, the views of the next, if they are
-    others, and what people ask for."""
+    """Of one step: whether somebody interrupted it, time is up, it has settled or why it has arrived, the views of the
+    next, if they are others, and what people ask for."""
 
     interrupted: bool = False
     late: bool = False
     settled: bool = False
+    arrived: Stop | None = None
     views: Views | None = None
     commands: tuple[Command, ...] = ()
 
@@ -103,6 +106,9 @@ class Decisions(Callback):
             return True
         if decision.settled:
             self.reason = Stop.SETTLED
+            return True
+        if decision.arrived is not None:
+            self.reason = decision.arrived
             return True
         if self.search is not None and self.search.over(progress.state.k):
             self.reason = Stop.ITERATIONS
@@ -180,7 +186,15 @@ class Decisions(Callback):
         # Not before the first step, nor where the last is measured again: there is nothing to stop.
         stepped, self._step = self._step < progress.state.k, progress.state.k
         heard = self._hear(progress) if stepped else ()
-        return _Decision(late=late, settled=stepped and self._settled(progress), views=views, commands=heard)
+        settled, arrived = (stepped and self._settled(progress), self._arrived(progress) if stepped else None)
+        return _Decision(late=late, settled=settled, arrived=arrived, views=views, commands=heard)
+
+    def _arrived(self, progress: Progress[State]) -> Stop | None:
+        """Why more steps would bring nothing, where that was looked at just now and no stage is still to come."""
+        limit = None if self.steerage is None else self.steerage.settings.algorithm.arrive
+        if limit is None or TO_GO.name not in progress.measured or (self.stages is not None and self.stages.to_come):
+            return None
+        return reason_to_end(progress.snapshot().trace, limit)
 
     def _settled(self, progress: Progress[State]) -> bool:
         """Whether the misfit on held-out views was measured just now, and falls no more."""

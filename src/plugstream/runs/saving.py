@@ -9,16 +9,16 @@ from typing import Any
 from plugstream.algorithms import Algorithm, ProximalGradient, State
 from plugstream.errors import InputError
 from plugstream.monitors import HeldOutMisfit
-from plugstream.quantities import Quantity
+from plugstream.quantities import TO_GO, Quantity
 from plugstream.result import Progress, Snapshot, Stop
 from plugstream.runs.callbacks import Callback, Callbacks
 from plugstream.runs.checkpoints import Checkpoints, SavedState
 from plugstream.runs.event_log import EventLog
 from plugstream.runs.replay import History
 from plugstream.settings import Settings
-from plugstream.verdict import has_settled
+from plugstream.verdict import Trace, estimate_arrival, has_settled
 
-__all__ = ["CheckpointWriter", "check_history", "reason_to_stop", "restore_snapshot"]
+__all__ = ["CheckpointWriter", "check_history", "reason_to_end", "reason_to_stop", "restore_snapshot"]
 
 
 class CheckpointWriter(Callback):
@@ -78,8 +78,23 @@ def restore_snapshot(saved: SavedState, algorithm: Algorithm[Any], like: State, 
     return snapshot
 
 
+def reason_to_end(trace: Trace, limit: float) -> Stop | None:
+    """Why more steps would bring nothing, None where they would: the image has arrived, or all that moves it hovers.
+
+    Arguments: trace; limit, the part of the image by which ten times as many steps may change it.
+    """
+    arrivals = estimate_arrival(trace)
+    if trace.phase != 0 or not arrivals or max(one.drift for one in arrivals) > limit:
+        return None
+    return Stop.ARRIVED if max(one.to_go for one in arrivals) <= limit else Stop.HOVERS
+
+
 def reason_to_stop(
-    snapshot: Snapshot[State], settings: Settings, quantities: tuple[Quantity, ...] | list[Quantity]
+    snapshot: Snapshot[State],
+    settings: Settings,
+    quantities: tuple[Quantity, ...] | list[Quantity],
+    *,
+    last_stage: bool = True,
 ) -> Stop | None:
     """Why the run had already ended when this was saved, None if it had not; steps are counted elsewhere."""
     a, k = settings.algorithm, snapshot.state.k
@@ -91,6 +106,11 @@ def reason_to_stop(
         regular = step == k and (k - snapshot.first) % settings.monitor.every == 0
         if regular and all(quantity.reaches(one, a.distance_limit) for one in value.flatten().tolist()):
             return Stop.DISTANCE
+    measured, due = snapshot.rows.get(TO_GO.name), (k - snapshot.first) % settings.monitor.every == 0
+    if a.arrive is not None and last_stage and due and measured and measured[-1][0] == k:
+        reason = reason_to_end(snapshot.trace, a.arrive)
+        if reason is not None:
+            return reason
     held_out = [float(value.mean()) for *_, value in snapshot.rows.get(HeldOutMisfit.name, ())]
     if a.settled is not None and has_settled(held_out, a.settled):
         return Stop.SETTLED

@@ -280,7 +280,8 @@ class Session:
             monitors = [replace(m, begins=begins) if isinstance(m, Distance) else m for m in monitors]
         quantities = [*quantities_of(monitors), TO_GO]
         log.add(Quantities(tuple(quantity.content() for quantity in quantities)))
-        over = None if snapshot is None else reason_to_stop(snapshot, settings, quantities)
+        last_stage = self.stages is None or not self.stages.to_come
+        over = None if snapshot is None else reason_to_stop(snapshot, settings, quantities, last_stage=last_stage)
         several = self.group.size > 1
         with Requests(several=several) as requests:
             limit = settings.algorithm.time_limit

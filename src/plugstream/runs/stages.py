@@ -104,6 +104,11 @@ class Stages:
         """Whether the next stage begins once this many steps have been taken."""
         return self.number + 1 < len(self.plans) and self.plans[self.number + 1].begin <= step
 
+    @property
+    def to_come(self) -> bool:
+        """Whether there is one after the present one."""
+        return self.number + 1 < len(self.plans)
+
     def go_on(self) -> None:
         """Enter the next stage."""
         self.number += 1

@@ -97,6 +97,14 @@ class AlgorithmSettings(Choice):
     iterations: int = Field(100, ge=1, le=MOST_COUNT, description="number of steps")
     time_limit: float | None = Field(None, gt=0, description="stop after this many seconds")
     distance_limit: float | None = Field(None, gt=0, description="stop at this relative distance to a fixed point")
+    arrive: float | None = Field(
+        None,
+        gt=0,
+        le=1,
+        description="stop when the image has arrived: when ten times as many steps would change it by less than this "
+        "part of it; 0.01 where nobody says how many iterations there are, which then are five times the usual number "
+        "at most",
+    )
     settled: int | None = Field(
         None,
         ge=1,

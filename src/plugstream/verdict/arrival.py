@@ -64,7 +64,8 @@ def estimate_arrival(trace: Trace) -> list[Arrival]:
         m_j = ||z(K / r^j) - z(K / r^(j+1))||,    j = 0, 1, 2
 
     shrink by a factor q = exp(g) from each to the next, g being the slope of a line through log m_j, drawn towards
-    that of an image which comes nearer as 1/k. Moves to come, q m_0, q^2 m_0 .. until 10 K, add up to the drift,
+    that of an image which comes nearer as 1/k. Moves to come, q m_0, q^2 m_0 .. until ten times as many steps were
+    taken, add up to the drift,
 
         drift^2 = sum_ij q^i q^j m_0^2 c^|i - j|,
 
@@ -74,17 +75,20 @@ def estimate_arrival(trace: Trace) -> list[Arrival]:
 
     Where it holds: moves shrink by about the same factor while steps double, as they do where the image comes nearer
     as a power of k; where it comes nearer exponentially the estimate is too large, and soon tiny. A step that lies
-    ahead, such as another sigma, is not known to it. docs/verdict.md has what was measured.
+    ahead, such as another sigma, is not known to it. Where another problem began on the way, moves are counted from
+    there, and ten times as many steps from the start. docs/verdict.md has what was measured.
 
     Arguments: trace, of images (..., *image_shape). Returns a list with an entry for each image.
     """
     if trace.phase is None or not trace.steps or trace.steps[-1] < _FEWEST:
         return []
     steps = np.array(trace.steps)
-    return [_estimate(steps, _aligned(sums)) for sums in trace.values()]
+    ahead = (_TENFOLD * (trace.first + steps[-1]) - trace.first) / steps[-1]
+    return [_estimate(steps, _aligned(sums), ahead) for sums in trace.values()]
 
 
-def _estimate(steps: NDArray[np.int64], z: NDArray[np.float64]) -> Arrival:
+def _estimate(steps: NDArray[np.int64], z: NDArray[np.float64], ahead: float) -> Arrival:
+    """Of one image, with z (steps, n) its random sums; ahead, how many times as many steps are thought of."""
     last = int(steps[-1])
     scale = float(np.linalg.norm(z[-1]))
     if not math.isfinite(scale):
@@ -102,7 +106,7 @@ def _estimate(steps: NDArray[np.int64], z: NDArray[np.float64]) -> Arrival:
     slope = -float(np.polyfit(np.arange(_MOVES), logs, 1)[0])
     slope = min(_MOST, max(_LEAST, (1 - _PRIOR) * slope + _PRIOR * _USUAL))
     cosine = float(moves[0] @ moves[1]) / max(tiny, float(np.linalg.norm(moves[0]) * np.linalg.norm(moves[1])))
-    count = math.log(_TENFOLD) / math.log(_FACTOR)
+    count = math.log(ahead) / math.log(_FACTOR)
     number = np.arange(math.ceil(count))
     coming = np.exp(slope * (number + 1)) * lengths[0]
     coming[-1] *= count - number[-1]

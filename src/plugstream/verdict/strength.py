@@ -70,7 +70,7 @@ def found_strength(sigma: float, rounds: int, ratio: float, misfit: float | None
     Arguments: sigma; rounds that it took; ratio, the factor between which it is known; misfit of the last winner.
     """
     judged = "" if misfit is None else f", held-out misfit {misfit:.4g}"
-    within = f"to a factor of about {ratio:.2g}"
+    within = f"to a factor of {ratio:.2f}"
     return Answer(
         "chosen by the data", True, f"sigma {sigma:.3g} was found in {rounds} rounds, {within}{judged}", misfit
     )
