@@ -15,7 +15,7 @@ from plugstream.result import Turn
 from plugstream.runs.replay import replay
 from plugstream.settings import AlgorithmSettings, parse_stages, plan_stages
 from plugstream.spectrum import LIGHT
-from plugstream.verdict import Outcome
+from plugstream.verdict import Arrival, Outcome
 from small_run import RUN, main
 
 GIGA = LIGHT / 1e9
@@ -162,10 +162,11 @@ def test_the_verdict_is_on_the_last_stage():
     rng = np.random.default_rng(1)
     fidelity = LeastSquares(MatrixModel(list(rng.standard_normal((2, 3, 4))), (2, 2)), rng.standard_normal((2, 3)))
     algorithm = ProximalGradient(fidelity, TV(), sigma=0.1)
-    assert Distance(begins=(25,)).judge(algorithm, steps, past).outcome is Outcome.HOVERING
+    arrivals = [Arrival(0.02, 0.001, 0.014)]
+    assert Distance(begins=(25,)).judge(algorithm, steps, past, arrivals).outcome is Outcome.HOVERING
     few = Distance(begins=(25, 50)).judge(algorithm, steps, past)
     assert few.outcome is Outcome.NOT_MEASURED
-    assert "too few to tell in the last stage" in few.text
+    assert "how far the image still has to go in the last stage" in few.text
 
 
 def test_momentum_memory_and_duals_begin_anew():

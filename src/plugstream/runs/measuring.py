@@ -81,9 +81,11 @@ class MeasuredViews:
     def held_out(self, fidelity: Fidelity) -> Tensor | None:
         """Views of the fidelity that no step uses, as many as are measured on; None where there are none (yet)."""
         views = _split(fidelity.n_views, self.damaged(), self.settings.monitor.hold_out)[1]
+        if len(views) == 0:
+            return None
         most = self._most()
         some = None if most is None else spread_views(views, most)
-        return None if len(views) == 0 else views if some is None else some
+        return views if some is None else some
 
     def searched(self, fidelity: Fidelity) -> Tensor | None:
         """Views that no step uses while sigma is searched for, and none once they are used."""

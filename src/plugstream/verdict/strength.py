@@ -12,7 +12,7 @@ from torch import Tensor
 from plugstream.errors import InputError
 from plugstream.models.part import PartOfData
 from plugstream.progress import report
-from plugstream.sampling import All
+from plugstream.sampling import All, Announcer
 from plugstream.verdict.outcome import Answer
 
 __all__ = ["StrengthProbe", "found_strength", "probe_strength"]
@@ -99,7 +99,9 @@ def probe_strength(algorithm: Any, state: Any, *, steps: int, seed: int = 0, hel
     own, judge, judges = _split(algorithm, seed, held_out)
     if len(judges) == 0:
         return Answer("not asked", None, "there is too little data to hold any out")
-    own = replace(own, sigma=sigma, lam=None)
+    announced = own.sampler
+    sampler = announced.sampler if isinstance(announced, Announcer) else announced  # not to read ahead for the run
+    own = replace(own, sigma=sigma, lam=None, sampler=sampler)
     try:
         own.sampler.draw(state.k, own.fidelity.available)
     except InputError:  # a batch of more views than that
