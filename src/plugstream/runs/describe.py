@@ -41,8 +41,10 @@ def describe_run(folder: Path) -> dict[str, str]:
     if ended is not None:
         rows["steps"] += f", in {ended.time:.1f} s ({ended.wall:.1f} s with measuring)"
         rows["ended"] = f"{ended.reason}; the image is that of step {ended.image_step}"
-        if ended.verdict:
+        if ended.verdict and not ended.answers:
             rows["verdict"] = ": ".join(text for text in (ended.verdict, ended.explanation) if text)
+        for question, answer in (ended.answers or {}).items():
+            rows[question] = f"{answer['word']}: {answer['text']}"
     elif beat is not None and beat.rate is not None:
         rows["steps"] += f", {beat.rate:.3g} a second"
     if history.stages:

@@ -87,12 +87,18 @@
     );
   }
 
+  // The words of all answers, "–" of a run that has not ended.
+  function verdictOf(stop) {
+    const words = Object.values(stop?.answers || {}).map((answer) => answer.word);
+    return words.join(", ") || stop?.verdict || "–";
+  }
+
   function summary(runs, names) {
     const contents = runs.map((run) => run.content);
     const rows = [
       ["does", contents.map((content) => content.title || "–")],
       ["ended", contents.map((content) => (content.stop ? content.stop.reason : ps.runState(content).text))],
-      ["verdict", contents.map((content) => content.stop?.verdict || "–")],
+      ["verdict", contents.map((content) => verdictOf(content.stop))],
       ["steps", contents.map((content) => String(content.step))],
       ["time", contents.map((content) => ps.duration(content.seconds))],
     ];

@@ -33,9 +33,14 @@
   function endOf({ state, stop, folder }) {
     const parts = [];
     if (stop?.verdict) {
-      const kind = stop.trusted ? "ps-good" : "ps-caution";
-      const why = stop.explanation ? `: ${stop.explanation}` : "";
-      parts.push(ps.make("p", { class: `ps-verdict ${kind}` }, ps.make("strong", {}, stop.verdict), why));
+      // A log of an earlier version has the first answer alone.
+      const first = { word: stop.verdict, good: stop.trusted, text: stop.explanation || "" };
+      for (const [question, answer] of Object.entries(stop.answers || { "": first })) {
+        const kind = answer.good ? "ps-good" : "ps-caution";
+        const word = ps.make("strong", {}, answer.word);
+        const text = answer.text ? `: ${answer.text}` : "";
+        parts.push(ps.make("p", { class: `ps-verdict ${kind}` }, question ? `${question} ` : "", word, text));
+      }
     }
     if (stop) {
       const image = stop.image_step === stop.step ? "" : ` The image is that of step ${stop.image_step}.`;
