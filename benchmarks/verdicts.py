@@ -23,7 +23,6 @@ from plugstream.cli import main as plugstream_main
 from plugstream.instruments.base import find_instrument
 from plugstream.loss_fidelity import make_fidelity
 from plugstream.losses import Amplitude
-from plugstream.monitors import snr
 from plugstream.runs.explaining import explain_result
 from plugstream.runs.plan import model_options
 from plugstream.runs.refined import read_refined
@@ -145,6 +144,25 @@ def wrong_probe(**options: Any) -> MemoryScan:
     return with_instrument(scan, probe=wrong[None])
 
 
+def flat_probe(**options: Any) -> MemoryScan:
+    """Ptychography with the right magnitude of the beam, and no phase."""
+    scan = ptychography(**options)
+    return with_instrument(scan, probe=np.abs(scan.instrument.probe).astype(np.complex64))  # type: ignore[attr-defined]
+
+
+def mirrored_leds(**options: Any) -> MemoryScan:
+    scan = fpm(**options)
+    return replace_scan(scan, columns={**scan.columns, "leds": np.array(scan.columns["leds"]) * [-1, 1]})
+
+
+def strong(contrast: float, **options: Any) -> MemoryScan:
+    """What multiple scattering makes of a strong object, in a scan that says it is Born's."""
+    scan = scattering(discs=f"0.02,0.01,0.04,{contrast:g}", **options)
+    i: Any = scan.instrument
+    born_2d = find_instrument("born-2d")
+    return replace_scan(scan, instrument=born_2d(i.receivers, i.wavelength, i.grid, i.background))  # type: ignore[call-arg]
+
+
 def swapped_positions(**options: Any) -> MemoryScan:
     scan = ptychography(**options)
     return replace_scan(
@@ -166,12 +184,6 @@ def conjugated_maps(**options: Any) -> MemoryScan:
 def metal(**options: Any) -> MemoryScan:
     """A disc into which fields do not go: permittivity -60, which no bound at 0 allows."""
     return scattering(discs="0.02,0.01,0.03,-60", **options)
-
-
-def leds_off(steps: float, **options: Any) -> MemoryScan:
-    scan = fpm(**options)
-    leds = np.array(scan.columns["leds"]) + np.array([steps * 4e-3, 0.0])
-    return replace_scan(scan, columns={**scan.columns, "leds": leds})
 
 
 def pictures(count: int) -> list[str]:
@@ -220,10 +232,12 @@ def cases() -> list[Case]:
         Case("born dead view", lambda: dead_view(born()), "view"),
         Case("scattering metal", metal, "contrast"),
         Case("ptychography wrong probe", wrong_probe, "probe"),
+        Case("ptychography flat probe", flat_probe, "probe"),
+        Case("born strong object", lambda: strong(3.0), "contrast"),
         Case("ptychography swapped", swapped_positions, "position"),
         Case("mri maps swapped", swapped_maps, "coil"),
         Case("mri maps conjugate", conjugated_maps, "coil"),
-        Case("fpm LEDs off", lambda: leds_off(1.0), "LED"),
+        Case("fpm LEDs mirrored", mirrored_leds, "LED"),
         Case("odt conjugate", lambda: conjugated(odt()), "conjugate"),
     ]
     return good + spoilt
@@ -238,6 +252,13 @@ def run_case(case: Case, folder: Path) -> Path:
             save_scan(case.make(), scan)
         plugstream_main(["reconstruct", str(scan), "--out", str(run), *QUIET, *case.words])
     return run
+
+
+def snr_of(image: torch.Tensor, truth: torch.Tensor) -> float:
+    """In dB; of complex images after the phase that suits best."""
+    phase = torch.vdot(image.flatten(), truth.flatten().to(image.dtype)) if image.is_complex() else torch.ones(())
+    error = (image * phase / phase.abs() - truth).abs().square().sum()
+    return float(10 * torch.log10(truth.abs().square().sum() / error))
 
 
 def judge_run(folder: Path) -> tuple[float, Explanation]:
@@ -257,7 +278,7 @@ def judge_run(folder: Path) -> tuple[float, Explanation]:
     found = explain_result(
         fidelity, image.to(model.dtype), instrument, scan.columns, options, low=low, high=high, refined=tuple(refined)
     )
-    quality = float("nan") if scan.truth is None else float(snr(image, torch.from_numpy(scan.truth)))
+    quality = float("nan") if scan.truth is None else snr_of(image, torch.from_numpy(scan.truth))
     return quality, found
 
 

@@ -35,7 +35,10 @@ def explain_result(
     model: Model = getattr(fidelity, "whole", fidelity).model
 
     def suspects() -> tuple[Tensor, Sequence[Suspect]]:
-        views = instrument.trial_views(columns, fidelity.available.numpy(), TRIED)
+        # Fields of a model that is not linear are solved for, and each view is dear.
+        waves = getattr(model, "intensities", False)
+        count = TRIED if model.linear or waves else TRIED // 2
+        views = instrument.trial_views(columns, fidelity.available.numpy(), count)
 
         def trial(label: str, *, columns: Columns, instrument: Instrument = instrument, turn: Any = None) -> Trial:
             def build() -> Model:

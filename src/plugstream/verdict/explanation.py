@@ -13,7 +13,7 @@ from torch import Tensor
 from plugstream.models.base import Model
 from plugstream.models.suspects import Suspect
 from plugstream.sampling import spread_views
-from plugstream.verdict.noise import Noise, difference_noise, photon_noise
+from plugstream.verdict.noise import Noise, band_noise, difference_noise, photon_noise
 from plugstream.verdict.trials import left_over, refit, try_suspects
 
 __all__ = ["TRIED", "Cause", "Explanation", "explain"]
@@ -22,10 +22,13 @@ __all__ = ["TRIED", "Cause", "Explanation", "explain"]
 _VIEWS, _BYTES, TRIED = 96, 256 << 20, 16
 # What is left is looked into where it is more than so many times the noise, or this part of the data where no noise is
 # known.
-_FACTOR, _SMALL = 2.0, 1e-3
+_FACTOR, _SMALL = 1.3, 1e-3
 # A cause counts where without it so many times less would be left. Beyond the part of the data below it is flagged
 # whatever the cause.
 _EVIDENCE, _UNEXPLAINED = 1.6, 0.3
+# Where nothing but noise is left without it, less is enough.
+_RESOLVED = 1.2
+_FILTERED = 0.03  # of the noise by differences, below which a band of the spectrum says nothing
 # A prior that leaves so many times more than a few steps without it is too strong, and likewise a bound.
 _STRONG, _HIDDEN = 6.0, 2.5
 # What no suspect brings below this part of the data is of another kind than the model.
@@ -107,12 +110,12 @@ def explain(
     r"""Whether an image explains the data of a fidelity, and if not, why.
 
     What is left, ||H x - y||^2 / ||y||^2 over at most 96 spread views, is compared with the noise, which is estimated
-    from the data. Where it is more than twice that, causes are looked for, each with a number: how many times less of
+    from the data. Where it is more than 1.3 times that, causes are looked for, each with a number: how many times less of
     the data would be left without it. Views and pixels that stand out are left out; the prior and the bounds, by a few
     steps of a fit without them from the image; and what the scan says of its views, by fits from the start to a few
     views with each suspect in turn (`try_suspects`).
 
-    A run is flagged where a cause is clear (1.6 times less; 6 for the prior, 2.5 for a bound), or where 30 % and more
+    A run is flagged where a cause is clear (1.6 times less, or 1.2 and nothing but noise; 6 for the prior, 2.5 for a bound), or where 30 % and more
     of the data are left, whatever the cause. Model errors of good measurements, which no suspect explains, are not
     flagged below that.
 
@@ -138,10 +141,11 @@ def explain(
     few = whole.data(tried)
     causes += _prior(model, few, image, tried, enough, low, high)
     found = try_suspects(model, few, tried, listed, enough=0.1 * enough)
+    level = _FACTOR * enough * _share(compared, left_over(model, fidelity.predict(image, tried), few, tried)[1])
     named = [
-        Cause(one.suspect.name + (f" ({one.label})" if one.label else ""), one.evidence, one.suspect.advice)
+        Cause(f"{one.suspect.name} ({one.label})", one.evidence, one.suspect.advice)
         for one in found
-        if one.evidence >= _EVIDENCE
+        if one.evidence >= _EVIDENCE or (one.evidence >= _RESOLVED and one.rest <= level)
     ]
     causes = sorted([*causes, *named], key=lambda cause: -cause.evidence)
     best = max([cause.evidence for cause in causes], default=1.0)
@@ -151,8 +155,15 @@ def explain(
     return Explanation(misfit, noise, not flagged, tuple(causes), len(views))
 
 
+_LIFT = "lift the bound (--low none), or leave the metal's data out"
 _CONTRAST = "an object that the model cannot have: metal, or contrast beyond its bounds and approximations"
 _CONTRAST_ADVICE = "use a model with multiple scattering, lift the bounds, or leave the metal's data out"
+
+
+def _share(whole: Tensor, few: Tensor) -> float:
+    """What the noise is as a part of a few views, over what it is of all: views with less data have more of it."""
+    means = [float(one.abs().double().square().mean()) for one in (whole, few)]
+    return means[0] / means[1] if means[1] > 0 else 1.0
 
 
 def _looked_at(fidelity: Any) -> Tensor:
@@ -176,7 +187,11 @@ def _estimate(model: Model, data: Tensor, compared: Tensor, rest: Tensor) -> Noi
     if getattr(model, "intensities", False):
         expected = (compared - rest).square()
         return photon_noise(expected, data) or difference_noise(compared)
-    return difference_noise(data)
+    found, band = difference_noise(data), band_noise(data)
+    # A band without any noise was filtered away.
+    if found is not None and band is not None and _FILTERED * found.fraction < band.fraction < found.fraction:
+        return band
+    return found
 
 
 def _outliers(rest: Tensor, compared: Tensor, noise: float) -> list[Cause]:
@@ -211,7 +226,7 @@ def _prior(
         _, held = _fit(model, data, image, views, bounds)
         hidden = held / max(free, noise)
         if hidden >= _HIDDEN:
-            found.append(Cause("values that a bound of the image hides", hidden, "lift the bound (--low none)"))
+            found.append(Cause("contrast that a bound of the image hides, as of metal", hidden, _LIFT))
         strong = start / max(held, noise)
     if strong >= _STRONG:
         advice = "lower sigma, or take more steps if it has not arrived"
