@@ -94,7 +94,7 @@ def with_instrument(scan: MemoryScan, **parts: Any) -> MemoryScan:
 
 
 def replace_scan(scan: MemoryScan, **parts: Any) -> MemoryScan:
-    content = {
+    content: dict[str, Any] = {
         "data": scan.data,
         "instrument": scan.instrument,
         "truth": scan.truth,
@@ -237,7 +237,7 @@ def cases() -> list[Case]:
         Case("ptychography swapped", swapped_positions, "position"),
         Case("mri maps swapped", swapped_maps, "coil"),
         Case("mri maps conjugate", conjugated_maps, "coil"),
-        Case("fpm LEDs mirrored", mirrored_leds, "LED"),
+        Case("fpm LEDs mirrored", lambda: mirrored_leds(photons=1e6), "LED"),
         Case("odt conjugate", lambda: conjugated(odt()), "conjugate"),
     ]
     return good + spoilt

@@ -17,7 +17,7 @@ from plugstream.algorithms import SigmaRace, State
 from plugstream.errors import InputError, PlugstreamWarning, StorageError
 from plugstream.image_space import ImageSpace
 from plugstream.loss_fidelity import DataFidelity
-from plugstream.misfit import compares_data, relative_misfits, unexplained_light
+from plugstream.misfit import compares_data
 from plugstream.monitors import Distance, quantities_of
 from plugstream.progress import report
 from plugstream.result import Result, Stop
@@ -29,6 +29,7 @@ from plugstream.runs.decisions import Decisions, Steerage
 from plugstream.runs.error_maps import ErrorMap
 from plugstream.runs.event_log import EventLog
 from plugstream.runs.events import Note, Quantities, Resume, Space, Stop as StopEvent
+from plugstream.runs.explaining import explain_run, mean_misfit
 from plugstream.runs.identity import settings_identity
 from plugstream.runs.liveness import Heartbeats
 from plugstream.runs.machine import log_start
@@ -58,8 +59,6 @@ __all__ = ["Session"]
 
 # The report shows a back-projection of this many views at most: of a large scan all of them would take minutes.
 _BACKPROJECTED = 1000
-# So many views tell at the end whether the image explains anything of the data.
-_EXPLAINED = 16
 
 
 @dataclass
@@ -337,12 +336,12 @@ class Session:
         """The result with a verdict that says so where its image explains nothing of the data, asked of a few views."""
         if self.part or result.reason.failed or not compares_data(fidelity):
             return result
-        some = spread_views(fidelity.available, _EXPLAINED)
         if result.parameters:
             fidelity = fidelity.with_parameters(result.parameters)
-        misfit = float(relative_misfits(fidelity, result.image, some).nanmean())
-        if getattr(fidelity.model, "intensities", False) and misfit > 0:
-            misfit = min(misfit, unexplained_light(fidelity, result.image, some))
+        misfit = mean_misfit(fidelity, result.image)
+        explanation = self.group.decide(lambda: explain_run(self.plan, self.scan, fidelity, result))
+        if explanation is not None:
+            self.log.add(Note(explanation.text))
         return replace(result, verdict=judge_misfit(result.verdict, misfit, linear=fidelity.linear))
 
     def _note_changes(self, changes: tuple[Change, ...]) -> None:

@@ -35,6 +35,8 @@ _STRONG, _HIDDEN = 6.0, 2.5
 _FOREIGN = 0.1
 # A view or a detector's pixel stands out where it leaves so many times what the median one does.
 _OUTLIER = 8.0
+# Fields of a model that is not linear are solved for, so that fits are dear: none is made where less of the data is left.
+_DEAR = 0.05
 _FITTED = 6  # steps of the fits from the image
 
 
@@ -110,14 +112,14 @@ def explain(
     r"""Whether an image explains the data of a fidelity, and if not, why.
 
     What is left, ||H x - y||^2 / ||y||^2 over at most 96 spread views, is compared with the noise, which is estimated
-    from the data. Where it is more than 1.3 times that, causes are looked for, each with a number: how many times less of
-    the data would be left without it. Views and pixels that stand out are left out; the prior and the bounds, by a few
-    steps of a fit without them from the image; and what the scan says of its views, by fits from the start to a few
-    views with each suspect in turn (`try_suspects`).
+    from the data. Where it is more than 1.3 times that, causes are looked for, each with a number: how many times less
+    would be left without it. Views and pixels that stand out are left out; the prior and the bounds, by a few steps of
+    a fit without them from the image; and what the scan says of its views, by fits from the start to a few views with
+    each suspect in turn (`try_suspects`).
 
-    A run is flagged where a cause is clear (1.6 times less, or 1.2 and nothing but noise; 6 for the prior, 2.5 for a bound), or where 30 % and more
-    of the data are left, whatever the cause. Model errors of good measurements, which no suspect explains, are not
-    flagged below that.
+    A run is flagged where a cause is clear (1.6 times less, or 1.2 and nothing but noise; 6 for the prior, 2.5 for a
+    bound), or where 30 % and more of the data are left, whatever the cause. Model errors of good measurements, which no
+    suspect explains, are not flagged below that.
 
     Arguments: fidelity, at the parameters that a run refined; image (*image_shape); suspects, which gives the views to
     try them on and the suspects, asked only where they are needed; low, high, the bounds of the image; noise where it
@@ -131,11 +133,14 @@ def explain(
         return Explanation(math.nan, None, True, (), len(views))
     misfit = float(rest.abs().double().square().sum()) / energy
     if noise is None:
-        noise = _estimate(model, data, compared, rest)
+        noise = _estimate(model, data, compared)
     enough = 0.0 if noise is None else noise.fraction
     if misfit <= max(_FACTOR * enough, _SMALL if noise is None else 0.0):
         return Explanation(misfit, noise, True, (), len(views))
     causes = _outliers(rest, compared, enough)
+    dear = not (model.linear or getattr(model, "intensities", False))
+    if dear and misfit < _DEAR:
+        return Explanation(misfit, noise, not causes, tuple(causes), len(views))
     known: tuple[Tensor, Sequence[Suspect]] = (views[:TRIED], ()) if suspects is None else suspects()
     tried, listed = known
     few = whole.data(tried)
@@ -183,10 +188,9 @@ def _residual(fidelity: Any, image: Tensor, views: Tensor) -> tuple[Tensor, Tens
     return first, second, third
 
 
-def _estimate(model: Model, data: Tensor, compared: Tensor, rest: Tensor) -> Noise | None:
+def _estimate(model: Model, data: Tensor, compared: Tensor) -> Noise | None:
     if getattr(model, "intensities", False):
-        expected = (compared - rest).square()
-        return photon_noise(expected, data) or difference_noise(compared)
+        return photon_noise(data) or difference_noise(compared)
     found, band = difference_noise(data), band_noise(data)
     # A band without any noise was filtered away.
     if found is not None and band is not None and _FILTERED * found.fraction < band.fraction < found.fraction:

@@ -97,18 +97,20 @@ def twin_noise(data: Tensor, one: tuple[Tensor, ...], other: tuple[Tensor, ...])
     return Noise(float(squares.mean()) / 2 * data.numel() / energy, "data that were measured twice")
 
 
-def photon_noise(expected: Tensor, counts: Tensor) -> Noise | None:
+def photon_noise(counts: Tensor) -> Noise | None:
     r"""Noise of the roots of counted photons, E (sqrt(n) - sqrt(m))^2 of Poisson's distribution with the mean m.
 
-    It is 1/4 from a few photons on, and m where there are hardly any. Where counts are not whole numbers they were not
-    counted, or not kept as such, and nothing is known: None.
+    It is 1/4 from a few photons on, and m where there are hardly any; m is taken to be the mean of three by three
+    pixels. Where counts are not whole numbers they were not counted, or not kept as such, and nothing is known: None.
 
-    Arguments: expected m, of an image that is about right; counts.
+    Arguments: counts (views, ..., rows, columns).
     """
     energy = float(counts.double().sum())
-    if not energy > 0 or not bool((counts == counts.round()).all()):
+    if counts.ndim < 3 or not energy > 0 or not bool((counts == counts.round()).all()):
         return None
-    return Noise(float(_root_variance(expected.double().clamp_min(0)).sum()) / energy, "photon statistics")
+    pixels = counts.double().reshape(-1, 1, *counts.shape[-2:])
+    expected = torch.nn.functional.avg_pool2d(pixels, 3, stride=1, padding=1, count_include_pad=False)
+    return Noise(float(_root_variance(expected).sum()) / energy, "photon statistics")
 
 
 def _root_variance(mean: Tensor) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ __all__ = ["Found", "left_over", "refit", "try_suspects"]
 # whose phases have to be found, more.
 _STEPS, _FIRST, _GO_ON = 10, 2, 3
 _WAVE_STEPS, _WAVE_FIRST = 30, 6
+_DEAR_STEPS, _DEAR_FIRST = 6, 1  # of models that are not linear, whose fields are solved for
 _CHANCE = 1.05
 # A fit is not asked for less than this part of the data, which is where single precision ends.
 _ROUNDING = 1e-9
@@ -66,9 +68,10 @@ def refit(
     Reference: Nocedal and Wright, Numerical Optimization, 2006, chapters 5 and 10.
     """
     x, direction, before = image, torch.zeros_like(image), None
+    clipped = not image.is_complex() and bounds != (-math.inf, math.inf)
     energy: float | None = None
+    prediction, pullback = model.linearize(x, views)
     while True:
-        prediction, pullback = model.linearize(x, views)
         rest, whole = left_over(model, prediction, data, views)
         energy = float(whole.abs().double().square().sum()) if energy is None else energy
         yield float(rest.abs().double().square().sum()) / max(energy, 1e-300)
@@ -76,14 +79,18 @@ def refit(
         gradient = pullback(slope)
         ratio = 0.0 if before is None else _inner(gradient, gradient - before) / max(_inner(before, before), 1e-300)
         direction, before = max(0.0, ratio) * direction - gradient, gradient
-        change = model.derivative(x, direction, views)  # type: ignore[attr-defined]
+        change = model.forward(direction, views) if model.linear else model.derivative(x, direction, views)
         length = -_inner(slope, change) / max(_inner(change, change), 1e-300)
         x = x + length * direction
-        if not x.is_complex() and bounds != (-math.inf, math.inf):
-            x = x.clamp(*bounds)
+        if model.linear and not clipped and not refine:  # which needs no third product
+            prediction = prediction + length * change
+            continue
+        x = x.clamp(*bounds) if clipped else x
         if refine:
-            found = model.refine(x, data, views, (refine,), lambda p, y, v: _slope(model, p, y, v))  # type: ignore[attr-defined]  # noqa: B023
-            model, before = model.with_parameters(found), None  # type: ignore[attr-defined]
+            own: Any = model
+            slope_of = functools.partial(_slope, own)
+            model, before = own.with_parameters(own.refine(x, data, views, (refine,), slope_of)), None
+        prediction, pullback = model.linearize(x, views)
 
 
 @torch.no_grad()
@@ -102,6 +109,8 @@ def try_suspects(
     start, local = _start(model), torch.arange(len(views))
     waves = getattr(model, "intensities", False)
     steps, first = (_WAVE_STEPS, _WAVE_FIRST) if waves else (_STEPS, _FIRST)
+    if not (waves or model.linear):
+        steps, first = _DEAR_STEPS, _DEAR_FIRST
     usual = max(floor, _after(refit(model, data, start, views), steps))
     found = []
     for suspect in suspects:
