@@ -243,6 +243,53 @@ def cases() -> list[Case]:
     return good + spoilt
 
 
+def other_cases() -> list[Case]:
+    """Cases by which no threshold was chosen: other pictures, sizes, seeds and faults."""
+    p = pictures(40)[20:]
+    good = [
+        Case("other ct", lambda: ct(size=80, views=90, photons=3e4, picture=p[0], seed=1)),
+        Case("other ct low dose", lambda: ct(size=48, views=40, photons=300.0, picture=p[1], seed=2)),
+        Case("other ct curved", lambda: ct(beam="curved-fan", photons=1e5, picture=p[2], seed=3)),
+        Case("other ct 360", lambda: ct(arc=360.0, views=120, photons=1e4, seed=4)),
+        Case("other ct 50 degrees", lambda: ct(arc=50.0, views=50, photons=1e5, picture=p[3], seed=5)),
+        Case("other born", lambda: born(size=64, snr=35.0, picture=p[4], seed=1)),
+        Case("other born low", lambda: born(snr=15.0, picture=p[5], seed=2)),
+        Case(
+            "other born fine", lambda: born(size=64, wavelength=0.0169, views=36, receivers=144, picture=p[6], seed=3)
+        ),
+        Case("other born weak", lambda: born(contrast=0.01, snr=22.0, picture=p[7], seed=4)),
+        Case("other scattering", lambda: scattering(snr=30.0, discs="0.01,0,0.03,0.6;-0.03,0.03,0.01,1.5", seed=1)),
+        Case("other scattering 20 dB", lambda: scattering(snr=20.0, wavelength=0.1, seed=2)),
+        Case("other ptychography", lambda: ptychography(photons=1e4, picture=p[8], phase_picture=p[9], seed=1)),
+        Case("other ptychography dim", lambda: ptychography(photons=500.0, picture=p[10], seed=2)),
+        Case("other ptychography wide", lambda: ptychography(frame=48, across=7, overlap=0.6, picture=p[11], seed=3)),
+        Case("other fpm", lambda: fpm(photons=1e5, picture=p[12], phase_picture=p[13], seed=1)),
+        Case("other fpm defocus", lambda: fpm(photons=3e4, picture=p[14], defocus=2e-5, seed=2)),
+        Case("other mri", lambda: mri(coils=6, acceleration=3.0, snr=35.0, picture=p[15], seed=1)),
+        Case("other mri cartesian", lambda: mri(trajectory="cartesian", coils=8, acceleration=2.5, snr=30.0, seed=2)),
+        Case("other mri spiral", lambda: mri(trajectory="spiral", snr=20.0, picture=p[16], seed=3)),
+        Case("other odt", lambda: odt(snr=25.0, views=36, seed=1)),
+        Case("other odt light", lambda: odt(scanning="light", snr=35.0, aperture=0.9, seed=2)),
+    ]
+    spoilt = [
+        Case("other ct axis 1.5 px", lambda: axis_off(1.5, size=80, views=90, photons=3e4, picture=p[0]), "axis"),
+        Case("other ct axis 360", lambda: axis_off(-2.0, arc=360.0, views=120, photons=1e4), "axis"),
+        Case("other ct other way", lambda: turned_other_way(beam="curved-fan", picture=p[2]), "turn"),
+        Case("other ct two dead", lambda: dead_view(ct(photons=1e4, picture=p[3]), 2), "view"),
+        Case("other born wave x .94", lambda: longer_wave(0.94, size=64, snr=35.0, picture=p[4]), "wavelength"),
+        Case("other born wave x 1.02", lambda: longer_wave(1.02, snr=25.0, picture=p[5]), "wavelength"),
+        Case("other born conjugate", lambda: conjugated(born(snr=20.0, picture=p[6])), "conjugate"),
+        Case("other born sigma .5", lambda: born(picture=p[7]), "denoiser", ("--sigma", "0.5")),
+        Case("other scattering metal", lambda: metal(snr=30.0, wavelength=0.1), "metal"),
+        Case("other ptychography probe", lambda: flat_probe(photons=1e4, picture=p[8]), "probe"),
+        Case("other ptychography swapped", lambda: swapped_positions(photons=1e5, picture=p[9], seed=1), "position"),
+        Case("other mri maps swapped", lambda: swapped_maps(trajectory="cartesian", coils=8, picture=p[15]), "coil"),
+        Case("other mri maps conjugate", lambda: conjugated_maps(snr=20.0, coils=6), "coil"),
+        Case("other fpm mirrored", lambda: mirrored_leds(photons=3e5, picture=p[12]), "LED"),
+    ]
+    return good + spoilt
+
+
 def run_case(case: Case, folder: Path) -> Path:
     """The folder of the case's run, which is made where it is not there yet."""
     scan, run = folder / "scan.zarr", folder / "run"
@@ -290,7 +337,7 @@ def main() -> None:
         "--judge", action="store_true", help="judge the runs that are there, real ones too, and run none"
     )
     parsed = parser.parse_args()
-    known = {case.name.replace(" ", "-"): case for case in cases()}
+    known = {case.name.replace(" ", "-"): case for case in [*cases(), *other_cases()]}
     with tempfile.TemporaryDirectory() as own:
         folder = parsed.folder or Path(own)
         names = list(known) + [p.name for p in sorted(folder.glob("real-*"))]

@@ -34,8 +34,9 @@ _STRONG, _HIDDEN = 6.0, 2.5
 # What no suspect brings below this part of the data is of another kind than the model.
 _FOREIGN = 0.1
 # A view or a detector's pixel stands out where it leaves so many times what the median one does.
-_OUTLIER = 8.0
-# Fields of a model that is not linear are solved for, so that fits are dear: none is made where less of the data is left.
+# More than this part of all are not outliers.
+_OUTLIER, _FEW = 8.0, 0.1
+# Fields of a model that is not linear are solved for, and fits are dear: none is made where less of the data is left.
 _DEAR = 0.05
 _FITTED = 6  # steps of the fits from the image
 
@@ -199,21 +200,26 @@ def _estimate(model: Model, data: Tensor, compared: Tensor) -> Noise | None:
 
 
 def _outliers(rest: Tensor, compared: Tensor, noise: float) -> list[Cause]:
-    """Views, and pixels of the detector, that leave far more than others do."""
-    squares = rest.abs().double().square().flatten(1)
+    """Views, and pixels of the detector, that leave far more than others do, in all and as a part of their data.
+
+    A bright view may leave more than dark ones, and a dark one a larger part: neither is a fault.
+    """
+    squares, energy = rest.abs().double().square().flatten(1), compared.abs().double().square().flatten(1)
+    energy = energy + (compared - rest).abs().double().square().flatten(1)  # a dead view has none of its own
     found, total = [], float(squares.sum())
     # What the noise makes of a view or a pixel is no fault of either.
     least = noise * float(compared.abs().double().square().sum())
-    for name, sums, advice in (
-        ("single views, dead, blank or misplaced", squares.sum(1), "leave them out (import with --omit)"),
-        ("pixels or receivers of the detector", squares.sum(0), "mask them"),
+    for name, axis, advice in (
+        ("single views, dead, blank or misplaced", 1, "leave them out (import with --omit)"),
+        ("pixels or receivers of the detector", 0, "mask them"),
     ):
+        sums, parts = squares.sum(axis), squares.sum(axis) / energy.sum(axis).clamp_min(1e-300)
         if len(sums) < 8:
             continue
         usual = max(float(sums.median()), least / len(sums))
-        bad = sums > _OUTLIER * usual
+        bad = (sums > _OUTLIER * usual) & (parts > _OUTLIER * parts.median())
         without = float(sums[~bad].sum()) + usual * int(bad.sum())
-        if 0 < int(bad.sum()) <= 0.1 * len(sums) and without > 0 and total / without >= _EVIDENCE:
+        if 0 < int(bad.sum()) <= _FEW * len(sums) and without > 0 and total / without >= _EVIDENCE:
             found.append(Cause(f"{name} ({int(bad.sum())} of {len(sums)})", total / without, advice))
     return found
 
