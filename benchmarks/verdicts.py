@@ -23,7 +23,6 @@ from plugstream.cli import main as plugstream_main
 from plugstream.instruments.base import find_instrument
 from plugstream.loss_fidelity import make_fidelity
 from plugstream.losses import Amplitude
-from plugstream.monitors import snr
 from plugstream.runs.explaining import explain_result
 from plugstream.runs.plan import model_options
 from plugstream.runs.refined import read_refined
@@ -95,7 +94,7 @@ def with_instrument(scan: MemoryScan, **parts: Any) -> MemoryScan:
 
 
 def replace_scan(scan: MemoryScan, **parts: Any) -> MemoryScan:
-    content = {
+    content: dict[str, Any] = {
         "data": scan.data,
         "instrument": scan.instrument,
         "truth": scan.truth,
@@ -145,6 +144,25 @@ def wrong_probe(**options: Any) -> MemoryScan:
     return with_instrument(scan, probe=wrong[None])
 
 
+def flat_probe(**options: Any) -> MemoryScan:
+    """Ptychography with the right magnitude of the beam, and no phase."""
+    scan = ptychography(**options)
+    return with_instrument(scan, probe=np.abs(scan.instrument.probe).astype(np.complex64))  # type: ignore[attr-defined]
+
+
+def mirrored_leds(**options: Any) -> MemoryScan:
+    scan = fpm(**options)
+    return replace_scan(scan, columns={**scan.columns, "leds": np.array(scan.columns["leds"]) * [-1, 1]})
+
+
+def strong(contrast: float, **options: Any) -> MemoryScan:
+    """What multiple scattering makes of a strong object, in a scan that says it is Born's."""
+    scan = scattering(discs=f"0.02,0.01,0.04,{contrast:g}", **options)
+    i: Any = scan.instrument
+    born_2d = find_instrument("born-2d")
+    return replace_scan(scan, instrument=born_2d(i.receivers, i.wavelength, i.grid, i.background))  # type: ignore[call-arg]
+
+
 def swapped_positions(**options: Any) -> MemoryScan:
     scan = ptychography(**options)
     return replace_scan(
@@ -166,12 +184,6 @@ def conjugated_maps(**options: Any) -> MemoryScan:
 def metal(**options: Any) -> MemoryScan:
     """A disc into which fields do not go: permittivity -60, which no bound at 0 allows."""
     return scattering(discs="0.02,0.01,0.03,-60", **options)
-
-
-def leds_off(steps: float, **options: Any) -> MemoryScan:
-    scan = fpm(**options)
-    leds = np.array(scan.columns["leds"]) + np.array([steps * 4e-3, 0.0])
-    return replace_scan(scan, columns={**scan.columns, "leds": leds})
 
 
 def pictures(count: int) -> list[str]:
@@ -220,11 +232,60 @@ def cases() -> list[Case]:
         Case("born dead view", lambda: dead_view(born()), "view"),
         Case("scattering metal", metal, "contrast"),
         Case("ptychography wrong probe", wrong_probe, "probe"),
+        Case("ptychography flat probe", flat_probe, "probe"),
+        Case("born strong object", lambda: strong(3.0), "contrast"),
         Case("ptychography swapped", swapped_positions, "position"),
         Case("mri maps swapped", swapped_maps, "coil"),
         Case("mri maps conjugate", conjugated_maps, "coil"),
-        Case("fpm LEDs off", lambda: leds_off(1.0), "LED"),
+        Case("fpm LEDs mirrored", lambda: mirrored_leds(photons=1e6), "LED"),
         Case("odt conjugate", lambda: conjugated(odt()), "conjugate"),
+    ]
+    return good + spoilt
+
+
+def other_cases() -> list[Case]:
+    """Cases by which no threshold was chosen: other pictures, sizes, seeds and faults."""
+    p = pictures(40)[20:]
+    good = [
+        Case("other ct", lambda: ct(size=80, views=90, photons=3e4, picture=p[0], seed=1)),
+        Case("other ct low dose", lambda: ct(size=48, views=40, photons=300.0, picture=p[1], seed=2)),
+        Case("other ct curved", lambda: ct(beam="curved-fan", photons=1e5, picture=p[2], seed=3)),
+        Case("other ct 360", lambda: ct(arc=360.0, views=120, photons=1e4, seed=4)),
+        Case("other ct 50 degrees", lambda: ct(arc=50.0, views=50, photons=1e5, picture=p[3], seed=5)),
+        Case("other born", lambda: born(size=64, snr=35.0, picture=p[4], seed=1)),
+        Case("other born low", lambda: born(snr=15.0, picture=p[5], seed=2)),
+        Case(
+            "other born fine", lambda: born(size=64, wavelength=0.0169, views=36, receivers=144, picture=p[6], seed=3)
+        ),
+        Case("other born weak", lambda: born(contrast=0.01, snr=22.0, picture=p[7], seed=4)),
+        Case("other scattering", lambda: scattering(snr=30.0, discs="0.01,0,0.03,0.6;-0.03,0.03,0.01,1.5", seed=1)),
+        Case("other scattering 20 dB", lambda: scattering(snr=20.0, wavelength=0.1, seed=2)),
+        Case("other ptychography", lambda: ptychography(photons=1e4, picture=p[8], phase_picture=p[9], seed=1)),
+        Case("other ptychography dim", lambda: ptychography(photons=500.0, picture=p[10], seed=2)),
+        Case("other ptychography wide", lambda: ptychography(frame=48, across=7, overlap=0.6, picture=p[11], seed=3)),
+        Case("other fpm", lambda: fpm(photons=1e5, picture=p[12], phase_picture=p[13], seed=1)),
+        Case("other fpm defocus", lambda: fpm(photons=3e4, picture=p[14], defocus=2e-5, seed=2)),
+        Case("other mri", lambda: mri(coils=6, acceleration=3.0, snr=35.0, picture=p[15], seed=1)),
+        Case("other mri cartesian", lambda: mri(trajectory="cartesian", coils=8, acceleration=2.5, snr=30.0, seed=2)),
+        Case("other mri spiral", lambda: mri(trajectory="spiral", snr=20.0, picture=p[16], seed=3)),
+        Case("other odt", lambda: odt(snr=25.0, views=36, seed=1)),
+        Case("other odt light", lambda: odt(scanning="light", snr=35.0, aperture=0.9, seed=2)),
+    ]
+    spoilt = [
+        Case("other ct axis 1.5 px", lambda: axis_off(1.5, size=80, views=90, photons=3e4, picture=p[0]), "axis"),
+        Case("other ct axis 360", lambda: axis_off(-2.0, arc=360.0, views=120, photons=1e4), "axis"),
+        Case("other ct other way", lambda: turned_other_way(beam="curved-fan", picture=p[2]), "turn"),
+        Case("other ct two dead", lambda: dead_view(ct(photons=1e4, picture=p[3]), 2), "view"),
+        Case("other born wave x .94", lambda: longer_wave(0.94, size=64, snr=35.0, picture=p[4]), "wavelength"),
+        Case("other born wave x 1.02", lambda: longer_wave(1.02, snr=25.0, picture=p[5]), "wavelength"),
+        Case("other born conjugate", lambda: conjugated(born(snr=20.0, picture=p[6])), "conjugate"),
+        Case("other born sigma .5", lambda: born(picture=p[7]), "denoiser", ("--sigma", "0.5")),
+        Case("other scattering metal", lambda: metal(snr=30.0, wavelength=0.1), "metal"),
+        Case("other ptychography probe", lambda: flat_probe(photons=1e4, picture=p[8]), "probe"),
+        Case("other ptychography swapped", lambda: swapped_positions(photons=1e5, picture=p[9], seed=1), "position"),
+        Case("other mri maps swapped", lambda: swapped_maps(trajectory="cartesian", coils=8, picture=p[15]), "coil"),
+        Case("other mri maps conjugate", lambda: conjugated_maps(snr=20.0, coils=6), "coil"),
+        Case("other fpm mirrored", lambda: mirrored_leds(photons=3e5, picture=p[12]), "LED"),
     ]
     return good + spoilt
 
@@ -238,6 +299,13 @@ def run_case(case: Case, folder: Path) -> Path:
             save_scan(case.make(), scan)
         plugstream_main(["reconstruct", str(scan), "--out", str(run), *QUIET, *case.words])
     return run
+
+
+def snr_of(image: torch.Tensor, truth: torch.Tensor) -> float:
+    """In dB; of complex images after the phase that suits best."""
+    phase = torch.vdot(image.flatten(), truth.flatten().to(image.dtype)) if image.is_complex() else torch.ones(())
+    error = (image * phase / phase.abs() - truth).abs().square().sum()
+    return float(10 * torch.log10(truth.abs().square().sum() / error))
 
 
 def judge_run(folder: Path) -> tuple[float, Explanation]:
@@ -257,7 +325,7 @@ def judge_run(folder: Path) -> tuple[float, Explanation]:
     found = explain_result(
         fidelity, image.to(model.dtype), instrument, scan.columns, options, low=low, high=high, refined=tuple(refined)
     )
-    quality = float("nan") if scan.truth is None else float(snr(image, torch.from_numpy(scan.truth)))
+    quality = float("nan") if scan.truth is None else snr_of(image, torch.from_numpy(scan.truth))
     return quality, found
 
 
@@ -269,7 +337,7 @@ def main() -> None:
         "--judge", action="store_true", help="judge the runs that are there, real ones too, and run none"
     )
     parsed = parser.parse_args()
-    known = {case.name.replace(" ", "-"): case for case in cases()}
+    known = {case.name.replace(" ", "-"): case for case in [*cases(), *other_cases()]}
     with tempfile.TemporaryDirectory() as own:
         folder = parsed.folder or Path(own)
         names = list(known) + [p.name for p in sorted(folder.glob("real-*"))]

@@ -23,7 +23,7 @@ from plugstream.instruments.base import (
     Instrument,
     declare,
 )
-from plugstream.instruments.suspects import suspects_of_born
+from plugstream.instruments.suspects import suspects_of_born, views_of_born
 from plugstream.instruments.wavelengths import (
     GAINS,
     WAVELENGTHS,
@@ -35,7 +35,7 @@ from plugstream.instruments.wavelengths import (
     take_rows,
     without_spectrum,
 )
-from plugstream.models.born_geometry import BornGeometry, ring
+from plugstream.models.born_geometry import BornGeometry, describe_range, ring
 from plugstream.models.born_plausible import (
     check_plausible,
     check_transmitters,
@@ -155,6 +155,7 @@ class Born2D(Instrument):
     model_options: ClassVar[type[Options]] = BornOptions
     simulation: ClassVar[type[Options]] = BornSimulation
     suspects = suspects_of_born
+    trial_views = views_of_born
 
     def __post_init__(self) -> None:
         checked = self.geometry(plane_waves=np.array([[1.0, 0.0]]))
@@ -269,8 +270,8 @@ class Born2D(Instrument):
             **describe_spectrum(columns, self.wavelength, n_views),
             "wavelength": f"{_several('wavelength', each)} m in vacuum, background permittivity {g.background:g}",
             "image": f"{height} x {width} pixels of {g.grid.pixel:.6g} m, {per_wavelength:.3g} a wavelength",
-            "distance": f"receivers {'far away' if g.far_field else _range(g.receivers)}"
-            + (f", transmitters {_range(columns['transmitters'][:])}" if g.transmitters is not None else ""),
+            "distance": f"receivers {'far away' if g.far_field else describe_range(g.receivers)}"
+            + (f", transmitters {describe_range(columns['transmitters'][:])}" if g.transmitters is not None else ""),
             "size": f"{math.hypot(height, width) * g.grid.pixel / g.wavelength:.4g} wavelengths across the diagonal",
             "model": f"{'dense' if choice.expansion is None else 'fast'} on a CPU: {choice.reason}",
         }
@@ -392,10 +393,3 @@ def born_geometry(scan: Any) -> BornGeometry:
 def _several(name: str, geometries: list[BornGeometry]) -> str:
     values = sorted(getattr(geometry, name) for geometry in geometries)
     return f"{values[0]:.6g}" if len(values) == 1 else f"{values[0]:.6g} to {values[-1]:.6g}"
-
-
-def _range(points: Points) -> str:
-    """How far points are from the origin."""
-    radii = np.hypot(*points.T)
-    low, high = radii.min(), radii.max()
-    return f"{low:.4g} m" if np.isclose(low, high) else f"{low:.4g} to {high:.4g} m"

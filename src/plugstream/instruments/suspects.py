@@ -28,17 +28,10 @@ __all__ = [
     "suspects_of_mri",
     "suspects_of_odt",
     "suspects_of_ptychography",
+    "views_of_born",
 ]
 
 _PIXELS = (0.5, 1.0, 2.0, 3.0, 5.0, 8.0)
-_FACTORS = (
-    0.8,
-    0.85,
-    *(round(0.9 + 0.01 * n, 2) for n in range(10)),
-    *(round(1.01 + 0.01 * n, 2) for n in range(10)),
-    1.15,
-    1.2,
-)
 _LENGTHS = (0.8, 0.9, 0.95, 1.05, 1.1, 1.25)
 
 Make = Callable[..., Trial]
@@ -106,11 +99,16 @@ def suspects_of_born(instrument: Born2D, columns: Columns, views: Index, trial: 
     def conjugate(data: Any) -> Any:
         return data.conj()
 
+    # So fine that the phase at the object's edge is known to half a radian, over a tenth at least.
+    across = max(instrument.grid.shape) * instrument.grid.pixel / instrument.wavelength
+    step = float(np.clip(0.16 / across, 0.005, 0.04))
+    count = round(max(0.1, 5 * step) / step)
+    factors = [1 + sign * n * step for n in range(1, count + 1) for sign in (-1, 1)]
     found = [
         Suspect(
             "the wavelength, or a unit of length",
             "check wavelength or frequency, background, and the unit of all lengths",
-            tuple(waved(factor) for factor in _FACTORS),
+            tuple(waved(factor) for factor in factors),
             any_phase=True,
         ),
         Suspect(
@@ -154,6 +152,15 @@ def suspects_of_born(instrument: Born2D, columns: Columns, views: Index, trial: 
     return (*found, Suspect("the order or the angles of antennas", advice, tuple(others)))
 
 
+def views_of_born(instrument: Born2D, columns: Columns, available: Index, count: int) -> Index:
+    """Spread views of the longest wavelength, from which an image is found from any start, and soonest."""
+    if "wavelengths" in columns:
+        waves = np.asarray(columns["wavelengths"][:])[available]
+        available = available[waves == waves.max()]
+    few = min(count, len(available))
+    return available[np.arange(few) * len(available) // max(1, few)]
+
+
 def suspects_of_ptychography(
     instrument: Ptychography, columns: Columns, views: Index, trial: Make
 ) -> tuple[Suspect, ...]:
@@ -174,14 +181,32 @@ def suspects_of_ptychography(
         "swapped, rows the other way": places[:, ::-1] * [-1, 1],
         "swapped, columns the other way": places[:, ::-1] * [1, -1],
     } | {f"{f:g} times as far apart": places * f for f in (0.8, 0.9, 1.1, 1.25)}
+    advice = "refine it (--refine probe), or give the beam that was measured"
+    beams = tuple(
+        trial(label, instrument=replace(instrument, probe=probe), columns=own)
+        for label, probe in _other_beams(instrument.probe).items()
+    )
     return (
-        Suspect("the probe", "refine it (--refine probe), or give the beam that was measured", refine="probe"),
+        Suspect("the probe", advice, beams, refine="probe"),
         Suspect(
             "the positions: their axes, signs or unit",
             "import it with the axes of positions swapped or turned round, in pixels of the object",
             tuple(placed(label, new) for label, new in ways.items()),
         ),
     )
+
+
+def _other_beams(probe: NDArray[np.complex64]) -> dict[str, NDArray[np.complex64]]:
+    """Beams in another plane, by the phase that this makes at the edge of their aperture, and the conjugate one."""
+    waves = np.fft.fft2(probe)
+    y, x = np.meshgrid(*(np.fft.fftfreq(n) for n in probe.shape[1:]), indexing="ij")
+    squares, light = y * y + x * x, (np.abs(waves) ** 2).sum(0)
+    edge = 2 * float((light * squares).sum() / light.sum())  # of a disc the mean of squares is half of the largest
+    found = {
+        f"{turn:+g} radians out of focus": np.fft.ifft2(waves * np.exp(1j * turn * squares / edge)).astype(np.complex64)
+        for turn in (-8.0, -4.0, -2.0, 2.0, 4.0, 8.0)
+    }
+    return {**found, "conjugate": probe.conj()}
 
 
 def suspects_of_fpm(instrument: FPM, columns: Columns, views: Index, trial: Make) -> tuple[Suspect, ...]:
@@ -197,6 +222,7 @@ def suspects_of_fpm(instrument: FPM, columns: Columns, views: Index, trial: Make
             trial(f"moved by {a:g}, {b:g} steps", columns={**own, "leds": leds + np.array([a, b]) * pitch})
             for a, b in shifts
         ]
+        moves += [trial(f"{f:g} times as far apart", columns={**own, "leds": leds * f}) for f in (0.8, 0.9, 1.1, 1.25)]
         turns = {"swapped": leds[:, ::-1], "x the other way": leds * [-1, 1], "y the other way": leds * [1, -1]}
         moves += [trial(label, columns={**own, "leds": np.ascontiguousarray(new)}) for label, new in turns.items()]
         found.append(

@@ -12,7 +12,7 @@ from plugstream.errors import InputError
 from plugstream.grid import Grid, Points
 from plugstream.rows import Rows
 
-__all__ = ["BornGeometry", "ring"]
+__all__ = ["BornGeometry", "describe_range", "ring"]
 
 
 def ring(count: int, radius: float, *, start: float = 0.0, arc: float = 360.0) -> Points:
@@ -142,6 +142,13 @@ class BornGeometry:
 
         names = ("transmitters", "plane_waves", "fields", "mask")
         return replace(self, **{name: take(getattr(self, name)) for name in names})
+
+
+def describe_range(points: Points) -> str:
+    """How far points are from the origin."""
+    radii = np.hypot(*points.T)
+    low, high = radii.min(), radii.max()
+    return f"{low:.4g} m" if np.isclose(low, high) else f"{low:.4g} to {high:.4g} m"
 
 
 def _points(name: str, value: ArrayLike) -> Points:

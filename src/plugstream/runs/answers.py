@@ -12,10 +12,11 @@ from plugstream.algorithms import SigmaRace, State
 from plugstream.errors import InputError
 from plugstream.loss_fidelity import DataFidelity
 from plugstream.misfit import compares_data
+from plugstream.ranks import Group
 from plugstream.result import Result, Stop
 from plugstream.runs.events import Trial
-from plugstream.runs.explaining import explain_result
-from plugstream.runs.plan import Plan, model_options
+from plugstream.runs.explaining import explain_run, mean_misfit
+from plugstream.runs.plan import Plan
 from plugstream.scans.scan import Scan
 from plugstream.verdict import Answer, found_strength, probe_strength
 
@@ -25,25 +26,30 @@ __all__ = ["answer_explanation", "answer_strength"]
 _NOTHING = 0.9
 
 
-def answer_explanation(result: Result[State], fidelity: DataFidelity, scan: Scan, plan: Plan) -> Result[State]:
+def answer_explanation(
+    result: Result[State], fidelity: DataFidelity, scan: Scan, plan: Plan, group: Group
+) -> Result[State]:
     """The result with the answer whether its image explains the data.
 
-    Arguments: result; fidelity of the views that the run had; scan; plan.
+    Arguments: result; fidelity of the views that the run had; scan; plan; group, of which the first process asks.
     """
-    verdict = result.verdict
-    if result.reason.failed or not compares_data(fidelity):
-        why = "the run failed" if result.reason.failed else "predictions are not compared with data as they are"
+    verdict, why = result.verdict, ""
+    if result.reason.failed:
+        why = "the run failed"
+    elif not compares_data(fidelity):
+        why = "the loss does not compare predictions with data as they are"
+    if why:
         return replace(result, verdict=replace(verdict, explanation=Answer("not asked", None, why)))
     if result.parameters:
         fidelity = fidelity.with_parameters(result.parameters)
-    d = plan.settings.denoiser
-    low, high = (value if isinstance(value, int | float) else None for value in (d.least, d.high))
-    options = model_options(plan.settings, plan.instrument)
-    known: dict[str, Any] = {"low": low, "high": high, "refined": tuple(result.parameters)}
-    found = explain_result(fidelity, result.image, scan.instrument, scan.columns, options, **known)
-    word = "explained" if found.explained else "not explained"
-    answer = Answer(word, found.explained, found.text, 100 * found.misfit)
-    return replace(result, verdict=verdict.with_explanation(answer, nothing=found.misfit >= _NOTHING))
+    nothing = mean_misfit(fidelity, result.image) >= _NOTHING
+    found = group.decide(lambda: explain_run(plan, scan, fidelity, result))
+    if found is None:
+        answer = Answer("not asked", None, "there are several images")
+    else:
+        word = "explained" if found.explained else "not explained"
+        answer = Answer(word, found.explained, found.text, 100 * found.misfit)
+    return replace(result, verdict=verdict.with_explanation(answer, nothing=nothing))
 
 
 def answer_strength(

@@ -9,11 +9,49 @@ import torch
 from torch import Tensor
 
 from plugstream.instruments.base import Columns, Instrument
+from plugstream.misfit import relative_misfits, unexplained_light
 from plugstream.models.base import Model
 from plugstream.models.suspects import Suspect, Trial
+from plugstream.result import Result
+from plugstream.runs.plan import Plan, model_options
+from plugstream.sampling import spread_views
+from plugstream.scans.scan import Scan
 from plugstream.verdict.explanation import TRIED, Explanation, explain
 
-__all__ = ["explain_result"]
+__all__ = ["explain_result", "explain_run", "mean_misfit"]
+
+# So many views tell at the end whether the image explains anything of the data.
+_EXPLAINED = 16
+
+
+def mean_misfit(fidelity: Any, image: Tensor) -> float:
+    """The part of the data that an image leaves unexplained, the mean over a few views, each by itself."""
+    some = spread_views(fidelity.available, _EXPLAINED)
+    misfit = float(relative_misfits(fidelity, image, some).nanmean())
+    if getattr(fidelity.model, "intensities", False) and misfit > 0:
+        return min(misfit, unexplained_light(fidelity, image, some))
+    return misfit
+
+
+def explain_run(plan: Plan, scan: Scan, fidelity: Any, result: Result[Any]) -> Explanation | None:
+    """Whether the result of a run explains its data; None where that is not asked, of several images at once.
+
+    Arguments: fidelity of all views that the run has, at the parameters that it refined.
+    """
+    image = result.image
+    if tuple(image.shape) != tuple(fidelity.image_shape) or fidelity.batch_shape:
+        return None
+    bounds, options = plan.settings.denoiser, model_options(plan.settings, scan.instrument)
+    return explain_result(
+        fidelity,
+        image,
+        scan.instrument,
+        scan.columns,
+        options,
+        low=bounds.low if isinstance(bounds.low, float | int) else None,
+        high=bounds.high,
+        refined=tuple(result.parameters),
+    )
 
 
 def explain_result(
@@ -35,7 +73,10 @@ def explain_result(
     model: Model = getattr(fidelity, "whole", fidelity).model
 
     def suspects() -> tuple[Tensor, Sequence[Suspect]]:
-        views = instrument.trial_views(columns, fidelity.available.numpy(), TRIED)
+        # Fields of a model that is not linear are solved for, and each view is dear.
+        waves = getattr(model, "intensities", False)
+        count = TRIED if model.linear or waves else TRIED // 2
+        views = instrument.trial_views(columns, fidelity.available.numpy(), count)
 
         def trial(label: str, *, columns: Columns, instrument: Instrument = instrument, turn: Any = None) -> Trial:
             def build() -> Model:

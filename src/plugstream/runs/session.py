@@ -344,7 +344,7 @@ class Session:
         if self.part:
             return result
         report("asking whether the image explains the data")
-        result = answer_explanation(result, fidelity, self.scan, self.plan)
+        result = answer_explanation(result, fidelity, self.scan, self.plan, self.group)
         last = self.callbacks.last
         trials = replay(self.log.path).trials if self.group.leads and self.search is not None else self.past.trials
         algorithm = None if last is None else last.algorithm

@@ -13,7 +13,7 @@ from torch import Tensor
 from plugstream.models.base import Model
 from plugstream.models.suspects import Suspect
 from plugstream.sampling import spread_views
-from plugstream.verdict.noise import Noise, difference_noise, photon_noise
+from plugstream.verdict.noise import Noise, band_noise, difference_noise, photon_noise
 from plugstream.verdict.trials import left_over, refit, try_suspects
 
 __all__ = ["TRIED", "Cause", "Explanation", "explain"]
@@ -22,16 +22,22 @@ __all__ = ["TRIED", "Cause", "Explanation", "explain"]
 _VIEWS, _BYTES, TRIED = 96, 256 << 20, 16
 # What is left is looked into where it is more than so many times the noise, or this part of the data where no noise is
 # known.
-_FACTOR, _SMALL = 2.0, 1e-3
+_FACTOR, _SMALL = 1.3, 1e-3
 # A cause counts where without it so many times less would be left. Beyond the part of the data below it is flagged
 # whatever the cause.
 _EVIDENCE, _UNEXPLAINED = 1.6, 0.3
+# Where nothing but noise is left without it, less is enough.
+_RESOLVED = 1.2
+_FILTERED = 0.03  # of the noise by differences, below which a band of the spectrum says nothing
 # A prior that leaves so many times more than a few steps without it is too strong, and likewise a bound.
 _STRONG, _HIDDEN = 6.0, 2.5
 # What no suspect brings below this part of the data is of another kind than the model.
 _FOREIGN = 0.1
 # A view or a detector's pixel stands out where it leaves so many times what the median one does.
-_OUTLIER = 8.0
+# More than this part of all are not outliers.
+_OUTLIER, _FEW = 8.0, 0.1
+# Fields of a model that is not linear are solved for, and fits are dear: none is made where less of the data is left.
+_DEAR = 0.05
 _FITTED = 6  # steps of the fits from the image
 
 
@@ -107,14 +113,14 @@ def explain(
     r"""Whether an image explains the data of a fidelity, and if not, why.
 
     What is left, ||H x - y||^2 / ||y||^2 over at most 96 spread views, is compared with the noise, which is estimated
-    from the data. Where it is more than twice that, causes are looked for, each with a number: how many times less of
-    the data would be left without it. Views and pixels that stand out are left out; the prior and the bounds, by a few
-    steps of a fit without them from the image; and what the scan says of its views, by fits from the start to a few
-    views with each suspect in turn (`try_suspects`).
+    from the data. Where it is more than 1.3 times that, causes are looked for, each with a number: how many times less
+    would be left without it. Views and pixels that stand out are left out; the prior and the bounds, by a few steps of
+    a fit without them from the image; and what the scan says of its views, by fits from the start to a few views with
+    each suspect in turn (`try_suspects`).
 
-    A run is flagged where a cause is clear (1.6 times less; 6 for the prior, 2.5 for a bound), or where 30 % and more
-    of the data are left, whatever the cause. Model errors of good measurements, which no suspect explains, are not
-    flagged below that.
+    A run is flagged where a cause is clear (1.6 times less, or 1.2 and nothing but noise; 6 for the prior, 2.5 for a
+    bound), or where 30 % and more of the data are left, whatever the cause. Model errors of good measurements, which no
+    suspect explains, are not flagged below that.
 
     Arguments: fidelity, at the parameters that a run refined; image (*image_shape); suspects, which gives the views to
     try them on and the suspects, asked only where they are needed; low, high, the bounds of the image; noise where it
@@ -128,20 +134,24 @@ def explain(
         return Explanation(math.nan, None, True, (), len(views))
     misfit = float(rest.abs().double().square().sum()) / energy
     if noise is None:
-        noise = _estimate(model, data, compared, rest)
+        noise = _estimate(model, data, compared)
     enough = 0.0 if noise is None else noise.fraction
     if misfit <= max(_FACTOR * enough, _SMALL if noise is None else 0.0):
         return Explanation(misfit, noise, True, (), len(views))
     causes = _outliers(rest, compared, enough)
+    dear = not (model.linear or getattr(model, "intensities", False))
+    if dear and misfit < _DEAR:
+        return Explanation(misfit, noise, not causes, tuple(causes), len(views))
     known: tuple[Tensor, Sequence[Suspect]] = (views[:TRIED], ()) if suspects is None else suspects()
     tried, listed = known
     few = whole.data(tried)
     causes += _prior(model, few, image, tried, enough, low, high)
     found = try_suspects(model, few, tried, listed, enough=0.1 * enough)
+    level = _FACTOR * enough * _share(compared, left_over(model, fidelity.predict(image, tried), few, tried)[1])
     named = [
-        Cause(one.suspect.name + (f" ({one.label})" if one.label else ""), one.evidence, one.suspect.advice)
+        Cause(f"{one.suspect.name} ({one.label})", one.evidence, one.suspect.advice)
         for one in found
-        if one.evidence >= _EVIDENCE
+        if one.evidence >= _EVIDENCE or (one.evidence >= _RESOLVED and one.rest <= level)
     ]
     causes = sorted([*causes, *named], key=lambda cause: -cause.evidence)
     best = max([cause.evidence for cause in causes], default=1.0)
@@ -151,8 +161,15 @@ def explain(
     return Explanation(misfit, noise, not flagged, tuple(causes), len(views))
 
 
+_LIFT = "lift the bound (--low none), or leave the metal's data out"
 _CONTRAST = "an object that the model cannot have: metal, or contrast beyond its bounds and approximations"
 _CONTRAST_ADVICE = "use a model with multiple scattering, lift the bounds, or leave the metal's data out"
+
+
+def _share(whole: Tensor, few: Tensor) -> float:
+    """What the noise is as a part of a few views, over what it is of all: views with less data have more of it."""
+    means = [float(one.abs().double().square().mean()) for one in (whole, few)]
+    return means[0] / means[1] if means[1] > 0 else 1.0
 
 
 def _looked_at(fidelity: Any) -> Tensor:
@@ -172,29 +189,37 @@ def _residual(fidelity: Any, image: Tensor, views: Tensor) -> tuple[Tensor, Tens
     return first, second, third
 
 
-def _estimate(model: Model, data: Tensor, compared: Tensor, rest: Tensor) -> Noise | None:
+def _estimate(model: Model, data: Tensor, compared: Tensor) -> Noise | None:
     if getattr(model, "intensities", False):
-        expected = (compared - rest).square()
-        return photon_noise(expected, data) or difference_noise(compared)
-    return difference_noise(data)
+        return photon_noise(data) or difference_noise(compared)
+    found, band = difference_noise(data), band_noise(data)
+    # A band without any noise was filtered away.
+    if found is not None and band is not None and _FILTERED * found.fraction < band.fraction < found.fraction:
+        return band
+    return found
 
 
 def _outliers(rest: Tensor, compared: Tensor, noise: float) -> list[Cause]:
-    """Views, and pixels of the detector, that leave far more than others do."""
-    squares = rest.abs().double().square().flatten(1)
+    """Views, and pixels of the detector, that leave far more than others do, in all and as a part of their data.
+
+    A bright view may leave more than dark ones, and a dark one a larger part: neither is a fault.
+    """
+    squares, energy = rest.abs().double().square().flatten(1), compared.abs().double().square().flatten(1)
+    energy = energy + (compared - rest).abs().double().square().flatten(1)  # a dead view has none of its own
     found, total = [], float(squares.sum())
     # What the noise makes of a view or a pixel is no fault of either.
     least = noise * float(compared.abs().double().square().sum())
-    for name, sums, advice in (
-        ("single views, dead, blank or misplaced", squares.sum(1), "leave them out (import with --omit)"),
-        ("pixels or receivers of the detector", squares.sum(0), "mask them"),
+    for name, axis, advice in (
+        ("single views, dead, blank or misplaced", 1, "leave them out (import with --omit)"),
+        ("pixels or receivers of the detector", 0, "mask them"),
     ):
+        sums, parts = squares.sum(axis), squares.sum(axis) / energy.sum(axis).clamp_min(1e-300)
         if len(sums) < 8:
             continue
         usual = max(float(sums.median()), least / len(sums))
-        bad = sums > _OUTLIER * usual
+        bad = (sums > _OUTLIER * usual) & (parts > _OUTLIER * parts.median())
         without = float(sums[~bad].sum()) + usual * int(bad.sum())
-        if 0 < int(bad.sum()) <= 0.1 * len(sums) and without > 0 and total / without >= _EVIDENCE:
+        if 0 < int(bad.sum()) <= _FEW * len(sums) and without > 0 and total / without >= _EVIDENCE:
             found.append(Cause(f"{name} ({int(bad.sum())} of {len(sums)})", total / without, advice))
     return found
 
@@ -211,7 +236,7 @@ def _prior(
         _, held = _fit(model, data, image, views, bounds)
         hidden = held / max(free, noise)
         if hidden >= _HIDDEN:
-            found.append(Cause("values that a bound of the image hides", hidden, "lift the bound (--low none)"))
+            found.append(Cause("contrast that a bound of the image hides, as of metal", hidden, _LIFT))
         strong = start / max(held, noise)
     if strong >= _STRONG:
         advice = "lower sigma, or take more steps if it has not arrived"

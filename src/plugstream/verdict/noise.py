@@ -8,11 +8,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-__all__ = ["Noise", "difference_noise", "photon_noise", "twin_noise"]
+__all__ = ["Noise", "band_noise", "difference_noise", "photon_noise", "twin_noise"]
 
 # Orders of differences, and the sums of the squares of their weights: binomial(2n, n).
 _ORDERS = {2: 6.0, 3: 20.0, 4: 70.0}
 _FEWEST = 8  # values along an axis from which differences say something
+_RINGS = 8  # of frequencies
 # The median of |e|^2 over its mean, of real and of complex white noise.
 _REAL, _COMPLEX = 0.45494, math.log(2)
 # Up to so many expected photons the variance of roots is summed up; beyond, 1/4 and what is next are enough.
@@ -58,6 +59,31 @@ def difference_noise(data: Tensor) -> Noise | None:
     return Noise(min(variances) * int(measured.sum()) / energy, "differences of neighbouring samples", at_most=True)
 
 
+def band_noise(data: Tensor) -> Noise | None:
+    r"""White noise from the quietest band of the data's spectrum, where the instrument passes nothing.
+
+    The power of data over the frequencies of its last axes, the mean over views and over rings of frequencies; of white
+    noise it is the same everywhere, so that the least one is a bound from above.
+
+    Arguments: data (views, rows, columns), or (views, samples). None where views have fewer than 32 values.
+    """
+    energy = float(data.abs().double().square().sum())
+    axes = tuple(range(1, data.ndim))[-2:]
+    if not axes or min(data.shape[a] for a in axes) < _FEWEST or data[0].numel() < 4 * _FEWEST or not energy > 0:
+        return None
+    power = torch.fft.fftn(data, dim=axes, norm="ortho").abs().double().square()
+    power = power.reshape(-1, *power.shape[axes[0] :]).mean(0)
+    away = torch.zeros_like(power)
+    for axis, size in enumerate(power.shape):
+        shape = [-1 if a == axis else 1 for a in range(power.ndim)]
+        away = away + torch.fft.fftfreq(size, device=data.device).square().reshape(shape)
+    ring = (away.sqrt() * 2 * _RINGS).long().clamp_max(_RINGS - 1).flatten()
+    count = torch.bincount(ring, minlength=_RINGS)
+    mean = torch.bincount(ring, power.flatten(), minlength=_RINGS) / count.clamp_min(1)
+    least = float(mean[count >= min(_FEWEST, int(count.max()))].min())
+    return Noise(least * data.numel() / energy, "the quietest band of the data's spectrum", at_most=True)
+
+
 def twin_noise(data: Tensor, one: tuple[Tensor, ...], other: tuple[Tensor, ...]) -> Noise | None:
     r"""Noise from data that were measured twice: the mean of |y_a - y_b|^2 / 2 over pairs that should be the same.
 
@@ -71,18 +97,20 @@ def twin_noise(data: Tensor, one: tuple[Tensor, ...], other: tuple[Tensor, ...])
     return Noise(float(squares.mean()) / 2 * data.numel() / energy, "data that were measured twice")
 
 
-def photon_noise(expected: Tensor, counts: Tensor) -> Noise | None:
+def photon_noise(counts: Tensor) -> Noise | None:
     r"""Noise of the roots of counted photons, E (sqrt(n) - sqrt(m))^2 of Poisson's distribution with the mean m.
 
-    It is 1/4 from a few photons on, and m where there are hardly any. Where counts are not whole numbers they were not
-    counted, or not kept as such, and nothing is known: None.
+    It is 1/4 from a few photons on, and m where there are hardly any; m is taken to be the mean of three by three
+    pixels. Where counts are not whole numbers they were not counted, or not kept as such, and nothing is known: None.
 
-    Arguments: expected m, of an image that is about right; counts.
+    Arguments: counts (views, ..., rows, columns).
     """
     energy = float(counts.double().sum())
-    if not energy > 0 or not bool((counts == counts.round()).all()):
+    if counts.ndim < 3 or not energy > 0 or not bool((counts == counts.round()).all()):
         return None
-    return Noise(float(_root_variance(expected.double().clamp_min(0)).sum()) / energy, "photon statistics")
+    pixels = counts.double().reshape(-1, 1, *counts.shape[-2:])
+    expected = torch.nn.functional.avg_pool2d(pixels, 3, stride=1, padding=1, count_include_pad=False)
+    return Noise(float(_root_variance(expected).sum()) / energy, "photon statistics")
 
 
 def _root_variance(mean: Tensor) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -17,19 +18,27 @@ from plugstream.models.suspects import Suspect, Trial
 
 __all__ = ["Found", "left_over", "refit", "try_suspects"]
 
-# Steps of conjugate gradients of a fit, and after how many the better half of several trials goes on.
-_STEPS, _FIRST = 10, 3
+# Steps of conjugate gradients of a fit, and after how many of them how many of several trials go on; of intensities,
+# whose phases have to be found, more.
+_STEPS, _FIRST, _GO_ON = 10, 2, 3
+_WAVE_STEPS, _WAVE_FIRST = 30, 6
+_DEAR_STEPS, _DEAR_FIRST = 6, 1  # of models that are not linear, whose fields are solved for
+_CHANCE = 1.05
 # A fit is not asked for less than this part of the data, which is where single precision ends.
 _ROUNDING = 1e-9
 
 
 @dataclass(frozen=True)
 class Found:
-    """How many times less of the data is left where a suspect is taken to be the cause, and by which of its trials."""
+    """How many times less of the data is left where a suspect is taken to be the cause, by which of its trials.
+
+    Arguments: rest, the part of the data that is left then.
+    """
 
     suspect: Suspect
     label: str
     evidence: float
+    rest: float
 
 
 def left_over(model: Model, prediction: Tensor, data: Tensor, views: Tensor) -> tuple[Tensor, Tensor]:
@@ -59,9 +68,10 @@ def refit(
     Reference: Nocedal and Wright, Numerical Optimization, 2006, chapters 5 and 10.
     """
     x, direction, before = image, torch.zeros_like(image), None
+    clipped = not image.is_complex() and bounds != (-math.inf, math.inf)
     energy: float | None = None
+    prediction, pullback = model.linearize(x, views)
     while True:
-        prediction, pullback = model.linearize(x, views)
         rest, whole = left_over(model, prediction, data, views)
         energy = float(whole.abs().double().square().sum()) if energy is None else energy
         yield float(rest.abs().double().square().sum()) / max(energy, 1e-300)
@@ -69,14 +79,18 @@ def refit(
         gradient = pullback(slope)
         ratio = 0.0 if before is None else _inner(gradient, gradient - before) / max(_inner(before, before), 1e-300)
         direction, before = max(0.0, ratio) * direction - gradient, gradient
-        change = model.derivative(x, direction, views)  # type: ignore[attr-defined]
+        change = model.forward(direction, views) if model.linear else model.derivative(x, direction, views)
         length = -_inner(slope, change) / max(_inner(change, change), 1e-300)
         x = x + length * direction
-        if not x.is_complex() and bounds != (-math.inf, math.inf):
-            x = x.clamp(*bounds)
+        if model.linear and not clipped and not refine:  # which needs no third product
+            prediction = prediction + length * change
+            continue
+        x = x.clamp(*bounds) if clipped else x
         if refine:
-            found = model.refine(x, data, views, (refine,), lambda p, y, v: _slope(model, p, y, v))  # type: ignore[attr-defined]  # noqa: B023
-            model, before = model.with_parameters(found), None  # type: ignore[attr-defined]
+            own: Any = model
+            slope_of = functools.partial(_slope, own)
+            model, before = own.with_parameters(own.refine(x, data, views, (refine,), slope_of)), None
+        prediction, pullback = model.linearize(x, views)
 
 
 @torch.no_grad()
@@ -86,41 +100,37 @@ def try_suspects(
     """How much less of the data of a few views a free image leaves under each suspect, the likeliest first.
 
     Evidence is a ratio of two fits from the same start, by as many steps: as the scan says, over the best trial; 1 and
-    less speaks against a suspect. Where a suspect has many trials the better half goes on after the first steps.
+    less speaks against a suspect. Where a suspect has many trials the best three go on after the first steps.
 
     Arguments: data of these views of the model; enough, the part of the data below which nothing more is asked for,
     such as its noise.
     """
     floor = max(_ROUNDING, enough)
-    start = _start(model)
-    local = torch.arange(len(views))
-    usual = max(floor, _after(refit(model, data, start, views), _STEPS))
-    turned = None
+    start, local = _start(model), torch.arange(len(views))
+    waves = getattr(model, "intensities", False)
+    steps, first = (_WAVE_STEPS, _WAVE_FIRST) if waves else (_STEPS, _FIRST)
+    if not (waves or model.linear):
+        steps, first = _DEAR_STEPS, _DEAR_FIRST
+    usual = max(floor, _after(refit(model, data, start, views), steps))
     found = []
     for suspect in suspects:
-        if suspect.refine:
-            if suspect.refine in getattr(model, "refinable", ()):
-                rest = _after(refit(model, data, start, views, refine=suspect.refine), _STEPS)
-                found.append(Found(suspect, "", usual / max(floor, rest)))
-            continue
-        base = usual
-        if suspect.any_phase:
-            if turned is None:
-                turned = max(floor, _after(refit(model, _best_phase(model, data, views), start, views), _STEPS))
-            base = turned
+        ends: list[tuple[float, str]] = []
+        if suspect.refine and suspect.refine in getattr(model, "refinable", ()):
+            ends.append((_after(refit(model, data, start, views, refine=suspect.refine), steps), "refined"))
         running: list[tuple[float, Trial, Iterator[float]]] = []
         for trial in suspect.trials:
             other = trial.build()
             own = data if trial.turn is None else trial.turn(data).resolve_conj()
             own = _best_phase(other, own, local) if suspect.any_phase else own
             fit = refit(other, own, _start(other), local)
-            running.append((_after(fit, _FIRST), trial, fit))
-        if not running:
-            continue
+            running.append((_after(fit, first), trial, fit))
         running.sort(key=lambda one: one[0])
-        ends = [(_after(fit, _STEPS - _FIRST - 1), trial) for _, trial, fit in running[: max(2, len(running) // 4)]]
-        least, trial = min(ends, key=lambda one: one[0])
-        found.append(Found(suspect, trial.label, base / max(floor, least)))
+        ends += [(_after(fit, steps - first - 1), trial.label) for _, trial, fit in running[:_GO_ON]]
+        if ends:
+            least, label = min(ends, key=lambda one: one[0])
+            # The best of several is a little better by chance.
+            chance = _CHANCE if len(suspect.trials) > 1 else 1.0
+            found.append(Found(suspect, label, usual / max(floor, least) / chance, least))
     return sorted(found, key=lambda one: -one.evidence)
 
 
