@@ -157,7 +157,7 @@ def judge(
     | --- | --- |
     | diverged | the run failed; or r ends above 1/2 and does not fall |
     | stuck at its start | every distance is 0, or the first one and r stays above 1/10: it is a fixed point |
-    | rising | r is twice what it was, over the last two thirds of the measurements, with a trend |
+    | rising | r is twice what it was in another third of the measurements, and has a trend from there |
     | arrived | ten times as many steps would change less than 1 % |
     | hovering | more, most of which is the noise of the views that each step draws |
     | still moving | more, and the image goes on in one direction; or r falls, and steps were too few to say how far |
@@ -327,9 +327,11 @@ class _Trend:
         if len(r) < _FEWEST:
             return cls(level=level)
         falls = _slope(steps[-size:], r[-size:]) < 0
-        before = r[-2 * size : -size]
-        rises = len(before) >= _FEWEST and level > _RISEN * float(np.median(before))
-        rises = rises and _slope(steps[-2 * size :], r[-2 * size :]) > 0
+        # The window of as many measurements, before the last ones, in which it was least.
+        begins = range(len(r) - 2 * size, -1, -max(1, size // 2))
+        lows = [(float(np.median(r[begin : begin + size])), begin) for begin in begins]
+        low, begin = min(lows, default=(math.inf, 0))
+        rises = level > _RISEN * low and _slope(steps[begin:], r[begin:]) > 0
         least = int(np.argmin(r))
         return cls(True, level, falls, rises, float(r[least]), int(steps[least]))
 
