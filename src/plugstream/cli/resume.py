@@ -45,7 +45,7 @@ def run(parsed: argparse.Namespace) -> int:
     changes: list[tuple[str, str, Any]] = []
     if parsed.iterations is not None:
         before = resolve(parsed.folder / "settings.toml", trust=parsed.trust).algorithm
-        changes.append(("algorithm", "iterations", parsed.iterations))
+        changes += [("algorithm", "iterations", parsed.iterations), ("algorithm", "arrive", None)]
         # Where sigma or the step falls over all iterations, it is over those that were planned.
         if (before.sigma_end is not None or before.step_size_end is not None) and before.sigma_steps is None:
             changes.append(("algorithm", "sigma_steps", before.iterations))

@@ -65,7 +65,7 @@ def _settings(settings: Settings) -> Iterator[tuple[str, Any]]:
     """All but how long to run, how often to measure and how the scan is read; of a file its content, not its place."""
     a = settings.algorithm
     free = {"algorithm.time_limit", "algorithm.distance_limit", "algorithm.iterations", "monitor.every"}
-    free.add("algorithm.settled")
+    free |= {"algorithm.settled", "algorithm.arrive"}
     free.add("algorithm.search")  # which the log tells, too
     free.add("algorithm.changes")  # which the log tells of a run that goes on
     free.add("compute.memory")  # by which blocks of slices were chosen, once

@@ -139,14 +139,7 @@ class Session:
             self.write(with_sigma(self.plan.settings, self.search.sigma, repeat=True))
         verdict, reason = result.verdict, result.reason
         ends = (result.state.k, result.image_step, result.time, result.wall, reason.value, reason.failed)
-        told = {question: answer.content() for question, answer in verdict.answers.items()}
-        about: dict[str, Any] = {
-            "verdict": verdict.name,
-            "trusted": verdict.trusted,
-            "explanation": verdict.text,
-            "answers": told,
-        }
-        self.log.add(StopEvent(*ends, **about))
+        self.log.add(StopEvent(*ends, **verdict.content()))
         self._write_page()
         return result
 

@@ -285,7 +285,7 @@ class _VolumeRun:
                 write_volume_results(self.folder, volume, space, self.plan.settings, result.verdict)
             told: dict[str, Any] = {}
             if len(ends) == count or reason.failed:
-                told = {"verdict": verdict.name, "trusted": verdict.trusted, "explanation": verdict.text}
+                told = verdict.content()
             self.log.add(StopEvent(step, step, seconds, wall, reason.value, reason.failed, **told))
             if "html" in self.plan.settings.run.report_formats:
                 self._write_page()

@@ -135,6 +135,11 @@ class Verdict:
             return replace(self, explanation=answer)
         return replace(self, outcome=Outcome.UNEXPLAINED, text=f"{answer.text}; {self}", explanation=answer)
 
+    def content(self) -> dict[str, Any]:
+        """As the event of a run's end tells it."""
+        answers = {question: answer.content() for question, answer in self.answers.items()}
+        return {"verdict": self.name, "trusted": self.trusted, "explanation": self.text, "answers": answers}
+
     def __str__(self) -> str:
         return f"{self.name}: {self.text}"
 
