@@ -277,8 +277,13 @@ def test_info_does_not_open_what_lies_outside(inside, tmp_path, capsys):
     series(inside / "a.h5", "../p%b.h5")
     with h5py.File(inside / "a.h5", "a") as file:
         file["link"] = h5py.ExternalLink("../p.h5", "/x")
+        for name, place in (("away", tmp_path / "away.bin"), ("short", inside / "short.bin")):
+            raw(place, DATA[:2])
+            file.create_dataset(name, (6, 5), "f4", external=[(str(place), 0, UNLIMITED)])
     assert main(["info", str(inside / "a.h5")]) == 0
     said = capsys.readouterr().out.splitlines()
+    assert "/away  (6, 5) float32, outside the folder" in said
+    assert f"/short  (6, 5) float32, {inside / 'short.bin'} has 40 bytes of 120" in said
     assert {"/d  () float32", "/link  () not read, a link to ../p.h5/x"} <= set(said)
     assert main(["info", str(inside / "a.h5"), "--trust"]) == 0
     said = capsys.readouterr().out.splitlines()
@@ -291,6 +296,7 @@ PLACES = {
     "mri": ["/dataset/data", "/dataset/xml"],
     "odt": ["/qpi_0/phase/raw"],
     "hdf5": ["/data"],
+    "fpm": ["/imlow_HDR"],
 }
 
 
@@ -299,12 +305,13 @@ def test_no_importer_reads_outside_the_folder(kind, inside, tmp_path):
     """Each opens HDF5 in the same place; a file in which all it needs is a link to elsewhere is refused by all."""
     with h5py.File(tmp_path / "p.h5", "w") as file:
         file["secret"] = np.ones((6, 8, 8), "f4")
-    with h5py.File(inside / "a.h5", "w") as file:
+    name, before = ("a.mat", 512) if kind == "fpm" else ("a.h5", 0)  # as MATLAB 7.3 begins its files
+    with h5py.File(inside / name, "w", userblock_size=before) as file:
         for place in PLACES[kind]:
             file[place] = h5py.ExternalLink("../p.h5", "/secret")
     with pytest.raises(InputError):
-        import_file(kind, inside / "a.h5", tmp_path / "s.zarr")
-    with open_hdf5(inside / "a.h5") as source, pytest.raises(InputError, match="outside the folder"):
+        import_file(kind, inside / name, tmp_path / "s.zarr")
+    with open_hdf5(inside / name) as source, pytest.raises(InputError, match="outside the folder"):
         source.find(PLACES[kind][0])
 
 

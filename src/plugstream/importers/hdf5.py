@@ -119,7 +119,7 @@ class _Hdf5:
 
         def visit(name: str, item: Any) -> None:
             if hasattr(item, "dtype"):
-                found.append((f"/{name}", self.linked.shape(item), str(item.dtype)))
+                found.append((f"/{name}", self.linked.shape(item), self.linked.kind(item)))
             for key, value in item.attrs.items():
                 found.append((f"/{name}@{key}", getattr(value, "shape", ()), str(getattr(value, "dtype", "text"))))
 

@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,6 +32,19 @@ __all__ = ["LinkedFiles"]
 
 _HOPS = 16  # links after links, as HDF5 itself has it
 _ENDLESS = 1 << 62  # counts beyond this are HDF5's "unlimited"
+
+
+Slab = tuple[tuple[int, int, int, int], ...]
+Box = list[NDArray[np.bool_]]
+
+
+class _Part(NamedTuple):
+    """Of a virtual dataset: a dataset of another file, or of this one (.), what it stands for, and which of it does."""
+
+    file_name: str
+    name: str
+    here: list[Slab] | None
+    there: list[Slab] | None
 
 
 class LinkedFiles:
@@ -46,6 +59,7 @@ class LinkedFiles:
         self._folders = (path.parent.resolve(), path.resolve().parent)
         self._opened: dict[Path, Any] = {path.resolve(): file}
         self._checking: set[tuple[str, str]] = set()
+        self._lacks: dict[tuple[str, str], str] = {}
 
     def find(self, place: str, file: Any = None, hops: int = 0) -> Any:
         """The dataset or group at a path, whatever links lead there; None where there is nothing."""
@@ -73,15 +87,20 @@ class LinkedFiles:
 
     def lack(self, dataset: Any) -> str:
         """What is missing of a dataset that was not written, or whose parts in other files are gone; "" if nothing."""
-        if dataset.is_virtual:
-            me = (dataset.file.filename, dataset.name)
-            if me in self._checking:
-                return "it is a part of itself"
-            self._checking.add(me)
+        key = (dataset.file.filename, dataset.name)
+        if key in self._checking:
+            return "it is a part of itself"
+        if key not in self._lacks:
+            self._checking.add(key)
             try:
-                return self._virtual_lack(dataset)
+                self._lacks[key] = self._find_lack(dataset)
             finally:
-                self._checking.remove(me)
+                self._checking.remove(key)
+        return self._lacks[key]
+
+    def _find_lack(self, dataset: Any) -> str:
+        if dataset.is_virtual:
+            return self._virtual_lack(dataset)
         if dataset.external is not None:
             return self._external_lack(dataset)
         if dataset.chunks is not None:
@@ -89,6 +108,15 @@ class LinkedFiles:
             there = dataset.id.get_num_chunks()
             return f"it has {there} of {whole} chunks" if there < whole else ""
         return "it is empty" if dataset.size and dataset.id.get_storage_size() == 0 else ""
+
+    def kind(self, dataset: Any) -> str:
+        """The type of a dataset's numbers, and what is wrong with those that lie in other files as they are."""
+        if dataset.external is None:
+            return str(dataset.dtype)
+        try:
+            return ", ".join(filter(None, [str(dataset.dtype), self.lack(dataset)]))
+        except OutsideError:
+            return f"{dataset.dtype}, outside the folder"
 
     def shape(self, dataset: Any) -> tuple[int, ...]:
         """The shape of a dataset; () where HDF5 would open files for it that may not be opened, or where it is none."""
@@ -119,35 +147,45 @@ class LinkedFiles:
         """Parts in other datasets: each there, whole and as large as what it stands for, and together all of it."""
         sources, boxes = self._check_sources(dataset), list[Box]()
         for source in sources:
-            mine = _boxes(source.vspace, dataset.shape)
+            mine = _boxes(source.here, dataset.shape)
             boxes += mine
             series = _is_series(source)
-            blocks = _count_blocks(source.vspace, dataset.shape) if series else 1
+            blocks = _count_blocks(source.here, dataset.shape) if series else 1
             need = sum(_points(box) for box in mine) // max(1, blocks)
             for (file_name, name), _ in zip(_names(source), range(blocks), strict=False):
-                lack = self._source_lack(dataset, file_name, name, source.src_space, need)
+                lack = self._source_lack(dataset, file_name, name, source.there, need)
                 if lack:
                     return lack
         return "no part of it stands for some of its numbers" if _has_hole(boxes, dataset.shape) else ""
 
-    def _check_sources(self, dataset: Any) -> list[Any]:
+    def _check_sources(self, dataset: Any) -> list[_Part]:
         """The parts of a virtual dataset, in files that may be read; before the shape, for which HDF5 may open them."""
-        sources: list[Any] = dataset.virtual_sources()
+        sources = [
+            _Part(one.file_name, one.dset_name, _slabs(one.vspace), _slabs(one.src_space))
+            for one in dataset.virtual_sources()
+        ]
         for source in sources:
             for file_name, _ in _names(source):
                 if file_name == "." or self._locate(dataset.file, file_name, "HDF5_VDS_PREFIX") is None:
                     break  # of a series the first that is not there is its end
         return sources
 
-    def _source_lack(self, dataset: Any, file_name: str, name: str, space: Any, need: int) -> str:
-        file = dataset.file
-        if file_name != ".":
-            target = self._locate(file, file_name, "HDF5_VDS_PREFIX")
-            if target is None:
-                return f"there is no file {file_name}"
-            file = self._open(target)
-        part = self.find(name, file)
+    def _source_lack(self, dataset: Any, file_name: str, name: str, space: list[Slab] | None, need: int) -> str:
         where = name if file_name == "." else f"{name} of {file_name}"
+        if file_name == ".":
+            return self._part_lack(self.find(name, dataset.file), where, space, need)
+        target = self._locate(dataset.file, file_name, "HDF5_VDS_PREFIX")
+        if target is None:
+            return f"there is no file {file_name}"
+        # Parts may be in thousands of files, more than may be open at once.
+        before = set(self._opened)
+        try:
+            return self._part_lack(self.find(name, self._open(target)), where, space, need)
+        finally:
+            for key in self._opened.keys() - before:
+                self._opened.pop(key).id.close()  # with all that is open in it; File.close looks at every open object
+
+    def _part_lack(self, part: Any, where: str, space: list[Slab] | None, need: int) -> str:
         if not hasattr(part, "is_virtual"):
             return f"there is no {where}"
         if lack := self.lack(part):
@@ -192,39 +230,40 @@ def _folder(file: Any) -> Path:
     return Path(file.filename).resolve().parent
 
 
-def _is_series(source: Any) -> bool:
+def _is_series(source: _Part) -> bool:
     """Whether names have %b, which stands for a number: 0, 1 and so on, for as long as there are such files."""
-    return "%b" in (source.file_name + source.dset_name).replace("%%", "")
+    return "%b" in (source.file_name + source.name).replace("%%", "")
 
 
-def _names(source: Any) -> Iterator[tuple[str, str]]:
+def _names(source: _Part) -> Iterator[tuple[str, str]]:
     """File and dataset of a part, of a series without end."""
-    pair = (source.file_name, source.dset_name)
+    pair = (source.file_name, source.name)
     for n in count() if _is_series(source) else range(1):
         file, name = ("%".join(piece.replace("%b", str(n)) for piece in text.split("%%")) for text in pair)
         yield file, name
 
 
-Box = list[NDArray[np.bool_]]
-
-
-def _boxes(space: Any, shape: tuple[int, ...]) -> list[Box]:
-    """What a selection has of an array: for each of its pieces, along each axis, which indices."""
+def _slabs(space: Any) -> list[Slab] | None:
+    """The pieces of a selection, start, stride, count and block along each axis; None for all of an array."""
     import h5py
 
     kind = space.get_select_type()
     if kind == h5py.h5s.SEL_ALL:
-        return [[np.ones(n, bool) for n in shape]]
+        return None
     if kind == h5py.h5s.SEL_NONE:
         return []
     if kind == h5py.h5s.SEL_HYPERSLABS and space.is_regular_hyperslab():
-        slabs = [tuple(zip(*space.get_regular_hyperslab(), strict=True))]
-    elif kind == h5py.h5s.SEL_HYPERSLABS:
-        corners = space.get_select_hyper_blocklist()
-        slabs = [tuple((a, 1, 1, b - a + 1) for a, b in zip(*pair, strict=True)) for pair in corners.tolist()]
-    else:
-        points = space.get_select_elem_pointlist()
-        slabs = [tuple((a, 1, 1, 1) for a in point) for point in points.tolist()]
+        return [tuple(zip(*space.get_regular_hyperslab(), strict=True))]
+    if kind == h5py.h5s.SEL_HYPERSLABS:
+        corners = space.get_select_hyper_blocklist().tolist()
+        return [tuple((a, 1, 1, b - a + 1) for a, b in zip(*pair, strict=True)) for pair in corners]
+    return [tuple((a, 1, 1, 1) for a in point) for point in space.get_select_elem_pointlist().tolist()]
+
+
+def _boxes(slabs: list[Slab] | None, shape: tuple[int, ...]) -> list[Box]:
+    """What a selection has of an array: for each of its pieces, along each axis, which indices."""
+    if slabs is None:
+        return [[np.ones(n, bool) for n in shape]]
     return [[_along(n, *axis) for n, axis in zip(shape, slab, strict=True)] for slab in slabs]
 
 
@@ -241,11 +280,11 @@ def _points(box: Box) -> int:
     return math.prod(int(axis.sum()) for axis in box)
 
 
-def _count_blocks(space: Any, shape: tuple[int, ...]) -> int:
+def _count_blocks(slabs: list[Slab] | None, shape: tuple[int, ...]) -> int:
     """How many parts of a series an array has, by the axis along which it is unlimited."""
-    for n, (start, stride, number, _) in zip(shape, zip(*space.get_regular_hyperslab(), strict=True), strict=True):
+    for n, (start, stride, number, _) in zip(shape, slabs[0] if slabs else (), strict=False):
         if number > _ENDLESS:
-            return max(0, -(-(n - int(start)) // int(stride)))
+            return max(0, -(-(n - start) // stride))
     return 1
 
 
