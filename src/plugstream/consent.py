@@ -1,4 +1,4 @@
-"""What only the person at the keyboard may allow: running code, unpickling, and fetching what a file names.
+"""What only the person at the keyboard may allow: running code, unpickling, fetching and reading what a file names.
 
 Settings come from defaults, from a file and from what was typed. A file may come from anybody: one's own run, a
 colleague's folder, a download. So what a file names is never run because the file says so; a setting that was typed
@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -21,10 +23,47 @@ from plugstream.registry import OWN, pattern_of
 if TYPE_CHECKING:
     from plugstream.settings import Settings
 
-__all__ = ["TRUST", "allow_code", "apply_consent", "check_address", "needs_trust"]
+__all__ = [
+    "TRUST",
+    "OutsideError",
+    "allow_code",
+    "apply_consent",
+    "check_address",
+    "check_outside",
+    "needs_trust",
+    "trusting",
+]
 
 TRUST = "--trust"
 """The flag by which a person says that what a file names may be run, opened and fetched."""
+
+_trusted: ContextVar[bool] = ContextVar("trusted", default=False)
+
+
+class OutsideError(InputError):
+    """A file names another one outside its folder, which nobody allowed to be read."""
+
+
+@contextmanager
+def trusting(trust: bool) -> Iterator[None]:
+    """Whether, inside, files that are imported may name others anywhere: what `check_outside` asks."""
+    token = _trusted.set(trust)
+    try:
+        yield
+    finally:
+        _trusted.reset(token)
+
+
+def check_outside(target: Path, file: Path) -> None:
+    """Refuse to read a file that another one names outside its own folder, unless that is trusted.
+
+    Else a file from anybody could put any other, such as a private key, into a scan that is then passed on.
+    """
+    if not _trusted.get():
+        raise OutsideError(
+            f"{file.name} says that it lies in {_printable(str(target))}, outside the folder of {file.name}; if you "
+            f"trust whoever wrote that, add {TRUST}, or copy both into one folder"
+        )
 
 
 def allow_code(

@@ -109,7 +109,8 @@ class LeastSquares(ModelFidelity):
         lipschitz_tol: relative tolerance of L and of every L_i, which are estimated on first use and kept.
         lipschitz_most: with more views than this max_i L_i comes from bounds of the L_i (`squared_norm_bounds`), which
             cost far less than estimates. None: what the model says (`estimated_views`): 1000 for the Born model and
-            matrices, 0 for a function and others, whose bound is at most 20 % too large.
+            matrices, 0 for a function and others, whose bound is at most 20 % too large unless the model's own
+            `squared_norm_bounds` says otherwise, as that of MRI with several coils does.
         prox_tol, prox_iterations: when the conjugate gradients of `prox` stop: relative residual, and limit.
         progress: called while L is estimated, which may take long, with what is done, how much and of how much.
 

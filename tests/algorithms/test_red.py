@@ -44,6 +44,36 @@ def test_the_formula(regression, noise):
     np.testing.assert_allclose(run(algorithm, 8).image.numpy().ravel(), x, rtol=1e-12, atol=1e-13)
 
 
+def test_the_authors_annealing_moves_sigma_and_weight_in_stairs(regression):
+    """As their loop has it: both linear in the number of the stair, then the last pair; continued to the bit."""
+    a, y = regression.model._stack.numpy(), regression.data().numpy()
+    stairs, long, last = 4, 3, 5
+    sampler, gamma = Uniform(2, seed=3), 1 / regression.lipschitz_max
+
+    def anneal(first, end):
+        return lambda k: first + (end - first) * min((k - 1) // long / stairs, 1.0)
+
+    sigma, tau = anneal(0.4, 0.1), anneal(0.2, 3.0)
+    algorithm = RED(regression, LINEAR, sigma=sigma, sampler=sampler, tau=tau, noise=1.0, seed=5)
+    x, s, t = np.zeros(20), 0.0, 0.0
+    for i in range(stairs * long + last):
+        part = i / (stairs * long)
+        if i < stairs * long and i % long == 0:
+            s, t = 0.4 * (1 - part) + 0.1 * part, 0.2 * (1 - part) + 3.0 * part
+        if i >= stairs * long:
+            s, t = 0.1, 3.0
+        views = sampler.draw(i, regression.available).views.numpy()
+        g = sum(a[v].T @ (a[v] @ x - y[v]) for v in views) / 2
+        n = standard_normal(5, i, (4, 5)).numpy().ravel()
+        x = x - gamma * (g + t * (x - (x + s * n) / (1 + s)))
+    whole = run(algorithm, stairs * long + last)
+    np.testing.assert_allclose(whole.image.numpy().ravel(), x, rtol=1e-11, atol=1e-12)
+    halves = run(replace(algorithm), stairs * long + last - 7, run(algorithm, 7))
+    assert torch.equal(halves.image, whole.image)
+    with pytest.raises(InputError, match="tau must be more than 0"):
+        run(replace(algorithm, tau=lambda k: 2.0 - k), 3)
+
+
 def test_it_finds_the_zero_of_its_gradient(regression):
     """For D = z / (1 + s) the fixed point solves (A^T A / I + tau s / (1 + s)) x = A^T y / I, and no step matters."""
     a, y = dense(regression)

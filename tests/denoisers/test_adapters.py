@@ -163,6 +163,21 @@ def test_a_network_from_a_file_with_its_weights(file, tmp_path):
     assert isinstance(from_file(f"{file}:tv"), TV)
 
 
+def test_a_function_of_an_image_and_a_noise_level_from_a_file(tmp_path):
+    file = tmp_path / "own.py"
+    file.write_text(
+        "def shrink(z, sigma):\n    return z / (1 + sigma)\n\n\ndef half(z):\n    return z / 2\n\n\n"
+        "def make():\n    return shrink\n\n\n"
+        "class Scale:\n    def __call__(self, z, sigma):\n        return z / (1 + sigma)\n"
+    )
+    z = torch.rand(2, 7, 8)
+    for name, want in (("shrink", z / 1.1), ("half", z / 2), ("make", z / 1.1), ("Scale", z / 1.1)):
+        assert torch.allclose(from_file(f"{file}:{name}")(z, 0.1), want)
+    for more in ({"weights": tmp_path / "w.safetensors"}, {"residual": True}, {"condition": "map"}):
+        with pytest.raises(InputError, match="is a function; weights, condition and residual are for networks"):
+            from_file(f"{file}:shrink", **more)
+
+
 def test_a_pickle_is_opened_only_when_told(file, tmp_path):
     weights = tmp_path / "w.pt"
     marker = tmp_path / "ran"

@@ -130,14 +130,20 @@ def test_a_full_disk_is_told_of_the_scan_that_was_asked_for(tmp_path, command, l
     assert list(tmp_path.iterdir()) == []
 
 
-def test_info_promises_no_import_of_a_file_that_has_no_field(tmp_path, capsys):
-    """As of numbers that are neither complex fields nor projections in a layout that some importer knows."""
-    with h5py.File(tmp_path / "other.h5", "w") as file:
-        file["measurement/frames"] = np.zeros((18, 2, 64), dtype=np.float32)
-    assert main(["info", str(tmp_path / "other.h5")]) == 0
-    first, *rest = capsys.readouterr().out.splitlines()
-    assert "cannot make a scan of it" in first
-    assert "/measurement/frames  (18, 2, 64) float32" in rest
+def test_info_promises_no_import_of_a_file_of_no_known_layout(tmp_path, capsys):
+    """Nor does it speak of one instrument's data where the file's may be another's."""
+    for name, data, word in (
+        ("frames", np.zeros((18, 2, 64), dtype=np.float32), "if --map says where in it everything is"),
+        ("list", np.zeros(18, dtype=np.float32), "cannot make a scan of it"),
+    ):
+        with h5py.File(tmp_path / "other.h5", "w") as file:
+            file[f"measurement/{name}"] = data
+        assert main(["info", str(tmp_path / "other.h5")]) == 0
+        first, *rest = capsys.readouterr().out.splitlines()
+        assert word in first
+        assert "born" not in first
+        assert "scattered" not in first
+        assert f"/measurement/{name}  {data.shape} float32" in rest
 
 
 def test_info_of_the_real_tooth(shared_data, tmp_path, capsys):

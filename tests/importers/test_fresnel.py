@@ -152,8 +152,10 @@ def test_positions_and_calibration_of_all_files(fresnel, name, views, recorded, 
 
 
 def test_horns_that_are_no_line_sources_are_warned_of(fresnel, tmp_path, capsys):
-    with pytest.warns(PlugstreamWarning, match="near the middle, which the beam lights evenly"):
+    with pytest.warns(PlugstreamWarning, match="near the middle, which the beam lights evenly; born-2d does better"):
         import_fresnel(fresnel / "dielTM_dec8f.exp", 6)
+    with pytest.warns(PlugstreamWarning, match="which the beam lights evenly$"):  # and no advice on another instrument
+        import_fresnel(fresnel / "dielTM_dec8f.exp", 6, instrument="scattering-2d")
     out = tmp_path / "s.zarr"
     assert main(["import", "fresnel", str(fresnel / "dielTM_dec8f.exp"), str(out), "--frequency", "6"]) == 0
     assert "warning: the incident field" in capsys.readouterr().err

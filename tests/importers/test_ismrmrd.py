@@ -192,3 +192,19 @@ def test_flags_are_the_official_ones():
     names |= {"both": "PARALLEL_CALIBRATION_AND_IMAGING", "navigation": "NAVIGATION_DATA"}
     names |= {"stabilization": "PHASE_STABILIZATION"}
     assert {word: getattr(ismrmrd, f"ACQ_IS_{name}") for word, name in names.items()} == FLAGS
+
+
+@pytest.mark.parametrize("empty", [(0, 0, 0), (30, 24, 0), (0, 24, 5)])
+def test_a_field_of_view_that_nobody_filled_in_is_that_of_pixel(tmp_path, empty):
+    """The encoded field is wider than the image's by its pixels, as where it is told."""
+    images, step = scene()[0], 1.5e-3
+    path = [np.stack([np.full(20, (n - 6) / (12 * step)), (np.arange(20) - 10) / (20 * step)], 1) for n in range(12)]
+    rows = [({"kspace_encode_step_1": n}, None, measure(images, p, (step, step))) for n, p in enumerate(path)]
+    wide = tuple(1e3 * step * size if width else 0 for size, width in zip(ENCODED, empty, strict=True))
+    field = tuple(1e3 * step * size if width else 0 for size, width in zip(MATRIX, empty, strict=True))
+    write(tmp_path / "k.h5", rows, header(ENCODED, wide, MATRIX, field))
+    with pytest.raises(InputError, match="give --pixel"):
+        read_recording(tmp_path / "k.h5")
+    found = read_recording(tmp_path / "k.h5", pixel=step)
+    assert np.allclose(found.trajectory, np.stack(path), atol=1e-6 / step)
+    assert np.allclose(found.spacing, step)

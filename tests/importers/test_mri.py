@@ -107,6 +107,52 @@ def test_a_path_in_any_unit(tmp_path, unit):
     assert snr(found * (found * true).sum() / (found**2).sum(), true) > 10  # a disc of k-space
 
 
+def test_samples_of_spokes_are_never_taken_for_a_grid(tmp_path):
+    """An NPY says nothing of its axes: with a trajectory it is along that, without one it is refused, or said."""
+    voxels = centered_voxels((32, 32), 1.5e-3)
+    maps, path = ring_coils((32, 32), 6)[:, 0], radial_spokes(voxels, 40)
+    data = MRIModel(path, voxels, maps).forward(torch.from_numpy(picture((32, 32)))).numpy()
+    np.save(tmp_path / "k.npy", data)
+    np.save(tmp_path / "path.npy", path * 1.5e-3)
+    assert data.shape[:2] == (40, 6)
+    with pytest.raises(InputError, match=r"40 coils of 6 x .*--trajectory FILE\.npy"):
+        import_file("mri", tmp_path / "k.npy", tmp_path / "k.zarr")
+    values = {"size": 32, "pixel": 1.5e-3, "kernel": 4, "calibration": 12}
+    given = values | {"trajectory": str(tmp_path / "path.npy")}
+    import_file("mri", tmp_path / "k.npy", tmp_path / "npy.zarr", given)
+    np.savez(tmp_path / "both.npz", kspace=data, trajectory=path * 1.5e-3)  # which was a grid, whatever else it had
+    import_file("mri", tmp_path / "both.npz", tmp_path / "both.zarr", values)
+    np.savez(tmp_path / "apart.npz", data=data)
+    import_file("mri", tmp_path / "apart.npz", tmp_path / "apart.zarr", given)
+    for name in ("npy", "both", "apart"):
+        scan = open_scan(tmp_path / f"{name}.zarr")
+        assert scan.n_views == 40
+        assert scan.instrument.coils == 6
+        assert np.allclose(scan.columns["trajectory"][:], path)
+    with pytest.raises(InputError, match="a trajectory of its own; leave out"):
+        import_file("mri", tmp_path / "both.npz", tmp_path / "k.zarr", given)
+    np.save(tmp_path / "path.npy", path[1:])
+    with pytest.raises(InputError, match="for this trajectory must be"):
+        import_file("mri", tmp_path / "k.npy", tmp_path / "k.zarr", given)
+
+
+def test_what_was_made_of_axes_and_phase_is_said(tmp_path):
+    grid, _ = full_grid()
+    np.save(tmp_path / "k.npy", grid)
+    small = {"calibration": 12, "kernel": 4}
+    target, found = import_file("mri", tmp_path / "k.npy", tmp_path / "a.zarr", small)
+    said = " ".join(found.remarks)
+    assert f"taken for {len(grid)} coils of a grid of 32 x 28" in said
+    assert "smooth phase went into the coil maps" in said
+    assert open_scan(target).provenance["steps"]["smooth phase"] == "in the coil maps"
+    for more in ({"keep_phase": True}, {"maps": "adaptive"}):
+        target, found = import_file(
+            "mri", tmp_path / "k.npy", tmp_path / f"{len(more)}{next(iter(more))}", small | more
+        )
+        assert "smooth phase" not in " ".join(found.remarks)
+        assert "smooth phase" not in open_scan(target).provenance["steps"]
+
+
 def test_a_stack(tmp_path):
     maps = ring_coils((3, *SHAPE), 2)
     image = picture((3, *SHAPE))

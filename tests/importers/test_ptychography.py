@@ -168,3 +168,89 @@ def test_what_cannot_be_imported_is_refused(tmp_path):
     for options, message in (({"crop": 20}, "not within frames"), ({"center": "1"}, "a row and a column")):
         with pytest.raises(InputError, match=message):
             import_file("ptychography", cxi, tmp_path / "x.zarr", options)
+
+
+def write_own(path, **also):
+    """A file of ours as people write it, by the names of the instrument."""
+    h5py = pytest.importorskip("h5py")
+    counts, places, _ = recording()
+    with h5py.File(path, "w") as file:
+        file["data"], file["positions"] = counts.astype(np.uint16), places - places.min(0) + 2
+        file.attrs["image_rows"], file.attrs["image_columns"] = (np.ptp(places, axis=0).round() + N + 5).astype(int)
+        for name, value in also.items():
+            file[name] = value
+    return path
+
+
+@pytest.mark.filterwarnings("ignore:positions are")  # of frames without any structure
+def test_a_missing_probe_is_made_alike_by_every_importer(tmp_path):
+    tike = write_tike(tmp_path / "a.npz")
+    with np.load(tike) as content:
+        np.savez(tmp_path / "b.npz", data=content["data"], scan=content["scan"])
+    found = {}
+    for kind, file, values in (
+        ("ptychography", write_cxi(tmp_path / "a.cxi"), {}),
+        ("ptychography", tmp_path / "b.npz", {}),
+        ("hdf5", write_own(tmp_path / "own.h5"), {"instrument": "ptychography"}),
+    ):
+        out, made = import_file(kind, file, tmp_path / f"{file.name}.zarr", values)
+        assert any("it has no probe" in remark for remark in made.remarks)
+        scan = open_scan(out)
+        check(scan)
+        found[file.name] = scan.instrument.probe
+    first, *others = found.values()
+    for other in others:
+        np.testing.assert_allclose(other, first, rtol=1e-5, atol=1e-5 * np.abs(first).max())
+    _, _, probe = recording()
+    own = write_own(tmp_path / "with.h5", probe=probe[None].astype(np.complex64))
+    out, made = import_file("hdf5", own, tmp_path / "with.zarr", {"instrument": "ptychography"})
+    assert made.remarks == ()
+    np.testing.assert_allclose(open_scan(out).instrument.probe[0], probe, rtol=1e-6)
+
+
+def test_info_of_own_files_speaks_of_their_instrument(tmp_path):
+    outlook, _ = describe_file(write_own(tmp_path / "own.h5"))
+    assert "import hdf5" in outlook
+    assert "--instrument ptychography' makes a scan of it" in outlook
+    h5py = pytest.importorskip("h5py")
+    with h5py.File(tmp_path / "own.h5", "a") as file:
+        del file.attrs["image_rows"]
+    outlook, _ = describe_file(tmp_path / "own.h5")
+    assert "--instrument ptychography' makes a scan of it if --map says" in outlook
+    assert "image_rows" in outlook
+    assert "scattered" not in outlook
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("info/propagation", "nearfield"),
+        ("meta/propagation", b"Near-Field"),
+        ("near_field", True),
+        ("@propagator", "fresnel"),
+    ],
+)
+def test_near_field_recordings_are_refused(tmp_path, name, value):
+    h5py = pytest.importorskip("h5py")
+    counts, places, _ = recording()
+
+    def write(path, value):
+        with h5py.File(path, "w") as file:
+            file["chunks/0/data"], file["chunks/0/positions"] = np.fft.fftshift(counts, axes=(1, 2)), places * PIXEL
+            file["meta/energy"], file["meta/distance"], file["meta/psize"] = 12.3984198, DISTANCE, [DETECTOR, DETECTOR]
+            if name.startswith("@"):
+                file.attrs[name[1:]] = value
+            else:
+                file[name] = value
+        return path
+
+    with pytest.raises(InputError, match="recorded in the near field"):
+        import_file("ptychography", write(tmp_path / "a.ptyd", value), tmp_path / "a.zarr")
+    far = False if value is True else "farfield"
+    import_file("ptychography", write(tmp_path / "b.ptyd", far), tmp_path / "b.zarr")
+
+
+def test_frames_that_cannot_overlap_in_the_far_field_are_refused(tmp_path):
+    """As of a near-field recording that does not say so: its frames would be far narrower than its steps."""
+    with pytest.raises(InputError, match="nothing overlaps: recordings in the near field"):
+        import_file("ptychography", write_cxi(tmp_path / "a.cxi"), tmp_path / "a.zarr", {"distance": DISTANCE / 100})

@@ -210,3 +210,21 @@ def test_what_is_no_scan_is_refused(changes, said):
     usual = {"trajectory": np.zeros((2, 3, 2)), "voxels": centered_voxels((4, 5), STEP)}
     with pytest.raises(InputError, match=said):
         MRIModel(**(usual | changes))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_bounds_with_several_coils_hold_and_are_as_near_as_they_say(seed):
+    """Never below the largest eigenvalue, and at most 2.6 times it for smooth maps with a sum of squares of 1."""
+    rng = np.random.default_rng(seed)
+    voxels, coils = centered_voxels((12, 12), STEP), (2, 4, 8)[seed]
+    y, x = np.meshgrid(np.linspace(-1, 1, 12), np.linspace(-1, 1, 12), indexing="ij")
+    angles = rng.uniform(0, 2 * np.pi, coils)
+    maps = np.stack([np.exp(-((y - np.sin(a)) ** 2 + (x - np.cos(a)) ** 2) + 1j * (x * a - y)) for a in angles])
+    maps /= np.sqrt((np.abs(maps) ** 2).sum(0))
+    paths = [spokes(2, 24, 0.5 / STEP), rng.uniform(-0.5, 0.5, (2, 40, 2)) / STEP]
+    for path in paths:
+        model = MRIModel(path, voxels, maps.astype(np.complex64), dtype=F64)
+        bounds = model.squared_norm_bounds(torch.arange(2))
+        true = super(MRIModel, model).squared_norms(torch.arange(2), 3e-3)
+        assert (bounds >= true * (1 - 5e-3)).all()
+        assert 1.0 < float(bounds.max() / true.max()) < 2.6

@@ -103,12 +103,16 @@ def test_forward_is_the_dense_solution(kind, method):
 
 
 @pytest.mark.parametrize(
-    "cylinders",
-    [[(3.0, -2.0, 15.0, 3.0)], [(-19.0, 3.0, 16.0, 2.0), (15.0, -4.0, 15.0, 2.5)]],
-    ids=["one", "two"],
+    ("cylinders", "most", "least_order"),
+    [
+        ([(3.0, -2.0, 15.0, 3.0)], 0.01, 1.7),
+        ([(-19.0, 3.0, 16.0, 2.0), (15.0, -4.0, 15.0, 2.5)], 0.01, 1.7),
+        ([(0.7, -1.3, 25.0, 12.0)], 0.08, 1.4),
+    ],
+    ids=["one", "two", "resonant"],
 )
-def test_cylinders_have_their_exact_field_at_second_order(cylinders):
-    """1 % at 11 pixels a wavelength inside, and four times less with twice the pixels."""
+def test_cylinders_have_their_exact_field_at_second_order(cylinders, most, least_order):
+    """1 % at 11 pixels a wavelength inside, and four times less with twice the pixels; strong discs do less well."""
     errors = []
     inside = 0.05 / np.sqrt(max(c[3] for c in cylinders))
     for pixels in (11, 22, 44):
@@ -117,11 +121,11 @@ def test_cylinders_have_their_exact_field_at_second_order(cylinders):
         geometry = BornGeometry.rings(Grid((n, n), d), 0.05, views=3, receivers=60, radius=0.5)
         image = sum((eps - 1) * disc(geometry.grid, (1e-3 * x, 1e-3 * y), 1e-3 * r) for x, y, r, eps in cylinders)
         got = ScatteringModel(geometry, dtype=F64, tolerance=1e-7).forward(torch.from_numpy(image)).numpy()
-        want = exact_field(geometry, cylinders)
+        want = exact_field(geometry, cylinders, orders=24 if len(cylinders) == 1 else 14)
         errors.append(np.linalg.norm(got - want) / np.linalg.norm(want))
-    assert errors[0] < 0.01, errors
+    assert errors[0] < most, errors
     order = np.log2(errors[0] / errors[2]) / 2
-    assert order > 1.7, errors
+    assert order > least_order, errors
 
 
 def test_the_gradient_is_that_of_differences():

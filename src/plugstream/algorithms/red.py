@@ -15,6 +15,7 @@ from plugstream.draws import standard_normal
 from plugstream.errors import InputError
 from plugstream.linalg import squared_norm
 from plugstream.models.base import Views
+from plugstream.schedules import Number, value_at
 
 __all__ = ["RED"]
 
@@ -32,9 +33,13 @@ class RED(ProximalGradient):
 
     c = 0 is RED, with B views a step On-RED and SIMBA. c = 1 is SNORE: n^k is white noise, so that D gets what it was
     made for, images with noise of level sigma (the authors' code takes s + sigma n - D(s + sigma n), which has the same
-    mean and a larger variance); for the mean-square optimal D it descends the mean of -tau sigma^2 log p
-    of noisy images. n^k depends on (seed, step) only, one noise for all images of a batch; of complex images real and
-    imaginary part have noise of level c sigma each. The denoiser itself stays a pure map.
+    mean and a larger variance); for the mean-square optimal D it descends the mean of -tau sigma^2 log p of noisy
+    images. n^k depends on (seed, step) only, one noise for all images of a batch; of complex images real and imaginary
+    part have noise of level c sigma each. The denoiser itself stays a pure map.
+
+    The authors' annealing lowers sigma and moves the weight besides: from (sigma_0, tau_0) to (sigma_end, tau_end) in
+    stairs, both linear in the number of the stair, and then some steps with the last pair. Here that is a schedule for
+    sigma and one for tau. With a schedule for sigma alone tau stays, so that the prior weakens as sigma^2.
 
     A fixed point has grad d(x) + tau (x - D_sigma(x)) = 0. Those are not the fixed points of P = D(I - gamma grad d)
     (of PnP-SGD), and do not depend on gamma. `residual` is that of this map, for c > 0 with the mean of D over four
@@ -48,7 +53,8 @@ class RED(ProximalGradient):
     of the steps is infinite and that of their squares is not.
 
     Arguments: those of `ProximalGradient` with sigma, not lam, whose place tau takes, and
-        tau: weight of the prior: a number, or a multiple of L such as "0.5L".
+        tau: weight of the prior: a number, a multiple of L such as "0.5L", or a schedule, a function of the iteration
+            k = 1, 2, ... to numbers, so that a run that is continued goes on with the weight of its step.
         noise: c, the level of the noise before the denoiser over sigma; 0 for none.
         seed: of the noise.
     References: Romano, Elad and Milanfar, SIAM J. Imaging Sci. 10, 2017; Wu, Sun, Liu and Kamilov, ICCV Workshops 2019
@@ -56,7 +62,7 @@ class RED(ProximalGradient):
     Prost, Leclaire and Papadakis, ICML 2024 (SNORE).
     """
 
-    tau: float | str = "0.5L"
+    tau: Number | str = "0.5L"
     noise: float = 0.0
     seed: int = 0
 
@@ -66,15 +72,18 @@ class RED(ProximalGradient):
             raise InputError("RED weighs its prior by tau; give sigma, the denoiser's noise level, and not lam")
         if isinstance(self.tau, str):
             _multiple(self.tau)
-        elif not 0 < self.tau < float("inf"):
-            raise InputError(f"tau must be more than 0 and finite, not {self.tau}")
+        elif not callable(self.tau):
+            _check_weight(self.tau)
         if not 0 <= self.noise < float("inf"):
             raise InputError(f"the noise before the denoiser must be 0 or more times sigma, not {self.noise}")
 
     def weight(self, state: Any) -> float:
-        """tau as a number: a multiple of L goes by the fidelity's L, or where none is known by what the state found."""
+        """tau of the iteration after a state, as a number.
+
+        A multiple of L goes by the fidelity's L, or where none is known by what the state found.
+        """
         if not isinstance(self.tau, str):
-            return self.tau
+            return _check_weight(value_at(self.tau, state.k + 1))
         found = None if self.fidelity.has_lipschitz else getattr(state, "lipschitz", None)
         if found is None and not self.fidelity.has_lipschitz:
             raise InputError(f"no L is known, so that tau = {self.tau} says nothing; give tau as a number")
@@ -111,6 +120,12 @@ class RED(ProximalGradient):
         if not x.is_complex():
             return standard_normal(self.seed, draw, shape).to(x)
         return torch.view_as_complex(standard_normal(self.seed, draw, (*shape, 2))).to(x)
+
+
+def _check_weight(tau: float) -> float:
+    if not 0 < tau < float("inf"):
+        raise InputError(f"tau must be more than 0 and finite, not {tau}")
+    return tau
 
 
 def _multiple(text: str) -> float:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ALGORITHM",
+    "OUTSIDE_HELP",
     "RECONSTRUCTION",
     "TRUST_HELP",
     "add_instrument",
@@ -45,6 +46,7 @@ __all__ = [
 ]
 
 TRUST_HELP = "run, unpickle and fetch what the files name: only where you trust whoever wrote them"
+OUTSIDE_HELP = "read what an HDF5 file names outside its folder: only where you trust whoever wrote it"
 ALGORITHM = ("algorithm", "momentum", "gradient", "sampler", "denoiser", "loss", "instrument")
 RECONSTRUCTION = (*ALGORITHM, "monitor", "compute", "run")
 

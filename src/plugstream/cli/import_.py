@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from plugstream.cli.common import say
+from plugstream.cli.common import OUTSIDE_HELP, say
 from plugstream.errors import PlugstreamWarning
 
 SECTIONS: tuple[str, ...] = ()
@@ -19,6 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("kind", help="what the file is, as 'plugstream importers' lists them")
     parser.add_argument("file", type=Path, help="the file to read")
     parser.add_argument("out", type=Path, nargs="?", help="the scan to make, usually named something.zarr")
+    parser.add_argument("--trust", action="store_true", help=OUTSIDE_HELP)
 
 
 def add_options(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> None:
@@ -56,7 +57,7 @@ def run(parsed: argparse.Namespace) -> int:
     }
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", PlugstreamWarning)
-        out, made = import_file(parsed.kind, parsed.file, parsed.out, values)
+        out, made = import_file(parsed.kind, parsed.file, parsed.out, values, trust=parsed.trust)
     for warning in caught:
         say(f"warning: {warning.message}")
     for remark in made.remarks:

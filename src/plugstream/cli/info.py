@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from plugstream.cli.common import add_instrument, open_argument, scan_place
+from plugstream.cli.common import OUTSIDE_HELP, add_instrument, open_argument, scan_place
 from plugstream.text import printable
 
 SECTIONS: tuple[str, ...] = ()
@@ -20,6 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a scan: a Zarr folder, a zip file of one, or an fsspec address; the folder of a run; or a file to import",
     )
     add_instrument(parser)
+    parser.add_argument("--trust", action="store_true", help=OUTSIDE_HELP)
 
 
 def run(parsed: argparse.Namespace) -> int:
@@ -31,7 +32,7 @@ def run(parsed: argparse.Namespace) -> int:
         return 0
     from plugstream.importers import describe_file
 
-    about = describe_file(parsed.scan)
+    about = describe_file(parsed.scan, trust=parsed.trust)
     if about is not None:
         outlook, lines = about
         print("\n".join([printable(f"{parsed.scan}: {outlook}"), *map(_plain, lines)]))

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from plugstream.denoisers.base import Denoiser, Sigma, per_image, require_real
-from plugstream.denoisers.wrap import FromModule, as_denoiser
+from plugstream.denoisers.wrap import FromFunction, FromModule, as_denoiser
 from plugstream.errors import InputError
 from plugstream.own_code import load_from_file
 from plugstream.tensors import load_tensors
@@ -202,11 +202,12 @@ def from_file(
     averaged: float | None = None,
     unpickle: bool = False,
 ) -> Denoiser:
-    """A network of one's own, from a Python file and a file of weights, as a denoiser.
+    """A function or network of one's own, from a Python file and a file of weights, as a denoiser.
 
-    The file is run as Python. The name in it is an nn.Module, a class or function that makes one without arguments, or
-    a `Denoiser`. Weights are read as safetensors; a pickle can run any code when it is opened, and is refused unless
-    `unpickle` says that its author is trusted.
+    The file is run as Python. The name in it is a function of an image and a noise level, f(z, sigma) or f(z), an
+    nn.Module, a `Denoiser`, or a class or function that makes one of these without arguments. Weights are read as
+    safetensors; a pickle can run any code when it is opened, and is refused unless `unpickle` says that its author is
+    trusted.
 
     Arguments:
         where: "path/to/module.py:Name". weights: its state, .safetensors, or .pt and .pth with `unpickle`.
@@ -223,12 +224,19 @@ def from_file(
         if weights is not None:
             _load_weights(made, Path(weights), unpickle)
         return FromModule(made, condition=condition, residual=residual, averaged=averaged)
-    raise InputError(f"{name} of {file} is {type(made).__name__}, not an nn.Module or a Denoiser")
+    if callable(made):
+        if weights is not None or residual or condition != "none":
+            raise InputError(f"{name} of {file} is a function; weights, condition and residual are for networks")
+        return FromFunction(made, averaged=averaged)
+    raise InputError(f"{name} of {file} is {type(made).__name__}, not a function, an nn.Module or a Denoiser")
 
 
 def _load_function(where: str) -> Any:
+    """What a name stands for: itself, or what it makes where it needs no arguments."""
     found = load_from_file(where)
     if isinstance(found, nn.Module | Denoiser) or not callable(found):
+        return found
+    if not isinstance(found, type) and _needs_arguments(found):
         return found
     try:
         return found()
@@ -236,6 +244,15 @@ def _load_function(where: str) -> Any:
         raise InputError(
             f"{where} cannot be made without arguments: {type(error).__name__}: {error}".splitlines()[0]
         ) from error
+
+
+def _needs_arguments(function: Any) -> bool:
+    """Whether something must be given to a function, such as an image."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):  # of some that are not Python's
+        return False
+    return any(p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD) for p in parameters)
 
 
 def _load_weights(module: nn.Module, file: Path, unpickle: bool) -> None:

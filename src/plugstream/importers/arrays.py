@@ -10,6 +10,7 @@ By its declaration an instrument says which arrays and values a scan of it has, 
 from __future__ import annotations
 
 import math
+import re
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -44,6 +45,7 @@ __all__ = [
 ]
 
 _BLOCK_BYTES = 4 << 20
+_COMMON = {"mask", "pixel", "truth", "weights"}  # names that say nothing of the instrument
 
 
 class ArrayOptions(Options):
@@ -86,7 +88,6 @@ class _Own:
     read: Reader
     options: type[Options]
     values: tuple[str, ...]
-    impossible: Callable[[Source], str]
 
 
 _readers: dict[str, _Own] = {}
@@ -97,16 +98,14 @@ def reader(
     *,
     options: type[Options] = Options,
     values: tuple[str, ...] = (),
-    impossible: Callable[[Source], str] = lambda source: "",
 ) -> Callable[[R], R]:
     """Declare the function below as what reads files of arrays as scans of an instrument.
 
-    Arguments: instrument, by name; options besides `ArrayOptions`; values, names of a mapping that may be numbers;
-    impossible, why no mapping could make a scan of a file, "" where one could.
+    Arguments: instrument, by name; options besides `ArrayOptions`; values, names of a mapping that may be numbers.
     """
 
     def declare(function: R) -> R:
-        _readers[instrument] = _Own(function, options, values, impossible)
+        _readers[instrument] = _Own(function, options, values)
         return function
 
     return declare
@@ -119,6 +118,7 @@ def options_for(options: type[Options], instrument: str | None = None) -> type[O
     """
     entries("importer")  # declares the readers
     found = dict.fromkeys(own.options for name, own in _readers.items() if instrument in (None, name))
+    found.pop(Options, None)  # of readers without any
     return _combine(options, tuple(found))  # each once: instruments of one experiment share a reader
 
 
@@ -236,11 +236,30 @@ def describe_arrays(kind: str, path: Path, opener: Callable[[Path], Any]) -> tup
                 continue
             flag = "" if name == usual else f" --instrument {name}"
             return f"'plugstream import {kind} {shell_quote(path)}{flag}' makes a scan of it", lines
-        own = _readers.get(usual)
-        if own is not None and (why := own.impossible(source)):
-            return f"'plugstream import' cannot make a scan of it: {why}", lines
-        need = "makes a scan of it if --map says where in it everything is"
-        return f"'plugstream import {kind}' {need}: {reasons[usual]}", lines
+        return _outlook(kind, source, reasons), lines
+
+
+def _outlook(kind: str, source: Source, reasons: Mapping[str, str]) -> str:
+    """What a file lacks of the instrument whose names it has most of; of none in particular where it has none.
+
+    Arguments: kind, the importer; source; reasons, by instrument, why no scan is made as it is.
+    """
+    has = {re.split("[/@]", name)[-1] for name, _, _ in source.names()}
+
+    def known(name: str) -> int:
+        cls = find_instrument(name)
+        parts: list[Any] = [*cls.columns, *cls.arrays, *cls.attributes]
+        return len(has & ({part.name for part in parts} - _COMMON))
+
+    nearest = max(reasons, key=known)
+    need = "makes a scan of it if --map says where in it everything is"
+    if known(nearest):
+        return f"'plugstream import {kind} --instrument {nearest}' {need}: {reasons[nearest]}"
+    if not any(len(shape) > 1 and re.match(r"u?int|float|complex|[\[{]", what) for _, shape, what in source.names()):
+        return "'plugstream import' cannot make a scan of it: no array of numbers in it has a row for each view"
+    return (
+        f"'plugstream import {kind} --instrument NAME' {need}; 'plugstream instruments' lists names and what each needs"
+    )
 
 
 def scan_name(options: Any, file: Path) -> str:

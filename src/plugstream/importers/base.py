@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from plugstream.consent import trusting
 from plugstream.errors import InputError
 from plugstream.registry import Entry, Options, entries, find
 
@@ -41,12 +42,17 @@ def import_options(entry: Entry, instrument: str | None = None) -> type[Options]
 
 
 def import_file(
-    kind: str, file: str | Path, out: str | Path | None = None, values: Mapping[str, Any] | None = None
+    kind: str,
+    file: str | Path,
+    out: str | Path | None = None,
+    values: Mapping[str, Any] | None = None,
+    *,
+    trust: bool = False,
 ) -> tuple[Path, ImportResult]:
     """Make a scan from a file of others: where it is, and what is in it. An output that exists is refused.
 
     Arguments: kind, the name of an importer; file; out, the scan to make, by default named after the file; values of
-    the importer's options, by name.
+    the importer's options, by name; trust, whether what the file names may be read outside its folder.
     """
     entry, path = find("importer", kind, trust=True), Path(file)
     entry.check_installed()
@@ -62,7 +68,8 @@ def import_file(
     target = Path(named(options, path)) if out is None else Path(out)
     if target.exists():
         raise InputError(f"{target} exists already; remove it or choose another name")
-    made = entry.make(kind, options, path, target)
+    with trusting(trust):
+        made = entry.make(kind, options, path, target)
     if isinstance(made, ImportResult):
         return target, made
     if not (hasattr(made, "instrument") and hasattr(made, "read")):
@@ -83,14 +90,19 @@ def _owners(entry: Entry, key: str) -> str:
     return f"leave it out, or choose {' or '.join(owners)}" if owners else "no other has it either"
 
 
-def describe_file(path: str | Path) -> tuple[str, list[str]] | None:
-    """What can be made of a file that an importer knows, in words, and what is in it, in lines; None for others."""
+def describe_file(path: str | Path, *, trust: bool = False) -> tuple[str, list[str]] | None:
+    """What can be made of a file that an importer knows, in words, and what is in it, in lines; None for others.
+
+    Arguments: path; trust, whether what the file names may be read outside its folder.
+    """
     path = Path(path)
     if not path.is_file():
         return None
     for entry in sorted(entries("importer").values(), key=lambda entry: bool(entry.facts.get("general", False))):
         describe = entry.facts.get("describe")
-        if describe is not None and (about := describe(path)) is not None:
+        with trusting(trust):
+            about = None if describe is None else describe(path)
+        if about is not None:
             outlook, lines = about
             return outlook, lines
     return None

@@ -7,9 +7,8 @@ frequency, size, and pixel or width; background, center and far_field may be lef
 
 from __future__ import annotations
 
-import re
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -55,28 +54,8 @@ class BornImport(Options):
     )
 
 
-def _why_impossible(source: Source) -> str:
-    """Why no array of a file can be the data, "" where one might."""
-    if any(_may_be_data([(shape, what) for _, shape, what in source.names()])):
-        return ""
-    return (
-        "no array of it can be a scattered field, which is complex, or a real and an imaginary part, of "
-        "(views, receivers)"
-    )
-
-
-def _may_be_data(arrays: list[tuple[tuple[int, ...], str]]) -> Iterator[bool]:
-    """For each array whether it might be the data: complex, records of two, a last axis of two, or one of a pair."""
-    real = [shape for shape, what in arrays if len(shape) == 2 and re.match(r"u?int|float", what)]
-    for shape, what in arrays:
-        numbers = re.match(r"u?int|float", what) is not None
-        yield len(shape) in (2, 3) and ("complex" in what or what.startswith(("[", "{")))  # or of several frequencies
-        yield len(shape) in (3, 4) and shape[-1] == 2 and numbers
-        yield len(shape) == 2 and min(shape) > 2 and numbers and real.count(shape) > 1
-
-
-@reader("scattering-2d", options=BornImport, values=VALUES, impossible=_why_impossible)
-@reader("born-2d", options=BornImport, values=VALUES, impossible=_why_impossible)
+@reader("scattering-2d", options=BornImport, values=VALUES)
+@reader("born-2d", options=BornImport, values=VALUES)
 def read_born(source: Source, mapping: Mapping[str, Any], options: Any) -> Reading:
     """A file as a scan of `born-2d`, or of `scattering-2d`, which is the same experiment.
 

@@ -77,7 +77,7 @@ def import_fresnel(
         if not np.isclose(known, one, rtol=0, atol=1e-6).any():
             raise InputError(f"{path} has no {one:g} GHz; it has {', '.join(f'{f:g}' for f in known)} GHz")
     bands = [_band(path, rows, setup, float(one), horns) for one in wanted]
-    _warn(path, bands, setup)
+    _warn(path, bands, cls.name)
     waves = [LIGHT / (band.gigahertz * 1e9) for band in bands]
     device = cls(receivers=setup.receivers(), wavelength=min(waves), grid=Grid((size, size), width / size))  # type: ignore[call-arg]
     sources = setup.sources()
@@ -152,7 +152,7 @@ def _band(path: Path, rows: NDArray[np.float64], setup: Setup, frequency: float,
     return _Band(frequency, there, scattered, mask, factor, extra, near, everywhere, complete)
 
 
-def _warn(path: Path, bands: Sequence[_Band], setup: Setup) -> None:
+def _warn(path: Path, bands: Sequence[_Band], instrument: str) -> None:
     """Say which measurements are missing, and where the horns are no line sources."""
     for band in bands:
         found, whole = band.complete
@@ -166,10 +166,11 @@ def _warn(path: Path, bands: Sequence[_Band], setup: Setup) -> None:
         worst = max(beaming, key=lambda band: band.near)
         where = ", ".join(f"{band.gigahertz:g}" for band in beaming)
         most = "" if len(beaming) == 1 else "up to "
+        advice = "; born-2d does better at a lower frequency" if instrument == "born-2d" else ""
         _tell(
             f"the incident field of {path.name} at {where} GHz is off by {most}{worst.near:.2f} of a line source's "
             f"within {NEAR:g} degrees of the direct line, more than {MISMATCH_LIMIT}: see that the object "
-            "is near the middle, which the beam lights evenly; born-2d does better at a lower frequency"
+            f"is near the middle, which the beam lights evenly{advice}"
         )
 
 
@@ -182,7 +183,9 @@ def _instrument(name: str) -> type[Instrument]:
     cls = find_instrument(name)
     needed = ("transmitters", "mask", WAVELENGTHS.name, GAINS.name)
     if missing := [one for one in needed if one not in {column.name for column in cls.columns}]:
-        raise InputError(f"a Fresnel file is of transmitters, and {name} has no column {missing[0]}; use born-2d")
+        raise InputError(
+            f"a Fresnel file is of transmitters, and {name} has no column {missing[0]}; use born-2d or scattering-2d"
+        )
     return cls
 
 
@@ -258,7 +261,7 @@ def describe_fresnel(path: Path) -> tuple[str, list[str]] | None:
 @register(
     "importer",
     "fresnel",
-    "an Institut Fresnel file of 2001 or 2005, as born-2d",
+    "an Institut Fresnel file of 2001 or 2005, as born-2d or scattering-2d",
     options=FresnelOptions,
     default_name=scan_name,
     describe=describe_fresnel,

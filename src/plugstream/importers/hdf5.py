@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from plugstream.consent import OutsideError, trusting
 from plugstream.errors import InputError
 from plugstream.importers.arrays import (
     ArrayOptions,
@@ -24,6 +24,9 @@ from plugstream.importers.base import ImportResult
 from plugstream.importers.lookup import Source
 from plugstream.registry import register
 
+if TYPE_CHECKING:
+    from plugstream.importers.hdf5_storage import LinkedFiles
+
 __all__ = ["import_hdf5", "is_hdf5", "open_hdf5"]
 
 
@@ -33,20 +36,23 @@ def import_hdf5(
     mapping: Mapping[str, Any],
     *,
     instrument: str = "born-2d",
+    trust: bool = False,
     **options: Any,
 ) -> int:
     """Write a scan from an HDF5 file of any layout, some views at a time, and return the number of views.
 
     Holds for fields stored as complex numbers, as records of real and imaginary part, as a last axis of two, or as two
-    arrays; see `import_arrays`. What was never written, which HDF5 gives as zeros, is refused.
+    arrays; see `import_arrays`. What was never written, which HDF5 gives as zeros, is refused, and so is what lies in
+    other files that are too short, or outside the file's folder.
 
     Arguments: path of the file; out, the scan to make; mapping from our names to paths such as /entry/data, or
-    /entry@name for an attribute, or for values to numbers; instrument, by name or FILE.py:NAME;
+    /entry@name for an attribute, or for values to numbers; instrument, by name or FILE.py:NAME; trust,
+    whether what the file names may be read wherever it lies;
     options of its reader: of born-2d unit of all lengths, by default that of their own attribute `units`, or m;
     conjugate for exp(+i w t); frequency in GHz, which of the file's to take (`plugstream.importers.born.BornImport`).
     """
     values = array_options(instrument, **options)
-    with open_hdf5(Path(path)) as source:
+    with trusting(trust), open_hdf5(Path(path)) as source:
         return import_arrays(source, out, mapping, values).views
 
 
@@ -61,30 +67,36 @@ def is_hdf5(path: Path) -> bool:
 
 @contextmanager
 def open_hdf5(path: Path) -> Iterator[Source]:
-    """The file's arrays by their paths."""
+    """The file's arrays by their paths, those in other files by the rules of `plugstream.importers.hdf5_storage`.
+
+    Every importer opens HDF5 here.
+    """
     try:
         import h5py
     except ImportError:
         raise InputError("reading HDF5 needs h5py; install it with: pip install 'plugstream[hdf5]'") from None
+    from plugstream.importers.hdf5_storage import LinkedFiles
+
+    path = Path(path)
     try:
-        file = h5py.File(path, "r")
+        file = h5py.File(path.absolute(), "r")
     except OSError as error:
         raise open_error(path, error, "HDF5") from error
-    with file:
-        yield _Hdf5(path, file)
+    with file, ExitStack() as others:
+        yield _Hdf5(path, file, LinkedFiles(path.absolute(), file, others))
 
 
 class _Hdf5:
-    def __init__(self, path: Path, file: Any) -> None:
-        self.path, self.file = path, file
+    def __init__(self, path: Path, file: Any, linked: LinkedFiles) -> None:
+        self.path, self.file, self.linked = path, file, linked
 
     def find(self, name: str) -> Any:
         place, at, attribute = name.partition("@")
         with self._guarded(name):
-            found = self.file[place or "/"] if place in ("", "/") or place in self.file else None
+            found = self.linked.find(place)
             if at:
                 return None if found is None else found.attrs.get(attribute)
-            lack = _lack(found) if hasattr(found, "dtype") else ""
+            lack = self.linked.lack(found) if hasattr(found, "dtype") else ""
         if lack:
             raise InputError(f"{name} of {self.path} was never written as a whole: {lack}; HDF5 would give zeros there")
         return found
@@ -107,7 +119,7 @@ class _Hdf5:
 
         def visit(name: str, item: Any) -> None:
             if hasattr(item, "dtype"):
-                found.append((f"/{name}", item.shape or (), str(item.dtype)))
+                found.append((f"/{name}", self.linked.shape(item), self.linked.kind(item)))
             for key, value in item.attrs.items():
                 found.append((f"/{name}@{key}", getattr(value, "shape", ()), str(getattr(value, "dtype", "text"))))
 
@@ -115,36 +127,19 @@ class _Hdf5:
             if not hasattr(link, "path"):  # a hard link, which is visited as what it is
                 return
             try:
-                item = self.file[name]
-                what = str(getattr(item, "dtype", "a group"))
-            except Exception:  # an error that left this function would be lost in h5py
-                item, what = None, "nothing"
+                item = self.linked.find(name)
+                what = "nothing" if item is None else str(getattr(item, "dtype", "a group"))
+            except Exception as error:  # an error that left this function would be lost in h5py
+                item, what = None, "not read" if isinstance(error, OutsideError) else "nothing"
             target = f"{getattr(link, 'filename', '')}{link.path}"
-            found.append((f"/{name}", getattr(item, "shape", None) or (), f"{what}, a link to {target}"))
+            shape = self.linked.shape(item) if hasattr(item, "dtype") else ()
+            found.append((f"/{name}", shape, f"{what}, a link to {target}"))
 
         with self._guarded("something"):
             visit("", self.file)
             self.file.visititems(visit)
             self.file.visititems_links(follow)
         return iter(found)
-
-
-def _lack(dataset: Any) -> str:
-    """What is missing of a dataset that was not written, or whose parts in other files are gone; "" if nothing."""
-    if dataset.is_virtual:
-        for source in dataset.virtual_sources():
-            if source.file_name == "." or "%" in source.file_name:  # in the same file; a series of no fixed length
-                continue
-            places = (Path(dataset.file.filename).parent / source.file_name, Path(source.file_name))
-            if not any(place.exists() for place in places):
-                return f"there is no file {source.file_name}"
-        return ""
-    if dataset.chunks is not None:
-        whole = math.prod(-(-n // chunk) for n, chunk in zip(dataset.shape, dataset.chunks, strict=True))
-        there = dataset.id.get_num_chunks()
-        return f"it has {there} of {whole} chunks" if there < whole else ""
-    empty = dataset.size and dataset.external is None and dataset.id.get_storage_size() == 0
-    return "it is empty" if empty else ""
 
 
 def _describe(path: Path) -> tuple[str, list[str]] | None:

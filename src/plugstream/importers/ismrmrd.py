@@ -36,7 +36,7 @@ def is_ismrmrd(source: Source) -> bool:
     return _find_group(source) is not None
 
 
-def read_ismrmrd(source: Source, *, repetition: int = 0) -> dict[str, Any]:
+def read_ismrmrd(source: Source, *, repetition: int = 0, pixel: float | None = None) -> dict[str, Any]:
     """What `plugstream.importers.mri_recordings.Recording` takes, of the first encoding: one line or spoke a view.
 
     Samples of lines lie on the grid of the encoded field of view, which is often twice the image's along the readout;
@@ -45,12 +45,13 @@ def read_ismrmrd(source: Source, *, repetition: int = 0) -> dict[str, Any]:
     are lines of the same image. Slices that were all measured along the same paths make a stack. Of several repetitions
     one is taken, of contrasts, phases and sets the first; averages are views of their own.
 
-    Arguments: source, open; repetition.
+    Arguments: source, open; repetition; pixel in metres, for fields of view that the header does not tell: the encoded
+    one has the same pixels then, more of them where it is wider.
     """
     group = _find_group(source)
     if group is None:
         raise InputError(f"{source.path} has no acquisitions as ISMRMRD stores them")
-    header = _read_header(source, f"{group}/xml")
+    header = _read_header(source, f"{group}/xml", pixel)
     heads = read_rows(source.find(f"{group}/data"), slice(None), f"{group}/data", source)
     if len(heads) == 0:
         raise InputError(f"{source.path} has no acquisitions")
@@ -113,7 +114,7 @@ def _why_apart(head: Any, header: _Header, repetition: int) -> str | None:
 class _Header:
     """The first encoding of the XML header: matrices and fields of view along x, y and z, in metres."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, pixel: float | None = None) -> None:
         if "<!DOCTYPE" in text or "<!ENTITY" in text:  # none has one, and they may be made to grow without end
             raise InputError("the ISMRMRD header declares entities, which none needs")
         try:
@@ -125,8 +126,8 @@ class _Header:
         encoding = root.find("encoding")
         if encoding is None:
             raise InputError("the ISMRMRD header has no encoding")
-        self.encoded, self.wide = _space(encoding, "encodedSpace")
-        self.matrix, self.field = _space(encoding, "reconSpace")
+        self.encoded, self.wide = _space(encoding, "encodedSpace", pixel)
+        self.matrix, self.field = _space(encoding, "reconSpace", pixel)
         self.trajectory = (encoding.findtext("trajectory") or "cartesian").strip().lower()
         self.thickness = self.field[2] / max(1, self.matrix[2])
         mode = encoding.findtext("parallelImaging/calibrationMode") or ""
@@ -145,18 +146,23 @@ class _Header:
         return tuple(self.matrix[:axes][::-1]), tuple(steps[:axes][::-1])
 
 
-def _space(encoding: Any, name: str) -> tuple[list[int], list[float]]:
+def _space(encoding: Any, name: str, pixel: float | None) -> tuple[list[int], list[float]]:
+    """Matrix and field of view in metres along x, y and z; a field of 0 is one that nobody filled in."""
     try:
         sizes = [int(encoding.find(f"{name}/matrixSize").findtext(axis)) for axis in "xyz"]
         widths = [1e-3 * float(encoding.find(f"{name}/fieldOfView_mm").findtext(axis)) for axis in "xyz"]
     except (AttributeError, TypeError, ValueError):
         raise InputError(f"the ISMRMRD header does not tell the {name}'s matrix and field of view") from None
-    if min(sizes) < 1 or not all(0 < width < 1e3 for width in widths):
+    if min(sizes) < 1 or not all(0 <= width < 1e3 for width in widths):
         raise InputError(f"the ISMRMRD header has a {name} of {sizes} in {widths} m, which is none")
+    if pixel is not None:
+        return sizes, [width or pixel * size for size, width in zip(sizes, widths, strict=True)]
+    if not all(widths):
+        raise InputError(f"the ISMRMRD header has a {name} of {sizes} in {widths} m; give --pixel, in metres")
     return sizes, widths
 
 
-def _read_header(source: Source, name: str) -> _Header:
+def _read_header(source: Source, name: str, pixel: float | None) -> _Header:
     stored = read_rows(source.find(name), (), name, source)
     while isinstance(stored, np.ndarray):
         if stored.size != 1:
@@ -165,7 +171,7 @@ def _read_header(source: Source, name: str) -> _Header:
     text = stored.decode("utf-8", errors="replace") if isinstance(stored, bytes) else str(stored)
     if len(text) > _LONGEST:
         raise InputError(f"{source.path} has a header of {len(text):,} characters, which none has")
-    return _Header(text)
+    return _Header(text, pixel)
 
 
 def _read_views(

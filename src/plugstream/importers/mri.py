@@ -29,6 +29,11 @@ class MRIImport(Options):
 
     pixel: float | None = Field(None, ge=_SHORT, le=_LONG, description="size of a pixel; 1 mm if unknown")
     size: int | None = Field(None, ge=2, le=1 << 14, description="pixels a side, of a path that does not tell")
+    trajectory: str | None = Field(
+        None,
+        description="NPY file of where samples (views, coils, samples) were taken, (views, samples, 2 or 3); "
+        "the file's if it has one",
+    )
     unit: Literal["auto", "1/m", "pixel", "fov", "radians"] = Field(
         "auto", description="of a trajectory: 1/m, cycles a pixel, steps of one over the field of view, radians a pixel"
     )
@@ -76,7 +81,13 @@ def build(options: MRIImport, file: Path, out: Path) -> ImportResult:
     from plugstream.instruments.mri import MRI
     from plugstream.scans.writer import ScanWriter, whole_scan
 
-    recording = read_recording(file, stack=options.stack, repetition=options.repetition)
+    recording = read_recording(
+        file,
+        stack=options.stack,
+        repetition=options.repetition,
+        trajectory=None if options.trajectory is None else Path(options.trajectory),
+        pixel=options.pixel,
+    )
     if options.conjugate:
         recording = replace(recording, data=recording.data.conj())
     if options.held_out and not options.leave_out:
@@ -101,6 +112,12 @@ def build(options: MRIImport, file: Path, out: Path) -> ImportResult:
         )
         steps["coil maps"] = options.maps
         remarks.append(f"coil maps were estimated from the middle of k-space ({options.maps})")
+        if options.maps == "espirit" and not options.keep_phase:
+            steps["smooth phase"] = "in the coil maps"
+            remarks.append(
+                "the image's smooth phase went into the coil maps, so that the image is nearly real and its phase is "
+                "only what is left; --keep-phase keeps it in the image"
+            )
     largest, explained = first_image(kept, voxels, maps)
     scale = 1.0
     if options.scale == "image":

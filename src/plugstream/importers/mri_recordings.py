@@ -70,10 +70,18 @@ def is_recording(path: Path) -> bool:
     return False
 
 
-def read_recording(path: Path, *, stack: bool = False, repetition: int = 0) -> Recording:
+def read_recording(
+    path: Path,
+    *,
+    stack: bool = False,
+    repetition: int = 0,
+    trajectory: Path | None = None,
+    pixel: float | None = None,
+) -> Recording:
     """The recording of a file; one of no kind is refused.
 
-    Arguments: path; stack, that the first axis of a grid is slices; repetition of an ISMRMRD file to take.
+    Arguments: path; stack, that the first axis of a grid is slices; repetition of an ISMRMRD file to take; trajectory,
+    an NPY file of where samples were taken, for files that do not tell; pixel in metres, for headers that do not tell.
     """
     if not path.exists():
         raise InputError(f"there is no file {path}")
@@ -81,23 +89,47 @@ def read_recording(path: Path, *, stack: bool = False, repetition: int = 0) -> R
         with open_hdf5(path) as source:
             if not is_ismrmrd(source):
                 raise InputError(f"{path} is HDF5, but not of ISMRMRD, which has dataset/xml and dataset/data")
-            found = read_ismrmrd(source, repetition=repetition)
-            return Recording(**found)
+            if trajectory is not None:
+                raise InputError(f"{path} tells itself where its samples were taken; leave out --trajectory")
+            return Recording(**read_ismrmrd(source, repetition=repetition, pixel=pixel))
+    taken = None if trajectory is None else _load(trajectory, "trajectory")
     if path.suffix.lower() == ".npz":
         with open_npz(path) as source:
-            return _read_npz(source, stack)
-    return _grid_of(_read_npy(path), f"the array {path.name}", stack)
+            return _read_npz(source, stack, taken)
+    array = _load(path, "k-space that is known (NPY, NPZ or ISMRMRD)")
+    if array.dtype.kind != "c":
+        raise InputError(f"{path} holds {array.dtype}, and k-space is complex")
+    return _along_path(array.astype(np.complex64), taken) if taken is not None else _grid_alone(array, path.name, stack)
 
 
-def _read_npy(path: Path) -> NDArray[Any]:
+def _load(path: Path, what: str) -> NDArray[Any]:
     try:
         array = np.load(path, allow_pickle=False)
+        if not isinstance(array, np.ndarray):
+            raise ValueError("it holds several arrays")
     except (OSError, ValueError, EOFError) as error:
         text = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise InputError(f"{path} is no k-space that is known (NPY, NPZ or ISMRMRD): {text}") from error
-    if not isinstance(array, np.ndarray) or array.dtype.kind != "c":
-        raise InputError(f"{path} holds {getattr(array, 'dtype', 'no array')}, and k-space is complex")
+        raise InputError(f"{path} is no {what}: {text}") from error
     return array
+
+
+def _grid_alone(array: NDArray[Any], name: str, stack: bool) -> Recording:
+    """An array that says nothing of its axes, as k-space on a grid; one that may well be spokes or spirals is refused.
+
+    Of a grid there are fewer coils than rows and columns; of samples along paths (views, coils, samples) the first
+    axis is the views', of which there are more than coils.
+    """
+    found = _grid_of(array, f"the array {name}", stack)
+    coils, grid = array.shape[0], array.shape[-2:]
+    if coils > min(grid):
+        raise InputError(
+            f"{name} has shape {array.shape}, which as k-space on a grid would be {coils} coils of {grid[0]} x "
+            f"{grid[1]}: if its axes are views, coils and samples, say where these were taken with --trajectory "
+            "FILE.npy, (views, samples, 2 or 3); if it is a grid, save it as kspace in an NPZ"
+        )
+    size = " x ".join(map(str, array.shape[1:]))
+    note = f"its axes were taken for {coils} coils of a grid of {size}; samples along paths need --trajectory"
+    return replace(found, remarks=(note,))
 
 
 def _grid_of(array: NDArray[Any], kind: str, stack: bool) -> Recording:
@@ -111,7 +143,20 @@ def _grid_of(array: NDArray[Any], kind: str, stack: bool) -> Recording:
     return Recording(kind, array.astype(np.complex64), sampled=(array != 0).any(0), stack=stack, shape=array.shape[1:])
 
 
-def _read_npz(source: Source, stack: bool) -> Recording:
+def _along_path(data: Complex, path: NDArray[Any], **more: Any) -> Recording:
+    """Samples (views, coils, samples), or (views, slices, coils, samples) of a stack, and where they were taken."""
+    if path.ndim != 3 or path.shape[2] not in (2, 3) or path.dtype.kind not in "fiu":
+        raise InputError(f"the trajectory is {path.shape}, but must be (views, samples, 2 or 3)")
+    if data.ndim not in (3, 4) or (data.shape[0], data.shape[-1]) != path.shape[:2]:
+        raise InputError(
+            f"data is {data.shape}, but for this trajectory must be {path.shape[0], 'coils', path.shape[1]}"
+        )
+    if not (np.isfinite(data).all() and np.isfinite(path).all()):
+        raise InputError("samples, or where they were taken, hold NaN or infinity")
+    return Recording("samples along a path", data, path.astype(np.float64), stack=data.ndim == 4, **more)
+
+
+def _read_npz(source: Source, stack: bool, given: NDArray[Any] | None = None) -> Recording:
     def get(name: str) -> Any:
         found = source.find(name)
         return None if found is None else np.asarray(read_rows(found, slice(None), name, source))
@@ -124,12 +169,16 @@ def _read_npz(source: Source, stack: bool) -> Recording:
         return np.asarray(read_rows(whole, slice(None), name, source)).astype(np.complex64)
 
     kspace, path = waves("kspace"), get("trajectory")
+    if given is not None:
+        if path is not None:
+            raise InputError(f"{source.path} has a trajectory of its own; leave out --trajectory")
+        path = given
     pixel = source.find("pixel")
     spacing = None if pixel is None else tuple(float(step) for step in np.atleast_1d(np.asarray(pixel[()])))
     more = {"spacing": spacing, "maps": waves("coil_maps"), "truth": waves("truth")}
     if len(getattr(source.find("noise"), "shape", ())) == 2:  # a single number may be its level
         more["noise"] = waves("noise")
-    if kspace is not None:
+    if kspace is not None and path is None:
         found = replace(_grid_of(kspace, "k-space on a grid", stack), **more)
         mask = get("mask")
         if mask is not None:
@@ -137,28 +186,16 @@ def _read_npz(source: Source, stack: bool) -> Recording:
                 raise InputError(f"the mask is {mask.shape}, but k-space {found.data.shape[1:]}")
             found = replace(found, sampled=mask.astype(bool))
         return found
-    data = waves("data")
+    data = waves("data") if kspace is None else kspace
     if data is None or path is None:
         raise InputError(f"{source.path} has no kspace (coils, H, W), and no data with their trajectory either")
-    if path.ndim != 3 or path.shape[2] not in (2, 3) or path.dtype.kind not in "fiu":
-        raise InputError(f"the trajectory is {path.shape}, but must be (views, samples, 2 or 3)")
-    if data.ndim not in (3, 4) or (data.shape[0], data.shape[-1]) != path.shape[:2]:
-        raise InputError(
-            f"data is {data.shape}, but for this trajectory must be {path.shape[0], 'coils', path.shape[1]}"
-        )
     maps = more["maps"]
     density, size = get("density"), source.find("size")
+    found = _along_path(data, path)
     shape = None if maps is None else tuple(maps.shape[1:])
     if size is not None:
         sizes = tuple(int(n) for n in np.atleast_1d(np.asarray(size[()])))
         sizes = sizes * path.shape[2] if len(sizes) == 1 else sizes
         shape = (*data.shape[1:2], *sizes) if data.ndim == 4 and len(sizes) == path.shape[2] else sizes
-    return Recording(
-        "samples along a path",
-        data,
-        path.astype(np.float64),
-        stack=data.ndim == 4,
-        shape=shape,
-        density=None if density is None else density.astype(np.float32),
-        **more,
-    )
+    density = None if density is None else density.astype(np.float32)
+    return replace(found, shape=shape, density=density, **more)

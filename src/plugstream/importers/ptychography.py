@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -10,9 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plugstream.errors import InputError
+from plugstream.importers.arrays import Reading, reader
 from plugstream.importers.base import ImportResult
 from plugstream.importers.ct_steps import StepOptions, choose_views
+from plugstream.importers.declaration import read_by_declaration
+from plugstream.importers.lookup import Lookup, Source, read_rows
 from plugstream.importers.ptychography_recordings import Recording, is_recording, open_recording
+from plugstream.instruments.ptychography import Ptychography, neighbour_distance, place_frames
 from plugstream.registry import Field, Options, register
 from plugstream.text import shell_quote
 
@@ -21,6 +27,7 @@ __all__ = ["PtychographyImport"]
 _SHORT, _LONG = 1e-15, 1e6
 _MARGIN = 2  # pixels around all frames, so that positions may be a little off
 _LOOK = 64  # frames from which the mean pattern comes
+_NO_PROBE = "it has no probe: the mean pattern tells a first one, in focus; refine it with --refine probe"
 
 Axes = Literal["y,x", "-y,x", "y,-x", "-y,-x", "x,y", "-x,y", "x,-y", "-x,-y"]
 
@@ -79,7 +86,6 @@ def _describe(path: Path) -> tuple[str, list[str]] | None:
 )
 def build(options: PtychographyImport, file: Path, out: Path) -> ImportResult:
     """Write the scan, some frames at a time."""
-    from plugstream.instruments.ptychography import Ptychography, place_frames
     from plugstream.progress import report
     from plugstream.scans.writer import ScanWriter, whole_scan
 
@@ -91,6 +97,7 @@ def build(options: PtychographyImport, file: Path, out: Path) -> ImportResult:
         places = _oriented(recording.positions, options.axes)
         # All positions have their place in the image, so that scans of other views of a file have the same image.
         positions, shape = place_frames(places if recording.in_pixels else places / pixel, frames.shape, _MARGIN)
+        _check_overlap(positions, frames.size)
         probe, remarks = _probe(recording, options, frames)
         some = chosen[:: max(1, len(chosen) // _LOOK)]
         power = float(np.mean([frames.read(view).sum(dtype=np.float64) for view in some.tolist()]))
@@ -118,6 +125,21 @@ def build(options: PtychographyImport, file: Path, out: Path) -> ImportResult:
     if options.thin is not None:
         remarks.append(f"{power:.4g} photons a frame are left of the recorded ones")
     return ImportResult(len(chosen), tuple(remarks))
+
+
+def _check_overlap(positions: NDArray[np.float64], size: int) -> None:
+    """Refuse positions further apart than frames are wide, as near-field recordings have them.
+
+    A frame is wavelength times distance over the detector's pixel wide, if it was recorded in the far field, and must
+    hold the beam, which must overlap its neighbours.
+    """
+    apart = neighbour_distance(positions)
+    if apart > size:
+        raise InputError(
+            f"positions are {apart:.3g} pixels of the object apart and frames {size} wide, so that nothing overlaps: "
+            "recordings in the near field, shadows rather than diffraction patterns, are not known here; if this is "
+            "none, see --pixel, --wavelength, --distance and --detector-pixel"
+        )
 
 
 class _Frames:
@@ -221,9 +243,47 @@ def _probe(
         return found, []
     some = range(0, recording.views, max(1, recording.views // _LOOK))
     mean = np.mean([frames.plain(view) for view in some], axis=0)
-    beam = np.fft.fftshift(np.fft.ifft2(np.sqrt(mean)))
-    note = "it has no probe: the mean pattern tells a first one, in focus; refine it with --refine probe"
-    return beam[None], [note]
+    return _first_probe(mean)[None], [_NO_PROBE]
+
+
+def _first_probe(mean: NDArray[Any]) -> NDArray[np.complex128]:
+    """The beam in focus whose pattern is the mean of some frames, zero frequency at their corner: (n, n)."""
+    beam: NDArray[np.complex128] = np.fft.fftshift(np.fft.ifft2(np.sqrt(mean)))
+    return beam
+
+
+@reader("ptychography", values=tuple(value.name for value in Ptychography.attributes))
+def read_arrays(source: Source, mapping: Mapping[str, Any], options: Any) -> Reading:
+    """Arrays as a scan of ptychography by its declaration; without a probe it is made as that of a recording is."""
+    look = Lookup(source, mapping)
+    data = look.array("data")
+    shape: tuple[int, ...] = getattr(data, "shape", ())
+    if look.array("probe") is not None or len(shape) != 3 or 0 in shape or data.dtype.kind not in "fiu":
+        return read_by_declaration(source, mapping, Ptychography)
+    some = [read_rows(data, slice(n, n + 1), "data", source)[0] for n in range(0, shape[0], max(1, shape[0] // _LOOK))]
+    mean = np.maximum(np.mean(some, axis=0), 0)
+    if not (np.isfinite(mean).all() and mean.any()):
+        raise InputError(f"the frames of {source.path} are dark, or hold NaN or infinity, so they tell no probe")
+    beam = _first_probe(mean)
+    beam *= math.sqrt(float(mean.sum(dtype=np.float64)) / float((np.abs(beam) ** 2).sum()))
+    made = read_by_declaration(_WithProbe(source, beam[None]), mapping, Ptychography)
+    return replace(made, remarks=(*made.remarks, _NO_PROBE), provenance={**made.provenance, "probe": "first guess"})
+
+
+class _WithProbe:
+    """A file with a probe that it does not have itself."""
+
+    def __init__(self, source: Source, probe: NDArray[Any]) -> None:
+        self.path, self.source, self.probe = source.path, source, probe
+
+    def find(self, name: str) -> Any:
+        return self.probe if name == "probe" else self.source.find(name)
+
+    def attribute(self, name: str, of: str | None) -> Any:
+        return self.source.attribute(name, of)
+
+    def names(self) -> Iterator[tuple[str, tuple[int, ...], str]]:
+        return self.source.names()
 
 
 def _pair(text: str | None, usual: tuple[int, int]) -> tuple[int, int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bz2
+import math
 import re
 import tempfile
 from collections.abc import Callable, Iterator
@@ -33,6 +34,8 @@ _TRANSLATIONS = (
     "/entry_1/sample_1/geometry/translation",
 )
 _PROBES = (f"{_SOURCE}/illumination", f"{_SOURCE}/probe", f"{_DETECTOR}/probe", f"{_DETECTOR}/Probe")
+_SWITCHES = {"near_field", "nearfield", "is_near_field"}
+_REGIMES = {"propagation", "propagation_type", "propagator", "prop_regime", *_SWITCHES}
 _PLANCK = 1.98644586e-25  # joules times metres: energy = this / wavelength
 _KEV = 1.602176634e-16
 
@@ -71,7 +74,7 @@ def is_recording(path: Path) -> bool:
             return True
         if path.suffix.lower() == ".npz":
             with open_npz(path) as source:
-                return {"data", "scan", "probe"} <= {name for name, _, _ in source.names()}
+                return {"data", "scan"} <= {name for name, _, _ in source.names()}
         if is_hdf5(path):
             with open_hdf5(path) as source:
                 return _kind_of(source) is not None
@@ -93,6 +96,7 @@ def open_recording(path: Path) -> Iterator[Recording]:
             kind = _kind_of(source)
             if kind is None:
                 raise InputError(_unknown(path))
+            _refuse_near_field(source)
             yield kind(source)
     elif path.suffix.lower() == ".npz":
         with open_npz(path) as source:
@@ -104,7 +108,7 @@ def open_recording(path: Path) -> Iterator[Recording]:
 def _unknown(path: Path) -> str:
     return (
         f"{path} is no recording of ptychography that is known: CXI has entry_1/data_1/data, PtychoShelves dp with ppX "
-        "and ppY, ptypy chunks/0/data, and tike's NPZ data, scan and probe"
+        "and ppY, ptypy chunks/0/data, and tike's NPZ data and scan"
     )
 
 
@@ -132,19 +136,38 @@ def _kind_of(source: Source) -> Callable[[Source], Recording] | None:
     return _read_ptypy if source.find("chunks/0/data") is not None else None
 
 
+def _refuse_near_field(source: Source) -> None:
+    """Refuse what a file says was recorded in the near field, whose patterns are no Fourier transforms.
+
+    ptypy says so by `propagation` in meta or info, others by names alike, as text or as a switch.
+    """
+    for name, shape, _ in source.names():
+        last = re.split("[/@]", name)[-1].lower()
+        if last not in _REGIMES or math.prod(shape) != 1:
+            continue
+        value = _read_whole(source, name) if "@" not in name else source.find(name)
+        value = np.ravel(np.asarray(value, dtype=object))[0]
+        text = value.decode(errors="replace") if isinstance(value, bytes) else str(value)
+        if "near" in text.lower() or "fresnel" in text.lower() or (last in _SWITCHES and text.lower() in ("1", "true")):
+            raise InputError(
+                f"{source.path} was recorded in the near field ({name} is {text}), and the model here is that of the "
+                "far field, in which a frame is a Fourier transform"
+            )
+
+
 def _read_tike(source: Source) -> Recording:
-    """The NPZ of tike's tests: data (1, views, n, n), scan (1, views, 2) and probe (1, 1, 1, modes, n, n).
+    """The NPZ of tike's tests: data (1, views, n, n), scan (1, views, 2), and may be probe (1, 1, 1, modes, n, n).
 
     Positions are row and column in pixels, and zero frequency is at the corner of frames.
     """
     arrays = {name: source.find(name) for name in ("data", "scan", "probe")}
     for name, value in arrays.items():
-        if value is None:
+        if value is None and name != "probe":
             raise InputError(f"{source.path} has no {name}, as tike's recordings have")
     data = np.asarray(arrays["data"])
     data = data.reshape(-1, *data.shape[-2:])
     scan = np.asarray(arrays["scan"], dtype=np.float64).reshape(-1, 2)
-    probe = np.asarray(arrays["probe"])
+    probe = arrays["probe"]
     _check(source, data.shape, scan)
     return Recording(
         "tike's NPZ",
@@ -154,7 +177,7 @@ def _read_tike(source: Source) -> Recording:
         scan,
         in_pixels=True,
         centred=False,
-        probe=_modes(source, "probe", probe),
+        probe=None if probe is None else _modes(source, "probe", probe),
     )
 
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from plugstream.models.base import Model
 
-__all__ = ["Ptychography", "PtychographyOptions", "PtychographySimulation", "place_frames"]
+__all__ = ["Ptychography", "PtychographyOptions", "PtychographySimulation", "neighbour_distance", "place_frames"]
 
 _SHORT, _LONG = 1e-15, 1e3
 _COPIES = 8  # of an image that any method holds
@@ -181,7 +181,7 @@ class Ptychography(Instrument):
         """Warn of beams that do not overlap, from which no phase can be found."""
         if columns is None or len(columns["positions"]) < 2:
             return
-        near, width = _spacing(columns["positions"][:]), _width(self.probe)
+        near, width = neighbour_distance(columns["positions"][:]), _width(self.probe)
         if near > width:
             warnings.warn(
                 f"positions are {near:.3g} pixels apart, and the beam is {width:.3g} wide: without an overlap there is "
@@ -242,7 +242,7 @@ class Ptychography(Instrument):
     def describe(self, columns: Columns, n_views: int) -> dict[str, str]:
         """The beam, how far its positions are apart, and how large the image is."""
         places, width = columns["positions"][:], _width(self.probe)
-        near = _spacing(places)
+        near = neighbour_distance(places)
         modes, h, w = self.probe.shape
         size = f" of {self.pixel:.4g} m" if self.pixel else ""
         whole = "on whole pixels" if np.array_equal(places, np.rint(places)) else "between pixels"
@@ -340,7 +340,7 @@ def place_frames(
     return positions, (int(size[0]), int(size[1]))
 
 
-def _spacing(places: NDArray[np.float64]) -> float:
+def neighbour_distance(places: NDArray[np.float64]) -> float:
     """The median distance of a position to its nearest neighbour, of at most 2,000 positions."""
     from scipy.spatial import cKDTree
 

@@ -298,7 +298,8 @@ class ModelBase(ABC):
 
         They need a quarter of the products of `squared_norms` where all views are alike, and far fewer where one stands
         out, and hold with a probability of 0.999 (`largest_eigenvalue_bounds`). Of a non-negative model they need two
-        products a view, and hold always (`nonnegative_bound`). A model that has something cheaper overrides it.
+        products a view, and hold always (`nonnegative_bound`). A model that has something cheaper overrides it, and
+        says how near that comes: of MRI with several coils the largest is 1.3 to 2.6 times the true one.
         """
         if self.nonnegative:
             return self._nonnegative_bounds(views)

@@ -190,14 +190,21 @@ class MRIModel(ModelBase):
         return self.sensitivity * ToeplitzNormal(self.kspace, index, each, rough=True).spectrum
 
     def squared_norms(self, views: Tensor, tol: float) -> Tensor:
-        """Each view's ||H_i||^2: by the grid where samples lie on one, and else as estimated with one coil."""
+        """Each view's ||H_i||^2: by the grid where samples lie on one, and else as estimated with one coil.
+
+        With several coils it is a bound from above, as `squared_norm_bounds`, and not within `tol`.
+        """
         return self._norms(views, tol)
 
     def squared_norm_bounds(self, views: Tensor) -> Tensor:
         """Upper bounds of each view's ||H_i||^2: ||F_i||^2 times the largest sum over coils of |S_c|^2.
 
         On the grid of an FFT ||F_i||^2 is the weight of the samples of the cell with the most; else it is bounded by
-        Lanczos iterations with one coil.
+        Lanczos iterations with one coil, at the cost of one where all would cost as many as there are.
+
+        The image that F_i answers most to is not the one that coils see best, so the largest of these is above the
+        largest ||H_i||^2: by 1.5 to 1.8 for 2 to 16 coils around a ring on spokes, spirals and random paths, by 1.3 to
+        2.6 for random smooth maps with sum |S_c|^2 = 1, and by 1.8 to 10 for maps whose sum varies over the image.
         """
         return self._norms(views, None)
 
