@@ -152,6 +152,10 @@ class Instrument(ABC):
         """What `info` shows besides what the declarations tell: {subject: text}."""
         return {}
 
+    def unit_of(self, declared: Column | FixedArray | Attribute) -> str:
+        """The unit of what is declared, as this scan has it: an instrument may know lengths in pixels alone."""
+        return declared.unit
+
     @classmethod
     def simulate_views(cls, options: Any) -> Experiment:
         """The experiment that `simulate` makes of the options of `simulation`; what cannot be is refused here."""

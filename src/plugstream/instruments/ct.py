@@ -243,6 +243,10 @@ class CT(Instrument):
             found.append(Advice("momentum", "name", "bounded", reason))
         return tuple(found)
 
+    def unit_of(self, declared: Column | FixedArray | Attribute) -> str:
+        """Lengths are in the scan's unit."""
+        return self.unit if declared.unit == "m" else declared.unit
+
     def describe(self, columns: Columns, n_views: int) -> dict[str, str]:
         """The beam, the angles that it covers, and how large voxels are beside what the detector resolves."""
         rays = self.rays(columns)
