@@ -211,3 +211,16 @@ def test_info_tells_lengths_in_the_unit_of_the_scan(
     for name in ("curvature", "detector", "image"):
         found = re.findall(r"[\d.]+ (m|pixel)\b", rows[name])
         assert found == [unit], rows[name]
+
+
+def test_verify_refuses_geometry_that_cannot_be(tmp_path: Path, monkeypatch, capsys) -> None:
+    """A scan that others wrote was never asked whether it can be; its bytes alone do not tell."""
+    rays = parallel_beam(np.linspace(0, 3, 5), 9, 1e-6)
+    instrument = CT.of(rays, Voxels((6, 6), (1.0, 1.0)))  # voxels in another unit than the detector
+    scan = MemoryScan(np.ones((5, 9), np.float32), instrument, columns={"rays": rays.vectors})
+    with monkeypatch.context() as patch:
+        for name in ("check_plausible", "warn_if_implausible"):
+            patch.setattr(CT, name, lambda *_: None)
+        save_scan(scan, tmp_path / "s.zarr")
+    assert main(["verify", str(tmp_path / "s.zarr")]) == 2
+    assert "unit" in capsys.readouterr().err
