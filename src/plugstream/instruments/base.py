@@ -61,6 +61,8 @@ class Instrument(ABC):
         data, columns, arrays, attributes: what its scans hold.
         conventions: what a reader must know besides, by subject.
         model_options: what a person can say of its model. simulation: what `simulate` takes.
+        baseline: the usual method of its field, of those of `plugstream baseline`, by which reports compare; "" for
+            none, and then they compare with the back-projection.
     """
 
     name: ClassVar[str]
@@ -72,6 +74,7 @@ class Instrument(ABC):
     conventions: ClassVar[Mapping[str, str]] = {}
     model_options: ClassVar[type[Options]] = Options
     simulation: ClassVar[type[Options]] = Options
+    baseline: ClassVar[str] = ""
 
     @property
     @abstractmethod

@@ -141,6 +141,7 @@ class CT(Instrument):
         "voxels": "value (k, i, j) is at z = z0 + k dz, y = y0 + i dy, x = x0 + j dx",
     }
     simulation: ClassVar[type[Options]] = CTSimulation
+    baseline: ClassVar[str] = "filtered"
 
     def __post_init__(self) -> None:
         if self.detector_columns < 1 or self.detector_rows < 0:
