@@ -385,7 +385,9 @@ class Session:
     def _compare(self, fidelity: DataFidelity) -> Comparison | None:
         if self.part:
             return None
-        some = None if self.population is None else spread_views(fidelity.available, _COMPARED)
+        usable = fidelity.available
+        some = None if self.population is None else spread_views(usable, _COMPARED)
+        some = usable if some is None and len(usable) < self.scan.n_views else some  # others are damaged, or too new
         compared = form_comparison(self.scan, fidelity, self.plan.parts, some)
         if some is not None and compared is not None:
             self.log.add(Note(f"the {compared.name} is of {len(some)} views"))
