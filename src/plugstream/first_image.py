@@ -111,8 +111,8 @@ def form_baseline(
 ) -> Tensor:
     """The image to compare a result with, by the usual method of its field (`usual_method`): (*image_shape).
 
-    It takes about as long as one gradient of these views. Filtered back-projection has the window `cosine`: of five
-    doses and numbers of views of three pictures it is never more than 3 dB below the best window, and ram-lak up to 9.
+    It takes about as long as one gradient of these views. Filtered back-projection has the window `cosine`: of three
+    pictures with 300 to 1e6 photons and 30 or 180 views it is at most 2.9 dB below the best window, ram-lak 7.7.
 
     Arguments: scan; method; views to form it of, all if not given; device and dtype to compute with.
     """
