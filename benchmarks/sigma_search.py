@@ -230,6 +230,7 @@ def simulate(name: str, picture: Path, level: float, views: int | None = None, s
         device=torch.device("cpu"),
         dtype=torch.float32,
     )
+    assert settings.simulate is not None
     return measure(made, model, settings.simulate.options)
 
 

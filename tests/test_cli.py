@@ -147,8 +147,18 @@ def test_a_diverging_run_says_so_and_keeps_the_best(scan, tmp_path, capsys):
     assert "warning: the step" in said
     assert "beyond 2 / L" in said
     assert "grew without bound; use a smaller step" in said
-    assert np.isfinite(np.load(tmp_path / "r" / "result.npy")).all()
-    assert list(read_events(tmp_path / "r" / "events.jsonl"))[-1].failed is True
+    truth, image = (np.load(tmp_path / "r" / f"{name}.npy") for name in ("truth", "result"))
+    stop = list(read_events(tmp_path / "r" / "events.jsonl"))[-1]
+    assert stop.failed is True
+    # What is told of the image is measured at its own step, which is not the last.
+    assert stop.image_step < stop.step
+    assert f"; the image is that of step {stop.image_step}" in said
+    reached = f"SNR {20 * np.log10(np.linalg.norm(truth) / np.linalg.norm(truth - image)):.2f} dB"
+    assert f"{reached} at step {stop.image_step}" in said
+    assert main(["info", str(tmp_path / "r")]) == 0
+    (measured,) = (line for line in capsys.readouterr().out.splitlines() if line.startswith("measured"))
+    assert reached in measured
+    assert measured.endswith(f"at step {stop.image_step}")
 
 
 def test_ctrl_c_saves_the_best_so_far(scan, tmp_path):

@@ -175,7 +175,7 @@ def test_a_report_of_a_volume(tmp_path, waves, linear):
         title="a volume",
         space=VOLUME,
         result=volume,
-        backprojection=volume if linear else None,
+        compared=("first back-projection", volume) if linear else None,
         truth=2 * volume,
         measured=[],
     )

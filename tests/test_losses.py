@@ -18,6 +18,7 @@ REAL: list[Loss] = [
     Huber(0.7),
     Poisson(0.3, 0.5),
     Transmission(),
+    Transmission(limit=0.3),
 ]
 WAVES: list[Loss] = [Gaussian(), Huber(0.7), Poisson(0.0, 0.05), Amplitude(), Amplitude(roots=True)]
 
@@ -108,3 +109,24 @@ def test_a_transmission_loss_is_the_likelihood_of_counts():
     assert Transmission().derivative(best, noisy).abs().max() < 1e-6
     with pytest.raises(InputError, match="real"):
         Transmission().check(torch.zeros(2, dtype=torch.complex64))
+
+
+def test_a_limited_transmission_loss_is_the_likelihood_of_counts_that_vary_more():
+    """Negative binomial counts of the variance m + s^2 m^2; about the fit no ray counts by more than the limit."""
+    p, photons, s = torch.linspace(-0.5, 6, 40).double(), 1000.0, 0.04
+    counts = torch.arange(1, 1000, 25).double()
+    loss, y = Transmission(limit=1 / (photons * s**2)), torch.log(photons / counts)
+    mean, spread = photons * torch.exp(-p), 1 / s**2
+    want = -stats.nbinom.logpmf(counts.numpy(), spread, spread / (spread + mean.numpy()))
+    best = -stats.nbinom.logpmf(counts.numpy(), spread, spread / (spread + counts.numpy()))
+    np.testing.assert_allclose(photons * loss.value(p, y).numpy(), want - best, rtol=1e-8, atol=1e-8)
+    assert float(loss.value(y, y).abs().max()) == 0
+    h, flat = 1e-4, torch.zeros(1, dtype=torch.float64)
+    weight = float((loss.derivative(flat + h, flat) - loss.derivative(flat - h, flat)) / (2 * h))
+    assert weight == pytest.approx(loss.limit / (1 + loss.limit), rel=1e-6)
+    torch.testing.assert_close(
+        Transmission(limit=1e6).value(p.abs(), y), Transmission().value(p.abs(), y), atol=1e-5, rtol=0
+    )
+    assert bool(torch.isfinite(loss.value(torch.tensor([-1e4, 1e4]), torch.zeros(2))).all())
+    with pytest.raises(InputError, match="above 0"):
+        Transmission(limit=0.0)

@@ -31,6 +31,7 @@ from plugstream import (
     Stop,
     Uniform,
     fixed_point_distance,
+    monitors,
     solve,
 )
 
@@ -258,6 +259,26 @@ def test_the_best_is_by_snr_where_the_truth_is_known(ista):
     result = solve(ista, iterations=100, monitors=[SNR(truth), Distance()], every=1, callbacks=[stop])
     snrs = result.history["snr"]
     assert result.image_step == snrs.step[np.argmax(snrs.value)]
+
+
+def test_what_is_said_after_ctrl_c_is_of_the_image_that_is_returned(ista, capsys):
+    truth, pending = torch.full((4, 5), -1.0, dtype=F64), [6]  # which every step leads away from
+
+    def stop(progress):
+        if progress.state.k in pending:
+            pending.clear()
+            raise KeyboardInterrupt
+
+    result = solve(ista, iterations=100, monitors=[SNR(truth)], every=2, callbacks=[stop], progress=True)
+    assert result.image_step != result.state.k == 6
+    value = float(monitors.snr(result.image, truth))
+    assert result.measured() == {"snr": pytest.approx(value)}
+    said = capsys.readouterr().err
+    assert f"SNR {value:.2f} dB\n" in said
+    assert f"the image is that of step {result.image_step}" in said
+    assert f"of step {result.image_step}," in repr(result)
+    assert repr(result).endswith(f"snr {value:.4g})")
+    assert f"at step {result.image_step}</th>" in result._repr_html_()
 
 
 def test_bad_calls_are_refused(ista):

@@ -134,7 +134,7 @@ def _run_request(where: str) -> str:
 
 def needs_trust(settings: Settings) -> bool:
     """Whether these settings, read from a file, would be used with --trust only."""
-    return _is_pickle(settings.denoiser) or any(True for _, section in settings for _ in _code(dict(section)))
+    return _is_pickle(settings.denoiser) or any(True for _, section in settings for _ in _code(dict(section or {})))
 
 
 def check_address(address: str, file: Path, *, trust: bool) -> None:

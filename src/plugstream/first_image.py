@@ -7,10 +7,11 @@ import math
 from collections.abc import Callable
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from plugstream.baselines.filtered import filtered_back_projection
+from plugstream.baselines.filtered import filtered_back_projection, is_circular
 from plugstream.baselines.ramp import Filter
 from plugstream.baselines.sense import cg_sense, grid_image
 from plugstream.baselines.sirt import sirt
@@ -18,6 +19,7 @@ from plugstream.errors import DamagedError, InputError
 from plugstream.instruments.ct import CT, ct_rays
 from plugstream.instruments.ct_counts import CTCounts
 from plugstream.instruments.mri import MRI, MRIOptions
+from plugstream.line_integrals import fill_pixels
 from plugstream.misfit import magnitudes
 from plugstream.models.base import Model, check_shape
 from plugstream.models.ct_geometry import Voxels
@@ -27,7 +29,16 @@ from plugstream.scans.scan import Scan
 from plugstream.scans.store import StoredScan
 from plugstream.volume_file import VolumeFile
 
-__all__ = ["Method", "form_image", "image_range", "relative_residual", "scan_model", "volume_residual"]
+__all__ = [
+    "Method",
+    "form_baseline",
+    "form_image",
+    "image_range",
+    "relative_residual",
+    "scan_model",
+    "usual_method",
+    "volume_residual",
+]
 
 Method = Literal["filtered", "sirt", "gridding", "cg-sense"]
 
@@ -38,6 +49,7 @@ _SLICES_BYTES = 128 << 20
 # The range of an image is that of all but this part of its values at each end, which noise and streaks stretch; and it
 # is found from at most so many views and slices.
 _OUTSIDE, _VIEWS, _SLICES = 0.005, 180, 16
+_WINDOW: Filter = "cosine"
 
 
 def form_image(
@@ -66,7 +78,7 @@ def form_image(
             raise InputError(f"filtered back-projection is for scans of ct, and this is one of {scan.instrument.name}")
         rays, voxels = ct_rays(scan), scan.instrument.voxels
         return filtered_back_projection(
-            _integrals(scan), rays, voxels, filter=filter, cutoff=cutoff, device=device, dtype=dtype
+            _filled_integrals(scan), rays, voxels, filter=filter, cutoff=cutoff, device=device, dtype=dtype
         )
     if method in ("gridding", "cg-sense"):
         if not isinstance(scan.instrument, MRI):
@@ -79,6 +91,39 @@ def form_image(
         raise InputError(f"there is no method {method!r}; there are filtered, sirt, gridding and cg-sense")
     model = scan_model(scan, device=device, dtype=dtype)
     return sirt(model, _integrals(scan), 100 if iterations is None else iterations, low=low, look=look)
+
+
+def usual_method(scan: Scan) -> Method | None:
+    """The usual method for scans like this, as its instrument declares it; None where it has none for such views."""
+    method: Any = scan.instrument.baseline
+    if isinstance(scan.instrument, CT) and not is_circular(ct_rays(scan), scan.instrument.voxels):
+        return None  # a helix, or laminography
+    return method or None
+
+
+def form_baseline(
+    scan: Scan,
+    method: Method,
+    views: Tensor | None = None,
+    *,
+    device: torch.device | str = "cpu",
+    dtype: torch.dtype = torch.float32,
+) -> Tensor:
+    """The image to compare a result with, by the usual method of its field (`usual_method`): (*image_shape).
+
+    It takes about as long as one gradient of these views. Filtered back-projection has the window `cosine`: of three
+    pictures with 300 to 1e6 photons and 30 or 180 views it is at most 2.9 dB below the best window, ram-lak 7.7.
+
+    Arguments: scan; method; views to form it of, all if not given; device and dtype to compute with.
+    """
+    if method != "filtered" or views is None:
+        window: Any = {"filter": _WINDOW} if method == "filtered" else {}
+        return form_image(scan, method, **window, device=device, dtype=dtype)
+    assert isinstance(scan.instrument, CT)
+    rays, read, chosen = ct_rays(scan).select(views.numpy()), _filled_integrals(scan), views
+    return filtered_back_projection(
+        lambda rows: read(chosen[rows]), rays, scan.instrument.voxels, filter=_WINDOW, device=device, dtype=dtype
+    )
 
 
 def _grid(scan: Scan, *, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32) -> Tensor:
@@ -99,6 +144,25 @@ def _integrals(scan: Scan) -> Callable[[Tensor], Tensor]:
         return scan.read
     instrument = scan.instrument
     return lambda views: instrument.integrals(scan.read(views), scan.columns, views)
+
+
+def _filled_integrals(scan: Scan) -> Callable[[Tensor], Tensor]:
+    """As `_integrals`, with pixels that do not count interpolated: filtered back-projection knows no mask."""
+    read, instrument, mask = _integrals(scan), scan.instrument, scan.instrument.find_mask(scan.columns)
+    good = getattr(instrument, "good", None)
+    if mask is None and good is None:
+        return read
+
+    def fill(views: Tensor) -> Tensor:
+        rows = read(views).numpy()
+        frames = rows.reshape(len(rows), -1, rows.shape[-1]).copy()
+        counts = np.ones(frames.shape, bool) if mask is None else np.asarray(mask[views.numpy()]).reshape(frames.shape)
+        counts = counts if good is None else counts & good
+        for frame, known in zip(frames, counts, strict=True):
+            frame[:] = fill_pixels(frame, ~known) if known.any() else 0.0
+        return torch.from_numpy(frames.reshape(rows.shape))
+
+    return fill
 
 
 def image_range(scan: Scan) -> float:
@@ -128,8 +192,8 @@ def image_range(scan: Scan) -> float:
 
 def _quick_image(scan: Scan, views: Tensor) -> Tensor:
     """An image of some views at once."""
-    read = _integrals(scan)
     if isinstance(scan.instrument, CT):
+        read = _filled_integrals(scan)
         rays, voxels = ct_rays(scan).select(views.numpy()), scan.instrument.voxels
         if len(voxels.shape) == 3 and voxels.shape[0] > _SLICES:  # those in the middle of a volume tell enough
             first = (voxels.shape[0] - _SLICES) // 2
@@ -148,7 +212,7 @@ def _quick_image(scan: Scan, views: Tensor) -> Tensor:
         return torch.stack([torch.zeros_like(known), known])
     if not model.linear:
         raise InputError("the range of a first image is known of linear models only; write numbers, not shares of it")
-    data = model.restrict(read(views).to(model.data_dtype), views)
+    data = model.restrict(_integrals(scan)(views).to(model.data_dtype), views)
     direction = model.adjoint(data, views)
     bent = model.forward(direction, views).abs().double().square().sum()
     if not bool(bent > 0):

@@ -152,9 +152,16 @@ class Result(Generic[S]):
             f"{self.state.k} steps in {self.time:.3g} s",
             f"stopped since {self.reason.value}",
             self.verdict.name,
-            *(f"{name} {float(np.mean(series.value[-1])):.4g}" for name, series in self.history.items()),
+            *(f"{name} {value:.4g}" for name, value in self.measured().items()),
         ]
+        if self.image_step != self.state.k:
+            parts[0] += f" of step {self.image_step}"
         return f"Result({', '.join(parts)})"
+
+    def measured(self) -> dict[str, float]:
+        """What was measured of `image`, by name, of several images their mean; nothing of other steps."""
+        found = {name: series.value[series.step == self.image_step] for name, series in self.history.items()}
+        return {name: float(np.mean(values[-1])) for name, values in found.items() if len(values)}
 
     def plot(
         self, scan: Scan | None = None, *, space: ImageSpace | None = None, truth: ArrayLike | Tensor | None = None
@@ -185,7 +192,7 @@ class Result(Generic[S]):
         return self._draw()[0]
 
     def _repr_html_(self) -> str:
-        """What a notebook shows: whether to trust it, the image with the curves below, and the last measurements."""
+        """What a notebook shows: whether to trust it, the image with the curves below, and what was measured of it."""
         return self._page(*self._draw())
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, object]:
@@ -207,14 +214,13 @@ class Result(Generic[S]):
 
     def _page(self, png: bytes, width: int) -> str:
         picture = base64.b64encode(png).decode()
-        last = {name: series for name, series in self.history.items() if len(series.step)}
-        shown = [series for series in last.values() if not series.quantity.detail] or list(last.values())
+        known = [(self.history[name].quantity, value) for name, value in self.measured().items()]
+        shown = [one for one in known if not one[0].detail] or known
         rows = "".join(
-            f"<tr><td>{escape(series.quantity.title or series.quantity.name)}</td><td>{escape(_value(series))}</td>"
-            f"<td>{int(series.step[-1])}</td></tr>"
-            for series in shown
+            f"<tr><td>{escape(quantity.title or quantity.name)}</td><td>{escape(_value(quantity, value))}</td></tr>"
+            for quantity, value in shown
         )
-        head = "<tr><th>measured</th><th>last</th><th>at step</th></tr>"
+        head = f"<tr><th>measured</th><th>at step {self.image_step}</th></tr>"
         return (
             f"<div>{self._answers()}"
             f'<img width="{width}" style="max-width:100%;height:auto" alt="{escape(repr(self))}" '
@@ -223,7 +229,6 @@ class Result(Generic[S]):
         )
 
 
-def _value(series: Series) -> str:
-    """The last value with its unit, of several images their mean."""
-    quantity, value = series.quantity, float(np.mean(series.value[-1]))
+def _value(quantity: Quantity, value: float) -> str:
+    """A value with its unit."""
     return f"{value:{quantity.form}} {quantity.unit}".rstrip()

@@ -122,7 +122,10 @@ def _show(
     with Display(what="preparing") as display:
         display.show(steps)
         result = run([note, *callbacks])
-        display.finish(steps, f"stopped after {result.state.k} steps and {result.time:.1f} s: {result.reason.value}")
+        steps.values = result.measured()  # of the image that is returned, which may be that of another step
+        kept = "" if result.image_step == result.state.k else f"; the image is that of step {result.image_step}"
+        ended = f"stopped after {result.state.k} steps and {result.time:.1f} s: {result.reason.value}"
+        display.finish(steps, ended + kept)
     return result
 
 

@@ -99,7 +99,19 @@ def test_a_reconstructor_minimises_deepinvs_function() -> None:
     torch.testing.assert_close(slope[active], -2.0 * x[active].sign(), atol=1e-4, rtol=0)
     assert float(slope.abs().max()) <= 2 + 1e-4
     assert model.result is not None
-    assert model.result.verdict is not None
+    assert "not measured" in model.result.verdict.text  # and nothing else is said of it
+    assert not model.result.history
+
+
+def test_a_reconstructor_measures_what_it_is_asked_to() -> None:
+    every = [Mixing(9, (1, 4, 5)) for _ in range(3)]
+    y = [torch.randn(2, 9, dtype=torch.float64) for _ in every]
+    model = ps.PnPSGD(ps.SoftThreshold(), lambda_reg=2.0, iterations=60, monitors=[ps.Distance()])
+    plain = ps.PnPSGD(ps.SoftThreshold(), lambda_reg=2.0, iterations=60)
+    assert torch.equal(model(y, every), plain(y, every))
+    assert model.result is not None
+    assert model.result.history["relative_distance"].step.tolist() == list(range(0, 61, 10))
+    assert "not measured" not in model.result.verdict.text
 
 
 def test_one_step_is_deepinvs_step() -> None:

@@ -126,7 +126,7 @@ def test_the_report_draws_the_magnitude_and_says_so(tmp_path: Path, recwarn: pyt
         title="",
         space=ImageSpace((8, 8), is_complex=True),
         result=_single(image),
-        backprojection=_single(image),
+        compared=("first back-projection", _single(image)),
         truth=_single(2 * image),
         measured=[],
     )

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
+from plugstream.cli import main
 from plugstream.errors import InputError, PlugstreamWarning
 from plugstream.instruments.base import find_instrument
 from plugstream.instruments.ct import CT, CTSimulation, ct_rays
@@ -193,3 +195,32 @@ def test_volumes_are_reconstructed_by_command_and_resumed_to_the_bit(tmp_path: P
     np.testing.assert_array_equal(whole, part)
     truth = open_scan(scan).truth
     assert np.linalg.norm(whole - truth) < 0.8 * np.linalg.norm(truth)
+
+
+@pytest.mark.parametrize("unit", ["m", "pixel"])
+def test_info_tells_lengths_in_the_unit_of_the_scan(
+    unit: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Where the size of a pixel is not known nothing is in metres: neither rays nor curvature, voxels nor detector."""
+    rays = fan_beam(np.linspace(0, 6, 5), 9, 1.0, source=60.0, detector=25.0, curved=True)
+    instrument = CT.of(rays, Voxels((6, 6), (1.0, 1.0)), unit=unit)
+    save_scan(MemoryScan(np.ones((5, 9), np.float32), instrument, columns={"rays": rays.vectors}), tmp_path / "s.zarr")
+    assert main(["info", str(tmp_path / "s.zarr")]) == 0
+    rows = {line.split(" ", 1)[0]: line for line in capsys.readouterr().out.splitlines()}
+    assert f"of float64 in {unit}," in rows["rays"]
+    for name in ("curvature", "detector", "image"):
+        found = re.findall(r"[\d.]+ (m|pixel)\b", rows[name])
+        assert found == [unit], rows[name]
+
+
+def test_verify_refuses_geometry_that_cannot_be(tmp_path: Path, monkeypatch, capsys) -> None:
+    """A scan that others wrote was never asked whether it can be; its bytes alone do not tell."""
+    rays = parallel_beam(np.linspace(0, 3, 5), 9, 1e-6)
+    instrument = CT.of(rays, Voxels((6, 6), (1.0, 1.0)))  # voxels in another unit than the detector
+    scan = MemoryScan(np.ones((5, 9), np.float32), instrument, columns={"rays": rays.vectors})
+    with monkeypatch.context() as patch:
+        for name in ("check_plausible", "warn_if_implausible"):
+            patch.setattr(CT, name, lambda *_: None)
+        save_scan(scan, tmp_path / "s.zarr")
+    assert main(["verify", str(tmp_path / "s.zarr")]) == 2
+    assert "unit" in capsys.readouterr().err

@@ -20,7 +20,7 @@ from plugstream.models.ct_geometry import Rays, Voxels
 from plugstream.models.ct_plausible import outlook
 from plugstream.progress import report
 
-__all__ = ["FilteredBackProjection", "filtered_back_projection"]
+__all__ = ["FilteredBackProjection", "filtered_back_projection", "is_circular"]
 
 # Bytes of measurements that are filtered at once.
 _BLOCK_BYTES = 64 << 20
@@ -169,6 +169,15 @@ class FilteredBackProjection:
         whole = torch.cat([rows, after, before], dim=-1)
         filtered: Tensor = torch.fft.irfft(torch.fft.rfft(whole) * self._response, n=self._length)
         return filtered[..., :columns]
+
+
+def is_circular(rays: Rays, voxels: Voxels) -> bool:
+    """Whether the rays are of a scan that filtered back-projection is for."""
+    try:
+        _check_beam(rays, voxels)
+    except InputError:
+        return False
+    return True
 
 
 def _check_beam(rays: Rays, voxels: Voxels) -> _Beam:

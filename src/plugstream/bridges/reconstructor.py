@@ -16,6 +16,7 @@ from plugstream.bridges.physics import PhysicsModel
 from plugstream.bridges.priors import read_prior
 from plugstream.errors import InputError
 from plugstream.losses import Loss
+from plugstream.monitors import Monitor
 from plugstream.result import Progress, Result
 from plugstream.sampling import All, Epochs, Sampler, as_sampler
 from plugstream.schedules import Number, OverL, Overlap
@@ -65,11 +66,14 @@ class PnPSGD(_Base):  # type: ignore[misc]
         iterations: how many steps; `max_iter` there.
         loss: ours; data_fidelity: deepinv's L2, PoissonLikelihood or LogPoissonLikelihood. By the physics' noise model
             if neither is given. views: how many to make of the physics, as for `from_deepinv`.
+        monitors: what to measure on the way, such as [ps.Distance()], every ten steps; nothing if not given, since
+            that takes gradients of all views.
         early_stop, thres_conv: stop once ||x^k - x^{k-1}|| <= thres_conv ||x^k||.
         custom_init: a function of y and physics that gives the first image; A_adjoint(y), scaled to fit best, if not
             given. verbose: show progress.
         params_algo: stepsize, g_param and lambda in a dictionary, as deepinv also has them.
-    After a call `result` is that of the run, with its verdict, times and state (`plugstream.Result`).
+    After a call `result` is that of the run, with its times and state (`plugstream.Result`). Its verdict is "not
+    measured" unless `monitors` measure what one goes by, such as `Distance`.
     Reference: Sun, Wohlberg and Kamilov, Algorithm 3; deepinv, https://deepinv.github.io.
     """
 
@@ -95,6 +99,7 @@ class PnPSGD(_Base):  # type: ignore[misc]
         g_param: Any = None,
         lambda_reg: float | None = None,
         max_iter: int | None = None,
+        monitors: Sequence[Monitor] = (),
         early_stop: bool = False,
         thres_conv: float = 1e-5,
         custom_init: Start = None,
@@ -123,6 +128,7 @@ class PnPSGD(_Base):  # type: ignore[misc]
         self.momentum, self.gradient, self.restart = momentum, gradient, restart
         self.iterations = iterations if max_iter is None else max_iter
         self.loss, self.data_fidelity, self.views = loss, data_fidelity, views
+        self.monitors = tuple(monitors)
         self.early_stop, self.thres_conv, self.custom_init = early_stop, thres_conv, custom_init
         self.verbose = verbose
         self.result: Result[Any] | None = None
@@ -148,7 +154,12 @@ class PnPSGD(_Base):  # type: ignore[misc]
         watch = _Watch(model, x_gt, self.thres_conv if self.early_stop else None, compute_metrics)
         start = self._start(_first(init, self.custom_init), y, physics, fidelity)
         self.result = solve(
-            algorithm, start, iterations=self.iterations, callbacks=[watch], progress=True if self.verbose else None
+            algorithm,
+            start,
+            iterations=self.iterations,
+            monitors=self.monitors,
+            callbacks=[watch],
+            progress=True if self.verbose else None,
         )
         image = model.to_deepinv(self.result.image)
         return (image, watch.metrics) if compute_metrics else image

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from plugstream.cli.common import say, scan_place, settings_of
 from plugstream.cli.values import number, whole_number
@@ -32,8 +32,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--method",
         choices=_METHODS,
-        default="filtered",
-        help="ct: filtered back-projection (FDK of a cone beam), or sirt; mri: gridding, or cg-sense",
+        help="ct: filtered back-projection (FDK of a cone beam), or sirt; mri: gridding, or cg-sense; the first of "
+        "them if not given",
     )
     parser.add_argument("--filter", choices=_FILTERS, help="filtered: how high frequencies are damped (ram-lak)")
     parser.add_argument(
@@ -53,9 +53,6 @@ def run(parsed: argparse.Namespace) -> int:
     settings = settings_of(parsed)
     given = {name: getattr(parsed, name) for names in _OPTIONS.values() for name in names}
     given = {name: value for name, value in given.items() if value is not None}
-    for name in given.keys() - set(_OPTIONS[parsed.method]):
-        owners = " or ".join(method for method, names in _OPTIONS.items() if name in names)
-        raise InputError(f"the method {parsed.method} has no use for --{name}; leave it out, or choose {owners}")
     names = [f"{parsed.out.name}{end}" for end in (".npy", ".tif", ".png")]
     if not parsed.out.name or not parsed.out.parent.is_dir():
         raise InputError(f"the folder {parsed.out.parent} does not exist; make it first")
@@ -72,14 +69,20 @@ def run(parsed: argparse.Namespace) -> int:
     scan = open_scan(parsed.scan)
     if scan.n_views == 0:
         raise InputError(f"{parsed.scan} has no views yet")
+    method: Any = parsed.method or scan.instrument.baseline
+    if not method:
+        raise InputError(f"{scan.instrument.name} has no usual method; baselines are of ct and mri")
+    for name in given.keys() - set(_OPTIONS[method]):
+        owners = " or ".join(one for one, names in _OPTIONS.items() if name in names)
+        raise InputError(f"the method {method} has no use for --{name}; leave it out, or choose {owners}")
 
     def look(k: int, image: Tensor, residual: float) -> None:
-        if k % 10 == 0 and parsed.method == "sirt":
+        if k % 10 == 0 and method == "sirt":
             say(f"iteration {k}: residual {residual:.4f} of the data before it, weighted")
-        elif parsed.method == "cg-sense":
+        elif method == "cg-sense":
             say(f"iteration {k}: gradient {residual:.2e} of the first")
 
-    image = form_image(scan, parsed.method, look=look, device=device, dtype=dtype, **given)
+    image = form_image(scan, method, look=look, device=device, dtype=dtype, **given)
     save_image(image, parsed.out, ImageSpace.of(scan))
     model = scan_model(scan, settings.instrument.options, device=device, dtype=dtype)
     say(f"it leaves {relative_residual(scan, image, model):.4f} of the data of its {scan.n_views} views unexplained")

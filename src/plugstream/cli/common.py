@@ -139,6 +139,7 @@ def make_experiment(settings: Settings) -> Experiment:
     from plugstream.scans.checks import check_columns
 
     kind = find_instrument(settings.instrument.name)
+    assert settings.simulate is not None, "a command that simulates has the section"
     experiment = kind.simulate_views(settings.simulate.options)
     if not isinstance(experiment, Experiment):
         raise InputError(f"simulate_views of {kind.name} must return an Experiment, not {type(experiment).__name__}")
@@ -174,6 +175,7 @@ def simulate_scan(
         raise InputError(f"{path} exists already; remove it or choose another name")
     if path is not None and not path.parent.is_dir():
         raise InputError(f"the folder {path.parent} does not exist; make it first")
+    assert settings.simulate is not None, "a command that simulates has the section"
     experiment = experiment or make_experiment(settings)
     instrument, views = experiment.instrument, experiment.n_views
     what = f"{views} views of {instrument.view_text}"

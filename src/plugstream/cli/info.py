@@ -53,15 +53,15 @@ def run(parsed: argparse.Namespace) -> int:
     }
     for column in instrument.columns:
         if column.name in scan.columns:
-            rows[column.name] = _describe_array(column, scan.columns[column.name].shape[1:])
+            rows[column.name] = _describe_array(instrument, column, scan.columns[column.name].shape[1:])
     for array in instrument.arrays:
         if (values := getattr(instrument, array.name)) is not None:
-            rows[array.name] = _describe_array(array, values.shape)
+            rows[array.name] = _describe_array(instrument, array, values.shape)
     for attribute in instrument.attributes:
         value = getattr(instrument, attribute.name)
         if isinstance(value, float | int | str):
             number = f"{value:.6g}" if isinstance(value, float) else str(value)
-            rows[attribute.name] = " ".join(filter(None, (number, attribute.unit))) + (
+            rows[attribute.name] = " ".join(filter(None, (number, instrument.unit_of(attribute)))) + (
                 f", {attribute.meaning}" if attribute.meaning else ""
             )
     image = instrument.image
@@ -86,8 +86,8 @@ def _plain(text: str, most: int = 300) -> str:
     return shown if len(text) <= most else f"{shown[:most]}..."
 
 
-def _describe_array(declared: Any, shape: tuple[int, ...]) -> str:
+def _describe_array(instrument: Any, declared: Any, shape: tuple[int, ...]) -> str:
     """A column or fixed array in a line: type, shape, unit and meaning."""
     size = " x ".join(map(str, shape)) or "one number"
-    unit = f" in {declared.unit}" if declared.unit else ""
+    unit = f" in {name}" if (name := instrument.unit_of(declared)) else ""
     return f"{size} of {declared.dtype}{unit}" + (f", {declared.meaning}" if declared.meaning else "")

@@ -95,11 +95,12 @@ def resume(
     from plugstream.runs.plan import plan
     from plugstream.runs.record import open_run
     from plugstream.scans.store import open_scan
-    from plugstream.settings import resolve
+    from plugstream.settings import Settings, resolve
 
     record = open_run(folder)
     source = moved or record.source
-    settings = resolve(folder / "settings.toml", changes, trust=trust)
+    used = None if record.simulated else Settings.model_fields.keys() - {"simulate"}
+    settings = resolve(folder / "settings.toml", changes, trust=trust, used=used)
     if isinstance(source, str) and moved is None:
         check_address(source, folder / "run.json", trust=trust)
     if isinstance(source, Path) and not source.exists():

@@ -17,7 +17,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(parsed: argparse.Namespace) -> int:
-    """Read every byte; geometry and mask are checked on opening. Exit status 1 if a view is damaged."""
+    """Read every byte that counts, and ask whether such a scan can be. Exit status 1 if a view is damaged."""
+    from plugstream.runs.checks import check_mask
+
     scan = open_argument(parsed)
     if scan.n_views == 0:
         say(f"{scan.path} has no views yet")
@@ -28,6 +30,10 @@ def run(parsed: argparse.Namespace) -> int:
     if bad:
         say(f"{len(bad)} of {scan.n_views} views of {scan.path} are damaged; --skip-damaged leaves them out")
         return 1
+    for columns in (None, scan.columns):  # whoever wrote the scan without plugstream was never asked
+        scan.instrument.check_plausible(columns)
+        scan.instrument.warn_if_implausible(columns)
+    check_mask(scan.instrument, scan.columns)
     unmarked = min(scan.unmarked, scan.n_views)
     count = "all" if unmarked == scan.n_views else f"{unmarked} of them"
     note = f"; {count} without marks, so that files that were swapped would not be noticed" if unmarked else ""

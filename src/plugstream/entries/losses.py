@@ -12,7 +12,7 @@ from plugstream.registry import Field, Options, register
 if TYPE_CHECKING:
     from plugstream.losses import Loss
 
-__all__ = ["AmplitudeOptions", "HuberOptions", "PoissonOptions"]
+__all__ = ["AmplitudeOptions", "HuberOptions", "PoissonOptions", "TransmissionOptions"]
 
 
 class HuberOptions(Options):
@@ -36,6 +36,18 @@ class AmplitudeOptions(Options):
     """Of the amplitude loss."""
 
     roots: bool = Field(False, description="the data is the root of intensities", json_schema_extra={"switch": True})
+
+
+class TransmissionOptions(Options):
+    """Of the loss of line integrals."""
+
+    limit: float | None = Field(
+        None,
+        ge=1e-100,
+        le=1e100,
+        description="by how much a ray counts at most, of one that nothing attenuates: 1 / (photons s^2) where the "
+        "model is wrong by s in a line integral; no limit if not given",
+    )
 
 
 @register("loss", "gaussian", "least squares: independent Gaussian noise of one strength", prox=True)
@@ -66,8 +78,13 @@ def build_amplitude(options: AmplitudeOptions) -> Loss:
     return Amplitude(options.roots)
 
 
-@register("loss", "transmission", "line integrals of X-rays, by the photons that were counted")
-def build_transmission(options: Options) -> Loss:
+@register(
+    "loss",
+    "transmission",
+    "line integrals of X-rays, by the photons that were counted",
+    options=TransmissionOptions,
+)
+def build_transmission(options: TransmissionOptions) -> Loss:
     from plugstream.losses import Transmission
 
-    return Transmission()
+    return Transmission(limit=options.limit)

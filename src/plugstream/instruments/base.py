@@ -62,6 +62,8 @@ class Instrument(ABC):
         data, columns, arrays, attributes: what its scans hold.
         conventions: what a reader must know besides, by subject.
         model_options: what a person can say of its model. simulation: what `simulate` takes.
+        baseline: the usual method of its field, of those of `plugstream baseline`, by which reports compare; "" for
+            none, and then they compare with the back-projection.
     """
 
     name: ClassVar[str]
@@ -73,6 +75,7 @@ class Instrument(ABC):
     conventions: ClassVar[Mapping[str, str]] = {}
     model_options: ClassVar[type[Options]] = Options
     simulation: ClassVar[type[Options]] = Options
+    baseline: ClassVar[str] = ""
 
     @property
     @abstractmethod
@@ -168,6 +171,10 @@ class Instrument(ABC):
     def describe(self, columns: Columns, n_views: int) -> dict[str, str]:
         """What `info` shows besides what the declarations tell: {subject: text}."""
         return {}
+
+    def unit_of(self, declared: Column | FixedArray | Attribute) -> str:
+        """The unit of what is declared, as this scan has it: an instrument may know lengths in pixels alone."""
+        return declared.unit
 
     @classmethod
     def simulate_views(cls, options: Any) -> Experiment:

@@ -143,6 +143,7 @@ class CT(Instrument):
     }
     simulation: ClassVar[type[Options]] = CTSimulation
     suspects = suspects_of_ct
+    baseline: ClassVar[str] = "filtered"
 
     def __post_init__(self) -> None:
         if self.detector_columns < 1 or self.detector_rows < 0:
@@ -244,6 +245,10 @@ class CT(Instrument):
             reason = f"{few} for momentum that grows, whose noise it would gather (--momentum bounded)"
             found.append(Advice("momentum", "name", "bounded", reason))
         return tuple(found)
+
+    def unit_of(self, declared: Column | FixedArray | Attribute) -> str:
+        """Lengths are in the scan's unit."""
+        return self.unit if declared.unit == "m" else declared.unit
 
     def describe(self, columns: Columns, n_views: int) -> dict[str, str]:
         """The beam, the angles that it covers, and how large voxels are beside what the detector resolves."""

@@ -109,6 +109,7 @@ class MRI(Instrument):
     model_options: ClassVar[type[Options]] = MRIOptions
     simulation: ClassVar[type[Options]] = MRISimulation
     suspects = suspects_of_mri
+    baseline: ClassVar[str] = "gridding"
 
     def __post_init__(self) -> None:
         if self.coils < 1 or self.samples < 1:

@@ -50,11 +50,15 @@ def describe_run(folder: Path) -> dict[str, str]:
     if history.stages:
         last = history.stages[-1]
         rows["stage"] = f"{last.number} of {last.count}, from step {last.step + 1} on: {last.name}, {last.views} views"
-    values = history.measured[-1].values if history.measured else {}
+    # Of a run that was interrupted the image may be that of another step than the last.
+    kept = [event for event in history.measured if ended is not None and event.step == ended.image_step]
+    event = next(reversed(kept or history.measured), None)
+    values = {} if event is None else event.values
     quantities = sort_quantities(history.quantities, values)
     shown = [q.text(value) for q in quantities if (value := values[q.name]) is not None]
     if shown:
-        rows["measured"] = ", ".join(shown)
+        where = "" if event is None or event.step == step else f" at step {event.step}"
+        rows["measured"] = ", ".join(shown) + where
     missing = isinstance(record.source, Path) and not record.source.exists()
     rows |= {
         "scan": f"{record.source}{' (not there; resume --scan says where it is)' if missing else ''}",

@@ -14,7 +14,7 @@ from plugstream.choices import Choice, marked_fields
 from plugstream.registry import OWN, entries, pattern_of
 from plugstream.scans.scan import Scan, hashes
 from plugstream.selections import Selection, label_of
-from plugstream.settings import Settings, needed_monitors, open_end
+from plugstream.settings import Settings, needed_monitors, open_end, used_sections
 
 __all__ = ["absolute", "difference", "files_read", "identity", "settings_identity", "tools"]
 
@@ -79,8 +79,8 @@ def _settings(settings: Settings) -> Iterator[tuple[str, Any]]:
     free.add("algorithm.hop_steps")  # at which steps stages begin is in the log, too
     if a.stages is not None:
         known["algorithm.stages"] = open_end(a.stages)
-    for section, table in settings.model_dump(mode="json", exclude={"simulate", "run", "scan"}).items():
-        for key, value in table.items():
+    for section, table in used_sections(settings).items():
+        for key, value in table.items() if section not in ("simulate", "run", "scan") else ():
             if (name := f"{section}.{key}") not in free and name != "monitor.names":
                 yield name, known.get(name, value)
     measured = {*settings.monitor.names, *needed_monitors(settings)}

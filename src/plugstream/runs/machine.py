@@ -13,7 +13,7 @@ from plugstream.runs.event_log import EventLog
 from plugstream.runs.events import Machine, Start
 from plugstream.runs.identity import files_read
 from plugstream.runs.liveness import this_process
-from plugstream.settings import Settings
+from plugstream.settings import Settings, used_sections
 
 __all__ = ["describe_machine", "log_start"]
 
@@ -25,7 +25,7 @@ def log_start(log: EventLog, settings: Settings, processes: int, iterations: int
     """
     me, versions = this_process(), (__version__, torch.__version__, platform.python_version())
     steps = settings.algorithm.iterations if iterations is None else iterations
-    content = (steps, settings.model_dump(mode="json"), files_read(settings))
+    content = (steps, used_sections(settings), files_read(settings))
     log.add(Start(*content, *versions, pid=me.pid, started=me.started, machine=me.machine))
     log.add(describe_machine(settings.compute.device, processes))
 

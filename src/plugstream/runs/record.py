@@ -24,6 +24,11 @@ class RunRecord:
     command: str
     step: Mapping[str, Any] | None = None
 
+    @property
+    def simulated(self) -> bool:
+        """Whether the run made its scan, so that settings of a simulation are its own."""
+        return self.command.startswith("plugstream demo")
+
 
 def open_run(folder: Path) -> RunRecord:
     """Read what is needed to go on with the run in a folder."""

@@ -1,4 +1,4 @@
-"""The report of a run as one picture: truth, first back-projection and result, and the curves of the event log."""
+"""The report of a run as one picture: truth, usual method and result, and the curves of the event log."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def draw_report(
     title: str,
     space: ImageSpace,
     result: NDArray[Any],
-    backprojection: NDArray[Any] | None,
+    compared: tuple[str, NDArray[Any]] | None,
     truth: NDArray[Any] | None,
     uncertainty: NDArray[Any] | None = None,
     measured: Sequence[Measurement],
@@ -55,13 +55,13 @@ def draw_report(
 ) -> None:
     """Draw the images on one grey scale, labelled with their SNR, above the convergence curves.
 
-    Axes are in the unit of the space, and y points as it says. The report is written as `path` with each of the
-    formats for its ending: png, pdf, svg. Volumes are drawn as three slices, complex images as magnitude and phase
-    (`arrange_panels`), turned to the truth where the phase is free (`turn_images`); where the truth is known the error
-    is drawn too, on a scale of its own, and so is the `uncertainty`, a map of the error to expect.
-    Where the theory was watched, what was measured is drawn beside the bound of Proposition 5. Where views came while
-    the run went on, `arrivals` has the step from which on there were how many, and the curves are marked there; and so
-    they are where its `stages` begin.
+    `compared` is the name and the image of what the result is compared with. Axes are in the unit of the space, and
+    y points as it says. The report is written as `path` with each of the formats for its ending: png, pdf, svg.
+    Volumes are drawn as three slices, complex images as magnitude and phase (`arrange_panels`), turned to the truth
+    where the phase is free (`turn_images`); where the truth is known the error is drawn too, on a scale of its own,
+    and so is the `uncertainty`, a map of the error to expect. Where the theory was watched, what was measured is
+    drawn beside the bound of Proposition 5. Where views came while the run went on, `arrivals` has the step from
+    which on there were how many, and the curves are marked there; and so they are where its `stages` begin.
     """
     from matplotlib.figure import Figure
 
@@ -71,8 +71,8 @@ def draw_report(
         return name if truth is None else f"{name}, {float(snr(image, truth, space.ndim, phase=space.phase)):.2f} dB"
 
     shown = [] if truth is None else [("truth", truth)]
-    if backprojection is not None:
-        shown.append((label("first back-projection", backprojection), backprojection))
+    if compared is not None:
+        shown.append((label(*compared), compared[1]))
     shown.append((label("result", result), result))
     shown = turn_images(shown, space, truth)
     rows = arrange_panels(shown, space, result if truth is None else truth)

@@ -6,6 +6,7 @@ import csv
 import io
 import textwrap
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,12 @@ from plugstream.algorithms import State
 from plugstream.bounds import on_bounds
 from plugstream.files import sync_folder, write_whole
 from plugstream.image_space import ImageSpace
+from plugstream.loss_fidelity import DataFidelity
 from plugstream.progress import report
 from plugstream.result import Result, Series
 from plugstream.runs.folder import write_text
 from plugstream.runs.images import save_image
+from plugstream.runs.parts import Parts
 from plugstream.runs.refined import save_refined
 from plugstream.runs.replay import History, replay
 from plugstream.runs.report import draw_report
@@ -28,12 +31,49 @@ from plugstream.runs.watch import theory_of
 from plugstream.scans.scan import Scan
 from plugstream.settings import DenoiserSettings, Settings
 
-__all__ = ["bound_notes", "title_of", "wrap_notes", "write_known", "write_results"]
+__all__ = ["Comparison", "bound_notes", "form_comparison", "title_of", "wrap_notes", "write_known", "write_results"]
 
 # An image is said to sit on a bound where at least this part of it does.
 _SUBSTANTIAL = 0.2
+_METHODS = {"filtered": "filtered back-projection", "sirt": "SIRT", "gridding": "gridding", "cg-sense": "CG-SENSE"}
 # Characters that a line of the report's title has room for.
 _LINE = 84
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """An image that a result is compared with: the file that it is in, without its ending, and what it is called."""
+
+    image: torch.Tensor
+    file: str
+    name: str
+
+
+def form_comparison(
+    scan: Scan, fidelity: DataFidelity, parts: Parts, views: torch.Tensor | None = None
+) -> Comparison | None:
+    """The image by the instrument's usual method, or else the back-projection; None where there is neither.
+
+    Of several processes all call it, and the first alone has an image by the usual method.
+
+    Arguments: scan; fidelity of its views; parts; views to form it of, all if not given.
+    """
+    from plugstream.first_image import form_baseline, usual_method
+
+    method = usual_method(scan)
+    if method == "filtered" or (method is not None and views is None):
+        if not parts.group.leads:
+            return None
+        report(f"forming the image by {_METHODS[method]}")
+        image = form_baseline(scan, method, views, device=parts.device, dtype=parts.dtype)
+        return Comparison(image, method, _METHODS[method])
+    if getattr(fidelity.model, "intensities", False):  # whose waves have no phase to go back with
+        return None
+    report("forming the back-projection")
+    image = fidelity.backprojection(views)
+    # Where the derivative at zero is zero, as of intensities of waves, there is none.
+    known = fidelity.linear or bool(image.any())
+    return Comparison(image, "backprojection", "first back-projection") if known else None
 
 
 def write_known(folder: Path, scan: Scan, start: torch.Tensor) -> None:
@@ -54,25 +94,27 @@ def write_results(
     scan: Scan,
     settings: Settings,
     result: Result[State],
-    backprojection: torch.Tensor | None,
+    compared: Comparison | None,
     notes: Sequence[str] = (),
 ) -> None:
-    """Write result, backprojection, what was refined, history.csv and the report's figures, each whole or not at all.
+    """Write result, what it is compared with, what was refined, history.csv and the report's figures.
 
-    Arguments: backprojection, None where there is none; notes, on what a person should know of
-    the image, which stand in the report.
+    Each is written whole or not at all.
+
+    Arguments: compared, None where there is nothing to compare with; notes, on what a person should know of the image,
+    which stand in the report.
     """
     report("writing the results")
     space = ImageSpace.of(scan)
     save_image(result.image, folder / "result", space)
-    if backprojection is not None:
-        save_image(backprojection, folder / "backprojection", space)
+    if compared is not None:
+        save_image(compared.image, folder / compared.file, space)
     if result.parameters:
         save_refined(folder, result.parameters)
     write_text(folder / "history.csv", _history(result.history))
     if settings.run.figure_formats:
         report("drawing the report")
-        _draw(folder, scan, settings, result, backprojection, notes)
+        _draw(folder, scan, settings, result, compared, notes)
     sync_folder(folder)
 
 
@@ -81,7 +123,7 @@ def _draw(
     scan: Scan,
     settings: Settings,
     result: Result[State],
-    backprojection: torch.Tensor | None,
+    compared: Comparison | None,
     notes: Sequence[str],
 ) -> None:
     history = replay(folder / "events.jsonl")
@@ -91,7 +133,7 @@ def _draw(
         formats=settings.run.figure_formats,
         title="\n".join([_title(settings, result, history), *wrap_notes(notes)]),
         result=_single(result.image),
-        backprojection=None if backprojection is None else _single(backprojection),
+        compared=None if compared is None else (compared.name, _single(compared.image)),
         truth=scan.truth,
         uncertainty=None if result.uncertainty is None else _single(result.uncertainty),
         measured=history.measured,

@@ -37,7 +37,7 @@ from plugstream.runs.measuring import MeasuredViews
 from plugstream.runs.plan import Plan
 from plugstream.runs.preview import Previews
 from plugstream.runs.replay import History, replay
-from plugstream.runs.results import bound_notes, write_known, write_results
+from plugstream.runs.results import Comparison, bound_notes, form_comparison, write_known, write_results
 from plugstream.runs.saving import CheckpointWriter, reason_to_stop, restore_snapshot
 from plugstream.runs.search import Search, last_trial, with_sigma
 from plugstream.runs.signals import Requests
@@ -56,8 +56,8 @@ from plugstream.text import shell_quote
 
 __all__ = ["Session"]
 
-# The report shows a back-projection of this many views at most: of a large scan all of them would take minutes.
-_BACKPROJECTED = 1000
+# The report compares with an image of this many views at most: of a large scan all of them would take minutes.
+_COMPARED = 1000
 
 
 @dataclass
@@ -120,7 +120,7 @@ class Session:
             try:
                 fidelity = self._open_views()
                 self._settle_bounds(fidelity)
-                result, backprojection = self._iterate(fidelity, caught)
+                result, compared = self._iterate(fidelity, caught)
             finally:
                 if self.population is not None:
                     self.population.close()
@@ -134,7 +134,7 @@ class Session:
         if not self.group.leads:
             return result
         if not self.part:
-            self._write_results(result, backprojection, notes)
+            self._write_results(result, compared, notes)
         if self.search is not None and self.search.sigma is not None:  # so that it can be repeated without a search
             self.write(with_sigma(self.plan.settings, self.search.sigma, repeat=True))
         verdict, reason = result.verdict, result.reason
@@ -143,10 +143,10 @@ class Session:
         self._write_page()
         return result
 
-    def _write_results(self, result: Result[State], backprojection: torch.Tensor | None, notes: list[str]) -> None:
+    def _write_results(self, result: Result[State], compared: Comparison | None, notes: list[str]) -> None:
         try:
             told = [f"{question} {answer}" for question, answer in result.verdict.answers.items()] + notes
-            write_results(self.folder, self.scan, self.plan.settings, result, backprojection, told)
+            write_results(self.folder, self.scan, self.plan.settings, result, compared, told)
         except OSError as error:
             raise StorageError(
                 f"cannot write the results to {self.folder}: {error.strerror or error}; fix that, and "
@@ -225,8 +225,8 @@ class Session:
 
     def _iterate(
         self, fidelity: DataFidelity, caught: list[warnings.WarningMessage]
-    ) -> tuple[Result[State], torch.Tensor | None]:
-        """The result and the first back-projection, where there is one."""
+    ) -> tuple[Result[State], Comparison | None]:
+        """The result, and what to compare it with, where there is something."""
         settings, log, population = self.plan.settings, self.log, self.population
         describe = getattr(fidelity.model, "describe", None)
         for text in ([] if describe is None else [describe()]) + [*self.plan.advice, *self.plan.notes]:
@@ -310,7 +310,7 @@ class Session:
             shown = fidelity.model.report_parameters(result.parameters)  # type: ignore[attr-defined]
             result = replace(result, parameters=shown)
         self.callbacks.end(result)
-        return result, self._backproject(whole if population is None else population.fidelity)
+        return result, self._compare(whole if population is None else population.fidelity)
 
     def _with_errors(self, result: Result[State]) -> Result[State]:
         """The result with the error map that was asked for, of a run that has come to its end."""
@@ -380,16 +380,16 @@ class Session:
             return 0 if self.population.done(begun) else sys.maxsize
         return max(0, self.plan.settings.algorithm.iterations - begun)
 
-    def _backproject(self, fidelity: DataFidelity) -> torch.Tensor | None:
-        if self.part or getattr(fidelity.model, "intensities", False):  # whose waves have no phase to go back with
+    def _compare(self, fidelity: DataFidelity) -> Comparison | None:
+        if self.part:
             return None
-        some = None if self.population is None else spread_views(fidelity.available, _BACKPROJECTED)
-        if some is not None:
-            self.log.add(Note(f"the back-projection is of {len(some)} views"))
-        report("forming the back-projection")
-        image = fidelity.backprojection(some)
-        # Where the derivative at zero is zero, as of intensities of waves, there is none.
-        return image if fidelity.linear or bool(image.any()) else None
+        usable = fidelity.available
+        some = None if self.population is None else spread_views(usable, _COMPARED)
+        some = usable if some is None and len(usable) < self.scan.n_views else some  # others are damaged, or too new
+        compared = form_comparison(self.scan, fidelity, self.plan.parts, some)
+        if some is not None and compared is not None:
+            self.log.add(Note(f"the {compared.name} is of {len(some)} views"))
+        return compared
 
     def _tell(self, caught: list[warnings.WarningMessage]) -> None:
         """Pass warnings on as events, once each."""

@@ -106,9 +106,10 @@ class Terminal(Watcher):
         self.display.show(None)
         if self._untold:
             self.display.line(self.steps.text(ended=True))
+        kept = "" if event.image_step == event.step else f"; the image is that of step {event.image_step}"
         self.display.line(
             f"stopped after {event.step} steps and {event.time:.1f} s ({event.wall:.1f} s with measuring): "
-            f"{event.reason}"
+            f"{event.reason}{kept}"
         )
         for text, head, good in describe_verdict(event):
             style = "bold red" if event.failed else "bold green" if good else "bold yellow"

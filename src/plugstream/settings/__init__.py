@@ -18,6 +18,7 @@ from plugstream.settings.sections import (
     Settings,
     SimulateSettings,
     needed_monitors,
+    used_sections,
     with_low,
 )
 from plugstream.settings.stages import Stage, StagePlan, hop_steps, open_end, parse_stages, plan_stages
@@ -72,6 +73,7 @@ __all__ = [
     "selection_of",
     "share_of_range",
     "to_toml",
+    "used_sections",
     "with_changes",
     "with_low",
 ]

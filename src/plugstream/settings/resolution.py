@@ -20,7 +20,7 @@ from plugstream.errors import InputError
 from plugstream.files import read_small
 from plugstream.registry import OWN, entries, find, pattern_of
 from plugstream.selections import Selection, label_of, refuse_unselected, selected_fields, selected_names, switch_fields
-from plugstream.settings.sections import DenoiserSettings, Settings
+from plugstream.settings.sections import DenoiserSettings, Settings, used_sections
 from plugstream.settings.values import all_leaves, choice_of, leaves, section_of, selection_of
 from plugstream.text import is_unicode
 
@@ -66,7 +66,8 @@ def resolve(
     what a person typed, and need no more consent.
 
     Code of one's own, FILE.py:NAME, is run to know its options. `used` are the sections from which something is going
-    to be built, all if not given: what the others name is not run, and options that only it knows are left out.
+    to be built, all if not given: what the others name is not run, and options that only it knows are left out. Where
+    [simulate] is not among them it is checked, since files of before have it, and left out.
 
     `presets` are defaults of a command, for where there is no file, which says everything. Of them, and of the file
     where another entry was typed than it names, the options that the chosen entry does not have are left out; any
@@ -134,14 +135,16 @@ def resolve(
         text = first["msg"].removeprefix("Value error, ")
         reason = text[:1].lower() + text[1:]
         raise InputError(f"setting {where} = {first['input']!r} cannot be used: {reason}") from None
+    if "simulate" not in ours:
+        settings = settings.model_copy(update={"simulate": None})
     return apply_consent(settings, from_file, path, trust=trust) if "denoiser" in ours else settings
 
 
 def _refuse_momentum(settings: Settings, typed: Collection[tuple[str, str]]) -> None:
     """Refuse a momentum that somebody typed and that the algorithm does nothing with.
 
-    One of a file is accepted: a run's settings.toml has every setting, also those that nobody chose, and runs that were
-    begun with such a file must go on.
+    One of a file is accepted: a run's settings.toml had every setting once, also those that nobody chose, and runs that
+    were begun with such a file must go on.
     """
     a, momentum = settings.algorithm, settings.momentum
     if ":" in a.name or "momentum" in a.entry.facts.get("uses", ()) or momentum.entry.facts.get("plain", False):
@@ -299,12 +302,12 @@ def _may_be_none(section: str, key: str, names: Mapping[str, Any]) -> bool:
 
 
 def to_toml(settings: Settings, header: str = "") -> str:
-    """The settings as TOML that `resolve` reads back to the same; nothing is written as "none".
+    """The settings that are used, as TOML that `resolve` reads back to the same; nothing is written as "none".
 
     Consent to unpickle is a person's, and not written.
     """
     lines = [f"# {line}" for line in header.splitlines()]
-    content = settings.model_dump(mode="json")
+    content = used_sections(settings)
     names = {section: table[key] for section, table in content.items() for key in ("name", "names") if key in table}
     for section, table in content.items():
         lines += ["", f"[{section}]"]

@@ -26,6 +26,7 @@ __all__ = [
     "Settings",
     "SimulateSettings",
     "needed_monitors",
+    "used_sections",
     "with_low",
 ]
 
@@ -210,12 +211,12 @@ class RunSettings(Section):
 
 
 class Settings(Section):
-    """All settings, section by section."""
+    """All settings, section by section; [simulate] is None where a scan is read and none simulated."""
 
     instrument: Annotated[SerializeAsAny[InstrumentSettings], validator(InstrumentSettings)] = Field(
         default_factory=InstrumentSettings.of
     )
-    simulate: Annotated[SerializeAsAny[SimulateSettings], validator(SimulateSettings)] = Field(
+    simulate: Annotated[SerializeAsAny[SimulateSettings] | None, validator(SimulateSettings)] = Field(
         default_factory=SimulateSettings.of
     )
     algorithm: Annotated[SerializeAsAny[AlgorithmSettings], validator(AlgorithmSettings)] = Field(
@@ -250,6 +251,19 @@ class Settings(Section):
         chosen = values.get("instrument", {})
         name = chosen.get("name") if isinstance(chosen, Mapping) else getattr(chosen, "name", None)
         return values if name is None else {**values, "simulate": {**values.get("simulate", {}), "name": name}}
+
+
+def used_sections(settings: Settings) -> dict[str, dict[str, Any]]:
+    """The settings as plain values, without the sections that nothing is built from.
+
+    Those are [simulate] where a scan is read, and [momentum] and [gradient] with an algorithm that has none: shown,
+    they would tell of a run what is not so.
+    """
+    uses = settings.algorithm.entry.facts.get("uses", ())
+    unused = {section for section in ("momentum", "gradient") if section not in uses}
+    if settings.simulate is None:
+        unused.add("simulate")
+    return settings.model_dump(mode="json", exclude=unused)
 
 
 def needed_monitors(settings: Settings) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ from enum import Enum
 from functools import cache
 from pathlib import PurePath
 from types import UnionType
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
@@ -37,7 +37,11 @@ __all__ = [
 @cache  # asked for each setting several times
 def section_of(section: str) -> type[BaseModel]:
     """The model of a section, of a choice what all its entries have in common."""
-    made = Settings.model_fields[section].annotation
+    made: Any = Settings.model_fields[section].annotation
+    if get_origin(made) in (Union, UnionType):  # a section that may be left out
+        made = next(one for one in get_args(made) if one is not type(None))
+    if get_origin(made) is Annotated:
+        made = get_args(made)[0]
     assert isinstance(made, type)
     assert issubclass(made, BaseModel)
     return made

@@ -315,5 +315,7 @@ def _times(step: float | str, factor: float) -> float | str:
 
 def _change_settings(settings: Settings, **changes: Any) -> Settings:
     """The settings with some of what is searched changed, checked again."""
-    values = [(section, key, value) for section, table in settings.model_dump().items() for key, value in table.items()]
-    return resolve(None, [*values, *(_setting(key, value) for key, value in changes.items())])
+    values_of = settings.model_dump(exclude={"simulate"} if settings.simulate is None else None)
+    values = [(section, key, value) for section, table in values_of.items() for key, value in table.items()]
+    used = values_of.keys() if settings.simulate is None else None
+    return resolve(None, [*values, *(_setting(key, value) for key, value in changes.items())], used=used)

@@ -51,7 +51,8 @@ _LEVELS = 65534
 _NOT_FINITE = 65535
 _MOST_CHANNELS = 8
 _LARGE = 64 << 20  # bytes of a file from which on not all of it is read at once
-_ROLES = ("result", "preview", "checkpoint", "uncertainty", "backprojection", "start", "truth")
+_COMPARED = ("filtered", "gridding", "backprojection")  # of which a run has one
+_ROLES = ("result", "preview", "checkpoint", "uncertainty", *_COMPARED, "start", "truth")
 
 
 def picture_files(folder: Path, *, running: bool, finished: bool) -> dict[str, Path]:
@@ -70,7 +71,7 @@ def picture_files(folder: Path, *, running: bool, finished: bool) -> dict[str, P
 
 
 def _all_files(folder: Path) -> dict[str, Path]:
-    files = {name: folder / f"{name}.npy" for name in ("result", "uncertainty", "backprojection", "start", "truth")}
+    files = {name: folder / f"{name}.npy" for name in ("result", "uncertainty", *_COMPARED, "start", "truth")}
     files |= {path.stem: path for path in sorted(folder.glob(f"{PREFIX}*.npy"))}
     files["preview"] = folder / "preview.safetensors"
     place = folder / "checkpoints"

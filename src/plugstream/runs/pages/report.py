@@ -96,7 +96,7 @@ def _scores(folder: Path, roles: Collection[str], space: ImageSpace | None) -> d
     with contextlib.suppress(OSError, ValueError, InputError):
         truth = np.load(folder / "truth.npy", allow_pickle=False)
         for role in roles:
-            if role in ("result", "backprojection"):
+            if role in ("result", "filtered", "gridding", "backprojection"):
                 image = np.load(folder / f"{role}.npy", allow_pickle=False)
                 value = float(snr(image, truth, space.ndim, phase=space.phase))
                 scores[role] = f"{value:.2f} dB" if math.isfinite(value) else ""

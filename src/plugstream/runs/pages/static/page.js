@@ -6,6 +6,8 @@
     result: "result",
     preview: "image now",
     checkpoint: "last checkpoint",
+    filtered: "filtered back-projection",
+    gridding: "gridding",
     backprojection: "first back-projection",
     uncertainty: "expected error",
     start: "start",

@@ -163,7 +163,8 @@
       if (!keys.length) return;
       const main = keys.includes(chosen.main) ? chosen.main : keys[0];
       const others = keys.filter((key) => key !== main);
-      const usual = ["truth", "backprojection"].map((role) => others.find((key) => key.endsWith(role))).find(Boolean);
+      const roles = ["truth", "filtered", "gridding", "backprojection"];
+      const usual = roles.map((role) => others.find((key) => key.endsWith(role))).find(Boolean);
       const wanted = others.includes(chosen.other) ? chosen.other : (usual ?? others[0] ?? null);
       try {
         const first = await picture(main);
