@@ -6,6 +6,7 @@ import json
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,13 +16,14 @@ import pytest
 
 from plugstream.errors import InputError
 from plugstream.runs import commands
-from plugstream.runs.commands import Command, read_command, send_command
+from plugstream.runs.commands import Command, parse_command, read_command, send_command
 from plugstream.runs.event_log import EventLog, read_events
 from plugstream.runs.events import Event, Heartbeat, Measurement, Note, Steering, Stop
 from plugstream.runs.liveness import Heartbeats
 from plugstream.runs.replay import replay
 from plugstream.settings import parse_changes, resolve
 from small_run import RUN, main, same_run
+from steering_numbers import HUGE, NINES
 
 STEPS = ["--iterations", "60", "--checkpoint", "1000", "--every", "5"]
 SIGMA, HALF = Command("change", sigma=0.05), Command("change", step_size="0.5/L")
@@ -234,13 +236,18 @@ def test_a_command_that_cannot_be_done_is_told_and_changes_nothing(scan, pilot, 
         (folder / "commands" / "5.json").symlink_to("/etc/passwd")
         (folder / "commands" / "note.txt").write_text("no command")
 
+        for number, text in enumerate(HUGE):
+            (folder / "commands" / f"huge-{number:03}.json").write_text(text)
+
     words = ["--step", "1000.0"]
     assert reconstruct(scan, tmp_path / "one", *words) == 0
     pilot({10: (HALF, litter)})
     assert reconstruct(scan, tmp_path / "run", *words) == 0
     same_run(tmp_path / "one", tmp_path / "run")
     notes = [e.text for e in read_events(tmp_path / "run" / "events.jsonl") if isinstance(e, Note)]
-    assert len([text for text in notes if "cannot be done" in text]) == 6
+    refused = [text for text in notes if "cannot be done" in text]
+    assert len(refused) == 6 + len(HUGE)
+    assert all(NINES not in text and "\n" not in text for text in refused)
     assert any("knows no L" in text for text in notes)
     assert Path("/etc/passwd").exists()
 
@@ -296,3 +303,13 @@ def test_changes_are_read_as_they_are_written():
 def test_json_that_is_no_command_is_refused(content):
     with pytest.raises(InputError):
         read_command(content)
+
+
+@pytest.mark.parametrize("text", HUGE)
+def test_a_number_that_no_run_can_take_is_refused(text):
+    with pytest.raises(InputError):
+        parse_command(text.encode())
+    with suppress(ValueError):  # which Python's own parser may not read either
+        content = json.loads(text)
+        with pytest.raises(InputError):
+            read_command(content)

@@ -330,8 +330,8 @@ def _fits(value: Any, wanted: Any) -> bool:
         return True
     if wanted is int:
         return type(value) is int and 0 <= value < _MOST
-    if wanted is float:
-        return type(value) in (int, float)
+    if wanted is float:  # what is not finite is written as null, and more digits than a float has are none of ours
+        return math.isfinite(value) if type(value) is float else type(value) is int and abs(value) < _MOST
     if origin is tuple:
         return isinstance(value, list) and all(_fits(item, inner[0]) for item in value)
     if origin is dict:

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import asyncio
 import html
-import json
 import time
 from collections.abc import Iterator, Sequence
 from importlib.resources import files
@@ -28,7 +27,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response, Strea
 from starlette.routing import Route
 
 from plugstream.errors import InputError
-from plugstream.runs.commands import read_command, send_command
+from plugstream.runs.commands import parse_command, send_command
 from plugstream.runs.describe import is_run
 from plugstream.runs.pages.access import Access, Guard
 from plugstream.runs.pages.assets import SCRIPTS, STYLES
@@ -178,21 +177,18 @@ def make_application(shelf: Shelf, access: Access) -> Guard:
             return _absent("run")
         if request.headers.get("content-type", "").partition(";")[0].strip() != "application/json":
             return PlainTextResponse("a command is JSON\n", 415)
-        body = b""
-        async for part in request.stream():
-            body += part
-            if len(body) > _MOST_BYTES:
-                return PlainTextResponse("a command is shorter\n", 413)
+        body = await request.body()
+        if len(body) > _MOST_BYTES:
+            return PlainTextResponse("a command is shorter\n", 413)
         try:
-            command = read_command(json.loads(body))
+            command = parse_command(body)
             state = (await asyncio.to_thread(feed.content))["state"]
             if state not in ("running", "paused"):
                 return PlainTextResponse("the run does not go on, so that nothing can be asked of it\n", 409)
             await asyncio.to_thread(send_command, feed.folder, command)
             shelf.channel(name, feed).hurry()
-        except (ValueError, RecursionError) as error:  # of which an InputError is one
-            text = str(error) if isinstance(error, InputError) else "a command is JSON"
-            return PlainTextResponse(f"{text}\n", 400)
+        except InputError as error:
+            return PlainTextResponse(f"{error}\n", 400)
         return JSONResponse({"asked": command.action}, 202)
 
     routes = [
