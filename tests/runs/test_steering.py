@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import threading
 import time
 from collections.abc import Callable
@@ -313,3 +314,34 @@ def test_a_number_that_no_run_can_take_is_refused(text):
         content = json.loads(text)
         with pytest.raises(InputError):
             read_command(content)
+
+
+def remove_log(folder: Path) -> None:
+    (folder / "events.jsonl").unlink()
+
+
+def replace_log(folder: Path) -> None:
+    text = (folder / "events.jsonl").read_bytes()
+    remove_log(folder)
+    (folder / "events.jsonl").write_bytes(text)
+
+
+def move_folder(folder: Path) -> None:
+    folder.rename(folder.parent / "moved")
+
+
+@pytest.mark.parametrize("checkpoint", ["0", "1000"])
+@pytest.mark.parametrize("what", [remove_log, replace_log, shutil.rmtree, move_folder])
+def test_a_run_whose_record_is_taken_away_ends_and_says_so(scan, pilot, tmp_path, capsys, what, checkpoint):
+    """Whether or not there is a checkpoint that notices: nothing is made anew where the folder was."""
+    pilot({20: what})
+    folder = tmp_path / "run"
+    assert reconstruct(scan, folder, "--checkpoint", checkpoint) == 2
+    said = capsys.readouterr().err.strip().splitlines()[-1]
+    assert said.startswith("plugstream: the ")
+    assert "while the run went on" in said
+    assert "resume" in said
+    assert folder.exists() == (what in (remove_log, replace_log))
+    assert not (folder / "result.npy").exists()
+    if what is remove_log:
+        assert not (folder / "events.jsonl").exists()
