@@ -99,7 +99,7 @@ def unpack_npz(path: Path, folder: Path) -> Path:
     return target
 
 
-def _copy_archive(source: BinaryIO, out: BinaryIO, most: int) -> None:
+def _copy_archive(source: bz2.BZ2File, out: BinaryIO, most: int) -> None:
     """Copy a ZIP archive, member by member; ValueError where it is none, or has or tells more bytes than `most`."""
     head = source.read(_LOCAL.size)
     if head[:4] != _MEMBER:

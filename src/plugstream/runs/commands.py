@@ -105,6 +105,12 @@ class Inbox:
         self._looked = -float("inf")
         self._taken: set[Path] = set()
 
+    def pending(self) -> str | None:
+        """The last of pause, resume and stop that waits for the run; whoever asks takes nothing."""
+        read = [_read(path) for path in self._files()[-_MOST:]]
+        actions = [command.action for command in read if isinstance(command, Command)]
+        return next((action for action in reversed(actions) if action != "change"), None)
+
     def take(self) -> list[tuple[Path, Command | InputError]]:
         """What came since, each with its file, to be removed when it is in the log; what is no command with why."""
         now = time.monotonic()

@@ -271,6 +271,14 @@ class Heartbeat(Event):
 
 
 @dataclass(frozen=True)
+class Finishing(Event):
+    """The last step was taken, and the results are made and written, which may take longer than many steps."""
+
+    kind = "finishing"
+    step: int
+
+
+@dataclass(frozen=True)
 class Preview(Event):
     """A small picture of the image was written: the file's name, and what each of its panels shows.
 
@@ -303,6 +311,7 @@ _KINDS: dict[str, type[Event]] = {
         TheoryTerms,
         Heartbeat,
         Preview,
+        Finishing,
     )
 }
 _TYPES = {name: {k: v for k, v in get_type_hints(kind).items() if k != "kind"} for name, kind in _KINDS.items()}

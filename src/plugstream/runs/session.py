@@ -28,7 +28,7 @@ from plugstream.runs.commands import Inbox
 from plugstream.runs.decisions import Decisions, Steerage
 from plugstream.runs.error_maps import ErrorMap
 from plugstream.runs.event_log import EventLog
-from plugstream.runs.events import Note, Quantities, Resume, Space, Stop as StopEvent
+from plugstream.runs.events import Finishing, Note, Quantities, Resume, Space, Stop as StopEvent
 from plugstream.runs.identity import settings_identity
 from plugstream.runs.liveness import Heartbeats
 from plugstream.runs.machine import log_start
@@ -278,10 +278,10 @@ class Session:
         over = None if snapshot is None else reason_to_stop(snapshot, settings, quantities)
         several = self.group.size > 1
         with Requests(several=several) as requests:
-            limit = settings.algorithm.time_limit
-            steerage = Steerage(self.course, self._inbox, settings)
-            late = limit if several else None
-            decisions = Decisions(self.group, requests, population, late, steerage, self.stages, whole, self.search)
+            limit, steerage = settings.algorithm.time_limit, Steerage(self.course, self._inbox, settings)
+            decisions = Decisions(
+                self.group, requests, population, limit if several else None, steerage, self.stages, whole, self.search
+            )
             self._gather_callbacks(watch, decisions)
             steerage.callbacks = self.callbacks
             result: Result[State] = solve(
@@ -295,6 +295,8 @@ class Session:
                 distance_limit=settings.algorithm.distance_limit,
                 callbacks=self.callbacks.functions,
             )
+        if not self.part:
+            self.log.add(Finishing(result.state.k))
         if over is not None:
             result = replace(result, reason=over)
         elif result.reason is Stop.CALLBACK and decisions.reason is not None:

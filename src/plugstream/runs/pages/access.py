@@ -184,7 +184,7 @@ class Guard:
         elif isinstance(body, tuple):
             refused = body
         if refused is None:
-            await self.app(scope, receive if body is None else _replay(body, receive), send_with_headers)
+            await self.app(scope, _replay(body, receive) if isinstance(body, bytes) else receive, send_with_headers)
             return
         if not reads and body is None:
             await _read_away(receive)
