@@ -276,12 +276,10 @@ class Session:
         quantities = quantities_of(monitors)
         log.add(Quantities(tuple(quantity.content() for quantity in quantities)))
         over = None if snapshot is None else reason_to_stop(snapshot, settings, quantities)
-        several = self.group.size > 1
+        several, limit = self.group.size > 1, settings.algorithm.time_limit
         with Requests(several=several) as requests:
-            limit, steerage = settings.algorithm.time_limit, Steerage(self.course, self._inbox, settings)
-            decisions = Decisions(
-                self.group, requests, population, limit if several else None, steerage, self.stages, whole, self.search
-            )
+            steerage, late = Steerage(self.course, self._inbox, settings), limit if several else None
+            decisions = Decisions(self.group, requests, population, late, steerage, self.stages, whole, self.search)
             self._gather_callbacks(watch, decisions)
             steerage.callbacks = self.callbacks
             result: Result[State] = solve(

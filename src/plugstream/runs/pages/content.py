@@ -195,9 +195,12 @@ def _speed(history: History, *, running: bool) -> float | None:
 def _seconds(history: History, measured: Sequence[Measurement], step: int) -> float | None:
     if history.stop is not None:
         return history.stop.wall
-    beat = history.heartbeat
+    beat, preview = history.heartbeat, history.preview
     times = [event.time for event in measured[-1:]]
-    return max([*times, *([] if beat is None or beat.step > step else [beat.seconds])], default=None)
+    if beat is not None:  # which may have come after the moment that is shown
+        after = beat.at - preview.at if beat.step > step and preview is not None else 0.0
+        times.append(beat.seconds - max(0.0, after))
+    return max(times, default=None)
 
 
 def _quantities(history: History) -> list[dict[str, Any]]:

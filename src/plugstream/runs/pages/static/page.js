@@ -80,6 +80,7 @@
     function tellMoment(now) {
       const { step = null } = viewer.shown() || {};
       moment.hidden = step === null || now.state === "ended";
+      if (moment.hidden) return;
       const same = `Image, numbers and curves are of step ${step}.`;
       moment.textContent = step === now.step ? same : `The image is of step ${step}, numbers and curves of step ${now.step}.`;
     }
