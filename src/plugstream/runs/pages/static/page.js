@@ -24,8 +24,8 @@
 
   // Why there is no image.
   const waitingFor = ({ doing }) => {
-    const why = doing === "starting" ? "the run is getting ready for its first step, and the log below says how far it is" : "";
-    return why ? `There is no image yet: ${why}.` : "There is no image yet.";
+    const why = " The run is getting ready for its first step, and the log below says how far it is.";
+    return `There is no image yet.${doing === "starting" ? why : ""}`;
   };
 
   function section(title, ...children) {

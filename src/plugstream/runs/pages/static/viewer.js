@@ -165,7 +165,7 @@
         const first = await picture(main);
         const mode = wanted === null ? "single" : chosen.mode || usualMode(first, wanted === chosen.other || usual);
         const compared = mode === "single" ? null : await picture(wanted);
-        const shown = mode === "all" ? await Promise.all(keys.map(picture)) : [];
+        const shown = mode === "all" ? await Promise.all(keys.map((key) => picture(key))) : [];
         if (mine !== turn) return; // something else was chosen meanwhile
         const second = compared && ps.turnTo(first, compared); // what is looked at stays as it is
         const all = shown.map((one) => ps.turnTo(first, one));
