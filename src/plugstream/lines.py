@@ -76,6 +76,14 @@ class LineWriter:
             raise
         self.check, self._end = check, self._end + len(line)
 
+    @property
+    def in_place(self) -> bool:
+        """Whether who opens the path finds this file; one that was removed takes all that is written to it along."""
+        try:
+            return os.path.samestat(os.stat(self.path), os.fstat(self._file.fileno()))
+        except FileNotFoundError:
+            return False
+
     def sync(self) -> None:
         """Make what was added outlast a power cut."""
         os.fsync(self._file.fileno())

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import bz2
+import struct
 
 import numpy as np
 import pytest
 import torch
 
 from plugstream import InputError, open_scan
+from plugstream.importers import npz
 from plugstream.importers.base import describe_file, import_file
 from plugstream.instruments.ptychography import Ptychography
 
@@ -77,6 +79,63 @@ def test_tikes_npz_packed_or_not(tmp_path):
         outlook, lines = describe_file(file)
         assert "import ptychography" in outlook
         assert "6 frames of 8 x 8" in lines[0]
+
+
+def zip_head(size: int, *, told: bool = True) -> bytes:
+    """What a ZIP archive has before a member of so many bytes."""
+    about = struct.pack("<HHQQ", 1, 16, size, size)
+    return (
+        struct.pack("<4sHHHHHIIIHH", b"PK\3\4", 45, 0 if told else 8, 0, 0, 0, 0, *[2**32 - 1] * 2, 8, 20)
+        + b"data.npy"
+        + about
+    )
+
+
+BOMBS = {
+    "zeros": (b"", "is no NPZ"),
+    "claims": (zip_head(10**13), "tells of 1e\\+04 GB"),
+    "claims within the ratio": (zip_head(1 << 29), "tells of 0.537 GB"),
+    "says nothing": (zip_head(0, told=False), "more than"),
+    "goes on after its end": (zip_head(0) + b"PK\1\2", "more than"),
+}
+
+
+@pytest.mark.parametrize("name", list(BOMBS))
+def test_a_file_that_unpacks_to_far_more_than_it_is_is_refused_early(tmp_path, monkeypatch, name):
+    head, reason = BOMBS[name]
+    packer, file = bz2.BZ2Compressor(), tmp_path / "bomb.npz.bz2"
+    parts = [packer.compress(part) for part in (head, *[bytes(1 << 20)] * 4)]
+    file.write_bytes(b"".join([*parts, packer.flush()]) * 64)  # a quarter of a gigabyte in a few kilobytes
+    unpacked, read = 0, bz2.BZ2File.read
+
+    def count(self, size=-1):
+        nonlocal unpacked
+        block = read(self, size)
+        unpacked += len(block)
+        return block
+
+    monkeypatch.setattr(bz2.BZ2File, "read", count)
+    monkeypatch.setattr(npz, "_LEAST_UNPACKED", 1 << 23)
+    with pytest.raises(InputError, match=reason):
+        import_file("ptychography", file, tmp_path / "bomb.zarr")
+    assert unpacked <= (10 << 20 if "more" in reason else 1000)
+    assert not (tmp_path / "bomb.zarr").exists()
+
+
+def test_an_npz_is_unpacked_however_it_was_written(tmp_path):
+    """In one go, compressed, or into a pipe, where no member tells its size beforehand."""
+    arrays = dict(np.load(write_tike(tmp_path / "plain.npz")))
+    for kind, write in {"stored": np.savez, "packed": np.savez_compressed, "piped": None}.items():
+        file = tmp_path / f"{kind}.npz.bz2"
+        with bz2.open(file, "wb") as out:
+            if write is None:
+                np.savez(out, **arrays)
+            else:
+                write(tmp_path / f"{kind}.npz", **arrays)
+                out.write((tmp_path / f"{kind}.npz").read_bytes())
+        made = npz.unpack_npz(file, tmp_path)
+        assert made.read_bytes() == bz2.decompress(file.read_bytes())
+        assert all(np.array_equal(values, arrays[name]) for name, values in np.load(made).items())
 
 
 def test_cxi_is_centred_in_metres_and_masked(tmp_path):

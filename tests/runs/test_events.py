@@ -26,6 +26,7 @@ from plugstream.runs.event_log import VERSION, EventLog, read_events
 from plugstream.runs.events import (
     Contradiction,
     Event,
+    Finishing,
     Heartbeat,
     Machine,
     Measurement,
@@ -51,6 +52,7 @@ from small_run import main
 RUN = ["--report-format", "none", "--sigma", "0.02", "--batch", "4", "--threads", "1", "--every", "5", "--watch-theory"]
 PROCESS = {"pid": 12, "started": 34, "machine": "here boot pid"}
 EXAMPLES: list[Event] = [
+    Finishing(120),
     Start(9, {"scan": {"follow": False}, "run": {"report": ["png"]}}, {}, "0.1", "2.9", "3.12", **PROCESS),
     Machine("here", "Linux 6", "a processor", 2, None, "cpu", 2, 1),
     Space(ImageSpace((3, 4), spacing=(0.1, 0.2), origin=(0.0, 0.0)).content()),

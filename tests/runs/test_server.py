@@ -22,13 +22,14 @@ from page_server import LIMIT, TOKEN, Site, serving
 from plugstream.errors import InputError
 from plugstream.runs.event_log import EventLog
 from plugstream.runs.events import Measurement
-from plugstream.runs.pages import access, feed
+from plugstream.runs.pages import access, feed, listening
 from plugstream.runs.pages.access import HEADERS, Access
 from plugstream.runs.pages.content import run_content
 from plugstream.runs.pages.feed import changes_of, decode_values
 from plugstream.runs.pages.listening import open_socket
 from plugstream.runs.replay import HistoryReader, replay
 from small_run import main
+from steering_numbers import HUGE
 
 PAUSE = {"action": "pause"}
 READS = ["/", "/static/live.js", "/api/runs", "/api/content?run=one", "/api/events", "/api/thumbnail?run=one"]
@@ -111,6 +112,66 @@ def test_a_refusal_waits_for_no_body_that_never_comes_or_never_ends(site, monkey
             assert connection.recv(4096).startswith(b"HTTP/1.1 403 ")
 
 
+ENDLESS = {
+    "a command": f"POST /api/commands?run=one HTTP/1.1\r\nX-Plugstream-Token: {TOKEN}\r\n",
+    "one of no run": f"POST /api/commands?run=none HTTP/1.1\r\nX-Plugstream-Token: {TOKEN}\r\n",
+    "a page": "GET / HTTP/1.1\r\n",
+    "events": "GET /api/events HTTP/1.1\r\n",
+}
+
+
+@pytest.mark.parametrize("what", list(ENDLESS))
+def test_a_body_is_read_up_to_a_size_whatever_it_says_of_itself(site, what):
+    """In chunks, whose number nobody tells beforehand: the connection is closed, and what more is sent goes nowhere."""
+    head = f"{ENDLESS[what]}Host: 127.0.0.1:{site.port}\r\nContent-Type: application/json\r\n"
+    chunk, sent = b"10000\r\n" + b" " * 2**16 + b"\r\n", 0
+    with socket.create_connection(("127.0.0.1", site.port), timeout=LIMIT) as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2**16)
+        connection.sendall(f"{head}Transfer-Encoding: chunked\r\n\r\n".encode())
+        with suppress(ConnectionError):
+            while sent < 200 * 2**20:
+                connection.sendall(chunk)
+                sent += 2**16
+    assert sent < 16 * 2**20  # most of which lies in buffers of the system
+
+
+def test_a_body_that_does_not_come_is_not_waited_for(site, monkeypatch):
+    monkeypatch.setattr(access, "_LONGEST_BODY", 0.3)
+    head = f"{ENDLESS['a command']}Host: 127.0.0.1:{site.port}\r\nContent-Type: application/json\r\n"
+    with socket.create_connection(("127.0.0.1", site.port), timeout=LIMIT) as connection:
+        connection.sendall(f'{head}Content-Length: 19\r\n\r\n{{"action"'.encode())
+        answer = b"".join(iter(lambda: connection.recv(4096), b""))
+    assert answer.startswith(b"HTTP/1.1 408 ")
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"",
+        b"GET / HT",
+        b"GET / HTTP/1.1\r\nHost: local",
+        ASKED := b"GET /static/live.js HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    ],
+)
+def test_a_connection_that_asks_for_nothing_is_closed(runs, monkeypatch, sent):
+    """Whether it says nothing at all, begins a request, or has had an answer; a page that listens stays."""
+    monkeypatch.setattr(listening, "_LONGEST_HEAD", 0.5)
+    with serving(runs) as site, site.events("?run=one") as events:
+        next(events)
+        crowd = [socket.create_connection(("127.0.0.1", site.port), timeout=LIMIT) for _ in range(50)]
+        begun = time.monotonic()
+        for one in crowd:
+            one.sendall(sent)
+        for one in crowd:
+            with one:
+                while one.recv(2**16):
+                    pass
+        assert time.monotonic() - begun < 30  # uvicorn's own limit of 5 s after an answer, and a busy machine
+        with (runs / "one" / "settings.toml").open("a") as settings:
+            settings.write("\n")
+        assert site.ask("/api/runs")[0] == 200
+
+
 def test_pages_of_others_are_refused_by_what_the_browser_says(site):
     assert site.ask("/api/runs", Sec_Fetch_Site="cross-site", Sec_Fetch_Mode="cors")[0] == 403
     assert site.ask("/api/runs", Sec_Fetch_Site="same-site", Sec_Fetch_Mode="no-cors")[0] == 403
@@ -130,6 +191,11 @@ def test_what_is_no_command_is_refused(site, runs):
     assert site.command({"action": "dance"}, "one") == 400
     assert site.command(b"[" * 4000, "one") == 400
     assert site.command(b" " * 5000, "one") == 413
+    for text in HUGE:
+        status, _, body = site.ask(
+            "/api/commands?run=one", "POST", text.encode(), Content_Type="application/json", X_Plugstream_Token=TOKEN
+        )
+        assert (status, len(body.splitlines())) == (400, 1), text[:60]
     assert site.command(PAUSE, "one", Content_Type="text/plain") == 415
     assert site.ask("/api/commands?run=one")[0] == 405
     assert not (runs / "one" / "commands").exists()

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import shutil
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,13 +17,14 @@ import pytest
 
 from plugstream.errors import InputError
 from plugstream.runs import commands
-from plugstream.runs.commands import Command, read_command, send_command
+from plugstream.runs.commands import Command, parse_command, read_command, send_command
 from plugstream.runs.event_log import EventLog, read_events
 from plugstream.runs.events import Event, Heartbeat, Measurement, Note, Steering, Stop
 from plugstream.runs.liveness import Heartbeats
 from plugstream.runs.replay import replay
 from plugstream.settings import parse_changes, resolve
 from small_run import RUN, main, same_run
+from steering_numbers import HUGE, NINES
 
 STEPS = ["--iterations", "60", "--checkpoint", "1000", "--every", "5"]
 SIGMA, HALF = Command("change", sigma=0.05), Command("change", step_size="0.5/L")
@@ -234,13 +237,18 @@ def test_a_command_that_cannot_be_done_is_told_and_changes_nothing(scan, pilot, 
         (folder / "commands" / "5.json").symlink_to("/etc/passwd")
         (folder / "commands" / "note.txt").write_text("no command")
 
+        for number, text in enumerate(HUGE):
+            (folder / "commands" / f"huge-{number:03}.json").write_text(text)
+
     words = ["--step", "1000.0"]
     assert reconstruct(scan, tmp_path / "one", *words) == 0
     pilot({10: (HALF, litter)})
     assert reconstruct(scan, tmp_path / "run", *words) == 0
     same_run(tmp_path / "one", tmp_path / "run")
     notes = [e.text for e in read_events(tmp_path / "run" / "events.jsonl") if isinstance(e, Note)]
-    assert len([text for text in notes if "cannot be done" in text]) == 6
+    refused = [text for text in notes if "cannot be done" in text]
+    assert len(refused) == 6 + len(HUGE)
+    assert all(NINES not in text and "\n" not in text for text in refused)
     assert any("knows no L" in text for text in notes)
     assert Path("/etc/passwd").exists()
 
@@ -296,3 +304,44 @@ def test_changes_are_read_as_they_are_written():
 def test_json_that_is_no_command_is_refused(content):
     with pytest.raises(InputError):
         read_command(content)
+
+
+@pytest.mark.parametrize("text", HUGE)
+def test_a_number_that_no_run_can_take_is_refused(text):
+    with pytest.raises(InputError):
+        parse_command(text.encode())
+    with suppress(ValueError):  # which Python's own parser may not read either
+        content = json.loads(text)
+        with pytest.raises(InputError):
+            read_command(content)
+
+
+def remove_log(folder: Path) -> None:
+    (folder / "events.jsonl").unlink()
+
+
+def replace_log(folder: Path) -> None:
+    text = (folder / "events.jsonl").read_bytes()
+    remove_log(folder)
+    (folder / "events.jsonl").write_bytes(text)
+
+
+def move_folder(folder: Path) -> None:
+    folder.rename(folder.parent / "moved")
+
+
+@pytest.mark.parametrize("checkpoint", ["0", "1000"])
+@pytest.mark.parametrize("what", [remove_log, replace_log, shutil.rmtree, move_folder])
+def test_a_run_whose_record_is_taken_away_ends_and_says_so(scan, pilot, tmp_path, capsys, what, checkpoint):
+    """Whether or not there is a checkpoint that notices: nothing is made anew where the folder was."""
+    pilot({20: what})
+    folder = tmp_path / "run"
+    assert reconstruct(scan, folder, "--checkpoint", checkpoint) == 2
+    said = capsys.readouterr().err.strip().splitlines()[-1]
+    assert said.startswith("plugstream: the ")
+    assert "while the run went on" in said
+    assert "resume" in said
+    assert folder.exists() == (what in (remove_log, replace_log))
+    assert not (folder / "result.npy").exists()
+    if what is remove_log:
+        assert not (folder / "events.jsonl").exists()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import random
 import re
 import shlex
@@ -13,6 +15,7 @@ import threading
 import time
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -327,7 +330,72 @@ def test_time_in_which_the_sender_did_not_listen_is_no_silence(tmp_path, monkeyp
     assert open_scan(tmp_path / "s.zarr").complete
 
 
-def test_a_full_disk_ends_it_in_one_line(tmp_path, monkeypatch):
+FULL = """
+mkdir "$1/disk" && mount -t tmpfs -o size=3m tmpfs "$1/disk" || exit 77
+head -c 2400k /dev/zero > "$1/disk/other"
+"$2" -m plugstream acquire "$1/disk/s.zarr" --listen tcp://127.0.0.1:"$3" --keep-free 0MB --timeout 60 2> "$1/said" &
+acquire=$!
+"$2" -c "$4" tcp://127.0.0.1:"$3" &
+for turn in $(seq 300); do grep -q "is full" "$1/said" && break; sleep 0.1; done
+grep -q "is full" "$1/said" || exit 3
+kill -0 $acquire || exit 4
+rm "$1/disk/other"
+wait $acquire || exit 5
+"$2" -m plugstream verify "$1/disk/s.zarr"
+"""
+SEND = """
+import sys
+from plugstream.scans.send import send_scan
+from streaming import TOKEN, make_scan
+send_scan(make_scan(40, 4000), sys.argv[1], name="scan", token=TOKEN, timeout=60)
+"""
+
+
+@pytest.mark.slow
+def test_on_a_disk_that_is_full_it_asks_again_until_there_is_room(tmp_path):
+    """A real one, of 3 MB, on which a shard is longer than what is kept free."""
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+    try:
+        with reserved_port() as port:
+            words = ["unshare", "-rm", "sh", "-c", FULL, "sh", str(tmp_path), sys.executable, str(port), SEND]
+            done = subprocess.run(words, capture_output=True, text=True, timeout=200, check=False, env=environment)
+    except FileNotFoundError:
+        pytest.skip("there is no unshare")
+    if done.returncode in (1, 77) and "plugstream" not in done.stderr:
+        pytest.skip("no file system can be mounted here")
+    assert done.returncode == 0, (done.stderr, (tmp_path / "said").read_text())
+
+
+@pytest.mark.parametrize("when", ["begin", "view", "end"])
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+def test_a_full_disk_is_waited_for(tmp_path, monkeypatch, when, number):
+    import plugstream.scans.writer as writer
+
+    scan, whole = make_scan(2), writer.write_whole
+    frames = {"begin": begin("scan", born_geometry(scan), {}), "view": message(scan, 0), "end": end("scan", 2)}
+    before = {"begin": [], "view": [frames["begin"]], "end": [frames["begin"], message(scan, 0), message(scan, 1)]}
+
+    def full(path, parts):
+        raise OSError(number, "it is full")
+
+    with Receiver(tmp_path / "s.zarr", ANY) as receiver, taking(receiver), Client(receiver.address) as client:
+        for one in before[when]:
+            assert client.ask(one)[0] == "ack"
+        safe = receiver.committed
+        monkeypatch.setattr(writer, "write_whole", full)
+        client.say(frames[when])
+        answer = client.hear_all()
+        assert (answer["type"], "full" in answer["reason"]) == ("nak", True)
+        assert (receiver.committed, receiver.finished) == (safe, False)
+        monkeypatch.setattr(writer, "write_whole", whole)
+        rest = [frames["begin"], message(scan, 0), message(scan, 1), frames["end"]]
+        for one in rest[len(before[when]) :]:
+            assert client.ask(one)[0] == "ack"
+        assert receiver.finished
+    assert_same(tmp_path / "s.zarr", scan)
+
+
+def test_a_disk_that_fails_ends_it_in_one_line(tmp_path, monkeypatch):
     import plugstream.scans.writer as writer
 
     scan, whole = make_scan(4), writer.write_whole
@@ -337,11 +405,11 @@ def test_a_full_disk_ends_it_in_one_line(tmp_path, monkeypatch):
         take(receiver, 1)
 
         def full(path, parts):
-            raise OSError(28, "No space left on device")
+            raise OSError(errno.EIO, "Input/output error")
 
         monkeypatch.setattr(writer, "write_whole", full)
         client.say(message(scan, 1))
-        with pytest.raises(InputError, match="No space left on device"):
+        with pytest.raises(InputError, match="Input/output error"):
             receiver.run(timeout=LIMIT)
         monkeypatch.setattr(writer, "write_whole", whole)
     with receiving(tmp_path / "s.zarr") as receiver:

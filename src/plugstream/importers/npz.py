@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import bz2
 import math
+import shutil
+import struct
 import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -26,9 +29,17 @@ from plugstream.importers.arrays import (
 )
 from plugstream.importers.base import ImportResult
 from plugstream.importers.lookup import Source
+from plugstream.progress import report
 from plugstream.registry import register
 
-__all__ = ["import_npz", "open_npz"]
+__all__ = ["import_npz", "open_npz", "unpack_npz"]
+
+# How many times its size a file may unpack to, beyond the counts of a detector in the dark, and bytes that any may.
+_EXPANSION, _LEAST_UNPACKED = 1000, 256 << 20
+# The head of a member of a ZIP archive: versions, flags, ..., bytes packed and whole, lengths of its name and the rest.
+_MEMBER, _LOCAL, _ELSEWHERE = b"PK\3\4", struct.Struct("<4sHHHHHIIIHH"), 2**32 - 1
+_UNTOLD = 8  # the flag of one that was written where nobody could go back to tell its sizes
+_BLOCK, _LONGEST_LIST = 1 << 20, 1 << 20
 
 
 def import_npz(
@@ -66,6 +77,65 @@ def open_npz(path: Path) -> Iterator[Source]:
         raise open_error(path, error, "NPZ") from error
     with archive:
         yield _Npz(path, archive)
+
+
+def unpack_npz(path: Path, folder: Path) -> Path:
+    """An NPZ that bzip2 has compressed once more, unpacked into a folder.
+
+    A few bytes may unpack to any number. So the sizes that its arrays tell, each before its values, are compared with
+    what may be unpacked before that is done, and what comes is counted: half of this machine's memory, for that is
+    where arrays go, the room on the disk, and 1000 times the file or 256 MB.
+    """
+    target, size = folder / "recording.npz", path.stat().st_size
+    most = min(machine_memory() // 2, shutil.disk_usage(folder).free, max(_LEAST_UNPACKED, _EXPANSION * size))
+    report(f"unpacking {path.name}")
+    try:
+        with bz2.open(path) as packed, target.open("wb") as out:
+            _copy_archive(packed, out, most)
+    except ValueError as error:
+        raise InputError(f"cannot unpack {path}: {error}; if it is right, unpack it with bunzip2 first") from error
+    except (OSError, EOFError) as error:
+        raise InputError(f"cannot unpack {path}: {error}") from error
+    return target
+
+
+def _copy_archive(source: bz2.BZ2File, out: BinaryIO, most: int) -> None:
+    """Copy a ZIP archive, member by member; ValueError where it is none, or has or tells more bytes than `most`."""
+    head = source.read(_LOCAL.size)
+    if head[:4] != _MEMBER:
+        raise ValueError("what it unpacks to is no NPZ")
+    while head[:4] == _MEMBER and len(head) == _LOCAL.size:
+        _, _, flags, *_, packed, whole, name, more = _LOCAL.unpack(head)
+        about = source.read(name + more)
+        out.write(head + about)
+        if flags & _UNTOLD:
+            break
+        size = _size_of(about[name:], packed, whole)
+        if size > most:
+            raise ValueError(f"it tells of {size / 1e9:.3g} GB, and {most / 1e9:.3g} GB may be unpacked here")
+        most -= size
+        while size and (block := source.read(min(size, _BLOCK))):
+            out.write(block)
+            size -= len(block)
+        head = source.read(_LOCAL.size)
+    else:
+        out.write(head)
+        most = min(most, _LONGEST_LIST)  # what follows the last member is the list of them
+    while block := source.read(_BLOCK):
+        most -= len(block)
+        if most < 0:
+            raise ValueError(f"it unpacks to more than {out.tell() / 1e6:.3g} MB, which is all that may be unpacked")
+        out.write(block)
+
+
+def _size_of(extra: bytes, packed: int, whole: int) -> int:
+    """The bytes of a member, which stand elsewhere in its head where it says that they may be many."""
+    while len(extra) >= 4:
+        kind, size = struct.unpack_from("<HH", extra)
+        if kind == 1 and packed == _ELSEWHERE and size >= 8 * (1 + (whole == _ELSEWHERE)):
+            return int(struct.unpack_from("<Q", extra, 4 + 8 * (whole == _ELSEWHERE))[0])
+        extra = extra[4 + size :]
+    return packed
 
 
 class _Npz:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import bz2
 import math
 import re
 import tempfile
@@ -15,13 +14,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from plugstream.capacity import machine_memory
 from plugstream.errors import InputError
 from plugstream.importers.complex_numbers import read_complex
 from plugstream.importers.hdf5 import is_hdf5, open_hdf5
 from plugstream.importers.lookup import Source, read_rows
-from plugstream.importers.npz import open_npz
-from plugstream.progress import report
+from plugstream.importers.npz import open_npz, unpack_npz
 
 __all__ = ["Recording", "is_recording", "open_recording"]
 
@@ -89,7 +86,7 @@ def open_recording(path: Path) -> Iterator[Recording]:
     if not path.is_file():
         raise InputError(f"there is no file {path}")
     if path.name.lower().endswith(".npz.bz2"):
-        with tempfile.TemporaryDirectory() as folder, open_npz(_unpack(path, Path(folder))) as source:
+        with tempfile.TemporaryDirectory() as folder, open_npz(unpack_npz(path, Path(folder))) as source:
             yield _read_tike(source)
     elif is_hdf5(path):
         with open_hdf5(path) as source:
@@ -110,22 +107,6 @@ def _unknown(path: Path) -> str:
         f"{path} is no recording of ptychography that is known: CXI has entry_1/data_1/data, PtychoShelves dp with ppX "
         "and ppY, ptypy chunks/0/data, and tike's NPZ data and scan"
     )
-
-
-def _unpack(path: Path, folder: Path) -> Path:
-    """An NPZ that was compressed once more, unpacked; one that would fill memory is refused."""
-    target, most, done = folder / "recording.npz", machine_memory() // 2, 0
-    report(f"unpacking {path.name}")
-    try:
-        with bz2.open(path) as packed, target.open("wb") as out:
-            while block := packed.read(1 << 22):
-                done += len(block)
-                if done > most:
-                    raise InputError(f"{path} unpacks to more than half of this machine's memory")
-                out.write(block)
-    except (OSError, EOFError) as error:
-        raise InputError(f"cannot unpack {path}: {error}") from error
-    return target
 
 
 def _kind_of(source: Source) -> Callable[[Source], Recording] | None:

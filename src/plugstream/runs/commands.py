@@ -21,11 +21,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from plugstream.bounded_json import load_json
 from plugstream.errors import InputError, StorageError
 from plugstream.files import open_plain, write_whole
 from plugstream.settings.changes import check_sigma, check_step
 
-__all__ = ["ACTIONS", "FOLDER", "Command", "Inbox", "read_command", "send_command"]
+__all__ = ["ACTIONS", "FOLDER", "Command", "Inbox", "parse_command", "read_command", "send_command"]
 
 FOLDER = "commands"
 ACTIONS = ("change", "pause", "resume", "stop")
@@ -63,9 +64,19 @@ def read_command(content: Any) -> Command:
         raise InputError("a change needs a sigma, a step, or both")
     if sigma is not None and type(sigma) not in (int, float):
         raise InputError("sigma must be a number")
-    if size is not None and (type(size) not in (int, float, str) or len(str(size)) > 64):
+    if size is not None and (type(size) not in (int, float, str) or (isinstance(size, str) and len(size) > 64)):
         raise InputError("the step must be a number, or a multiple of 1/L such as 0.5/L")
     return Command("change", None if sigma is None else check_sigma(sigma), None if size is None else check_step(size))
+
+
+def parse_command(text: bytes) -> Command:
+    """The command of a text, whoever wrote it: bytes, depth and digits are counted before anything is made of them."""
+    try:
+        return read_command(load_json(text, most_bytes=_MOST_BYTES))
+    except InputError:
+        raise
+    except ValueError as error:
+        raise InputError(f"it cannot be read: {error}") from error
 
 
 def send_command(folder: Path, command: Command) -> None:
@@ -93,6 +104,12 @@ class Inbox:
         self.every = _EVERY if every is None else every
         self._looked = -float("inf")
         self._taken: set[Path] = set()
+
+    def pending(self) -> str | None:
+        """The last of pause, resume and stop that waits for the run; whoever asks takes nothing."""
+        read = [_read(path) for path in self._files()[-_MOST:]]
+        actions = [command.action for command in read if isinstance(command, Command)]
+        return next((action for action in reversed(actions) if action != "change"), None)
 
     def take(self) -> list[tuple[Path, Command | InputError]]:
         """What came since, each with its file, to be removed when it is in the log; what is no command with why."""
@@ -128,11 +145,8 @@ class Inbox:
 def _read(path: Path) -> Command | InputError:
     try:
         with os.fdopen(open_plain(path), "rb") as file:
-            content = file.read(_MOST_BYTES + 1)
-        if len(content) > _MOST_BYTES:
-            return InputError(f"it has more than {_MOST_BYTES} bytes")
-        return read_command(json.loads(content))
+            return parse_command(file.read(_MOST_BYTES + 1))
     except InputError as error:
         return error
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, ValueError) as error:
         return InputError(f"it cannot be read: {error}")

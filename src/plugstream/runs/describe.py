@@ -85,7 +85,7 @@ def describe_state(running: bool | None, history: History, step: int) -> str:
     """Whether a run goes on, has ended or died, by what `is_running` said and its log; `step` is how far it came."""
     stop = history.stop
     if running:
-        return "paused" if history.paused else "running"
+        return "paused" if history.paused else "writing results" if history.finishing else "running"
     if stop is not None:
         return "failed" if stop.failed else "interrupted" if stop.reason.endswith("interrupted") else "finished"
     if history.start is None or history.last_at is None:

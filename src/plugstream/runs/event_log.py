@@ -74,6 +74,11 @@ class EventLog:
 
     def _write(self, content: Mapping[str, Any]) -> None:
         try:
+            if not self._lines.in_place:
+                raise StorageError(
+                    f"the event log {self.path} was removed or replaced while the run went on, which has no other "
+                    "record; bring it back, and 'plugstream resume' goes on from the last checkpoint, or start again"
+                )
             self._lines.add(content)
         except OSError as error:
             raise self._unwritten(error) from error

@@ -273,6 +273,14 @@ class Heartbeat(Event):
 
 
 @dataclass(frozen=True)
+class Finishing(Event):
+    """The last step was taken, and the results are made and written, which may take longer than many steps."""
+
+    kind = "finishing"
+    step: int
+
+
+@dataclass(frozen=True)
 class Preview(Event):
     """A small picture of the image was written: the file's name, and what each of its panels shows.
 
@@ -305,6 +313,7 @@ _KINDS: dict[str, type[Event]] = {
         TheoryTerms,
         Heartbeat,
         Preview,
+        Finishing,
     )
 }
 _TYPES = {name: {k: v for k, v in get_type_hints(kind).items() if k != "kind"} for name, kind in _KINDS.items()}
@@ -332,8 +341,8 @@ def _fits(value: Any, wanted: Any) -> bool:
         return True
     if wanted is int:
         return type(value) is int and 0 <= value < _MOST
-    if wanted is float:
-        return type(value) in (int, float)
+    if wanted is float:  # what is not finite is written as null, and more digits than a float has are none of ours
+        return math.isfinite(value) if type(value) is float else type(value) is int and abs(value) < _MOST
     if origin is tuple:
         return isinstance(value, list) and all(_fits(item, inner[0]) for item in value)
     if origin is dict:

@@ -13,6 +13,7 @@ from plugstream.runs.event_log import EventTail, checked_events
 from plugstream.runs.events import (
     Contradiction,
     Event,
+    Finishing,
     Heartbeat,
     Machine,
     Measurement,
@@ -51,6 +52,7 @@ class History:
         measured, contradictions, watched, steering, trials (rounds of a search): in the order of steps.
         changes: of sigma and the step, planned or asked for; as for views, a resumed run makes the same ones.
         terms: what the bound of Proposition 5 needs, once the run is over. paused: whether it waits for somebody.
+        finishing: whether it has taken its last step, and not ended yet.
         step: how far the run is. last_step: up to which step its views are known, -1 for none.
         last_at: when the last event was written, seconds since the epoch. checks: of lines, see `knows`.
     """
@@ -73,6 +75,7 @@ class History:
     changes: list[Change] = field(default_factory=list)
     terms: TheoryTerms | None = None
     paused: bool = False
+    finishing: bool = False
     step: int = 0
     last_step: int = -1
     last_at: float | None = None
@@ -106,7 +109,7 @@ class History:
                 self.start, self.step = event, 0
                 self.stop = self.heartbeat = self.preview = self.terms = self.machine = None
                 self.changes = _planned_changes(event)
-                self._next_change, self.paused = 0, False
+                self._next_change, self.paused, self.finishing = 0, False, False
             case Machine():
                 self.machine = event
             case Space():
@@ -142,8 +145,10 @@ class History:
                 self.heartbeat = event
             case Preview():
                 self.preview = event
+            case Finishing():
+                self.finishing = True
             case Stop():
-                self.stop, self.paused = event, False
+                self.stop, self.paused, self.finishing = event, False, False
         step = getattr(event, "step", None)
         if step is not None:
             self.step, self.last_step = max(self.step, step), max(self.last_step, step)

@@ -29,7 +29,7 @@ from plugstream.runs.commands import Inbox
 from plugstream.runs.decisions import Decisions, Steerage
 from plugstream.runs.error_maps import ErrorMap
 from plugstream.runs.event_log import EventLog
-from plugstream.runs.events import Note, Quantities, Resume, Space, Stop as StopEvent
+from plugstream.runs.events import Finishing, Note, Quantities, Resume, Space, Stop as StopEvent
 from plugstream.runs.identity import settings_identity
 from plugstream.runs.liveness import Heartbeats
 from plugstream.runs.machine import log_start
@@ -275,11 +275,9 @@ class Session:
         log.add(Quantities(tuple(quantity.content() for quantity in quantities)))
         last_stage = self.stages is None or not self.stages.to_come
         over = None if snapshot is None else reason_to_stop(snapshot, settings, quantities, last_stage=last_stage)
-        several = self.group.size > 1
+        several, limit = self.group.size > 1, settings.algorithm.time_limit
         with Requests(several=several) as requests:
-            limit = settings.algorithm.time_limit
-            steerage = Steerage(self.course, self._inbox, settings)
-            late = limit if several else None
+            steerage, late = Steerage(self.course, self._inbox, settings), limit if several else None
             decisions = Decisions(self.group, requests, population, late, steerage, self.stages, whole, self.search)
             self._gather_callbacks(watch, decisions)
             steerage.callbacks = self.callbacks
@@ -294,6 +292,8 @@ class Session:
                 distance_limit=settings.algorithm.distance_limit,
                 callbacks=self.callbacks.functions,
             )
+        if not self.part:
+            self.log.add(Finishing(result.state.k))
         if over is not None:
             result = replace(result, reason=over)
         elif result.reason is Stop.CALLBACK and decisions.reason is not None:

@@ -30,7 +30,7 @@ from plugstream.result import Result, Stop
 from plugstream.runs.agreement import Agreement, agree, recall, write_sums
 from plugstream.runs.commands import Inbox
 from plugstream.runs.event_log import EventLog, SilentLog
-from plugstream.runs.events import Note, Space, Stop as StopEvent
+from plugstream.runs.events import Finishing, Note, Space, Stop as StopEvent
 from plugstream.runs.failures import explain_failure
 from plugstream.runs.folder import lock, remove_unbegun, whole_folder, write_text
 from plugstream.runs.machine import log_start
@@ -279,6 +279,7 @@ class _VolumeRun:
         result = VolumeResult(volume, steps, reason, verdict, seconds, wall)
         if self.group.leads:
             step = self.step if len(ends) < count else self.total
+            self.log.add(Finishing(step))
             if len(ends) == count:
                 if self.plan.truth is not None:
                     self.log.add(Note(f"SNR {volume_snr(volume, self.plan.truth):.2f} dB of all slices together"))

@@ -19,7 +19,7 @@ from typing import Any
 
 from plugstream.errors import InputError
 
-__all__ = ["Door", "is_crowded"]
+__all__ = ["Door", "is_crowded", "is_full"]
 
 _SPARE = 32  # descriptors that are kept for a scan's files when everything else is taken
 _OTHERS = 64  # descriptors for the libraries, the socket itself and the scan
@@ -165,9 +165,18 @@ class _SocketLoan:
 
 def is_crowded(error: BaseException) -> bool:
     """Whether something failed because no more files can be opened."""
+    return _comes_of(error, errno.EMFILE, errno.ENFILE)
+
+
+def is_full(error: BaseException) -> bool:
+    """Whether something failed because the disk, or what somebody may have of it, is full."""
+    return _comes_of(error, errno.ENOSPC, errno.EDQUOT)
+
+
+def _comes_of(error: BaseException, *numbers: int) -> bool:
     cause: BaseException | None = error
     while cause is not None:
-        if isinstance(cause, OSError) and cause.errno in (errno.EMFILE, errno.ENFILE):
+        if isinstance(cause, OSError) and cause.errno in numbers:
             return True
         cause = cause.__cause__
     return False

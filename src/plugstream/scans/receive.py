@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from plugstream.errors import InputError, StorageError
-from plugstream.scans.door import Door, is_crowded
+from plugstream.scans.door import Door, is_crowded, is_full
 from plugstream.scans.journal import Journal
 from plugstream.scans.keys import Gate, ServerKeys
 from plugstream.scans.limits import Limits
@@ -195,10 +195,13 @@ class Receiver:
                     break
             self._journal.commit()
         except InputError as error:
-            if not is_crowded(error):
+            heard, self._heard = self._heard, None  # nothing new is safe; the sender will ask
+            if is_full(error) and heard is not None:
+                self._wait_for_room(heard)
+            elif is_crowded(error):
+                self._make_room(error)
+            else:
                 raise
-            self._make_room(error)
-            self._heard = None  # nothing new is safe; the sender will ask
             return True
         heard, self._heard = self._heard, None
         if heard is not None:
@@ -243,8 +246,10 @@ class Receiver:
                 self._heard = peer
         except RefusedError as refused:
             self._answer(peer, refused)
-        except InputError:  # what a message has wrong is a RefusedError, so this is of the disk
-            raise
+        except InputError as error:  # what a message has wrong is a RefusedError, so this is of the disk
+            if not is_full(error):
+                raise
+            self._wait_for_room(peer)
         except Exception as error:
             self._report(error)
             self._journal.reopen()  # half of a view may have been added
@@ -287,6 +292,18 @@ class Receiver:
             _log.error(
                 "a message was not used, because plugstream failed at %s: %.200r; please report it", where, error
             )
+
+    def _wait_for_room(self, peer: _Peer) -> None:
+        """The disk is full: go on after the last commit, and ask for what did not fit until somebody makes room.
+
+        What must stay free is looked at before a view is written, but a commit writes its shard beside the one before,
+        which on a small disk is more than that.
+        """
+        self._journal.reopen()
+        if "full" not in self._told:
+            self._told.add("full")
+            _log.warning("the disk of %s is full: views are asked for again until there is room on it", self.out)
+        self._answer(peer, RefusedError("waiting", "the receiver's disk is full; make room"))
 
     def _make_room(self, error: InputError) -> None:
         """No file can be opened: shut everybody out but the owner, and go on after the last commit."""

@@ -59,7 +59,7 @@ def with_changes(settings: Settings, changes: Iterable[Change]) -> Settings:
 def check_sigma(value: float) -> float:
     """A noise level; what is none is refused."""
     if value != 0 and not SMALL <= value <= LARGE:
-        raise InputError(f"sigma must be a number >= 0, not {value:g}")
+        raise InputError(f"sigma must be a number >= 0, and at most {LARGE:g}, not {_short(value)}")
     return float(value)
 
 
@@ -70,8 +70,13 @@ def check_step(value: float | str) -> float | str:
         return re.sub(r"\s+", "", value)
     value = _number(value, "the step") if isinstance(value, str) else value
     if not 0 < value <= LONGEST_STEP:
-        raise InputError(f"the step must be more than 0 and finite, not {value:g}; write a number, or 0.5/L")
+        raise InputError(f"the step must be more than 0 and finite, not {_short(value)}; write a number, or 0.5/L")
     return float(value)
+
+
+def _short(value: float) -> str:
+    """A number in words; one of hundreds of digits is no float, and nobody reads it."""
+    return f"{value:g}" if -LARGE <= value <= LARGE or isinstance(value, float) else "one of so many digits"
 
 
 def _parse(text: str) -> Change:

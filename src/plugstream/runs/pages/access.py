@@ -41,6 +41,7 @@ HEADERS = {
 }
 """Of every answer, refusals among them."""
 _MOST_UNHEARD, _LONGEST_UNHEARD = 2**16, 2.0  # bytes and seconds of a refused request that are read
+_MOST_BODY, _LONGEST_BODY = 2**16, 10.0  # of one that is not
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -176,15 +177,59 @@ class Guard:
                 message = {**message, "headers": [*own, *extra]}
             await send(message)
 
+        reads = scope["method"] in ("GET", "HEAD")
+        body = None if reads or refused is not None else await _read_body(receive)
+        if reads and _has_body(scope["headers"]):
+            refused = refused or (413, "a request to read has no body")
+        elif isinstance(body, tuple):
+            refused = body
         if refused is None:
-            await self.app(scope, receive, send_with_headers)
+            await self.app(scope, _replay(body, receive) if isinstance(body, bytes) else receive, send_with_headers)
             return
-        if scope["method"] not in ("GET", "HEAD"):
+        if not reads and body is None:
             await _read_away(receive)
         status, text = refused
         headers = [(b"content-type", b"text/plain; charset=utf-8"), (b"connection", b"close")]
         await send_with_headers({"type": "http.response.start", "status": status, "headers": headers})
         await send_with_headers({"type": "http.response.body", "body": f"{text}\n".encode()})
+
+
+def _has_body(headers: Iterable[tuple[bytes, bytes]]) -> bool:
+    """Whether a request says that something follows it."""
+    fields = {name.lower(): value.strip() for name, value in headers}
+    return b"transfer-encoding" in fields or fields.get(b"content-length", b"0") != b"0"
+
+
+async def _read_body(receive: Receive) -> bytes | tuple[int, str]:
+    """What comes with a request, or status and reason why it is refused: it is too much, or does not come.
+
+    Its size is counted as it arrives, since a body in chunks tells none beforehand, and an application that answers
+    early leaves the rest to a server that reads on.
+    """
+    body, more = b"", True
+    try:
+        async with asyncio.timeout(_LONGEST_BODY):
+            while more and len(body) <= _MOST_BODY:
+                message = await receive()
+                body += message.get("body", b"")
+                more = message.get("more_body", False)
+    except TimeoutError:
+        return 408, f"the request did not arrive within {_LONGEST_BODY:g} s"
+    return (413, f"a request has at most {_MOST_BODY} bytes") if len(body) > _MOST_BODY else body
+
+
+def _replay(body: bytes, receive: Receive) -> Receive:
+    """What an application receives of a request whose body was read: that, and then what else happens."""
+    first = True
+
+    async def replayed() -> MutableMapping[str, Any]:
+        nonlocal first
+        if not first:
+            return await receive()
+        first = False
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    return replayed
 
 
 async def _read_away(receive: Receive) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 from plugstream.errors import InputError
 from plugstream.quantities import sort_quantities
+from plugstream.runs.commands import Inbox
 from plugstream.runs.describe import is_run
 from plugstream.runs.events import Measurement
 from plugstream.runs.folder import check_plain
@@ -25,18 +26,24 @@ from plugstream.runs.watch import theory_of
 from plugstream.settings import resolve
 from plugstream.text import printable
 
-__all__ = ["run_content"]
+__all__ = ["run_content", "stamp_of"]
 
 # Of a run on another machine: seconds without a sign of life after which it counts as dead; it gives one every 5 s.
 _SILENT = 60.0
+# Seconds of the log after a preview for which numbers and curves wait for the next.
+_LATE = 12.0
 _MOST_NOTES = 500
 
 
-def run_content(folder: Path, history: History | None = None, most: int = 5000) -> dict[str, Any]:
+def run_content(
+    folder: Path, history: History | None = None, most: int = 5000, moment: int | None = None
+) -> dict[str, Any]:
     """What a page shows of the run in a folder, which may go on, have ended, or have been killed.
 
     Members:
         name, folder, title: what the run is called and does. state: "running", "paused", "ended" or "killed".
+        doing: what it is about to be where that is known: "starting", "pausing", "going on", "stopping" or "writing
+        results", else None.
         step; iterations, how many there will be, None while a scan is followed; seconds of the run; speed in steps a
         second and left, the seconds that are left, None where they are not known.
         began, heard: when the last process began, and when it last wrote anything, in seconds since the epoch.
@@ -50,7 +57,9 @@ def run_content(folder: Path, history: History | None = None, most: int = 5000) 
         space: of the image, or None. roles: which images there are, the one to show first; stamps: what tells each from
         one that is newer.
 
-    Arguments: folder; history, where the caller has it already; most measurements.
+    Arguments: folder; history, where the caller has it already; most measurements; moment, the step of the preview that
+    is shown beside: while the run goes on, its step, time and measurements are those of that moment, so that numbers,
+    curves and image are of one. Where previews have become rare, or there are no more, they go on without it.
     """
     if not is_run(folder):
         raise InputError(f"{folder} is not the folder of a run: it has neither run.json nor events.jsonl")
@@ -61,6 +70,8 @@ def run_content(folder: Path, history: History | None = None, most: int = 5000) 
     finished = history.stop is not None and history.stop.verdict is not None
     files = picture_files(folder, running=state in ("running", "paused"), finished=finished)
     start, total = history.start, _planned(settings, history)
+    step = _step(history, moment, running=state in ("running", "paused"))
+    measured = history.measured if step >= history.step else [e for e in history.measured if e.step <= step]
     speed = _speed(history, running=state == "running")
     theory = theory_of(history)
     content = {
@@ -68,15 +79,16 @@ def run_content(folder: Path, history: History | None = None, most: int = 5000) 
         "folder": printable(str(folder)),
         "title": _title(folder),
         "state": state,
-        "step": history.step,
+        "doing": _doing(folder, history, state),
+        "step": step,
         "iterations": total,
-        "seconds": _seconds(history),
+        "seconds": _seconds(history, measured, step),
         "speed": speed,
-        "left": None if total is None or not speed or state != "running" else max(0, total - history.step) / speed,
+        "left": None if total is None or not speed or state != "running" else max(0, total - step) / speed,
         "began": None if start is None else start.at,
         "heard": history.last_at,
         "quantities": _quantities(history),
-        "measured": _measured(_thin(history.measured, most)),
+        "measured": _measured(_thin(measured, most)),
         "views": _views(settings, history),
         "stages": [_plain(event.content()) for event in history.stages],
         "steering": [_plain(event.content()) for event in history.steering],
@@ -93,7 +105,7 @@ def run_content(folder: Path, history: History | None = None, most: int = 5000) 
         "theory": None if theory is None else asdict(theory),
         "space": None if history.space is None else history.space.content(),
         "roles": list(files),
-        "stamps": {role: _stamp(path) for role, path in files.items()},
+        "stamps": {role: stamp_of(path) for role, path in files.items()},
     }
     return content
 
@@ -107,6 +119,28 @@ def _state(folder: Path, history: History) -> str:
     if not running:
         return "killed"
     return "paused" if history.paused else "running"
+
+
+def _step(history: History, moment: int | None, *, running: bool) -> int:
+    """The step that numbers and curves are of: that of the image, where there is one of late."""
+    preview, last = history.preview, history.last_at
+    if moment is None or not running or history.finishing or preview is None or last is None:
+        return history.step
+    return moment if last - preview.at <= _LATE else history.step
+
+
+def _doing(folder: Path, history: History, state: str) -> str | None:
+    """What a run that goes on is about to be, by its log and by what waits in its folder."""
+    if state not in ("running", "paused"):
+        return None
+    if history.finishing:
+        return "writing results"
+    asked, begun = Inbox(folder).pending(), 0.0 if history.start is None else history.start.at
+    if asked == "stop" or any(event.action == "stop" and event.at >= begun for event in history.steering[-1:]):
+        return "stopping"
+    if (asked, state) in (("pause", "running"), ("resume", "paused")):
+        return "pausing" if asked == "pause" else "going on"
+    return None if history.measured or history.step else "starting"
 
 
 def _title(folder: Path) -> str:
@@ -161,11 +195,15 @@ def _speed(history: History, *, running: bool) -> float | None:
     return last.step / last.time if last is not None and last.time > 0 and last.step > 0 else None
 
 
-def _seconds(history: History) -> float | None:
+def _seconds(history: History, measured: Sequence[Measurement], step: int) -> float | None:
     if history.stop is not None:
         return history.stop.wall
-    times = [event.time for event in history.measured[-1:]]
-    return max([*times, *([] if history.heartbeat is None else [history.heartbeat.seconds])], default=None)
+    beat, preview = history.heartbeat, history.preview
+    times = [event.time for event in measured[-1:]]
+    if beat is not None:  # which may have come after the moment that is shown
+        after = beat.at - preview.at if beat.step > step and preview is not None else 0.0
+        times.append(beat.seconds - max(0.0, after))
+    return max(times, default=None)
 
 
 def _quantities(history: History) -> list[dict[str, Any]]:
@@ -213,7 +251,7 @@ def _plain(content: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in content.items() if name != "event"}
 
 
-def _stamp(path: Path) -> str:
+def stamp_of(path: Path) -> str:
     """What changes when a file is replaced."""
     try:
         about = path.stat()

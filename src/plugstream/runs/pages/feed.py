@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import io
 import json
+import os
 import threading
 import time
 import zlib
@@ -23,9 +24,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plugstream.errors import InputError
+from plugstream.runs.commands import FOLDER as COMMANDS
 from plugstream.runs.liveness import is_running
-from plugstream.runs.pages.content import run_content
-from plugstream.runs.pages.pictures import run_picture
+from plugstream.runs.pages.content import run_content, stamp_of
+from plugstream.runs.pages.pictures import picture_of_preview, run_picture
+from plugstream.runs.preview import read_preview
 from plugstream.runs.replay import HistoryReader
 
 __all__ = ["Channel", "RunFeed", "changes_of", "encode_message"]
@@ -39,6 +42,8 @@ _SHARE = 0.05
 _THUMBNAIL = 192
 # Messages that a slow page may be behind before it gets everything anew, and seconds between two signs of life to one.
 _BEHIND, _ALIVE = 8, 15.0
+# Previews of a run that are kept for pages that were told of them.
+_KEPT = 3
 
 
 class RunFeed:
@@ -54,59 +59,95 @@ class RunFeed:
         self._content: dict[str, Any] | None = None
         self._seen: Any = None
         self._looked = 0.0
-        self._made: dict[tuple[str, str], tuple[str, bytes]] = {}
-        self.cost = 0.0  # seconds that the last look took
+        self._made: dict[tuple[str, str, str], bytes] = {}
+        self._previews: dict[str, Any] = {}  # the last ones by their stamps: pages ask for the one they were told of
+        self.cost = 0.0  # seconds of a processor that the last look took
 
     def content(self) -> dict[str, Any]:
         """What a page shows of the run now; InputError where its log is damaged, or it is gone."""
         with self._lock:
-            begun = time.monotonic()
+            begun, used = time.monotonic(), time.thread_time()
             seen = self._signs()
             if self._content is None or seen != self._seen or begun - self._looked > _LIVES:
+                stamp = self._keep_preview()  # before the log: what was measured by then is there
+                moment = None if stamp is None else self._previews[stamp][0]
                 self._reader.read()
-                content = run_content(self.folder, self._reader.history)
+                content = run_content(self.folder, self._reader.history, moment=moment)
                 if content["state"] == "killed" and self._reader.read():  # it had just said how it ended
                     content = run_content(self.folder, self._reader.history)
+                if stamp is not None and "preview" in content["stamps"]:
+                    content["stamps"]["preview"] = stamp
                 self._content = content if self._content != content else self._content
                 self._seen, self._looked = seen, begun
-                self.cost = time.monotonic() - begun
+                self.cost = time.thread_time() - used
             return self._content
 
     def summary(self) -> dict[str, Any]:
         """What a list of runs says of it."""
         content = self.content()
-        told = ("state", "step", "iterations", "seconds", "speed", "left", "title", "began", "stop")
+        told = ("state", "doing", "step", "iterations", "seconds", "speed", "left", "title", "began", "stop")
         shown = content["roles"][:1]
         return {name: content[name] for name in told} | {
             "values": _last_values(content),
             "thumbnail": content["stamps"][shown[0]] if shown else None,
         }
 
-    def picture(self, role: str) -> bytes:
-        """An image of the run as JSON; InputError where there is none of this role."""
-        return self._make("picture", role, lambda: json.dumps(self._picture(role), allow_nan=False).encode())
+    def picture(self, role: str, stamp: str | None = None) -> bytes:
+        """An image of the run as JSON; InputError where there is none of this role.
+
+        Arguments: role; stamp of the preview that a page was told of, which is kept while newer ones come.
+        """
+
+        def make(stamp: str) -> bytes:
+            return json.dumps(self._picture(role, stamp), allow_nan=False).encode()
+
+        return self._make("picture", role, make, stamp)
 
     def thumbnail(self) -> bytes:
         """A small PNG of the image that the page shows first; InputError where there is none."""
         roles = self.content()["roles"]
         if not roles:
             raise InputError(f"the run {self.folder.name} has no image yet")
-        return self._make("thumbnail", roles[0], lambda: _thumbnail(self._picture(roles[0])))
+        return self._make("thumbnail", roles[0], lambda stamp: _thumbnail(self._picture(roles[0], stamp)))
 
-    def _picture(self, role: str) -> dict[str, Any]:
-        return run_picture(self.folder, role, self._reader.history.space)
+    def _picture(self, role: str, stamp: str) -> dict[str, Any]:
+        space = self._reader.history.space
+        if role == "preview" and stamp in self._previews:
+            return picture_of_preview(self._previews[stamp], upwards=True if space is None else space.upwards)
+        return run_picture(self.folder, role, space)
 
-    def _make(self, kind: str, role: str, make: Callable[[], bytes]) -> bytes:
+    def _make(self, kind: str, role: str, make: Callable[[str], bytes], stamp: str | None = None) -> bytes:
         """What is made of an image, once for as long as it stays the same."""
-        content = self.content()
-        if role not in content["roles"]:
-            return make()  # a page that was told of a preview may ask for it when the run has its result
+        stamps = self.content()["stamps"]
         with self._lock:
-            stamp, made = self._made.get((kind, role), ("", b""))
-            if stamp != content["stamps"][role] or not made:
-                made = make()
-                self._made[kind, role] = (content["stamps"][role], made)
-            return made
+            if role != "preview" or stamp not in self._previews:
+                stamp = stamps.get(role, "")
+            if role not in stamps and stamp not in self._previews:
+                return make("")  # a page that was told of a preview may ask for it when the run has its result
+            if (kind, role, stamp) not in self._made:
+                known = {*stamps.values(), *self._previews}
+                self._made = {key: made for key, made in self._made.items() if key[2] in known}
+                self._made[kind, role, stamp] = make(stamp)
+            return self._made[kind, role, stamp]
+
+    def _keep_preview(self) -> str | None:
+        """The stamp of the preview that there is now, which is kept with the last ones; None where it cannot be read.
+
+        It is replaced while the run goes on, so that what is read later may be of a later step.
+        """
+        path = self.folder / "preview.safetensors"
+        for _ in range(3):
+            stamp = "" if path.is_symlink() else stamp_of(path)
+            if not stamp or stamp in self._previews:
+                return stamp or None
+            try:
+                preview = read_preview(path)
+            except (InputError, LookupError, TypeError, ValueError):
+                return None
+            if stamp == stamp_of(path):  # else another took its place meanwhile
+                self._previews = dict([*self._previews.items(), (stamp, preview)][-_KEPT:])
+                return stamp
+        return None
 
     def _signs(self) -> Any:
         """What differs where anything was written, or the process that writes is no more."""
@@ -115,6 +156,8 @@ class RunFeed:
             with contextlib.suppress(OSError):
                 about = (self.folder / name).stat()
                 signs.append((name, about.st_size, about.st_mtime_ns))
+        with contextlib.suppress(OSError):
+            signs.append(sorted(os.listdir(self.folder / COMMANDS)))  # what somebody asks and nobody has taken
         return signs
 
 
@@ -170,9 +213,9 @@ class Channel:
                 if changes is not None:
                     first, self._last = self._last is None, now
                     self._send(encode_message("content", now) if first else encode_message("change", changes))
-                wait = _QUICK if time.monotonic() < self._until else _LOOK
+                hurried = time.monotonic() < self._until
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._hurry.wait(), max(wait, seconds / _SHARE))
+                    await asyncio.wait_for(self._hurry.wait(), _QUICK if hurried else max(_LOOK, seconds / _SHARE))
                 self._hurry.clear()
         finally:
             self._last = None  # whoever comes next gets what is there then

@@ -28,6 +28,8 @@ _PORT, _TRIED = 8765, 20
 # Of the process that `--serve` starts: its priority, and seconds that it waits for somebody once the run is over.
 # While a run wants all cores this priority leaves it 96 % of the one that the server shares with it.
 _NICE, _LINGER = 15, 30.0
+# Seconds in which a connection must have asked for something, and in which it must take what it was sent.
+_LONGEST_HEAD, _LONGEST_UNTAKEN = 10.0, 60.0
 _TOKEN = "PLUGSTREAM_TOKEN"  # in the environment, which other users cannot read, as they can the arguments
 
 
@@ -84,6 +86,8 @@ def serve_runs(
     from plugstream.runs.pages.access import Access
     from plugstream.runs.pages.server import Shelf, make_application
 
+    if hasattr(socket, "TCP_USER_TIMEOUT"):  # which its connections inherit: a machine that is gone says nothing
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(1000 * _LONGEST_UNTAKEN))
     shelf = Shelf(folders)
     access = Access.at(listener.getsockname()[0], token, names)
     config = uvicorn.Config(
@@ -91,7 +95,7 @@ def serve_runs(
         log_level="critical",
         access_log=False,
         server_header=False,
-        http="h11",
+        http=_protocol(),
         ws="none",
         timeout_graceful_shutdown=1,
         limit_concurrency=1000,
@@ -100,6 +104,42 @@ def serve_runs(
     if over is not None:
         threading.Thread(target=_watch, args=(server, shelf, over), daemon=True).start()
     server.run(sockets=[listener])
+
+
+def _protocol() -> Any:
+    """uvicorn's HTTP, which closes a connection that asks for nothing.
+
+    uvicorn's own limit counts from an answer to the first byte that follows. Whoever says nothing, or begins a request
+    and goes no further, would stay for ever, and a thousand of them keep everybody out.
+    """
+    from uvicorn.protocols.http.h11_impl import H11Protocol
+
+    class Protocol(H11Protocol):
+        _timer: Any = None
+
+        def connection_made(self, transport: Any) -> None:
+            super().connection_made(transport)
+            self._wait()
+
+        def handle_events(self) -> None:
+            super().handle_events()
+            if self.cycle is not None and not self.cycle.response_complete:  # it has asked, and is being answered
+                self._timer.cancel()
+
+        def on_response_complete(self) -> None:
+            self._wait()
+            super().on_response_complete()
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            self._timer.cancel()
+            super().connection_lost(exc)
+
+        def _wait(self) -> None:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer = self.loop.call_later(_LONGEST_HEAD, self.transport.abort)
+
+    return Protocol
 
 
 def _watch(server: Any, shelf: Any, over: Callable[[int], bool]) -> None:

@@ -24,6 +24,7 @@ import base64
 import json
 import math
 import zlib
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from plugstream.errors import InputError
 from plugstream.image_space import ImageSpace
@@ -95,7 +97,7 @@ def run_picture(folder: Path, role: str, space: ImageSpace | None) -> dict[str, 
         if role != "checkpoint" and space is not None and path.stat().st_size > _LARGE and _is_volume(space):
             return _picture_of_volume(path, space, role)
         if role == "preview":
-            return picture_of_preview(path, upwards=True if space is None else space.upwards)
+            return picture_of_preview(read_preview(path), upwards=True if space is None else space.upwards)
         step, image = _read_checkpoint(path) if role == "checkpoint" else (None, _read_array(path))
         if role == "uncertainty" and space is not None:
             space = map_space(space)
@@ -173,9 +175,11 @@ def _picture_of_volume(path: Path, space: ImageSpace, role: str) -> dict[str, An
     return _picture(np.concatenate(parts, 1), blocks, space, role)
 
 
-def picture_of_preview(path: Path, *, upwards: bool) -> dict[str, Any]:
-    """A picture of a preview, which has its own panels."""
-    step, tensors, panels = read_preview(path)
+def picture_of_preview(
+    preview: tuple[int, Mapping[str, Tensor], Sequence[Mapping[str, Any]]], *, upwards: bool
+) -> dict[str, Any]:
+    """A picture of a preview, which has its own panels, as `read_preview` gives it."""
+    step, tensors, panels = preview
     shown = [{**panel, "cyclic": is_phase(panel)} | _encode(tensors[panel["name"]].numpy()) for panel in panels]
     return {"role": "preview", "step": step, "upwards": upwards, "panels": shown}
 

@@ -4,7 +4,7 @@
     GET  /static/NAME            its scripts and styles
     GET  /api/runs               which runs there are
     GET  /api/content?run=NAME   all that the page shows of a run but its images
-    GET  /api/picture?run=NAME&role=ROLE,  /api/thumbnail?run=NAME
+    GET  /api/picture?run=NAME&role=ROLE[&stamp=STAMP],  /api/thumbnail?run=NAME
     GET  /api/events[?run=NAME]  server-sent events: what changed, of a run or of the list
     POST /api/commands?run=NAME  what a person asks of the run (`plugstream.runs.commands`)
 
@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import asyncio
 import html
-import json
 import time
 from collections.abc import Iterator, Sequence
 from importlib.resources import files
@@ -28,7 +27,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response, Strea
 from starlette.routing import Route
 
 from plugstream.errors import InputError
-from plugstream.runs.commands import read_command, send_command
+from plugstream.runs.commands import parse_command, send_command
 from plugstream.runs.describe import is_run
 from plugstream.runs.pages.access import Access, Guard
 from plugstream.runs.pages.assets import SCRIPTS, STYLES
@@ -96,8 +95,8 @@ class Shelf:
         return out
 
     def _look(self) -> tuple[dict[str, Any], float]:
-        begun = time.monotonic()
-        return self.summaries(), time.monotonic() - begun
+        begun = time.thread_time()
+        return self.summaries(), time.thread_time() - begun
 
     def _walk(self) -> Iterator[tuple[str, Path]]:
         for folder in self.folders:
@@ -143,8 +142,8 @@ def make_application(shelf: Shelf, access: Access) -> Guard:
         return await _answer(request, lambda feed: JSONResponse(feed.content()))
 
     async def show_picture(request: Request) -> Response:
-        role = request.query_params.get("role", "")
-        return await _answer(request, lambda feed: Response(feed.picture(role), media_type="application/json"))
+        role, stamp = request.query_params.get("role", ""), request.query_params.get("stamp")
+        return await _answer(request, lambda feed: Response(feed.picture(role, stamp), media_type="application/json"))
 
     async def show_thumbnail(request: Request) -> Response:
         return await _answer(request, lambda feed: Response(feed.thumbnail(), media_type="image/png"))
@@ -178,21 +177,18 @@ def make_application(shelf: Shelf, access: Access) -> Guard:
             return _absent("run")
         if request.headers.get("content-type", "").partition(";")[0].strip() != "application/json":
             return PlainTextResponse("a command is JSON\n", 415)
-        body = b""
-        async for part in request.stream():
-            body += part
-            if len(body) > _MOST_BYTES:
-                return PlainTextResponse("a command is shorter\n", 413)
+        body = await request.body()
+        if len(body) > _MOST_BYTES:
+            return PlainTextResponse("a command is shorter\n", 413)
         try:
-            command = read_command(json.loads(body))
-            state = (await asyncio.to_thread(feed.content))["state"]
-            if state not in ("running", "paused"):
+            command = parse_command(body)
+            now = await asyncio.to_thread(feed.content)
+            if now["state"] not in ("running", "paused") or now["doing"] == "writing results":
                 return PlainTextResponse("the run does not go on, so that nothing can be asked of it\n", 409)
             await asyncio.to_thread(send_command, feed.folder, command)
             shelf.channel(name, feed).hurry()
-        except (ValueError, RecursionError) as error:  # of which an InputError is one
-            text = str(error) if isinstance(error, InputError) else "a command is JSON"
-            return PlainTextResponse(f"{text}\n", 400)
+        except InputError as error:
+            return PlainTextResponse(f"{error}\n", 400)
         return JSONResponse({"asked": command.action}, 202)
 
     routes = [

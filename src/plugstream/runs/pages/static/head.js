@@ -6,6 +6,7 @@
 
   // In which state a run is: a word for it, and the kind that colours it.
   function runState(content) {
+    if (content.doing) return { text: content.doing, kind: content.doing === "pausing" ? "paused" : content.state };
     if (content.state !== "ended" || !content.stop) {
       return { text: STATES[content.state] || content.state, kind: content.state };
     }
@@ -53,19 +54,23 @@
     return parts;
   }
 
-  // Show the top of a page in an element. Returns a function that fills it with the content of a run.
+  // Show the top of a page in an element. Returns {fill(content), tell(content)}: all of it, and its state alone.
   function showHead(element) {
     const name = ps.make("h1");
     // Screen readers are told when the state changes, and not with every step.
     const pill = ps.make("span", { role: "status" });
     const rest = ps.make("div");
     element.replaceChildren(ps.make("div", { class: "ps-title" }, name, pill), rest);
-    return (content) => {
+
+    function tell(content) {
       const { text, kind } = runState(content);
-      const { step, iterations } = content;
-      name.textContent = content.name;
       pill.className = `ps-pill ps-${kind}`;
       if (pill.textContent !== text) pill.textContent = text;
+    }
+    function fill(content) {
+      const { step, iterations } = content;
+      tell(content);
+      name.textContent = content.name;
       const parts = [];
       if (content.title) parts.push(ps.make("p", { class: "ps-what" }, content.title));
       if (iterations && content.state !== "ended") {
@@ -77,7 +82,8 @@
       });
       parts.push(ps.make("dl", { class: "ps-facts" }, ...facts), ...endOf(content));
       rest.replaceChildren(...parts);
-    };
+    }
+    return { fill, tell };
   }
 
   Object.assign(ps, { runState, showHead });

@@ -23,20 +23,22 @@
     main.replaceChildren(...back, element, page);
     let shown = null;
     let steer = null;
-    follow((content) => {
-      if (shown) {
-        shown.update(content);
-      } else {
-        shown = ps.showRun(page, content, loadPicture);
-        steer = ps.showControls(shown.controls);
+    let last = null;
+    const tell = (doing) => shown.tell({ ...last, doing: doing || last.doing });
+    follow((now) => {
+      last = now;
+      if (!shown) {
+        shown = ps.showRun(page, now, loadPicture);
+        steer = ps.showControls(shown.controls, tell);
       }
-      steer(content);
+      const content = steer(now);
+      shown.update(content);
       document.title = `${progressOf(content)}${content.name} - plugstream`;
     }, say);
   }
 
   function progressOf(content) {
-    if (content.state !== "running") return `${ps.runState(content).text}, `;
+    if (content.state !== "running" || content.doing) return `${ps.runState(content).text}, `;
     const { step, iterations } = content;
     return iterations ? `${Math.floor((100 * Math.min(step, iterations)) / iterations)} %, ` : "";
   }

@@ -14,6 +14,8 @@
     truth: "truth",
   };
 
+  const PATIENCE = 1500; // milliseconds that numbers and curves wait for the image of their step
+
   const sourcesOf = (content) =>
     content.roles.map((role) => ({
       key: role,
@@ -21,6 +23,12 @@
       note: content.scores?.[role] ?? "",
       stamp: content.stamps[role],
     }));
+
+  // Why there is no image.
+  const waitingFor = ({ doing }) => {
+    const why = " The run is getting ready for its first step, and the log below says how far it is.";
+    return `There is no image yet.${doing === "starting" ? why : ""}`;
+  };
 
   function section(title, ...children) {
     const id = ps.newId("heading");
@@ -35,11 +43,13 @@
   // Show a run in an element.
   //
   // Arguments: content, as plugstream.runs.pages.content makes it; loadPicture(role), a promise of a picture.
-  // Returns {update(content), controls}: controls is an element below the heading for who can steer the run.
+  // Returns {update(content), tell(content), controls}: update shows all of it at once, when its images have come, tell its
+  // state alone; controls is an element below the heading for who can steer the run.
   function showRun(element, content, loadPicture) {
     const head = ps.make("header", { class: "ps-head" });
     const controls = ps.make("div", { class: "ps-controls" });
     const images = ps.make("div");
+    const moment = ps.make("p", { class: "ps-note ps-moment" });
     const curves = ps.make("div");
     const views = ps.make("div");
     const steering = ps.make("div");
@@ -51,7 +61,7 @@
     element.replaceChildren(
       head,
       controls,
-      section("Image", images),
+      section("Image", moment, images),
       section("Curves", curves),
       theirs.views,
       theirs.steering,
@@ -60,13 +70,26 @@
       section("Log", notes),
     );
 
-    const viewer = ps.showImages(images, { sources: sourcesOf(content), load: loadPicture, name: content.name });
+    const sources = sourcesOf(content);
+    const viewer = ps.showImages(images, { sources, load: loadPicture, name: content.name, missing: waitingFor(content) });
     const charts = ps.showCurves(curves, [{ name: content.name, content }], content.name);
-    const fillHead = ps.showHead(head);
+    const top = ps.showHead(head);
     let before = {};
+    let latest = content; // what was last told, shown or not
+    let busy = false;
+
+    // Of which step the image is, beside that of numbers and curves; of a result the head says it.
+    function tellMoment(now) {
+      const { step = null } = viewer.shown() || {};
+      moment.hidden = step === null || now.state === "ended";
+      if (moment.hidden) return;
+      const same = `Image, numbers and curves are of step ${step}.`;
+      moment.textContent = step === now.step ? same : `The image is of step ${step}, numbers and curves of step ${now.step}.`;
+    }
 
     function fill(now) {
-      fillHead(now);
+      top.fill(now);
+      tellMoment(now);
       const part = (name, value, make) => {
         const text = JSON.stringify(value);
         if (before[name] !== text) make();
@@ -82,15 +105,31 @@
       part("notes", now.notes, () => notes.replaceChildren(notesList(now)));
     }
 
+    // What is shown waits for its images, so that all of it changes at once, but not for ones that do not come. What
+    // comes meanwhile waits for its turn, and of several the newest.
+    async function update(now) {
+      top.tell(now);
+      latest = now;
+      if (busy) return;
+      busy = true;
+      for (let one = null; one !== latest; ) {
+        one = latest;
+        const sources = sourcesOf(one);
+        const late = new Promise((done) => setTimeout(done, PATIENCE));
+        await Promise.race([viewer.prepare(sources), late]);
+        const drawn = viewer.update(sources, waitingFor(one));
+        await Promise.race([drawn, late]);
+        fill(one);
+        charts.update([{ name: one.name, content: one }]);
+        drawn.then(() => tellMoment(one)); // of a picture that was late
+      }
+      busy = false;
+      top.tell(latest);
+    }
+
     fill(content);
-    return {
-      controls,
-      update(now) {
-        fill(now);
-        viewer.update(sourcesOf(now));
-        charts.update([{ name: now.name, content: now }]);
-      },
-    };
+    viewer.ready.then(() => tellMoment(latest));
+    return { controls, update, tell: top.tell };
   }
 
   // Rows of names and values; a value may be an element.

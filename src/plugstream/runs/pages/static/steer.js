@@ -32,27 +32,37 @@
     return { command, text: [first && `sigma ${first}`, second && `step ${second}`].filter(Boolean).join(" and ") };
   }
 
-  // Put the controls into an element; returns what is called with the run's content as that changes.
-  function showControls(element) {
+  const ABOUT_TO = { pause: "pausing", resume: "going on", stop: "stopping" };
+
+  // Put the controls into an element; tell is called at once when something is asked for. Returns what is called with the
+  // run's content as that changes, and gives it back with what was asked for and is not answered yet.
+  function showControls(element, tell) {
     if (!maySteer) {
       const text = "To steer the run, open the address that the server printed, which has a token in it.";
       element.replaceChildren(ps.make("p", { class: "ps-note" }, text));
-      return ({ state }) => (element.hidden = state !== "running" && state !== "paused");
+      return (content) => {
+        element.hidden = content.state !== "running" && content.state !== "paused";
+        return content;
+      };
     }
     const told = ps.make("p", { class: "ps-asked", role: "status" });
     const sigma = ps.make("input", { type: "text", inputmode: "decimal", autocomplete: "off" });
     const step = ps.make("input", { type: "text", autocomplete: "off" });
     let known = { events: 0, refusals: 0 }; // how many there are
     let asked = null; // how many there were when something was asked for, until the run has answered
+    let doing = null; // what that makes the run be about to do
     let paused = false;
 
     async function send(command, text) {
       told.textContent = `asked to ${text} …`;
       asked = known; // before it is sent: the run may answer before the server does
+      doing = ABOUT_TO[command.action] || null;
+      if (doing) tell(doing);
       try {
         await sendCommand(command);
       } catch (error) {
-        asked = null;
+        asked = doing = null;
+        tell(null);
         told.textContent = `It was not asked to ${text}: ${error.message || "the server does not answer"}.`;
       }
     }
@@ -99,7 +109,7 @@
 
     return (content) => {
       paused = content.state === "paused";
-      element.hidden = !paused && content.state !== "running";
+      element.hidden = (!paused && content.state !== "running") || content.doing === "writing results";
       pause.textContent = paused ? "Go on" : "Pause";
       const now = strengths(content);
       sigma.placeholder = now.sigma;
@@ -108,8 +118,9 @@
       known = { events: content.steering.length, refusals: refusals.length };
       if (asked && known.events > asked.events) told.textContent = ps.describeSteering(content.steering.at(-1));
       else if (asked && known.refusals > asked.refusals) told.textContent = refusals.at(-1).text;
-      else return;
-      asked = null;
+      else return doing && !content.doing && !element.hidden ? { ...content, doing } : content;
+      asked = doing = null;
+      return content;
     };
   }
 

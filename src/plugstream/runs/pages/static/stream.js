@@ -27,8 +27,9 @@
     return `/api/${path}${query.size ? `?${query}` : ""}`;
   }
 
-  async function loadPicture(role) {
-    const answer = await fetch(address("picture", { role }));
+  // The picture of a role; of a preview the one that the content with this stamp was of.
+  async function loadPicture(role, stamp) {
+    const answer = await fetch(address("picture", { role, stamp: stamp || null }));
     if (!answer.ok) throw new Error((await answer.text()).trim());
     return answer.json();
   }

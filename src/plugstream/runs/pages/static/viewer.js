@@ -9,9 +9,12 @@
   // Show images in an element.
   //
   // Arguments: options.sources, [{key, label, stamp}], the one to show first; options.load(key), a promise of a picture
-  // as plugstream.runs.pages.pictures makes it; options.name, for files. Returns {update(sources)}.
+  // as plugstream.runs.pages.pictures makes it; options.name, for files; options.missing, what to say without an image.
+  // Returns {prepare(sources), update(sources, missing), shown(), ready}: prepare loads what update would show, both are
+  // promises, shown is the picture that one looks at, ready a promise of the first.
   function showImages(element, options) {
     let sources = options.sources;
+    let missing = options.missing || "There is no image yet.";
     const loaded = new Map(); // key -> {stamp, picture}
     const state = {
       main: null,
@@ -49,29 +52,11 @@
       state.channel = Number(value);
       redraw();
     });
-    const split = ps.make("input", {
-      type: "range",
-      min: 0,
-      max: 1000,
-      value: 500,
-      "aria-label": "Compare slider",
-      class: "ps-split",
-      oninput: () => slide(split.value / 1000),
-    });
-    const low = ps.make("input", {
-      type: "range",
-      min: 0,
-      max: 1000,
-      "aria-label": "Value shown darkest",
-      oninput: () => contrast(0, low.value),
-    });
-    const high = ps.make("input", {
-      type: "range",
-      min: 0,
-      max: 1000,
-      "aria-label": "Value shown brightest",
-      oninput: () => contrast(1, high.value),
-    });
+    const halves = { type: "range", min: 0, max: 1000, value: 500, "aria-label": "Compare slider", class: "ps-split" };
+    const split = ps.make("input", { ...halves, oninput: () => slide(split.value / 1000) });
+    const [low, high] = ["Value shown darkest", "Value shown brightest"].map((name, end) =>
+      ps.make("input", { type: "range", min: 0, max: 1000, "aria-label": name, oninput: (event) => contrast(end, event.target.value) }),
+    );
     const range = ps.make("output", { class: "ps-range", "aria-live": "off" });
     const contrasts = ps.make(
       "span",
@@ -124,17 +109,17 @@
 
     const label = (key) => sources.find((source) => source.key === key)?.label || key;
     const noteOf = (key, picture) =>
-      picture?.step ? `step ${picture.step}` : sources.find((source) => source.key === key)?.note;
+      Number.isInteger(picture?.step) ? `step ${picture.step}` : sources.find((source) => source.key === key)?.note;
     const titled = (key, picture) => [label(key), noteOf(key, picture)].filter(Boolean).join(", ");
     const firstPanel = (picture) => picture.panels.find((panel) => !panel.cyclic) || picture.panels[0];
 
-    async function picture(key) {
-      const stamp = sources.find((source) => source.key === key)?.stamp;
+    async function picture(key, among = sources) {
+      const stamp = among.find((source) => source.key === key)?.stamp;
       const known = loaded.get(key);
       if (known && known.stamp === stamp) return known.picture;
       const entry = {
         stamp,
-        picture: Promise.resolve(options.load(key))
+        picture: Promise.resolve(options.load(key, stamp))
           .then(ps.decodePicture)
           .then((made) => ({ ...made, id: ++pictures })),
       };
@@ -144,7 +129,7 @@
         entry.picture = made;
         return made;
       } catch (error) {
-        loaded.delete(key);
+        if (loaded.get(key) === entry) loaded.delete(key);
         throw error;
       }
     }
@@ -154,23 +139,34 @@
       return refresh();
     }
 
-    let turn = 0;
-    async function refresh() {
-      const mine = ++turn;
-      const keys = sources.map((source) => source.key);
-      told.textContent = keys.length ? "" : "There is no image yet.";
-      element.classList.toggle("ps-without", !keys.length);
-      if (!keys.length) return;
+    // Which image is shown, which others there are, and the one to compare with, by choice or else as is usual.
+    function pick(keys) {
       const main = keys.includes(chosen.main) ? chosen.main : keys[0];
       const others = keys.filter((key) => key !== main);
       const roles = ["truth", "filtered", "gridding", "backprojection"];
       const usual = roles.map((role) => others.find((key) => key.endsWith(role))).find(Boolean);
-      const wanted = others.includes(chosen.other) ? chosen.other : (usual ?? others[0] ?? null);
+      return { main, others, usual, wanted: others.includes(chosen.other) ? chosen.other : (usual ?? others[0] ?? null) };
+    }
+
+    // An image of one value looks as if there were none.
+    function emptiness({ panels }) {
+      const flat = panels.every(({ range }) => range && range[0] === range[1]);
+      return flat ? `Every value of this image is ${ps.formatNumber(panels[0].range[0])}: no step has changed it yet.` : "";
+    }
+
+    let turn = 0;
+    async function refresh() {
+      const mine = ++turn;
+      const keys = sources.map((source) => source.key);
+      if (!state.main) told.textContent = keys.length ? "The image is being loaded." : missing;
+      element.classList.toggle("ps-without", !keys.length || !state.main);
+      if (!keys.length) return;
+      const { main, others, usual, wanted } = pick(keys);
       try {
         const first = await picture(main);
         const mode = wanted === null ? "single" : chosen.mode || usualMode(first, wanted === chosen.other || usual);
         const compared = mode === "single" ? null : await picture(wanted);
-        const shown = mode === "all" ? await Promise.all(keys.map(picture)) : [];
+        const shown = mode === "all" ? await Promise.all(keys.map((key) => picture(key))) : [];
         if (mine !== turn) return; // something else was chosen meanwhile
         const second = compared && ps.turnTo(first, compared); // what is looked at stays as it is
         const all = shown.map((one) => ps.turnTo(first, one));
@@ -185,6 +181,8 @@
         told.textContent = `The image cannot be shown: ${error.message || error}`;
         return;
       }
+      element.classList.remove("ps-without");
+      told.textContent = emptiness(state.main);
       show.fill(
         sources.map((source) => [source.key, source.label]),
         main,
@@ -377,12 +375,19 @@
 
     new ResizeObserver(redraw).observe(element);
     window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
-    refresh();
+    const ready = refresh();
     return {
-      update(now) {
-        const before = JSON.stringify(sources);
-        sources = now;
-        if (JSON.stringify(now) !== before) refresh();
+      ready,
+      shown: () => state.main,
+      async prepare(now) {
+        const { main, wanted } = pick(now.map((source) => source.key));
+        const keys = state.mode === "all" ? now.map((source) => source.key) : [main, state.mode !== "single" && wanted];
+        await Promise.allSettled(keys.filter(Boolean).map((key) => picture(key, now)));
+      },
+      async update(now, without) {
+        const before = JSON.stringify([sources, missing]);
+        [sources, missing] = [now, without || missing];
+        if (JSON.stringify([sources, missing]) !== before) await refresh();
       },
     };
   }
