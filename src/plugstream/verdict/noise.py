@@ -71,6 +71,10 @@ def band_noise(data: Tensor) -> Noise | None:
     axes = tuple(range(1, data.ndim))[-2:]
     if not axes or min(data.shape[a] for a in axes) < _FEWEST or data[0].numel() < 4 * _FEWEST or not energy > 0:
         return None
+    for axis in axes:  # so that the ends, which do not meet, are seen in no other band
+        taper = torch.hann_window(data.shape[axis], periodic=False, device=data.device).double().add(1e-3)
+        taper = taper / taper.square().mean().sqrt()
+        data = data * taper.to(data.abs().dtype).reshape([-1 if a == axis else 1 for a in range(data.ndim)])
     power = torch.fft.fftn(data, dim=axes, norm="ortho").abs().double().square()
     power = power.reshape(-1, *power.shape[axes[0] :]).mean(0)
     away = torch.zeros_like(power)
