@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from plugstream.verdict.noise import band_noise, difference_noise, photon_noise, twin_noise
+from plugstream.verdict.noise import band_noise, difference_noise, photon_noise
 
 
 def _smooth(views: int, samples: int) -> torch.Tensor:
@@ -60,13 +60,3 @@ def test_photon_noise_is_that_of_the_roots(photons: float) -> None:
 
 def test_data_that_was_not_counted_has_no_photons() -> None:
     assert photon_noise(torch.full((2, 8, 8), 0.5)) is None
-
-
-def test_repeats_tell_the_noise_of_any_data() -> None:
-    draw = torch.Generator().manual_seed(2)
-    once = torch.randn(30, 50, dtype=torch.float64, generator=draw)
-    data = torch.cat([once, once]) + 0.1 * torch.randn(60, 50, dtype=torch.float64, generator=draw)
-    views = torch.arange(30)
-    estimate = twin_noise(data, (views,), (views + 30,))
-    assert estimate is not None
-    assert estimate.fraction == pytest.approx(0.01 * data.numel() / float(data.square().sum()), rel=0.1)
