@@ -1,14 +1,18 @@
 """What runs say of themselves, beside the truth: good scans and scans that were spoilt on purpose, of all instruments.
 
-    python benchmarks/verdicts.py [--only NAME ...] [--folder FOLDER] [--real]
+    python benchmarks/verdicts.py [--only NAME ...] [--folder FOLDER] [--judge] [--tenfold]
 
 Every case is a small scan, reconstructed with defaults, or with the words of the case; a spoilt scan holds correct
 data and says something wrong of it. Runs of a folder that is given are kept, and judged again without running again.
+
+"to go" is what the run says that ten times as many steps would change, in per cent; with --tenfold they are taken, and
+what they really changed stands beside it.
 """
 
 from __future__ import annotations
 
 import argparse
+import shutil
 import tempfile
 import time
 from collections.abc import Callable
@@ -26,6 +30,7 @@ from plugstream.losses import Amplitude
 from plugstream.runs.explaining import explain_result
 from plugstream.runs.plan import model_options
 from plugstream.runs.refined import read_refined
+from plugstream.runs.replay import replay
 from plugstream.scans import MemoryScan, open_scan, save_scan
 from plugstream.settings import resolve
 from plugstream.simulation import measure
@@ -329,6 +334,27 @@ def judge_run(folder: Path) -> tuple[float, Explanation]:
     return quality, found
 
 
+def answers_of(run: Path) -> list[dict[str, Any]]:
+    """The three answers that the run gave at its end: arrived, explained, chosen by the data."""
+    stop = replay(run / "events.jsonl").stop
+    return [] if stop is None or stop.answers is None else list(stop.answers.values())
+
+
+def change_tenfold(run: Path) -> float:
+    """What ten times as many steps really change of the image of a run, in per cent of it; NaN where it took none."""
+    stop, longer = replay(run / "events.jsonl").stop, run.parent / "tenfold"
+    if stop is None or stop.step == 0:
+        return float("nan")
+    if not longer.exists():
+        shutil.copytree(run, longer)
+        plugstream_main(["resume", str(longer), "--iterations", str(10 * stop.step)])
+    before, after = (torch.from_numpy(np.load(folder / "result.npy")) for folder in (run, longer))
+    if before.is_complex():
+        phase = torch.vdot(after.flatten(), before.flatten())
+        after = after * (phase / phase.abs())
+    return 100 * float((after - before).norm() / before.norm())
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--folder", type=Path)
@@ -336,12 +362,14 @@ def main() -> None:
     parser.add_argument(
         "--judge", action="store_true", help="judge the runs that are there, real ones too, and run none"
     )
+    parser.add_argument("--tenfold", action="store_true", help="take ten times as many steps, to see what they change")
     parsed = parser.parse_args()
     known = {case.name.replace(" ", "-"): case for case in [*cases(), *other_cases()]}
     with tempfile.TemporaryDirectory() as own:
         folder = parsed.folder or Path(own)
         names = list(known) + [p.name for p in sorted(folder.glob("real-*"))]
-        print(f"{'run':26} {'SNR':>5} {'misfit':>8} {'noise':>8} {'x':>7}  flagged  causes")
+        head = f"{'run':26} {'SNR':>5} {'arrived':>13} {'to go':>6} {'really':>6} {'strength':>21}"
+        print(f"{head} {'misfit':>8} {'noise':>8} {'x':>7}  flagged  causes")
         for name in names:
             if parsed.only and not any(word in name for word in parsed.only):
                 continue
@@ -358,8 +386,12 @@ def main() -> None:
             right = found.explained if not want else not found.explained and named
             noise = float("nan") if found.noise is None else found.noise.fraction
             causes = "; ".join(f"{cause.name.split(',')[0]} {cause.evidence:.3g}" for cause in found.causes[:3])
+            told = answers_of(folder / name / "run") or [{"word": "", "number": None}] * 3
+            to_go = told[0]["number"]
+            really = change_tenfold(folder / name / "run") if parsed.tenfold else float("nan")
             print(
-                f"{name:26} {quality:5.1f} {found.misfit:8.1e} {noise:8.1e} {found.factor or float('nan'):7.2f}  "
+                f"{name:26} {quality:5.1f} {told[0]['word']:>13.13} {float('nan') if to_go is None else to_go:6.2f} "
+                f"{really:6.2f} {told[2]['word']:>21.21} {found.misfit:8.1e} {noise:8.1e} {found.factor or float('nan'):7.2f}  "
                 f"{'no ' if found.explained else 'YES'} {'' if right else 'WRONG'} {spent:.1f}s {causes}",
                 flush=True,
             )
