@@ -391,7 +391,8 @@ def main() -> None:
             really = change_tenfold(folder / name / "run") if parsed.tenfold else float("nan")
             print(
                 f"{name:26} {quality:5.1f} {told[0]['word']:>13.13} {float('nan') if to_go is None else to_go:6.2f} "
-                f"{really:6.2f} {told[2]['word']:>21.21} {found.misfit:8.1e} {noise:8.1e} {found.factor or float('nan'):7.2f}  "
+                f"{really:6.2f} {told[2]['word']:>21.21} {found.misfit:8.1e} {noise:8.1e} "
+                f"{found.factor or float('nan'):7.2f}  "
                 f"{'no ' if found.explained else 'YES'} {'' if right else 'WRONG'} {spent:.1f}s {causes}",
                 flush=True,
             )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from functools import cached_property
 from typing import Protocol, runtime_checkable
 
@@ -10,12 +11,16 @@ import torch
 from torch import Tensor
 
 from plugstream.arrays import Array
-from plugstream.linalg import conjugate_gradient, largest_eigenvalue, largest_ritz_value
+from plugstream.linalg import conjugate_gradient, inner, largest_eigenvalue, largest_norm, largest_ritz_value, norm
 from plugstream.model_fidelity import Measurements, ModelFidelity
 from plugstream.models.base import Model, Views
 from plugstream.progress import Listener, listening, report
+from plugstream.sampling import spread_views
 
-__all__ = ["Fidelity", "LeastSquares", "Measurements"]
+__all__ = ["Fidelity", "LeastSquares", "Measurements", "data_scale"]
+
+# How many views tell the scale of the data.
+_SCALE_VIEWS = 32
 
 
 @runtime_checkable
@@ -268,3 +273,25 @@ class LeastSquares(ModelFidelity):
         normal = self.model.normal(index, self._weights(index, weights))
         like = torch.empty(self.image_shape, device=self.device, dtype=self.dtype)
         return largest_ritz_value(normal, like, products, ndim=len(self.image_shape))
+
+
+@torch.no_grad()
+def data_scale(fidelity: Fidelity, like: Tensor) -> float:
+    """How large an image the data speaks of: the length of the best step from zero down the gradient of d.
+
+    ||t p|| with p = -a grad d(0) and t = -<p, grad d(0)> / <p, grad d(p) - grad d(0)>, the minimum along p where d is
+    quadratic; a makes p as long as the image at hand. It is the same whatever the step, the start and the denoiser are.
+    A few views tell it; 0 where they do not, for a model without a gradient at zero, say.
+
+    Arguments: fidelity; like, an image (..., *image_shape) that is not zero, of which only size and kind matter.
+    """
+    views, ndim = spread_views(fidelity.available, _SCALE_VIEWS), len(fidelity.image_shape)
+    g = fidelity.gradient(torch.zeros_like(like), views)
+    length = largest_norm(g, ndim)
+    if not (length > 0 and math.isfinite(length)):
+        return 0.0
+    p = g * (-largest_norm(like, ndim) / length)
+    curvature = inner(p, fidelity.gradient(p, views) - g, ndim)
+    t = torch.where(curvature > 0, -inner(p, g, ndim) / curvature, torch.zeros_like(curvature))
+    scale = float((t * norm(p, ndim)).max())
+    return scale if math.isfinite(scale) else 0.0

@@ -17,21 +17,17 @@ from torch import Tensor
 from plugstream.algorithms.base import Algorithm, State
 from plugstream.arrays import Array, as_tensor
 from plugstream.errors import InputError
-from plugstream.fidelity import Fidelity
-from plugstream.linalg import inner, largest_norm, norm
+from plugstream.fidelity import data_scale
+from plugstream.linalg import largest_norm
 from plugstream.monitors import Judge, Measure, Monitor, Past, quantities_of, with_stop
 from plugstream.progress import Listener, listening, report
 from plugstream.quantities import TO_GO, Quantity
 from plugstream.result import Callback, Progress, Result, Row, Series, Snapshot, Stop, Turn
-from plugstream.sampling import spread_views
 from plugstream.verdict import Trace, Verdict, estimate_arrival, judge
 
 __all__ = ["data_scale", "solve"]
 
 S = TypeVar("S", bound=State)
-
-# How many views tell the scale of the data.
-_SCALE_VIEWS = 32
 
 
 def solve(
@@ -377,28 +373,6 @@ class _Run(Generic[S]):
                 past = {name: list(history[name].value) for name in names}
                 return monitor.judge(self.algorithm, history[names[0]].step.tolist(), past, arrivals)
         return judge([], [], [], arrivals=arrivals, failure=reason.value if reason.failed else None)
-
-
-@torch.no_grad()
-def data_scale(fidelity: Fidelity, like: Tensor) -> float:
-    """How large an image the data speaks of: the length of the best step from zero down the gradient of d.
-
-    ||t p|| with p = -a grad d(0) and t = -<p, grad d(0)> / <p, grad d(p) - grad d(0)>, the minimum along p where d is
-    quadratic; a makes p as long as the image at hand. It is the same whatever the step, the start and the denoiser are.
-    A few views tell it; 0 where they do not, for a model without a gradient at zero, say.
-
-    Arguments: fidelity; like, an image (..., *image_shape) that is not zero, of which only size and kind matter.
-    """
-    views, ndim = spread_views(fidelity.available, _SCALE_VIEWS), len(fidelity.image_shape)
-    g = fidelity.gradient(torch.zeros_like(like), views)
-    length = largest_norm(g, ndim)
-    if not (length > 0 and math.isfinite(length)):
-        return 0.0
-    p = g * (-largest_norm(like, ndim) / length)
-    curvature = inner(p, fidelity.gradient(p, views) - g, ndim)
-    t = torch.where(curvature > 0, -inner(p, g, ndim) / curvature, torch.zeros_like(curvature))
-    scale = float((t * norm(p, ndim)).max())
-    return scale if math.isfinite(scale) else 0.0
 
 
 def _synchronize(tensor: Tensor) -> None:
