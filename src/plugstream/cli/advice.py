@@ -143,6 +143,7 @@ def advised_settings(
             notes += dict.fromkeys(advice.reason for advice, _ in later)
     if parsed.settings is None and not first.scan.follow:
         presets += _fit_batch(settings_of(parsed, presets, name, lambda: 1.0), scan.n_views, given, presets, notes)
+        presets += _take_turns(settings_of(parsed, presets, name, lambda: 1.0), scan.n_views, given, presets, notes)
     settings = settings_of(parsed, presets, name, None if first.scan.follow else find_range)
     if parsed.settings is None:
         views = None if first.scan.follow else scan.n_views
@@ -230,3 +231,25 @@ def _fit_batch(
     few = f"{most} view{'s' * (most > 1)}"
     notes.append(f"steps have {few}, fewer than a usual batch of {batch}, so that each uses all (--sampler all)")
     return [("sampler", "name", "all")]
+
+
+def _take_turns(
+    settings: Settings,
+    n_views: int,
+    given: set[tuple[str, str]],
+    presets: list[tuple[str, str, Any]],
+    notes: list[str],
+) -> list[tuple[str, str, Any]]:
+    """What makes every view come once before any comes again, where steps have a few and nobody says which.
+
+    No scan of benchmarks/momenta.py was better by independent draws, of which the theory of --watch-theory is.
+
+    Arguments: as of `_fit_batch`.
+    """
+    place, batch = ("sampler", "name"), settings.sampler.views
+    if place in given or settings.monitor.watch_theory or any((section, key) == place for section, key, _ in presets):
+        return []
+    if batch is None or batch >= n_views:
+        return []
+    notes.append("every view is used once before any again, so that steps have less noise (--sampler epochs)")
+    return [(*place, "epochs")]
