@@ -51,7 +51,7 @@ MOMENTA: dict[str, tuple[Any, str]] = {
 SAMPLERS: dict[str, Callable[[int], Any]] = {"uniform": Uniform, "epochs": Epochs, "shifted": ShiftedViews}
 MARKS = (10, 25, 50, 100, 200, 400, 600)
 LEVELS = (25, 50, 75, 100)
-RATIO, FULL = 1.4, 300  # between sigmas that are tried, and the steps that each of them has with all views
+RATIO = 1.5  # between sigmas that are tried
 # What the command did before momentum was tapered: of few views a pass they were drawn independently.
 BEFORE = {"mri": "bounded 3", "fpm": "bounded 3", "ptychography": "bounded 3"}
 PASSES = {"ct": 4, "mri": 4, "fpm": 2, "ptychography": 3}
@@ -66,25 +66,27 @@ def curve(problem: Problem, algorithm: Any, steps: int) -> np.ndarray:
     return np.array(found)
 
 
-def adequate_sigma(problem: Problem, base: Any, begin: float) -> float:
-    """The sigma with the best converged image, by going up or down from the first for as long as it gains."""
+def adequate_sigma(problem: Problem, base: Any, begin: float, steps: int) -> float:
+    """The sigma with the best image by steps of all views, going up or down from the first for as long as it gains."""
     known: dict[int, float] = {}
 
     def score(power: int) -> float:
         if power not in known:
             algorithm = replace(base, sigma=begin * RATIO**power, momentum="nesterov", sampler=All())
             state = algorithm.init()
-            for _ in range(FULL):
+            for _ in range(steps):
                 state = algorithm.step(state)
             known[power] = problem.snr(state.image)
         return known[power]
 
     at = 0
-    for way in (4, 2, 1):
-        while score(at + way) > score(at):
-            at += way
-        while score(at - way) > score(at):
-            at -= way
+    for way in (3, 1):
+        if score(at + way) > score(at):
+            while score(at + way) > score(at):
+                at += way
+        else:
+            while score(at - way) > score(at):
+                at -= way
     return float(begin * RATIO**at)
 
 
@@ -109,7 +111,7 @@ def compare(name: str, level: float, pictures: list[Path], views: int | None, as
         sigma, batch = problem.settings.algorithm.sigma, problem.settings.sampler.views
         assert sigma is not None
         assert batch is not None
-        base = replace(base, sigma=adequate_sigma(problem, base, sigma))
+        base = replace(base, sigma=adequate_sigma(problem, base, sigma, asked.full))
         for sampler in asked.samplers:
             for momentum in asked.momenta:
                 sequence, restart = MOMENTA[momentum]
@@ -176,10 +178,12 @@ def main() -> None:
     parser.add_argument("--momenta", nargs="+", choices=list(MOMENTA), default=list(MOMENTA))
     parser.add_argument("--samplers", nargs="+", choices=list(SAMPLERS), default=["uniform", "epochs"])
     parser.add_argument("--steps", type=int, default=600)
+    parser.add_argument("--full", type=int, default=250, help="steps of all views, by which sigma is found")
     parser.add_argument("--tooth", type=Path, help="the file of the tooth, in place of pictures")
     parser.add_argument("--counts", type=int, nargs="+", default=[60, 163], help="views of the tooth")
     asked = parser.parse_args()
     warnings.simplefilter("ignore")
+    torch.set_num_threads(1)  # scans are small, and threads that wait for each other are slow
     if asked.tooth is not None:
         for count in asked.counts:
             compare_tooth(asked.tooth, count, asked)

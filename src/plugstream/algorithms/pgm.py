@@ -56,7 +56,7 @@ class BoundedMomentum:
 
 
 PEAK, POWER = 20.0, 0.7
-"""Up to where q_k of the momentum "tapered" rises, which takes the first 38 steps, and from where it then falls."""
+"""Up to where q_k of the momentum "tapered" rises, in the first 38 steps, and how it then falls (docs/tuning.md)."""
 
 
 @dataclass(frozen=True)

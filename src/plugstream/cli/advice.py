@@ -131,7 +131,8 @@ def advised_settings(
                 later.append((advice, (*place, value)))
                 continue
             presets.append((*place, value))
-            notes.append(advice.reason)
+            if advice.reason not in notes:  # which is that of several settings
+                notes.append(advice.reason)
             begin = advice.reason if place == _SIGMA else begin
     search = search or ("algorithm", "search") in given
     if parsed.settings is None and strength and search and not given & _STRENGTH and not first.scan.follow:

@@ -23,6 +23,7 @@ from plugstream.instruments.base import (
     Instrument,
     declare,
 )
+from plugstream.instruments.declarations import advise_momentum
 from plugstream.instruments.wavelengths import (
     GAINS,
     WAVELENGTHS,
@@ -66,7 +67,7 @@ class BornOptions(Options):
 # Nothing that is measured or computed here comes near these; beyond them squares and products leave the range of double
 # precision, and counters that of 64 bits.
 _LARGE, _SMALL = 1e100, 1e-100  # of images
-_MOMENTUM = 8.0  # where it ends in a run that searches for sigma, by measurement (docs/sigma-search.md)
+_MOMENTUM = 8.0  # up to where it grows, by measurement (docs/tuning.md)
 _LONG, _SHORT = 1e15, 1e-15  # of lengths, in metres
 _COUNT = 10**12
 # What simulating takes at its peak for each measured value (the data and its noise in double precision) and position.
@@ -235,15 +236,8 @@ class Born2D(Instrument):
                 warn_if_implausible(replace(self, wavelength=wave))
 
     def advise(self, n_views: int, batch: int | None) -> tuple[Advice, ...]:
-        """Momentum that ends where a run searches for sigma: a long one would gather the noise of small batches."""
-        if batch is None or batch >= n_views:
-            return ()
-        reason = f"momentum ends at {_MOMENTUM:g}, since a long run would gather the noise of batches (--momentum)"
-        name, limit = ("momentum", "name"), ("momentum", "momentum_limit")
-        return (
-            Advice(*name, "bounded", reason, search=True),
-            Advice(*limit, _MOMENTUM, reason, search=True, unless=(name,)),
-        )
+        """Momentum that does not grow far: images are near after ten steps, and more would gather noise of batches."""
+        return () if batch is None or batch >= n_views else advise_momentum(_MOMENTUM, batch)
 
     def describe(self, columns: Columns, n_views: int) -> dict[str, str]:
         """Kind of illumination, what was recorded, lengths in wavelengths, and how the model would be computed."""
