@@ -44,6 +44,7 @@ MOMENTA: dict[str, tuple[Any, str]] = {
     "tapered 8": (TaperedMomentum(8.0), "none"),
     "tapered 12": (TaperedMomentum(12.0), "none"),
     "tapered 20": (TaperedMomentum(20.0), "none"),
+    "tapered 50": (TaperedMomentum(50.0), "none"),
     "nesterov": ("nesterov", "none"),
     "restart gradient": ("nesterov", "gradient"),
     "restart residual": ("nesterov", "residual"),

@@ -48,6 +48,10 @@ def test_what_an_algorithm_does_not_have_is_not_explained(tmp_path):
     assert main(["simulate", str(place), *SCANS["born-2d"]]) == 0
     _, notes = reasons(place, "born-2d", "--sigma", "0.1", "--algorithm", "admm", "--sampler", "all")
     assert not [note for note in notes if "--momentum" in note or "--batch" in note]
+    settings, notes = reasons(place, "born-2d", "--sigma", "0.1", "--algorithm", "ipa")
+    assert not [note for note in notes if "--momentum" in note]
+    settings, notes = reasons(place, "born-2d", "--sigma", "0.1", "--algorithm", "proxskip")
+    assert settings.momentum.name == "bounded"  # as the algorithm prefers, whatever the instrument advises
     _, notes = reasons(place, "born-2d", "--sigma", "0.1", "--batch", "20")
     assert [note.split(":")[0] for note in notes] == ["momentum tapered", "denoiser tv"]
     _, notes = reasons(place, "born-2d", "--sigma", "0.1")

@@ -68,6 +68,12 @@ def _options(settings: Settings, section: str, presets: list[tuple[str, str, Any
     }
 
 
+def _takes_momentum(settings: Settings) -> bool:
+    """Whether the algorithm has a momentum, and none that it prefers to any other."""
+    facts = settings.algorithm.entry.facts
+    return "momentum" in facts.get("uses", ()) and "prefers" not in facts
+
+
 def _columns(scan: Scan) -> Columns:
     """Of the views that there are, which of a scan that is followed may be none yet."""
     return scan.columns if scan.n_views else {}
@@ -116,6 +122,8 @@ def advised_settings(
             if (first.scan.follow and not advice.always) or advice.sigma not in (None, meaning):
                 continue
             place = (advice.section, advice.key)
+            if advice.section == "momentum" and not _takes_momentum(first):
+                continue
             if advice.key not in _options(first, advice.section, presets) and not advice.search:
                 continue  # an option that the entry which was chosen does not have
             if place in given or (place in _STRENGTH and (given & _STRENGTH or not strength)):
