@@ -29,7 +29,8 @@ def test_it_is_nesterovs_to_the_bit_until_its_limit_and_falls_from_there():
     assert max(tapered) == 20
     assert all(later <= earlier for earlier, later in zip(tapered[first:], tapered[first + 1 :], strict=False))
     assert tapered[160] == pytest.approx(20 * 0.25**0.7)
-    assert tapered[-1] == 1  # and no less: (q - 1) / q is not negative
+    assert tapered[-1] == 3  # where bounded momentum ends
+    assert max(sequence(TaperedMomentum(2.0), 100)) == 2
 
 
 def test_numbers_and_tensors_are_the_same_sequence():

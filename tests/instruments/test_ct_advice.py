@@ -52,7 +52,8 @@ def test_momentum_follows_from_the_views_of_a_step(scan: Path, tmp_path: Path) -
     for batch, limit in ((1, 5), (4, 8), (12, 20)):
         momentum = settings_of(scan, tmp_path / f"{batch}", "--batch", f"{batch}", "--sigma", "1").momentum
         assert (momentum.name, momentum.momentum_limit) == ("tapered", limit)
-    words = {"all": ["--sampler", "all"], "typed": ["--momentum", "nesterov"], "limit": ["--momentum-limit", "7"]}
+    limited = ["--momentum", "tapered", "--momentum-limit", "7"]
+    words = {"all": ["--sampler", "all"], "typed": ["--momentum", "nesterov"], "limit": limited}
     found = {name: settings_of(scan, tmp_path / name, "--sigma", "1", *more).momentum for name, more in words.items()}
     assert found["all"].name == found["typed"].name == "nesterov"
     assert (found["limit"].name, found["limit"].momentum_limit) == ("tapered", 7)

@@ -63,12 +63,11 @@ PEAK, POWER = 20.0, 0.7
 class TaperedMomentum:
     r"""Nesterov's sequence up to a limit, from which it falls again: from k and q_{k-1} to q_k.
 
-        q_k = max(1, min(Nesterov's, Q, Q (2 Q / k)^p)),    p = 0.7
+        q_k = min(Nesterov's, Q, max(3, Q (2 Q / k)^p)),    p = 0.7
 
-    It is as quick as Nesterov's while there is far to go, and then lets the noise of small batches average out, which
-    momentum (q - 1) / q makes about q times as large: of B of N views it is about q (N / B - 1) times that of the data,
-    so that no q that stays is right for all batches. Nothing is proved of it. With all views there is no such noise,
-    and Nesterov's is faster.
+    and so ends as bounded momentum does. It is as quick as Nesterov's while there is far to go, and then lets the noise
+    of small batches average out, which momentum (q - 1) / q makes about q times as large. Nothing is proved of it. With
+    all views there is no such noise, and Nesterov's is faster.
 
     Arguments: limit, Q >= 1.
     """
@@ -78,9 +77,10 @@ class TaperedMomentum:
     def __call__(self, k: Any, q: Any) -> Any:
         rising = MOMENTUM["nesterov"](k, q)
         if not isinstance(rising, Tensor):
-            return max(1.0, min(rising, self.limit, self.limit * (2 * self.limit / k) ** POWER))
+            return min(rising, self.limit, max(BOUND, self.limit * (2 * self.limit / k) ** POWER))
         k = torch.as_tensor(k, device=rising.device, dtype=rising.dtype)
-        return torch.minimum(rising, self.limit * (2 * self.limit / k) ** POWER).clamp(1.0, self.limit)
+        falling = (self.limit * (2 * self.limit / k) ** POWER).clamp_min(BOUND)
+        return torch.minimum(rising, falling).clamp_max(self.limit)
 
 
 MOMENTUM: dict[str, Momentum] = {

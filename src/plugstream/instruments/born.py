@@ -13,7 +13,6 @@ from plugstream.errors import InputError
 from plugstream.grid import Grid, Points
 from plugstream.image_space import ImageSpace
 from plugstream.instruments.base import (
-    Advice,
     Attribute,
     Column,
     Columns,
@@ -23,7 +22,6 @@ from plugstream.instruments.base import (
     Instrument,
     declare,
 )
-from plugstream.instruments.declarations import advise_momentum
 from plugstream.instruments.wavelengths import (
     GAINS,
     WAVELENGTHS,
@@ -67,7 +65,6 @@ class BornOptions(Options):
 # Nothing that is measured or computed here comes near these; beyond them squares and products leave the range of double
 # precision, and counters that of 64 bits.
 _LARGE, _SMALL = 1e100, 1e-100  # of images
-_MOMENTUM = 8.0  # up to where it grows, by measurement (docs/tuning.md)
 _LONG, _SHORT = 1e15, 1e-15  # of lengths, in metres
 _COUNT = 10**12
 # What simulating takes at its peak for each measured value (the data and its noise in double precision) and position.
@@ -234,10 +231,6 @@ class Born2D(Instrument):
             waves = columns[WAVELENGTHS.name][:]
             for wave in {float(waves.min()), float(waves.max())} - {self.wavelength}:
                 warn_if_implausible(replace(self, wavelength=wave))
-
-    def advise(self, n_views: int, batch: int | None) -> tuple[Advice, ...]:
-        """Momentum that does not grow far: images are near after ten steps, and more would gather noise of batches."""
-        return () if batch is None or batch >= n_views else advise_momentum(_MOMENTUM, batch)
 
     def describe(self, columns: Columns, n_views: int) -> dict[str, str]:
         """Kind of illumination, what was recorded, lengths in wavelengths, and how the model would be computed."""
