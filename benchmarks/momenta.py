@@ -179,7 +179,9 @@ def main() -> None:
     parser.add_argument("--momenta", nargs="+", choices=list(MOMENTA), default=list(MOMENTA))
     parser.add_argument("--samplers", nargs="+", choices=list(SAMPLERS), default=["uniform", "epochs"])
     parser.add_argument("--steps", type=int, default=600)
-    parser.add_argument("--full", type=int, default=250, help="steps of all views, by which sigma is found")
+    parser.add_argument(
+        "--full", type=int, default=250, help="steps of all views, by which sigma is found; 0 for the advised one"
+    )
     parser.add_argument("--tooth", type=Path, help="the file of the tooth, in place of pictures")
     parser.add_argument("--counts", type=int, nargs="+", default=[60, 163], help="views of the tooth")
     asked = parser.parse_args()

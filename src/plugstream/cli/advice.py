@@ -260,5 +260,5 @@ def _take_turns(
         return []
     if batch is None or batch >= n_views:
         return []
-    notes.append("every view is used once before any again, so that steps have less noise (--sampler epochs)")
+    notes.append("every view is used once before any again, which takes noise out of batches (--sampler epochs)")
     return [(*place, "epochs")]
