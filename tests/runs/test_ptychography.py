@@ -63,7 +63,7 @@ def test_a_run_takes_what_the_instrument_advises_refines_and_is_judged(small, tm
     assert "the step is overlap" in told
     settings = tomllib.loads((out / "settings.toml").read_text())
     assert (settings["loss"]["name"], settings["algorithm"]["step_size"]) == ("amplitude", "overlap")
-    assert (settings["sampler"]["name"], settings["momentum"]["name"]) == ("epochs", "tapered")
+    assert (settings["sampler"]["name"], settings["momentum"]["name"]) == ("epochs", "bounded")
     probe = read_refined(out)["probe"]
     assert probe.shape == (2, 16, 16)
     gram = probe.reshape(2, -1) @ probe.reshape(2, -1).conj().T

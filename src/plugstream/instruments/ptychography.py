@@ -24,7 +24,6 @@ from plugstream.instruments.base import (
     Instrument,
     declare,
 )
-from plugstream.instruments.declarations import advise_momentum
 from plugstream.registry import Field, Options
 
 if TYPE_CHECKING:
@@ -37,7 +36,8 @@ __all__ = ["Ptychography", "PtychographyOptions", "PtychographySimulation", "pla
 _SHORT, _LONG = 1e-15, 1e3
 _COPIES = 8  # of an image that any method holds
 _MOST_MODES = 64
-_MOMENTUM = 8.0  # up to where it grows, by measurement (docs/tuning.md)
+# Steps of so many views or more have noise that growing momentum does not gather.
+_FEW = 50
 # Epochs are worth while from so many steps on.
 _STEPS = 3
 # Pixels around the frames of a simulation, so that positions may be a little off.
@@ -209,8 +209,9 @@ class Ptychography(Instrument):
         ]
         if batch is not None and n_views >= _STEPS * batch:
             found.append(Advice("sampler", "name", "epochs", "every view is used once before any again", True))
-        if batch is not None and batch < n_views:
-            found += advise_momentum(_MOMENTUM, batch)
+        if batch is not None and batch < _FEW:
+            reason = f"{batch} views a step are too few for momentum that grows (--momentum bounded)"
+            found.append(Advice("momentum", "name", "bounded", reason, True))
         return tuple(found)
 
     def advise_scan(self, columns: Columns, n_views: int, batch: int | None) -> tuple[Advice, ...]:
