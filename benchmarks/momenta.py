@@ -104,14 +104,16 @@ def steps_beside(before: np.ndarray, now: np.ndarray) -> float:
 def compare(name: str, level: float, pictures: list[Path], views: int | None, asked: argparse.Namespace) -> None:
     """Print the rows of one instrument at one level of noise."""
     found: dict[tuple[str, str], list[np.ndarray]] = {}
+    batch = n_views = 0
     for picture in pictures:
         scan = simulate(name, picture, level, views, asked.size)
         words = () if asked.batch is None else ("--batch", f"{asked.batch}")
         problem = Problem(scan, (*words, "--denoiser", asked.denoiser))
         base: Any = problem.planned.algorithm(problem.whole)
-        sigma, batch = problem.settings.algorithm.sigma, problem.settings.sampler.views
+        sigma, views_a_step = problem.settings.algorithm.sigma, problem.settings.sampler.views
         assert sigma is not None
-        assert batch is not None
+        assert views_a_step is not None
+        batch, n_views = views_a_step, scan.n_views
         base = replace(base, sigma=adequate_sigma(problem, base, sigma, asked.full))
         for sampler in asked.samplers:
             for momentum in asked.momenta:
@@ -120,9 +122,9 @@ def compare(name: str, level: float, pictures: list[Path], views: int | None, as
                 found.setdefault((sampler, momentum), []).append(curve(problem, algorithm, asked.steps))
         whole = replace(base, momentum="nesterov", sampler=All())
         found.setdefault(("all", "nesterov"), []).append(curve(problem, whole, asked.steps))
-    old = ("epochs" if scan.n_views >= PASSES.get(name, math.inf) * batch else "uniform", BEFORE.get(name, "nesterov"))
+    old = ("epochs" if n_views >= PASSES.get(name, math.inf) * batch else "uniform", BEFORE.get(name, "nesterov"))
     marks = [mark for mark in MARKS if mark <= asked.steps]
-    print(f"{name}, {batch} of {scan.n_views} views a step, noise {level:g}, {len(pictures)} pictures")
+    print(f"{name}, {batch} of {n_views} views a step, noise {level:g}, {len(pictures)} pictures")
     print(f"{'':26}{''.join(f'{mark:7d}' for mark in marks)}   drop  steps")
     for row, curves in found.items():
         mean = np.mean(curves, axis=0)
