@@ -71,6 +71,7 @@ OTHERS: dict[str, tuple[tuple[Any, ...], str, tuple[float, ...]]] = {
         "--input-snr",
         (10, 20, 30),
     ),
+    "odt-3d": (("--size", 16, "--views", 40), "--input-snr", (10, 20, 30)),
 }
 
 
@@ -220,7 +221,8 @@ def simulate(name: str, picture: Path, level: float, views: int | None = None, s
         full = math.pi / 2 * said.get("--size", 0)  # spokes
         said |= {"--acceleration": full / views} if name == "mri" else {"--views": views}
     words = tuple(f"{word:.9g}" if isinstance(word, float) else f"{word}" for pair in said.items() for word in pair)
-    typed = ["scan.zarr", "--instrument", name, *words, "--picture", str(picture), flag, f"{level:g}"]
+    shown = () if name == "odt-3d" else ("--picture", str(picture))  # which has an object of its own
+    typed = ["scan.zarr", "--instrument", name, *words, *shown, flag, f"{level:g}"]
     settings = settings_of(command_parser("simulate", typed).parse_args(typed))
     made = make_experiment(settings)
     model = made.instrument.build_model(

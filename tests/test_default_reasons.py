@@ -48,7 +48,15 @@ def test_what_an_algorithm_does_not_have_is_not_explained(tmp_path):
     assert main(["simulate", str(place), *SCANS["born-2d"]]) == 0
     _, notes = reasons(place, "born-2d", "--sigma", "0.1", "--algorithm", "admm", "--sampler", "all")
     assert not [note for note in notes if "--momentum" in note or "--batch" in note]
+    settings, notes = reasons(place, "born-2d", "--sigma", "0.1", "--algorithm", "ipa")
+    assert not [note for note in notes if "--momentum" in note]
+    settings, notes = reasons(place, "born-2d", "--sigma", "0.1", "--algorithm", "proxskip")
+    assert settings.momentum.name == "bounded"  # as the algorithm prefers, whatever the instrument advises
     _, notes = reasons(place, "born-2d", "--sigma", "0.1", "--batch", "20")
-    assert [note.split(":")[0] for note in notes] == ["momentum nesterov", "denoiser tv"]
+    assert [note.split(":")[0] for note in notes] == ["momentum tapered", "denoiser tv"]
     _, notes = reasons(place, "born-2d", "--sigma", "0.1")
-    assert "steps of 10 views take less time than steps of all 12" in notes[0]
+    assert [note.split(":")[0] for note in notes[1:]] == ["batch 10", "momentum tapered", "denoiser tv"]
+    assert "every view is used once before any again" in notes[0]
+    assert "steps of 10 views take less time than steps of all 12" in notes[1]
+    _, notes = reasons(place, "born-2d", "--sigma", "0.1", "--watch-theory")  # whose theory is of independent views
+    assert not [note for note in notes if "--sampler" in note]

@@ -51,10 +51,22 @@ def test_what_is_written_is_read_back(tmp_path_factory, batch, sigma, picture, s
 
 def test_momentum_is_bounded_where_a_scan_is_followed_and_nothing_else_is_asked_for():
     follow = ("scan", "follow", True)
-    assert resolve().momentum.name == "nesterov"
+    assert resolve().momentum.name == "tapered"
     assert resolve(None, [follow]).momentum.name == "bounded"
     for asked in ("nesterov", "none"):
         assert resolve(None, [follow, ("momentum", "name", asked)]).momentum.name == asked
+
+
+def test_momentum_is_tapered_where_steps_have_a_few_of_the_views_and_nesterovs_with_all():
+    for name in ("uniform", "epochs", "shifted", "importance"):
+        settings = resolve(None, [("sampler", "name", name)])
+        assert (settings.momentum.name, settings.momentum.momentum_limit) == ("tapered", 20.0)
+    for name in ("all", "fixed"):  # whose steps have no noise of batches
+        assert resolve(None, [("sampler", "name", name)]).momentum.name == "nesterov"
+    assert resolve(None, [("momentum", "name", "nesterov")]).momentum.name == "nesterov"
+    limited = resolve(None, [("momentum", "name", "tapered"), ("momentum", "momentum_limit", 8)])
+    assert limited.momentum.momentum_limit == 8
+    assert resolve(None, [("algorithm", "name", "snore")]).momentum.name == "none"  # as it prefers
 
 
 def test_none_is_nothing_only_where_that_can_be():

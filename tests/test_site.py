@@ -69,7 +69,7 @@ SHOWN_BY = {
         "svrg": "ps.SVRG(",
         "diagonal": "ps.Diagonal(",
     },
-    "momentum": {name: f'"{name}"' for name in ("none", "bounded", "nesterov", "chambolle-dossal")},
+    "momentum": {name: f'"{name}"' for name in ("none", "bounded", "tapered", "nesterov", "chambolle-dossal")},
     "sampler": {
         "uniform": "ps.Uniform(",
         "epochs": "ps.Epochs(",
@@ -91,7 +91,7 @@ def test_the_gallery_has_every_instrument_and_algorithm() -> None:
     assert [name for name in instruments if f"({name})" not in text and f"--instrument {name}" not in text] == []
     assert {kind: set(those) for kind, those in names.items()} == {kind: set(SHOWN_BY[kind]) for kind in names}
     assert [name for shown in SHOWN_BY.values() for name, words in shown.items() if words not in text] == []
-    algorithms = set(plugstream._HOME["plugstream.algorithms"]) - {"Algorithm", "BoundedMomentum"}
+    algorithms = set(plugstream._HOME["plugstream.algorithms"]) - {"Algorithm", "BoundedMomentum", "TaperedMomentum"}
     assert [name for name in sorted(algorithms) if f"ps.{name}(" not in text and f'"{name.lower()}"' not in text] == []
 
 

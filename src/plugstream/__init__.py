@@ -26,6 +26,7 @@ _HOME = {
         "InexactADMM",
         "ProxSkip",
         "SigmaRace",
+        "TaperedMomentum",
         "ProximalGradient",
     ],
     "plugstream.bridges.deepinv": ["from_deepinv"],
@@ -112,6 +113,7 @@ if TYPE_CHECKING:  # the same names for type checkers and editors; a test keeps 
         ProximalGradient as ProximalGradient,
         ProxSkip as ProxSkip,
         SigmaRace as SigmaRace,
+        TaperedMomentum as TaperedMomentum,
     )
     from plugstream.bridges.deepinv import from_deepinv as from_deepinv
     from plugstream.bridges.operators import from_operators as from_operators

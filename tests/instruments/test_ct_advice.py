@@ -38,7 +38,8 @@ def test_nothing_but_the_scan_is_needed(scan: Path, tmp_path: Path, capsys: pyte
     told = capsys.readouterr().err
     assert found.sampler.name == "epochs"
     assert "views are many, 10 of 40 a step" in told
-    assert found.momentum.name == "nesterov"
+    assert (found.momentum.name, found.momentum.momentum_limit) == ("tapered", 20)
+    assert "momentum tapered: it grows to 20" in told
     assert found.algorithm.sigma == pytest.approx(0.01 * image_range(open_scan(scan)) ** 0.5)
     assert "1% of the image's range" in told
     assert "1/m" in told
@@ -46,10 +47,16 @@ def test_nothing_but_the_scan_is_needed(scan: Path, tmp_path: Path, capsys: pyte
     assert other.algorithm.sigma == pytest.approx(0.003 * image_range(open_scan(scan)))
 
 
-def test_few_views_a_step_take_bounded_momentum(scan: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
-    assert settings_of(scan, tmp_path / "few", "--batch", "4", "--sigma", "1").momentum.name == "bounded"
-    assert "4 views a step are too few" in capsys.readouterr().err
-    assert settings_of(scan, tmp_path / "five", "--batch", "5", "--sigma", "1").momentum.name == "nesterov"
+def test_momentum_follows_from_the_views_of_a_step(scan: Path, tmp_path: Path) -> None:
+    """Up to twice as many as a step has, between 5 and 20; without a bound where it has all; as it is typed."""
+    for batch, limit in ((1, 5), (4, 8), (12, 20)):
+        momentum = settings_of(scan, tmp_path / f"{batch}", "--batch", f"{batch}", "--sigma", "1").momentum
+        assert (momentum.name, momentum.momentum_limit) == ("tapered", limit)
+    limited = ["--momentum", "tapered", "--momentum-limit", "7"]
+    words = {"all": ["--sampler", "all"], "typed": ["--momentum", "nesterov"], "limit": limited}
+    found = {name: settings_of(scan, tmp_path / name, "--sigma", "1", *more).momentum for name, more in words.items()}
+    assert found["all"].name == found["typed"].name == "nesterov"
+    assert (found["limit"].name, found["limit"].momentum_limit) == ("tapered", 7)
 
 
 def test_what_is_typed_or_in_a_file_counts(scan: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
@@ -59,8 +66,9 @@ def test_what_is_typed_or_in_a_file_counts(scan: Path, tmp_path: Path, capsys: p
     assert "views are many" not in capsys.readouterr().err
     again = settings_of(scan, tmp_path / "again", "--settings", str(tmp_path / "typed" / "settings.toml"))
     assert again == typed
-    few = settings_of(scan, tmp_path / "few", "--batch", "11", "--sigma", "1")  # four steps do not go through all
-    assert few.sampler.name == "uniform"
+    few = settings_of(scan, tmp_path / "few", "--batch", "11", "--sigma", "1")  # four steps go through all
+    assert few.sampler.name == "epochs"
+    assert "every view is used once before any again" in capsys.readouterr().err
 
 
 def test_sigma_may_be_a_share_of_the_range(scan: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
@@ -88,7 +96,7 @@ def test_a_share_of_the_range_is_for_any_linear_instrument(tmp_path: Path) -> No
     assert "sigma" not in {advice.key for advice in Born2D.advise(open_scan(born).instrument, 12, 2)}
     found = settings_of(born, tmp_path / "run", "--sigma", "2%")
     assert found.algorithm.sigma == pytest.approx(0.02 * image_range(open_scan(born)) ** 0.5)
-    assert found.sampler.name == "uniform"
+    assert found.sampler.name == "epochs"
 
 
 def test_volumes_are_denoised_in_3d_and_by_slices(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:

@@ -44,10 +44,10 @@ def test_what_is_typed_counts_and_stages_leave_no_hop(scan: Path, tmp_path: Path
     assert once.algorithm.hop is None
 
 
-def test_one_frequency_is_advised_a_sigma_alone(tmp_path: Path) -> None:
+def test_one_frequency_is_advised_a_sigma_and_no_hop(tmp_path: Path) -> None:
     assert main(["simulate", str(tmp_path / "s.zarr"), *SMALL]) == 0
     found = settings_of(tmp_path / "s.zarr", tmp_path / "run", "--iterations", "1", "--batch", "4")
-    assert (found.algorithm.sigma, found.algorithm.hop, found.sampler.name) == (0.03, None, "uniform")
+    assert (found.algorithm.sigma, found.algorithm.hop, found.sampler.name) == (0.03, None, "epochs")
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ def test_one_frequency_is_advised_a_sigma_alone(tmp_path: Path) -> None:
         ([], ("all", None), "steps have 5 views, fewer than a usual batch of 10, so that each uses all"),
         (["--hold-out", "4"], ("all", None), "steps have 4 views, fewer than a usual batch of 10"),
         (["--sampler", "epochs"], ("epochs", 5), "there are 5 views, of which a step uses 5"),
-        (["--batch", "3"], ("uniform", 3), None),
+        (["--batch", "3"], ("epochs", 3), None),
     ],
 )
 def test_fewer_views_than_a_usual_batch_need_no_batch(

@@ -95,7 +95,7 @@ def test_no_step_of_a_search_sees_the_data_that_judges_and_those_after_it_do(sca
         data = read(self, views)
         numbers = range(self.n_views) if views is None else views.tolist()
         judged = torch.stack([judged_entries(seed, view, data.shape[1:]) for view in numbers])
-        return torch.where(judged, data * (1 + 1e-3), data)
+        return torch.where(judged, data * (1 + 1e-4), data)
 
     assert main(["reconstruct", str(scan), "--out", str(tmp_path / "one"), *words]) == 0
     with pytest.MonkeyPatch.context() as patch:

@@ -91,7 +91,7 @@ def test_stages_that_cannot_be_are_refused(settings, message):
 
 def test_each_stage_is_a_run_of_its_own_from_the_image_before(scan, tmp_path):
     """What the command gives is what three runs by hand give, each from the last image of the one before."""
-    words = ["--stages", STAGES, "--momentum", "nesterov", "--dtype", "float64"]
+    words = ["--stages", STAGES, "--momentum", "nesterov", "--sampler", "uniform", "--dtype", "float64"]
     assert run(scan, tmp_path / "run", *words) == 0
     stored = open_scan(scan)
     model = stored.instrument.build_model(stored.columns, 12, device=torch.device("cpu"), dtype=torch.float64)

@@ -22,7 +22,7 @@ from plugstream.tuning import (
     split_views,
     successive_halving,
 )
-from plugstream.tuning.scan import Search, tune_scan
+from plugstream.tuning.scan import Search, _change_settings, tune_scan
 from small_run import main
 
 
@@ -162,6 +162,14 @@ def test_tune_finds_the_sigma_that_a_fine_scan_finds(small_scan, tmp_path):
     assert score > fine - 0.05
     assert final(1e-3) < fine - 0.5  # it was worth searching
     assert final(0.4) < fine - 0.5
+
+
+def test_another_momentum_of_a_search_has_options_of_its_own():
+    """The limit that one was asked with is not handed to one that has none, or another."""
+    asked = resolve(None, [("momentum", "name", "bounded"), ("momentum", "momentum_limit", 5)])
+    assert _change_settings(asked, momentum="nesterov").momentum.name == "nesterov"
+    assert _change_settings(asked, momentum="tapered").momentum.momentum_limit == 20
+    assert _change_settings(asked, momentum="bounded", sigma=0.1).momentum.momentum_limit == 5
 
 
 @pytest.mark.slow

@@ -5,7 +5,7 @@ from plugstream.algorithms.base import Algorithm, PlugAndPlay, State
 from plugstream.algorithms.gradient_splitting import GradientSplitting
 from plugstream.algorithms.incremental import BlockADMM, BlockState, IncrementalADMM
 from plugstream.algorithms.inexact import InexactADMM
-from plugstream.algorithms.pgm import BoundedMomentum, GradientState, ProximalGradient
+from plugstream.algorithms.pgm import BoundedMomentum, GradientState, ProximalGradient, TaperedMomentum
 from plugstream.algorithms.preconditioning import Diagonal
 from plugstream.algorithms.proxskip import ProxSkip, ShiftedState
 from plugstream.algorithms.race import RaceState, SigmaRace
@@ -36,4 +36,5 @@ __all__ = [
     "SigmaRace",
     "SplitState",
     "State",
+    "TaperedMomentum",
 ]

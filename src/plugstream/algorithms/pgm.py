@@ -6,7 +6,7 @@
 | FISTA       | a prox         | All                         | nesterov               |
 | PnP-ISTA    | any            | All                         | none                   |
 | PnP-FISTA   | any            | All                         | nesterov               |
-| PnP-SGD     | any            | Uniform(B), Epochs(B), ...  | none, or nesterov      |
+| PnP-SGD     | any            | Uniform(B), Epochs(B), ...  | none, or tapered       |
 
 With SAGA or SVRG as its gradient PnP-SGD becomes PnP-SAGA and PnP-SVRG; a restart makes the momentum adaptive.
 """
@@ -31,7 +31,7 @@ from plugstream.models.base import Views
 from plugstream.sampling import Batch
 from plugstream.schedules import Number, OverL, value_at
 
-__all__ = ["MOMENTUM", "RESTARTS", "BoundedMomentum", "GradientState", "ProximalGradient"]
+__all__ = ["MOMENTUM", "RESTARTS", "BoundedMomentum", "GradientState", "ProximalGradient", "TaperedMomentum"]
 
 Momentum = Callable[[Any, Any], Any]
 """The sequence {q_k}: from k and q_{k-1} to q_k, with q_0 = 1.
@@ -55,11 +55,40 @@ class BoundedMomentum:
         return rising.clamp_max(self.limit) if isinstance(rising, Tensor) else min(rising, self.limit)
 
 
+PEAK, POWER = 20.0, 0.7
+"""Up to where q_k of the momentum "tapered" rises, in the first 38 steps, and how it then falls (docs/tuning.md)."""
+
+
+@dataclass(frozen=True)
+class TaperedMomentum:
+    r"""Nesterov's sequence up to a limit, from which it falls again: from k and q_{k-1} to q_k.
+
+        q_k = min(Nesterov's, Q, max(3, Q (2 Q / k)^p)),    p = 0.7
+
+    and so ends as bounded momentum does. It is as quick as Nesterov's while there is far to go, and then lets the noise
+    of small batches average out, which momentum (q - 1) / q makes about q times as large. Nothing is proved of it. With
+    all views there is no such noise, and Nesterov's is faster.
+
+    Arguments: limit, Q >= 1.
+    """
+
+    limit: float = PEAK
+
+    def __call__(self, k: Any, q: Any) -> Any:
+        rising = MOMENTUM["nesterov"](k, q)
+        if not isinstance(rising, Tensor):
+            return min(rising, self.limit, max(BOUND, self.limit * (2 * self.limit / k) ** POWER))
+        k = torch.as_tensor(k, device=rising.device, dtype=rising.dtype)
+        falling = (self.limit * (2 * self.limit / k) ** POWER).clamp_min(BOUND)
+        return torch.minimum(rising, falling).clamp_max(self.limit)
+
+
 MOMENTUM: dict[str, Momentum] = {
     "none": lambda k, q: 1.0 + 0.0 * q,
     "nesterov": lambda k, q: (1 + (1 + 4 * q * q) ** 0.5) / 2,
     "chambolle-dossal": lambda k, q: (k + 2) / 3,  # (k + a - 1) / a with a = 3: the iterates converge too
     "bounded": BoundedMomentum(),
+    "tapered": TaperedMomentum(),
 }
 
 RESTARTS = ("none", "gradient", "residual")
@@ -126,8 +155,8 @@ class ProximalGradient(PlugAndPlay):
     the new image (`ModelBase.refine`). They are part of the state, and the map P is that of the parameters at the time.
 
     Arguments: those of `PlugAndPlay`, and
-        momentum: a name ("none", "nesterov", "chambolle-dossal", "bounded") or a function from (k, q_{k-1}) to q_k,
-            such as BoundedMomentum(8).
+        momentum: a name ("none", "nesterov", "chambolle-dossal", "bounded", "tapered") or a function from (k, q_{k-1})
+            to q_k, such as BoundedMomentum(8). "nesterov" is for all views, "tapered" for a few a step.
         gradient: "plain", "saga", "svrg", or an `Estimator` such as SVRG(probability=0.1).
         restart: "none", "gradient" or "residual". None is "none", here and for the momentum.
         refine: names of the model's parameters to find along with the image; only with plain gradients.

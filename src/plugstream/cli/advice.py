@@ -71,6 +71,12 @@ def _options(settings: Settings, section: str, presets: list[tuple[str, str, Any
     }
 
 
+def _takes_momentum(settings: Settings) -> bool:
+    """Whether the algorithm has a momentum, and none that it prefers to any other."""
+    facts = settings.algorithm.entry.facts
+    return "momentum" in facts.get("uses", ()) and "prefers" not in facts
+
+
 def _columns(scan: Scan) -> Columns:
     """Of the views that there are, which of a scan that is followed may be none yet."""
     return scan.columns if scan.n_views else {}
@@ -119,6 +125,8 @@ def advised_settings(
             if (first.scan.follow and not advice.always) or advice.sigma not in (None, meaning):
                 continue
             place = (advice.section, advice.key)
+            if advice.section == "momentum" and not _takes_momentum(first):
+                continue
             if advice.key not in _options(first, advice.section, presets) and not advice.search:
                 continue  # an option that the entry which was chosen does not have
             if place in given or (place in _STRENGTH and (given & _STRENGTH or not strength)):
@@ -134,7 +142,8 @@ def advised_settings(
                 later.append((advice, (*place, value)))
                 continue
             presets.append((*place, value))
-            notes.append(advice.reason)
+            if advice.reason not in notes:  # which is that of several settings
+                notes.append(advice.reason)
             begin = advice.reason if place == _SIGMA else begin
     search = search or ("algorithm", "search") in given
     if parsed.settings is None and strength and search and not given & _STRENGTH and not first.scan.follow:
@@ -146,6 +155,7 @@ def advised_settings(
             notes += dict.fromkeys(advice.reason for advice, _ in later)
     if parsed.settings is None and not first.scan.follow:
         presets += _fit_batch(settings_of(parsed, presets, name, lambda: 1.0), scan.n_views, given, presets, notes)
+        presets += _take_turns(settings_of(parsed, presets, name, lambda: 1.0), scan.n_views, given, presets, notes)
     if parsed.settings is None and strength and not first.scan.follow:
         presets = _until_arrived(first, given, presets, notes)
     settings = settings_of(parsed, presets, name, None if first.scan.follow else find_range)
@@ -263,3 +273,25 @@ def _fit_batch(
     few = f"{most} view{'s' * (most > 1)}"
     notes.append(f"steps have {few}, fewer than a usual batch of {batch}, so that each uses all (--sampler all)")
     return [("sampler", "name", "all")]
+
+
+def _take_turns(
+    settings: Settings,
+    n_views: int,
+    given: set[tuple[str, str]],
+    presets: list[tuple[str, str, Any]],
+    notes: list[str],
+) -> list[tuple[str, str, Any]]:
+    """What makes every view come once before any comes again, where steps have a few and nobody says which.
+
+    No scan of benchmarks/momenta.py was better by independent draws, of which the theory of --watch-theory is.
+
+    Arguments: as of `_fit_batch`.
+    """
+    place, batch = ("sampler", "name"), settings.sampler.views
+    if place in given or settings.monitor.watch_theory or any((section, key) == place for section, key, _ in presets):
+        return []
+    if batch is None or batch >= n_views:
+        return []
+    notes.append("every view is used once before any again, which takes noise out of batches (--sampler epochs)")
+    return [(*place, "epochs")]

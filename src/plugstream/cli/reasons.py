@@ -11,6 +11,12 @@ if TYPE_CHECKING:
 
 __all__ = ["default_reasons"]
 
+# Why a momentum is the usual one, of all views and of a few a step.
+_MOMENTA = {
+    "nesterov": "it grows from step to step, which takes the fewest steps",
+    "tapered": "it grows at first, and then falls so that the noise of a few views averages out",
+}
+
 
 def default_reasons(
     settings: Settings, image: ImageSpace, n_views: int | None, chosen: Collection[tuple[str, str]]
@@ -27,8 +33,8 @@ def default_reasons(
     if batch is not None and ("sampler", "batch") not in chosen:
         found.append(_batch(batch, n_views))
     has_momentum = "momentum" in settings.algorithm.entry.facts.get("uses", ())
-    if has_momentum and settings.momentum.name == "nesterov" and ("momentum", "name") not in chosen:
-        found.append("momentum nesterov: it grows from step to step, which takes the fewest steps (--momentum)")
+    if has_momentum and settings.momentum.name in _MOMENTA and ("momentum", "name") not in chosen:
+        found.append(f"momentum {settings.momentum.name}: {_MOMENTA[settings.momentum.name]} (--momentum)")
     if settings.denoiser.name == "tv" and ("denoiser", "name") not in chosen:
         found.append(f"denoiser tv: {_tv(image)} (--denoiser)")
     return found

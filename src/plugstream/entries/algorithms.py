@@ -11,7 +11,7 @@ One is built from the fidelity, the denoiser and by keyword `sigma` or `lam`, `s
     proposition_5: the theory of stochastic steps speaks of it, without momentum and with plain gradients.
     seeded: it draws something of its own (then `seed=`, that of the sampler's section, is handed to it).
     weight: its own option that weighs the prior, in place of --lam.
-    prefers: the momentum that it has where nobody says which; Nesterov's if not said.
+    prefers: the momentum that it has where nobody says which; that of the sampler if not said.
     title: what reports call it, text or a function of the settings; its name if not said.
 """
 

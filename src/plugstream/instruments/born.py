@@ -13,7 +13,6 @@ from plugstream.errors import InputError
 from plugstream.grid import Grid, Points
 from plugstream.image_space import ImageSpace
 from plugstream.instruments.base import (
-    Advice,
     Attribute,
     Column,
     Columns,
@@ -67,7 +66,6 @@ class BornOptions(Options):
 # Nothing that is measured or computed here comes near these; beyond them squares and products leave the range of double
 # precision, and counters that of 64 bits.
 _LARGE, _SMALL = 1e100, 1e-100  # of images
-_MOMENTUM = 8.0  # where it ends in a run that searches for sigma, by measurement (docs/sigma-search.md)
 _LONG, _SHORT = 1e15, 1e-15  # of lengths, in metres
 _COUNT = 10**12
 # What simulating takes at its peak for each measured value (the data and its noise in double precision) and position.
@@ -236,17 +234,6 @@ class Born2D(Instrument):
             waves = columns[WAVELENGTHS.name][:]
             for wave in {float(waves.min()), float(waves.max())} - {self.wavelength}:
                 warn_if_implausible(replace(self, wavelength=wave))
-
-    def advise(self, n_views: int, batch: int | None) -> tuple[Advice, ...]:
-        """Momentum that ends where a run searches for sigma: a long one would gather the noise of small batches."""
-        if batch is None or batch >= n_views:
-            return ()
-        reason = f"momentum ends at {_MOMENTUM:g}, since a long run would gather the noise of batches (--momentum)"
-        name, limit = ("momentum", "name"), ("momentum", "momentum_limit")
-        return (
-            Advice(*name, "bounded", reason, search=True),
-            Advice(*limit, _MOMENTUM, reason, search=True, unless=(name,)),
-        )
 
     def describe(self, columns: Columns, n_views: int) -> dict[str, str]:
         """Kind of illumination, what was recorded, lengths in wavelengths, and how the model would be computed."""

@@ -24,6 +24,7 @@ from plugstream.instruments.base import (
     Instrument,
     declare,
 )
+from plugstream.instruments.declarations import advise_momentum
 from plugstream.instruments.suspects import suspects_of_ct
 from plugstream.models.ct_beams import cone_beam, fan_beam, parallel_beam
 from plugstream.models.ct_geometry import Rays, Voxels
@@ -43,8 +44,11 @@ _BYTES_A_VALUE = 40
 _COPIES = 3  # of an image that any method holds: the image, its gradient, and what becomes of both
 _SMALL, _LARGE = 1e-12, 1e12
 # Views are many where going through all of them takes this many steps: drawing them with replacement would then leave
-# out a third of them in as many steps. Momentum gathers the noise of steps with fewer views than these.
-_STEPS, _FEW = 4, 5
+# out a third of them in as many steps.
+_STEPS = 4
+# Between which q of the momentum ends its rise, at twice the views of a step: few views leave more noise to gather, and
+# the image is far away, so that less momentum takes more steps (benchmarks/momenta.py, docs/tuning.md).
+_LEAST_MOMENTUM, _MOST_MOMENTUM = 5.0, 20.0
 # How strongly to denoise where nobody says, by what sigma is for the denoiser, of the range of the filtered image. On
 # phantoms of 60 and 180 views, 1e3 to 1e5 photons, and on the tooth of docs/tomography.md the best was
 # 0.6 to 2 % for TV and 0.15 to 0.6 % for BM3D.
@@ -217,7 +221,7 @@ class CT(Instrument):
             warn_if_implausible(self.rays(columns), self.voxels)
 
     def advise(self, n_views: int, batch: int | None) -> tuple[Advice, ...]:
-        """Every view once before any comes again, bounded momentum for few views, and sigma by the image's range."""
+        """Every view once before any comes again, momentum by the views of a step, and sigma by the image's range."""
         pixels = max(self.voxels.shape[-2:])
         found = []
         for of, usual in _SIGMA.items():
@@ -237,13 +241,8 @@ class CT(Instrument):
             found.append(Advice("sampler", "name", "epochs", reason))
             reason = f"TV is solved to {_TOL:g} of the image, as steps of a few views need it (--tol)"
             found.append(Advice("denoiser", "tol", _TOL, reason, sigma="weight"))
-        elif batch is not None and batch < n_views:
-            reason = "each view is used once before any comes again, so that sigmas are compared with less noise"
-            found.append(Advice("sampler", "name", "epochs", f"{reason} (--sampler epochs)", search=True))
-        if batch is not None and batch < _FEW:
-            few = f"{batch} view{'s' * (batch > 1)} a step {'are' if batch > 1 else 'is'} too few"
-            reason = f"{few} for momentum that grows, whose noise it would gather (--momentum bounded)"
-            found.append(Advice("momentum", "name", "bounded", reason))
+        if batch is not None and batch < n_views:
+            found += advise_momentum(min(_MOST_MOMENTUM, max(_LEAST_MOMENTUM, 2.0 * batch)), batch)
         return tuple(found)
 
     def unit_of(self, declared: Column | FixedArray | Attribute) -> str:

@@ -20,6 +20,7 @@ __all__ = [
     "Data",
     "FixedArray",
     "Size",
+    "advise_momentum",
     "as_declared",
     "from_json",
     "resolve_shape",
@@ -119,6 +120,16 @@ class Advice:
     unless: tuple[tuple[str, str], ...] = ()
     search: bool = False
     spread: float | None = None
+
+
+def advise_momentum(limit: float, batch: int) -> tuple[Advice, ...]:
+    """Momentum that grows to a limit and then falls, where a step has `batch` of the views and nobody names another."""
+    views = f"{batch} view{'s' * (batch > 1)} a step"
+    reason = (
+        f"momentum tapered: it grows to {limit:g} and then falls, so that noise of {views} averages out (--momentum)"
+    )
+    name = ("momentum", "name")
+    return Advice(*name, "tapered", reason), Advice("momentum", "momentum_limit", limit, reason, unless=(name,))
 
 
 def resolve_shape(shape: Iterable[Size], sizes: Mapping[str, int]) -> tuple[int, ...]:

@@ -223,9 +223,6 @@ class MRI(Instrument):
             if n_views >= _STEPS * batch:
                 reason = f"{batch} of {n_views} views a step: each is used once before any comes again"
                 found.append(Advice("sampler", "name", "epochs", f"{reason} (--sampler epochs)"))
-            else:
-                reason = "each view is used once before any comes again, so that sigmas are compared with less noise"
-                found.append(Advice("sampler", "name", "epochs", f"{reason} (--sampler epochs)", search=True))
             reason = "views see parts of k-space that hardly overlap, whose differences momentum would gather"
             found.append(Advice("momentum", "name", "bounded", f"{reason} (--momentum bounded)", True))
         return tuple(found)

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from plugstream.capacity import check_memory
 from plugstream.errors import InputError, PlugstreamWarning
 from plugstream.image_space import ImageSpace
-from plugstream.instruments.base import Attribute, Column, Columns, Data, Experiment, Instrument, declare
+from plugstream.instruments.base import Advice, Attribute, Column, Columns, Data, Experiment, Instrument, declare
+from plugstream.instruments.declarations import advise_momentum
 from plugstream.instruments.suspects import suspects_of_odt
 from plugstream.models.ct_geometry import Voxels
 from plugstream.models.odt_caps import farthest_waves
@@ -29,6 +30,7 @@ __all__ = ["ODT3D", "ODTOptions", "ODTSimulation", "ball_cell"]
 
 _SHORT, _LONG = 1e-12, 1e3
 _COPIES = 3  # of a volume that any method holds
+_MOMENTUM = 50.0  # up to where it grows, by measurement (docs/tuning.md)
 _FINE, _COARSE, _TOO_FAR = 0.02, 1.05, 50.0
 
 
@@ -197,6 +199,10 @@ class ODT3D(Instrument):
                 PlugstreamWarning,
                 stacklevel=2,
             )
+
+    def advise(self, n_views: int, batch: int | None) -> tuple[Advice, ...]:
+        """Momentum that grows far, since volumes are far away and views hardly differ."""
+        return () if batch is None or batch >= n_views else advise_momentum(_MOMENTUM, batch)
 
     def describe(self, columns: Columns, n_views: int) -> dict[str, str]:
         """What turns, the light, the camera, and how fine the volume is."""

@@ -124,7 +124,8 @@ class MomentumSettings(Choice):
     kind = "momentum"
     name: str = Field(
         "nesterov",
-        description="the sequence q_k of pgm; if not given, bounded for a followed scan, or what the algorithm prefers",
+        description="the sequence q_k of pgm; if not given, nesterov with all views, tapered with a few of them, "
+        "bounded for a followed scan, or what the algorithm prefers",
         json_schema_extra=flag("momentum"),
     )
     restart: Literal["none", "gradient", "residual"] = Field(

@@ -80,8 +80,9 @@ def resolve(
     sigma is a noise level, and 0.01 sqrt(R) of those for which sigma^2 is a weight, such as TV, since
     D(c z, sqrt(c) sigma) = c D(z, sigma) there.
 
-    The text "none" means nothing where a setting may be left out; TOML has no other word for it. A run that follows a
-    scan takes many steps with few views, for which momentum is bounded unless another one is asked for.
+    The text "none" means nothing where a setting may be left out; TOML has no other word for it. Momentum that nobody
+    names is Nesterov's where each step uses the same views, all of them say; of a few views it is tapered, or bounded
+    where a scan is followed, since Nesterov's gathers their noise the longer the more.
     """
     read = SettingsFile(file) if isinstance(file, Path) else file
     path = None if read is None else read.path
@@ -160,12 +161,21 @@ def _refuse_momentum(settings: Settings, typed: Collection[tuple[str, str]]) -> 
 
 
 def _preferred_momentum(settings: Settings) -> str | None:
-    """The momentum where nobody says which: that of a scan that is followed, or the algorithm's own, or None."""
+    """The momentum where nobody says which: of a scan that is followed, the algorithm's own, that of few views a step.
+
+    None for the usual one, where each step uses the same views.
+    """
+
+    def meant(fact: str) -> str:
+        return next(entry.name for entry in entries("momentum").values() if entry.facts.get(fact, False))
+
     if settings.scan.follow:
-        follows = [entry.name for entry in entries("momentum").values() if entry.facts.get("follows", False)]
-        return follows[0]
-    own: str | None = settings.algorithm.entry.facts.get("prefers")
-    return own
+        return meant("follows")
+    facts = settings.algorithm.entry.facts
+    own: str | None = facts.get("prefers")
+    if own is not None or "momentum" not in facts.get("uses", ()):
+        return own
+    return None if settings.sampler.entry.facts.get("draws") in ("all", "same") else meant("online")
 
 
 def _read(file: Path) -> dict[str, dict[str, Any]]:

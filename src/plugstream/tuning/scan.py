@@ -21,7 +21,7 @@ from plugstream.progress import within
 from plugstream.registry import entries
 from plugstream.runs.plan import Plan, plan
 from plugstream.scans.scan import Scan, fingerprint
-from plugstream.settings import Settings, resolve
+from plugstream.settings import MomentumSettings, Settings, resolve
 from plugstream.solver import solve
 from plugstream.tuning.journal import Journal
 from plugstream.tuning.scores import held_out_score, residual_excess, split_views
@@ -314,8 +314,10 @@ def _times(step: float | str, factor: float) -> float | str:
 
 
 def _change_settings(settings: Settings, **changes: Any) -> Settings:
-    """The settings with some of what is searched changed, checked again."""
-    values_of = settings.model_dump(exclude={"simulate"} if settings.simulate is None else None)
-    values = [(section, key, value) for section, table in values_of.items() for key, value in table.items()]
-    used = values_of.keys() if settings.simulate is None else None
+    """The settings with some of what is searched changed, checked again; another momentum has its own options."""
+    tables = settings.model_dump(exclude={"simulate"} if settings.simulate is None else None)
+    if changes.get("momentum", settings.momentum.name) != settings.momentum.name:
+        tables["momentum"] = {key: tables["momentum"][key] for key in MomentumSettings.model_fields}
+    values = [(section, key, value) for section, table in tables.items() for key, value in table.items()]
+    used = tables.keys() if settings.simulate is None else None
     return resolve(None, [*values, *(_setting(key, value) for key, value in changes.items())], used=used)

@@ -372,6 +372,6 @@ def remedies(algorithm: Any) -> str:
     if isinstance(getattr(algorithm, "gradient", None), Plain):
         ways.append("SAGA or SVRG")
     momentum = getattr(algorithm, "momentum", "none")
-    if momentum not in ("none", "bounded") and not hasattr(momentum, "limit"):
+    if momentum not in ("none", "bounded", "tapered") and not hasattr(momentum, "limit"):
         ways.append("momentum 'bounded'")
     return f"that is the noise floor of the batches: {', '.join(ways)} or all views would lower it"
