@@ -66,6 +66,7 @@ class BornOptions(Options):
 # Nothing that is measured or computed here comes near these; beyond them squares and products leave the range of double
 # precision, and counters that of 64 bits.
 _LARGE, _SMALL = 1e100, 1e-100  # of images
+_LEAST_SIDE = 8  # pixels that the denoisers need which are advised
 _MOMENTUM = 8.0  # where it ends in a run that searches for sigma, by measurement (docs/sigma-search.md)
 _LONG, _SHORT = 1e15, 1e-15  # of lengths, in metres
 _COUNT = 10**12
@@ -235,12 +236,24 @@ class Born2D(Instrument):
                 warn_if_implausible(replace(self, wavelength=wave))
 
     def advise(self, n_views: int, batch: int | None) -> tuple[Advice, ...]:
-        """Momentum that ends where a run searches for sigma: a long one would gather the noise of small batches."""
+        """Of runs that search for sigma: which denoisers they choose among, and momentum that ends.
+
+        A long momentum would gather the noise of small batches.
+        """
+        found: tuple[Advice, ...] = ()
+        if min(self.grid.shape) >= _LEAST_SIDE:
+            why = "no denoiser is given, so that it is tnrd unless held-out data ask for bm3d (--denoiser, --rivals)"
+            name = ("denoiser", "name")
+            found = (
+                Advice(*name, "tnrd", why, search=True),
+                Advice("denoiser", "rivals", "bm3d", why, search=True, unless=(name,)),
+            )
         if batch is None or batch >= n_views:
-            return ()
+            return found
         reason = f"momentum ends at {_MOMENTUM:g}, since a long run would gather the noise of batches (--momentum)"
         name, limit = ("momentum", "name"), ("momentum", "momentum_limit")
         return (
+            *found,
             Advice(*name, "bounded", reason, search=True),
             Advice(*limit, _MOMENTUM, reason, search=True, unless=(name,)),
         )
