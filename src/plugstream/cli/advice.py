@@ -29,8 +29,8 @@ _REFINED_STEPS = ("algorithm", "refine_steps")
 _START = {"noise": "10%", "weight": "20%"}
 # What all denoisers can be given, so that it says nothing of which one is meant.
 _COMMON = ("low", "high", "damping", "equivariant", "rivals")
-# What white is over the range of the first image: from 1.5 to 3 for scans of 32 x 32 to 256 x 256 pixels of pictures.
-_WHITE = 2
+# What white is over the range of the first image: of scans of pictures from 0 to 1 that is 0.30 to 0.35.
+_WHITE = 3
 # Between which a search begins, of images from 0 to 1; of others, shares of their range.
 _PLAIN = (5e-4, 0.1)
 
@@ -139,9 +139,7 @@ def advised_settings(
             begin = advice.reason if place == _SIGMA else begin
     search = search or ("algorithm", "search") in given
     if parsed.settings is None and strength and search and not given & _STRENGTH and not first.scan.follow:
-        if any(
-            section == "denoiser" and key not in _COMMON for section, key in given
-        ):  # somebody's own, or options of it
+        if any(section == "denoiser" and key not in _COMMON for section, key in given):  # somebody means one
             later = [one for one in later if one[0].section != "denoiser"]
         added = _search(parsed, scan, first, given, presets, [preset for _, preset in later], notes)
         if added:

@@ -66,7 +66,7 @@ class BornOptions(Options):
 # Nothing that is measured or computed here comes near these; beyond them squares and products leave the range of double
 # precision, and counters that of 64 bits.
 _LARGE, _SMALL = 1e100, 1e-100  # of images
-_LEAST_SIDE = 8  # pixels that the denoisers need which are advised
+_LEAST_SIDE, _MANY = 8, 25  # pixels that the denoisers need which are advised, and views to choose one by
 _MOMENTUM = 8.0  # where it ends in a run that searches for sigma, by measurement (docs/sigma-search.md)
 _LONG, _SHORT = 1e15, 1e-15  # of lengths, in metres
 _COUNT = 10**12
@@ -238,15 +238,16 @@ class Born2D(Instrument):
     def advise(self, n_views: int, batch: int | None) -> tuple[Advice, ...]:
         """Of runs that search for sigma: which denoisers they choose among, and momentum that ends.
 
-        A long momentum would gather the noise of small batches.
+        The choice takes views that judge, and as many steps as are usual: sooner a denoiser whose sigma is a level of
+        noise does not show what it lets pass. A long momentum would gather the noise of small batches.
         """
         found: tuple[Advice, ...] = ()
-        if min(self.grid.shape) >= _LEAST_SIDE:
-            why = "no denoiser is given, so that it is tnrd unless held-out data ask for bm3d (--denoiser, --rivals)"
-            name = ("denoiser", "name")
+        if min(self.grid.shape) >= _LEAST_SIDE and n_views >= _MANY:
+            why = "no denoiser is given, so that it is tnrd unless held-out views ask for bm3d (--denoiser, --rivals)"
+            name, short = ("denoiser", "name"), (("algorithm", "iterations"), ("algorithm", "search"))
             found = (
-                Advice(*name, "tnrd", why, search=True),
-                Advice("denoiser", "rivals", "bm3d", why, search=True, unless=(name,)),
+                Advice(*name, "tnrd", why, search=True, unless=short),
+                Advice("denoiser", "rivals", "bm3d", why, search=True, unless=(name, *short)),
             )
         if batch is None or batch >= n_views:
             return found

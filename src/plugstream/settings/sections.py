@@ -85,8 +85,8 @@ class DenoiserSettings(Choice):
     )
     rivals: str | None = Field(
         None,
-        description="other denoisers, with commas, of which the search for sigma may choose one instead, by data that no "
-        "step uses; for born-2d it does where no denoiser is given",
+        description="other denoisers, with commas, of which the search for sigma may choose one instead, by data that "
+        "no step uses; for born-2d it does where no denoiser is given",
     )
     along: Literal["z", "y", "x", "all"] | None = Field(
         None,
