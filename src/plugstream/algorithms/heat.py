@@ -35,13 +35,14 @@ class HeatState(RaceState):
     """Where a race is that chooses the denoiser, too.
 
     entrant: which denoiser runs in the heat, 0 for the race's own, None before and after it. heat: the misfits of those
-    that have run. leader: which of them is ahead; its state is `rival` while the heat goes on. choice: which denoiser
-    the rounds have, that of the leader once the heat is over (`decided`).
+    that have run. leader: which of them is ahead; its state is `rival` while the heat goes on. final: whether sigma was
+    found before it. choice: which denoiser the rounds have, that of the leader once the heat is over (`decided`).
     """
 
     entrant: int | None = None
     heat: tuple[float, ...] = ()
     leader: int = 0
+    final: bool = False
     choice: int = 0
     decided: bool = False
 
@@ -116,7 +117,7 @@ class DenoiserRace(SigmaRace):
         """The state before the round that comes after the heat, of the denoiser that has won it."""
         number, misfit = state.leader, state.heat[state.leader]
         over = replace(state, entrant=None, decided=True, choice=number, misfit=misfit, rounds=state.rounds + 1)
-        over = replace(over, tried=(state.heat[0], min(map(_known, state.heat[1:]))))
+        over = replace(over, tried=(state.heat[0], min(map(_known, state.heat[1:]))), ended=state.final)
         if number > 0:
             sigma = state.sigma * self.rivals[number - 1].factor
             over = replace(over, sigma=sigma, ratio=_RATIO, turn=0, streak=0, ended=False)
@@ -130,7 +131,8 @@ class DenoiserRace(SigmaRace):
         if state.decided or not (turned or following.ended):
             return following
         start = {"image": trunk.image, "trunk": trunk, "side": trunk, "rival": trunk}
-        return replace(state, **start, entrant=0, place=0, look=0, goal=self.heat_steps, weaker=False, lead=None)
+        state = replace(state, **start, entrant=0, place=0, look=0, goal=self.heat_steps, weaker=False, lead=None)
+        return replace(state, final=state.ended, ended=False)
 
     def _side(self, state: RaceState) -> Any:
         """The algorithm with the sigma and the denoiser of what is running."""

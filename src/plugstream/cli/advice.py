@@ -221,7 +221,7 @@ def _search(
         check_search(tried)
         check_judges(tried, scan.n_views, scan.instrument.data_shape)
     except InputError:
-        return added if asked else []
+        return added if asked or ("denoiser", "rivals") in given else []
     rest = "(--sigma, or --search none)"
     notes.append(f"no sigma is given, so that {steps} of {total} steps search for it, from {begin} on {rest}")
     return added

@@ -321,13 +321,12 @@ class Search:
         assert isinstance(state, RaceState)
         if self._rounds is None:  # of a run that goes on, what was told before
             self._rounds = state.rounds - state.ended
-            self._decided = isinstance(state, HeatState) and state.decided and not state.ended
+        if isinstance(race, DenoiserRace) and isinstance(state, HeatState) and state.decided and not self._decided:
+            self._decided = True  # told once more by a run that goes on, since the other may not have come to it
+            self._tell_heat(race, state)
         if state.rounds == self._rounds:
             return None
         self._rounds = state.rounds
-        if isinstance(race, DenoiserRace) and isinstance(state, HeatState) and state.decided and not self._decided:
-            self._decided = True
-            self._tell_heat(race, state)
         self._tell(state)
         if not state.ended:
             return None
