@@ -38,10 +38,10 @@ def main() -> None:
             found = [run.find() for run in runs]
             rows[level].append([score for score, _, _ in found])
             calls[level].append([float(steps) for _, _, steps in found])
-            scores = ", ".join(
+            told = ", ".join(
                 f"{name} {score:.2f}" for name, score in zip(asked.denoisers, rows[level][-1], strict=False)
             )
-            print(f"{path.stem:16}{level:4.0f} dB  {scores}, chosen {runs[-1].chosen} {found[-1][0]:.2f}", flush=True)
+            print(f"{path.stem:16}{level:4.0f} dB  {told}, chosen {runs[-1].chosen} {found[-1][0]:.2f}", flush=True)
     print(
         f"{'':7}" + "".join(f"{name:>8}" for name in [*asked.denoisers, "chosen"]) + "  below best: each, mean; calls"
     )

@@ -104,6 +104,21 @@ def test_its_own_denoiser_stays_unless_a_rival_is_better_by_the_margin():
     assert run(make_race(GOOD, margin=0.99 * gain)).choice == 1
 
 
+@pytest.mark.parametrize("patient", [False, True])
+def test_where_its_own_denoiser_stays_the_rounds_are_those_of_the_race_for_sigma_alone(patient):
+    race = make_race(BAD, patient=patient)
+    state, alone = run(race), run(make_race(patient=patient))
+    assert (state.sigma, state.rounds, state.used, state.misfit) == (
+        alone.sigma,
+        alone.rounds,
+        alone.used,
+        alone.misfit,
+    )
+    assert state.k == alone.k + 2 * race.heat_steps
+    assert torch.equal(state.image, alone.image)
+    assert torch.equal(state.trunk.s, alone.trunk.s)
+
+
 def test_an_image_that_is_not_finite_never_wins():
     assert run(make_race(NAN)).choice == 0
     assert run(make_race(NAN, GOOD)).choice == 2

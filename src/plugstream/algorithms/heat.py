@@ -57,7 +57,8 @@ class DenoiserRace(SigmaRace):
 
         e < (1 - margin) e_own,
 
-    and the race's own denoiser else. The rounds go on with the winner from its image; a rival's begin with r = sqrt(2).
+    and the race's own denoiser else. The rounds of a rival go on from its image, with r = sqrt(2). Those of the race's
+    own go on from where the heat began, so that they are those of the race for sigma alone, to the bit.
 
     Why a margin: with noisy data e is nearly all noise, the same for all, and which of two good denoisers has the
     smaller one is chance. The one that is best on the average should then stay; docs/sigma-search.md has what was
@@ -115,12 +116,12 @@ class DenoiserRace(SigmaRace):
 
     def _close_heat(self, state: HeatState) -> RaceState:
         """The state before the round that comes after the heat, of the denoiser that has won it."""
-        number, misfit = state.leader, state.heat[state.leader]
-        over = replace(state, entrant=None, decided=True, choice=number, misfit=misfit, rounds=state.rounds + 1)
-        over = replace(over, tried=(state.heat[0], min(map(_known, state.heat[1:]))), ended=state.final)
-        if number > 0:
-            sigma = state.sigma * self.rivals[number - 1].factor
-            over = replace(over, sigma=sigma, ratio=_RATIO, turn=0, streak=0, ended=False)
+        number = state.leader
+        over = replace(state, entrant=None, decided=True, choice=number, ended=state.final)
+        if number == 0:
+            return super()._begin_round(over, state.trunk)
+        sigma, misfit = state.sigma * self.rivals[number - 1].factor, state.heat[number]
+        over = replace(over, sigma=sigma, ratio=_RATIO, turn=0, streak=0, misfit=misfit, ended=False)
         return super()._begin_round(over, state.rival)
 
     def _begin_round(self, state: RaceState, trunk: Any) -> RaceState:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 from collections.abc import Callable
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -29,7 +30,7 @@ _REFINED_STEPS = ("algorithm", "refine_steps")
 _START = {"noise": "10%", "weight": "20%"}
 # What all denoisers can be given, so that it says nothing of which one is meant.
 _COMMON = ("low", "high", "damping", "equivariant", "rivals")
-# What white is over the range of the first image: of scans of pictures from 0 to 1 that is 0.30 to 0.35.
+# What white is over the range of the first image, roughly: of scans of pictures from 0 to 1 that is 0.2 to 0.4.
 _WHITE = 3
 # Between which a search begins, of images from 0 to 1; of others, shares of their range.
 _PLAIN = (5e-4, 0.1)
@@ -159,13 +160,13 @@ def advised_settings(
 def _white(
     later: list[tuple[Advice, tuple[str, str, Any]]], find_range: Callable[[], float]
 ) -> list[tuple[str, str, Any]]:
-    """What tells a trained denoiser that is advised how large the values of images are."""
+    """What tells a trained denoiser that is advised how large the values of images are, as a power of ten."""
     from plugstream.registry import find
 
     names = [value for advice, (_, key, value) in later if (advice.section, key) == ("denoiser", "name")]
     if not any("white" in find("denoiser", name).options.model_fields for name in names):
         return []
-    return [("denoiser", "white", float(f"{_WHITE * find_range():.2g}"))]
+    return [("denoiser", "white", 10.0 ** round(math.log10(_WHITE * find_range())))]
 
 
 def _search(

@@ -324,7 +324,7 @@ class Search:
         if isinstance(race, DenoiserRace) and isinstance(state, HeatState) and state.decided and not self._decided:
             self._decided = True  # told once more by a run that goes on, since the other may not have come to it
             self._tell_heat(race, state)
-        if state.rounds == self._rounds:
+        if state.rounds == self._rounds and not state.ended:
             return None
         self._rounds = state.rounds
         self._tell(state)
