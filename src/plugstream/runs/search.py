@@ -55,8 +55,8 @@ _EVERY, _BATCHES = 10, 2
 _MANY = 25
 # So many data judge at least.
 _LEAST = 10
-# The best sigma of a denoiser in the loop, over that of tnrd: the mean of 31 scans of born-2d, docs/sigma-search.md.
-_SIGMAS = {"bm3d": 1.4, "ridge": 0.75}
+# The best sigma of a denoiser in the loop over that of tnrd, the mean of 31 scans: docs/sigma-search.md.
+_SIGMAS = {"bm3d": 1.4, "ridge": 0.67}
 # A rival must win by this part of the standard deviation that noise gives the misfit of the data that judge.
 _MARGIN = 1 / 3
 # One in so many steps of the race for sigma an entrant of the heat takes, which come to these.
