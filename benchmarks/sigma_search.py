@@ -29,7 +29,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from plugstream.algorithms import BoundedMomentum, ProximalGradient, SigmaRace
+from plugstream.algorithms import BoundedMomentum, DenoiserRace, ProximalGradient, SigmaRace
 from plugstream.cli import command_parser
 from plugstream.cli.advice import advised_settings
 from plugstream.cli.common import make_experiment, settings_of
@@ -122,6 +122,8 @@ def go_on(race: SigmaRace, after: int, whole: Any) -> tuple[Any, Any, float]:
     state = race.init()
     while not state.ended:
         state = race.step(state)
+    if isinstance(race, DenoiserRace):
+        whole = replace(whole, denoiser=race.finish(state)[0].denoiser)
     going, last = race.finish(state, whole)
     for _ in range(after):
         last = going.step(last)
@@ -149,6 +151,7 @@ class Problem:
         assert scan.truth is not None
         self.truth = torch.from_numpy(scan.truth).to(model.device)
         self.where: Tensor | None = None
+        self.chosen = self.settings.denoiser.name
         if scan.instrument.name == "ptychography" and not everywhere:
             light = self.whole.overlap()
             assert light is not None
@@ -204,8 +207,11 @@ class Problem:
             judges = held_out_views(record, every)
             fewer = self.whole.with_views(model, usable_views(record, every), lipschitz_max=bound)
         advised = advised_sigma(self.settings, self.scan.instrument, self.scan.columns, n_views)
-        race = make_race(self.settings, self.planned.algorithm(fewer), judges, advised, judge)
-        _, state, sigma = go_on(race, a.iterations - a.search, self.planned.algorithm(self.whole))
+        names = self.settings.denoiser.rival_names
+        rivals = [self.planned.with_denoiser(name).denoiser for name in names]
+        race = make_race(self.settings, self.planned.algorithm(fewer), judges, advised, judge, rivals)
+        going, state, sigma = go_on(race, a.iterations - a.search, self.planned.algorithm(self.whole))
+        self.chosen = (self.settings.denoiser.name, *names)[[race.denoiser, *rivals].index(going.denoiser)]
         return self.snr(state.image), sigma, state.k
 
 

@@ -15,10 +15,11 @@ from torch import Tensor
 from effort import effort, thorough
 from plugstream.denoisers.bm3d import reference, triton_form
 from plugstream.denoisers.bm3d.profile import PROFILES, Profile
-from plugstream.denoisers.bm3d.transforms import correlations
+from plugstream.denoisers.bm3d.transforms import bior15, correlations, dct
 from triton_interpreter import interpret, needs_triton
 
 NORMAL = PROFILES["normal"]
+LEVELS = 5  # of the tree of a group of 32 blocks
 
 
 def picture(height: int, width: int, seed: int = 0, count: int = 1) -> Tensor:
@@ -93,6 +94,32 @@ def test_rows_of_pairs() -> None:
     got = np.where(near[..., None], table[np.where(near, row, 0)], 0)
     want = correlations("bior15")[np.minimum(np.abs(dy), 8), np.minimum(np.abs(dx), 8)]
     np.testing.assert_allclose(got, want, atol=1e-7)
+
+
+@needs_triton
+def test_sums_of_whole_numbers_cannot_overflow() -> None:
+    """The bounds that the kernels' comment states, for the largest window that a profile can have, at every pixel."""
+    from plugstream.denoisers.bm3d import triton_kernels
+
+    most_groups = 45**2  # of references every pixel, 22 away at most
+    for transform in (bior15(8), dct(8)):
+        spectrum = np.abs(transform).sum(1).max() ** 2  # of pixels of 1 at most
+        block = (LEVELS + 1) * spectrum  # the mean and one difference a level, none enlarged; a group's weight is <= 1
+        assert 2 * block < 2**9  # the largest pixel is below twice the power of two that it is measured by
+        assert 2 * block * most_groups * triton_kernels._ONE.value < 2**63
+
+
+@pytest.mark.gpu
+@needs_triton
+def test_whole_numbers_follow_the_scale_of_the_image_and_spread_what_is_not_finite() -> None:
+    z, sigma = picture(40, 40).cuda(), torch.tensor([0.1], device="cuda")
+    want = triton_form.bm3d(z, sigma, NORMAL, deterministic=True)
+    for scale in (2.0**-30, 2.0**30):
+        assert torch.equal(triton_form.bm3d(scale * z, scale * sigma, NORMAL, deterministic=True), scale * want)
+    assert not triton_form.bm3d(0 * z, sigma, NORMAL, deterministic=True).any()
+    for bad in (torch.nan, torch.inf):
+        z[0, 20, 20] = bad
+        assert not triton_form.bm3d(z, sigma, NORMAL, deterministic=True).isfinite().any()
 
 
 def test_serves_only_cuda() -> None:

@@ -24,6 +24,7 @@ from plugstream import DamagedError, ImageSpace, InputError
 from plugstream.lines import LineWriter
 from plugstream.runs.event_log import VERSION, EventLog, read_events
 from plugstream.runs.events import (
+    Chosen,
     Contradiction,
     Event,
     Finishing,
@@ -67,6 +68,7 @@ EXAMPLES: list[Event] = [
     Stop(9, 9, 0.5, 0.6, "No space left on device", True),
     Steering(4, "change", 0.1 + 0.2, "0.5/L"),
     Trial(40, 2, 0.05, 1.41, 0.002, 0.003, 0.002, ended=False),
+    Chosen(40, "bm3d", {"tnrd": 0.003, "bm3d": 0.002, "ridge": None}),
     Steering(4, "change", None, 3.0),
     Steering(4, "pause"),
     Contradiction(4, (1, 2), "denoiser", math.nan, 1.3),

@@ -3,6 +3,7 @@
 from plugstream.algorithms.admm import ADMM, SplitState
 from plugstream.algorithms.base import Algorithm, PlugAndPlay, State
 from plugstream.algorithms.gradient_splitting import GradientSplitting
+from plugstream.algorithms.heat import DenoiserRace, HeatState, Rival
 from plugstream.algorithms.incremental import BlockADMM, BlockState, IncrementalADMM
 from plugstream.algorithms.inexact import InexactADMM
 from plugstream.algorithms.pgm import BoundedMomentum, GradientState, ProximalGradient, TaperedMomentum
@@ -21,10 +22,12 @@ __all__ = [
     "BlockADMM",
     "BlockState",
     "BoundedMomentum",
+    "DenoiserRace",
     "Diagonal",
     "Estimator",
     "GradientSplitting",
     "GradientState",
+    "HeatState",
     "IncrementalADMM",
     "InexactADMM",
     "Plain",
@@ -32,6 +35,7 @@ __all__ = [
     "ProxSkip",
     "ProximalGradient",
     "RaceState",
+    "Rival",
     "ShiftedState",
     "SigmaRace",
     "SplitState",

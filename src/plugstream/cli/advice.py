@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 from collections.abc import Callable
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -30,6 +31,10 @@ _LONGEST = 5
 # Where a search for sigma begins, by what the denoiser's sigma is: high, since from too small a sigma some denoisers
 # never let go of the noise again.
 _START = {"noise": "10%", "weight": "20%"}
+# What all denoisers can be given, so that it says nothing of which one is meant.
+_COMMON = ("low", "high", "damping", "equivariant", "rivals")
+# What white is over the range of the first image, roughly: of scans of pictures from 0 to 1 that is 0.2 to 0.4.
+_WHITE = 3
 # Between which a search begins, of images from 0 to 1; of others, shares of their range.
 _PLAIN = (5e-4, 0.1)
 
@@ -147,11 +152,12 @@ def advised_settings(
             begin = advice.reason if place == _SIGMA else begin
     search = search or ("algorithm", "search") in given
     if parsed.settings is None and strength and search and not given & _STRENGTH and not first.scan.follow:
-        added = _search(parsed, scan, first, given, presets, meaning, notes)
-        presets += added
+        if any(section == "denoiser" and key not in _COMMON for section, key in given):  # somebody means one
+            later = [one for one in later if one[0].section != "denoiser"]
+        added = _search(parsed, scan, first, given, presets, [preset for _, preset in later], notes)
         if added:
             notes = [text for text in notes if text != begin]  # which is where the search begins, and no more
-            presets += [preset for _, preset in later]
+            presets += added + [preset for _, preset in later] + _white(later, find_range)
             notes += dict.fromkeys(advice.reason for advice, _ in later)
     if parsed.settings is None and not first.scan.follow:
         presets += _fit_batch(settings_of(parsed, presets, name, lambda: 1.0), scan.n_views, given, presets, notes)
@@ -194,13 +200,25 @@ def _until_arrived(
     return [*kept, (*_ITERATIONS, limit), (*_ARRIVE, ARRIVED)]
 
 
+def _white(
+    later: list[tuple[Advice, tuple[str, str, Any]]], find_range: Callable[[], float]
+) -> list[tuple[str, str, Any]]:
+    """What tells a trained denoiser that is advised how large the values of images are, as a power of ten."""
+    from plugstream.registry import find
+
+    names = [value for advice, (_, key, value) in later if (advice.section, key) == ("denoiser", "name")]
+    if not any("white" in find("denoiser", name).options.model_fields for name in names):
+        return []
+    return [("denoiser", "white", 10.0 ** round(math.log10(_WHITE * find_range())))]
+
+
 def _search(
     parsed: argparse.Namespace,
     scan: Scan,
     settings: Settings,
     given: set[tuple[str, str]],
     presets: list[tuple[str, str, Any]],
-    meaning: str,
+    later: list[tuple[str, str, Any]],
     notes: list[str],
 ) -> list[tuple[str, str, Any]]:
     """What makes a run find its sigma by itself, where nobody gave one and it can; else nothing.
@@ -208,13 +226,17 @@ def _search(
     Whether it can is for `plugstream.runs.search` to say: what is added here is tried there. Where a person asks for a
     search it is added all the same, and the plan refuses it with the reason.
 
-    Arguments: parsed; settings, without what is advised; given, what a person said; presets, what is advised; meaning
-    of the denoiser's sigma; notes, to which the reasons are added.
+    Arguments: parsed; settings, without what is advised; given, what a person said; presets, what is advised, and
+    later, what is for runs that search; notes, to which the reasons are added.
     """
     from plugstream.errors import InputError
-    from plugstream.runs.search import check_judges, check_search
+    from plugstream.runs.search import check_judges, check_search, heat_steps
+    from plugstream.settings import is_weight
 
     advised = {(section, key): value for section, key, value in presets}
+    chosen = {key: value for section, key, value in later if section == "denoiser"}
+    meaning = "weight" if is_weight(chosen.get("name", settings.denoiser.name)) else "noise"
+    rivals = str(chosen.get("rivals") or settings.denoiser.rivals or "")
     a, asked = settings.algorithm, ("algorithm", "search") in given
     if (asked and a.search is None) or ("algorithm", "search") in advised:  # none is wanted
         return []
@@ -231,15 +253,19 @@ def _search(
         most = usual * 3 if _SIGMA in advised else usual * 12 // 5
         total = most if steps is None else steps * 6 // 5
         added.append(("algorithm", "iterations", total))
+        if steps is None and rivals:
+            steps = heat_steps(most * 5 // 6, rivals.count(",") + 1) + most * 5 // 6
+            added[-1] = ("algorithm", "iterations", total := steps + most // 6)
+            added.append(("algorithm", "search", steps))
     if steps is None:
         steps = total * 5 // 6 if _SIGMA in advised else total * 5 // 6 // 20 * 20
         added.append(("algorithm", "search", steps))
     try:
-        tried = settings_of(parsed, [*presets, *added], scan.instrument.name, lambda: 1.0)
+        tried = settings_of(parsed, [*presets, *added, *later], scan.instrument.name, lambda: 1.0)
         check_search(tried)
         check_judges(tried, scan.n_views, scan.instrument.data_shape)
     except InputError:
-        return added if asked else []
+        return added if asked or ("denoiser", "rivals") in given else []
     rest = "(--sigma, or --search none)"
     notes.append(f"no sigma is given, so that {steps} of {total} steps search for it, from {begin} on {rest}")
     return added

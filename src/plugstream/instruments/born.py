@@ -66,6 +66,7 @@ class BornOptions(Options):
 # Nothing that is measured or computed here comes near these; beyond them squares and products leave the range of double
 # precision, and counters that of 64 bits.
 _LARGE, _SMALL = 1e100, 1e-100  # of images
+_LEAST_SIDE, _MANY = 8, 25  # pixels that the denoisers need which are advised, and views to choose one by
 _LONG, _SHORT = 1e15, 1e-15  # of lengths, in metres
 _COUNT = 10**12
 # What simulating takes at its peak for each measured value (the data and its noise in double precision) and position.
@@ -234,6 +235,21 @@ class Born2D(Instrument):
             waves = columns[WAVELENGTHS.name][:]
             for wave in {float(waves.min()), float(waves.max())} - {self.wavelength}:
                 warn_if_implausible(replace(self, wavelength=wave))
+
+    def advise(self, n_views: int, batch: int | None) -> tuple[Advice, ...]:
+        """Of runs that search for sigma: which denoisers they choose among.
+
+        The choice takes views that judge, and as many steps as are usual: sooner a denoiser whose sigma is a level of
+        noise does not show what it lets pass.
+        """
+        if min(self.grid.shape) < _LEAST_SIDE or n_views < _MANY:
+            return ()
+        why = "no denoiser is given, so that it is tnrd unless held-out views ask for bm3d (--denoiser, --rivals)"
+        name, short = ("denoiser", "name"), (("algorithm", "iterations"), ("algorithm", "search"))
+        return (
+            Advice(*name, "tnrd", why, search=True, unless=short),
+            Advice("denoiser", "rivals", "bm3d", why, search=True, unless=(name, *short)),
+        )
 
     def describe(self, columns: Columns, n_views: int) -> dict[str, str]:
         """Kind of illumination, what was recorded, lengths in wavelengths, and how the model would be computed."""

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, Union, get_args, get_origin, get_type_hints
 
 __all__ = [
+    "Chosen",
     "Contradiction",
     "Event",
     "Heartbeat",
@@ -218,6 +219,19 @@ class Trial(Event):
 
 
 @dataclass(frozen=True)
+class Chosen(Event):
+    """The search for sigma has chosen a denoiser, and ended with this step.
+
+    Arguments: denoiser, its name; misfits of all, by name, on views that no step uses, at the end of their heat.
+    """
+
+    kind = "chosen"
+    step: int
+    denoiser: str
+    misfits: dict[str, float | None]
+
+
+@dataclass(frozen=True)
 class Contradiction(Event):
     """A step whose denoiser or gradient step enlarged a distance by `factor`; its views, None for all."""
 
@@ -308,6 +322,7 @@ _KINDS: dict[str, type[Event]] = {
         Stop,
         Steering,
         Trial,
+        Chosen,
         Contradiction,
         WatchTotals,
         TheoryTerms,

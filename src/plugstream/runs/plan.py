@@ -122,6 +122,11 @@ class Plan:
         """The plan with this lower bound of the image."""
         return self.revise(with_low(self.settings, low))
 
+    def with_denoiser(self, name: str) -> Plan:
+        """The plan with another denoiser, which the search for sigma has chosen; its settings stay as they are."""
+        denoiser = self.settings.denoiser.chosen(name)
+        return replace(self, denoiser=self.revise(self.settings.model_copy(update={"denoiser": denoiser})).denoiser)
+
     def with_settings(self, settings: Settings) -> Plan:
         """The plan with settings that build the same, as those with other `changes` do."""
         return replace(self, parts=replace(self.parts, settings=settings))
@@ -191,6 +196,8 @@ def plan(
         partition = parts.group.decide(lambda: choose_partition(made, scan))
     made = replace(made, partition=partition)
     check_search(parts.settings, blocks=partition is not None)
+    for name in made.settings.denoiser.rival_names:
+        made.with_denoiser(name)  # which refuses one that cannot be
     if scan.n_views > 0:
         made.check_views(scan)
     else:

@@ -11,6 +11,7 @@ from plugstream.image_space import ImageSpace, read_space
 from plugstream.quantities import Quantity, read_quantity
 from plugstream.runs.event_log import EventTail, checked_events
 from plugstream.runs.events import (
+    Chosen,
     Contradiction,
     Event,
     Finishing,
@@ -49,7 +50,8 @@ class History:
         heartbeat, preview: its last ones, None where there is none.
         machine: what it runs on. space: what its image is. notes: what was told, by all processes, in order.
         views: from which steps on there were which views. stages: as they began. quantities: what the monitors measure.
-        measured, contradictions, watched, steering, trials (rounds of a search): in the order of steps.
+        measured, contradictions, watched, steering, trials (rounds of a search), chosen (its denoiser): in the order
+        of steps.
         changes: of sigma and the step, planned or asked for; as for views, a resumed run makes the same ones.
         terms: what the bound of Proposition 5 needs, once the run is over. paused: whether it waits for somebody.
         finishing: whether it has taken its last step, and not ended yet.
@@ -72,6 +74,7 @@ class History:
     watched: list[WatchTotals] = field(default_factory=list)
     steering: list[Steering] = field(default_factory=list)
     trials: list[Trial] = field(default_factory=list)
+    chosen: list[Chosen] = field(default_factory=list)
     changes: list[Change] = field(default_factory=list)
     terms: TheoryTerms | None = None
     paused: bool = False
@@ -137,6 +140,8 @@ class History:
                     self._change(Change(event.step, event.sigma, event.step_size, event.action == "stop"))
             case Trial():
                 self.trials.append(event)
+            case Chosen():
+                self.chosen.append(event)
             case WatchTotals():
                 self.watched.append(event)
             case TheoryTerms():
@@ -167,6 +172,7 @@ class History:
         self.watched = [event for event in self.watched if event.step <= last]
         self.stages = [event for event in self.stages if event.step < step]  # one that begins here is told again
         self.trials = [e for e in self.trials if e.step < step or (e.step == step and not e.ended)]
+        self.chosen = [e for e in self.chosen if e.step < step]
         # Changes at this step are made again, and written down again.
         self.steering = [e for e in self.steering if e.step < step or (e.step == step and e.action != "change")]
         self._next_change = sum(change.step < step for change in self.changes)

@@ -23,7 +23,7 @@ from plugstream.runs.plan import Plan
 from plugstream.runs.record import place_of, write_down
 from plugstream.runs.replay import History, replay
 from plugstream.runs.saving import check_history
-from plugstream.runs.search import last_trial, with_sigma, without_strength
+from plugstream.runs.search import last_choice, last_trial, with_sigma, without_strength
 from plugstream.runs.session import Session
 from plugstream.runs.viewers import Viewers
 from plugstream.runs.views import wait_for_batch
@@ -104,7 +104,7 @@ def _reconstruct(
         first = past.views[0].views if past.views else scan.n_views
         about = identity(scan, plan.settings, first)
         if past.trials or plan.settings.algorithm.search is not None:
-            about = without_strength(about)
+            about = without_strength(about, denoiser=bool(past.chosen))
         checkpoints = Checkpoints(folder / "checkpoints", about)
         saved = checkpoints.load() if go_on else None
         if saved is not None:
@@ -150,6 +150,8 @@ def _with_changes(plan: Plan, past: History, saved: SavedState | None) -> Plan:
     found = last_trial(past.trials, begun)
     if found is not None:
         plan = plan.with_settings(with_sigma(plan.settings, found.sigma))
+        if (name := last_choice(past.chosen)) is not None:
+            plan = plan.with_denoiser(name)
     changes = [replace(change, stop=change.stop and change.step > begun) for change in past.changes]
     left = [change for change in changes if change != Change(change.step)]
     return plan.with_settings(with_changes(plan.settings, left))

@@ -1,9 +1,10 @@
 """The search of a run for its sigma: which views it holds out, what its rounds say, and how the run goes on after it.
 
 A run with the setting `algorithm.search` begins as a race of two sigmas (`plugstream.algorithms.race`), judged by views
-that no step uses, or, where views are few, by a tenth of the data of each. When it is over, the run goes on from the
-image it came to, with the sigma that was found, and with those data as well. The rounds are in the log, so that a run
-which is resumed knows what was found. At the end the settings say it, so that the run can be repeated without a search.
+that no step uses, or, where views are few, by a tenth of the data of each. With `denoiser.rivals` the race chooses the
+denoiser, too (`plugstream.algorithms.heat`). When it is over, the run goes on from the image it came to, with what was
+found, and with those data as well. The rounds are in the log, so that a run which is resumed knows what was found. At
+the end the settings say it, so that the run can be repeated without a search.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ from typing import Any
 
 from torch import Tensor
 
-from plugstream.algorithms import RaceState, SigmaRace
+from plugstream.algorithms import DenoiserRace, HeatState, RaceState, Rival, SigmaRace
+from plugstream.algorithms.race import LEAST_STEPS
+from plugstream.denoisers.base import Denoiser
 from plugstream.errors import InputError
 from plugstream.instruments.base import Advice, Columns, Instrument
 from plugstream.loss_fidelity import DataFidelity
@@ -22,7 +25,7 @@ from plugstream.models.base import Model
 from plugstream.models.part import SHARE, PartOfData
 from plugstream.result import Progress, Turn
 from plugstream.runs.event_log import EventLog
-from plugstream.runs.events import Note, Trial, Views
+from plugstream.runs.events import Chosen, Note, Trial, Views
 from plugstream.runs.measuring import held_out_views, usable_views
 from plugstream.runs.steps import goes_by_lipschitz
 from plugstream.scans.scan import Scan
@@ -35,7 +38,10 @@ __all__ = [
     "check_judges",
     "check_search",
     "count_judges",
+    "heat_margin",
+    "heat_steps",
     "judges_by_data",
+    "last_choice",
     "last_trial",
     "make_race",
     "search_interval",
@@ -49,6 +55,12 @@ _EVERY, _BATCHES = 10, 2
 _MANY = 25
 # So many data judge at least.
 _LEAST = 10
+# The best sigma of a denoiser in the loop over that of tnrd, the mean of 31 scans: docs/sigma-search.md.
+_SIGMAS = {"bm3d": 1.4, "ridge": 0.67}
+# A rival must win by this part of the standard deviation that noise gives the misfit of the data that judge.
+_MARGIN = 1 / 3
+# One in so many steps of the race for sigma an entrant of the heat takes, which come to these.
+_HEAT = 10
 
 
 class SearchByBlocks(InputError):
@@ -101,7 +113,11 @@ def check_search(settings: Settings, *, blocks: bool = False) -> None:
     """Refuse what a search for sigma cannot be combined with; `blocks` says that a volume goes by blocks of slices."""
     a = settings.algorithm
     if a.search is None:
+        if settings.denoiser.rivals is not None:
+            raise InputError("a denoiser is chosen by the search for sigma, and there is none; leave --rivals out")
         return
+    own, rivals = settings.denoiser.name, settings.denoiser.rival_names
+    other = next((name for name in rivals if is_weight(name) != is_weight(own)), "")
     for wrong, advice in (
         (a.sigma is None, "it starts from a sigma, and not from a lam; give --sigma"),
         (a.sigma == 0, "it starts from a sigma > 0"),
@@ -115,6 +131,12 @@ def check_search(settings: Settings, *, blocks: bool = False) -> None:
         (a.settled is not None, "a search ends by itself; leave --settled out"),
         (a.distance_limit is not None, "the distance is of one sigma; leave --distance-limit out"),
         (":" in a.name, f"it is for our own algorithms, and not for {a.name}"),
+        (
+            bool(rivals) and race_steps(a.search, len(rivals)) < LEAST_STEPS,
+            f"with {len(rivals)} rivals it takes at least {-(-LEAST_STEPS * (_HEAT + 1 + len(rivals)) // _HEAT)} steps",
+        ),
+        (own in rivals, f"{own} cannot be a rival of itself; leave it out of --rivals"),
+        (bool(other), f"sigma of {other} means something else than that of {own}; leave {other} out of --rivals"),
         (a.search >= a.iterations, f"it takes {a.search} of {a.iterations} steps; more must be left for the image"),
     ):
         if wrong:
@@ -135,26 +157,59 @@ def advised_sigma(settings: Settings, instrument: Instrument, columns: Columns, 
     return None
 
 
+def race_steps(search: int, rivals: int) -> int:
+    """How many of the steps of a search look for sigma; the heat of the denoisers has the others."""
+    return search if rivals == 0 else search * _HEAT // (_HEAT + 1 + rivals)
+
+
+def heat_steps(race: int, rivals: int) -> int:
+    """How many steps the heat has with so many rivals, beside these of the race for sigma."""
+    return race * (1 + rivals) // _HEAT
+
+
+def heat_margin(n_data: int) -> float:
+    """By which part of the misfit a rival must win that so many real numbers judge, whose sum of squares is chi^2."""
+    return min(0.5, _MARGIN * math.sqrt(2 / n_data))
+
+
 def make_race(
-    settings: Settings, algorithm: Any, judges: Tensor, advised: Advice | None, judge: DataFidelity | None = None
+    settings: Settings,
+    algorithm: Any,
+    judges: Tensor,
+    advised: Advice | None,
+    judge: DataFidelity | None = None,
+    rivals: Sequence[Denoiser] = (),
 ) -> SigmaRace:
     """The race for sigma that the settings ask for, of an instrument that advises one, or none.
 
     Arguments: algorithm, judges and judge as of `SigmaRace`; advised, whose `spread` says how far to trust it where the
-    loss is a known part of a likelihood.
+    loss is a known part of a likelihood; rivals, those that the settings name.
     """
-    steps, nats = settings.algorithm.search, getattr(settings.loss.build(), "nats", None)
-    assert steps is not None
-    growing = not is_weight(settings.denoiser.name)
-    if advised is None or advised.spread is None or nats is None:
-        return SigmaRace(algorithm, judges, steps, advised is not None, judge, growing)
-    pull = 1 / (nats * max(1, len(judges)) * advised.spread**2)
-    return SigmaRace(algorithm, judges, steps, True, judge, growing, float(advised.value), pull)
+    search, nats = settings.algorithm.search, getattr(settings.loss.build(), "nats", None)
+    assert search is not None
+    name, names = settings.denoiser.name, settings.denoiser.rival_names
+    expected, pull = None, 0.0
+    if advised is not None and advised.spread is not None and nats is not None:
+        expected, pull = float(advised.value), 1 / (nats * max(1, len(judges)) * advised.spread**2)
+    patient, growing = advised is not None, not is_weight(name)
+    known = (algorithm, judges, race_steps(search, len(names)), patient, judge, growing, expected, pull)
+    if not names:
+        return SigmaRace(*known)
+    factors = [_SIGMAS.get(one, 1.0) / _SIGMAS.get(name, 1.0) for one in names]
+    model = algorithm.fidelity.model
+    count = len(judges) * math.prod(model.data_shape) * (2 if model.data_dtype.is_complex else 1)
+    margin = heat_margin(max(1, round(count if judge is None else count * SHARE)))
+    return DenoiserRace(*known, tuple(map(Rival, names, rivals, factors)), margin)
 
 
 def last_trial(trials: Sequence[Trial], step: int) -> Trial | None:
     """The round with which the search of a run that goes on from this step was over before it, None if it was not."""
     return next((trial for trial in trials if trial.ended and trial.step < step), None)
+
+
+def last_choice(chosen: Sequence[Chosen]) -> str | None:
+    """The denoiser that the search of a run has chosen, None where it has not, or had no choice."""
+    return chosen[-1].denoiser if chosen else None
 
 
 def with_sigma(settings: Settings, sigma: float, *, repeat: bool = False) -> Settings:
@@ -166,10 +221,11 @@ def with_sigma(settings: Settings, sigma: float, *, repeat: bool = False) -> Set
 class Search:
     """The search of a run: which views judge, what its rounds say, and how the run turns to the problem of all views.
 
-    `running` is whether sigma is still looked for, and `sigma` what was found, None before that.
+    `running` is whether sigma is still looked for, and `sigma` and `denoiser` what was found, None before that.
 
-    Arguments: settings; n_views of the run; log; go_on, from a sigma to the algorithm on all views, called once; ended,
-    of a run that goes on after its search, the last round of that; advised, the sigma that the instrument advises.
+    Arguments: settings; n_views of the run; log; go_on, from a sigma and a denoiser's name, None for the run's own, to
+    the algorithm on all views, called once; ended, of a run that goes on after its search, the last round of that,
+    and chosen, its denoiser; rival, from a name to that denoiser; advised, the sigma that the instrument advises.
     """
 
     @classmethod
@@ -179,32 +235,37 @@ class Search:
         scan: Scan,
         n_views: int,
         log: EventLog,
-        go_on: Callable[[float], Any],
-        past: Trial | None,
+        go_on: Callable[[float, str | None], Any],
+        ended: Trial | None = None,
+        chosen: Sequence[Chosen] = (),
+        rival: Callable[[str], Denoiser] | None = None,
     ) -> Search | None:
         """The search that the settings ask for, if they do, of a run with the first n_views of a scan."""
         if settings.algorithm.search is None:
             return None
         advised = advised_sigma(settings, scan.instrument, scan.columns, n_views)
-        return cls(settings, n_views, log, go_on, past, advised=advised)
+        return cls(settings, n_views, log, go_on, ended, chosen, rival, advised=advised)
 
     def __init__(
         self,
         settings: Settings,
         n_views: int,
         log: EventLog,
-        go_on: Callable[[float], Any],
+        go_on: Callable[[float, str | None], Any],
         ended: Trial | None = None,
+        chosen: Sequence[Chosen] = (),
+        rival: Callable[[str], Denoiser] | None = None,
         *,
         advised: Advice | None = None,
     ) -> None:
         self.advised = advised
         self.settings, self.log, self.go_on = settings, log, go_on
-        self.sigma = None if ended is None else ended.sigma
+        self.sigma, self.denoiser, self.rival = None if ended is None else ended.sigma, last_choice(chosen), rival
         self._end = None if ended is None else ended.step
         self._views, self._interval = n_views, search_interval(settings, n_views)
         self._by_data, self._seed = judges_by_data(settings, n_views), settings.sampler.seed
         self._rounds: int | None = None
+        self._decided = False
 
     @property
     def running(self) -> bool:
@@ -246,8 +307,11 @@ class Search:
             model = whole.model.whole if isinstance(whole.model, PartOfData) else whole.model
             judge = whole.with_views(PartOfData(model, self._seed, judge=True), judges)
             few = f"a tenth of the data of {few if len(judges) == 1 else f'each of {few}'}"
-        self.log.add(Note(f"sigma is searched for in the first {steps} steps, by {few} that no step uses"))
-        return make_race(self.settings, algorithm, judges, self.advised, judge)
+        d = self.settings.denoiser
+        names = "" if d.rivals is None else f", and the best of {', '.join((d.name, *d.rival_names))}"
+        self.log.add(Note(f"sigma is searched for in the first {steps} steps{names}, by {few} that no step uses"))
+        rivals = [] if self.rival is None else [self.rival(name) for name in d.rival_names]
+        return make_race(self.settings, algorithm, judges, self.advised, judge, rivals)
 
     def turn(self, progress: Progress[Any]) -> Turn[Any] | None:
         """Tell what a round said; where it was the last, how to go on."""
@@ -257,20 +321,44 @@ class Search:
         assert isinstance(state, RaceState)
         if self._rounds is None:  # of a run that goes on, what was told before
             self._rounds = state.rounds - state.ended
-        if state.rounds == self._rounds:
+        if isinstance(race, DenoiserRace) and isinstance(state, HeatState) and state.decided and not self._decided:
+            self._decided = True  # told once more by a run that goes on, since the other may not have come to it
+            self._tell_heat(race, state)
+        if state.rounds == self._rounds and not state.ended:
             return None
         self._rounds = state.rounds
         self._tell(state)
         if not state.ended:
             return None
         self.sigma, self._end = state.sigma, state.k
-        algorithm, start = race.finish(state, self.go_on(state.sigma))
+        if isinstance(race, DenoiserRace) and isinstance(state, HeatState):
+            names = (self.settings.denoiser.name, *self.settings.denoiser.rival_names)
+            self.denoiser = names[state.choice]
+            misfits = dict(zip(names, state.heat, strict=True))
+            self.log.add(Chosen(state.k, self.denoiser, misfits))  # type: ignore[arg-type]
+            self.log.sync()
+        algorithm, start = race.finish(state, self.go_on(state.sigma, self.denoiser))
         return Turn(algorithm, start)
 
     def over(self, step: int) -> bool:
         """Whether the run has taken the steps that were to come after the search."""
         a = self.settings.algorithm
         return self._end is not None and a.search is not None and step >= self._end + a.iterations - a.search
+
+    def repeat(self, settings: Settings) -> Settings:
+        """The settings with what was found, to repeat the run with, without a search."""
+        assert self.sigma is not None
+        if self.denoiser is not None:
+            settings = settings.model_copy(update={"denoiser": settings.denoiser.chosen(self.denoiser)})
+        return with_sigma(settings, self.sigma, repeat=True)
+
+    def _tell_heat(self, race: DenoiserRace, state: HeatState) -> None:
+        """Which denoiser has won the heat, and why."""
+        names = (self.settings.denoiser.name, *self.settings.denoiser.rival_names)
+        misfits = ", ".join(f"{name} {misfit:.5g}" for name, misfit in zip(names, state.heat, strict=True))
+        bar = f"another than {names[0]} must be better by {100 * race.margin:.2g} %, which noise may be"
+        text = f"denoiser {names[state.choice]} was chosen: held-out misfit after as many steps {misfits}; {bar}"
+        self.log.add(Note(text))
 
     def _tell(self, state: RaceState) -> None:
         assert state.tried is not None
@@ -290,6 +378,7 @@ class Search:
         self.log.sync()
 
 
-def without_strength(about: dict[str, Any]) -> dict[str, Any]:
-    """What a checkpoint belongs to, but for sigma, which a search changes."""
-    return {name: value for name, value in about.items() if name != "the setting algorithm.sigma"}
+def without_strength(about: dict[str, Any], *, denoiser: bool = False) -> dict[str, Any]:
+    """What a checkpoint belongs to, but for sigma, which a search changes, and the denoiser where it did that, too."""
+    free = ("the setting algorithm.sigma", *(("the setting denoiser.",) if denoiser else ()))
+    return {name: value for name, value in about.items() if not name.startswith(free)}

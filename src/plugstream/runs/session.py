@@ -95,8 +95,9 @@ class Session:
         plans = self.plan.stages(self.scan, self._had)
         self.stages = Stages(plans, self.log) if plans else None
         check_begun(plans, self.past.stages)
-        ended = last_trial(self.past.trials, 0 if self.saved is None else self.saved.step)
-        self.search = Search.of(self.plan.settings, self.scan, self._had, self.log, self._use_all_views, ended)
+        found = last_trial(self.past.trials, 0 if self.saved is None else self.saved.step), self.past.chosen
+        run = (self.plan.settings, self.scan, self._had, self.log)
+        self.search = Search.of(*run, self._use_all_views, *found, lambda name: self.plan.with_denoiser(name).denoiser)
         many, steps = self.plan.settings.run.uncertainty, self.plan.settings.algorithm.iterations
         seed = self.plan.settings.sampler.seed
         space = ImageSpace.of(self.scan)
@@ -136,7 +137,7 @@ class Session:
         if not self.part:
             self._write_results(result, compared, notes)
         if self.search is not None and self.search.sigma is not None:  # so that it can be repeated without a search
-            self.write(with_sigma(self.plan.settings, self.search.sigma, repeat=True))
+            self.write(self.search.repeat(self.plan.settings))
         verdict, reason = result.verdict, result.reason
         ends = (result.state.k, result.image_step, result.time, result.wall, reason.value, reason.failed)
         self.log.add(StopEvent(*ends, **verdict.content()))
@@ -316,17 +317,16 @@ class Session:
         """The result with the error map that was asked for, of a run that has come to its end."""
         last = self.callbacks.last
         over = not result.reason.failed and result.reason is not Stop.INTERRUPTED
-        if self._map_errors is None or last is None or not over:
-            return result
-        algorithm: Any = last.algorithm
-        if isinstance(algorithm, SigmaRace):  # which somebody stopped on the way
+        algorithm: Any = None if last is None else last.algorithm  # a race, where somebody stopped on the way
+        if self._map_errors is None or last is None or not over or isinstance(algorithm, SigmaRace):
             return result
         found = self._map_errors.find(algorithm, result.state, writes=self.group.leads)
         return replace(result, uncertainty=found)
 
-    def _use_all_views(self, sigma: float) -> Any:
-        """The algorithm on the views that were held out, too, with the sigma that was found."""
-        self.plan = self.plan.with_settings(with_sigma(self.plan.settings, sigma))
+    def _use_all_views(self, sigma: float, denoiser: str | None) -> Any:
+        """The algorithm on the views that were held out, too, with the sigma and the denoiser that were found."""
+        plan = self.plan if denoiser is None else self.plan.with_denoiser(denoiser)
+        self.plan = plan.with_settings(with_sigma(plan.settings, sigma))
         if self.population is None:
             return self.plan.algorithm(self._whole)
         self.population.release()

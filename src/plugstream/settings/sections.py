@@ -10,7 +10,7 @@ from pydantic import Field, SerializeAsAny, field_validator, model_validator
 from plugstream.capacity import parse_size
 from plugstream.choices import Choice, validator
 from plugstream.errors import InputError
-from plugstream.registry import Entry, Options
+from plugstream.registry import Entry, Options, find
 from plugstream.selections import selection_validator
 from plugstream.settings.fields import LARGE, MOST_COUNT, MOST_THREADS, SMALL, SWITCH, Section, flag, split_words
 from plugstream.settings.iteration import AlgorithmSettings, GradientSettings, MomentumSettings, SamplerSettings
@@ -84,6 +84,11 @@ class DenoiserSettings(Choice):
     opening_factor: float = Field(
         3.0, ge=SMALL, le=LARGE, description="its sigma over that of the denoiser that follows it"
     )
+    rivals: str | None = Field(
+        None,
+        description="other denoisers, with commas, of which the search for sigma may choose one instead, by data that "
+        "no step uses; for born-2d it does where no denoiser is given",
+    )
     along: Literal["z", "y", "x", "all"] | None = Field(
         None,
         description="of a volume: denoise its slices along this axis, or all for the mean of the three; the denoiser's "
@@ -95,6 +100,22 @@ class DenoiserSettings(Choice):
         "or magnitude and phase; if not given, as it is where the denoiser takes complex images, and else the parts, "
         "without the mean phase where the data leave that free",
     )
+
+    @field_validator("rivals")
+    @classmethod
+    def _names(cls, text: str | None) -> str | None:
+        return None if text is None else ",".join(split_words(text)) or None
+
+    @property
+    def rival_names(self) -> tuple[str, ...]:
+        """The denoisers of which the search for sigma may choose one."""
+        return () if self.rivals is None else split_words(self.rivals)
+
+    def chosen(self, name: str) -> DenoiserSettings:
+        """The section with this denoiser in place of its own: what all have in common, and options that both have."""
+        mine = {**self.model_dump(), "name": name, "rivals": None}
+        known = {*DenoiserSettings.model_fields, *DenoiserSettings.options_of(find("denoiser", name)).model_fields}
+        return DenoiserSettings.of(**{key: value for key, value in mine.items() if key in known})
 
     @property
     def least(self) -> float | None:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-__all__ = ["add_up", "filter_groups", "fold_columns", "fold_rows", "transform"]
+__all__ = ["filter_groups", "fold_columns", "fold_rows", "transform"]
 
 # Sizes are not specialised on (`do_not_specialize`): a kernel is compiled once for a profile, not for every image.
 # The kernels read module constants only as `tl.constexpr`.
@@ -25,6 +25,12 @@ _LEAST = tl.constexpr(1e-3)
 # `filter_groups`), unless a bit of _FAR is set: then dy or dx is not in -8 .. 7. In a group they are in -44 .. 44.
 _MIDDLE = tl.constexpr(8 * 64 + 8)
 _FAR = tl.constexpr(~(15 * 64 + 15))
+# Sums that must not depend on the order of their terms are sums of whole numbers, of 64 bits: multiples of 2^-42 of the
+# power of two at or below the largest pixel. A weighted block is below 2^9 times that power, and a position has fewer
+# than 2^11 of them, so that no sum reaches 2^63; the least weight of a group is 2^-11, which leaves 31 bits of 24.
+_ONE = tl.constexpr(4398046511104.0)  # 2^42
+_EXPONENT = tl.constexpr(0x7F800000)
+_SMALL = tl.constexpr(8.271806125530277e-25)  # 2^-80: of smaller pixels, or none, the same multiples as of these
 
 
 @triton.jit(do_not_specialize=["height", "width"])
@@ -204,6 +210,13 @@ def _shared_sum(codes, shared, start: tl.constexpr, half: tl.constexpr):
     return sums
 
 
+@triton.jit
+def _power_below(largest):
+    """The power of two at or below a number >= 0; infinity where it is that, or NaN."""
+    bits = largest.to(tl.int32, bitcast=True) & _EXPONENT
+    return tl.maximum(bits.to(tl.float32, bitcast=True), _SMALL)
+
+
 @triton.jit(do_not_specialize=["positions", "across", "references"])
 def filter_groups(
     spectra,  # (N, positions, 64)
@@ -213,9 +226,9 @@ def filter_groups(
     counts,  # (N, references, 2^COUNTED - 1, 64), written and read here: pairs of a node by their distance
     shared,  # (16, 64, 64): what the spectra of blocks apart by dy, dx share, at 8 + dy, 8 + dx
     sigma,  # (N,)
-    total,  # (N, positions, 64) added to; where LIST (N, references, K, 64) written: the weighted blocks
-    weight,  # (N, positions) added to; where LIST (N, references) written
-    places,  # (N, references, K) int64, written where LIST: the row of `total` that a block belongs to
+    largest,  # (N,): the largest absolute value of a pixel, read where WHOLE
+    total,  # (N, positions, 64) added to: the weighted blocks; where WHOLE int64, as `_ONE` says
+    weight,  # (N, positions) added to; where WHOLE int64, of which 2^42 are 1
     factor,  # the threshold in sigmas, or the Wiener filter's factor of sigma^2
     positions,  # of one image
     across,  # positions in a row
@@ -223,10 +236,14 @@ def filter_groups(
     K: tl.constexpr,
     LEVELS: tl.constexpr,
     WIENER: tl.constexpr,
-    LIST: tl.constexpr,
+    WHOLE: tl.constexpr,
     COUNTED: tl.constexpr,
 ):
-    """Shrink a group and add its blocks, weighted, to the positions they came from. Grid: (references, N)."""
+    """Shrink a group and add its blocks, weighted, to the positions they came from. Grid: (references, N).
+
+    Groups add in any order. Sums of floating point numbers differ by it in their last bits; where WHOLE, whole numbers
+    are added, whose sum is the same in every order.
+    """
     n = tl.program_id(1).to(tl.int64)
     first = n * positions
     entry = n * references + tl.program_id(0)
@@ -270,15 +287,16 @@ def filter_groups(
         share = 1 / tl.maximum(tl.sum(mass, axis=0), 1.0)
     blocks = _haar_back(shrunk, K, LEVELS)
 
-    for k in tl.static_range(K):
-        if LIST:
-            tl.store(total + (entry * K + k) * 64 + c, blocks[k] * share)
-        else:
-            tl.atomic_add(total + (first + tl.load(groups + k)) * 64 + c, blocks[k] * share, sem="relaxed")
-    if LIST:
-        tl.store(places + entry * K + each, first + at)
-        tl.store(weight + entry, share)
+    if WHOLE:
+        unit = share * (_ONE / _power_below(tl.load(largest + n)))
+        for k in tl.static_range(K):
+            place = total + (first + tl.load(groups + k)) * 64 + c
+            tl.atomic_add(place, (blocks[k] * unit).to(tl.int64), sem="relaxed")
+        shares = tl.zeros([K], tl.float32) + share * _ONE
+        tl.atomic_add(weight + (first + at), shares.to(tl.int64), sem="relaxed")
     else:
+        for k in tl.static_range(K):
+            tl.atomic_add(total + (first + tl.load(groups + k)) * 64 + c, blocks[k] * share, sem="relaxed")
         tl.atomic_add(weight + (first + at), tl.zeros([K], tl.float32) + share, sem="relaxed")
 
 
@@ -291,39 +309,18 @@ def _power(k, K, LEVELS):
     return float(2 ** min(level, LEVELS))
 
 
-@triton.jit
-def add_up(
-    blocks,  # (N, references, K, 64): weighted blocks
-    shares,  # (N, references): weights of the groups
-    order,  # entries of `blocks` in the order of their positions, int64
-    starts,  # (N positions + 1,): where each position's entries begin in `order`
-    total,  # (N, positions, 64) out
-    weight,  # (N, positions) out
-    K: tl.constexpr,
-):
-    """Add the blocks of each position in the order of their groups, so that the bits never change. Grid: positions."""
-    position = tl.program_id(0).to(tl.int64)
-    c = tl.arange(0, 64)
-    sums = tl.zeros([64], tl.float32)
-    share = 0.0
-    for i in range(tl.load(starts + position), tl.load(starts + position + 1)):
-        entry = tl.load(order + i)
-        sums += tl.load(blocks + entry * 64 + c)
-        share += tl.load(shares + entry // K)
-    tl.store(total + position * 64 + c, sums)
-    tl.store(weight + position, share)
-
-
 @triton.jit(do_not_specialize=["height", "width"])
 def fold_columns(
-    total,  # (N, positions, 64)
+    total,  # (N, positions, 64), as `filter_groups` leaves it
     weight,  # (N, positions)
+    largest,  # (N,), read where WHOLE
     synthesis,  # (8, 8): S, row i times the Kaiser window's i-th number
     window,  # (8,): the Kaiser window
     numerator,  # (N, H - 7, W, 8) out
     denominator,  # (N, H - 7, W) out
     height,
     width,
+    WHOLE: tl.constexpr,
     TILE: tl.constexpr,
 ):
     """Undo the transform across and add up over the blocks in a row: sum over j, v of S[j, v] T(y, x - j)[u, v].
@@ -339,9 +336,12 @@ def fold_columns(
     shares = tl.zeros([TILE], tl.float32)
     for j in tl.static_range(8):
         inside = (x >= j) & (x - j < width - 7)
-        values = tl.load(total + (row + x - j)[:, None] * 64 + c[None, :], mask=inside[:, None], other=0.0)
-        sums += values * tl.load(synthesis + j * 8 + c % 8)[None, :]
-        shares += tl.load(weight + row + x - j, mask=inside, other=0.0) * tl.load(window + j)
+        values = tl.load(total + (row + x - j)[:, None] * 64 + c[None, :], mask=inside[:, None], other=0)
+        sums += values.to(tl.float32) * tl.load(synthesis + j * 8 + c % 8)[None, :]
+        shares += tl.load(weight + row + x - j, mask=inside, other=0).to(tl.float32) * tl.load(window + j)
+    if WHOLE:  # powers of two, so that this rounds nothing
+        sums *= _power_below(tl.load(largest + n)) / _ONE
+        shares /= _ONE
     place = (n.to(tl.int64) * (height - 7) + y) * width + x
     u = tl.arange(0, 8)
     tl.store(

@@ -1,0 +1,161 @@
+"""The heat of denoisers in a race for sigma: against a few lines of its own, where it is clear who wins, to the bit."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+
+import numpy as np
+import pytest
+import torch
+
+from effort import effort
+from plugstream import InputError, LeastSquares, MatrixModel, ProximalGradient, Uniform
+from plugstream.algorithms import DenoiserRace, Rival, SigmaRace
+from plugstream.denoisers import as_denoiser
+from plugstream.result import Snapshot
+from plugstream.runs.checkpoints import Checkpoints
+
+PIXELS, VIEWS, HELD = 64, 12, torch.tensor([3, 8, 11])
+
+
+def towards(place):
+    """The prox of sigma^2 / 2 ||x - place||^2: a prior of images near this one."""
+    return as_denoiser(lambda image, sigma: (image + sigma**2 * place.reshape(8, 8)) / (1 + sigma**2))
+
+
+TRUTH = torch.from_numpy(np.random.default_rng(0).standard_normal(PIXELS))
+ZERO, GOOD, BAD = towards(0 * TRUTH), towards(0.9 * TRUTH), towards(-2 * TRUTH)
+NAN = as_denoiser(lambda image, sigma: image * torch.nan)
+
+
+def make_race(*rivals, own=ZERO, margin=0.0, patient=True, start=0.3, steps=100):
+    noise = 2 * torch.from_numpy(np.random.default_rng(1).standard_normal((VIEWS, PIXELS)))
+    model = MatrixModel(torch.eye(PIXELS).expand(VIEWS, -1, -1).contiguous(), (8, 8), dtype=torch.float64)
+    whole = LeastSquares(model, TRUTH + noise)
+    kept = torch.tensor([view for view in range(VIEWS) if view not in HELD.tolist()])
+    fidelity = whole.with_views(model, kept, lipschitz_max=1.0)
+    algorithm = ProximalGradient(
+        fidelity, own, sigma=start, step_size=0.5, momentum="bounded", sampler=Uniform(4, seed=2)
+    )
+    if not rivals:
+        return SigmaRace(algorithm, HELD, steps, patient)
+    named = tuple(
+        Rival(f"rival {n}", *(rival if isinstance(rival, tuple) else (rival,))) for n, rival in enumerate(rivals)
+    )
+    return DenoiserRace(algorithm, HELD, steps, patient, rivals=named, margin=margin)
+
+
+def run(race, state=None, until=lambda state: state.ended):
+    state = race.init() if state is None else state
+    while not until(state):
+        state = race.step(state)
+    return state
+
+
+@pytest.mark.parametrize("patient", [False, True])
+def test_the_better_prior_wins_and_the_race_goes_on_with_it(patient):
+    race = make_race(BAD, (GOOD, 1.5), patient=patient)
+    alone, state = run(make_race(patient=patient)), run(race)
+    assert (state.choice, race.name_of(state.choice)) == (2, "rival 1")
+    assert state.misfit < alone.misfit
+    assert float((state.image.flatten() - TRUTH).norm()) < 0.7 * float((alone.image.flatten() - TRUTH).norm())
+    assert state.k == state.used + 3 * race.heat_steps
+    assert state.used <= race.steps
+    going, start = race.finish(state)
+    assert (going.denoiser, going.sigma, start.k) == (GOOD, state.sigma, state.k)
+
+
+@pytest.mark.parametrize("patient", [False, True])
+def test_a_heat_is_the_few_lines_that_it_is_said_to_be(patient):
+    """Up to the heat it is the race for sigma alone; then all start from one state, on the same views."""
+    race, plain = make_race((BAD, 0.5), (GOOD, 1.5), patient=patient), make_race(patient=patient)
+    state = run(race, until=lambda state: state.entrant is not None)
+    same = plain.init()
+    for _ in range(state.k):
+        same = plain.step(same)
+    assert same.streak == 0  # sigma has turned just now
+    shared = [field.name for field in fields(same.trunk) if field.name not in ("image", "s")]
+    assert all(getattr(same.trunk, name) == getattr(state.trunk, name) for name in shared)
+    assert torch.equal(same.trunk.s, state.trunk.s)
+    assert same.sigma == state.sigma
+    misfits, ends = [], []
+    for denoiser, factor in ((ZERO, 1.0), (BAD, 0.5), (GOOD, 1.5)):
+        algorithm = replace(race.algorithm, denoiser=denoiser, sigma=factor * state.sigma)
+        side = state.trunk
+        for _ in range(2 * plain.length):
+            side = algorithm.step(side)
+        misfits.append(float(race.fidelity.value(side.image, HELD)))
+        ends.append(side.image)
+    over = run(race, state, until=lambda state: state.decided)
+    assert list(over.heat) == misfits
+    assert over.misfit == min(misfits) == misfits[2]
+    assert torch.equal(over.trunk.image, ends[2])
+    assert over.sigma == 1.5 * state.sigma
+    assert over.ratio == 2**0.5
+
+
+def test_its_own_denoiser_stays_unless_a_rival_is_better_by_the_margin():
+    assert run(make_race(BAD)).choice == 0
+    assert run(make_race(ZERO)).choice == 0  # itself
+    heat = run(make_race(GOOD)).heat
+    gain = 1 - heat[1] / heat[0]
+    assert gain > 0
+    assert run(make_race(GOOD, margin=1.01 * gain)).choice == 0
+    assert run(make_race(GOOD, margin=0.99 * gain)).choice == 1
+
+
+@pytest.mark.parametrize("patient", [False, True])
+def test_where_its_own_denoiser_stays_the_rounds_are_those_of_the_race_for_sigma_alone(patient):
+    race = make_race(BAD, patient=patient)
+    state, alone = run(race), run(make_race(patient=patient))
+    assert (state.sigma, state.rounds, state.used, state.misfit) == (
+        alone.sigma,
+        alone.rounds,
+        alone.used,
+        alone.misfit,
+    )
+    assert state.k == alone.k + 2 * race.heat_steps
+    assert torch.equal(state.image, alone.image)
+    assert torch.equal(state.trunk.s, alone.trunk.s)
+
+
+def test_an_image_that_is_not_finite_never_wins():
+    assert run(make_race(NAN)).choice == 0
+    assert run(make_race(NAN, GOOD)).choice == 2
+    broken = make_race(GOOD, own=ZERO)
+    state = run(broken, until=lambda state: state.entrant is not None)
+    own = replace(broken, algorithm=replace(broken.algorithm, denoiser=NAN))
+    assert run(own, state, until=lambda state: state.decided).choice == 1
+
+
+def test_the_heat_comes_with_the_last_round_where_sigma_never_turns():
+    race = make_race(GOOD, start=1e-6, steps=40, patient=False)
+    state = run(race, until=lambda state: state.entrant is not None)
+    assert state.streak > 0
+    state = run(race, state)
+    assert state.decided
+    assert state.k == state.used + 2 * race.heat_steps
+
+
+def test_a_race_that_is_stopped_anywhere_in_the_heat_goes_on_to_the_bit(tmp_path):
+    race = make_race(BAD, (GOOD, 1.5), steps=100)
+    state = run(race, until=lambda state: state.entrant is not None)
+    one = run(race)
+    for place in range(3 * race.heat_steps + 1):
+        if place % effort(7, 1):
+            state = race.step(state)
+            continue
+        saved = Checkpoints(tmp_path / f"{state.k}", {})
+        saved.save(Snapshot(state, 0, 0.0, 0.0, None, None, {}, []))
+        other = run(race, saved.load().snapshot(race.init()).state)
+        assert (one.k, one.sigma, one.choice) == (other.k, other.sigma, other.choice)
+        assert torch.equal(one.image, other.image)
+        assert torch.equal(one.trunk.s, other.trunk.s)
+        state = race.step(state)
+    assert state.decided
+
+
+@pytest.mark.parametrize(("change", "text"), [({"rivals": ()}, "needs a rival"), ({"margin": 1.0}, "from 0 to 1")])
+def test_what_cannot_be_is_refused(change, text):
+    with pytest.raises(InputError, match=text):
+        replace(make_race(GOOD), **change)
