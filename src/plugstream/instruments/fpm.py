@@ -190,10 +190,13 @@ class FPM(Instrument):
         return 1 / (self.distance + self.slide / self.slide_index) if self.spherical else 0.0
 
     def starting_pupil(self) -> NDArray[Any]:
-        """The pupil that is given, or that of defocus and aberrations, on the microscope's box."""
+        """The pupil that is given, or that of defocus and aberrations, on the microscope's box.
+
+        Where it is to be found its edge is soft, since nobody knows it to a step of the spectrum.
+        """
         if self.pupil is not None:
             return self.pupil
-        return make_pupil(self.microscope, self.defocus, self.aberrations)
+        return make_pupil(self.microscope, self.defocus, self.aberrations, soft=not self.calibrated)
 
     def check_views(self, columns: Columns) -> Columns:
         """Refuse light that goes along the slide or beyond, detail that the image does not have, and gains <= 0."""

@@ -97,7 +97,8 @@ class FPMModel(ModelBase):
             raise InputError(f"the pupil is {tuple(whole.shape)}, but must be {self.box}, of the microscope's box")
         self.pupil = whole.to(device=self.device, dtype=self.dtype)
         sy, sx = microscope.frequencies()
-        self.inside = torch.from_numpy(np.hypot(sy, sx) <= microscope.aperture * (1 + 1e-9)).to(self.device)
+        within = torch.from_numpy(np.hypot(sy, sx) <= microscope.aperture * (1 + 1e-9)).to(self.device)
+        self.inside = within | (self.pupil != 0)  # which of a soft edge is half a step more
         self.light = light
         recording = Recording.of(self.n_views, gains, backgrounds, device=self.device, dtype=dtype)
         self.recording = None if recording.plain else recording

@@ -26,8 +26,9 @@ _LEAST = 0.1
 _PACE, _DAMPING = 0.5, 0.05
 # How far LEDs may be off: steps of the spectrum by the aperture's radius, radians, and as a part of their distance.
 _FAR, _TURNED, _STRETCHED = 0.3, 0.12, 0.1
-# How often the bright views go round at the start; how much wider the first ring of dark views is than its inner edge.
-_ROUNDS, _RING = 4, 1.15
+# How often the bright views go round at the start; how far beyond the aperture a view is surely in dark field, though
+# LEDs stand a little off; how much wider the first ring of such views is than its inner edge.
+_ROUNDS, _SURELY, _RING = 4, 1.1, 1.15
 
 
 def refine_microscope(
@@ -51,7 +52,9 @@ def refine_microscope(
     gains: gain and background of each view in closed form (`fit_recording`), about the gain that it had.
 
     leds: a damped Gauss-Newton step on four numbers, by which all LEDs are moved, turned and stretched together: the
-    derivative of |p_i| along a shift is that of its pupil, since |p_i| does not change with where a crop is begun.
+    derivative of |p_i| along a shift is that of its pupil, since |p_i| does not change with where a crop is begun. It
+    goes by views that were fitted before: at their first use the image has nothing of what they see yet, and they pull
+    LEDs to where it has something. A step after which these views are explained worse is not taken.
 
     Arguments: image (H, W); data (B, rows, columns), as recorded; views (B,); names of what is refined; derivative of a
     loss whose curvature at a fit is 1; pace, the part of the steps on the pupil and the LEDs that is taken.
@@ -67,8 +70,11 @@ def refine_microscope(
         found["pupil"] = _refined_pupil(model, crops, model.collect(slopes), views, pace)
     if "gains" in names:
         found["gains"] = _refined_gains(model, waves, data, views)
-    if "leds" in names:
-        found["leds"] = _refined_leds(model, lenses, crops, waves, data, views, pace)
+    known = None if model.recording is None else model.recording.known
+    fitted = torch.ones(len(views), dtype=torch.bool) if known is None else known.cpu()[views]
+    if "leds" in names and bool(fitted.any()):
+        parts = (one[fitted.to(one.device)] for one in (lenses, crops, waves, data))
+        found["leds"] = _refined_leds(model, image, *parts, views[fitted], pace)
     return found
 
 
@@ -93,12 +99,16 @@ def _refined_gains(model: FPMModel, waves: Tensor, data: Tensor, views: Tensor) 
 
 
 def _refined_leds(
-    model: FPMModel, lenses: Tensor, crops: Tensor, waves: Tensor, data: Tensor, views: Tensor, pace: float
+    model: FPMModel,
+    image: Tensor,
+    lenses: Tensor,
+    crops: Tensor,
+    waves: Tensor,
+    data: Tensor,
+    views: Tensor,
+    pace: float,
 ) -> Tensor:
-    light = power(waves)
-    y, beside = (data, 0.0) if model.recording is None else model.recording.scale(data, views, light)
-    size = (light + beside).sqrt()
-    off = model.restrict(size - y.sqrt(), views)
+    y, size, off = _compare(model, waves, data, views)
     safe = size.clamp_min(1e-3 * float(size.mean()) + torch.finfo(size.dtype).tiny)
     slopes = []
     for axis in (0, 1):
@@ -120,7 +130,19 @@ def _refined_leds(
     step = np.linalg.solve(normal + _DAMPING * np.diag(scale), slope)
     far = _FAR * min(model.microscope.radius)
     most = np.array([far, far, _TURNED, _STRETCHED])
-    return torch.from_numpy(np.clip(model.aim.numpy() - pace * _PACE * step, -most, most))
+    aim = torch.from_numpy(np.clip(model.aim.numpy() - pace * _PACE * step, -most, most))
+    moved_model = model.with_parameters({"leds": aim})
+    _, _, then = _compare(moved_model, moved_model.forward(image, views), data, views)
+    misfits = [float((one.square().sum((-2, -1)) * weights).sum()) for one in (off, then)]
+    return aim if misfits[1] <= misfits[0] else model.aim
+
+
+def _compare(model: FPMModel, waves: Tensor, data: Tensor, views: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The data on the scale of the light, the size of what is predicted of it, and the difference of their roots."""
+    light = power(waves)
+    y, beside = (data, 0.0) if model.recording is None else model.recording.scale(data, views, light)
+    size = (light + beside).sqrt()
+    return y, size, model.restrict(size - y.sqrt(), views)
 
 
 @torch.no_grad()
@@ -156,13 +178,19 @@ def begin_microscope(
 
 
 def _expected_gains(model: FPMModel, image: Tensor, read: Callable[[Tensor], Tensor], available: Tensor) -> Tensor:
-    """Gains to begin with, still to be fitted: 1 in bright field, and in dark field that of the first ring."""
+    """Gains to begin with, still to be fitted: 1 in bright field, and in dark field that of the first ring.
+
+    An LED at the very edge of the aperture is no dark view yet: its gain is that of the light, which its edge cuts, and
+    taken for that of all dark views it is ten times too small. So the ring begins a little farther out.
+    """
     rows = model.parameters["gains"].clone()
     rows[:, 2] = 0
     dark = available[~model.bright[available]]
     if len(dark) > 0:
         sines = torch.from_numpy(model.sines)
-        ring = dark[sines[dark] <= _RING * sines[dark].min()]
+        sure = dark[sines[dark] >= _SURELY * model.microscope.aperture]
+        sure = sure if len(sure) > 0 else dark
+        ring = sure[sines[sure] <= _RING * sines[sure].min()]
         gains, _ = fit_recording(power(model.forward(image, ring)), read(ring))
         rows[~model.bright.to(rows.device), 0] = gains.median().to(rows.dtype)
     return rows
