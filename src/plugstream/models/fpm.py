@@ -294,6 +294,13 @@ class FPMModel(ModelBase):
 
         return refine_microscope(self, image, data, all_views(views, self.n_views), names, derivative, pace)
 
+    def comparable(self, parameters: Mapping[str, Tensor], names: Sequence[str]) -> dict[str, Tensor]:
+        """The pupil, and LEDs by how far they move as a part of the aperture; gains follow from what is predicted."""
+        from plugstream.models.fpm_calibration import compare_leds
+
+        found = super().comparable(parameters, [name for name in names if name == "pupil"])
+        return found | ({"leds": compare_leds(self, parameters["leds"])} if "leds" in names else {})
+
     def report_parameters(self, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The parameters, and where LEDs are on a grid, gains and backgrounds as pictures of it."""
         found = dict(parameters)

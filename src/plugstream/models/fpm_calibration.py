@@ -17,7 +17,7 @@ from plugstream.models.recording import fit_recording
 if TYPE_CHECKING:
     from plugstream.models.fpm import FPMModel
 
-__all__ = ["begin_microscope", "refine_microscope"]
+__all__ = ["begin_microscope", "compare_leds", "refine_microscope"]
 
 # Where the object lights the pupil less than this part of the most, the pupil learns as slowly as there.
 _LEAST = 0.1
@@ -28,7 +28,7 @@ _PACE, _DAMPING = 0.5, 0.05
 _FAR, _TURNED, _STRETCHED = 0.3, 0.12, 0.1
 # How often the bright views go round at the start; how far beyond the aperture a view is surely in dark field, though
 # LEDs stand a little off; how much wider the first ring of such views is than its inner edge.
-_ROUNDS, _SURELY, _RING = 4, 1.1, 1.15
+_ROUNDS, _SURELY, _RING = 16, 1.1, 1.15
 
 
 def refine_microscope(
@@ -73,8 +73,9 @@ def refine_microscope(
     known = None if model.recording is None else model.recording.known
     fitted = torch.ones(len(views), dtype=torch.bool) if known is None else known.cpu()[views]
     if "leds" in names and bool(fitted.any()):
-        parts = (one[fitted.to(one.device)] for one in (lenses, crops, waves, data))
-        found["leds"] = _refined_leds(model, image, *parts, views[fitted], pace)
+        rows = fitted.to(waves.device)
+        parts = (lenses[rows], crops[rows], waves[rows], data[rows])
+        found["leds"] = _refined_leds(model, image, parts, views[fitted], pace)
     return found
 
 
@@ -99,15 +100,10 @@ def _refined_gains(model: FPMModel, waves: Tensor, data: Tensor, views: Tensor) 
 
 
 def _refined_leds(
-    model: FPMModel,
-    image: Tensor,
-    lenses: Tensor,
-    crops: Tensor,
-    waves: Tensor,
-    data: Tensor,
-    views: Tensor,
-    pace: float,
+    model: FPMModel, image: Tensor, parts: tuple[Tensor, Tensor, Tensor, Tensor], views: Tensor, pace: float
 ) -> Tensor:
+    """How LEDs are off after a step by views of which lenses, crops of the spectrum, waves and data are given."""
+    lenses, crops, waves, data = parts
     y, size, off = _compare(model, waves, data, views)
     safe = size.clamp_min(1e-3 * float(size.mean()) + torch.finfo(size.dtype).tiny)
     slopes = []
@@ -145,15 +141,28 @@ def _compare(model: FPMModel, waves: Tensor, data: Tensor, views: Tensor) -> tup
     return y, size, model.restrict(size - y.sqrt(), views)
 
 
+def compare_leds(model: FPMModel, aim: Tensor) -> Tensor:
+    """How all LEDs are off, (4,), so that a difference is how far they move as a part of a quarter of the aperture.
+
+    The root of the mean square over LEDs: a turn and a stretch move each by its way from the axis. By a quarter of the
+    aperture's radius views are predicted as badly as by a pupil that is altogether another.
+    """
+    radius = min(model.microscope.radius) / 4
+    away = float(np.sqrt((model.nominal**2).sum(1).mean()))
+    scale = torch.tensor([1.0, 1.0, away, away], dtype=torch.float64) / radius
+    return (aim.double().cpu() * scale).to(device=model.device, dtype=model.dtype.to_real())
+
+
 @torch.no_grad()
 def begin_microscope(
     model: FPMModel, read: Callable[[Tensor], Tensor], available: Tensor, names: Sequence[str]
 ) -> tuple[Tensor, dict[str, Tensor]]:
     r"""The image and the parameters to begin with, from the views in bright field.
 
-    The image begins with their mean amplitude on its finer pixels, and then fits them four times round, by steps that
-    follow the overlap. Where gains are to be refined, the first ring of views in dark field, of which it predicts
-    something already, tells the gain that is expected of all of them: the median of theirs.
+    The image begins with their mean amplitude on its finer pixels, and then fits them sixteen times round, by steps
+    that follow the overlap: after four, what only views near the aperture's edge see has half of its amplitude yet.
+    Where gains are to be refined, the first ring of views in dark field, of which it predicts something already, tells
+    the gain that is expected of all of them: the median of theirs.
 
     Arguments: read, which gives the data of views; available views (n,); names of what is refined.
     """
