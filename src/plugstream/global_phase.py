@@ -20,7 +20,7 @@ from plugstream.arrays import Array, as_tensor
 from plugstream.errors import InputError
 from plugstream.linalg import image_axes, per_image
 
-__all__ = ["Phase", "align_phase", "check_phase", "find_turn", "turn_of_mean"]
+__all__ = ["Phase", "align_phase", "check_phase", "find_turn", "turn_of_mean", "unit_vector"]
 
 Phase = Literal["free", "measured"]
 """Whether an instrument's data leave the global phase of a complex image free, or measure it."""
@@ -57,6 +57,17 @@ def turn_of_mean(image: Tensor, ndim: int = 2) -> Tensor | None:
     if not image.is_complex():
         return None
     return _phasor(image.sum(image_axes(ndim), dtype=torch.complex128).conj()).to(image.dtype)
+
+
+def unit_vector(values: Tensor, reference: Tensor) -> Tensor:
+    """Values of any shape as one real vector of norm 1, complex ones turned to a reference of the same shape: (n,).
+
+    The difference of two such vectors is that of the values as a part of their size; zeros stay zeros.
+    """
+    turned = align_phase(values, reference, values.ndim) if values.is_complex() and values.ndim > 0 else values
+    flat = (torch.view_as_real(turned.resolve_conj()) if turned.is_complex() else turned).reshape(-1)
+    unit: Tensor = flat / torch.linalg.vector_norm(flat).clamp_min(torch.finfo(flat.dtype).tiny)
+    return unit
 
 
 def check_phase(phase: str) -> None:

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from plugstream.arrays import Array, accept_arrays_in, as_tensor
 from plugstream.errors import DamagedError, InputError, PlugstreamWarning
+from plugstream.global_phase import unit_vector
 from plugstream.linalg import broadcast_axes, largest_eigenvalue, per_image, squared_norm
 from plugstream.models.base import Model, Views, all_views, as_views, check_shape
 from plugstream.models.linearization import Linearization, linearized_model
@@ -248,6 +249,13 @@ class ModelFidelity:
             image, self.data(index), index, names, self._fit_derivative, **shorter
         )
         return refined
+
+    def comparable(self, parameters: Mapping[str, Tensor], names: Sequence[str]) -> dict[str, Tensor]:
+        """Parameters as vectors whose differences tell how much they have moved (`ModelBase.comparable`)."""
+        own = getattr(self.model, "comparable", None)  # which a model of one's own need not have
+        found: dict[str, Tensor]
+        found = own(parameters, names) if own else {n: unit_vector(parameters[n], parameters[n]) for n in names}
+        return found
 
     def _fit_derivative(self, prediction: Tensor, data: Tensor, views: Tensor | None) -> Tensor:
         """The loss's derivative, scaled so that its curvature at a fit is 1."""

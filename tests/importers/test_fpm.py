@@ -9,7 +9,7 @@ from scipy.io import savemat
 from plugstream import InputError, open_scan
 from plugstream.cli import main
 from plugstream.importers.base import describe_file, import_file
-from plugstream.models.fpm_geometry import light_directions, spiral
+from plugstream.models.fpm_geometry import light_directions, make_pupil, spiral, zernike
 
 RANDOM = np.random.default_rng(0)
 PICTURES = RANDOM.uniform(0.5, 2, (9, 12, 12)).astype(np.float32)  # (views, rows, columns)
@@ -61,13 +61,27 @@ def test_the_field_is_wider_than_the_camera_and_light_comes_from_points_unless_s
     import_file("fpm", file, tmp_path / "b.zarr", {"guard": 0, "plane_waves": True})
     device = open_scan(tmp_path / "b.zarr").instrument
     assert (device.guard, device.microscope.shape, device.curvature) == (0, (20, 24), 0.0)
-    file = write(tmp_path / "pupil.mat", aberration=np.exp(1j * RANDOM.uniform(0, 1, (12, 12))))
-    with pytest.raises(InputError, match="leave --guard out"):
-        import_file("fpm", file, tmp_path / "c.zarr", {"guard": 1})
+
+
+@pytest.mark.parametrize(("flags", "shape"), [({}, (40, 40)), ({"guard": 0}, (32, 32)), ({"crop": 24}, (30, 30))])
+def test_a_pupil_of_the_file_goes_with_any_guard_and_crop(tmp_path, flags, shape):
+    """It is that of the same aberrations at the frequencies of the field, which are others than the pictures'."""
+    weights = [0, 0, 0, 0.4, -0.7, 0.2, 0, 0.3]
+    sine = (np.arange(32) - 16) * 5.3e-7 / (32 * 1.845e-6)
+    rho, theta = np.hypot(sine[:, None], sine) / 0.1, np.arctan2(sine[:, None], sine[None])
+    phase = sum(weight * zernike(j, rho, theta) for j, weight in enumerate(weights))
+    pictures = RANDOM.uniform(0.5, 2, (32, 32, 9)).astype(np.float32)
+    file = write(tmp_path / "pupil.mat", imlow_HDR=pictures, aberration=np.exp(1j * phase))
+    import_file("fpm", file, tmp_path / "c.zarr", flags)
+    device = open_scan(tmp_path / "c.zarr").instrument
+    assert device.microscope.shape == shape
+    expected = make_pupil(device.microscope, -2e-5, weights, soft=True)
+    assert np.abs(device.pupil - expected).max() < 0.05
+    assert np.array_equal(device.starting_pupil(), device.pupil)
 
 
 def test_flags_say_more_and_overrule_the_file(tmp_path):
-    file = write(tmp_path / "smear.mat", aberration=np.exp(1j * RANDOM.uniform(0, 1, (12, 12))))
+    file = write(tmp_path / "smear.mat", aberration=np.full((12, 12), np.exp(0.3j)))
     leds = RANDOM.uniform(-1e-3, 1e-3, (9, 2))
     np.savetxt(tmp_path / "leds.txt", leds)
     values = {"leds": str(tmp_path / "leds.txt"), "distance": 0.08, "slide": 0.0, "defocus": 0.0, "omit": "5::10"}
@@ -76,11 +90,11 @@ def test_flags_say_more_and_overrule_the_file(tmp_path):
     assert np.allclose(scan.columns["leds"][:], np.delete(leds, 5, 0))
     assert (scan.instrument.distance, scan.instrument.slide, scan.instrument.image_rows) == (0.08, 0.0, 24)
     pupil = scan.instrument.pupil
-    assert np.allclose(np.abs(pupil[pupil != 0]), 1)
+    assert np.allclose(np.angle(pupil[pupil != 0]), 0.3)
     import_file("fpm", file, tmp_path / "c.zarr", {"crop": 8, "select": "5"})
     small = open_scan(tmp_path / "c.zarr")
     assert np.array_equal(small.read().numpy(), PICTURES[5:6, 2:10, 2:10])
-    assert small.instrument.pupil is None
+    assert small.instrument.pupil.shape == tuple(last - first + 1 for first, last in small.instrument.microscope.box)
 
 
 def test_an_npz_with_places_of_leds(tmp_path):

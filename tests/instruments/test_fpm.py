@@ -146,18 +146,25 @@ def test_the_smallest_image_has_all_detail_and_one_smaller_not():
 
 
 @pytest.mark.slow
-def test_the_blood_smear_predicts_views_left_out_with_nothing_set_by_hand(shared_data, tmp_path, monkeypatch, capsys):
-    file = shared_data / "fpm" / "bloodsmear_red.mat"
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("colour", ["red", "green"])
+def test_the_blood_smear_predicts_views_left_out_with_nothing_set_by_hand(
+    shared_data, tmp_path, monkeypatch, capsys, colour
+):
+    file = shared_data / "fpm" / f"bloodsmear_{colour}.mat"
     if not file.exists():
         pytest.skip(f"there is no {file}")
     monkeypatch.chdir(tmp_path)
     assert main(["import", "fpm", str(file), "seen.zarr", "--omit", "5::10"]) == 0
     assert main(["import", "fpm", str(file), "held.zarr", "--select", "5::10"]) == 0
     assert main(["reconstruct", "seen.zarr", "--out", "run", *QUICK]) == 0
-    assert "iterations = 99" in Path("run/settings.toml").read_text()  # eleven times round, 25 views a step
-    capsys.readouterr()
+    assert "refine_steps = 144" in Path("run/settings.toml").read_text()  # sixteen times round, 25 views a step
+    assert "pupil, gains, leds: arrived at step" in capsys.readouterr().err
+    leds = np.load("run/refined-leds.npy")
+    assert leds[2] == pytest.approx(0.0147, abs=0.002)  # one array of LEDs, in one place, for both colours
+    assert np.abs(leds[:2]).max() < 1.2
     assert main(["residual", "held.zarr", "run"]) == 0
     found = [float(line.split()[0]) for line in capsys.readouterr().out.splitlines()[1:]]
     assert found[0] <= 0.045
-    assert found[1] <= 0.075
-    assert found[2] <= 0.09
+    assert found[1] <= 0.085
+    assert found[2] <= 0.10

@@ -91,6 +91,44 @@ def test_a_view_that_is_not_predicted_keeps_the_expected_gain():
     assert gain[1] == pytest.approx(3, rel=0.05)
 
 
+@pytest.mark.parametrize("wavelength", [4.7e-7, 5.32e-7, 6.3e-7])
+def test_an_led_at_the_edge_of_the_aperture_is_no_dark_view(wavelength):
+    """Its light is only cut by the edge; taken for a dark one it makes the gain of all ten times wrong."""
+    scope = Microscope((24, 24), 1.6e-6, wavelength, 0.12, (60, 60))
+    light = light_directions(spiral(49) * 4.5e-3, 0.09)
+    beside = light.copy()
+    beside[9] *= 1.003 * scope.aperture / np.hypot(*beside[9])  # the first of the third ring, now just outside
+    gains = []
+    for directions in (light, beside):
+        real = FPMModel(directions, scope, make_pupil(scope, 1.2e-5), light=2.0)
+        data = real.forward(torch.from_numpy(smear(60))).abs().square()
+        surely = torch.from_numpy(real.sines > 1.05 * scope.aperture)
+        data[surely] = 6 * data[surely]
+        model = FPMModel(directions, scope, light=2.0)
+        _, found = model.start_from(lambda some, data=data: data[some], torch.arange(49), ("gains",))
+        gains.append(float(found["gains"][-1, 0]))
+    assert gains[1] == pytest.approx(gains[0], rel=0.2)
+    assert 3 < gains[0] < 12
+
+
+def test_leds_stay_while_their_views_are_new_and_where_a_step_would_explain_them_worse():
+    model = model_of(make_pupil(SCOPE, 4e-5))
+    off = torch.tensor([0.4, -0.3, 0.03, -0.02], dtype=torch.float64)
+    views, image = torch.arange(49), TRUTH.to(torch.complex128)
+    data = model.with_parameters({"leds": off}).forward(image).abs().square()
+    rows = torch.tensor([1.0, 0.0, 0.0]).double().repeat(49, 1)
+    new = model.with_parameters({"gains": rows})
+    assert torch.equal(refine_microscope(new, image, data, views, ["gains", "leds"], half_square)["leds"], model.aim)
+    moved = refine_microscope(model, image, data, views, ["leds"], half_square)["leds"]
+    misfits = [
+        (m.forward(image).abs() - data.sqrt()).square().sum((1, 2)) / data.sum((1, 2))
+        for m in (model, model.with_parameters({"leds": moved}))
+    ]
+    assert float(misfits[1].sum()) < float(misfits[0].sum())
+    there = model.with_parameters({"leds": off})
+    assert torch.equal(refine_microscope(there, image, data, views, ["leds"], half_square)["leds"], off)
+
+
 def test_gains_of_other_views_are_fitted_and_those_of_the_first_ones_kept():
     model = model_of()
     rows = torch.tensor([[1.0, 0.0, 1.0]] * 9 + [[7.0, 0.1, 1.0]] * 51).double()
@@ -166,3 +204,45 @@ def test_steps_on_a_gpu_are_those_of_the_cpu():
     assert torch.allclose(one.image, other.image.cpu(), atol=1e-8)
     for name, value in one.parameters.items():
         assert torch.allclose(value, other.parameters[name].cpu(), atol=1e-7), name
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("wavelength", "off"),
+    [
+        (4.7e-7, (1.0, 0.8, -0.02, 0.02)),
+        (5.32e-7, (0.5, -0.4, 0.015, -0.012)),
+        (6.3e-7, (-0.6, 0.9, 0.01, 0.015)),
+    ],
+)
+def test_leds_arrive_where_they_are_at_several_wavelengths(wavelength, off):
+    """121 LEDs, moved, turned and stretched, dark views 6 times as strong above a pedestal, a pupil out of focus."""
+    scope = Microscope((48, 48), 1.845e-6, wavelength, 0.1, (192, 192))
+    light = light_directions(spiral(121) * 4e-3, 0.09088, 1e-3, 1.52)
+    real = FPMModel(light, scope, make_pupil(scope, 1.5e-5)).with_parameters({"leds": torch.tensor(off).double()})
+    data = real.forward(torch.from_numpy(smear(192, 3))).abs().square()
+    photons = 1e5  # a pixel, in bright field
+    data = torch.from_numpy(np.random.default_rng(3).poisson(photons * data.numpy()) / photons).float()
+    dark = torch.from_numpy(np.hypot(*real.exact.T) > scope.radius[0])
+    data[dark] = 6 * (data[dark] + 0.3 * data[dark].mean((1, 2), keepdim=True))
+    model = FPMModel(light, scope, make_pupil(scope, soft=True))
+    algorithm = ProximalGradient(
+        LossFidelity(model, data, Amplitude()),
+        Identity(),
+        sigma=0.0,
+        step_size="overlap",
+        sampler=Epochs(12),
+        momentum="bounded",
+        refine=("pupil", "gains", "leds"),
+        refine_steps=16 * 11,
+        refine_tolerance=0.05,
+    )
+    state = algorithm.init()
+    while not state.refinement.ended:
+        state = algorithm.step(state)
+    moved = model.with_parameters({"leds": state.parameters["leds"]})
+    away, before = (np.sqrt(((m.exact - real.exact) ** 2).sum(1).mean()) for m in (moved, model))
+    assert float(state.refinement.left[1]) <= 0.05  # the pupil may come to the limit first
+    assert away < 0.6  # steps of the spectrum
+    assert away < before / 2
+    assert float(moved.aim[2]) == pytest.approx(off[2], abs=0.002)

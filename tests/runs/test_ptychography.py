@@ -89,12 +89,34 @@ def test_a_run_goes_on_to_the_bit_with_what_it_refined(small, tmp_path):
     same(whole, parts)
 
 
+@pytest.mark.slow
+def test_refinement_ends_within_its_limit_says_why_and_goes_on_to_the_bit(small, tmp_path, capsys):
+    run = [*RUN, "--iterations", "90", "--every", "90", "--refine-steps", "80"]
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    assert main(["reconstruct", str(small), "--out", str(whole), *run, "--refine-tolerance", "0.3"]) == 0
+    told = capsys.readouterr().err
+    assert "probe: arrived at step " in told
+    step = int(told.split("probe: arrived at step ")[1].split(",")[0])
+    assert 32 < step < 80
+    stop = ["--changes", f"{step - 3}: stop"]
+    assert main(["reconstruct", str(small), "--out", str(parts), *run, "--refine-tolerance", "0.3", *stop]) == 0
+    assert "arrived" not in capsys.readouterr().err
+    assert main(["resume", str(parts)]) == 0
+    assert f"probe: arrived at step {step}" in capsys.readouterr().err
+    same(whole, parts)
+    assert main(["reconstruct", str(small), "--out", str(tmp_path / "short"), *run, "--refine-steps", "20"]) == 0
+    told = capsys.readouterr().err
+    assert "--refine-steps is a limit" in told
+    assert "fixed at step 20, the limit, before they had arrived" in told
+
+
 def test_what_cannot_refine_or_follow_the_overlap_says_so_in_one_line(small, scan, tmp_path, capsys):
     for place, words, message in (
         (small, ["--algorithm", "admm", "--refine", "probe"], "admm cannot refine anything beside the image"),
         (small, ["--gradient", "svrg", "--refine", "probe"], "remembers gradients of the model as it was"),
         (small, ["--refine", "pupil"], "no 'pupil' to refine"),
         (small, ["--refine-end", "0.1"], "--refine-end says how something is refined at last, and nothing is"),
+        (small, ["--refine", "probe", "--refine-tolerance", "0.1"], "give --refine-steps"),
         (small, ["--loss", "gaussian"], "--loss amplitude or --loss poisson"),
         (scan, ["--step", "overlap"], "how much views overlap is not known"),
         (scan, ["--refine", "probe"], "nothing that can be"),

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from plugstream.algorithms.base import PlugAndPlay
+from plugstream.algorithms.refining import Refinement
 from plugstream.algorithms.variance import ESTIMATORS, Estimator, Memory, Plain
 from plugstream.arrays import Array
 from plugstream.errors import InputError
@@ -103,8 +104,9 @@ class GradientState:
 
     Beyond these, `began`, the step at which the momentum last began, and `residual`, ||s^{k-1} - x^k||, for a restart;
     `kept` and `mean`, the memory of a gradient that has one; `lipschitz`, the L found so far where none is known;
-    `parameters` of the model, by name, where some are refined beside the image. With a restart, q, began and residual
-    are of the leading axes' shape, since one image may begin anew while another goes on.
+    `parameters` of the model, by name, where some are refined beside the image, and `refinement`, how they have moved,
+    where that ends once they have arrived. With a restart, q, began and residual are of the leading axes' shape, since
+    one image may begin anew while another goes on.
     """
 
     k: int
@@ -118,6 +120,7 @@ class GradientState:
     mean: Tensor | None = None
     lipschitz: float | None = None
     parameters: Mapping[str, Tensor] | None = None
+    refinement: Refinement | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -162,6 +165,8 @@ class ProximalGradient(PlugAndPlay):
         refine: names of the model's parameters to find along with the image; only with plain gradients.
         refine_steps: the first so many steps refine them, without denoising; from then on they stay as they are, and
             the denoiser begins. None for all steps, with denoising all the while.
+        refine_tolerance: end that before, once none of them has farther to go than this part of itself, by how their
+            means over passes move (`Refinement`); None for as many steps as were said.
         refine_pace: how much of the model's own step on them is taken: a number up to 1, or a schedule such as Cooling.
             The model's step goes by the views of the batch alone, and so does its noise; a shorter one averages it.
 
@@ -175,6 +180,7 @@ class ProximalGradient(PlugAndPlay):
     restart: str | None = "none"
     refine: Sequence[str] = ()
     refine_steps: int | None = None
+    refine_tolerance: float | None = None
     refine_pace: Number = 1.0
 
     def __post_init__(self) -> None:
@@ -210,6 +216,11 @@ class ProximalGradient(PlugAndPlay):
             )
         if self.refine_pace != 1 and "pace" not in signature(model.refine).parameters:  # type: ignore[union-attr]
             raise InputError(f"a {type(model).__name__} has no pace at which it refines; leave --refine-end out")
+        if self.refine_tolerance is not None and not (self.refine_tolerance > 0 and self.refine_pace == 1):
+            raise InputError(
+                "what is refined has arrived within a tolerance > 0 when its own steps shrink, not those that "
+                "--refine-end makes shorter; leave one of both out"
+            )
         if not callable(getattr(self.fidelity, "refine", None)):
             raise InputError(f"a {type(self.fidelity).__name__} cannot refine its model; use one process")
 
@@ -231,6 +242,7 @@ class ProximalGradient(PlugAndPlay):
             if x.ndim > self._ndim:
                 raise InputError("a model is refined along with one image, not with several")
             kept["parameters"] = self.fidelity.parameters if begun is None else begun  # type: ignore[attr-defined]
+            kept["refinement"] = None if self.refine_tolerance is None else Refinement()
         if self._searches:
             kept["lipschitz"] = estimate(x) or 1.0  # 0: no gradient there, so any step is zero
         if self.restart == "none":
@@ -251,15 +263,17 @@ class ProximalGradient(PlugAndPlay):
             own = g if plain else fidelity.gradient(state.s, batch.views, batch.weights)
             state = replace(state, lipschitz=self._judged_lipschitz(fidelity, state, batch, own))
         gamma, sigma = self.parameters(k, state, batch)
-        first = self.refine_steps is not None and self._refines(k)  # before denoising
+        refines = self._refines(k, state)
+        first = self.refine_steps is not None and refines  # before denoising
         x, found = (state.s - gamma * g, {}) if first else self._move(state, g, gamma, sigma)
         momentum = MOMENTUM[self.momentum] if isinstance(self.momentum, str) else self.momentum
         assert momentum is not None
         q = momentum(k - state.began, state.q)
         kept: dict[str, Any] = {"k": k, "image": x, "kept": memory.kept, "mean": memory.mean, **found}
-        if self._refines(k):
+        if refines:
             pace = value_at(self.refine_pace, k)
             kept["parameters"] = fidelity.refine(x, batch.views, self.refine, pace)  # type: ignore[attr-defined]
+            kept["refinement"] = self._followed(state, k, kept["parameters"], batch)
         if self.restart == "none":
             s = x if state.q == 1 else add_scaled(x, (state.q - 1) / q, add_scaled(x, -1.0, state.image))
             return replace(state, s=s, q=q, **kept)
@@ -282,15 +296,30 @@ class ProximalGradient(PlugAndPlay):
     def parameters(self, k: int, state: Any = None, batch: Batch | None = None) -> tuple[float, float]:
         """As of any algorithm; sigma is 0 while the model is refined before denoising."""
         gamma, sigma = super().parameters(k, state, batch)
-        return gamma, 0.0 if self.refine_steps is not None and self._refines(k) else sigma
+        return gamma, 0.0 if self.refine_steps is not None and self._refines(k, state) else sigma
 
     def phase(self, state: Any) -> int | None:
         """As of any algorithm; another while the model is refined before denoising."""
-        return 2 if self.refine_steps is not None and self._refines(state.k + 1) else super().phase(state)
+        first = self.refine_steps is not None and self._refines(state.k + 1, state)
+        return 2 if first else super().phase(state)
 
-    def _refines(self, k: int) -> bool:
-        """Whether iteration k refines the model."""
-        return bool(self.refine) and (self.refine_steps is None or k <= self.refine_steps)
+    def _refines(self, k: int, state: Any) -> bool:
+        """Whether iteration k refines the model: up to the limit, and until all of it has arrived."""
+        refinement = getattr(state, "refinement", None)
+        ended = refinement is not None and 0 < refinement.ended < k
+        return bool(self.refine) and not ended and (self.refine_steps is None or k <= self.refine_steps)
+
+    def _followed(
+        self, state: GradientState, k: int, parameters: Mapping[str, Tensor], batch: Batch
+    ) -> Refinement | None:
+        """How the parameters move, with those of iteration k; ended there if they have arrived, or at the limit."""
+        if state.refinement is None or self.refine_tolerance is None:
+            return state.refinement
+        n_views = len(self.fidelity.available)
+        vectors = self.fidelity.comparable(parameters, self.refine)  # type: ignore[attr-defined]
+        used = n_views if batch.views is None else len(batch.views)
+        moved = state.refinement.follow(k, vectors, used, n_views, self.refine_tolerance)
+        return replace(moved, ended=k) if k == self.refine_steps else moved
 
     @torch.no_grad()
     def residual(self, state: Any, views: Views = None) -> Tensor:
@@ -316,7 +345,8 @@ class ProximalGradient(PlugAndPlay):
 
         fresh = self._begin(state.image, estimate)
         refined = state.parameters if self.refine else fresh.parameters
-        return replace(fresh, k=state.k, warm=state.warm, began=fresh.began + state.k, parameters=refined)
+        fresh = replace(fresh, parameters=refined, refinement=state.refinement)
+        return replace(fresh, k=state.k, warm=state.warm, began=fresh.began + state.k)
 
     @property
     def _estimator(self) -> Estimator:

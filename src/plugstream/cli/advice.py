@@ -23,11 +23,11 @@ _SIGMA = ("algorithm", "sigma")
 _STRENGTH = {_SIGMA, ("algorithm", "lam")}
 # What makes stages of a run, which a search cannot have.
 _STAGES = ("algorithm", "hop")
-# How long what is not known of the instrument is refined.
-_REFINED_STEPS = ("algorithm", "refine_steps")
 # How many steps there are, and what ends them earlier; how many times the usual number there are at most then.
 _ITERATIONS, _ARRIVE, _HOP_STEPS = ("algorithm", "iterations"), ("algorithm", "arrive"), ("algorithm", "hop_steps")
 _LONGEST = 5
+# How long what is not known of the instrument is refined, and when that ends before.
+_REFINED_STEPS, _REFINED_WITHIN = ("algorithm", "refine_steps"), ("algorithm", "refine_tolerance")
 # Where a search for sigma begins, by what the denoiser's sigma is: high, since from too small a sigma some denoisers
 # never let go of the noise again.
 _START = {"noise": "10%", "weight": "20%"}
@@ -80,6 +80,13 @@ def _takes_momentum(settings: Settings) -> bool:
     """Whether the algorithm has a momentum, and none that it prefers to any other."""
     facts = settings.algorithm.entry.facts
     return "momentum" in facts.get("uses", ()) and "prefers" not in facts
+
+
+def _limits_refinement(settings: Settings, given: set[tuple[str, str]], presets: list[tuple[str, str, Any]]) -> bool:
+    """Whether something is refined within a limit of steps, and at its own pace: by a person's word, or by advice."""
+    advised = {(section, key) for section, key, _ in presets}
+    a = settings.algorithm
+    return (a.refine_steps is not None or _REFINED_STEPS in advised) and a.refine_end is None
 
 
 def _columns(scan: Scan) -> Columns:
@@ -142,6 +149,8 @@ def advised_settings(
                 continue
             if place == _REFINED_STEPS and ("algorithm", "refine") in given and not first.algorithm.refined:
                 continue  # --refine none: there is nothing to do for so many steps
+            if place == _REFINED_WITHIN and not _limits_refinement(first, given, presets):
+                continue
             value = parse_value(advice.value) if isinstance(advice.value, str) else advice.value
             if advice.search:
                 later.append((advice, (*place, value)))

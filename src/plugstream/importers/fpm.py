@@ -147,9 +147,7 @@ def build(options: FPMImport, file: Path, out: Path) -> ImportResult:
     window = _window(frames.shape, options.crop)
     shape = (window[0].stop - window[0].start, window[1].stop - window[1].start)
     v = geometry.values
-    known = frames.pupil is not None and options.crop is None
-    usual = 0 if known else min(min(shape) // _GUARD_SHARE, _GUARD_MOST)  # a pupil that is given has the camera's steps
-    guard = usual if options.guard is None else options.guard
+    guard = min(min(shape) // _GUARD_SHARE, _GUARD_MOST) if options.guard is None else options.guard
     room = (shape[0] + 2 * guard, shape[1] + 2 * guard)
     camera = Microscope(room, v["pixel"], v["wavelength"], v["aperture"], room)
     directions = light_directions(geometry.leds, v["distance"], v["slide"], v["slide_index"])
@@ -165,7 +163,7 @@ def build(options: FPMImport, file: Path, out: Path) -> ImportResult:
     light = float(np.mean([frames.read(int(view))[window].mean(dtype=np.float64) for view in lit]))
     if not light > 0:
         raise InputError("its pictures in bright field are dark; the data must be intensities")
-    pupil = _cut_pupil(frames.pupil, camera, v["defocus"]) if known else None  # type: ignore[arg-type]
+    pupil = None if frames.pupil is None else _fit_pupil(frames.pupil, camera, v["defocus"])
     instrument = FPM(
         *shape,
         *image,
@@ -208,13 +206,22 @@ def _window(shape: tuple[int, int], crop: int | None) -> tuple[slice, slice]:
     return slice(first[0], first[0] + crop), slice(first[1], first[1] + crop)
 
 
-def _cut_pupil(pupil: NDArray[np.complex128], camera: Microscope, defocus: float) -> NDArray[np.complex64]:
-    """What the aperture lets through of aberrations at all frequencies of the camera, the axis in the middle."""
-    if pupil.shape != camera.shape:
-        raise InputError(
-            f"its aberration is {pupil.shape}, but must be of the field's shape {camera.shape}; leave --guard out"
-        )
+def _fit_pupil(pupil: NDArray[np.complex128], camera: Microscope, defocus: float) -> NDArray[np.complex64]:
+    """What the aperture lets through of aberrations at all frequencies of the pictures, at those of the field.
+
+    Frequencies of both go as far; those of a field with a guard are closer together, and of a crop farther apart, so
+    that aberrations, which are smooth within the aperture, are interpolated: amplitude and phase go together, as
+    complex numbers, by cubic splines, or linearly where they have an edge of their own, beyond which they are zero.
+    """
+    from scipy.ndimage import map_coordinates
+
     (top, bottom), (left, right) = camera.box
-    row, column = (n // 2 for n in camera.shape)
-    part = pupil[row + top : row + bottom + 1, column + left : column + right + 1]
-    return (part * make_pupil(camera, defocus)).astype(np.complex64)
+    places = [
+        n // 2 + np.arange(first, last + 1) * (n / m)
+        for n, m, (first, last) in zip(pupil.shape, camera.shape, ((top, bottom), (left, right)), strict=True)
+    ]
+    grid = np.meshgrid(*places, indexing="ij")
+    order = 3 if (pupil != 0).all() else 1
+    parts = [map_coordinates(part, grid, order=order, mode="nearest") for part in (pupil.real, pupil.imag)]
+    found = parts[0] + 1j * parts[1]
+    return np.asarray(found * make_pupil(camera, defocus, soft=True), dtype=np.complex64)

@@ -13,6 +13,7 @@ from plugstream.errors import InputError
 from plugstream.grid import Grid, Points
 from plugstream.image_space import ImageSpace
 from plugstream.instruments.base import (
+    Advice,
     Attribute,
     Column,
     Columns,

@@ -36,8 +36,10 @@ if TYPE_CHECKING:
 __all__ = ["FPM"]
 
 _FEW = 50  # views a step, below which momentum is bounded
-# Views a step, how often all of them are used, how often while the microscope is refined, and how much is denoised.
-_BATCH, _ROUNDS, _REFINED, _SIGMA = 25, 11, 8, 0.005
+# Views a step, how often all of them are used at most while the microscope is refined, and then, how much is denoised,
+# and what part of itself the microscope may still have to go when it stays as it is.
+_BATCH, _REFINED, _DENOISED, _SIGMA, _ARRIVED = 25, 16, 3, 0.005, 0.05
+_CALIBRATED = 11  # times that all views of a microscope that is known are used
 _COPIES = 6  # of an image that any method holds
 _TOO_FINE, _TOO_COARSE = 1 / 50, 1e4  # pixels in wavelengths that no microscope has
 
@@ -192,10 +194,13 @@ class FPM(Instrument):
         return 1 / (self.distance + self.slide / self.slide_index) if self.spherical else 0.0
 
     def starting_pupil(self) -> NDArray[Any]:
-        """The pupil that is given, or that of defocus and aberrations, on the microscope's box."""
+        """The pupil that is given, or that of defocus and aberrations, on the microscope's box.
+
+        Where it is to be found its edge is soft, since nobody knows it to a step of the spectrum.
+        """
         if self.pupil is not None:
             return self.pupil
-        return make_pupil(self.microscope, self.defocus, self.aberrations)
+        return make_pupil(self.microscope, self.defocus, self.aberrations, soft=not self.calibrated)
 
     def check_views(self, columns: Columns) -> Columns:
         """Refuse light that goes along the slide or beyond, detail that the image does not have, and gains <= 0."""
@@ -226,10 +231,9 @@ class FPM(Instrument):
                 raise InputError(f"LEDs lie {far:.3g} times as far off the axis as they are away; is all in metres?")
 
     def advise(self, n_views: int, batch: int | None) -> tuple[Advice, ...]:
-        """A loss of waves, steps by the overlap, a dozen times round, and what is not known of the microscope refined.
+        """A loss of waves, steps by the overlap, and what is not known of the microscope refined until it has arrived.
 
-        Pupil, gains and LEDs are refined in the first two thirds of the steps, without denoising, and stay as they are
-        from then on.
+        Pupil, gains and LEDs are refined first, without denoising, and stay as they are from then on.
         """
         found = [
             Advice("loss", "name", "amplitude", "intensities are compared by their roots (--loss amplitude)", True),
@@ -251,8 +255,10 @@ class FPM(Instrument):
             reason = f"{batch} views a step are too few for momentum that grows (--momentum bounded)"
             found.append(Advice("momentum", "name", "bounded", reason, True))
         rounds = math.ceil(n_views / min(batch or n_views, n_views))
-        steps = _ROUNDS * rounds
-        found.append(Advice("algorithm", "iterations", steps, f"views are used {_ROUNDS} times (--iterations {steps})"))
+        times = _CALIBRATED if self.calibrated else _REFINED + _DENOISED
+        steps, most = times * rounds, "" if self.calibrated else "up to "
+        reason = f"views are used {most}{times} times (--iterations {steps})"
+        found.append(Advice("algorithm", "iterations", steps, reason))
         found.append(Advice("algorithm", "sigma", _SIGMA, f"an image of about 1 is denoised little (--sigma {_SIGMA})"))
         if not self.calibrated:
             names, first = "pupil,gains,leds", _REFINED * rounds
@@ -260,8 +266,10 @@ class FPM(Instrument):
                 f"the microscope is not calibrated, so that {names.replace(',', ', ')} are found along with the image"
             )
             found.append(Advice("algorithm", "refine", names, f"{reason} (--refine {names})"))
-            reason = f"in the first {first} steps, and denoising begins then (--refine-steps {first})"
+            reason = f"in {first} steps at most, and denoising begins then (--refine-steps {first})"
             found.append(Advice("algorithm", "refine_steps", first, reason))
+            reason = f"they stay as they are once none has farther to go than {_ARRIVED:.0%} (--refine-tolerance)"
+            found.append(Advice("algorithm", "refine_tolerance", _ARRIVED, reason))
         return tuple(found)
 
     def groups(self, columns: Columns) -> dict[str, NDArray[np.int64]]:

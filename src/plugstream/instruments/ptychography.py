@@ -43,6 +43,7 @@ _FEW = 50
 _STEPS = 3
 # Pixels around the frames of a simulation, so that positions may be a little off.
 _MARGIN = 2
+_ARRIVED = 0.05  # the part of itself that a probe may still have to go when it stays as it is
 # The part of the largest intensity of all frames from which on the object of a simulation is there.
 _LIT = 0.1
 # Below so many photons of the beam a pixel of the detector, roots of counts are biased where it matters, in the dark
@@ -209,6 +210,11 @@ class Ptychography(Instrument):
                 True,
             ),
         ]
+        reason = (
+            f"--refine-steps is a limit: the probe stays as it is once it has no farther to go than {_ARRIVED:.0%} of "
+            "itself (--refine-tolerance)"
+        )
+        found.append(Advice("algorithm", "refine_tolerance", _ARRIVED, reason, True))
         if batch is not None and n_views >= _STEPS * batch:
             found.append(Advice("sampler", "name", "epochs", "every view is used once before any again", True))
         if batch is not None and batch < _FEW:

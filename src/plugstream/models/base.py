@@ -13,6 +13,7 @@ from torch import Tensor
 from plugstream.arrays import accept_arrays_in
 from plugstream.eigenvalue_bounds import largest_eigenvalue_bounds, nonnegative_bound
 from plugstream.errors import InputError
+from plugstream.global_phase import unit_vector
 from plugstream.linalg import broadcast_axes, largest_eigenvalue
 from plugstream.progress import report
 
@@ -194,6 +195,13 @@ class ModelBase(ABC):
         its arguments always takes whole.
         """
         raise InputError(f"{type(self).__name__} has nothing that could be refined along with the image")
+
+    def comparable(self, parameters: Mapping[str, Tensor], names: Sequence[str]) -> dict[str, Tensor]:
+        """Parameters as real vectors whose differences tell how much they have moved, 1 being as much as themselves.
+
+        What no data tells of them is taken out, and those of these names that follow from others are left out.
+        """
+        return {name: unit_vector(parameters[name], self.parameters[name]) for name in names}
 
     def report_parameters(self, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Parameters in the form in which they are written and shown, of several that give the same predictions."""

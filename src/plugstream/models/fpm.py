@@ -97,7 +97,8 @@ class FPMModel(ModelBase):
             raise InputError(f"the pupil is {tuple(whole.shape)}, but must be {self.box}, of the microscope's box")
         self.pupil = whole.to(device=self.device, dtype=self.dtype)
         sy, sx = microscope.frequencies()
-        self.inside = torch.from_numpy(np.hypot(sy, sx) <= microscope.aperture * (1 + 1e-9)).to(self.device)
+        within = torch.from_numpy(np.hypot(sy, sx) <= microscope.aperture * (1 + 1e-9)).to(self.device)
+        self.inside = within | (self.pupil != 0)  # which of a soft edge is half a step more
         self.light = light
         recording = Recording.of(self.n_views, gains, backgrounds, device=self.device, dtype=dtype)
         self.recording = None if recording.plain else recording
@@ -292,6 +293,13 @@ class FPMModel(ModelBase):
         from plugstream.models.fpm_calibration import refine_microscope  # which knows this model
 
         return refine_microscope(self, image, data, all_views(views, self.n_views), names, derivative, pace)
+
+    def comparable(self, parameters: Mapping[str, Tensor], names: Sequence[str]) -> dict[str, Tensor]:
+        """The pupil, and LEDs by how far they move as a part of the aperture; gains follow from what is predicted."""
+        from plugstream.models.fpm_calibration import compare_leds
+
+        found = super().comparable(parameters, [name for name in names if name == "pupil"])
+        return found | ({"leds": compare_leds(self, parameters["leds"])} if "leds" in names else {})
 
     def report_parameters(self, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The parameters, and where LEDs are on a grid, gains and backgrounds as pictures of it."""

@@ -17,7 +17,7 @@ from plugstream.models.recording import fit_recording
 if TYPE_CHECKING:
     from plugstream.models.fpm import FPMModel
 
-__all__ = ["begin_microscope", "refine_microscope"]
+__all__ = ["begin_microscope", "compare_leds", "refine_microscope"]
 
 # Where the object lights the pupil less than this part of the most, the pupil learns as slowly as there.
 _LEAST = 0.1
@@ -26,8 +26,9 @@ _LEAST = 0.1
 _PACE, _DAMPING = 0.5, 0.05
 # How far LEDs may be off: steps of the spectrum by the aperture's radius, radians, and as a part of their distance.
 _FAR, _TURNED, _STRETCHED = 0.3, 0.12, 0.1
-# How often the bright views go round at the start; how much wider the first ring of dark views is than its inner edge.
-_ROUNDS, _RING = 4, 1.15
+# How often the bright views go round at the start; how far beyond the aperture a view is surely in dark field, though
+# LEDs stand a little off; how much wider the first ring of such views is than its inner edge.
+_ROUNDS, _SURELY, _RING = 16, 1.1, 1.15
 
 
 def refine_microscope(
@@ -51,7 +52,9 @@ def refine_microscope(
     gains: gain and background of each view in closed form (`fit_recording`), about the gain that it had.
 
     leds: a damped Gauss-Newton step on four numbers, by which all LEDs are moved, turned and stretched together: the
-    derivative of |p_i| along a shift is that of its pupil, since |p_i| does not change with where a crop is begun.
+    derivative of |p_i| along a shift is that of its pupil, since |p_i| does not change with where a crop is begun. It
+    goes by views that were fitted before: at their first use the image has nothing of what they see yet, and they pull
+    LEDs to where it has something. A step after which these views are explained worse is not taken.
 
     Arguments: image (H, W); data (B, rows, columns), as recorded; views (B,); names of what is refined; derivative of a
     loss whose curvature at a fit is 1; pace, the part of the steps on the pupil and the LEDs that is taken.
@@ -67,8 +70,12 @@ def refine_microscope(
         found["pupil"] = _refined_pupil(model, crops, model.collect(slopes), views, pace)
     if "gains" in names:
         found["gains"] = _refined_gains(model, waves, data, views)
-    if "leds" in names:
-        found["leds"] = _refined_leds(model, lenses, crops, waves, data, views, pace)
+    known = None if model.recording is None else model.recording.known
+    fitted = torch.ones(len(views), dtype=torch.bool) if known is None else known.cpu()[views]
+    if "leds" in names and bool(fitted.any()):
+        rows = fitted.to(waves.device)
+        parts = (lenses[rows], crops[rows], waves[rows], data[rows])
+        found["leds"] = _refined_leds(model, image, parts, views[fitted], pace)
     return found
 
 
@@ -93,12 +100,11 @@ def _refined_gains(model: FPMModel, waves: Tensor, data: Tensor, views: Tensor) 
 
 
 def _refined_leds(
-    model: FPMModel, lenses: Tensor, crops: Tensor, waves: Tensor, data: Tensor, views: Tensor, pace: float
+    model: FPMModel, image: Tensor, parts: tuple[Tensor, Tensor, Tensor, Tensor], views: Tensor, pace: float
 ) -> Tensor:
-    light = power(waves)
-    y, beside = (data, 0.0) if model.recording is None else model.recording.scale(data, views, light)
-    size = (light + beside).sqrt()
-    off = model.restrict(size - y.sqrt(), views)
+    """How LEDs are off after a step by views of which lenses, crops of the spectrum, waves and data are given."""
+    lenses, crops, waves, data = parts
+    y, size, off = _compare(model, waves, data, views)
     safe = size.clamp_min(1e-3 * float(size.mean()) + torch.finfo(size.dtype).tiny)
     slopes = []
     for axis in (0, 1):
@@ -120,7 +126,31 @@ def _refined_leds(
     step = np.linalg.solve(normal + _DAMPING * np.diag(scale), slope)
     far = _FAR * min(model.microscope.radius)
     most = np.array([far, far, _TURNED, _STRETCHED])
-    return torch.from_numpy(np.clip(model.aim.numpy() - pace * _PACE * step, -most, most))
+    aim = torch.from_numpy(np.clip(model.aim.numpy() - pace * _PACE * step, -most, most))
+    moved_model = model.with_parameters({"leds": aim})
+    _, _, then = _compare(moved_model, moved_model.forward(image, views), data, views)
+    misfits = [float((one.square().sum((-2, -1)) * weights).sum()) for one in (off, then)]
+    return aim if misfits[1] <= misfits[0] else model.aim
+
+
+def _compare(model: FPMModel, waves: Tensor, data: Tensor, views: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The data on the scale of the light, the size of what is predicted of it, and the difference of their roots."""
+    light = power(waves)
+    y, beside = (data, 0.0) if model.recording is None else model.recording.scale(data, views, light)
+    size = (light + beside).sqrt()
+    return y, size, model.restrict(size - y.sqrt(), views)
+
+
+def compare_leds(model: FPMModel, aim: Tensor) -> Tensor:
+    """How all LEDs are off, (4,), so that a difference is how far they move as a part of a quarter of the aperture.
+
+    The root of the mean square over LEDs: a turn and a stretch move each by its way from the axis. By a quarter of the
+    aperture's radius views are predicted as badly as by a pupil that is altogether another.
+    """
+    radius = min(model.microscope.radius) / 4
+    away = float(np.sqrt((model.nominal**2).sum(1).mean()))
+    scale = torch.tensor([1.0, 1.0, away, away], dtype=torch.float64) / radius
+    return (aim.double().cpu() * scale).to(device=model.device, dtype=model.dtype.to_real())
 
 
 @torch.no_grad()
@@ -129,9 +159,10 @@ def begin_microscope(
 ) -> tuple[Tensor, dict[str, Tensor]]:
     r"""The image and the parameters to begin with, from the views in bright field.
 
-    The image begins with their mean amplitude on its finer pixels, and then fits them four times round, by steps that
-    follow the overlap. Where gains are to be refined, the first ring of views in dark field, of which it predicts
-    something already, tells the gain that is expected of all of them: the median of theirs.
+    The image begins with their mean amplitude on its finer pixels, and then fits them sixteen times round, by steps
+    that follow the overlap: after four, what only views near the aperture's edge see has half of its amplitude yet.
+    Where gains are to be refined, the first ring of views in dark field, of which it predicts something already, tells
+    the gain that is expected of all of them: the median of theirs.
 
     Arguments: read, which gives the data of views; available views (n,); names of what is refined.
     """
@@ -156,13 +187,19 @@ def begin_microscope(
 
 
 def _expected_gains(model: FPMModel, image: Tensor, read: Callable[[Tensor], Tensor], available: Tensor) -> Tensor:
-    """Gains to begin with, still to be fitted: 1 in bright field, and in dark field that of the first ring."""
+    """Gains to begin with, still to be fitted: 1 in bright field, and in dark field that of the first ring.
+
+    An LED at the very edge of the aperture is no dark view yet: its gain is that of the light, which its edge cuts, and
+    taken for that of all dark views it is ten times too small. So the ring begins a little farther out.
+    """
     rows = model.parameters["gains"].clone()
     rows[:, 2] = 0
     dark = available[~model.bright[available]]
     if len(dark) > 0:
         sines = torch.from_numpy(model.sines)
-        ring = dark[sines[dark] <= _RING * sines[dark].min()]
+        sure = dark[sines[dark] >= _SURELY * model.microscope.aperture]
+        sure = sure if len(sure) > 0 else dark
+        ring = sure[sines[sure] <= _RING * sines[sure].min()]
         gains, _ = fit_recording(power(model.forward(image, ring)), read(ring))
         rows[~model.bright.to(rows.device), 0] = gains.median().to(rows.dtype)
     return rows

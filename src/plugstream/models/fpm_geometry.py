@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -183,18 +184,23 @@ def light_curvature(microscope: Microscope, curvature: float) -> NDArray[np.comp
 
 
 def make_pupil(
-    microscope: Microscope, defocus: float = 0.0, aberrations: ArrayLike | None = None
+    microscope: Microscope, defocus: float = 0.0, aberrations: ArrayLike | None = None, *, soft: bool = False
 ) -> NDArray[np.complex128]:
     r"""What the objective does to each wave within its aperture, on the microscope's `box`; zero outside.
 
         P = exp(i defocus (k_z - k)) exp(i sum_j c_j Z_j),    k_z = sqrt(k^2 - k_x^2 - k_y^2),  k = 2 pi / wavelength.
 
     Arguments: defocus, metres from the object to the plane in focus along the light; aberrations c_0, c_1, ... in
-    radians (root mean square over the aperture) of the polynomials `zernike`.
+    radians (root mean square over the aperture) of the polynomials `zernike`; soft, whether a step of the spectrum that
+    the aperture's edge goes through counts by the part of it that is inside, rather than by its middle, as suits an
+    edge that is not known to a step, and light of LEDs, which are no points.
     """
     sy, sx = microscope.frequencies()
     square = sy**2 + sx**2
-    inside = square <= microscope.aperture**2 * (1 + 1e-9)
+    inside: NDArray[Any] = square <= microscope.aperture**2 * (1 + 1e-9)
+    if soft:
+        step = microscope.wavelength / (microscope.pixel * min(microscope.shape))
+        inside = np.clip(0.5 + (microscope.aperture - np.sqrt(square)) / step, 0, 1)
     k = 2 * np.pi / microscope.wavelength
     # k_z - k written so that no digits are lost where both are nearly alike; beyond k waves die out, here at once.
     phase = -defocus * k * square / (1 + np.sqrt(np.clip(1 - square, 0, None)))
@@ -203,7 +209,7 @@ def make_pupil(
         for j, weight in enumerate(np.asarray(aberrations, dtype=np.float64).reshape(-1)):
             if weight != 0:
                 phase = phase + weight * zernike(j, rho, theta)
-    return np.where(inside & (square < 1), np.exp(1j * phase), 0)
+    return np.where(square < 1, inside * np.exp(1j * phase), 0)
 
 
 def zernike(j: int, rho: NDArray[np.float64], theta: NDArray[np.float64]) -> NDArray[np.float64]:

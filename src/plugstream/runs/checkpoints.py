@@ -38,7 +38,7 @@ class SavedState:
 
     def snapshot(self, like: Any) -> Snapshot[Any]:
         """The run at that step, with a state of the kind of `like`, on its device."""
-        state = self._state(like, self.content["state"], "state.")
+        state = self._state(like, self.content["state"], "state.", like.image.device)
         best = self.content["best"]
         if best is not None:
             also = {
@@ -61,9 +61,9 @@ class SavedState:
         first, phase = self.content["trace"]
         return Trace(first, self.tensors["trace.steps"].tolist(), list(sums.unbind(0)), phase)
 
-    def _state(self, like: Any, values: Mapping[str, Any], prefix: str) -> Any:
+    def _state(self, like: Any, values: Mapping[str, Any], prefix: str, device: torch.device) -> Any:
         """A state of the kind of `like`: what JSON has of it, tensors, and states that it is made of."""
-        found, device = dict(values), like.image.device
+        found = dict(values)
         for field in fields(like):
             name, part = f"{prefix}{field.name}", getattr(like, field.name)
             if name in self.tensors:
@@ -71,7 +71,7 @@ class SavedState:
             elif prefix == "state." and field.name in self.content.get("mappings", ()):
                 found[field.name] = self._mapping(f"{name}.", device)
             elif is_dataclass(part):
-                found[field.name] = self._state(part, found[field.name], f"{name}.")
+                found[field.name] = self._state(part, found[field.name], f"{name}.", device)
         return replace(like, **found)
 
     def _mapping(self, prefix: str, device: torch.device) -> dict[str, Tensor]:

@@ -131,6 +131,11 @@ def _check_uses(settings: Settings) -> None:
         )
     if a.refine_steps is not None and not a.refined:
         raise InputError("--refine-steps says how long something is refined, and nothing is; add --refine")
+    if a.refine_tolerance is not None and (a.refine_steps is None or a.refine_end is not None):
+        raise InputError(
+            "--refine-tolerance ends what --refine-steps limits, by how its steps shrink; give --refine-steps, and no "
+            "--refine-end, which makes them shorter"
+        )
     if a.refine_end is not None and not a.refined:
         raise InputError("--refine-end says how something is refined at last, and nothing is; add --refine")
     if a.refined and not _says(settings.gradient, "plain"):

@@ -113,6 +113,7 @@ class Parts:
             sampler=self.sampler(fidelity) if sampler is None else sampler,
             refine=a.refined,
             refine_steps=a.refine_steps,
+            refine_tolerance=a.refine_tolerance,
             refine_pace=1.0 if a.refine_end is None else Cooling(a.refine_end, a.refine_steps or a.iterations),
             seed=self.settings.sampler.seed,
         )
@@ -163,8 +164,8 @@ def build_algorithm(
     """The algorithm that is chosen, from what its entry uses.
 
     Arguments: momentum and gradient, built, which an entry that does not use them is not given; common, by keyword
-    sigma or lam, step_size, sampler and, where something is to be refined, refine, refine_steps and refine_pace; and
-    seed, for one that draws something of its own.
+    sigma or lam, step_size, sampler and, where something is to be refined, refine and what its arguments begin with;
+    and seed, for one that draws something of its own.
     """
     uses = algorithm.entry.facts.get("uses", ())
     if not algorithm.entry.facts.get("seeded", False):
@@ -172,6 +173,7 @@ def build_algorithm(
     if not common.get("refine"):
         common.pop("refine", None)
         common.pop("refine_steps", None)
+        common.pop("refine_tolerance", None)
         common.pop("refine_pace", None)
     if "momentum" in uses:
         common |= {"momentum": momentum, "restart": restart}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -17,12 +17,56 @@ from plugstream.figure_files import encode_figure
 from plugstream.files import write_whole
 from plugstream.image_space import ImageSpace
 from plugstream.planes import turn_image
+from plugstream.runs.callbacks import Callback
+from plugstream.runs.event_log import EventLog
+from plugstream.runs.events import Note
 
-__all__ = ["PREFIX", "read_refined", "refined_space", "save_refined"]
+if TYPE_CHECKING:
+    from plugstream.algorithms import State
+    from plugstream.result import Progress
+
+__all__ = ["PREFIX", "RefinementNotes", "read_refined", "refined_space", "save_refined"]
 
 PREFIX = "refined-"
 # Of at most so many images in one array each is drawn.
 _MOST = 8
+
+
+class RefinementNotes(Callback):
+    """Says in the log why and when what is refined beside the image stays as it is, and how far it still had to go."""
+
+    def __init__(self, log: EventLog) -> None:
+        self.log = log
+        self._ended: int | None = None
+
+    def after_step(self, progress: Progress[State]) -> None:
+        """Say it once, in the run that sees it happen: one that goes on has it in its log."""
+        refinement = getattr(progress.state, "refinement", None)
+        if refinement is None:
+            return
+        if self._ended == 0 and refinement.ended:
+            self.log.add(Note(describe_end(progress.algorithm, progress.state)))
+        self._ended = refinement.ended
+
+
+def describe_end(algorithm: Any, state: Any) -> str:
+    """Why refinement ended with a state, in words: that all has arrived, or that the limit came first."""
+    refinement, tolerance = state.refinement, algorithm.refine_tolerance
+    names = list(algorithm.fidelity.comparable(state.parameters, algorithm.refine))
+    if refinement.left is None:
+        far = "nothing is known of how far it still has to go"
+        arrived = False
+    else:
+        ways = [f"{name} {100 * way:.2g} %" for name, way in zip(names, refinement.left.tolist(), strict=True)]
+        far = f"by how its steps shrink it still has to go: {', '.join(ways)}"
+        arrived = bool((refinement.left <= tolerance).all())
+    what = ", ".join(algorithm.refine)
+    if arrived:
+        return f"{what}: arrived at step {refinement.ended}, and fixed from then on; {far}"
+    return (
+        f"warning: {what}: fixed at step {refinement.ended}, the limit, before they had arrived; {far}, where "
+        f"{100 * tolerance:.2g} % is wanted; give more --refine-steps and --iterations"
+    )
 
 
 def save_refined(folder: Path, parameters: Mapping[str, torch.Tensor]) -> None:

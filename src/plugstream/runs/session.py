@@ -36,6 +36,7 @@ from plugstream.runs.machine import log_start
 from plugstream.runs.measuring import MeasuredViews
 from plugstream.runs.plan import Plan
 from plugstream.runs.preview import Previews
+from plugstream.runs.refined import RefinementNotes
 from plugstream.runs.replay import History, replay
 from plugstream.runs.results import Comparison, bound_notes, form_comparison, write_known, write_results
 from plugstream.runs.saving import CheckpointWriter, reason_to_stop, restore_snapshot
@@ -349,17 +350,16 @@ class Session:
         self.write(self.plan.settings)
 
     def _gather_callbacks(self, watch: Watch | None, decisions: Decisions) -> None:
-        """The callbacks, in the order in which they act after a step.
+        """The callbacks, in the order in which they act after a step; of several processes rank 0 writes and decides.
 
-        What was measured is in the log before a checkpoint tells of it, and the theory is watched while the views are
-        still those of the step. Last, after the checkpoint, it is decided whether to end, and by which views to go on.
-        Of several processes rank 0 alone writes, and decides for all.
-        """
+        What was measured is in the log before a checkpoint tells of it, and the theory is watched on the views of the
+        step. Last it is decided whether to end, and by which views to go on."""
         population, settings = self.population, self.plan.settings
         steps = None if settings.scan.follow and population is not None else settings.algorithm.iterations
         space = ImageSpace.of(self.scan)
         order: list[Callback | None] = [
             self.measurements,
+            RefinementNotes(self.log),
             watch,
             self.terminal,
             Heartbeats(self.log, steps),

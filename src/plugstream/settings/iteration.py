@@ -64,6 +64,13 @@ class AlgorithmSettings(Choice):
         description="find it in the first so many steps, without denoising, and denoise from then on; all the while "
         "if not given",
     )
+    refine_tolerance: float | None = Field(
+        None,
+        ge=SMALL,
+        le=1,
+        description="end that before, once nothing of it has farther to go than this part of itself, by how its steps "
+        "shrink",
+    )
     refine_end: float | None = Field(
         None,
         ge=SMALL,
