@@ -147,9 +147,9 @@ def test_the_smallest_image_has_all_detail_and_one_smaller_not():
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("colour", ["red", "green"])
+@pytest.mark.parametrize(("colour", "dark", "beyond"), [("red", 0.075, 0.09), ("green", 0.085, 0.10)])
 def test_the_blood_smear_predicts_views_left_out_with_nothing_set_by_hand(
-    shared_data, tmp_path, monkeypatch, capsys, colour
+    shared_data, tmp_path, monkeypatch, capsys, colour, dark, beyond
 ):
     file = shared_data / "fpm" / f"bloodsmear_{colour}.mat"
     if not file.exists():
@@ -166,5 +166,5 @@ def test_the_blood_smear_predicts_views_left_out_with_nothing_set_by_hand(
     assert main(["residual", "held.zarr", "run"]) == 0
     found = [float(line.split()[0]) for line in capsys.readouterr().out.splitlines()[1:]]
     assert found[0] <= 0.045
-    assert found[1] <= 0.085
-    assert found[2] <= 0.10
+    assert found[1] <= dark
+    assert found[2] <= beyond
