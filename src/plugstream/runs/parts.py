@@ -229,7 +229,7 @@ def _prior(settings: DenoiserSettings) -> Prior:
 
 
 def _bounds(settings: DenoiserSettings) -> tuple[float, float]:
-    low, high = settings.least, settings.high
+    low, high = settings.least, settings.most
     return -math.inf if low is None else low, math.inf if high is None else high
 
 
@@ -241,7 +241,7 @@ def _builds_same(one: Settings, other: Settings, section: str) -> bool:
 
 def _same_prior(one: Settings, other: Settings) -> bool:
     """Whether two denoisers differ in what is put around them at most."""
-    around = {"low", "high", "damping", "equivariant", "opening", "opening_steps", "opening_factor"}
+    around = {"low", "high", "support", "damping", "equivariant", "opening", "opening_steps", "opening_factor"}
     first, second = (settings.denoiser.model_dump(exclude=around) for settings in (one, other))
     return first == second
 

@@ -217,11 +217,14 @@ class Session:
         return fidelity
 
     def _settle_bounds(self, fidelity: DataFidelity) -> None:
-        """Ask the data for the lower bound if nobody gave it, once: what it said stays in the settings of the run."""
-        preference = self.group.decide(lambda: self.plan.prefer_low(fidelity))
-        if preference is not None:
-            self.plan = self.plan.with_low(preference.low)
-            self.log.add(Note(preference.reason))
+        """Ask the data for bounds that nobody gave, once: what it said stays in the settings of the run."""
+        columns, fresh = self.scan.columns, self.saved is None
+        bounds = self.group.decide(lambda: self.plan.settle_bounds(fidelity, columns, ask=fresh))
+        plan = self.plan.with_bounds(bounds)
+        if plan is not self.plan:
+            self.plan = plan
+            for reason in bounds.reasons:
+                self.log.add(Note(reason))
             self.checkpoints.about |= settings_identity(self.plan.settings)
             self.write(self.plan.settings)
 

@@ -18,7 +18,7 @@ from plugstream.settings.sections import (
     Settings,
     SimulateSettings,
     needed_monitors,
-    with_low,
+    with_bounds,
 )
 from plugstream.settings.stages import Stage, StagePlan, hop_steps, open_end, parse_stages, plan_stages
 from plugstream.settings.values import (
@@ -73,5 +73,5 @@ __all__ = [
     "share_of_range",
     "to_toml",
     "with_changes",
-    "with_low",
+    "with_bounds",
 ]
