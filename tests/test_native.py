@@ -210,7 +210,14 @@ def test_arrays_that_do_not_fit_are_refused(kernels: ModuleType) -> None:
     options, bound = {"isotropic": True, "threads": 1}, ones[:, None, None].copy()
     good = [z, ones, ones, ones, active, bound, bound, dual, dual.copy(), z.copy(), gap]
     kernels.tv_advance(*good, **options)
-    wrong = {0: z[..., ::2], 1: ones[:1], 4: active[:1], 5: bound[:1], 6: np.ones((2, 1, 72), z.dtype), 7: dual[:, :, :1].copy()}
+    wrong = {
+        0: z[..., ::2],
+        1: ones[:1],
+        4: active[:1],
+        5: bound[:1],
+        6: np.ones((2, 1, 72), z.dtype),
+        7: dual[:, :, :1].copy(),
+    }
     wrong |= {8: dual.astype(np.float64), 9: z[:, :, :, :7].copy(), 10: gap[:1]}
     for position, array in wrong.items():
         with pytest.raises((TypeError, ValueError)):

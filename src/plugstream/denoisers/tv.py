@@ -38,12 +38,12 @@ _WIDER = {torch.float16: torch.float32, torch.bfloat16: torch.float32, torch.com
 class TV(AnyShape):
     r"""The prior of piecewise constant images: the exact prox of total variation, with values kept in a box.
 
-    D(z, sigma) = argmin over x in C of 1/2 ||x - z||^2 + sigma^2 w TV(x), where C has the images whose values are in
-    [low, high] within the support and 0 outside it (everywhere in [low, high] where there is none), and TV(x) sums over pixels
-    |Dx| (isotropic: the Euclidean length of the forward differences along all axes; anisotropic: the sum of their
-    sizes), and differences across the border are zero. The dual has one vector p of length at most 1 for each pixel and
-    gives x = clip(z - sigma^2 w D^T p); accelerated projected gradient ascent on it takes steps of
-    1 / (4 ndim sigma^2 w), as ||D||^2 <= 4 ndim.
+    D(z, sigma) = argmin over x in C of 1/2 ||x - z||^2 + sigma^2 w TV(x), where C holds the images with values in
+    [low, high] within the support and 0 outside it (of no support: with values in [low, high]), and TV(x) sums over
+    pixels |Dx| (isotropic: the Euclidean length of the forward differences along all axes; anisotropic: the sum of
+    their sizes), and differences across the border are zero. The dual has one vector p of length at most 1 for each
+    pixel and gives x = clip(z - sigma^2 w D^T p); accelerated projected gradient ascent on it takes steps of 1 / (4
+    ndim sigma^2 w), as ||D||^2 <= 4 ndim.
 
     Images have two axes or, with ndim = 3, are volumes. Components of a pixel share their edges: for a complex image
     |Dx| is sqrt(sum over axes |D_a x|^2), and with `channels` the length is over channels and axes together (vectorial
@@ -204,7 +204,9 @@ class TV(AnyShape):
         low, high = self._box(z)
         if self.support is not None:  # what z is outside changes nothing, and tol is of what is inside
             z = torch.where(self._inside(z), z, 0.0)
-            low, high = (bound.expand(1, *[1] * coupled, *spatial) for bound in (low, high) if isinstance(bound, Tensor))
+            low, high = (
+                bound.expand(1, *[1] * coupled, *spatial) for bound in (low, high) if isinstance(bound, Tensor)
+            )
         whole = Problem(z, strength, low, high, self.ndim, coupled, mapped=self.support is not None)
         if native is None:
             native = tv_native.serves(z, strength, warm)
@@ -281,9 +283,9 @@ Bound = Tensor | float
 class Problem:
     """What stays the same while iterating: the images z, (N, *spatial), and sigma^2 w of each, (N, 1, ...).
 
-    low, high: the box, for all images or one for each, (N, 1, ...); where it is `mapped`, one for each pixel, of a shape
-    that goes with z. ndim: how many spatial axes there are. coupled: whether components that share their edges stand
-    before these, (N, K, *spatial).
+    low, high: the box, for all images or one for each, (N, 1, ...); where it is `mapped` one for each pixel, of a
+    shape that goes with z. ndim: how many spatial axes there are. coupled: whether components that share their
+    edges stand before these, (N, K, *spatial).
     """
 
     z: Tensor

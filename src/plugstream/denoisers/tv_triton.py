@@ -80,7 +80,9 @@ def _launch(tv: TV, problem: Problem, active: Tensor) -> Callable[[Tensor, Tenso
 def _fill_bound(bound: Tensor | float, problem: Problem) -> Tensor:
     """A bound as one number for each image and component, or for each pixel, filled in on the device."""
     if problem.mapped:
-        return torch.as_tensor(bound, dtype=problem.z.dtype, device=problem.z.device).expand(problem.z.shape).contiguous()
+        return (
+            torch.as_tensor(bound, dtype=problem.z.dtype, device=problem.z.device).expand(problem.z.shape).contiguous()
+        )
     if isinstance(bound, Tensor):
         return bound.flatten().contiguous()
     count = len(problem.z) * (problem.z.shape[1] if problem.coupled else 1)

@@ -149,7 +149,9 @@ def iterate_coupled(
     down_squares, across_squares = tl.sum(down * down, axis=0), tl.sum(across * across, axis=0)
     squares = down_squares + across_squares
     if AXES == 3:
-        behind = primal_coupled(z, s, strength, low, high, i + 1, j, k, depth, height, width, part, behind_in, AXES, MAPPED)
+        behind = primal_coupled(
+            z, s, strength, low, high, i + 1, j, k, depth, height, width, part, behind_in, AXES, MAPPED
+        )
         deep_at = part * AXES * pixels + pixel
         old_deep = tl.load(s + deep_at, mask=inside, other=0.0)
         deep = old_deep + rate * tl.where(behind_in, behind - here, 0.0)

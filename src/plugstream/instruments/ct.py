@@ -24,6 +24,7 @@ from plugstream.instruments.base import (
     Instrument,
     declare,
 )
+from plugstream.instruments.ct_advice import advise_limited, lacks_angles
 from plugstream.models.ct_beams import cone_beam, fan_beam, parallel_beam
 from plugstream.models.ct_geometry import Rays, Voxels
 from plugstream.models.ct_plausible import check_plausible, outlook, warn_if_implausible
@@ -56,11 +57,6 @@ _SPARSE, _POWER, _MOST = 0.1, 0.75, 1.0
 # How well TV solves its problem: a step of a few views moves the image by less than the usual 1e-3 of it, and where TV
 # lets that pass the noise of the batches stays in the image (docs/tomography.md).
 _TOL = 2e-4
-# Views over fewer degrees than this leave much of the image to the prior, to its bounds and to its support. Chosen on
-# simulated discs with holes, 90 to 30 degrees, and not on data of the challenge (docs/tomography.md): sigma, as a share
-# of the range, and steps of all views, of which nesterov with restarts takes 200 to 400 until segments stay. More views
-# than this are too many to use all in each step.
-_LIMITED, _LIMITED_SIGMA, _LIMITED_STEPS, _MOST_VIEWS = 150.0, "2%", 400, 1000
 
 
 class CTSimulation(Options):
@@ -249,28 +245,13 @@ class CT(Instrument):
         return tuple(found)
 
     def lacks_angles(self, columns: Columns) -> bool:
-        """Whether the views of an image cover less than 150 degrees."""
-        if self.detector_rows or "rays" not in columns or not len(columns["rays"]):
-            return False
-        return outlook(self.rays(columns), self.voxels).arc < _LIMITED
+        """Whether many views of an image cover less than 150 degrees."""
+        return not self.detector_rows and "rays" in columns and lacks_angles(self.rays(columns), self.voxels)
 
     def advise_scan(self, columns: Columns, n_views: int, batch: int | None) -> tuple[Advice, ...]:
-        """As `advise`; where angles are missing, steps of all views until the image has come to rest."""
-        if not self.lacks_angles(columns) or n_views > _MOST_VIEWS:
-            return self.advise(n_views, batch)
-        arc = outlook(self.rays(columns), self.voxels).arc
-        why = f"the views cover {arc:.3g} degrees"
-        strength = f"sigma is {_LIMITED_SIGMA} of the image's range, as {why} (--sigma)"
-        rest = f"{_LIMITED_STEPS} steps, since what no view sees comes to rest slowly (--iterations)"
-        search = f"no views are held out to search for sigma: {why}, and none of them sees what the others miss"
-        return (
-            Advice("algorithm", "sigma", _LIMITED_SIGMA, strength, sigma="weight"),
-            *(advice for advice in self.advise(n_views, batch) if advice.sigma == "noise"),
-            Advice("algorithm", "search", "none", f"{search} (--search)"),
-            Advice("sampler", "name", "all", f"each step uses all {n_views} views, as {why} (--sampler all)"),
-            Advice("momentum", "restart", "gradient", "momentum is forgotten where it leads away (--restart)"),
-            Advice("algorithm", "iterations", _LIMITED_STEPS, rest),
-        )
+        """As `advise`, and otherwise where angles are missing."""
+        usual = self.advise(n_views, batch)
+        return advise_limited(n_views, usual) if self.lacks_angles(columns) else usual
 
     def describe(self, columns: Columns, n_views: int) -> dict[str, str]:
         """The beam, the angles that it covers, and how large voxels are beside what the detector resolves."""

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from plugstream.models.ct_geometry import Rays, Voxels
 
-__all__ = ["Outline", "Tangents", "find_tangents", "fit_disc", "hull"]
+__all__ = ["Tangents", "chords", "find_tangents", "fit_disc", "fits", "hull"]
 
 Numbers = NDArray[np.float64]
 
@@ -43,18 +43,6 @@ class Tangents:
     refusal: str = ""
 
 
-@dataclass(frozen=True)
-class Outline:
-    """A region that holds the object: a disc, or a convex polygon, and why it is this one.
-
-    Attributes: disc, (x, y, radius); corners, (n, 2) of a polygon, x and y; reason; None where it is not of that kind.
-    """
-
-    reason: str
-    disc: tuple[float, float, float] | None = None
-    corners: Numbers | None = None
-
-
 def find_tangents(rays: Rays, data: NDArray[np.floating], counts: NDArray[np.bool_] | None = None) -> Tangents:
     r"""The first and the last ray of each view that meet the object.
 
@@ -63,8 +51,8 @@ def find_tangents(rays: Rays, data: NDArray[np.floating], counts: NDArray[np.boo
     line through y^2 places it between columns. Holds where the object is seen whole in every view: data that is not
     zero at both ends of the detector, or noise above 1 % of the largest datum, are refused.
 
-    Arguments: rays, of a detector without rows; data, (views, columns), line integrals; counts, of the same shape, False
-    where a pixel does not count.
+    Arguments: rays, of a detector without rows; data, (views, columns), line integrals; counts, of the same shape,
+    False where a pixel does not count.
     """
     views, columns = data.shape
     nothing = np.zeros((2, 0))
@@ -99,10 +87,7 @@ def find_tangents(rays: Rays, data: NDArray[np.floating], counts: NDArray[np.boo
     for side, outwards in enumerate((-1.0, 1.0)):
         normal, offset, width = _lines(rays, edges[side])
         normals[side], offsets[side] = outwards * normal, outwards * offset
-        outer = first if side == 0 else last
-        normal, offset, _ = _lines(rays, outer + outwards * _OUT)
-        # Of a fan the ray further out has another normal; the hull is cut out by the tangent's, moved by as much.
-        safe[side] = offsets[side] + (np.abs(outer - edges[side]) + _OUT) * width
+        safe[side] = offsets[side] + _OUT * width
         column = width
     return Tangents(normals, offsets, safe, column)
 
@@ -110,8 +95,8 @@ def find_tangents(rays: Rays, data: NDArray[np.floating], counts: NDArray[np.boo
 def fit_disc(tangents: Tangents) -> tuple[tuple[float, float, float], float, float]:
     """The disc whose tangents are these: (x, y, radius), and the mean square and largest misfit in columns.
 
-    n . c + r = d for each tangent is linear in the centre c and the radius r; least squares solve it. A disc is one only
-    as far as it is seen: tangents of limited angles say nothing of what an object is in other directions.
+    n . c + r = d for each tangent is linear in the centre c and the radius r; least squares solve it. A disc is one
+    only as far as it is seen: tangents of limited angles say nothing of what an object is in other directions.
     """
     normals, offsets = tangents.normals.reshape(-1, 2), tangents.offsets.reshape(-1)
     table = np.concatenate([normals, np.ones((len(normals), 1))], 1)
@@ -123,6 +108,17 @@ def fit_disc(tangents: Tangents) -> tuple[tuple[float, float, float], float, flo
 def fits(mean: float, worst: float) -> bool:
     """Whether an object with tangents that a disc misses by so many columns is that disc."""
     return mean <= _MEAN and worst <= _WORST
+
+
+def chords(rays: Rays, disc: tuple[float, float, float]) -> Numbers:
+    """How far each ray of a detector without rows runs within a disc (x, y, radius): (views, columns)."""
+    columns = np.arange(rays.detector[-1], dtype=np.float64)
+    found = np.zeros((len(rays), len(columns)))
+    for column in range(len(columns)):
+        normal, offset, _ = _lines(rays, np.full(len(rays), columns[column]))
+        distance = normal @ np.array(disc[:2]) - offset
+        found[:, column] = 2 * np.sqrt(np.maximum(disc[2] ** 2 - distance**2, 0))
+    return found
 
 
 def hull(tangents: Tangents, voxels: Voxels) -> Numbers:
@@ -154,7 +150,7 @@ def _extrapolate(y: Numbers, first: NDArray[np.int64]) -> Numbers:
 
 
 def _lines(rays: Rays, columns: Numbers) -> tuple[Numbers, Numbers, Numbers]:
-    """The rays at these columns as lines n . x = d, n towards the next column, and how far apart rays are at the axis."""
+    """The rays at these columns as lines n . x = d, n towards the next column, and their distances at the axis."""
     first, centre, u, _ = np.moveaxis(rays.vectors[:, :, :2], 1, 0)
     step = (columns - (rays.detector[-1] - 1) / 2)[:, None]
     if np.isfinite(rays.curvature):

@@ -25,8 +25,9 @@ __all__ = ["Bounds", "Found", "build_support", "check_support_text", "prefer_hig
 _WORDS = ("auto", "none", "disc", "hull")
 # Views that two images are fitted to, and steps of the fits; every fourth value of each view judges them.
 _VIEWS, _STEPS, _PART = 16, 80, 4
-# A bound is given up where it leaves more than this factor of the held-out data, or where more than this part of these is
-# met worse by so many times the noise, next to others that are: a small thing that is denser than the rest shows there.
+# A bound is given up where it leaves more than this factor of the held-out data, or where more than this part of
+# these is met worse by so many times the noise, next to others that are: a small thing that is denser than the rest
+# shows there.
 _FACTOR, _RARE, _SIGMAS = 1.5, 1e-3, 5.0
 # Rays that cross less than this part of the longest way through the support say little of the material, and where this
 # part of the others shows more than the bound, it is none of the material's.

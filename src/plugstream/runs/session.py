@@ -218,10 +218,8 @@ class Session:
 
     def _settle_bounds(self, fidelity: DataFidelity) -> None:
         """Ask the data for bounds that nobody gave, once: what it said stays in the settings of the run."""
-        columns, fresh = self.scan.columns, self.saved is None
-        bounds = self.group.decide(lambda: self.plan.settle_bounds(fidelity, columns, ask=fresh))
-        plan = self.plan.with_bounds(bounds)
-        if plan is not self.plan:
+        bounds = self.group.decide(lambda: self.plan.settle_bounds(fidelity, self.scan.columns, ask=self.saved is None))
+        if (plan := self.plan.with_bounds(bounds)) is not self.plan:
             self.plan = plan
             for reason in bounds.reasons:
                 self.log.add(Note(reason))

@@ -72,6 +72,6 @@ __all__ = [
     "selection_of",
     "share_of_range",
     "to_toml",
-    "with_changes",
     "with_bounds",
+    "with_changes",
 ]

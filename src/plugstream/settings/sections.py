@@ -71,8 +71,8 @@ class DenoiserSettings(Choice):
     )
     high: Annotated[float, Field(ge=-LARGE, le=LARGE)] | Literal["auto"] | None = Field(
         "auto",
-        description="largest value of the image; 'none' for no limit, and 'auto' for none unless views lack angles, and "
-        "then for the least that explains the data as well as none does",
+        description="largest value of the image; 'none' for no limit, and 'auto' for none unless angles are missing, "
+        "and then for the least that explains the data as well as none does",
     )
     support: str = Field(
         "auto",
