@@ -65,12 +65,13 @@ def find_tangents(rays: Rays, data: NDArray[np.floating], counts: NDArray[np.boo
         return refuse("some of its pixels do not count")
     top = float(y.max())
     air = np.concatenate([y[:, :_AIR], y[:, -_AIR:]], 1)
-    noise = 1.4826 * float(np.median(np.abs(air - np.median(air))))
+    noise = 1.4826 * float(np.median(np.abs(np.diff(air, axis=1)))) / np.sqrt(2)
     level = max(_PART * top, _SIGMAS * noise)
-    if top <= 0 or noise > _MOST_NOISE * top:
-        return refuse("its noise hides where the object begins")
-    if float(np.abs(air).max()) > level:
+    sides = np.median(np.stack([air[:, :_AIR], air[:, _AIR:]]), -1)
+    if top > 0 and float(np.abs(sides).max()) > level:
         return refuse("the object reaches beyond the detector")
+    if top <= 0 or noise > _MOST_NOISE * top or float(np.abs(air).max()) > level:
+        return refuse("its noise hides where the object begins")
     above = y > level
     beside = above.copy()
     for shift in range(1, _ROW):

@@ -24,11 +24,11 @@ __all__ = ["Bounds", "Found", "build_support", "check_support_text", "prefer_hig
 
 _WORDS = ("auto", "none", "disc", "hull")
 # Views that two images are fitted to, and steps of the fits; every fourth value of each view judges them.
-_VIEWS, _STEPS, _PART = 16, 80, 4
-# A bound is given up where it leaves more than this factor of the held-out data, or where more than this part of
-# these is met worse by so many times the noise, next to others that are: a small thing that is denser than the rest
-# shows there.
-_FACTOR, _RARE, _SIGMAS = 1.5, 1e-3, 5.0
+_VIEWS, _STEPS, _PART = 64, 80, 4
+# An image within bounds is as good where it leaves no more of the held-out data than this factor, and of these is off by
+# so many times the noise more at no more than this part: a small thing that is denser than the rest shows there. Where
+# views are few a true bound keeps noise out, and is better by this factor at least.
+_FACTOR, _SIGMAS, _RARE, _BETTER = 1.2, (2.0, 3.0), (0.005, 0.001), 0.6
 # Rays that cross less than this part of the longest way through the support say little of the material, and where this
 # part of the others shows more than the bound, it is none of the material's.
 _WAY, _ABOVE = 0.25, 0.005
@@ -216,11 +216,12 @@ class _Trial:
     def allows(self, one: tuple[Tensor | float, Tensor | float], other: tuple[Tensor | float, Tensor | float]) -> bool:
         """Whether an image within the first bounds explains the data as well as one within the second."""
         bounded, free = self._residual(*one), self._residual(*other)
-        if float((bounded**2).sum()) > _FACTOR * float((free**2).sum()):
-            return False
+        ratio = float((bounded**2).sum()) / max(float((free**2).sum()), 1e-300)
         noise = 1.4826 * float(free[self.held].abs().median())
-        worse = (bounded.abs() - free.abs()) * self.held > _SIGMAS * noise
-        return float(worse.double().sum() / self.held.double().sum()) <= _RARE
+        more = (bounded.abs() - free.abs())[self.held]
+        parts = [float((more > times * noise).double().mean()) for times in _SIGMAS]
+        same = ratio <= _FACTOR and all(part <= most for part, most in zip(parts, _RARE, strict=True))
+        return same or ratio <= _BETTER
 
     @torch.no_grad()
     def _residual(self, low: Tensor | float, high: Tensor | float) -> Tensor:

@@ -188,8 +188,7 @@ class Session:
     def _start(self) -> None:
         settings = self.plan.settings
         log_start(self.log, settings, self.group.size)
-        space = ImageSpace.of(self.scan)
-        if space != self.past.space:
+        if (space := ImageSpace.of(self.scan)) != self.past.space:
             self.log.add(Space(space.content()))
         self.log.add(Note(f"building the model of {self.scan.n_views} views on {settings.compute.device}"))
 
