@@ -12,7 +12,12 @@ from plugstream.models.ct_geometry import Rays
 
 Disc = tuple[float, float, float, float]  # x, y, radius, value
 
-HOLED: list[Disc] = [(1.0, -2.0, 30.0, 0.04), (6.0, 4.0, 6.0, -0.04), (-10.0, 3.0, 4.0, -0.04), (2.0, -16.0, 5.0, -0.04)]
+HOLED: list[Disc] = [
+    (1.0, -2.0, 30.0, 0.04),
+    (6.0, 4.0, 6.0, -0.04),
+    (-10.0, 3.0, 4.0, -0.04),
+    (2.0, -16.0, 5.0, -0.04),
+]
 COLUMNS = 100
 
 

@@ -101,8 +101,8 @@ def test_a_run_finds_them_once_and_keeps_them(scan, tmp_path, capsys, monkeypatc
 def test_it_may_be_given_or_left_out(scan, tmp_path, capsys):
     np.save(tmp_path / "mine.npy", np.eye(80) + np.eye(80, k=3))
     words = ["--iterations", "2", "--report-format", "none", "--sigma", "0.01"]
-    for given in ("none", "hull", str(tmp_path / "mine.npy")):
-        out = tmp_path / f"run-{len(given)}"
+    for number, given in enumerate(("none", "hull", str(tmp_path / "mine.npy"))):
+        out = tmp_path / f"run-{number}"
         assert main(["reconstruct", str(scan), "--support", given, "--high", "none", "--out", str(out), *words]) == 0
         image = np.load(out / "result.npy")
         if given.endswith("npy"):

@@ -193,6 +193,8 @@ def check_for_pictures(settings: DenoiserSettings) -> None:
         raise InputError("an opening is for the first steps of a reconstruction; leave --opening out here")
     if settings.equivariant == "random":
         raise InputError("a random turn is drawn in each step of a reconstruction; use --equivariant mean here")
+    if settings.support not in ("auto", "none"):
+        raise InputError("a support is for an image that is reconstructed; leave --support out here")
     if settings.along is not None:
         raise InputError("--along is for the slices of a volume that is reconstructed; leave it out here")
 
