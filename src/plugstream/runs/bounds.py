@@ -25,14 +25,13 @@ __all__ = ["Bounds", "Found", "build_support", "check_support_text", "prefer_hig
 _WORDS = ("auto", "none", "disc", "hull")
 # Views that two images are fitted to, and steps of the fits; every fourth value of each view judges them.
 _VIEWS, _STEPS, _PART = 64, 80, 4
-# An image within bounds is as good where it leaves no more of the held-out data than this factor, and of these is off by
-# so many times the noise more at no more than this part: a small thing that is denser than the rest shows there. Where
-# views are few a true bound keeps noise out, and is better by this factor at least.
+# An image within bounds is as good where it leaves no more of the held-out data than this factor, and of these is off
+# by so many times the noise more at no more than this part: a small thing that is denser than the rest shows there.
+# Where views are few a true bound keeps noise out, and is better by this factor at least.
 _FACTOR, _SIGMAS, _RARE, _BETTER = 1.2, (2.0, 3.0), (0.005, 0.001), 0.6
 # Rays that cross less than this part of the longest way through the support say little of the material, and where this
 # part of the others shows more than the bound, it is none of the material's.
-_WAY, _ABOVE = 0.25, 0.005
-_ROOM = 1.01  # between what rays show and the bound, for the noise
+_WAY, _ABOVE = 0.25, 0.02
 
 
 @dataclass(frozen=True)
@@ -181,7 +180,7 @@ def prefer_high(fidelity: DataFidelity, low: float | None, support: Tensor | Non
     way = model.forward(support.to(model.device, model.dtype), trial.views)
     long = way >= _WAY * way.max()
     mean = (trial.data / way.clamp_min(1e-30))[long]
-    bound = _ROOM * float(mean.double().quantile(1 - _ABOVE))
+    bound = float(mean.double().quantile(1 - _ABOVE))
     if not bound > low:
         return decline("rays show no material")
     if not trial.allows(_box(low, bound, support), _box(low, math.inf, support)):
