@@ -30,7 +30,7 @@ _VIEWS, _STEPS, _PART = 64, 80, 4
 # Where views are few a true bound keeps noise out, and is better by this factor at least.
 _FACTOR, _SIGMAS, _RARE, _BETTER = 1.2, (2.0, 3.0), (0.005, 0.001), 0.6
 # Rays that cross less than this part of the longest way through the support say little of the material, and where this
-# part of the others shows more than the bound, it is none of the material's.
+# part of the others shows more than the bound, it is noise, and the edge of the detector's blur.
 _WAY, _ABOVE = 0.25, 0.02
 
 

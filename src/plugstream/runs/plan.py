@@ -138,7 +138,7 @@ class Plan:
             bounds = replace(bounds, support="none")
         if d.high == "auto" and limited and not follow:
             report("asking the data for the largest value of the image")
-            least = None if bounds.low == "auto" else bounds.low
+            least = None if isinstance(bounds.low, str) else bounds.low
             high = prefer_high(fidelity, least, build_support(bounds.support, self.instrument.image))
             bounds = bounds.add(high.reason, high=high.value)
         elif d.high == "auto":
