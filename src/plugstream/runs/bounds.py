@@ -22,13 +22,16 @@ from plugstream.sampling import spread_views
 
 __all__ = ["Bounds", "Found", "build_support", "check_support_text", "prefer_high", "prefer_support"]
 
+Box = tuple[Tensor | float, Tensor | float]
+
 _WORDS = ("auto", "none", "disc", "hull")
 # Views that two images are fitted to, and steps of the fits; every fourth value of each view judges them.
 _VIEWS, _STEPS, _PART = 64, 80, 4
 # An image within bounds is as good where it leaves no more of the held-out data than this factor, and of these is off
 # by so many times the noise more at no more than this part: a small thing that is denser than the rest shows there.
 # Where views are few a true bound keeps noise out, and is better by this factor at least.
-_FACTOR, _SIGMAS, _RARE, _BETTER = 1.2, (2.0, 3.0), (0.005, 0.001), 0.6
+_FACTOR, _SIGMAS, _RARE, _BETTER = 1.0, (2.0, 3.0), (0.01, 0.003), 0.6
+_FAR, _FAR_RARE = 5.0, 0.001  # times the noise, by which a disc must not be off where the hull is not
 # Rays that cross less than this part of the longest way through the support say little of the material, and where this
 # part of the others shows more than the bound, it is noise, and the edge of the detector's blur.
 _WAY, _ABOVE = 0.25, 0.02
@@ -151,7 +154,7 @@ def prefer_support(fidelity: DataFidelity, wanted: str) -> Found:
     if wanted == "auto":
         space = ImageSpace(model.voxels.shape, spacing=model.voxels.spacing, origin=model.voxels.origin)
         inside, outside = (_box(0.0, math.inf, build_support(text, space)) for text in (disc, str(around.value)))
-        if not _Trial(fidelity).allows(inside, outside):
+        if not _Trial(fidelity).prefers(inside, outside):
             return around
     unit = f"({x:.6g}, {y:.6g}), radius {radius:.6g}"
     return Found(disc, f"the image is 0 outside the disc about {unit}, which its tangent rays touch")
@@ -192,7 +195,7 @@ def _text(word: str, numbers: np.ndarray) -> str:
     return " ".join([word, *(f"{number:.7g}" for number in numbers.reshape(-1))])
 
 
-def _box(low: float, high: float, support: Tensor | None) -> tuple[Tensor | float, Tensor | float]:
+def _box(low: float, high: float, support: Tensor | None) -> Box:
     if support is None:
         return low, high
     return torch.where(support, low, 0.0), torch.where(support, high, 0.0)
@@ -212,15 +215,24 @@ class _Trial:
         self.held = ((place + turn) % _PART == 0).to(self.data.device)
         self.possible = len(self.views) >= 2 and bool(self.data.isfinite().all()) and bool((self.data != 0).any())
 
-    def allows(self, one: tuple[Tensor | float, Tensor | float], other: tuple[Tensor | float, Tensor | float]) -> bool:
+    def prefers(self, one: Box, other: Box) -> bool:
+        """Whether an image within the first bounds explains the data better than one within the second, everywhere."""
+        ratio, parts = self._compare(one, other, (_FAR,))
+        return ratio <= 1 and parts[0] <= _FAR_RARE
+
+    def allows(self, one: Box, other: Box) -> bool:
         """Whether an image within the first bounds explains the data as well as one within the second."""
+        ratio, parts = self._compare(one, other, _SIGMAS)
+        same = ratio <= _FACTOR and all(part <= most for part, most in zip(parts, _RARE, strict=True))
+        return same or ratio <= _BETTER
+
+    def _compare(self, one: Box, other: Box, sigmas: tuple[float, ...]) -> tuple[float, list[float]]:
+        """What the first leaves of the second's energy, and where it is off by so many times the noise more."""
         bounded, free = self._residual(*one), self._residual(*other)
         ratio = float((bounded**2).sum()) / max(float((free**2).sum()), 1e-300)
         noise = 1.4826 * float(free[self.held].abs().median())
         more = (bounded.abs() - free.abs())[self.held]
-        parts = [float((more > times * noise).double().mean()) for times in _SIGMAS]
-        same = ratio <= _FACTOR and all(part <= most for part, most in zip(parts, _RARE, strict=True))
-        return same or ratio <= _BETTER
+        return ratio, [float((more > times * noise).double().mean()) for times in sigmas]
 
     @torch.no_grad()
     def _residual(self, low: Tensor | float, high: Tensor | float) -> Tensor:
