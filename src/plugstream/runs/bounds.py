@@ -218,7 +218,7 @@ class _Trial:
     def prefers(self, one: Box, other: Box) -> bool:
         """Whether an image within the first bounds explains the data better than one within the second, everywhere."""
         ratio, parts = self._compare(one, other, (_FAR,))
-        return ratio <= 1 and parts[0] <= _FAR_RARE
+        return ratio <= _BETTER or (ratio <= 1 and parts[0] <= _FAR_RARE)
 
     def allows(self, one: Box, other: Box) -> bool:
         """Whether an image within the first bounds explains the data as well as one within the second."""
