@@ -131,7 +131,7 @@ def otsu(image: np.ndarray) -> float:
     return float(middle[np.argmax(apart)])
 
 
-BARS = {"01b": 0.97, "03b": 0.94, "05b": 0.91}
+BARS = {"01b": 0.97, "03b": 0.94, "05b": 0.91}  # of 07b 0.75 is wanted, and 0.69 reached
 
 
 @pytest.mark.slow

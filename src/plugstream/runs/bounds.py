@@ -30,7 +30,7 @@ _VIEWS, _STEPS, _PART = 64, 80, 4
 # An image within bounds is as good where it leaves no more of the held-out data than this factor, and of these is off
 # by so many times the noise more at no more than this part: a small thing that is denser than the rest shows there.
 # Where views are few a true bound keeps noise out, and is better by this factor at least.
-_FACTOR, _SIGMAS, _RARE, _BETTER = 1.0, (2.0, 3.0), (0.01, 0.003), 0.6
+_FACTOR, _SIGMAS, _RARE, _BETTER = 1.0, (2.0, 3.0), (0.01, 0.003), 0.8
 _FAR, _FAR_RARE = 5.0, 0.001  # times the noise, by which a disc must not be off where the hull is not
 # Rays that cross less than this part of the longest way through the support say little of the material, and where this
 # part of the others shows more than the bound, it is noise, and the edge of the detector's blur.
