@@ -144,9 +144,7 @@ class Problem:
         self.scan, self.planned = scan, plan(settings, scan)
         model = self.planned.model(scan.columns, scan.n_views)
         self.whole = self.planned.parts.fidelity(model, scan.read())
-        preference = self.planned.prefer_low(self.whole)
-        if preference is not None:
-            self.planned = self.planned.with_low(preference.low)
+        self.planned = self.planned.with_bounds(self.planned.settle_bounds(self.whole, scan.columns))
         self.settings = self.planned.settings
         assert scan.truth is not None
         self.truth = torch.from_numpy(scan.truth).to(model.device)

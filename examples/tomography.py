@@ -57,10 +57,10 @@ def tooth(data: Path, out: Path, folder: Path) -> None:
 def disc(data: Path, out: Path, folder: Path) -> None:
     """A disc of plastic with holes, seen from a quarter of the circle only."""
     scan = folder / "disc.zarr"
-    run("import", "ct", data / "htc2022_tb_90deg.mat", scan, "--size", 512)
+    run("import", "ct", data / "htc2022_tb_90deg.mat", scan, "--size", 512, "--hardening", "none")
     run("baseline", scan, folder / "disc", "--filter", "hann")
     often = ("--sampler", "epochs", "--batch", 10, "--iterations", 1500)
-    run("reconstruct", scan, "--sigma", 0.15, "--high", 42, *often, "--out", folder / "disc-tv")
+    run("reconstruct", scan, "--sigma", 0.15, "--high", 42, "--support", "none", *often, "--out", folder / "disc-tv")
     images = {
         "filtered back-projection, hann": np.load(folder / "disc.npy"),
         "TV, from 0 to 42 / m": np.load(folder / "disc-tv" / "result.npy"),

@@ -20,7 +20,10 @@ bool try_precision(fuzz::Random& random) {
     const int threads = random.between(2, 6);
     const tv::Shape shape{images, components, axes, depth, height, width};
     std::vector<T> z = random.numbers<T>(images * pixels, 1), strength(images), rate(images), momentum(count);
-    const std::vector<T> low(images * components, T(-0.5)), high(images * components, T(1.5));
+    const bool maps = random() % 2 == 0;  // bounds of each pixel, at some of which the two are equal
+    std::vector<T> low(images * (maps ? pixels : components), T(-0.5)), high(low.size(), T(1.5));
+    for (size_t n = 0; maps && n < low.size(); ++n)
+        if (random() % 3 == 0) low[n] = high[n] = 0;
     const std::vector<T> warm = random.numbers<T>(axes * images * pixels, 1);
     if (random() % 6 == 0) z[random() % z.size()] = std::numeric_limits<T>::quiet_NaN();
     for (long n = 0; n < images; ++n) {
@@ -36,7 +39,8 @@ bool try_precision(fuzz::Random& random) {
         tv::start(tv::Start<T>{shape, z.data(), cold ? nullptr : warm.data(), p.data(), s.data(), energy.data(),
                                isotropic}, level);
         tv::advance(tv::Batch<T>{shape, count, z.data(), strength.data(), rate.data(), momentum.data(), active.get(),
-                                 low.data(), high.data(), p.data(), s.data(), x.data(), gap.data(), isotropic},
+                                 low.data(), high.data(), maps, p.data(), s.data(), x.data(), gap.data(),
+                                 isotropic},
                     threads, level);
         for (const auto& part : {p, s, x}) out.insert(out.end(), part.begin(), part.end());
         out.insert(out.end(), gap.begin(), gap.end());

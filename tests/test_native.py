@@ -53,8 +53,8 @@ def advance(module: ModuleType, z: Tensor, *, count: int = 13, **settings: Any) 
     momentum = np.linspace(0, 0.9, count, dtype=p.dtype)
     active, low, high = (
         np.ones(n, bool),
-        np.full((n, components), -0.5, p.dtype),
-        np.full((n, components), 1.5, p.dtype),
+        np.full((n, components, 1), -0.5, p.dtype),
+        np.full((n, components, 1), 1.5, p.dtype),
     )
     given = {"isotropic": True, "threads": 1} | settings
     rate = (1 / (4 * axes * strength)).astype(p.dtype)
@@ -196,7 +196,7 @@ def test_images_at_rest_are_not_touched(kernels: ModuleType) -> None:
     z, dual = z[:, None, None], (3, 1, 2, 1, 40, 50)
     p, s, x = np.full(dual, 7, z.dtype), np.full(dual, 8, z.dtype), np.full_like(z, 9)
     gap, ones = np.full(3, 10.0), np.ones(3, z.dtype)
-    active, low = np.array([False, True, False]), np.full((3, 1), -np.inf, z.dtype)
+    active, low = np.array([False, True, False]), np.full((3, 1, 1), -np.inf, z.dtype)
     momentum, how = np.zeros(4, z.dtype), {"isotropic": True, "threads": 2}
     kernels.tv_advance(z, ones, ones / 8, momentum, active, low, -low, p, s, x, gap, **how)
     for array, mark in ((p, 7), (s, 8), (x, 9), (gap, 10)):
@@ -207,10 +207,17 @@ def test_images_at_rest_are_not_touched(kernels: ModuleType) -> None:
 def test_arrays_that_do_not_fit_are_refused(kernels: ModuleType) -> None:
     z = images(2, 1, 1, 8, 9).numpy()
     dual, ones, active, gap = np.zeros((2, 1, 2, 1, 8, 9), z.dtype), np.ones(2, z.dtype), np.ones(2, bool), np.zeros(2)
-    options, bound = {"isotropic": True, "threads": 1}, ones[:, None].copy()
+    options, bound = {"isotropic": True, "threads": 1}, ones[:, None, None].copy()
     good = [z, ones, ones, ones, active, bound, bound, dual, dual.copy(), z.copy(), gap]
     kernels.tv_advance(*good, **options)
-    wrong = {0: z[..., ::2], 1: ones[:1], 4: active[:1], 5: bound[:1], 6: bound[:, :0].copy(), 7: dual[:, :, :1].copy()}
+    wrong = {
+        0: z[..., ::2],
+        1: ones[:1],
+        4: active[:1],
+        5: bound[:1],
+        6: np.ones((2, 1, 72), z.dtype),
+        7: dual[:, :, :1].copy(),
+    }
     wrong |= {8: dual.astype(np.float64), 9: z[:, :, :, :7].copy(), 10: gap[:1]}
     for position, array in wrong.items():
         with pytest.raises((TypeError, ValueError)):

@@ -330,7 +330,7 @@ def test_the_terminal_the_report_and_the_log_tell_the_verdict(scan, tmp_path, ca
     assert "was the strength chosen by the data? " in told
     assert stop_of(out).verdict == "still moving"
     assert stop_of(out).trusted is False
-    assert [answer["word"] for answer in stop_of(out).answers.values()][0] == "still moving"
+    assert next(answer["word"] for answer in stop_of(out).answers.values()) == "still moving"
     for question in stop_of(out).answers:
         assert question in words_of(out)
     draw_no_more(out)

@@ -49,14 +49,16 @@ plugstream::tv::Shape tv_shape(const Array<const T, 5>& z, const Array<T, 6>& p,
 
 template <class T>
 void tv_advance(Array<const T, 5> z, Array<const T, 1> strength, Array<const T, 1> rate, Array<const T, 1> momentum,
-                Array<const bool, 1> active, Array<const T, 2> low, Array<const T, 2> high, Array<T, 6> p,
+                Array<const bool, 1> active, Array<const T, 3> low, Array<const T, 3> high, Array<T, 6> p,
                 Array<T, 6> s, Array<T, 5> x, Array<double, 1> gap, bool isotropic, int threads,
                 const std::string& level) {
     const plugstream::tv::Shape shape = tv_shape<T>(z, p, s);
     const size_t images = z.shape(0), components = z.shape(1);
     expect(x, {images, components, z.shape(2), z.shape(3), z.shape(4)}, "x must have the shape of z");
-    expect(low, {images, components}, "low must have one value for each image and component");
-    expect(high, {images, components}, "high must have one value for each image and component");
+    const bool maps = low.shape(2) != 1;
+    const size_t each = maps ? z.shape(2) * z.shape(3) * z.shape(4) : 1;
+    expect(low, {images, components, each}, "low must have one value for each image and component, or for each pixel");
+    expect(high, {images, components, each}, "high must have as many values as low");
     expect(strength, {images}, "strength must have one value for each image");
     expect(rate, {images}, "rate must have one value for each image");
     expect(active, {images}, "active must have one value for each image");
@@ -66,9 +68,10 @@ void tv_advance(Array<const T, 5> z, Array<const T, 1> strength, Array<const T, 
                                          z.data(),    strength.data(),
                                          rate.data(), momentum.data(),
                                          active.data(), low.data(),
-                                         high.data(), p.data(),
-                                         s.data(),    x.data(),
-                                         gap.data(),  isotropic};
+                                         high.data(), maps,
+                                         p.data(),    s.data(),
+                                         x.data(),    gap.data(),
+                                         isotropic};
     const nb::gil_scoped_release unlocked;
     plugstream::tv::advance(batch, threads, chosen);
 }

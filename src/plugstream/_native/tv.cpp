@@ -71,9 +71,10 @@ class Image {
             const T *outer = q + component * walk_.axes * field + at, *across = outer + (walk_.axes - 1) * field;
             const T* middle = walk_.axes == 3 ? outer + field : nullptr;
             const T* middle_before = middle == nullptr ? nullptr : row > 0 ? middle - walk_.width : zeros_;
-            rows_.primal(batch_.z + component * walk_.pixels + at, i > 0 ? outer - walk_.plane : zeros_, outer,
-                         middle_before, middle, across, batch_.strength[index_], batch_.low[component],
-                         batch_.high[component], walk_.width, out);
+            const long pixel = component * walk_.pixels + at, bound = batch_.maps ? pixel : component;
+            rows_.primal(batch_.z + pixel, i > 0 ? outer - walk_.plane : zeros_, outer, middle_before, middle, across,
+                         batch_.strength[index_], batch_.low + bound, batch_.high + bound, batch_.maps, walk_.width,
+                         out);
         }
     }
 

@@ -12,7 +12,8 @@ struct Shape {
 };
 
 // Contiguous arrays: z, x (images, components, depth, height, width); p, s (images, components, axes, depth, height,
-// width); low, high (images, components); strength, rate, active, gap (images); momentum (count), one for each iteration.
+// width); low, high (images, components) or, with `maps`, as z; strength, rate, active, gap (images); momentum (count), one
+// for each iteration.
 // p and s are updated in place; x and gap are written for the active images.
 template <class T>
 struct Batch {
@@ -21,6 +22,7 @@ struct Batch {
     const T *z, *strength, *rate, *momentum;
     const bool* active;
     const T *low, *high;
+    bool maps;
     T *p, *s, *x;
     double* gap;
     bool isotropic;

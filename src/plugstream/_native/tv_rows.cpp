@@ -19,28 +19,27 @@ template <class T>
 inline T shrinking(T squares) { return T(1) / root(at_least(squares, T(1))); }
 
 // The order of the sums is that of `differences_adjoint`, so that both forms round alike.
-template <bool volume, class T>
+template <bool volume, bool maps, class T>
 void primal_row(const T* __restrict z, const T* __restrict outer_before, const T* __restrict outer,
                 const T* __restrict middle_before, const T* __restrict middle, const T* __restrict across, T strength,
-                T low, T high, long width, T* __restrict x) {
+                const T* __restrict low, const T* __restrict high, long width, T* __restrict x) {
     auto others = [=](long j) {
         T sum = outer_before[j] - outer[j];
         if constexpr (volume) sum = (sum - middle[j]) + middle_before[j];
         return sum - across[j];
     };
-    x[0] = at_most(at_least(z[0] - strength * others(0), low), high);
-    for (long j = 1; j < width; ++j)
-        x[j] = at_most(at_least(z[j] - strength * (others(j) + across[j - 1]), low), high);
+    auto clip = [=](T v, long j) { return at_most(at_least(v, low[maps ? j : 0]), high[maps ? j : 0]); };
+    x[0] = clip(z[0] - strength * others(0), 0);
+    for (long j = 1; j < width; ++j) x[j] = clip(z[j] - strength * (others(j) + across[j - 1]), j);
     x[width] = x[width - 1];
 }
 
 template <class T>
 void primal(const T* z, const T* outer_before, const T* outer, const T* middle_before, const T* middle,
-            const T* across, T strength, T low, T high, long width, T* x) {
-    if (middle == nullptr)
-        primal_row<false>(z, outer_before, outer, middle_before, middle, across, strength, low, high, width, x);
-    else
-        primal_row<true>(z, outer_before, outer, middle_before, middle, across, strength, low, high, width, x);
+            const T* across, T strength, const T* low, const T* high, bool maps, long width, T* x) {
+    const auto row = middle == nullptr ? (maps ? primal_row<false, true, T> : primal_row<false, false, T>)
+                                       : (maps ? primal_row<true, true, T> : primal_row<true, false, T>);
+    row(z, outer_before, outer, middle_before, middle, across, strength, low, high, width, x);
 }
 
 // The field along the axes at one pixel; `m` stays out of it with two axes.

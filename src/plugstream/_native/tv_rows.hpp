@@ -25,9 +25,10 @@ struct Near {
 template <class T>
 struct Rows {
     // x = clip(z - strength D^T s) for one component of a row. outer_before and middle_before are the rows of those duals
-    // before this one; middle and middle_before are null with two axes.
+    // before this one; middle and middle_before are null with two axes. low and high have one value, or where `maps` is
+    // true one for each pixel of the row.
     void (*primal)(const T* z, const T* outer_before, const T* outer, const T* middle_before, const T* middle,
-                   const T* across, T strength, T low, T high, long width, T* x);
+                   const T* across, T strength, const T* low, const T* high, bool maps, long width, T* x);
     // p+ = project(s + rate D x), s+ = p+ + momentum (p+ - p), both in place.
     void (*dual)(const Layout<T>& layout, const Near<T>& near, T rate, T momentum, T* p, T* s);
     // The sum over one row of |Dx| - <Dx, p>, every term at least zero.

@@ -22,6 +22,7 @@ __all__ = [
     "Wrapper",
     "centre",
     "check_bounds",
+    "check_support",
     "compose_averaged",
     "per_image",
     "refuse_complex_box",
@@ -259,6 +260,17 @@ def check_bounds(low: float | None, high: float | None, *, point: bool = False) 
     if not (ends[0] < ends[1] or (point and ends[0] == ends[1])):
         raise InputError(f"the interval [{ends[0]}, {ends[1]}] is empty; give low {'<=' if point else '<'} high")
     return ends[0], ends[1]
+
+
+def check_support(support: Array) -> Tensor:
+    """Where an image may be other than 0, as a tensor of bool, (H, W) or (D, H, W); an empty one is refused."""
+    mask = as_tensor("the support", support).detach()
+    if mask.ndim not in (2, 3):
+        raise InputError(f"a support has 2 or 3 axes, as an image, not {mask.ndim}")
+    mask = mask != 0
+    if not bool(mask.any()):
+        raise InputError("the support is empty: no pixel is inside")
+    return mask.clone()  # later changes must not reach it
 
 
 def compose_averaged(first: float | None, second: float | None) -> float | None:

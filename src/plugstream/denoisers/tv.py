@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -19,6 +19,7 @@ from plugstream.denoisers.base import (
     Sigma,
     centre,
     check_bounds,
+    check_support,
     per_image,
     refuse_complex_box,
     require_axes,
@@ -37,11 +38,12 @@ _WIDER = {torch.float16: torch.float32, torch.bfloat16: torch.float32, torch.com
 class TV(AnyShape):
     r"""The prior of piecewise constant images: the exact prox of total variation, with values kept in a box.
 
-    D(z, sigma) = argmin over x in [low, high]^n of 1/2 ||x - z||^2 + sigma^2 w TV(x), where TV(x) sums over pixels
-    |Dx| (isotropic: the Euclidean length of the forward differences along all axes; anisotropic: the sum of their
-    sizes), and differences across the border are zero. The dual has one vector p of length at most 1 for each pixel and
-    gives x = clip(z - sigma^2 w D^T p); accelerated projected gradient ascent on it takes steps of
-    1 / (4 ndim sigma^2 w), as ||D||^2 <= 4 ndim.
+    D(z, sigma) = argmin over x in C of 1/2 ||x - z||^2 + sigma^2 w TV(x), where C holds the images with values in
+    [low, high] within the support and 0 outside it (of no support: with values in [low, high]), and TV(x) sums over
+    pixels |Dx| (isotropic: the Euclidean length of the forward differences along all axes; anisotropic: the sum of
+    their sizes), and differences across the border are zero. The dual has one vector p of length at most 1 for each
+    pixel and gives x = clip(z - sigma^2 w D^T p); accelerated projected gradient ascent on it takes steps of 1 / (4
+    ndim sigma^2 w), as ||D||^2 <= 4 ndim.
 
     Images have two axes or, with ndim = 3, are volumes. Components of a pixel share their edges: for a complex image
     |Dx| is sqrt(sum over axes |D_a x|^2), and with `channels` the length is over channels and axes together (vectorial
@@ -60,7 +62,8 @@ class TV(AnyShape):
 
     Arguments:
         weight: w. isotropic: which TV. low, high: the box (low = 0 for a non-negative image; None for
-            no bound).
+            no bound). support: where the image may be other than 0, bool, (H, W) or (D, H, W); (H, W) serves all
+            planes of a volume. None for everywhere.
         tol, max_iterations: when to stop. check: iterations between two looks at the gap.
         ndim: 2 for images (..., H, W), 3 for volumes (..., D, H, W). channels: whether C stands before these.
     `denoise` takes and returns the dual, (..., ndim, *spatial) or (..., C, ndim, *spatial), of the image's dtype, as
@@ -77,6 +80,7 @@ class TV(AnyShape):
     tol: float = 1e-3
     max_iterations: int = 2000
     check: int = 10
+    support: Tensor | None = field(default=None, compare=False)
 
     averaged = 0.5
     proximal = True
@@ -90,23 +94,33 @@ class TV(AnyShape):
             object.__setattr__(self, name, value)
         if self.max_iterations < 1 or self.check < 1:
             raise InputError("TV needs max_iterations and check of at least 1")
+        if self.support is not None:
+            object.__setattr__(self, "support", check_support(self.support))
+
+    def window(self, where: tuple[slice, ...]) -> TV:
+        if self.support is None:
+            return self
+        return replace(self, support=self.support[where[-self.support.ndim :]])
 
     def denoise(self, image: Tensor, sigma: Sigma, warm: Tensor | None = None) -> tuple[Tensor, Tensor]:
         return self._solve(image, sigma, warm)
 
     def describe(self) -> str:
         name = "TV" if self.isotropic else "anisotropic TV"
-        return f"{name}{' in 3D' if self.ndim == 3 else ''}{', channels sharing edges' if self.channels else ''}"
+        name += f"{' in 3D' if self.ndim == 3 else ''}{', channels sharing edges' if self.channels else ''}"
+        return name if self.support is None else f"{name}, zero outside its support"
 
     def value(self, image: Tensor) -> Tensor:
         """r(x) = w TV(x), infinite outside the box: (..., *image) to (...)."""
         parts = self._parts(image)
         size = self._length(differences(parts.tensor, self.ndim), parts.coupled)
         value = self.weight * size.sum(tuple(range(-self.ndim, 0)))
-        if image.is_complex():
-            return value
-        outside = ((image < self.low) | (image > self.high)).flatten(-self.axes).any(-1)
-        return torch.where(outside, torch.inf, value)
+        outside = torch.zeros_like(image, dtype=torch.bool)
+        if not image.is_complex():
+            outside = (image < self.low) | (image > self.high)
+        if self.support is not None:
+            outside = torch.where(self._inside(image), outside, image != 0)
+        return torch.where(outside.flatten(-self.axes).any(-1), torch.inf, value)
 
     def gap(self, image: Tensor, strength: Tensor | float, dual: Tensor) -> Tensor:
         """The duality gap of each image at this dual, (..., *dual) to (...), in float64; it is never negative.
@@ -116,8 +130,26 @@ class TV(AnyShape):
         z, p = self._parts(image), self._parts(dual, field=True)
         if isinstance(strength, Tensor) and z.coupled and not self.channels:
             strength = strength.unsqueeze(-1)
-        x = clip(z.tensor - strength * differences_adjoint(p.tensor, self.ndim), self.low, self.high)
+        low, high = self._box(z.tensor)
+        x = clip(z.tensor - strength * differences_adjoint(p.tensor, self.ndim), low, high)
         return self._gap_at(x, strength, p.tensor, z.coupled)
+
+    def _inside(self, image: Tensor) -> Tensor:
+        """The support on the image's device, refused where it is of another size."""
+        assert self.support is not None
+        spatial = tuple(image.shape[image.ndim - self.ndim :])
+        if tuple(self.support.shape) != spatial[self.ndim - self.support.ndim :]:
+            sizes = (" x ".join(map(str, shape)) for shape in (self.support.shape, spatial))
+            raise InputError("the support is {}, but the image {}".format(*sizes))
+        return self.support.to(image.device)
+
+    def _box(self, z: Tensor) -> tuple[Bound, Bound]:
+        """The bounds of real images (..., *spatial): numbers, or maps that are 0 and 0 outside the support."""
+        if self.support is None:
+            return self.low, self.high
+        inside = self._inside(z)
+        low, high = (torch.where(inside, value, 0.0).to(z) for value in (self.low, self.high))
+        return low, high
 
     def _gap_at(self, x: Tensor, strength: Tensor | float, dual: Tensor, coupled: bool = False) -> Tensor:
         """The gap at a dual whose x is formed already."""
@@ -169,7 +201,13 @@ class TV(AnyShape):
         strength = self.weight * per_image(sigma, image, self.axes) ** 2
         strength = torch.as_tensor(strength, dtype=z.dtype, device=z.device)
         strength = strength.expand(*lead, *[1] * self.axes).reshape(-1, *ones)
-        whole = Problem(z, strength, self.low, self.high, self.ndim, coupled)
+        low, high = self._box(z)
+        if self.support is not None:  # what z is outside changes nothing, and tol is of what is inside
+            z = torch.where(self._inside(z), z, 0.0)
+            low, high = (
+                bound.expand(1, *[1] * coupled, *spatial) for bound in (low, high) if isinstance(bound, Tensor)
+            )
+        whole = Problem(z, strength, low, high, self.ndim, coupled, mapped=self.support is not None)
         if native is None:
             native = tv_native.serves(z, strength, warm)
         problem = whole.centred(*(tv_native.centre if native else centre)(z, self.ndim))
@@ -245,8 +283,9 @@ Bound = Tensor | float
 class Problem:
     """What stays the same while iterating: the images z, (N, *spatial), and sigma^2 w of each, (N, 1, ...).
 
-    low, high: the box, for all images or one for each, (N, 1, ...). ndim: how many spatial axes there are.
-    coupled: whether components that share their edges stand before these, (N, K, *spatial).
+    low, high: the box, for all images or one for each, (N, 1, ...); where it is `mapped` one for each pixel, of a
+    shape that goes with z. ndim: how many spatial axes there are. coupled: whether components that share their
+    edges stand before these, (N, K, *spatial).
     """
 
     z: Tensor
@@ -255,6 +294,7 @@ class Problem:
     high: Bound = math.inf
     ndim: int = 2
     coupled: bool = False
+    mapped: bool = False
 
     def primal(self, dual: Tensor) -> Tensor:
         """x = clip(z - sigma^2 w D^T p) at a dual p, (N, [K,] ndim, *spatial)."""
@@ -271,7 +311,7 @@ class Problem:
                 return bound
             return (bound - mean.double()).to(z.dtype)
 
-        return Problem(z, self.strength, moved(self.low), moved(self.high), self.ndim, self.coupled)
+        return replace(self, z=z, low=moved(self.low), high=moved(self.high))
 
     @cached_property
     def native(self) -> tuple[NDArray[Any], ...]:
@@ -338,6 +378,6 @@ def _advance(tv: TV, problem: Problem, state: State, momentum: list[float], acti
 
 
 def clip(x: Tensor, low: Bound, high: Bound) -> Tensor:
-    """x between low and high, each a number or one for each image, (N, 1, ...)."""
+    """x between low and high, each a number, or a tensor that goes with x."""
     x = x.clamp_min(low) if isinstance(low, Tensor) or low > -math.inf else x
     return x.clamp_max(high) if isinstance(high, Tensor) or high < math.inf else x

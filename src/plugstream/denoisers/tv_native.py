@@ -110,9 +110,13 @@ def _field(tensor: Tensor, problem: Problem) -> NDArray[Any]:
 
 
 def _bound(bound: Tensor | float, problem: Problem) -> NDArray[Any]:
-    """A bound of the box for each image and component, (N, K)."""
-    shape = (len(problem.z), problem.z.shape[1] if problem.coupled else 1)
+    """A bound of the box for each image and component, (N, K, 1) or, of a problem with maps, for each pixel too."""
+    count, components = len(problem.z), problem.z.shape[1] if problem.coupled else 1
+    pixels = problem.z[0].numel() // components if problem.mapped else 1
     dtype = torch.empty((), dtype=problem.z.dtype).numpy().dtype
     if not isinstance(bound, Tensor):
-        return np.full(shape, bound, dtype)
-    return np.broadcast_to(bound.numpy().reshape(len(bound), -1), shape).astype(dtype)
+        return np.full((count, components, pixels), bound, dtype)
+    if problem.mapped:
+        bound = bound.expand(problem.z.shape)
+    each = bound.numpy().reshape(len(bound), -1, pixels)
+    return np.ascontiguousarray(np.broadcast_to(each, (count, components, pixels)), dtype)

@@ -57,7 +57,7 @@ def _launch(tv: TV, problem: Problem, active: Tensor) -> Callable[[Tensor, Tenso
         def plain(s: Tensor, p: Tensor, out: Tensor, beta: float) -> None:
             kernels.iterate[grid](
                 z, s, p, out, strength, rate, active, beta, low, high, height, width,
-                ISOTROPIC=tv.isotropic, BLOCK=_BLOCK, enable_fp_fusion=False,
+                ISOTROPIC=tv.isotropic, MAPPED=problem.mapped, BLOCK=_BLOCK, enable_fp_fusion=False,
             )  # fmt: skip
 
         return plain
@@ -70,14 +70,19 @@ def _launch(tv: TV, problem: Problem, active: Tensor) -> Callable[[Tensor, Tenso
     def coupled(s: Tensor, p: Tensor, out: Tensor, beta: float) -> None:
         kernels.iterate_coupled[blocks](
             z, s, p, out, strength, rate, active, beta, low, high, components, depth, height, width,
-            AXES=problem.ndim, ISOTROPIC=tv.isotropic, PARTS=parts, BLOCK=block, enable_fp_fusion=False,
+            AXES=problem.ndim, ISOTROPIC=tv.isotropic, MAPPED=problem.mapped, PARTS=parts, BLOCK=block,
+            enable_fp_fusion=False,
         )  # fmt: skip
 
     return coupled
 
 
 def _fill_bound(bound: Tensor | float, problem: Problem) -> Tensor:
-    """A bound as one number for each image and component, filled in on the device."""
+    """A bound as one number for each image and component, or for each pixel, filled in on the device."""
+    if problem.mapped:
+        return (
+            torch.as_tensor(bound, dtype=problem.z.dtype, device=problem.z.device).expand(problem.z.shape).contiguous()
+        )
     if isinstance(bound, Tensor):
         return bound.flatten().contiguous()
     count = len(problem.z) * (problem.z.shape[1] if problem.coupled else 1)

@@ -9,7 +9,17 @@ __all__ = ["iterate", "iterate_coupled"]
 
 
 @triton.jit
-def primal(z, s, strength, low, high, i, j, height, width, inside):
+def bounds(lows, highs, at, inside, MAPPED: tl.constexpr):
+    # The box at these pixels: one for all of them, or from maps.
+    if MAPPED:
+        low, high = tl.load(lows + at, mask=inside, other=0.0), tl.load(highs + at, mask=inside, other=0.0)
+    else:
+        low, high = tl.load(lows), tl.load(highs)
+    return low, high
+
+
+@triton.jit
+def primal(z, s, strength, lows, highs, i, j, height, width, inside, MAPPED: tl.constexpr):
     # x = clip(z - strength D^T s), with s zero in the last row (down) and the last column (across).
     plane = height * width
     at = i * width + j
@@ -18,30 +28,32 @@ def primal(z, s, strength, low, high, i, j, height, width, inside):
     across = tl.load(s + plane + at, mask=inside & (j < width - 1), other=0.0)
     left = tl.load(s + plane + at - 1, mask=inside & (j > 0), other=0.0)
     x = tl.load(z + at, mask=inside, other=0.0) - strength * (((0.0 - down) + above - across) + left)
+    low, high = bounds(lows, highs, at, inside, MAPPED)
     return tl.minimum(tl.maximum(x, low), high)
 
 
 @triton.jit
 def iterate(
     z, s, p, new_s, strengths, rates, actives, momentum, lows, highs, height, width,
-    ISOTROPIC: tl.constexpr, BLOCK: tl.constexpr,
+    ISOTROPIC: tl.constexpr, MAPPED: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     image = tl.program_id(1).to(tl.int64)
     plane = height * width
     z += image * plane
+    lows += image * plane if MAPPED else image
+    highs += image * plane if MAPPED else image
     s += image * 2 * plane
     p += image * 2 * plane
     new_s += image * 2 * plane
     strength, rate = tl.load(strengths + image), tl.load(rates + image)
     active = tl.load(actives + image)
-    low, high = tl.load(lows + image), tl.load(highs + image)
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = at < plane
     i, j = at // width, at % width
     has_below, has_right = inside & (i < height - 1), inside & (j < width - 1)
-    here = primal(z, s, strength, low, high, i, j, height, width, inside)
-    below = primal(z, s, strength, low, high, i + 1, j, height, width, has_below)
-    right = primal(z, s, strength, low, high, i, j + 1, height, width, has_right)
+    here = primal(z, s, strength, lows, highs, i, j, height, width, inside, MAPPED)
+    below = primal(z, s, strength, lows, highs, i + 1, j, height, width, has_below, MAPPED)
+    right = primal(z, s, strength, lows, highs, i, j + 1, height, width, has_right, MAPPED)
     old_down, old_across = tl.load(s + at, mask=inside), tl.load(s + plane + at, mask=inside)
     down = old_down + rate * tl.where(has_below, below - here, 0.0)
     across = old_across + rate * tl.where(has_right, right - here, 0.0)
@@ -61,7 +73,7 @@ def iterate(
 
 @triton.jit
 def primal_coupled(
-    z, s, strength, low, high, i, j, k, depth, height, width, part, inside, AXES: tl.constexpr
+    z, s, strength, lows, highs, i, j, k, depth, height, width, part, inside, AXES: tl.constexpr, MAPPED: tl.constexpr
 ):  # fmt: skip
     # The same for a block of components and pixels, (K, BLOCK); `part` is the number of each component.
     plane = height * width
@@ -79,6 +91,11 @@ def primal_coupled(
     across = tl.load(dual, mask=inside & (k < width - 1), other=0.0)
     adjoint = (adjoint - across) + tl.load(dual - 1, mask=inside & (k > 0), other=0.0)
     x = tl.load(z + part * pixels + at, mask=inside, other=0.0) - strength * adjoint
+    if MAPPED:
+        low = tl.load(lows + part * pixels + at, mask=inside, other=0.0)
+        high = tl.load(highs + part * pixels + at, mask=inside, other=0.0)
+    else:
+        low, high = lows, highs
     return tl.minimum(tl.maximum(x, low), high)
 
 
@@ -98,7 +115,7 @@ def move(p, s, new_s, at, value, old, momentum, active, inside):
 @triton.jit
 def iterate_coupled(
     z, s, p, new_s, strengths, rates, actives, momentum, lows, highs, components, depth, height, width,
-    AXES: tl.constexpr, ISOTROPIC: tl.constexpr, PARTS: tl.constexpr, BLOCK: tl.constexpr,
+    AXES: tl.constexpr, ISOTROPIC: tl.constexpr, MAPPED: tl.constexpr, PARTS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     # Volumes, and images whose components share their edges: PARTS is a power of two of at least `components`.
     image = tl.program_id(1).to(tl.int64)
@@ -112,15 +129,18 @@ def iterate_coupled(
     active = tl.load(actives + image)
     part = tl.arange(0, PARTS)[:, None].to(tl.int64)
     there = part < components
-    low = tl.load(lows + image * components + part, mask=there, other=0.0)
-    high = tl.load(highs + image * components + part, mask=there, other=0.0)
+    if MAPPED:
+        low, high = lows + image * components * pixels, highs + image * components * pixels
+    else:
+        low = tl.load(lows + image * components + part, mask=there, other=0.0)
+        high = tl.load(highs + image * components + part, mask=there, other=0.0)
     pixel = (tl.program_id(0) * BLOCK + tl.arange(0, BLOCK))[None, :]
     inside = there & (pixel < pixels)
     i, j, k = pixel // plane, pixel % plane // width, pixel % width
     behind_in, below_in, right_in = inside & (i < depth - 1), inside & (j < height - 1), inside & (k < width - 1)
-    here = primal_coupled(z, s, strength, low, high, i, j, k, depth, height, width, part, inside, AXES)
-    below = primal_coupled(z, s, strength, low, high, i, j + 1, k, depth, height, width, part, below_in, AXES)
-    right = primal_coupled(z, s, strength, low, high, i, j, k + 1, depth, height, width, part, right_in, AXES)
+    here = primal_coupled(z, s, strength, low, high, i, j, k, depth, height, width, part, inside, AXES, MAPPED)
+    below = primal_coupled(z, s, strength, low, high, i, j + 1, k, depth, height, width, part, below_in, AXES, MAPPED)
+    right = primal_coupled(z, s, strength, low, high, i, j, k + 1, depth, height, width, part, right_in, AXES, MAPPED)
     down_at = (part * AXES + AXES - 2) * pixels + pixel
     across_at = down_at + pixels
     old_down, old_across = tl.load(s + down_at, mask=inside, other=0.0), tl.load(s + across_at, mask=inside, other=0.0)
@@ -129,7 +149,9 @@ def iterate_coupled(
     down_squares, across_squares = tl.sum(down * down, axis=0), tl.sum(across * across, axis=0)
     squares = down_squares + across_squares
     if AXES == 3:
-        behind = primal_coupled(z, s, strength, low, high, i + 1, j, k, depth, height, width, part, behind_in, AXES)
+        behind = primal_coupled(
+            z, s, strength, low, high, i + 1, j, k, depth, height, width, part, behind_in, AXES, MAPPED
+        )
         deep_at = part * AXES * pixels + pixel
         old_deep = tl.load(s + deep_at, mask=inside, other=0.0)
         deep = old_deep + rate * tl.where(behind_in, behind - here, 0.0)

@@ -200,6 +200,8 @@ def build(options: CTImport, file: Path, out: Path) -> ImportResult:
         setup = _setup(projections, options)
         prepared = Preparation(projections, options, angles, setup.fan)
         rays, voxels = _geometry(projections, options, prepared, angles, setup)
+        if not options.counts:
+            prepared.find_hardening(rays)
         instrument: CT = CT.of(rays, voxels, unit=setup.unit, good=prepared.good)
         dtype = None
         if options.counts:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from plugstream.errors import InputError
 from plugstream.importers.arrays import read_blocks
+from plugstream.importers.ct_hardening import Hardening, find_hardening
 from plugstream.importers.ct_projections import Indices, Projections, pick_rows
 from plugstream.line_integrals import (
     FLOOR,
@@ -22,6 +23,7 @@ from plugstream.line_integrals import (
     line_integrals,
     stripe_pattern,
 )
+from plugstream.models.ct_geometry import Rays
 from plugstream.progress import report
 from plugstream.registry import Field, Options
 from plugstream.rotation_axis import find_center, find_fan_center
@@ -35,6 +37,8 @@ _AIR_PART = 0.03
 # A projection in which nothing is brighter than this power of the least transmission was taken without the beam.
 _NO_BEAM = 0.5
 _LARGE = 1e15
+# Views over a wider angle show the object without help, and are left as they are.
+_WIDE = np.deg2rad(150)
 
 
 class StepOptions(Options):
@@ -56,6 +60,11 @@ class StepOptions(Options):
     center: float | Literal["auto", "middle"] = Field(
         "auto",
         description="column on which the rotation axis is seen, from 0; auto finds it, of a fan from half a turn on",
+    )
+    hardening: Literal["auto", "none"] = Field(
+        "auto",
+        description="take the beam's hardening in one material out: auto, where angles are missing, the object is a "
+        "disc and its rays show how much it is; or none",
     )
 
 
@@ -124,6 +133,7 @@ class Preparation:
         self.remarks: list[str] = []
         self._air: NDArray[np.float32] | None = None
         self._stripes: NDArray[np.float32] | None = None
+        self._hardening: Hardening | None = None
         self._margin = 0
         self.good: NDArray[np.bool_] | None = None
         self._bad: NDArray[np.bool_] | None = None
@@ -138,7 +148,21 @@ class Preparation:
             integrals -= self._air[views, None, None]
         if self._stripes is not None:
             integrals -= self._stripes
-        return integrals
+        return integrals if self._hardening is None else self._hardening.correct(integrals)
+
+    def find_hardening(self, rays: Rays) -> None:
+        """Find the beam's hardening, where rays of an image over less than 150 degrees show it."""
+        angles = np.unwrap(np.arctan2(*(rays.vectors[:, 1 if not rays.parallel else 0, axis] for axis in (1, 0))))
+        if self._options.hardening == "none" or not self.flat_image or np.ptp(angles) >= _WIDE:
+            return
+        found = find_hardening(rays, np.concatenate([self.read(views)[:, 0] for views in self.blocks()]))
+        if found is not None:
+            self._hardening = found
+            self._note("hardening", a=found.a, b=found.b, c=found.c)
+            self.remarks.append(
+                f"long ways through the material show {found.part:.0%} less than short ones, as the beam hardens, "
+                "which is taken out (--hardening none)"
+            )
 
     def keep_counts(self) -> str:
         """Say that counts stay as they are: the dtype to store them in; steps that line integrals had are not recorded.

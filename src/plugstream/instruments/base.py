@@ -148,6 +148,10 @@ class Instrument(ABC):
         """As `advise`, where it depends on what the views are; this is what the commands ask."""
         return self.advise(n_views, batch)
 
+    def lacks_angles(self, columns: Columns) -> bool:
+        """Whether views see the object from so few sides that bounds and a support decide how it looks."""
+        return False
+
     def groups(self, columns: Columns) -> dict[str, NDArray[np.int64]]:
         """Kinds of views that `residual` judges one by one, besides all of them: the views of each, by name."""
         return {}

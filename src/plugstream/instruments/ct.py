@@ -24,6 +24,7 @@ from plugstream.instruments.base import (
     Instrument,
     declare,
 )
+from plugstream.instruments.ct_advice import advise_limited, lacks_angles
 from plugstream.instruments.declarations import advise_momentum
 from plugstream.instruments.suspects import suspects_of_ct
 from plugstream.models.ct_beams import cone_beam, fan_beam, parallel_beam
@@ -248,6 +249,15 @@ class CT(Instrument):
     def unit_of(self, declared: Column | FixedArray | Attribute) -> str:
         """Lengths are in the scan's unit."""
         return self.unit if declared.unit == "m" else declared.unit
+
+    def lacks_angles(self, columns: Columns) -> bool:
+        """Whether many views of an image cover less than 150 degrees."""
+        return not self.detector_rows and "rays" in columns and lacks_angles(self.rays(columns), self.voxels)
+
+    def advise_scan(self, columns: Columns, n_views: int, batch: int | None) -> tuple[Advice, ...]:
+        """As `advise`, and otherwise where angles are missing."""
+        usual = self.advise(n_views, batch)
+        return advise_limited(n_views, usual) if self.lacks_angles(columns) else usual
 
     def describe(self, columns: Columns, n_views: int) -> dict[str, str]:
         """The beam, the angles that it covers, and how large voxels are beside what the detector resolves."""

@@ -6,7 +6,6 @@ import io
 import math
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -18,6 +17,7 @@ from plugstream.files import write_whole
 from plugstream.instruments.base import Block
 from plugstream.loss_fidelity import DataFidelity, is_least_squares, norms_of
 from plugstream.progress import report
+from plugstream.runs.bounds import Bounds
 from plugstream.runs.event_log import EventLog
 from plugstream.runs.events import Note, Views
 from plugstream.runs.measuring import usable_views
@@ -111,11 +111,10 @@ def agree(scan: StoredScan, plan: Plan, partition: Partition, log: EventLog) -> 
     if damaged:
         log.add(Note(f"warning: {len(damaged)} damaged views are left out: {first_of(damaged)}"))
     known = replace(known, sums=sums, partition=replace(known.partition, damaged=damaged))
-    if plan.settings.denoiser.low == "auto":
-        preference = group.decide(lambda: _prefer_low(known))
-        if preference is not None:
-            known = replace(known, plan=known.plan.with_low(preference.low))
-            log.add(Note(f"{preference.reason} (asked of the block in the middle)"))
+    bounds = group.decide(lambda: _settle_bounds(known))
+    known = replace(known, plan=known.plan.with_bounds(bounds))
+    for reason in bounds.reasons:
+        log.add(Note(f"{reason} (asked of the block in the middle)"))
     if goes_by_lipschitz(plan.settings):
         largest = group.decide(lambda: _bound_lipschitz(known))
         log.add(Note(f"L = {largest:.4g}, the largest of all blocks, bounds every view of each"))
@@ -151,9 +150,13 @@ def _sum_shared(known: Agreement, plan: Plan) -> tuple[NDArray[np.uint32], tuple
     return whole[:, :-1].astype(np.uint32), damaged
 
 
-def _prefer_low(known: Agreement) -> Any:
+def _settle_bounds(known: Agreement) -> Bounds:
+    """The bounds that the block in the middle asks for, where nobody gave them."""
+    d = known.plan.settings.denoiser
+    if d.low != "auto" and d.support not in ("disc", "hull"):  # of volumes nothing else is asked
+        return Bounds(d.low, d.most, "none" if d.support == "auto" else d.support)
     scan, plan = known.open(len(known.partition.blocks) // 2)
-    return plan.prefer_low(_fidelity(scan, plan))
+    return plan.settle_bounds(_fidelity(scan, plan), scan.columns)
 
 
 def _fidelity(scan: MemoryScan, plan: Plan) -> DataFidelity:

@@ -195,6 +195,8 @@ def check_for_pictures(settings: DenoiserSettings) -> None:
         raise InputError("an opening is for the first steps of a reconstruction; leave --opening out here")
     if settings.equivariant == "random":
         raise InputError("a random turn is drawn in each step of a reconstruction; use --equivariant mean here")
+    if settings.support not in ("auto", "none"):
+        raise InputError("a support is for an image that is reconstructed; leave --support out here")
     if settings.along is not None:
         raise InputError("--along is for the slices of a volume that is reconstructed; leave it out here")
 
@@ -231,7 +233,7 @@ def _prior(settings: DenoiserSettings) -> Prior:
 
 
 def _bounds(settings: DenoiserSettings) -> tuple[float, float]:
-    low, high = settings.least, settings.high
+    low, high = settings.least, settings.most
     return -math.inf if low is None else low, math.inf if high is None else high
 
 
@@ -243,7 +245,7 @@ def _builds_same(one: Settings, other: Settings, section: str) -> bool:
 
 def _same_prior(one: Settings, other: Settings) -> bool:
     """Whether two denoisers differ in what is put around them at most."""
-    around = {"low", "high", "damping", "equivariant", "opening", "opening_steps", "opening_factor"}
+    around = {"low", "high", "support", "damping", "equivariant", "opening", "opening_steps", "opening_factor"}
     first, second = (settings.denoiser.model_dump(exclude=around) for settings in (one, other))
     return first == second
 

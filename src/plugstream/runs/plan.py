@@ -20,6 +20,7 @@ from plugstream.bounds import Preference, prefer_bounds
 from plugstream.denoisers import Denoiser
 from plugstream.denoisers.base import Wrapper
 from plugstream.denoisers.shapes import adapt, describe
+from plugstream.denoisers.support import with_support
 from plugstream.denoisers.tiles import Tiles
 from plugstream.errors import InputError
 from plugstream.fidelity import Fidelity
@@ -33,6 +34,7 @@ from plugstream.progress import report
 from plugstream.ranks import Group
 from plugstream.registry import Options
 from plugstream.rows import first_rows
+from plugstream.runs.bounds import Bounds, build_support, prefer_high, prefer_support
 from plugstream.runs.checks import check_batch, check_mask
 from plugstream.runs.error_maps import check_error_map
 from plugstream.runs.measuring import MeasuredViews
@@ -43,7 +45,7 @@ from plugstream.runs.stages import check_stages, stages_of
 from plugstream.runs.watch import Variance
 from plugstream.sampling import Sampler
 from plugstream.scans.scan import Scan
-from plugstream.settings import Settings, StagePlan, needed_monitors, with_low
+from plugstream.settings import Settings, StagePlan, needed_monitors, with_bounds
 
 __all__ = ["Plan", "build_monitors", "model_options", "plan"]
 
@@ -118,9 +120,35 @@ class Plan:
         report("asking the data for the bounds of the image")
         return prefer_bounds(fidelity)
 
-    def with_low(self, low: float | None) -> Plan:
-        """The plan with this lower bound of the image."""
-        return self.revise(with_low(self.settings, low))
+    def settle_bounds(self, fidelity: DataFidelity, columns: Columns, *, ask: bool = True) -> Bounds:
+        """Bounds and support of the image that nobody gave, as the data asks, and why; those that are given stay.
+
+        Without `ask` the data is asked for the lower bound alone: a run that goes on and knows of no others has none.
+        """
+        d, limited = self.settings.denoiser, ask and self.instrument.lacks_angles(columns)
+        bounds = Bounds(d.low, d.high, d.support)
+        if (low := self.prefer_low(fidelity)) is not None:
+            bounds = bounds.add(low.reason, low=low.low)
+        follow = self.settings.scan.follow
+        if d.support in ("disc", "hull") or (d.support == "auto" and limited and not follow):
+            report("asking the data where the object is")
+            support = prefer_support(fidelity, d.support)
+            bounds = bounds.add(support.reason, support=support.value)
+        elif d.support == "auto":
+            bounds = replace(bounds, support="none")
+        if d.high == "auto" and limited and not follow:
+            report("asking the data for the largest value of the image")
+            least = None if isinstance(bounds.low, str) else bounds.low
+            high = prefer_high(fidelity, least, build_support(bounds.support, self.instrument.image))
+            bounds = bounds.add(high.reason, high=high.value)
+        elif d.high == "auto":
+            bounds = replace(bounds, high=None)
+        return bounds
+
+    def with_bounds(self, bounds: Bounds) -> Plan:
+        """The plan with these bounds of the image."""
+        settings = with_bounds(self.settings, low=bounds.low, high=bounds.high, support=bounds.support)
+        return self if settings == self.settings else self.revise(settings)
 
     def with_denoiser(self, name: str) -> Plan:
         """The plan with another denoiser, which the search for sigma has chosen; its settings stay as they are."""
@@ -239,7 +267,7 @@ def _fit(parts: Parts, instrument: Instrument, truth: NDArray[Any] | None) -> Pl
     space = instrument.image
     notes: list[str] = []
     if space.is_complex and parts.settings.denoiser.low == "auto":  # complex values have no order
-        parts = replace(parts, settings=with_low(parts.settings, None))
+        parts = replace(parts, settings=with_bounds(parts.settings, low=None, high=None))
         notes.append("the image is complex, so that its values have no bounds")
     asked = parts.denoiser()
     _check_guide(asked, space)
@@ -249,6 +277,7 @@ def _fit(parts: Parts, instrument: Instrument, truth: NDArray[Any] | None) -> Pl
     by: Any = None if along is None else "mean" if along == "all" else "zyx".index(along)
     how = complex_parts(parts.settings.denoiser, waves=space.is_complex, free=space.free_phase)
     denoiser = adapt(asked, space.shape, channels=space.channels, volume=by, **how)
+    denoiser = with_support(denoiser, build_support(parts.settings.denoiser.support, space))
     if denoiser is not asked:
         notes.append(f"the denoiser is adapted to the image: {describe(denoiser)}")
     tile, group = parts.settings.compute.tile, parts.group

@@ -188,8 +188,7 @@ class Session:
     def _start(self) -> None:
         settings = self.plan.settings
         log_start(self.log, settings, self.group.size)
-        space = ImageSpace.of(self.scan)
-        if space != self.past.space:
+        if (space := ImageSpace.of(self.scan)) != self.past.space:
             self.log.add(Space(space.content()))
         self.log.add(Note(f"building the model of {self.scan.n_views} views on {settings.compute.device}"))
 
@@ -217,11 +216,12 @@ class Session:
         return fidelity
 
     def _settle_bounds(self, fidelity: DataFidelity) -> None:
-        """Ask the data for the lower bound if nobody gave it, once: what it said stays in the settings of the run."""
-        preference = self.group.decide(lambda: self.plan.prefer_low(fidelity))
-        if preference is not None:
-            self.plan = self.plan.with_low(preference.low)
-            self.log.add(Note(preference.reason))
+        """Ask the data for bounds that nobody gave, once: what it said stays in the settings of the run."""
+        bounds = self.group.decide(lambda: self.plan.settle_bounds(fidelity, self.scan.columns, ask=self.saved is None))
+        if (plan := self.plan.with_bounds(bounds)) is not self.plan:
+            self.plan = plan
+            for reason in bounds.reasons:
+                self.log.add(Note(reason))
             self.checkpoints.about |= settings_identity(self.plan.settings)
             self.write(self.plan.settings)
 

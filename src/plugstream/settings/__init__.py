@@ -19,7 +19,7 @@ from plugstream.settings.sections import (
     SimulateSettings,
     needed_monitors,
     used_sections,
-    with_low,
+    with_bounds,
 )
 from plugstream.settings.stages import Stage, StagePlan, hop_steps, open_end, parse_stages, plan_stages
 from plugstream.settings.values import (
@@ -74,6 +74,6 @@ __all__ = [
     "share_of_range",
     "to_toml",
     "used_sections",
+    "with_bounds",
     "with_changes",
-    "with_low",
 ]

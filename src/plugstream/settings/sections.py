@@ -27,7 +27,7 @@ __all__ = [
     "SimulateSettings",
     "needed_monitors",
     "used_sections",
-    "with_low",
+    "with_bounds",
 ]
 
 
@@ -70,7 +70,18 @@ class DenoiserSettings(Choice):
         description="least value of the image; 'none' for no limit, and 'auto' for 0 unless the data asks for negative "
         "values",
     )
-    high: float | None = Field(None, ge=-LARGE, le=LARGE, description="largest value of the image")
+    high: Annotated[float, Field(ge=-LARGE, le=LARGE)] | Literal["auto"] | None = Field(
+        "auto",
+        description="largest value of the image; 'none' for no limit, and 'auto' for none unless angles are missing, "
+        "and then for the least that explains the data as well as none does",
+    )
+    support: str = Field(
+        "auto",
+        max_length=1 << 14,
+        description="where the image may be other than 0: 'none' for everywhere, 'disc' or 'hull' for what the data's "
+        "tangent rays leave (ct), a FILE.npy of the image's shape, 0 outside, or 'auto' for disc or hull where views "
+        "lack angles",
+    )
     damping: float | None = Field(None, gt=0, lt=1, description="theta of (1 - theta) I + theta D")
     equivariant: Literal["mean", "random"] | None = Field(
         None,
@@ -122,7 +133,12 @@ class DenoiserSettings(Choice):
         """The lower bound, which is 0 for "auto" where there is no data to ask, unless the upper one forbids it."""
         if self.low != "auto":
             return self.low
-        return None if self.high is not None and self.high <= 0 else 0.0
+        return None if self.most is not None and self.most <= 0 else 0.0
+
+    @property
+    def most(self) -> float | None:
+        """The upper bound, which is none for "auto" as long as the data was not asked."""
+        return None if self.high == "auto" else self.high
 
 
 class LossSettings(Choice):
@@ -293,6 +309,6 @@ def needed_monitors(settings: Settings) -> tuple[str, ...]:
     return ("distance",) if needed else ()
 
 
-def with_low(settings: Settings, low: float | None) -> Settings:
-    """The settings with this lower bound of the image."""
-    return settings.model_copy(update={"denoiser": settings.denoiser.model_copy(update={"low": low})})
+def with_bounds(settings: Settings, **bounds: float | str | None) -> Settings:
+    """The settings with these of low, high and support."""
+    return settings.model_copy(update={"denoiser": settings.denoiser.model_copy(update=bounds)})

@@ -102,8 +102,7 @@ def tune_scan(
     if settings.algorithm.sigma_end is not None:
         raise InputError("sigma_end is not scaled with sigma, so it cannot be searched; leave it out")
     judge = _Judge(scan, planned, search)  # before the journal, since it refuses what cannot be judged
-    if settings.denoiser.low == "auto":
-        settings = judge.settle_bounds(say)
+    settings = judge.settle_bounds(say)
     about = {
         "scan": fingerprint(scan),
         "views": scan.n_views,
@@ -233,7 +232,7 @@ class _Judge:
     """Reconstructs with given settings, and scores the image; by discrepancy with a sign, and zero is best."""
 
     def __init__(self, scan: Scan, planned: Plan, search: Search) -> None:
-        self.planned, self.search = planned, search
+        self.planned, self.search, self.columns = planned, search, scan.columns
         model, settings = planned.model(scan.columns, scan.n_views), planned.settings
         data = scan.read()
         self.whole = LeastSquares(model, data)
@@ -250,11 +249,11 @@ class _Judge:
         self.sampler = planned.parts.sampler(self.fidelity)
 
     def settle_bounds(self, say: Callable[[str], None]) -> Settings:
-        """The settings with the lower bound that all of the data asks for, by which every image is judged."""
-        preference = self.planned.prefer_low(self.whole)
-        if preference is not None:
-            self.planned = self.planned.with_low(preference.low)
-            say(preference.reason)
+        """The settings with the bounds that all of the data asks for, by which every image is judged."""
+        bounds = self.planned.settle_bounds(self.whole, self.columns)
+        self.planned = self.planned.with_bounds(bounds)
+        for reason in bounds.reasons:
+            say(reason)
         return self.planned.settings
 
     def __call__(self, chosen: dict[str, Any], iterations: int) -> float:
