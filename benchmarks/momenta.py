@@ -146,8 +146,7 @@ def compare_tooth(file: Path, count: int, asked: argparse.Namespace) -> None:
         settings, _ = advised_settings(command_parser("reconstruct", typed).parse_args(typed), scan)
         planned = plan(settings, scan)
         whole = planned.parts.fidelity(planned.model(scan.columns, scan.n_views), scan.read())
-        preference = planned.prefer_low(whole)
-        base: Any = (planned if preference is None else planned.with_low(preference.low)).algorithm(whole)
+        base: Any = planned.with_bounds(planned.settle_bounds(whole, scan.columns)).algorithm(whole)
         data = torch.as_tensor(held.read())
         model = held.instrument.build_model(
             held.columns, held.n_views, None, device=torch.device("cpu"), dtype=torch.float32

@@ -327,6 +327,7 @@ def judge_run(folder: Path) -> tuple[float, Explanation]:
     fidelity = make_fidelity(model, scan, Amplitude() if model.intensities else None)
     low, high = settings.denoiser.low, settings.denoiser.high
     low = low if isinstance(low, float | int) else None
+    high = high if isinstance(high, float | int) else None
     found = explain_result(
         fidelity, image.to(model.dtype), instrument, scan.columns, options, low=low, high=high, refined=tuple(refined)
     )

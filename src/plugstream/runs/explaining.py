@@ -49,7 +49,7 @@ def explain_run(plan: Plan, scan: Scan, fidelity: Any, result: Result[Any]) -> E
         scan.columns,
         options,
         low=bounds.low if isinstance(bounds.low, float | int) else None,
-        high=bounds.high,
+        high=bounds.high if isinstance(bounds.high, float | int) else None,
         refined=tuple(result.parameters),
     )
 
