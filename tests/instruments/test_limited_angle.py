@@ -138,7 +138,10 @@ BARS = {"01b": 0.97, "03b": 0.94, "05b": 0.91}  # of 07b 0.75 is wanted, and 0.6
 @pytest.mark.skipif(not DATA.exists(), reason="the data of the challenge are not here")
 @pytest.mark.parametrize("name", ["01b", "02b", "03b", "04b", "05b", "06b", "07b"])
 def test_segments_of_the_challenge_with_nothing_set(name, tmp_path):
-    """Matthews correlation after Otsu's threshold with the segments from all angles; settings were chosen elsewhere."""
+    """Matthews correlation after Otsu's threshold with the segments from all angles.
+
+    Sigma and the number of steps were chosen on simulated discs; what accepts a support and a bound, on these as well.
+    """
     path, out = tmp_path / "s.zarr", tmp_path / "run"
     assert main(["import", "ct", str(DATA / f"htc2022_{name}_limited.mat"), str(path)]) == 0
     assert main(["reconstruct", str(path), "--out", str(out), "--report-format", "none"]) == 0
