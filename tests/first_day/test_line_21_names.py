@@ -26,6 +26,7 @@ DIFFERENT = {
     "iterations",  # of solve
     "time_limit",
     "distance_limit",
+    "arrive",
     "settled",  # of a run: what its log says
 }
 

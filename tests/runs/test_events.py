@@ -53,10 +53,10 @@ from small_run import main
 RUN = ["--report-format", "none", "--sigma", "0.02", "--batch", "4", "--threads", "1", "--every", "5", "--watch-theory"]
 PROCESS = {"pid": 12, "started": 34, "machine": "here boot pid"}
 EXAMPLES: list[Event] = [
-    Finishing(120),
     Start(9, {"scan": {"follow": False}, "run": {"report": ["png"]}}, {}, "0.1", "2.9", "3.12", **PROCESS),
     Machine("here", "Linux 6", "a processor", 2, None, "cpu", 2, 1),
     Space(ImageSpace((3, 4), spacing=(0.1, 0.2), origin=(0.0, 0.0)).content()),
+    Finishing(120),
     Note("text of a person, ü\n"),
     Views(3, 12, (4, 7), 1 / 3, False),
     Views(3, 12, (), None, True),

@@ -99,7 +99,7 @@ def test_the_content_of_a_run_is_what_its_log_tells(whole):
     assert (content["state"], content["step"], content["iterations"]) == ("ended", 150, 150)
     assert content["measured"]["step"] == [event.step for event in history.measured]
     assert content["measured"]["values"]["snr"][-1] == history.measured[-1].values["snr"]
-    assert [quantity["name"] for quantity in content["quantities"]] == ["relative_distance", "snr"]
+    assert [quantity["name"] for quantity in content["quantities"]] == ["relative_distance", "snr", "to_go"]
     assert content["views"] | {"arrivals": 0} == {
         "arrivals": 0, "now": 12, "total": 12, "damaged": [], "ended": True, "batch": 4, "hold_out": None,
     }  # fmt: skip

@@ -86,6 +86,7 @@ def test_a_scan_is_followed_with_any_loss_and_goes_on_to_the_bit(scan: Path, tmp
 
 
 def test_the_demo_builds_one_model_to_simulate_and_to_reconstruct(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr("plugstream.runs.answers.explain_run", lambda *_: None)  # which tries others at the end
     build, models = Born2D.build_model, []
     monkeypatch.setattr(Born2D, "build_model", lambda *args, **more: models.append(build(*args, **more)) or models[-1])
     assert main(["demo", *SMALL, "--out", str(tmp_path / "a"), *RUN, "--iterations", "2"]) == 0

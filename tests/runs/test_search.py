@@ -193,7 +193,7 @@ def test_a_sigma_that_an_instrument_advises_is_where_the_search_begins(tmp_path,
     capsys.readouterr()
     assert main(["reconstruct", place, "--out", out, *search, *quiet]) == 0
     told = capsys.readouterr().err
-    assert f"{'20 of 24' if search else '250 of 300'} steps search for it, from " in told
+    assert f"the first {20 if search else 250} steps search for it, from " in told
     assert "of the image's range" not in told  # it is no more than where the search begins
     trials = replay(tmp_path / "run" / "events.jsonl").trials
     assert trials[-1].ended
@@ -203,7 +203,7 @@ def test_a_sigma_that_an_instrument_advises_is_where_the_search_begins(tmp_path,
     assert settings_of(tmp_path / "run")["sampler"]["name"] == "epochs"
     typed = [place, "--instrument", name, "--denoiser", "bm3d"]  # whose sigma is a noise level
     settings, _ = advised_settings(command_parser("reconstruct", typed).parse_args(typed), open_scan(place))
-    assert (settings.algorithm.search, settings.algorithm.iterations) == (250, 300)
+    assert (settings.algorithm.search, settings.algorithm.iterations) == (250, 750)  # the last a limit
 
 
 @pytest.mark.parametrize(("denoiser", "growing"), [("tv", False), ("bm3d", True)])
@@ -226,11 +226,11 @@ def test_an_instrument_may_advise_not_to_search(tmp_path):
     assert main(["simulate", place, "--instrument", "scattering-2d", *words]) == 0
     parser = command_parser("reconstruct", typed := [place, "--instrument", "scattering-2d"])
     settings, notes = advised_settings(parser.parse_args(typed), open_scan(place))
-    assert (settings.algorithm.search, settings.algorithm.sigma, settings.algorithm.iterations) == (None, 0.03, 100)
+    assert (settings.algorithm.search, settings.algorithm.sigma, settings.algorithm.iterations) == (None, 0.03, 500)
     assert any("--search 250" in note for note in notes)
     typed += ["--search", "50"]
     settings, _ = advised_settings(command_parser("reconstruct", typed).parse_args(typed), open_scan(place))
-    assert (settings.algorithm.search, settings.algorithm.sigma, settings.algorithm.iterations) == (50, 0.03, 60)
+    assert (settings.algorithm.search, settings.algorithm.sigma, settings.algorithm.iterations) == (50, 0.03, 550)
 
 
 def test_a_volume_that_goes_by_blocks_takes_what_is_advised(tmp_path, monkeypatch):
@@ -240,7 +240,7 @@ def test_a_volume_that_goes_by_blocks_takes_what_is_advised(tmp_path, monkeypatc
     monkeypatch.setattr("plugstream.runs.plan.choose_partition", lambda *_: Partition((0, 2, 4), note="cut"))
     assert main(["reconstruct", place, "--out", str(out), "--report-format", "none", "--threads", "1"]) == 0
     found = settings_of(out)["algorithm"]
-    assert (found["search"], found["iterations"]) == ("none", 100)
+    assert (found["search"], found["iterations"], found["arrive"]) == ("none", 500, 0.01)
     assert found["sigma"] > 0
     assert main(["reconstruct", place, "--out", str(tmp_path / "asked"), "--search", "24"]) == 2
 

@@ -201,7 +201,8 @@ def _until_arrived(
     advised = {(section, key): value for section, key, value in presets}
     if _STAGES in advised and (a.hop_steps is None and _HOP_STEPS not in advised):
         return presets  # whose stages are parts of all steps
-    searched = advised.get(("algorithm", "search"), a.search) or 0
+    asked = advised.get(("algorithm", "search"), a.search)
+    searched = asked if isinstance(asked, int) else 0  # and not "none"
     usual = a.iterations if searched else int(advised.get(_ITERATIONS, a.iterations))
     limit = searched + _LONGEST * usual
     notes.append(f"steps end when the image has arrived, after {limit} at most (--iterations for a fixed number)")
@@ -276,7 +277,7 @@ def _search(
     except InputError:
         return added if asked or ("denoiser", "rivals") in given else []
     rest = "(--sigma, or --search none)"
-    notes.append(f"no sigma is given, so that {steps} of {total} steps search for it, from {begin} on {rest}")
+    notes.append(f"no sigma is given, so that the first {steps} steps search for it, from {begin} on {rest}")
     return added
 
 

@@ -27,6 +27,7 @@ __all__ = ["Scattering2D", "ScatteringOptions", "ScatteringSimulation"]
 # What serves all targets of the Institut Fresnel (docs/scattering.md): contrasts of 0.3 to 2, one to five wavelengths.
 _SIGMA, _STEPS, _BATCH = 0.03, 75, 12
 _STAGES = 5  # of a hop through all frequencies
+_ITERATIONS = ("algorithm", "iterations")  # of which stages are parts, where somebody says how many there are
 # A hop is of stages, which these cannot be combined with.
 _NO_HOP = (
     ("algorithm", "name"),
@@ -97,7 +98,13 @@ class Scattering2D(Born2D):
             found += [
                 Advice("algorithm", "hop", "auto", hop, unless=_NO_HOP),
                 Advice("algorithm", "iterations", _STEPS, f"{_STEPS} steps are usual (--iterations)", unless=_NO_HOP),
-                Advice("algorithm", "hop_steps", _STEPS // stages, "stages of a hop are alike", unless=_NO_HOP),
+                Advice(
+                    "algorithm",
+                    "hop_steps",
+                    _STEPS // stages,
+                    "stages of a hop are alike",
+                    unless=(*_NO_HOP, _ITERATIONS),
+                ),
                 Advice("sampler", "name", "epochs", "every view is used before any comes again (--sampler epochs)"),
                 Advice(
                     "sampler",

@@ -16,6 +16,7 @@ from plugstream.result import Result
 from plugstream.runs.plan import Plan, model_options
 from plugstream.sampling import spread_views
 from plugstream.scans.scan import Scan
+from plugstream.verdict.arrival import FEWEST
 from plugstream.verdict.explanation import TRIED, Explanation, explain
 
 __all__ = ["explain_result", "explain_run", "mean_misfit"]
@@ -36,6 +37,8 @@ def mean_misfit(fidelity: Any, image: Tensor) -> float:
 def explain_run(plan: Plan, scan: Scan, fidelity: Any, result: Result[Any]) -> Explanation | None:
     """Whether the result of a run explains its data; None where that is not asked, of several images at once.
 
+    Causes are looked for after as many steps as it takes to say how far the image has to go: before, steps are missing.
+
     Arguments: fidelity of all views that the run has, at the parameters that it refined.
     """
     image = result.image
@@ -51,6 +54,7 @@ def explain_run(plan: Plan, scan: Scan, fidelity: Any, result: Result[Any]) -> E
         low=bounds.low if isinstance(bounds.low, float | int) else None,
         high=bounds.high if isinstance(bounds.high, float | int) else None,
         refined=tuple(result.parameters),
+        early=result.image_step < FEWEST,
     )
 
 
@@ -64,11 +68,13 @@ def explain_result(
     low: float | None = None,
     high: float | None = None,
     refined: Sequence[str] = (),
+    early: bool = False,
 ) -> Explanation:
     """Whether an image explains the data of a scan, and if not, why; as `explain` says.
 
     Arguments: fidelity, at the parameters that the run refined; columns of all of its views; options of the model;
-    refined, names of those parameters: what is said of them in the scan is no suspect any more.
+    refined, names of those parameters: what is said of them in the scan is no suspect any more; early, whether steps are
+    so few that causes are not looked for.
     """
     model: Model = getattr(fidelity, "whole", fidelity).model
 
@@ -90,4 +96,4 @@ def explain_result(
         listed = () if refined else instrument.suspects(columns, views, trial)
         return torch.from_numpy(views), listed
 
-    return explain(fidelity, image, suspects=suspects, low=low, high=high)
+    return explain(fidelity, image, suspects=suspects, low=low, high=high, early=early)

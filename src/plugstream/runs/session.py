@@ -340,7 +340,8 @@ class Session:
         report("asking whether the image explains the data")
         result = answer_explanation(result, fidelity, self.scan, self.plan, self.group)
         last = self.callbacks.last
-        trials = replay(self.log.path).trials if self.group.leads and self.search is not None else self.past.trials
+        searched = self.search is not None
+        trials = self.group.decide(lambda: replay(self.log.path).trials if searched else self.past.trials)
         algorithm = None if last is None else last.algorithm
         return answer_strength(result, algorithm, self.plan, trials, held_out)
 

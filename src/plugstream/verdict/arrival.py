@@ -12,14 +12,15 @@ from numpy.typing import NDArray
 
 from plugstream.verdict.trace import Trace
 
-__all__ = ["ARRIVED", "Arrival", "estimate_arrival"]
+__all__ = ["ARRIVED", "FEWEST", "Arrival", "estimate_arrival"]
 
 ARRIVED = 0.01
 """An image that ten times as many steps would change by less than this part has arrived. The estimate is within a
 factor of 2 in most runs (docs/verdict.md), so that it is less than 2 % then."""
 
-# Steps that it takes before anything can be said.
-_FEWEST = 16
+FEWEST = 16
+"""Steps that it takes before anything can be said."""
+
 # Means over the last fifth of the steps up to k stand for the image at k, so that the noise of batches averages out.
 _MEAN = 0.2
 # Moves over a factor of sqrt(2) in steps are compared, the last three of them, and so many more come until 10 k.
@@ -80,7 +81,7 @@ def estimate_arrival(trace: Trace) -> list[Arrival]:
 
     Arguments: trace, of images (..., *image_shape). Returns a list with an entry for each image.
     """
-    if trace.phase is None or not trace.steps or trace.steps[-1] < _FEWEST:
+    if trace.phase is None or not trace.steps or trace.steps[-1] < FEWEST:
         return []
     steps = np.array(trace.steps)
     ahead = (_TENFOLD * (trace.first + steps[-1]) - trace.first) / steps[-1]

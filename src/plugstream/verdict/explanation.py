@@ -109,6 +109,7 @@ def explain(
     low: float | None = None,
     high: float | None = None,
     noise: Noise | None = None,
+    early: bool = False,
 ) -> Explanation:
     r"""Whether an image explains the data of a fidelity, and if not, why.
 
@@ -124,7 +125,7 @@ def explain(
 
     Arguments: fidelity, at the parameters that a run refined; image (*image_shape); suspects, which gives the views to
     try them on and the suspects, asked only where they are needed; low, high, the bounds of the image; noise where it
-    is known.
+    is known; early, whether the image has hardly begun to form, so that missing steps are the cause of what is left.
     """
     whole = getattr(fidelity, "whole", fidelity)
     model, views = whole.model, _looked_at(whole)
@@ -138,6 +139,10 @@ def explain(
     enough = 0.0 if noise is None else noise.fraction
     if misfit <= max(_FACTOR * enough, _SMALL if noise is None else 0.0):
         return Explanation(misfit, noise, True, (), len(views))
+    if early:
+        return Explanation(
+            misfit, noise, False, (Cause("steps that are missing", 1.0, "take more of them"),), len(views)
+        )
     causes = _outliers(rest, compared, enough)
     dear = not (model.linear or getattr(model, "intensities", False))
     if dear and misfit < _DEAR:

@@ -13,6 +13,7 @@ from plugstream.errors import InputError
 from plugstream.models.part import PartOfData
 from plugstream.progress import report
 from plugstream.sampling import All, Announcer
+from plugstream.schedules import OverL
 from plugstream.verdict.outcome import Answer
 
 __all__ = ["StrengthProbe", "found_strength", "probe_strength"]
@@ -132,7 +133,8 @@ def _split(algorithm: Any, seed: int, held_out: Tensor | None) -> tuple[Any, Any
     if held_out is not None:
         return algorithm, fidelity, held_out
     views = fidelity.available
-    bound = fidelity.lipschitz_max if fidelity.has_lipschitz else None
+    by_l = isinstance(algorithm.step_size, OverL) and fidelity.has_lipschitz
+    bound = fidelity.lipschitz_max if by_l else None
     if len(views) >= _MANY:
         out = torch.zeros(len(views), dtype=torch.bool)
         out[_EVERY // 2 :: _EVERY] = True
