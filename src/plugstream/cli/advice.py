@@ -115,6 +115,7 @@ def advised_settings(
     from plugstream.settings import is_weight, parse_value
 
     notes: list[str] = []
+    usual_steps: list[str] = []  # reasons for a number of steps, which is a limit where they end by arrival
 
     @cache
     def find_range() -> float:
@@ -158,6 +159,7 @@ def advised_settings(
             presets.append((*place, value))
             if advice.reason not in notes:  # which is that of several settings
                 notes.append(advice.reason)
+            usual_steps += [advice.reason] if place == _ITERATIONS else []
             begin = advice.reason if place == _SIGMA else begin
     search = search or ("algorithm", "search") in given
     if parsed.settings is None and strength and search and not given & _STRENGTH and not first.scan.follow:
@@ -173,6 +175,7 @@ def advised_settings(
         presets += _take_turns(settings_of(parsed, presets, name, lambda: 1.0), scan.n_views, given, presets, notes)
     if parsed.settings is None and strength and not first.scan.follow:
         presets = _until_arrived(first, given, presets, notes)
+        notes = [text for text in notes if text not in usual_steps or _ARRIVE not in {one[:2] for one in presets}]
     settings = settings_of(parsed, presets, name, None if first.scan.follow else find_range)
     if parsed.settings is None:
         views = None if first.scan.follow else scan.n_views
@@ -196,7 +199,8 @@ def _until_arrived(
 
     a = settings.algorithm
     fixed = a.sigma_end is not None or a.step_size_end is not None or a.stages is not None or a.changes is not None
-    if _ITERATIONS in given or _ARRIVE in given or a.time_limit is not None or fixed:
+    refused = _ARRIVE in given and a.arrive is None
+    if _ITERATIONS in given or refused or a.time_limit is not None or fixed:
         return presets
     advised = {(section, key): value for section, key, value in presets}
     if _STAGES in advised and (a.hop_steps is None and _HOP_STEPS not in advised):
@@ -207,7 +211,7 @@ def _until_arrived(
     limit = searched + _LONGEST * usual
     notes.append(f"steps end when the image has arrived, after {limit} at most (--iterations for a fixed number)")
     kept = [preset for preset in presets if preset[:2] != _ITERATIONS]
-    return [*kept, (*_ITERATIONS, limit), (*_ARRIVE, ARRIVED)]
+    return [*kept, (*_ITERATIONS, limit), (*_ARRIVE, a.arrive or ARRIVED)]
 
 
 def _white(

@@ -27,7 +27,6 @@ __all__ = ["Scattering2D", "ScatteringOptions", "ScatteringSimulation"]
 # What serves all targets of the Institut Fresnel (docs/scattering.md): contrasts of 0.3 to 2, one to five wavelengths.
 _SIGMA, _STEPS, _BATCH = 0.03, 75, 12
 _STAGES = 5  # of a hop through all frequencies
-_ITERATIONS = ("algorithm", "iterations")  # of which stages are parts, where somebody says how many there are
 # A hop is of stages, which these cannot be combined with.
 _NO_HOP = (
     ("algorithm", "name"),
@@ -35,6 +34,8 @@ _NO_HOP = (
     ("algorithm", "distance_limit"),
     ("monitor", "watch_theory"),
 )
+# Stages are equal parts of all steps where somebody says how many there are.
+_NO_PARTS = (*_NO_HOP, ("algorithm", "iterations"))
 
 
 class ScatteringOptions(BornOptions):
@@ -103,7 +104,7 @@ class Scattering2D(Born2D):
                     "hop_steps",
                     _STEPS // stages,
                     "stages of a hop are alike",
-                    unless=(*_NO_HOP, _ITERATIONS),
+                    unless=_NO_PARTS,
                 ),
                 Advice("sampler", "name", "epochs", "every view is used before any comes again (--sampler epochs)"),
                 Advice(

@@ -73,8 +73,8 @@ def explain_result(
     """Whether an image explains the data of a scan, and if not, why; as `explain` says.
 
     Arguments: fidelity, at the parameters that the run refined; columns of all of its views; options of the model;
-    refined, names of those parameters: what is said of them in the scan is no suspect any more; early, whether steps are
-    so few that causes are not looked for.
+    refined, names of those parameters: what is said of them in the scan is no suspect any more; early, whether steps
+    are so few that causes are not looked for.
     """
     model: Model = getattr(fidelity, "whole", fidelity).model
 

@@ -140,9 +140,8 @@ def explain(
     if misfit <= max(_FACTOR * enough, _SMALL if noise is None else 0.0):
         return Explanation(misfit, noise, True, (), len(views))
     if early:
-        return Explanation(
-            misfit, noise, False, (Cause("steps that are missing", 1.0, "take more of them"),), len(views)
-        )
+        missing = Cause("steps that are missing", 1.0, "take more of them")
+        return Explanation(misfit, noise, False, (missing,), len(views))
     causes = _outliers(rest, compared, enough)
     dear = not (model.linear or getattr(model, "intensities", False))
     if dear and misfit < _DEAR:
