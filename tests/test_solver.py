@@ -334,7 +334,7 @@ def test_a_monitor_of_ones_own_says_what_is_better_and_stops_the_run(ista):
     first = int(series.step[np.argmax(series.value >= limit)])
     assert 1 < first < 30
     stopped = solve(ista, iterations=30, monitors=[Brightness()], every=1, distance_limit=limit)
-    assert (stopped.reason, stopped.state.k, list(stopped.history)) == (Stop.DISTANCE, first, ["brightness"])
+    assert (stopped.reason, stopped.state.k, list(stopped.history)) == (Stop.DISTANCE, first, ["brightness", "to_go"])
 
     def interrupt(progress):
         if progress.state.k == 20:

@@ -223,7 +223,20 @@ def register(
 
 
 RESERVED = frozenset(
-    {"assemble", "build", "check", "chosen", "entry", "follows", "kind", "least", "name", "names", "rival_names"}
+    {
+        "assemble",
+        "build",
+        "check",
+        "chosen",
+        "entry",
+        "follows",
+        "kind",
+        "least",
+        "most",
+        "name",
+        "names",
+        "rival_names",
+    }
     | {"of", "options", "options_of", "refined", "views"}
 )
 """What sections of the settings have and do themselves, which no option can be called."""

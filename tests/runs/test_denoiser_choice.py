@@ -115,8 +115,8 @@ def test_nothing_set_means_tnrd_or_bm3d_in_a_quarter_more_steps(scan):
     settings, notes = advised(scan)
     assert (settings.denoiser.name, settings.denoiser.rivals) == ("tnrd", "bm3d")
     before, _ = advised(scan, "--denoiser", "tnrd")
-    steps = [one.algorithm.iterations for one in (before, settings)]
-    assert steps == [240, 280]
+    steps = [one.algorithm.search for one in (before, settings)]
+    assert steps == [200, 240]
     assert steps[1] <= 1.25 * steps[0]
     assert sum("it is tnrd unless held-out views ask for bm3d" in note for note in notes) == 1
 

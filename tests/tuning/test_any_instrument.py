@@ -29,7 +29,8 @@ def test_sigma_is_found(toy: Path, tmp_path: Path, by: list[str]) -> None:
     assert main(["tune", str(toy), "--instrument", TOY, "--out", str(tmp_path / "t.toml"), *words]) == 0
     settings = resolve(tmp_path / "t.toml", trust=True)
     assert settings.algorithm.sigma is not None
-    assert 5e-4 <= settings.algorithm.sigma <= 0.1
+    highest = 0.2 if by == ["race"] else 0.1  # which is where a race begins: it may go up from there
+    assert 5e-4 <= settings.algorithm.sigma <= highest
     assert settings.denoiser.low is None  # complex values have no order
 
 

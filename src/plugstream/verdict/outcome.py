@@ -128,10 +128,9 @@ class Verdict:
     def with_explanation(self, answer: Answer, *, nothing: bool = False) -> Verdict:
         """The verdict with this answer; `nothing` says that the image explains nothing of the data.
 
-        That is then how the run came out, unless it has gone wrong in a worse way.
+        That is then how the run came out, unless it has gone wrong in a worse way, or has only begun.
         """
-        worse = (Outcome.DIVERGED, Outcome.STUCK)
-        if not nothing or self.outcome in worse:
+        if not nothing or self.to_go is None or self.outcome in (Outcome.DIVERGED, Outcome.STUCK):
             return replace(self, explanation=answer)
         return replace(self, outcome=Outcome.UNEXPLAINED, text=f"{answer.text}; {self}", explanation=answer)
 
