@@ -19,6 +19,7 @@ from plugstream.runs.explaining import explain_run, mean_misfit
 from plugstream.runs.plan import Plan
 from plugstream.scans.scan import Scan
 from plugstream.verdict import Answer, found_strength, probe_strength
+from plugstream.verdict.arrival import FEWEST
 
 __all__ = ["answer_explanation", "answer_strength"]
 
@@ -82,7 +83,7 @@ def _strength(
         (isinstance(algorithm, SigmaRace), "the search for it was not finished"),
         (settings.scan.follow, "the scan was still growing"),
         (":" in settings.algorithm.name, "the algorithm is one of your own"),
-        (result.state.k == 0, "no step was taken"),
+        (result.state.k < FEWEST, "too few steps were taken"),
     ]
     for holds, why in skipped:
         if holds:

@@ -25,8 +25,14 @@ _FACTOR = 2.0
 # Another sigma is better where held-out data misfits by less than this part of what it does, and by so many standard
 # errors over views.
 _BETTER, _ERRORS = 5e-3, 2.0
-# Steps of each side: one in so many of the run's, and at least; half as many come before all of them.
-_PART, _LEAST = 16, 12
+# An image that fits data so many times better where it was made from them follows their noise: p parameters that fit n
+# data leave (n - p) of the noise there and about (n + p) elsewhere, so that this is p = n / 2.
+_FOLLOWS = 3.0
+# Misfits that differ by less than this part do not tell two strengths apart.
+_ALIKE = 1e-3
+# Steps of each side: one in so many of the run's, of a short run an eighth of them up to so many, and at least so many;
+# half as many come before all of them.
+_PART, _SHORT, _USUAL, _LEAST = 16, 8, 12, 6
 
 
 @dataclass(frozen=True)
@@ -34,7 +40,7 @@ class StrengthProbe:
     """Held-out misfits, each after as many steps from one image: at sigma, at half of it and at twice.
 
     `errors` are standard errors over views of the differences of the last two from the first, zero where one view
-    judges, and `best` sigma's factor at the minimum of a parabola through all three, at most 2 and at least 1/2.
+    judges. `seen` is the misfit of the image that was made from those data, too, None where it was not.
     """
 
     sigma: float
@@ -42,10 +48,23 @@ class StrengthProbe:
     weaker: float
     stronger: float
     errors: tuple[float, float]
+    seen: float | None = None
+
+    @property
+    def follows_noise(self) -> bool:
+        """Whether the image fits data far better that it was made from, which it has not forgotten yet."""
+        return self.seen is not None and self.here > _FOLLOWS * self.seen
+
+    @property
+    def alike(self) -> bool:
+        """Whether all three are the same, as where the denoiser leaves nothing of the data, or does nothing."""
+        return max(abs(self.weaker - self.here), abs(self.stronger - self.here)) <= _ALIKE * self.here
 
     @property
     def side(self) -> int:
         """Where the best sigma lies: -1 below, 1 above, 0 where neither side is clearly better."""
+        if self.follows_noise:
+            return 1
         gains = [self.here - self.weaker, self.here - self.stronger]
         clear = [
             gain > max(_BETTER * self.here, _ERRORS * error) for gain, error in zip(gains, self.errors, strict=True)
@@ -58,6 +77,12 @@ class StrengthProbe:
         """In words."""
         told = f"held-out misfit {self.here:.4g} at sigma {self.sigma:.3g}, {self.weaker:.4g} at half of it"
         told = f"{told} and {self.stronger:.4g} at twice"
+        if self.follows_noise:
+            told = (
+                f"{told}; {self.seen:.4g} with the image that was made from these data, too, so that it follows noise"
+            )
+        elif self.alike:
+            return Answer("cannot be told", None, f"sigma hardly matters: {told}; see what the data leaves unexplained")
         if self.side == 0:
             return Answer("agrees with the data", True, f"neither is clearly better: {told}", self.here)
         word, way = ("too strong", "below") if self.side < 0 else ("too weak", "above")
@@ -84,19 +109,20 @@ def probe_strength(algorithm: Any, state: Any, *, steps: int, seed: int = 0, hel
     From the image of a run the algorithm goes on without every tenth view (or, of few views, without a tenth of each
     one's data), so that the image forgets them, for m / 2 steps. From there it takes m steps with sigma, m with
     sigma / 2 and m with 2 sigma, all with the same views. Whichever leaves the least of the held-out data is nearest to
-    the sigma that predicts best.
+    the sigma that predicts best. An image that follows noise does not forget it in so few steps, and is known by how
+    much better it fitted those data before: three times and more.
 
     Condition: as for a search (`SigmaRace`): the noise of held-out data is independent of the rest. m steps show what
     is quick to change; slow parts that oppose it do not show, so that an answer "agrees" is about a factor of two.
 
-    Arguments: algorithm and state that the run ended with; steps of the run, of which m is a sixteenth, at least 12;
+    Arguments: algorithm and state that the run ended with; steps of the run, of which m is a sixteenth, or up to 12;
     seed, of the data that judge; held_out, views that no step used, where there are some: then nothing is forgotten.
     Returns the answer; it says why where none is possible.
     """
     _, sigma = algorithm.parameters(state.k + 1, state)
     if not sigma > 0:
         return Answer("not asked", None, "there is no denoising whose strength could be chosen")
-    m = max(_LEAST, steps // _PART)
+    m = max(_LEAST, min(steps // _SHORT, max(_USUAL, steps // _PART)))
     own, judge, judges = _split(algorithm, seed, held_out)
     if len(judges) == 0:
         return Answer("not asked", None, "there is too little data to hold any out")
@@ -107,6 +133,7 @@ def probe_strength(algorithm: Any, state: Any, *, steps: int, seed: int = 0, hel
         own.sampler.draw(state.k, own.fidelity.available)
     except InputError:  # a batch of more views than that
         own = replace(own, sampler=All())
+    seen = None if held_out is not None else float(judge.values(state.image, judges).double().mean())
     trunk, taken, whole = own.renew(state), 0, 3 * m + m // 2
     if held_out is None:
         for _ in range(m // 2):
@@ -124,7 +151,7 @@ def probe_strength(algorithm: Any, state: Any, *, steps: int, seed: int = 0, hel
     if not all(map(math.isfinite, (here, weaker, stronger))):
         return Answer("not asked", None, "the misfit on held-out data is not finite")
     errors = tuple(_standard_error(one - misfits[0]) for one in misfits[1:])
-    return StrengthProbe(sigma, here, weaker, stronger, (errors[0], errors[1])).answer()
+    return StrengthProbe(sigma, here, weaker, stronger, (errors[0], errors[1]), seen).answer()
 
 
 def _split(algorithm: Any, seed: int, held_out: Tensor | None) -> tuple[Any, Any, Tensor]:
