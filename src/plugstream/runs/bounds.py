@@ -35,6 +35,8 @@ _FAR, _FAR_RARE = 5.0, 0.001  # times the noise, by which a disc must not be off
 # Rays that cross less than this part of the longest way through the support say little of the material, and where this
 # part of the others shows more than the bound, it is noise, and the edge of the detector's blur.
 _WAY, _ABOVE = 0.25, 0.02
+# A bound that is a little too low is refused, and one that is a little too high still helps.
+_LOOSER = (1.0, 1.03, 1.06, 1.1)
 
 
 @dataclass(frozen=True)
@@ -186,9 +188,11 @@ def prefer_high(fidelity: DataFidelity, low: float | None, support: Tensor | Non
     bound = float(mean.double().quantile(1 - _ABOVE))
     if not bound > low:
         return decline("rays show no material")
-    if not trial.allows(_box(low, bound, support), _box(low, math.inf, support)):
-        return decline(f"values above {bound:.4g}, which most rays show, are needed to explain the data")
-    return Found(float(f"{bound:.5g}"), f"the image is kept below {bound:.5g}, which explains the data as well as none")
+    for factor in _LOOSER:
+        high = float(f"{factor * bound:.5g}")
+        if trial.allows(_box(low, high, support), _box(low, math.inf, support)):
+            return Found(high, f"the image is kept below {high:g}, which explains the data as well as none")
+    return decline(f"values above {high:.4g}, which most rays show, are needed to explain the data")
 
 
 def _text(word: str, numbers: np.ndarray) -> str:

@@ -28,6 +28,8 @@ _FACTOR, _SMALL = 1.3, 1e-3
 _EVIDENCE, _UNEXPLAINED = 1.6, 0.3
 # Where nothing but noise is left without it, less is enough.
 _RESOLVED = 1.2
+# Of data explained to a thousandth, as real ones are by models that are right but for small things, more is asked.
+_CLEAR = 3.0
 _FILTERED = 0.03  # of the noise by differences, below which a band of the spectrum says nothing
 # A prior that leaves so many times more than a few steps without it is too strong, and likewise a bound.
 _STRONG, _HIDDEN = 6.0, 2.5
@@ -152,10 +154,11 @@ def explain(
     causes += _prior(model, few, image, tried, enough, low, high)
     found = try_suspects(model, few, tried, listed, enough=0.1 * enough)
     level = _FACTOR * enough * _share(compared, left_over(model, fidelity.predict(image, tried), few, tried)[1])
+    clear = _EVIDENCE if misfit >= _SMALL else _CLEAR
     named = [
         Cause(f"{one.suspect.name} ({one.label})", one.evidence, one.suspect.advice)
         for one in found
-        if one.evidence >= _EVIDENCE or (one.evidence >= _RESOLVED and one.rest <= level)
+        if one.evidence >= clear or (one.evidence >= _RESOLVED and one.rest <= level)
     ]
     causes = sorted([*causes, *named], key=lambda cause: -cause.evidence)
     best = max([cause.evidence for cause in causes], default=1.0)
