@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -98,6 +99,7 @@ def random_sums(image: Tensor, ndim: int) -> Tensor:
     return found
 
 
+@lru_cache(maxsize=64)  # a byte a pixel, of images of up to 2^28 pixels
 def _signs(begin: int, count: int, device: torch.device) -> Tensor:
     """+-1 for pixels of these numbers, by the finaliser of a 32-bit hash (MurmurHash3), in integers of 64 bits."""
     h = torch.arange(begin + 1, begin + 1 + count, dtype=torch.int64, device=device)
@@ -105,4 +107,4 @@ def _signs(begin: int, count: int, device: torch.device) -> Tensor:
         h = (h ^ (h >> 16 if shift == 13 else h >> 13)) & 0xFFFFFFFF
         h = (h * factor) & 0xFFFFFFFF
     h = (h ^ (h >> 16)) & 0xFFFFFFFF
-    return 1 - 2 * (h >> 7 & 1)
+    return (1 - 2 * (h >> 7 & 1)).to(torch.int8)
