@@ -237,7 +237,7 @@ RESERVED = frozenset(
         "names",
         "rival_names",
     }
-    | {"of", "options", "options_of", "refined", "views"}
+    | {"of", "options", "options_of", "refined", "upper", "views"}
 )
 """What sections of the settings have and do themselves, which no option can be called."""
 

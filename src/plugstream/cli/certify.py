@@ -108,7 +108,7 @@ def _denoiser(settings: Settings, size: int) -> Denoiser:
     check_for_pictures(s)
     if not s.entry.facts.get("guided", False) or s.guide is None:
         return build_denoiser(s)
-    if s.least is not None or s.most is not None or s.damping is not None or s.equivariant is not None:
+    if s.least is not None or s.upper is not None or s.damping is not None or s.equivariant is not None:
         raise InputError("only nlm by itself takes a guide; leave out low, high, damping and equivariant")
     return NLM(load_picture(s.guide, size))
 
@@ -132,7 +132,7 @@ def _title(settings: Settings) -> str:
     fields = s.entry.options.model_fields
     told = [key for key in options if ("denoiser", key, options[key]) not in PRESETS]
     notes = [_note(key, fields[key], options[key]) for key in told if not is_marked(fields[key], "consent")]
-    notes += [] if s.least is None and s.most is None else [f"within [{s.least}, {s.most}]"]
+    notes += [] if s.least is None and s.upper is None else [f"within [{s.least}, {s.upper}]"]
     notes += [] if s.damping is None else [f"damped with theta {s.damping:g}"]
     notes += [] if s.equivariant is None else ["the mean over turns and mirror images"]
     return ", ".join([s.name, *notes])

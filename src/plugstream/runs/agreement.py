@@ -154,7 +154,7 @@ def _settle_bounds(known: Agreement) -> Bounds:
     """The bounds that the block in the middle asks for, where nobody gave them."""
     d = known.plan.settings.denoiser
     if d.low != "auto" and d.support not in ("disc", "hull"):  # of volumes nothing else is asked
-        return Bounds(d.low, d.most, "none" if d.support == "auto" else d.support)
+        return Bounds(d.low, d.upper, "none" if d.support == "auto" else d.support)
     scan, plan = known.open(len(known.partition.blocks) // 2)
     return plan.settle_bounds(_fidelity(scan, plan), scan.columns)
 

@@ -115,5 +115,5 @@ def _strength(settings: Settings) -> str:
     a, bounds = settings.algorithm, settings.denoiser
     number = f"sigma {a.sigma:g}" if a.sigma is not None else f"lam {a.lam}"
     falling = f" to {a.sigma_end:g}" if a.sigma_end is not None else ""
-    ends = [f"{name} {value}" for name, value in (("low", bounds.low), ("high", bounds.most)) if value is not None]
+    ends = [f"{name} {value}" for name, value in (("low", bounds.low), ("high", bounds.upper)) if value is not None]
     return ", ".join([f"{number}{falling}", f"step {a.step_size}", *(ends or ["no bounds"])])

@@ -36,7 +36,7 @@ def check_precision(settings: Settings, **values: float | None) -> None:
     if settings.compute.dtype == "float64":
         return
     d = settings.denoiser
-    for name, value in {**values, "low": None if d.low == "auto" else d.low, "high": d.most}.items():
+    for name, value in {**values, "low": None if d.low == "auto" else d.low, "high": d.upper}.items():
         if value is not None and value != 0 and not _SINGLE[0] <= abs(value) <= _SINGLE[1]:
             raise InputError(
                 f"{name} = {value:g} is beyond what float32 can compute with, {_SINGLE[0]:g} to {_SINGLE[1]:g}; use "

@@ -233,7 +233,7 @@ def _prior(settings: DenoiserSettings) -> Prior:
 
 
 def _bounds(settings: DenoiserSettings) -> tuple[float, float]:
-    low, high = settings.least, settings.most
+    low, high = settings.least, settings.upper
     return -math.inf if low is None else low, math.inf if high is None else high
 
 

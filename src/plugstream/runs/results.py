@@ -155,7 +155,7 @@ def bound_notes(image: torch.Tensor, denoiser: DenoiserSettings) -> list[str]:
     return [
         f"{_percent(part)} of the image sits on its {'lower' if name == 'low' else 'upper'} bound {bound:g}: that is "
         f"background, or values that the bound hides, which --{name} none would show"
-        for name, bound, part in on_bounds(image, denoiser.least, denoiser.most)
+        for name, bound, part in on_bounds(image, denoiser.least, denoiser.upper)
         if part >= _SUBSTANTIAL
     ]
 

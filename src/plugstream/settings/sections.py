@@ -133,10 +133,10 @@ class DenoiserSettings(Choice):
         """The lower bound, which is 0 for "auto" where there is no data to ask, unless the upper one forbids it."""
         if self.low != "auto":
             return self.low
-        return None if self.most is not None and self.most <= 0 else 0.0
+        return None if self.upper is not None and self.upper <= 0 else 0.0
 
     @property
-    def most(self) -> float | None:
+    def upper(self) -> float | None:
         """The upper bound, which is none for "auto" as long as the data was not asked."""
         return None if self.high == "auto" else self.high
 
