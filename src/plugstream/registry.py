@@ -232,7 +232,6 @@ RESERVED = frozenset(
         "follows",
         "kind",
         "least",
-        "most",
         "name",
         "names",
         "rival_names",
