@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -25,13 +24,18 @@ FEWEST = 16
 _MEAN = 0.2
 # Moves over a factor of sqrt(2) in steps are compared, the last three of them, and so many more come until 10 k.
 _FACTOR, _MOVES, _TENFOLD = math.sqrt(2), 3, 10.0
-# By how much moves shrink from one to the next where the image comes nearer as 1/k, and how much that counts beside
-# what was seen: three moves tell a rate badly. Moves that grow are taken for ones that hardly shrink.
-_USUAL, _PRIOR, _LEAST, _MOST = math.log(1 / math.sqrt(2)), 0.4, math.log(0.05), math.log(0.98)
-# Moves point the same way to some degree, though random parts of them hide it.
-_ALIKE = 0.3
-# Of a move no more than this part is the noise of batches, in squares.
-_SEEN = 0.04
+# By how much the logarithm of moves falls from one to the next in the long run, how much that counts beside what was
+# seen, since three moves tell a rate badly, and how much of what was seen is left in the next one. Moves that grow are
+# taken for ones that stay. These were fitted to 27 runs (docs/verdict.md).
+_USUAL, _PRIOR, _LASTING, _LEAST, _MOST = -0.15, 0.2, 0.7, -1.5, 0.0
+# A move is counted as at least this part of the one before: where momentum has just begun anew an image stands almost
+# still, and goes on.
+_LULL = 0.45
+# Of a move at least this part is no noise of batches, in squares.
+_SEEN = 0.2
+# What begins with a search, another sigma say, is judged when it has taken this part of the steps before it: momentum
+# begins anew there, and the first moves are short for that reason alone.
+_AGE = 0.25
 
 
 @dataclass(frozen=True)
@@ -58,30 +62,36 @@ class Arrival:
 
 
 def estimate_arrival(trace: Trace) -> list[Arrival]:
-    r"""How far each image of a run has to go, none where there were fewer than 16 steps, or in a search for sigma.
+    r"""How far each image of a run has to go, none where there were too few steps, or in a search for sigma.
+
+    Too few are fewer than 16, or than a quarter of those before the present problem began.
 
     With z(k) the mean of the images over the last fifth of the steps up to k, K the last step and r^2 = 2, the moves
 
         m_j = ||z(K / r^j) - z(K / r^(j+1))||,    j = 0, 1, 2
 
-    shrink by a factor q = exp(g) from each to the next, g being the slope of a line through log m_j, drawn towards
-    that of an image which comes nearer as 1/k. Moves to come, q m_0, q^2 m_0 .. until ten times as many steps were
-    taken, add up to the drift,
+    change by a factor exp(g) from each to the next, g being the mean slope of log m_j, drawn a little towards the usual
+    one u = -0.15. It comes to that with time, so that of moves to come, until ten times as many steps were taken, the
+    i-th is
 
-        drift^2 = sum_ij q^i q^j m_0^2 c^|i - j|,
+        n_i = m exp(g_1 + .. + g_i),    g_i = u + 0.7^i (g - u),    m = max_j 0.45^j m_j,
 
-    where c, the cosine between the last two moves, says how far they go in one direction. Short moves along the slowest
-    directions, which a distance ||x - P(x)|| hides, add up here. The hover is what is left of the last quarter of the
-    steps after a parabola through each of its random sums.
+    and they add up to the drift,
 
-    Where it holds: moves shrink by about the same factor while steps double, as they do where the image comes nearer
-    as a power of k; where it comes nearer exponentially the estimate is too large, and soon tiny. A step that lies
-    ahead, such as another sigma, is not known to it. Where another problem began on the way, moves are counted from
-    there, and ten times as many steps from the start. docs/verdict.md has what was measured.
+        drift^2 = sum_ij n_i n_j c^|i - j|,
+
+    where c, the cosine between moves, says how far they go in one direction. Short moves along the slowest directions,
+    which a distance ||x - P(x)|| hides, add up here. The hover is what is left of the last quarter of the steps after a
+    parabola through each of its random sums; what it makes of moves and cosines is taken off them.
+
+    Where it holds: slow directions have shown themselves, since an image that has not begun to move in some direction
+    gives no sign of it; where the image comes nearer exponentially the estimate is too large, and soon tiny. A step
+    that lies ahead, such as another sigma, is not known to it. Where another problem began on the way, moves are
+    counted from there, and ten times as many steps from the start. docs/verdict.md has what was measured.
 
     Arguments: trace, of images (..., *image_shape). Returns a list with an entry for each image.
     """
-    if trace.phase is None or not trace.steps or trace.steps[-1] < FEWEST:
+    if trace.phase is None or not trace.steps or trace.steps[-1] < max(FEWEST, _AGE * trace.first):
         return []
     steps = np.array(trace.steps)
     ahead = (_TENFOLD * (trace.first + steps[-1]) - trace.first) / steps[-1]
@@ -97,32 +107,27 @@ def _estimate(steps: NDArray[np.int64], z: NDArray[np.float64], ahead: float) ->
     if scale == 0:
         return Arrival(0.0, 0.0, 0.0) if not z.any() else Arrival(math.inf, math.inf, 0.0)
     hover2 = _hover(steps, z)
-    points = [_mean(steps, z, last / _FACTOR**j) for j in range(_MOVES + 1)]
-    moves = [one - before for one, before in pairwise(points)]
-    noise = 2 * hover2 / int(np.count_nonzero(steps > (1 - _MEAN) * last))  # the last step is one of them
-    lengths = np.array([float(np.linalg.norm(move)) for move in moves])
-    lengths = np.sqrt(np.maximum(lengths**2 - noise, _SEEN * lengths**2))
-    tiny = np.finfo(float).tiny
-    logs = np.log(np.maximum(lengths, tiny))
-    slope = -float(np.polyfit(np.arange(_MOVES), logs, 1)[0])
+    ends = [round(last / _FACTOR**j) for j in range(_MOVES + 1)]
+    chosen = [(steps <= end) & (steps > (1 - _MEAN) * end) for end in ends]
+    moves = -np.diff([z[some].mean(0) for some in chosen], axis=0)
+    noise = np.array([hover2 / np.count_nonzero(some) for some in chosen])
+    products = moves @ moves.T
+    squares = products.diagonal()
+    lengths = np.sqrt(np.maximum(squares - noise[1:] - noise[:-1], _SEEN * squares)).clip(np.finfo(float).tiny)
+    slope = math.log(lengths[0] / lengths[-1]) / (_MOVES - 1)
     slope = min(_MOST, max(_LEAST, (1 - _PRIOR) * slope + _PRIOR * _USUAL))
-    cosine = float(moves[0] @ moves[1]) / max(tiny, float(np.linalg.norm(moves[0]) * np.linalg.norm(moves[1])))
+    next_one = (products[0, 1] + noise[1]) / (lengths[0] * lengths[1])  # they have a point in common, and its noise
+    after = products[0, 2] / (lengths[0] * lengths[2])
+    cosine = min(1.0, max(0.0, next_one, math.sqrt(max(0.0, after))))
     count = math.log(ahead) / math.log(_FACTOR)
     number = np.arange(math.ceil(count))
-    coming = np.exp(slope * (number + 1)) * lengths[0]
+    length = float((lengths * _LULL ** np.arange(_MOVES)).max())
+    coming = length * np.exp(np.cumsum(_USUAL + (slope - _USUAL) * _LASTING ** (number + 1)))
     coming[-1] *= count - number[-1]
-    alike = min(1.0, max(_ALIKE, cosine)) ** np.abs(np.subtract.outer(number, number))
-    drift2 = float(coming @ alike @ coming)
+    drift2 = float(coming @ cosine ** np.abs(np.subtract.outer(number, number)) @ coming)
     found = (math.sqrt(drift2 + 2 * hover2), math.sqrt(drift2), math.sqrt(hover2))
     to_go, drift, hover = (value / scale for value in found)
     return Arrival(to_go, drift, hover)
-
-
-def _mean(steps: NDArray[np.int64], z: NDArray[np.float64], k: float) -> NDArray[np.float64]:
-    """The mean over the last fifth of the steps up to k."""
-    chosen = (steps <= round(k)) & (steps > (1 - _MEAN) * round(k))
-    found: NDArray[np.float64] = z[chosen].mean(0)
-    return found
 
 
 def _hover(steps: NDArray[np.int64], z: NDArray[np.float64]) -> float:
