@@ -48,17 +48,39 @@ def trace_of(images) -> Trace:
     return trace
 
 
-@pytest.mark.parametrize("power", [0.5, 1.0, 2.0])
-def test_an_image_that_comes_nearer_as_a_power_of_the_steps(power):
-    """x_k = x + e / k^p changes by ||e|| (1 - 10^-p) / K^p from K to 10 K."""
+@pytest.mark.parametrize(("power", "most"), [(0.5, 2.0), (1.0, 2.0), (2.0, 3.5)])
+def test_an_image_that_comes_nearer_as_a_power_of_the_steps(power, most):
+    """x_k = x + e / k^p changes by ||e|| (1 - 10^-p) / K^p from K to 10 K; fast ways may be taken for slower ones."""
     rng = np.random.default_rng(1)
     x, e = rng.standard_normal((2, 20, 20))
     for last in (30, 100, 700):
         found = estimate_arrival(trace_of([x + e / max(k, 1) ** power for k in range(last + 1)]))[0]
         end, tenfold = (x + e / k**power for k in (last, 10 * last))
         real = np.linalg.norm(tenfold - end) / np.linalg.norm(end)
-        assert real / 2 < found.to_go < 2 * real
+        assert real / 2 < found.to_go < most * real
         assert not found.hovers
+
+
+def test_slow_moves_that_do_not_shrink_are_no_arrival():
+    """x_k = x + e exp(-k / 200) / 10 goes on at one speed for a while, and each step of it is short."""
+    rng = np.random.default_rng(3)
+    x, e = rng.standard_normal((2, 20, 20))
+    trace = trace_of([x + 0.1 * e * np.exp(-k / 200) for k in range(2000)])
+    for last in (16, 24, 40, 64):
+        early = Trace(0, trace.steps[: last + 1], trace.sums[: last + 1])
+        assert not estimate_arrival(early)[0].arrived
+        after_a_search = Trace(4 * last + 1, early.steps, early.sums)
+        assert not estimate_arrival(after_a_search)  # a quarter of the search's steps is needed
+    assert estimate_arrival(trace)[0].arrived
+
+
+def test_a_lull_is_no_arrival():
+    """An image that went fast and suddenly stands still goes on, where momentum has begun anew."""
+    rng = np.random.default_rng(4)
+    x, e = rng.standard_normal((2, 20, 20))
+    way = np.concatenate([np.linspace(1, 0.2, 150), np.linspace(0.2, 0.19, 60)])
+    found = estimate_arrival(trace_of([x + e * part for part in way]))[0]
+    assert found.to_go > 0.02
 
 
 def test_noise_about_a_mean_is_hovering():

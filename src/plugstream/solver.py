@@ -172,7 +172,7 @@ def _solve(
             if distance_limit is not None and run.arrived(measured, distance_limit):
                 reason = Stop.DISTANCE
                 break
-            if arrive is not None and run.is_due() and run.to_go <= arrive:
+            if arrive is not None and run.is_due() and run.is_within(arrive):
                 reason = Stop.ARRIVED
                 break
             if time_limit is not None and run.wall >= time_limit:
@@ -242,10 +242,10 @@ class _Run(Generic[S]):
         """Whether this is one of the steps at which a run may end since it has arrived."""
         return (self.state.k - self._first) % self.every == 0
 
-    @property
-    def to_go(self) -> float:
-        """How far the image has to go that has the farthest, infinite where that is not known."""
-        return max((arrival.to_go for arrival in estimate_arrival(self.trace)), default=math.inf)
+    def is_within(self, limit: float) -> bool:
+        """Whether every image is known to have no farther to go."""
+        arrivals = estimate_arrival(self.trace)
+        return bool(arrivals) and all(arrival.within(limit) for arrival in arrivals)
 
     def size(self) -> float:
         """The largest ||x|| of the images, NaN if one holds a NaN."""

@@ -266,10 +266,12 @@ def test_how_far_the_image_has_to_go_decides():
         distances = np.tile(level[:, None], len(arrivals))
         return judge(range(20), distances, distances, arrivals=arrivals)
 
-    assert outcome_of(Arrival(0.009, 0.008, 0.001)).outcome is Outcome.ARRIVED
+    assert outcome_of(Arrival(0.007, 0.006, 0.001)).outcome is Outcome.ARRIVED
+    assert outcome_of(Arrival(0.009, 0.008, 0.001)).outcome is Outcome.MOVING  # three times the drift is above 2 %
+    assert outcome_of(Arrival(0.009, 0.001, 0.006)).outcome is Outcome.ARRIVED
     assert outcome_of(Arrival(0.02, 0.019, 0.001)).outcome is Outcome.MOVING
     assert outcome_of(Arrival(0.05, 0.01, 0.034)).outcome is Outcome.HOVERING
-    both = outcome_of(Arrival(0.009, 0.008, 0.001), Arrival(0.12, 0.12, 0.001))
+    both = outcome_of(Arrival(0.007, 0.006, 0.001), Arrival(0.12, 0.12, 0.001))
     assert both.outcome is Outcome.MOVING
     assert both.text.startswith("image 1 of 2: ten times as many steps would change the image by about 12 %")
     assert both.arrival.number == pytest.approx(12)

@@ -84,9 +84,12 @@ def reason_to_end(trace: Trace, limit: float) -> Stop | None:
     Arguments: trace; limit, the part of the image by which ten times as many steps may change it.
     """
     arrivals = estimate_arrival(trace)
-    if trace.phase != 0 or not arrivals or max(one.drift for one in arrivals) > limit:
+    if trace.phase != 0 or not arrivals:
         return None
-    return Stop.ARRIVED if max(one.to_go for one in arrivals) <= limit else Stop.HOVERS
+    if all(one.within(limit) for one in arrivals):
+        return Stop.ARRIVED
+    hovers = max(one.to_go for one in arrivals) > limit >= max(one.drift for one in arrivals)
+    return Stop.HOVERS if hovers else None
 
 
 def reason_to_stop(

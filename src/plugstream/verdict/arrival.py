@@ -14,23 +14,24 @@ from plugstream.verdict.trace import Trace
 __all__ = ["ARRIVED", "FEWEST", "Arrival", "estimate_arrival"]
 
 ARRIVED = 0.01
-"""An image that ten times as many steps would change by less than this part has arrived. The estimate is within a
-factor of 2 in most runs (docs/verdict.md), so that it is less than 2 % then."""
+"""An image that ten times as many steps would change by less than this part has arrived, if they would change it by
+less than twice that even where the estimated drift is three times too short."""
 
 FEWEST = 16
 """Steps that it takes before anything can be said."""
 
 # Means over the last fifth of the steps up to k stand for the image at k, so that the noise of batches averages out.
 _MEAN = 0.2
-# Moves over a factor of sqrt(2) in steps are compared, the last three of them, and so many more come until 10 k.
-_FACTOR, _MOVES, _TENFOLD = math.sqrt(2), 3, 10.0
-# By how much the logarithm of moves falls from one to the next in the long run, how much that counts beside what was
-# seen, since three moves tell a rate badly, and how much of what was seen is left in the next one. Moves that grow are
+# Moves over a factor of sqrt(2) in steps are compared, the last four of them, and so many more come until 10 k.
+_FACTOR, _MOVES, _TENFOLD = math.sqrt(2), 4, 10.0
+# By how much the logarithm of moves falls from one to the next in the long run, how much that counts beside what the
+# last three show, which tell a rate badly, and how much of what they show is left in the next one. Moves that grow are
 # taken for ones that stay. These were fitted to 27 runs (docs/verdict.md).
 _USUAL, _PRIOR, _LASTING, _LEAST, _MOST = -0.15, 0.2, 0.7, -1.5, 0.0
 # A move is counted as at least this part of the one before: where momentum has just begun anew an image stands almost
 # still, and goes on.
 _LULL = 0.45
+_DOUBT = 3.0  # by what factor the drift may be estimated too short
 # Of a move at least this part is no noise of batches, in squares.
 _SEEN = 0.2
 # What begins with a search, another sigma say, is judged when it has taken this part of the steps before it: momentum
@@ -53,7 +54,11 @@ class Arrival:
     @property
     def arrived(self) -> bool:
         """Whether it has."""
-        return self.to_go <= ARRIVED
+        return self.within(ARRIVED)
+
+    def within(self, limit: float) -> bool:
+        """Whether it has no farther to go, and at most twice as far if the drift is three times what is estimated."""
+        return self.to_go <= limit and math.hypot(_DOUBT * self.drift, math.sqrt(2) * self.hover) <= 2 * limit
 
     @property
     def hovers(self) -> bool:
@@ -68,11 +73,11 @@ def estimate_arrival(trace: Trace) -> list[Arrival]:
 
     With z(k) the mean of the images over the last fifth of the steps up to k, K the last step and r^2 = 2, the moves
 
-        m_j = ||z(K / r^j) - z(K / r^(j+1))||,    j = 0, 1, 2
+        m_j = ||z(K / r^j) - z(K / r^(j+1))||,    j = 0, .., 3
 
-    change by a factor exp(g) from each to the next, g being the mean slope of log m_j, drawn a little towards the usual
-    one u = -0.15. It comes to that with time, so that of moves to come, until ten times as many steps were taken, the
-    i-th is
+    change by a factor exp(g) from each to the next, g being the mean slope of the last three log m_j, drawn a little
+    towards the usual one u = -0.15. It comes to that with time, so that of moves to come, until ten times as many steps
+    were taken, the i-th is
 
         n_i = m exp(g_1 + .. + g_i),    g_i = u + 0.7^i (g - u),    m = max_j 0.45^j m_j,
 
@@ -106,15 +111,15 @@ def _estimate(steps: NDArray[np.int64], z: NDArray[np.float64], ahead: float) ->
         return Arrival(math.inf, math.inf, math.inf)
     if scale == 0:
         return Arrival(0.0, 0.0, 0.0) if not z.any() else Arrival(math.inf, math.inf, 0.0)
-    hover2 = _hover(steps, z)
+    hover2, memory = _hover(steps, z)
     ends = [round(last / _FACTOR**j) for j in range(_MOVES + 1)]
     chosen = [(steps <= end) & (steps > (1 - _MEAN) * end) for end in ends]
     moves = -np.diff([z[some].mean(0) for some in chosen], axis=0)
-    noise = np.array([hover2 / np.count_nonzero(some) for some in chosen])
+    noise = np.array([hover2 * min(1.0, memory / np.count_nonzero(some)) for some in chosen])
     products = moves @ moves.T
     squares = products.diagonal()
-    lengths = np.sqrt(np.maximum(squares - noise[1:] - noise[:-1], _SEEN * squares)).clip(np.finfo(float).tiny)
-    slope = math.log(lengths[0] / lengths[-1]) / (_MOVES - 1)
+    lengths = np.sqrt(np.maximum(squares - noise[1:] - noise[:-1], _SEEN * squares)).clip(1e-100)
+    slope = math.log(lengths[0] / lengths[2]) / 2
     slope = min(_MOST, max(_LEAST, (1 - _PRIOR) * slope + _PRIOR * _USUAL))
     next_one = (products[0, 1] + noise[1]) / (lengths[0] * lengths[1])  # they have a point in common, and its noise
     after = products[0, 2] / (lengths[0] * lengths[2])
@@ -130,14 +135,20 @@ def _estimate(steps: NDArray[np.int64], z: NDArray[np.float64], ahead: float) ->
     return Arrival(to_go, drift, hover)
 
 
-def _hover(steps: NDArray[np.int64], z: NDArray[np.float64]) -> float:
-    """The mean square of what the last quarter of the steps, at least eight, leaves beside parabolas."""
+def _hover(steps: NDArray[np.int64], z: NDArray[np.float64]) -> tuple[float, float]:
+    """The mean square of what the last quarter of the steps, at least eight, leaves beside parabolas.
+
+    And how many steps count as one since what is left stays from one to the next, (1 + rho) / (1 - rho) with rho their
+    correlation.
+    """
     chosen = np.flatnonzero(steps >= 0.75 * steps[-1])
     chosen = chosen if len(chosen) > 8 else np.arange(max(0, len(steps) - 9), len(steps))
     t = (steps[chosen] - steps[-1]) / steps[-1]
     powers = np.stack([np.ones_like(t), t, t**2], 1)
     rest = z[chosen] - powers @ np.linalg.lstsq(powers, z[chosen], rcond=None)[0]
-    return float((rest**2).sum() / (len(chosen) - 3))
+    energy = float((rest**2).sum())
+    rho = min(0.8, max(0.0, float((rest[1:] * rest[:-1]).sum()) / energy)) if energy > 0 else 0.0
+    return energy / (len(chosen) - 3), (1 + rho) / (1 - rho)
 
 
 def _aligned(sums: NDArray[Any]) -> NDArray[np.float64]:
