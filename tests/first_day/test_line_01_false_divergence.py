@@ -68,7 +68,7 @@ def test_a_box_that_holds_the_first_image_at_zero_is_no_divergence():
 
 @pytest.mark.parametrize(("step", "iterations"), [(1e-6, 3000), (1e-3, 1000)])
 def test_a_very_short_step_is_no_divergence(fidelity, step, iterations):
-    """The image grows thousands of times, or a million times, beyond its first size on its way to what the data says."""
+    """The image grows thousands or a million times beyond its first size, on its way to what the data says."""
     algorithm = ProximalGradient(fidelity, Identity(), sigma=0.0, step_size=f"{step}/L", momentum="nesterov")
     assert solve(algorithm, iterations=iterations).reason is Stop.ITERATIONS
 
