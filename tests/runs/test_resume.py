@@ -71,7 +71,7 @@ def crash(scan: Path, whole: Path, folder: Path, kills: int, seed: int) -> None:
 
 @thorough
 def test_runs_killed_again_and_again_end_as_if_they_had_not_been(scan, whole, tmp_path):
-    crash(scan, whole, tmp_path, kills=effort(12, 300), seed=0)
+    crash(scan, whole, tmp_path, kills=effort(8, 300), seed=0)
 
 
 def test_a_run_can_be_lengthened(scan, whole, tmp_path):
