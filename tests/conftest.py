@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import threading
@@ -17,15 +18,17 @@ if threading.current_thread() is threading.main_thread() and signal.getsignal(si
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import numpy as np
 import pytest
-import torch
 from hypothesis import HealthCheck, settings
 
 from effort import effort
-from plugstream import BornGeometry, Grid, LeastSquares, MatrixModel
 from quick_disk import wait_for_no_disk
+
+# Nothing here imports torch at once: the process that hands tests out to others needs none, and all wait for it.
+if TYPE_CHECKING:
+    from plugstream import BornGeometry, LeastSquares
 
 wait_for_no_disk()
 
@@ -41,20 +44,33 @@ settings.register_profile("random", max_examples=200, **_COMMON)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
 
+def pytest_collection_finish() -> None:
+    """Thousands of tests and modules stay to the end: they need not be looked through for garbage again and again."""
+    gc.collect()
+    gc.freeze()
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    if item.get_closest_marker("gpu") is not None and not torch.cuda.is_available():
-        pytest.skip("there is no GPU here")
+    if item.get_closest_marker("gpu") is not None:
+        import torch
+
+        if not torch.cuda.is_available():
+            pytest.skip("there is no GPU here")
 
 
 @pytest.fixture(autouse=True)
 def _same_numbers(request: pytest.FixtureRequest) -> None:
     """torch's numbers are a test's own, whichever tests ran before it."""
+    import torch
+
     torch.manual_seed(zlib.crc32(request.node.nodeid.encode()))
 
 
 @pytest.fixture
 def one_thread() -> Iterator[None]:
     """torch begins with one thread, whatever the test makes of it, and has as many as before when the test is over."""
+    import torch
+
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -74,12 +90,19 @@ def shared_data() -> Path:
 @pytest.fixture
 def small_geometry() -> BornGeometry:
     """A 12 x 10 image, 7 views, 9 receivers: small enough for every matrix to be written out."""
+    from plugstream import BornGeometry, Grid
+
     return BornGeometry.rings(Grid((12, 10), 0.01), 0.05, views=7, receivers=9, radius=0.3, receiver_radius=0.25)
 
 
 @pytest.fixture
 def regression() -> LeastSquares:
     """Five views of six rows each on an image of 4 x 5, well posed, in double precision."""
+    import numpy as np
+    import torch
+
+    from plugstream import LeastSquares, MatrixModel
+
     rng = np.random.default_rng(7)
     model = MatrixModel(list(rng.standard_normal((5, 6, 20))), (4, 5))
     return LeastSquares(model, torch.from_numpy(rng.standard_normal((5, 6))), lipschitz_tol=1e-6, prox_tol=1e-12)

@@ -26,7 +26,7 @@ RUN = [
     "--threads",
     "1",
     "--iterations",
-    "150",
+    "60",
     "--checkpoint",
     "0",
 ]

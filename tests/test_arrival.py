@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from effort import effort, thorough
 from plugstream import TV, Epochs, LeastSquares, MatrixModel, ProximalGradient, solve
 from plugstream.result import Stop
 from plugstream.verdict import Trace, estimate_arrival
@@ -112,8 +113,11 @@ def problem() -> LeastSquares:
     return LeastSquares(MatrixModel(list(matrices), (12, 12)), torch.from_numpy(data))
 
 
-@pytest.mark.parametrize("sampler", [None, 6], ids=["all", "epochs"])
-@pytest.mark.parametrize("momentum", ["none", "bounded"])
+@thorough
+@pytest.mark.parametrize(
+    ("momentum", "sampler"),
+    effort([("none", None), ("bounded", 6)], [("none", None), ("none", 6), ("bounded", None), ("bounded", 6)]),
+)
 def test_what_ten_times_as_many_steps_really_change(problem, sampler, momentum):
     options = {} if sampler is None else {"sampler": Epochs(sampler)}
     algorithm = ProximalGradient(problem, TV(), lam=0.02, momentum=momentum, **options)

@@ -188,6 +188,7 @@ class Entry:
 
 F = TypeVar("F", bound=Callable[..., Any])
 _table: dict[str, dict[str, Entry]] = {name: {} for name in KINDS}
+_ordered: dict[str, tuple[list[tuple[str, Entry]], dict[str, Entry]]] = {}
 
 
 def register(
@@ -252,13 +253,17 @@ def entries(kind: str) -> dict[str, Entry]:
     A package whose entry point cannot be loaded is left out here, and named by `find` where its entry is asked for.
     """
     _load(kind)
-    package = f"{KINDS[kind].package}."
+    package, items = f"{KINDS[kind].package}.", list(_table[kind].items())
+    before = _ordered.get(kind)
+    if before is not None and before[0] == items:  # the same objects, which a command asks for hundreds of times
+        return dict(before[1])
 
     def place(item: tuple[str, Entry]) -> tuple[bool, bool, str]:  # whichever file was imported first
         ours = item[1].origin.startswith(package)
         return ":" in item[0], not ours, item[1].origin.removeprefix(package).partition(".")[0] if ours else ""
 
-    return dict(sorted(_table[kind].items(), key=place))
+    _ordered[kind] = items, dict(sorted(items, key=place))
+    return dict(_ordered[kind][1])
 
 
 def find(kind: str, name: str, *, trust: bool = False) -> Entry:

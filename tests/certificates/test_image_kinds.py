@@ -37,7 +37,7 @@ def test_a_turn_of_the_complex_plane_has_its_constants():
     [
         (SoftThreshold(), (3, 4, 5), F64, False),
         (TV(tol=1e-8, max_iterations=50_000), (3, 4, 5), F64, False),
-        (TV(tol=1e-8, max_iterations=50_000), (5, 6), C128, False),
+        pytest.param(TV(tol=1e-8, max_iterations=50_000), (5, 6), C128, False, marks=pytest.mark.slow),
         (SoftThreshold(), (2, 4, 5), C128, True),
     ],
     ids=["soft volume", "tv volume", "tv complex", "soft complex channels"],

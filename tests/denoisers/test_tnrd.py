@@ -128,7 +128,9 @@ def authors(shared_data: Path) -> Path:
 
 @thorough
 def test_influence_functions_are_those_that_the_authors_tabulated(authors: Path) -> None:
-    for file in sorted(authors.glob("*.mat")):
+    files = sorted(authors.glob("*.mat"))
+    assert len(files) == 3
+    for file in files:
         content, (model,) = scipy.io.loadmat(file), load_models(file)
         bumps, at = content["MFS"]["G"][0, 0], content["MFS"]["D"][0, 0].ravel()
         for stage in effort((0, 4), range(5)):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 
 import numpy as np
@@ -62,13 +63,17 @@ def primal_dual(z: NDArray[np.float64], strength: float, low: float, high: float
     return x
 
 
+@functools.cache
+def of_another_solver(low: float, high: float) -> NDArray[np.float64]:
+    return primal_dual(noise(11, 9).numpy(), 0.36, low, high, disc(11, 9).numpy())
+
+
 @pytest.mark.parametrize("native", FORMS)
 @pytest.mark.parametrize(("low", "high"), [(-math.inf, math.inf), (0.0, 0.7), (0.2, math.inf)])
 def test_the_prox_is_that_of_another_solver(native, low, high):
     z, inside = noise(11, 9), disc(11, 9)
     x, _ = TV(low=low, high=high, support=inside, **EXACT)._solve(z, 0.6, None, native=native)
-    want = primal_dual(z.numpy(), 0.36, low, high, inside.numpy())
-    assert np.abs(x.numpy() - want).max() < 1e-5
+    assert np.abs(x.numpy() - of_another_solver(low, high)).max() < 1e-5
     assert (x[~inside] == 0).all()
     # A projection after TV is another image: the support changes what is inside, too.
     after = TV(low=low, high=high, **EXACT)(z, 0.6) * inside

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 import warnings
@@ -50,11 +51,21 @@ def relative(a: Tensor, b: Tensor) -> float:
 def admm(
     parts: NDArray[np.float64], ndim: int, strength: float, isotropic: bool, low: float, high: float
 ) -> NDArray[np.float64]:
+    """As `_admm`, computed once for all forms that are compared with it."""
+    parts = np.ascontiguousarray(parts)
+    return _admm(parts.tobytes(), parts.shape, ndim, strength, isotropic, low, high)
+
+
+@functools.cache
+def _admm(
+    content: bytes, shape: tuple[int, ...], ndim: int, strength: float, isotropic: bool, low: float, high: float
+) -> NDArray[np.float64]:
     """The prox for components (K, *spatial) by ADMM on sparse matrices: another method, another form of differences.
 
     min 1/2 ||x - z||^2 + strength sum |v| subject to v = D x and x in the box, where |v| is the length over axes and
     components of a pixel, or (anisotropic) the sum over axes of that over components.
     """
+    parts = np.frombuffer(content).reshape(shape)
     spatial, components = parts.shape[1:], len(parts)
     rows = []
     for axis in range(ndim):

@@ -61,16 +61,16 @@ def test_a_box_that_holds_the_first_image_at_zero_is_no_divergence():
         calls.append(1)
         return z.clamp_min(0.0) if len(calls) <= 3 else z
 
-    result = solve(ProximalGradient(problem(truth), opening, sigma=0.0), iterations=2000)
+    result = solve(ProximalGradient(problem(truth), opening, sigma=0.0), iterations=600)
     assert result.reason is Stop.ITERATIONS
     assert torch.allclose(result.image, truth, atol=1e-4)
 
 
-@pytest.mark.parametrize("step", [1e-6, 1e-3])
-def test_a_very_short_step_is_no_divergence(fidelity, step):
-    """The image grows a million times beyond its first size, on its way to what the data says."""
+@pytest.mark.parametrize(("step", "iterations"), [(1e-6, 3000), (1e-3, 1000)])
+def test_a_very_short_step_is_no_divergence(fidelity, step, iterations):
+    """The image grows thousands or a million times beyond its first size, on its way to what the data says."""
     algorithm = ProximalGradient(fidelity, Identity(), sigma=0.0, step_size=f"{step}/L", momentum="nesterov")
-    assert solve(algorithm, iterations=3000).reason is Stop.ITERATIONS
+    assert solve(algorithm, iterations=iterations).reason is Stop.ITERATIONS
 
 
 @pytest.mark.parametrize("denoiser", [Identity(), SoftThreshold(), Box(low=0.0)])

@@ -13,6 +13,7 @@ import torch
 from PIL import Image
 
 import plugstream as ps
+from effort import effort, thorough
 from plugstream import Born2D, ring
 from plugstream.cli import main
 from plugstream.drawing import Panel, Shades, draw_images
@@ -212,6 +213,7 @@ def test_an_image_of_nan_is_written_without_a_word(tmp_path):
         assert np.asarray(picture).tolist() == [[0, 128], [255, 0]]
 
 
+@thorough
 def test_a_result_draws_itself(solved, tmp_path):
     scan, result = solved
     figure = result.plot(scan)
@@ -219,7 +221,7 @@ def test_a_result_draws_itself(solved, tmp_path):
     assert {"x (mm)", "iteration", "truth", "result", "SNR (dB)"} <= labels
     top = figure.axes[0].get_ylim()
     assert top[1] > top[0]  # y up
-    for kind, start in {"pdf": b"%PDF", "svg": b"<?xml"}.items():
+    for kind, start in effort({"svg": b"<?xml"}, {"pdf": b"%PDF", "svg": b"<?xml"}).items():
         figure.savefig(tmp_path / f"r.{kind}")
         assert (tmp_path / f"r.{kind}").read_bytes().startswith(start)
     assert result._repr_png_().startswith(b"\x89PNG")
@@ -229,15 +231,13 @@ def test_a_result_draws_itself(solved, tmp_path):
     "image",
     [
         torch.zeros(16, 20),
-        torch.rand(3, 16, 20),
         torch.rand(2, 4, 16, 20),
         torch.full((16, 20), 1e30),
-        -torch.rand(16, 20),
         torch.polar(torch.rand(16, 20), torch.rand(16, 20)),
         torch.full((16, 20), torch.nan),
-        torch.rand(1, 300),
+        -torch.rand(1, 300),
     ],
-    ids=["zero", "three", "many", "huge", "negative", "complex", "nan", "line"],
+    ids=["zero", "many", "huge", "complex", "nan", "negative line"],
 )
 def test_any_image_can_be_drawn(solved, image):
     changed = dataclasses.replace(solved[1], image=image)

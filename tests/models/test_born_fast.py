@@ -77,7 +77,7 @@ def residual_scale(geometry, model, image):
     return torch.linalg.vector_norm(BornModel(replace(geometry, mask=None), method="dense", dtype=F64).forward(image))
 
 
-@settings(max_examples=effort(25, 60))
+@settings(max_examples=effort(15, 60))
 @given(
     data=st.data(),
     eps=st.sampled_from([1e-3, 1e-5, 1e-6, 1e-9, 1e-12]),

@@ -78,9 +78,9 @@ def test_other_settings_are_refused_by_name(whole, tmp_path, capsys):
         "monitor.cost was False and is True": ('"snr"]', '"snr", "cost"]'),
     }.items():
         (folder / "settings.toml").write_text(text.replace(*change))
-        assert f"belongs to another run: the setting {name};" in refused(folder, capsys, "--iterations", "160")
+        assert f"belongs to another run: the setting {name};" in refused(folder, capsys, "--iterations", "65")
     (folder / "settings.toml").write_text(text.replace("every = 10", "every = 25"))  # this may change
-    assert main(["resume", str(folder), "--iterations", "160"]) == 0
+    assert main(["resume", str(folder), "--iterations", "65"]) == 0
 
 
 def rewrite(path: Path, change: Callable[[MemoryScan], MemoryScan]) -> None:
@@ -291,7 +291,7 @@ def test_whatever_is_done_to_the_files_of_a_run_it_goes_on_or_says_why_not_in_on
         "settings.toml",
         "run.json",
         "events.jsonl",
-        *(f"checkpoints/step-00000{k}.safetensors" for k in (149, 150)),
+        *(f"checkpoints/step-000000{k}.safetensors" for k in (59, 60)),
     ]
     file = folder / data.draw(st.sampled_from(names))
     damaged = bytearray(file.read_bytes())
@@ -373,9 +373,8 @@ def unseen(scan: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run without previews, whose files have a size that does not depend on the time it took."""
     folder = tmp_path_factory.mktemp("unseen") / "run"
     picture = effort("none", "png")
-    assert (
-        main(["reconstruct", str(scan), "--out", str(folder), *RUN, "--preview", "0", "--report-format", picture]) == 0
-    )
+    long = [*RUN, "--iterations", "150", "--preview", "0"]
+    assert main(["reconstruct", str(scan), "--out", str(folder), *long, "--report-format", picture]) == 0
     if picture == "none":  # drawing takes most of the time, and a checkpoint fails before any picture is drawn
         (folder / "report.png").write_bytes(bytes(40_000))
         text = (folder / "settings.toml").read_text()
@@ -432,7 +431,7 @@ def test_a_run_that_cannot_begin_leaves_no_folder(scan, tmp_path, limit):
 
 READ_ONLY = """
 mount --bind "$1" "$1" && mount -o remount,ro,bind "$1" || exit 77
-"$2" -m plugstream resume "$1" --iterations 160
+"$2" -m plugstream resume "$1" --iterations 65
 """
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import tomllib
 
 import numpy as np
@@ -128,9 +129,8 @@ def test_a_run_that_is_stopped_while_it_searches_or_later_goes_on_to_the_bit(sca
         assert settings_of(out)["algorithm"] == settings_of(whole)["algorithm"]
 
 
-def test_a_run_that_has_found_sigma_can_take_more_steps(scan, tmp_path):
-    out = tmp_path / "run"
-    assert main(["reconstruct", str(scan), "--out", str(out), *RUN]) == 0
+def test_a_run_that_has_found_sigma_can_take_more_steps(whole, tmp_path):
+    out = shutil.copytree(whole, tmp_path / "run")
     before = replay(out / "events.jsonl")
     assert main(["resume", str(out), "--iterations", str(before.step + 20)]) == 0
     after = replay(out / "events.jsonl")

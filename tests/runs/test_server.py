@@ -249,7 +249,7 @@ def test_beyond_this_machine_every_read_needs_the_token(runs):
 def test_it_tells_what_the_folders_hold(site, runs):
     told = json.loads(site.ask("/api/runs")[2])
     assert set(told) == {"one", "group/two"}
-    assert (told["one"]["state"], told["one"]["step"]) == ("ended", 150)
+    assert (told["one"]["state"], told["one"]["step"]) == ("ended", 60)
     content = json.loads(site.ask("/api/content?run=group%2ftwo")[2])
     assert content == json.loads(json.dumps(run_content(runs / "group" / "two")))
     picture = json.loads(site.ask("/api/picture?run=one&role=result")[2])
@@ -271,16 +271,16 @@ def test_pages_are_sent_what_changes(whole, tmp_path, monkeypatch):
     shutil.copytree(whole, folder)
     with serving(folder) as site, site.events() as events:
         kind, content = next(events)
-        assert (kind, content["step"]) == ("content", 150)
+        assert (kind, content["step"]) == ("content", 60)
         log = EventLog(folder / "events.jsonl")
-        log.add(Measurement(160, 1.5, {**replay(log.path).measured[-1].values, "snr": 3.25}))
+        log.add(Measurement(70, 1.5, {**replay(log.path).measured[-1].values, "snr": 3.25}))
         log.close()
         kind, change = next(events)
         assert kind == "change"
-        assert change["rows"]["step"] == [160]
+        assert change["rows"]["step"] == [70]
         assert change["rows"]["values"]["snr"] == [3.25]
         assert "settings" not in change["set"]
-        assert change["set"]["step"] == 160
+        assert change["set"]["step"] == 70
 
 
 def test_changes_make_what_there_is_of_what_there_was():

@@ -291,5 +291,9 @@ def _plane_waves(
 
 
 def _fill_all(fill: Any, count: int) -> None:
-    with ThreadPoolExecutor(max_workers=torch.get_num_threads()) as pool:
+    if (threads := torch.get_num_threads()) == 1:  # handing rows to another thread takes longer than small ones do
+        for row in range(count):
+            fill(row)
+        return
+    with ThreadPoolExecutor(max_workers=threads) as pool:
         list(pool.map(fill, range(count)))
