@@ -58,7 +58,7 @@ _LEAST = 10
 # The best sigma of a denoiser in the loop, factor * sigma^power of that of tnrd, over white: docs/sigma-search.md.
 _SIGMAS = {"bm3d": (1.4, 1.0), "ridge": (2.5, 1.25)}
 # With which sigma of the first, over white, the second is as good on the average, and better with a smaller one: tnrd
-# was trained with noise ten times as large and more.
+# was trained with noise of 2/255 and more, and is scaled to less.
 _EVEN = {("tnrd", "ridge"): 1.7e-3}
 # Who is not the best on the average must win by this part of the standard deviation that noise gives the misfit of the
 # data that judge.
