@@ -60,29 +60,28 @@ def test_the_better_prior_wins_and_the_race_goes_on_with_it(patient):
     assert state.misfit < alone.misfit
     assert float((state.image.flatten() - TRUTH).norm()) < 0.7 * float((alone.image.flatten() - TRUTH).norm())
     assert state.k == state.used + 3 * race.heat_steps
-    assert state.used <= race.steps
+    assert state.used <= race.steps + 4 * race.length  # two rounds for the rival's own sigma
+    assert state.rounds > alone.rounds
     going, start = race.finish(state)
     assert (going.denoiser, going.sigma, start.k) == (GOOD, state.sigma, state.k)
 
 
 @pytest.mark.parametrize("patient", [False, True])
 def test_a_heat_is_the_few_lines_that_it_is_said_to_be(patient):
-    """Up to the heat it is the race for sigma alone; then all start from one state, on the same views."""
-    race, plain = make_race((BAD, 0.5), (GOOD, 1.5), patient=patient), make_race(patient=patient)
+    """Up to the heat it is the race for sigma alone; then all start from its last state, on the same views."""
+    race, plain = make_race((BAD, 0.5), (GOOD, 1.5, 1.1), patient=patient), make_race(patient=patient)
     state = run(race, until=lambda state: state.entrant is not None)
-    same = plain.init()
-    for _ in range(state.k):
-        same = plain.step(same)
-    assert same.streak == 0  # sigma has turned just now
+    same = run(plain)
+    assert same.k == state.k
     shared = [field.name for field in fields(same.trunk) if field.name not in ("image", "s")]
     assert all(getattr(same.trunk, name) == getattr(state.trunk, name) for name in shared)
     assert torch.equal(same.trunk.s, state.trunk.s)
     assert same.sigma == state.sigma
     misfits, ends = [], []
-    for denoiser, factor in ((ZERO, 1.0), (BAD, 0.5), (GOOD, 1.5)):
-        algorithm = replace(race.algorithm, denoiser=denoiser, sigma=factor * state.sigma)
+    for denoiser, sigma in ((ZERO, same.sigma), (BAD, 0.5 * same.sigma), (GOOD, 1.5 * same.sigma**1.1)):
+        algorithm = replace(race.algorithm, denoiser=denoiser, sigma=sigma)
         side = state.trunk
-        for _ in range(2 * plain.length):
+        for _ in range(plain.length):
             side = algorithm.step(side)
         misfits.append(float(race.fidelity.value(side.image, HELD)))
         ends.append(side.image)
@@ -90,7 +89,7 @@ def test_a_heat_is_the_few_lines_that_it_is_said_to_be(patient):
     assert list(over.heat) == misfits
     assert over.misfit == min(misfits) == misfits[2]
     assert torch.equal(over.trunk.image, ends[2])
-    assert over.sigma == 1.5 * state.sigma
+    assert over.sigma == 1.5 * state.sigma**1.1
     assert over.ratio == 2**0.5
 
 
@@ -102,6 +101,20 @@ def test_its_own_denoiser_stays_unless_a_rival_is_better_by_the_margin():
     assert gain > 0
     assert run(make_race(GOOD, margin=1.01 * gain)).choice == 0
     assert run(make_race(GOOD, margin=0.99 * gain)).choice == 1
+
+
+def test_below_the_sigma_where_both_are_as_good_a_rival_may_be_worse_by_the_margin():
+    """Between half and twice that sigma the margin goes over from one to the other, as the logarithm does."""
+    before = run(make_race(BAD), until=lambda state: state.decided)
+    sigma, loss = before.sigma, before.heat[1] / before.heat[0] - 1
+    assert loss > 0
+    margin = 2 * loss / (1 + loss) if loss < 0.4 else 0.9
+    for even, allowed in ((0.0, -margin), (sigma / 2, -margin), (sigma, 0.0), (2 * sigma, margin), (9 * sigma, margin)):
+        race = make_race((BAD, 1.0, 1.0, even), margin=margin)
+        assert race.rivals[0].lean(sigma) * margin == pytest.approx(-allowed)
+        assert run(race).choice == (loss < allowed)
+    half = make_race((BAD, 1.0, 1.0, sigma * 2**0.5)).rivals[0]
+    assert half.lean(sigma) == pytest.approx(-0.5)
 
 
 @pytest.mark.parametrize("patient", [False, True])
@@ -132,9 +145,21 @@ def test_the_heat_comes_with_the_last_round_where_sigma_never_turns():
     race = make_race(GOOD, start=1e-6, steps=40, patient=False)
     state = run(race, until=lambda state: state.entrant is not None)
     assert state.streak > 0
+    assert state.used == race.steps
     state = run(race, state)
     assert state.decided
     assert state.k == state.used + 2 * race.heat_steps
+
+
+@pytest.mark.parametrize("rounds", [6, 9])
+def test_a_rival_has_two_rounds_at_least_for_its_own_sigma(rounds):
+    """However many of its own the race has had: here it is said to be over after so many."""
+    race = make_race(GOOD, patient=False)
+    state = run(race, until=lambda state: state.rounds == rounds and state.entrant is None)
+    state = run(race, race._begin_round(replace(state, ended=True), state.trunk))
+    assert state.choice == 1
+    assert state.rounds >= rounds + 2
+    assert state.used <= race.steps + 4 * race.length
 
 
 def test_a_race_that_is_stopped_anywhere_in_the_heat_goes_on_to_the_bit(tmp_path):

@@ -1,4 +1,4 @@
-"""The denoiser, chosen while sigma is found: once sigma is about right, others start from the same image."""
+"""The denoiser, chosen with sigma: once sigma is found, others start from the same image."""
 
 from __future__ import annotations
 
@@ -17,17 +17,32 @@ __all__ = ["DenoiserRace", "HeatState", "Rival"]
 
 # By what the sides of a round differ from sigma where a rival has won, whose own best sigma nobody has looked for yet.
 _RATIO = 2**0.5
-# An entrant of the heat takes so many times the steps of a side in the first round.
-_LENGTHS = 2
+# A rival that has won the heat has so many rounds for its own sigma, and those that the race had not yet used.
+_ROUNDS = 2
 
 
 @dataclass(frozen=True)
 class Rival:
-    """A denoiser that may take the place of the race's own: its name, itself, and its sigma over that of the other."""
+    """A denoiser that may take the place of the race's own.
+
+    name; denoiser. factor and power: with sigma of the race's own denoiser, its own is factor * sigma^power on the
+    average. even: with which sigma of the race's own denoiser it is as good on the average, and better with a smaller
+    one; 0 where it is never better.
+    """
 
     name: str
     denoiser: Denoiser
     factor: float = 1.0
+    power: float = 1.0
+    even: float = 0.0
+
+    def sigma(self, own: float) -> float:
+        """The sigma that goes with one of the race's own denoiser."""
+        return float(self.factor * own**self.power)
+
+    def lean(self, own: float) -> float:
+        """How far the race's own denoiser is to be preferred at this sigma of its own: from 1 to -1, for not at all."""
+        return 1.0 if self.even == 0 else max(-1.0, min(1.0, math.log2(own / self.even)))
 
 
 @dataclass(frozen=True)
@@ -35,39 +50,40 @@ class HeatState(RaceState):
     """Where a race is that chooses the denoiser, too.
 
     entrant: which denoiser runs in the heat, 0 for the race's own, None before and after it. heat: the misfits of those
-    that have run. leader: which of them is ahead; its state is `rival` while the heat goes on. final: whether sigma was
-    found before it. choice: which denoiser the rounds have, that of the leader once the heat is over (`decided`).
+    that have run. leader: which of them is ahead; its state is `rival` while the heat goes on. choice: which denoiser
+    the rounds have, that of the leader once the heat is over (`decided`).
     """
 
     entrant: int | None = None
     heat: tuple[float, ...] = ()
     leader: int = 0
-    final: bool = False
     choice: int = 0
     decided: bool = False
 
 
 @dataclass(frozen=True, eq=False)
 class DenoiserRace(SigmaRace):
-    r"""Find sigma and the denoiser: a race for sigma that holds one heat of denoisers on its way.
+    r"""Find sigma and the denoiser: a race for sigma, and at its end one heat of denoisers.
 
-    When sigma turns for the first time, or else with the last round, it is right within a factor of two. From the image
-    there each denoiser takes 2 m steps, the race's own with sigma and the i-th rival with c_i sigma, on the same views.
-    e is the misfit on data that no step uses, as of `SigmaRace`. The rival with the least e wins if
+    From the image of the race's end each denoiser takes m steps, the race's own with the sigma that was found and the
+    i-th rival with c_i sigma^p_i, on the same views. e is the misfit on data that no step uses, as of `SigmaRace`. Who
+    has the least
 
-        e < (1 - margin) e_own,
+        e_i / (1 - margin l_i),    l_i = log2(sigma / even_i), from -1 to 1,
 
-    and the race's own denoiser else. The rounds of a rival go on from its image, with r = sqrt(2). Those of the race's
-    own go on from where the heat began, so that they are those of the race for sigma alone, to the bit.
+    wins, with l = 0 for the race's own denoiser. So a rival must be better by the margin with sigma > 2 even_i, and may
+    be worse by as much with sigma < even_i / 2. If it wins, it has further rounds from its image, with r = sqrt(2): two
+    of 2 m steps, and those that the race had not used. Else the race ends as that for sigma alone would, to the bit.
 
-    Why a margin: with noisy data e is nearly all noise, the same for all, and which of two good denoisers has the
-    smaller one is chance. The one that is best on the average should then stay; docs/sigma-search.md has what was
-    measured.
+    Why at the end: with too large a sigma, as a race has before, the heat is won by whoever smooths least. Why a
+    margin: with noisy data e is nearly all noise, the same for all, and which of two good denoisers has the smaller one
+    is chance. The one that is best on the average should then be chosen; docs/sigma-search.md has what was measured.
 
-    Condition: sigma means the same to all of them, a level of noise or the weight of a prior, so that c_i hardly
-    depends on the data.
+    Condition: sigma means the same to all of them, a level of noise or the weight of a prior, so that c_i, p_i and
+    even_i hardly depend on the data.
 
-    Arguments: as of `SigmaRace`, whose `steps` do not count those of the heat; rivals, at least one; margin, as above.
+    Arguments: as of `SigmaRace`, whose `steps` do not count those of the heat and of what comes after it; rivals, at
+    least one; margin, as above.
     """
 
     rivals: tuple[Rival, ...] = ()
@@ -83,7 +99,7 @@ class DenoiserRace(SigmaRace):
     @property
     def heat_steps(self) -> int:
         """The steps of one entrant of the heat."""
-        return _LENGTHS * self.length
+        return self.length
 
     def init(self, image: Array | None = None) -> HeatState:
         """The state before the first step, from an image (*image_shape), or from zero."""
@@ -104,36 +120,43 @@ class DenoiserRace(SigmaRace):
         """The state after an entrant of the heat has come to an image of this misfit."""
         assert state.entrant is not None
         number, heat = state.entrant, (*state.heat, misfit)
-        best = min(_known((1 - self.margin) * heat[0]), _known(heat[state.leader]))
-        ahead = number == 0 or misfit < best
-        if ahead:
-            state = replace(state, leader=number, rival=state.side)
         state = replace(state, heat=heat)
+        if number == 0 or self._score(state, number) < self._score(state, state.leader):
+            state = replace(state, leader=number, rival=state.side)
         if number < len(self.rivals):
             fresh = replace(state.trunk, warm=None)  # a warm start is of the denoiser that made it
             return replace(state, entrant=number + 1, side=fresh, image=fresh.image, place=0)
         return self._close_heat(state)
 
+    def _score(self, state: HeatState, number: int) -> float:
+        """What the least of wins the heat, of an entrant that has run; infinite where its image is not finite."""
+        misfit = state.heat[number]
+        lean = 0.0 if number == 0 else self.rivals[number - 1].lean(state.sigma)
+        return math.inf if math.isnan(misfit) else misfit / (1 - self.margin * lean)
+
     def _close_heat(self, state: HeatState) -> RaceState:
-        """The state before the round that comes after the heat, of the denoiser that has won it."""
-        number = state.leader
-        over = replace(state, entrant=None, decided=True, choice=number, ended=state.final)
+        """The state before the first round of the rival that has won, or the end."""
+        number, trunk = state.leader, state.trunk
+        over = replace(state, entrant=None, decided=True, choice=number)
         if number == 0:
-            return super()._begin_round(over, state.trunk)
-        sigma, misfit = state.sigma * self.rivals[number - 1].factor, state.heat[number]
-        over = replace(over, sigma=sigma, ratio=_RATIO, turn=0, streak=0, misfit=misfit, ended=False)
+            return replace(over, ended=True, image=trunk.image, side=trunk, rival=trunk, place=0)
+        sigma, misfit = self.rivals[number - 1].sigma(state.sigma), state.heat[number]
+        over = replace(over, sigma=sigma, ratio=_RATIO, turn=0, streak=0, misfit=misfit, length=self.length)
         return super()._begin_round(over, state.rival)
 
     def _begin_round(self, state: RaceState, trunk: Any) -> RaceState:
-        """The state before a round, or before the heat where that is due."""
+        """The state before a round, or before the heat where sigma has just been found."""
         assert isinstance(state, HeatState)
         following = super()._begin_round(state, trunk)
-        turned = state.rounds > 0 and state.streak == 0
-        if state.decided or not (turned or following.ended):
+        assert isinstance(following, HeatState)
+        if state.decided or not following.ended:
             return following
-        start = {"image": trunk.image, "trunk": trunk, "side": trunk, "rival": trunk}
-        state = replace(state, **start, entrant=0, place=0, look=0, goal=self.heat_steps, weaker=False, lead=None)
-        return replace(state, final=state.ended, ended=False)
+        return replace(following, ended=False, entrant=0, goal=self.heat_steps)
+
+    def _limit(self, state: RaceState) -> int:
+        """How many steps the way in and all rounds may take, more for a rival."""
+        assert isinstance(state, HeatState)
+        return super()._limit(state) + (2 * _ROUNDS * self.length if state.choice > 0 else 0)
 
     def _side(self, state: RaceState) -> Any:
         """The algorithm with the sigma and the denoiser of what is running."""
@@ -143,7 +166,7 @@ class DenoiserRace(SigmaRace):
         if number == 0:
             return made
         rival = self.rivals[number - 1]
-        sigma = made.sigma if state.entrant is None else made.sigma * rival.factor
+        sigma = made.sigma if state.entrant is None else rival.sigma(made.sigma)
         return replace(made, denoiser=rival.denoiser, sigma=sigma)
 
     def finish(self, state: RaceState, algorithm: Any | None = None) -> tuple[Any, Any]:
@@ -159,8 +182,3 @@ class DenoiserRace(SigmaRace):
     def name_of(self, number: int) -> str | None:
         """The name of an entrant of the heat; None for the race's own denoiser."""
         return None if number == 0 else self.rivals[number - 1].name
-
-
-def _known(misfit: float) -> float:
-    """A misfit, infinite where an image is not finite."""
-    return math.inf if math.isnan(misfit) else misfit

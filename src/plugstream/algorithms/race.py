@@ -241,7 +241,7 @@ class SigmaRace:
 
     def _begin_round(self, state: RaceState, trunk: Any) -> RaceState:
         """The state before a round from this trunk, which has what steps are left; the end where those are too few."""
-        left = (self.steps - state.used) // 2
+        left = (self._limit(state) - state.used) // 2
         length = min(state.length, left // 2 * 2 if self.patient else left)
         if length < self.length and not state.ended:
             # Nothing tells any more whether the last move was too far.
@@ -271,11 +271,15 @@ class SigmaRace:
         unclear = state.lead is not None and (lead * state.lead < 0 or abs(lead) < _SHRUNK * abs(state.lead))
         longer = state.goal > state.length
         drawn = longer and state.tried is not None and abs(lead) < _DRAWN * abs(state.tried[0] - state.tried[1])
-        room = state.used + 2 * state.goal <= self.steps
+        room = state.used + 2 * state.goal <= self._limit(state)
         if self.patient and (state.lead is None or (unclear and room and not drawn)):
             return replace(_swap(state), weaker=False, lead=lead, look=state.goal, goal=2 * state.goal)
         chance = self.patient and state.each is not None and each is not None and _is_chance(state.each, each)
         return self._decide(state, misfit, lead, drawn=drawn or chance or lead == 0)
+
+    def _limit(self, state: RaceState) -> int:
+        """How many steps the way in and all rounds may take."""
+        return self.steps if self.patient else _HASTY_SHARE * self.length
 
     def _handicap(self, state: RaceState) -> float:
         """By how much the sigma of the stronger side is less to be expected than that of the weaker one."""
@@ -311,8 +315,6 @@ class SigmaRace:
             tried=(state.stronger, misfit),
             ended=ratio < (_NEAR if self.patient else _HASTY_NEAR) and still,
         )
-        if not self.patient and after.rounds == _HASTY_SHARE // 2:
-            after = replace(after, ended=True)
         return self._begin_round(after, winner)
 
     def _side(self, state: RaceState) -> Any:

@@ -245,11 +245,11 @@ class Born2D(Instrument):
         """
         if min(self.grid.shape) < _LEAST_SIDE or n_views < _MANY:
             return ()
-        why = "no denoiser is given, so that it is tnrd unless held-out views ask for bm3d (--denoiser, --rivals)"
+        why = "no denoiser is given, so that it is tnrd unless held-out views ask for another (--denoiser, --rivals)"
         name, short = ("denoiser", "name"), (("algorithm", "iterations"), ("algorithm", "search"))
         return (
             Advice(*name, "tnrd", why, search=True, unless=short),
-            Advice("denoiser", "rivals", "bm3d", why, search=True, unless=(name, *short)),
+            Advice("denoiser", "rivals", "bm3d,ridge", why, search=True, unless=(name, *short)),
         )
 
     def describe(self, columns: Columns, n_views: int) -> dict[str, str]:

@@ -55,12 +55,17 @@ _EVERY, _BATCHES = 10, 2
 _MANY = 25
 # So many data judge at least.
 _LEAST = 10
-# The best sigma of a denoiser in the loop over that of tnrd, the mean of 31 scans: docs/sigma-search.md.
-_SIGMAS = {"bm3d": 1.4, "ridge": 0.67}
-# A rival must win by this part of the standard deviation that noise gives the misfit of the data that judge.
+# The best sigma of a denoiser in the loop, factor * sigma^power of that of tnrd, over white: docs/sigma-search.md.
+_SIGMAS = {"bm3d": (1.4, 1.0), "ridge": (2.5, 1.25)}
+# With which sigma of the first, over white, the second is as good on the average, and better with a smaller one: tnrd
+# was trained with noise of 2/255 and more, and is scaled to less.
+_EVEN = {("tnrd", "ridge"): 1.7e-3}
+# Who is not the best on the average must win by this part of the standard deviation that noise gives the misfit of the
+# data that judge.
 _MARGIN = 1 / 3
-# One in so many steps of the race for sigma an entrant of the heat takes, which come to these.
-_HEAT = 10
+# One in so many steps of the race for sigma an entrant of the heat takes, which come to these, and a side of the two
+# rounds that a rival has after it.
+_HEAT, _SIDES = 20, 4
 
 
 class SearchByBlocks(InputError):
@@ -133,7 +138,7 @@ def check_search(settings: Settings, *, blocks: bool = False) -> None:
         (":" in a.name, f"it is for our own algorithms, and not for {a.name}"),
         (
             bool(rivals) and race_steps(a.search, len(rivals)) < LEAST_STEPS,
-            f"with {len(rivals)} rivals it takes at least {-(-LEAST_STEPS * (_HEAT + 1 + len(rivals)) // _HEAT)} steps",
+            f"with {len(rivals)} rivals it takes at least {LEAST_STEPS + heat_steps(LEAST_STEPS, len(rivals))} steps",
         ),
         (own in rivals, f"{own} cannot be a rival of itself; leave it out of --rivals"),
         (bool(other), f"sigma of {other} means something else than that of {own}; leave {other} out of --rivals"),
@@ -158,13 +163,13 @@ def advised_sigma(settings: Settings, instrument: Instrument, columns: Columns, 
 
 
 def race_steps(search: int, rivals: int) -> int:
-    """How many of the steps of a search look for sigma; the heat of the denoisers has the others."""
-    return search if rivals == 0 else search * _HEAT // (_HEAT + 1 + rivals)
+    """How many of the steps of a search look for sigma; the heat of denoisers and what follows it has the others."""
+    return search if rivals == 0 else search * _HEAT // (_HEAT + 1 + rivals + _SIDES)
 
 
 def heat_steps(race: int, rivals: int) -> int:
-    """How many steps the heat has with so many rivals, beside these of the race for sigma."""
-    return race * (1 + rivals) // _HEAT
+    """How many steps the heat has with so many rivals, and a rival after it, beside these of the race for sigma."""
+    return race * (1 + rivals + _SIDES) // _HEAT
 
 
 def heat_margin(n_data: int) -> float:
@@ -195,11 +200,20 @@ def make_race(
     known = (algorithm, judges, race_steps(search, len(names)), patient, judge, growing, expected, pull)
     if not names:
         return SigmaRace(*known)
-    factors = [_SIGMAS.get(one, 1.0) / _SIGMAS.get(name, 1.0) for one in names]
+    made = [_rival(settings, one, denoiser) for one, denoiser in zip(names, rivals, strict=True)]
     model = algorithm.fidelity.model
     count = len(judges) * math.prod(model.data_shape) * (2 if model.data_dtype.is_complex else 1)
     margin = heat_margin(max(1, round(count if judge is None else count * SHARE)))
-    return DenoiserRace(*known, tuple(map(Rival, names, rivals, factors)), margin)
+    return DenoiserRace(*known, tuple(made), margin)
+
+
+def _rival(settings: Settings, name: str, denoiser: Denoiser) -> Rival:
+    """A rival of the settings' denoiser, with what is known of both on the average."""
+    own = settings.denoiser.name
+    white = next((d.white for d in map(settings.denoiser.chosen, (own, name)) if hasattr(d, "white")), 1.0)
+    (a, u), (b, v) = (_SIGMAS.get(one, (1.0, 1.0)) for one in (own, name))
+    power = v / u
+    return Rival(name, denoiser, b * white / (a * white) ** power, power, _EVEN.get((own, name), 0.0) * white)
 
 
 def last_trial(trials: Sequence[Trial], step: int) -> Trial | None:
@@ -356,7 +370,7 @@ class Search:
         """Which denoiser has won the heat, and why."""
         names = (self.settings.denoiser.name, *self.settings.denoiser.rival_names)
         misfits = ", ".join(f"{name} {misfit:.5g}" for name, misfit in zip(names, state.heat, strict=True))
-        bar = f"another than {names[0]} must be better by {100 * race.margin:.2g} %, which noise may be"
+        bar = f"{100 * race.margin:.2g} % may be noise, within which the one that is usually better is chosen"
         text = f"denoiser {names[state.choice]} was chosen: held-out misfit after as many steps {misfits}; {bar}"
         self.log.add(Note(text))
 
