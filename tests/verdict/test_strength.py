@@ -59,6 +59,7 @@ def test_a_side_is_better_by_more_than_chance_and_half_a_per_cent():
     assert StrengthProbe(1.0, 1.0, 0.999, 1.02, (0.0, 0.0)).side == 0
     assert StrengthProbe(1.0, 1.0, 1.01, 0.9, (0.01, 0.01)).side == 1
     assert StrengthProbe(1.0, 1.0, 0.8, 0.9, (0.01, 0.01)).side == -1
+    assert StrengthProbe(1.0, 1.0, 0.98, 1.18, (0.001, 0.001)).side == 0  # the best is at 2^-0.62 of it
 
 
 def test_what_a_search_found_is_chosen_by_the_data():
