@@ -28,9 +28,9 @@ _FACTOR, _MOVES, _TENFOLD = math.sqrt(2), 4, 10.0
 # last three show, which tell a rate badly, and how much of what they show is left in the next one. Moves that grow are
 # taken for ones that stay. These were fitted to 27 runs (docs/verdict.md).
 _USUAL, _PRIOR, _LASTING, _LEAST, _MOST = -0.15, 0.2, 0.7, -1.5, 0.0
-# A move is counted as at least this part of the one before: where momentum has just begun anew an image stands almost
-# still, and goes on.
-_LULL = 0.45
+# A move is counted as at least this part of the one before, and where it is asked whether the image has arrived as at
+# least that part: where momentum has just begun anew an image stands almost still, and goes on.
+_LULL, _LONG_LULL = 0.45, 0.65
 _DOUBT = 3.0  # by what factor the drift may be estimated too short
 # Of a move at least this part is no noise of batches, in squares.
 _SEEN = 0.2
@@ -44,12 +44,14 @@ class Arrival:
     """How far an image has to go: what ten times as many steps would change, as a part of the image's norm.
 
     Arguments: to_go, the whole, sqrt(drift^2 + 2 hover^2); drift, of the mean over steps, which goes on in one
-    direction; hover, by how much the image of a step differs from that mean, since each step sees other views.
+    direction; hover, by how much the image of a step differs from that mean, since each step sees other views; lull,
+    the drift if the image stands still for a while only.
     """
 
     to_go: float
     drift: float
     hover: float
+    lull: float = 0.0
 
     @property
     def arrived(self) -> bool:
@@ -58,7 +60,8 @@ class Arrival:
 
     def within(self, limit: float) -> bool:
         """Whether it has no farther to go, and at most twice as far if the drift is three times what is estimated."""
-        return self.to_go <= limit and math.hypot(_DOUBT * self.drift, math.sqrt(2) * self.hover) <= 2 * limit
+        longest = _DOUBT * max(self.drift, self.lull)
+        return self.to_go <= limit and math.hypot(longest, math.sqrt(2) * self.hover) <= 2 * limit
 
     @property
     def hovers(self) -> bool:
@@ -126,13 +129,12 @@ def _estimate(steps: NDArray[np.int64], z: NDArray[np.float64], ahead: float) ->
     cosine = min(1.0, max(0.0, next_one, math.sqrt(max(0.0, after))))
     count = math.log(ahead) / math.log(_FACTOR)
     number = np.arange(math.ceil(count))
-    length = float((lengths * _LULL ** np.arange(_MOVES)).max())
+    length, longer = (float((lengths * lull ** np.arange(_MOVES)).max()) for lull in (_LULL, _LONG_LULL))
     coming = length * np.exp(np.cumsum(_USUAL + (slope - _USUAL) * _LASTING ** (number + 1)))
     coming[-1] *= count - number[-1]
     drift2 = float(coming @ cosine ** np.abs(np.subtract.outer(number, number)) @ coming)
-    found = (math.sqrt(drift2 + 2 * hover2), math.sqrt(drift2), math.sqrt(hover2))
-    to_go, drift, hover = (value / scale for value in found)
-    return Arrival(to_go, drift, hover)
+    drift, hover = math.sqrt(drift2) / scale, math.sqrt(hover2) / scale
+    return Arrival(math.hypot(drift, math.sqrt(2) * hover), drift, hover, drift * longer / length)
 
 
 def _hover(steps: NDArray[np.int64], z: NDArray[np.float64]) -> tuple[float, float]:
