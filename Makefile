@@ -50,7 +50,7 @@ $(BRIDGES)/.installed: $(STAMP) tests/bridges/torchvision_without_cuda.py
 
 test-peers: $(BRIDGES)/.installed
 	PYTHONPATH=$(BRIDGES) $(BIN)/python -m pytest -q -m "slow or not slow" tests/bridges \
-	  tests/importers/test_ismrmrd.py
+	  tests/scans/importers/test_ismrmrd.py
 
 # In dist/: the source distribution, a wheel for Python 3.11 and one for 3.12 and later, of the interpreters that are here.
 wheel:

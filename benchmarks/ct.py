@@ -24,10 +24,10 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from plugstream.baselines.voxel_views import VoxelViews
 from plugstream.models import CTModel
 from plugstream.models.ct_beams import cone_beam, fan_beam, parallel_beam
 from plugstream.models.ct_geometry import Rays, Voxels
+from plugstream.scans.baselines.voxel_views import VoxelViews
 
 SIZE, COLUMNS, VIEWS = 512, 640, 181
 CONE, CONE_VIEWS = 128, 10

@@ -25,13 +25,13 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from plugstream.capacity import format_size, parse_size
+from plugstream.base.capacity import format_size, parse_size
+from plugstream.base.volume_file import open_volume
+from plugstream.images.simulated import ELLIPSOIDS, shepp_logan
 from plugstream.instruments.ct import CT
 from plugstream.models.ct_beams import parallel_beam
 from plugstream.models.ct_geometry import Rays, Voxels
-from plugstream.phantom import ELLIPSOIDS, shepp_logan
 from plugstream.scans import ScanWriter
-from plugstream.volume_file import open_volume
 
 WIDTH = 0.0256  # metres
 ATTENUATION = 100.0  # 1/m, where the phantom is 1

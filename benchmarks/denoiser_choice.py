@@ -37,8 +37,8 @@ def reconstruct(scan: Path, words: list[str]) -> dict[str, Any]:
 
     from plugstream import open_scan
     from plugstream.cli import main as command
-    from plugstream.monitors import snr
     from plugstream.runs.replay import replay
+    from plugstream.solver.monitors import snr
 
     with tempfile.TemporaryDirectory() as made, contextlib.redirect_stdout(io.StringIO()):
         out, usual = Path(made) / "run", ["--threads", "1", "--checkpoint", "0", "--report-format", "none"]

@@ -25,10 +25,10 @@ import torch
 from noise_levels import mean_psnr
 from torch import Tensor
 
+from plugstream.base.errors import InputError
+from plugstream.base.registry import entries
 from plugstream.denoisers.by_name import make
 from plugstream.denoisers.facts import facts_of, unavailable
-from plugstream.errors import InputError
-from plugstream.registry import entries
 
 LEVELS = (5, 15, 25, 50)
 SLOW = ("pypi-bm3d",)

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from plugstream import BornGeometry, BornModel, Grid, LeastSquares, Model, ModelBase, Sharded, process_group
-from plugstream.models.base import Views
+from plugstream.models.views import Views
 
 KINDS = ("coded", "dense", "fast")
 

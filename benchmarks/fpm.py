@@ -40,9 +40,9 @@ from plugstream import (
     open_scan,
     snr,
 )
-from plugstream.first_image import relative_residual
 from plugstream.models import FPMModel
 from plugstream.models.recording import fit_recording
+from plugstream.scans.baselines.first_image import relative_residual
 
 ROUNDS, SPLITS = 12, ("5::10", "7::10", "9::10")
 CPU = torch.device("cpu")

@@ -19,7 +19,7 @@ from torch import Tensor
 
 import plugstream as ps
 from plugstream.denoisers.base import Sigma
-from plugstream.models.base import Views
+from plugstream.models.views import Views
 
 PAPER = {"PnP-SGD(10)": 8.86, "PnP-FISTA(60)": 44.94, "PnP-ADMM(60)": 382.83}
 

@@ -32,10 +32,10 @@ from sigma_search import OTHERS, Problem, simulate
 
 from plugstream import open_scan
 from plugstream.algorithms import BoundedMomentum, TaperedMomentum
+from plugstream.algorithms.sampling import All, Epochs, ShiftedViews, Uniform
 from plugstream.cli import command_parser
 from plugstream.cli.advice import advised_settings
 from plugstream.runs.plan import plan
-from plugstream.sampling import All, Epochs, ShiftedViews, Uniform
 
 MOMENTA: dict[str, tuple[Any, str]] = {
     "none": ("none", "none"),

@@ -30,11 +30,11 @@ from numpy.typing import NDArray
 
 from plugstream import open_scan, snr
 from plugstream.cli import main
-from plugstream.first_image import form_image
 from plugstream.instruments.mri_simulation import ring_coils
 from plugstream.models.kspace import centered_voxels
 from plugstream.models.mri import MRIModel
 from plugstream.models.trajectories import radial_spokes, spiral_interleaves
+from plugstream.scans.baselines.first_image import form_image
 
 PEER = Path("build/peers/bin/python")
 QUIET = ["--report-format", "none"]

@@ -29,9 +29,9 @@ from numpy.typing import NDArray
 
 from plugstream import open_scan
 from plugstream.cli import main
-from plugstream.first_image import form_image, relative_residual, scan_model
 from plugstream.instruments.mri import MRI
 from plugstream.models.coils import find_calibration
+from plugstream.scans.baselines.first_image import form_image, relative_residual, scan_model
 
 CROPS = ("0", "0.9", "0.95")
 SIGMAS = {"tv": ("4%", "5%", "6%"), "bm3d": ("1%", "1.2%", "1.4%")}

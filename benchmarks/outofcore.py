@@ -131,7 +131,7 @@ def make(stored: ps.StoredScan, denoiser: str, in_memory: int | None) -> Any:
     import torch
 
     import plugstream as ps
-    from plugstream.sampling import Announcer
+    from plugstream.algorithms.sampling import Announcer
     from plugstream.scans.prefetch import Prefetcher
 
     geometry, sampler = ps.born_geometry(stored), ps.Uniform(10)

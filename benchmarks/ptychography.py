@@ -43,10 +43,10 @@ from plugstream import (
     open_scan,
     snr,
 )
-from plugstream.first_image import relative_residual, scan_model
+from plugstream.base.schedules import Cooling
 from plugstream.instruments.ptychography import PtychographyOptions
+from plugstream.scans.baselines.first_image import relative_residual, scan_model
 from plugstream.scans.scan import Scan
-from plugstream.schedules import Cooling
 
 EPOCHS, BATCH, MODES, PART = 10, 20, 3, 0.02
 HELD = "9::10"

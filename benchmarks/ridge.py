@@ -31,8 +31,8 @@ from torch import Tensor
 from plugstream.denoisers import BM3D, ConvexRidge, ridge_triton
 from plugstream.denoisers.ridge import PROFILES, load_ridge, save_ridge
 from plugstream.denoisers.ridge_prior import Ridges
-from plugstream.training.patches import Patches
-from plugstream.training.ridge import train_ridge
+from plugstream.studies.training.patches import Patches
+from plugstream.studies.training.ridge import train_ridge
 
 LEVELS = (2, 5, 15, 25, 50)
 

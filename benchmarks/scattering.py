@@ -33,8 +33,8 @@ import numpy as np
 import torch
 
 from plugstream import BornGeometry, BornModel, Grid, ScatteringModel
+from plugstream.images.simulated import disc
 from plugstream.models.field_equation import FieldEquation
-from plugstream.phantom import disc
 
 WIDTH, VIEWS, RECEIVERS, RADIUS = 0.2, 10, 72, 0.76
 

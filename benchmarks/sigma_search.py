@@ -30,27 +30,27 @@ import torch
 from torch import Tensor
 
 from plugstream.algorithms import BoundedMomentum, DenoiserRace, ProximalGradient, SigmaRace
+from plugstream.algorithms.sampling import Uniform
 from plugstream.cli import command_parser
 from plugstream.cli.advice import advised_settings
 from plugstream.cli.common import make_experiment, settings_of
 from plugstream.denoisers import Denoiser
-from plugstream.experiments.runs import make_denoiser
-from plugstream.experiments.setup import PerImage
-from plugstream.fidelity import LeastSquares
+from plugstream.fidelity.least_squares import LeastSquares
+from plugstream.images.pictures import load_picture
+from plugstream.images.simulated import add_noise
 from plugstream.models.born import BornModel
 from plugstream.models.born_geometry import BornGeometry
 from plugstream.models.part import PartOfData
-from plugstream.monitors import snr
-from plugstream.noise import add_noise
 from plugstream.runs.events import Views
-from plugstream.runs.images import load_picture
 from plugstream.runs.measuring import held_out_views, usable_views
 from plugstream.runs.plan import plan
 from plugstream.runs.search import advised_sigma, judges_by_data, make_race, search_interval
 from plugstream.runs.steps import goes_by_lipschitz
-from plugstream.sampling import Uniform
 from plugstream.scans.scan import Scan
-from plugstream.simulation import measure
+from plugstream.scans.simulation import measure
+from plugstream.solver.monitors import snr
+from plugstream.studies.experiments.runs import make_denoiser
+from plugstream.studies.experiments.setup import PerImage
 
 GRID = np.geomspace(0.002, 0.35, 14)
 STEPS, SEARCH, AFTER, BATCH = 100, 200, 40, 10

@@ -28,10 +28,10 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from plugstream.experiments.beyond import LEVELS
-from plugstream.experiments.runs import Spec, falling, run
-from plugstream.experiments.setup import Pictures, Problem, load_pictures, make_problem
-from plugstream.runs.images import load_picture
+from plugstream.images.pictures import load_picture
+from plugstream.studies.experiments.beyond import LEVELS
+from plugstream.studies.experiments.runs import Spec, falling, run
+from plugstream.studies.experiments.setup import Pictures, Problem, load_pictures, make_problem
 
 
 @dataclass(frozen=True)

@@ -15,12 +15,12 @@ import torch
 from sigma_search import chosen_pictures, find_image, picture_arguments
 
 from plugstream import error_map
-from plugstream.fidelity import LeastSquares
+from plugstream.fidelity.least_squares import LeastSquares
+from plugstream.images.pictures import load_picture
+from plugstream.images.simulated import add_noise
 from plugstream.models.born import BornModel
 from plugstream.models.born_geometry import BornGeometry
-from plugstream.noise import add_noise
-from plugstream.runs.images import load_picture
-from plugstream.uncertainty import coverage
+from plugstream.solver.uncertainty import coverage
 
 
 def judge(fidelity: LeastSquares, name: str, truth: torch.Tensor, halves: int) -> tuple[float, float, float, float]:

@@ -24,17 +24,17 @@ import numpy as np
 import torch
 
 from plugstream.cli import main as plugstream_main
+from plugstream.fidelity.by_loss import make_fidelity
+from plugstream.fidelity.losses import Amplitude
 from plugstream.instruments.base import find_instrument
-from plugstream.loss_fidelity import make_fidelity
-from plugstream.losses import Amplitude
 from plugstream.runs.explaining import explain_result
 from plugstream.runs.plan import model_options
 from plugstream.runs.refined import read_refined
 from plugstream.runs.replay import replay
 from plugstream.scans import MemoryScan, open_scan, save_scan
+from plugstream.scans.simulation import measure
 from plugstream.settings import resolve
-from plugstream.simulation import measure
-from plugstream.verdict.explanation import Explanation
+from plugstream.solver.verdict.explanation import Explanation
 
 QUIET = ["--report-format", "none", "--threads", "1", "--checkpoint", "0"]
 PICTURES = Path(__file__).parents[2] / "shared" / "data" / "images" / "BSD68"

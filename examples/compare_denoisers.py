@@ -17,9 +17,9 @@ from PIL import Image
 from torch import Tensor
 
 import plugstream as ps
+from plugstream.base.registry import find
 from plugstream.denoisers.by_name import make
 from plugstream.denoisers.facts import facts_of, unavailable
-from plugstream.registry import find
 
 NOISE = 25 / 255
 NAMES = ("tv", "nlm", "ridge", "bm3d", "tnrd", "skimage-nlm", "skimage-wavelet", "skimage-bilateral")

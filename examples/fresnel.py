@@ -19,7 +19,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Circle
 
 import plugstream as ps
-from plugstream.importers import import_fresnel
+from plugstream.scans.importers import import_fresnel
 
 # Frequencies in GHz, and each cylinder's centre and radius in mm with its contrast, as the experimenters give them.
 TARGETS = {
@@ -29,7 +29,7 @@ TARGETS = {
     "FoamDielIntTM.txt": ((2.0, 3.0), [(0.0, 0.0, 40.0, 0.45), (-5.0, 0.0, 15.5, 2.0)]),
 }
 
-# Where an exact solution for round cylinders fits the data of 2001 best (tests/importers/test_fresnel.py has it).
+# Where an exact solution for round cylinders fits the data of 2001 best (tests/scans/importers/test_fresnel.py has it).
 FITTED = {
     "dielTM_dec8f.exp": [(1.3, 26.2, 15.0)],
     "twodielTM_8f.exp": [(-2.5, 46.3, 15.0), (-12.3, -43.6, 15.0)],
@@ -47,7 +47,7 @@ class Joint(ps.ModelBase):
         ends = torch.tensor([model.n_views for model in models]).cumsum(0).tolist()
         self.parts = [(m, f, end - m.n_views) for m, f, end in zip(models, factors, ends, strict=True)]
 
-    def forward(self, image: torch.Tensor, views: ps.models.base.Views = None) -> torch.Tensor:
+    def forward(self, image: torch.Tensor, views: ps.models.views.Views = None) -> torch.Tensor:
         index = self._index(views)
         shape = (*image.shape[:-2], len(index), *self.data_shape)
         out = torch.zeros(shape, dtype=self.data_dtype, device=self.device)
@@ -57,7 +57,7 @@ class Joint(ps.ModelBase):
                 out[..., rows, :] = factor * model.forward(image, index[rows] - first)
         return out
 
-    def adjoint(self, data: torch.Tensor, views: ps.models.base.Views = None) -> torch.Tensor:
+    def adjoint(self, data: torch.Tensor, views: ps.models.views.Views = None) -> torch.Tensor:
         index = self._index(views)
         out = torch.zeros((*data.shape[:-2], *self.image_shape), dtype=self.dtype, device=self.device)
         for model, factor, first in self.parts:
@@ -66,7 +66,7 @@ class Joint(ps.ModelBase):
                 out += factor * model.adjoint(data[..., rows, :], index[rows] - first)
         return out
 
-    def _index(self, views: ps.models.base.Views) -> torch.Tensor:
+    def _index(self, views: ps.models.views.Views) -> torch.Tensor:
         return torch.arange(self.n_views) if views is None else torch.as_tensor(views)
 
     @staticmethod

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 import plugstream as ps
 from plugstream.cli import main as plugstream
-from plugstream.first_image import relative_residual, scan_model
+from plugstream.scans.baselines.first_image import relative_residual, scan_model
 
 # Frequencies for Born, and the cylinders, x, y and radius in mm: where the data has them, with the published radii.
 TARGETS = {

@@ -272,7 +272,7 @@ def main() -> None:
         return
     if chosen.scico is None:
         sys.exit("the problem is SCICO's: give the Python that has it with --scico")
-    from plugstream.phantom import shepp_logan
+    from plugstream.images.simulated import shepp_logan
 
     with tempfile.TemporaryDirectory() as place:
         folder = chosen.folder or Path(place)

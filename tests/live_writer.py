@@ -10,7 +10,7 @@ import time
 
 import numpy as np
 
-from plugstream.grid import Grid
+from plugstream.images.grid import Grid
 from plugstream.instruments.born import Born2D
 from plugstream.models.born_geometry import ring
 from plugstream.scans import ScanWriter

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from plugstream.image_space import ImageSpace
-from plugstream.quantities import Quantity
+from plugstream.base.quantities import Quantity
+from plugstream.images.space import ImageSpace
 from plugstream.runs.event_log import EventLog
 from plugstream.runs.events import Machine, Measurement, Note, Quantities, Space, Start, Stop, Views
 from plugstream.runs.folder import write_text

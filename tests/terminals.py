@@ -17,7 +17,7 @@ from collections.abc import Callable
 import warm
 
 _CODE = re.compile(r"\x1b\[([0-9;?]*)([A-Za-z])|([\r\n])|([^\x1b\r\n])")
-# A line, or a frame, whose own lines end otherwise (`plugstream.display.region`).
+# A line, or a frame, whose own lines end otherwise (`plugstream.base.display.region`).
 _PIECE = re.compile(r"(?s).*?(?:(?<!\x1b\[K\r)\n|\x1b\[J\r)")
 
 

@@ -12,18 +12,19 @@ ROOT = Path(__file__).parents[1]
 TEXT = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
 HOME = ROOT / "src" / "plugstream"
 
-# What is written into the folder given becomes a file of `plugstream.entries`, as if it were in the source tree.
+# What is written into the folder given becomes a file of `plugstream.denoisers.entries`, as if it were in the source
+# tree.
 RUN = """
 import sys
 from pathlib import Path
 
 import numpy as np
 
-import plugstream.entries
+import plugstream.denoisers.entries
 from plugstream.cli import main
 
 folder, test, *command = sys.argv[1:]
-plugstream.entries.__path__.append(folder)
+plugstream.denoisers.entries.__path__.append(folder)
 spaces = {}
 exec(Path(test).read_text(), spaces)
 spaces["test_it_is_averaged"]()
@@ -37,7 +38,7 @@ assert np.allclose(clean.mean(), noisy.mean()) and clean.std() < 0.9 * noisy.std
 
 def test_the_denoiser_and_its_test_work_as_they_stand(tmp_path: Path) -> None:
     files = dict(re.findall(r"```python\n# (\S+\.py)\n(.*?)```", TEXT, re.DOTALL))
-    assert list(files) == ["src/plugstream/entries/average.py", "tests/entries/test_average.py"]
+    assert list(files) == ["src/plugstream/denoisers/entries/average.py", "tests/denoisers/test_average.py"]
     for name, code in files.items():
         (tmp_path / Path(name).name).write_text(code)
     (command,) = re.findall(r"^    plugstream (denoise .*)$", TEXT, re.MULTILINE)
@@ -62,4 +63,4 @@ def test_every_room_target_and_folder_that_it_names_is_there() -> None:
 def test_every_package_of_the_house_is_on_the_map() -> None:
     named = set(re.findall(r"`(\w+)/?`", TEXT))
     packages = {path.parent.name for path in HOME.glob("*/__init__.py")}
-    assert packages - named - {"display", "baselines"} == set()
+    assert packages - named == set()

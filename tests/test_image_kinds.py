@@ -8,9 +8,9 @@ import torch
 
 from effort import effort, thorough
 from plugstream import ADMM, Identity, LeastSquares, MatrixModel, ProximalGradient, Uniform, solve
-from plugstream.linalg import conjugate_gradient, inner, largest_eigenvalue, norm, per_image, squared_norm
-from plugstream.monitors import SNR, Distance
-from plugstream.theory import gradient_variance
+from plugstream.algorithms.theory import gradient_variance
+from plugstream.base.linalg import conjugate_gradient, inner, largest_eigenvalue, norm, per_image, squared_norm
+from plugstream.solver.monitors import SNR, Distance
 
 SHAPES = [
     ((3, 4), torch.float64),

@@ -45,9 +45,9 @@ WORKS = (
     + """
 from pathlib import Path
 import torch, plugstream as ps
-from plugstream.errors import InputError
-from plugstream.files import lock_folder, write_whole
-from plugstream.capacity import free_memory
+from plugstream.base.errors import InputError
+from plugstream.base.files import lock_folder, write_whole
+from plugstream.base.capacity import free_memory
 
 model = ps.BornModel(ps.BornGeometry.rings(ps.Grid((8, 8), 0.01), 0.05, views=4, receivers=6, radius=0.3))
 scan = ps.simulate(model, torch.rand(8, 8))

@@ -83,7 +83,7 @@ SHOWN_BY = {
 
 def test_the_gallery_has_every_instrument_and_algorithm() -> None:
     """And every gradient, momentum and sampler: a new one gets an example, and a line above that finds it."""
-    from plugstream.registry import entries
+    from plugstream.base.registry import entries
 
     text = "".join(path.read_text(encoding="utf-8") for path in (DOCS / "gallery").glob("*/plot_*.py"))
     names = {kind: [name for name in entries(kind) if ":" not in name] for kind in ("instrument", *SHOWN_BY)}

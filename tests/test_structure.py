@@ -1,9 +1,11 @@
-"""The rooms of the house: a lower one never imports a higher one, and no two files import each other."""
+"""The house: nine floors of rooms; no import leads up, in any form, and no files import each other in a circle."""
 
 from __future__ import annotations
 
 import ast
 import functools
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,57 +13,20 @@ import plugstream
 
 HOME = Path(plugstream.__file__).parent
 
-# From low to high; rooms of one row know nothing of each other. A file is in the room whose name it begins with, the
-# longest one.
-ROOMS: list[list[str]] = [
-    ["text", "progress"],
-    ["errors"],
-    ["bounded_json", "rows", "arrays", "files", "figure_files", "own_code", "_native", "_graphs", "krylov", "ranks"],
-    [
-        "capacity",
-        "refinement",
-        "lines",
-        "tensors",
-        "volume_file",
-        "linalg",
-        "image_space",
-        "grid",
-        "registry",
-        "schedules",
-        "noise",
-        "draws",
-        "shares",
-        "spectrum",
-    ],
-    ["line_integrals", "rotation_axis", "phantom", "global_phase", "circulant"],
-    ["quantities", "planes", "colours"],
-    ["eigenvalue_bounds", "drawing", "display", "quality", "runs.images", "runs.tags"],
-    ["models", "denoisers", "sampling", "losses"],
-    ["model_fidelity", "split_model", "baselines"],
-    ["fidelity"],
-    ["loss_fidelity", "smooth_fidelity", "theory", "bounds"],
-    ["sharded"],
-    ["algorithms"],
-    ["verdict"],
-    ["monitors"],
-    ["misfit"],
-    ["result"],
+# From the ground up. A file imports from its own room and from lower floors, be it at its top, within a function or for
+# types alone; rooms of one floor know nothing of each other.
+FLOORS: list[list[str]] = [
+    ["base", "_native"],
+    ["images"],
+    ["models", "denoisers"],
+    ["fidelity", "instruments"],
+    ["algorithms", "settings", "scans"],
     ["solver"],
-    ["bridges", "uncertainty"],
-    ["instruments"],
-    ["scans"],
-    ["simulation", "denoising", "first_image"],
-    ["certificates"],
-    ["entries"],
-    ["choices", "selections"],
-    ["consent"],
-    ["settings"],
-    ["importers"],
-    ["runs"],
-    ["tuning", "training"],
-    ["experiments"],
+    ["runs", "bridges"],
+    ["studies"],
     ["cli"],
 ]
+FLOOR = {room: number for number, rooms in enumerate(FLOORS, 1) for room in rooms}
 
 
 @functools.cache
@@ -73,78 +38,104 @@ def _modules() -> dict[str, Path]:
     return found
 
 
-@functools.cache
-def _imports(path: Path) -> list[tuple[str, bool]]:
-    """What a file imports of ours, and whether at its top, where a cycle would break it."""
-    return list(_find_imports(path, _modules()))
-
-
-def _statements(node: ast.AST) -> Iterator[ast.AST]:
-    """The statements within a node, at any depth, but for those that only type checkers see."""
-    parts = [part for name in ("body", "handlers", "orelse", "finalbody", "cases") for part in getattr(node, name, ())]
-    for part in parts:
-        if isinstance(part, ast.If) and isinstance(part.test, ast.Name) and part.test.id == "TYPE_CHECKING":
+def _find_imports(path: Path, modules: dict[str, Path]) -> Iterator[str]:
+    """What a file imports of ours, at any depth and for types as well; "" is the package itself."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path} has a relative import"
+            base = node.module or ""
+            inner = [f"{base}.{alias.name}" for alias in node.names]
+            names = [name if name.removeprefix("plugstream.") in modules else base for name in inner]
+        else:
             continue
-        yield part
-        yield from _statements(part)
-
-
-def _find_imports(path: Path, modules: dict[str, Path]) -> Iterator[tuple[str, bool]]:
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    top = {id(statement) for statement in tree.body}
-    for node in _statements(tree):
-        if not isinstance(node, ast.ImportFrom | ast.Import):
-            continue
-        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else [node.module or ""]
         for name in names:
-            if name != "plugstream" and not name.startswith("plugstream."):
-                continue
-            base = name.removeprefix("plugstream").removeprefix(".")
-            inner = [] if isinstance(node, ast.Import) else [f"{base}.{alias.name}".lstrip(".") for alias in node.names]
-            for target in [one for one in inner if one in modules] or [base]:
-                yield target, id(node) in top
+            if name == "plugstream" or name.startswith("plugstream."):
+                yield name.removeprefix("plugstream").removeprefix(".")
 
 
 @functools.cache
-def _room(module: str) -> int | None:
-    place = [
-        (len(name), row)
-        for row, names in enumerate(ROOMS)
-        for name in names
-        if module == name or module.startswith(f"{name}.")
-    ]
-    return max(place)[1] if place else None
-
-
-def test_every_file_has_a_room() -> None:
-    assert [name for name in _modules() if name not in ("", "__main__") and _room(name) is None] == []
-
-
-def test_no_room_imports_a_higher_one() -> None:
+def _edges() -> dict[str, set[str]]:
     modules = _modules()
+    return {
+        name: {target for target in _find_imports(path, modules) if target != name} for name, path in modules.items()
+    }
+
+
+def _room(module: str) -> str:
+    return module.partition(".")[0]
+
+
+def _circles(edges: dict[str, set[str]]) -> list[tuple[str, ...]]:
+    """Modules that reach each other, by Tarjan's algorithm."""
+    number: dict[str, int] = {}
+    low: dict[str, int] = {}
+    stack: list[str] = []
+    found = []
+
+    def visit(name: str) -> None:
+        number[name] = low[name] = len(number)
+        stack.append(name)
+        for target in edges.get(name, ()):
+            if target not in number:
+                visit(target)
+                low[name] = min(low[name], low[target])
+            elif target in stack:
+                low[name] = min(low[name], number[target])
+        if low[name] == number[name]:
+            group = stack[stack.index(name) :]
+            del stack[stack.index(name) :]
+            if len(group) > 1:
+                found.append(tuple(sorted(group)))
+
+    for name in edges:
+        if name not in number:
+            visit(name)
+    return found
+
+
+def test_at_the_root_are_rooms_alone() -> None:
+    names = {path.name for path in HOME.iterdir() if path.name != "__pycache__"}
+    assert names == set(FLOOR) | {"__init__.py", "__main__.py", "py.typed"}
+    assert all((HOME / room / "__init__.py").exists() for room in FLOOR)
+
+
+def test_no_import_leads_up() -> None:
+    """Neither to a higher floor, nor to another room of the same one, nor to the names of the package itself."""
     wrong = []
-    for name, path in modules.items():
-        for target, _ in _imports(path):
-            here, there = _room(name), _room(target)
-            if name in ("", "__main__") or target == "" or here is None or there is None:
-                continue
-            if there > here or (there == here and name.split(".")[0] != target.split(".")[0]):
-                wrong.append(f"{name} imports {target}")
+    for name, targets in _edges().items():
+        if name in ("", "__main__"):
+            continue
+        for target in targets:
+            aside = _room(name) != _room(target)
+            if target == "" or (aside and FLOOR[_room(target)] >= FLOOR[_room(name)]):
+                wrong.append(f"{name} -> {target or 'plugstream'}")
     assert wrong == []
 
 
-def test_no_two_files_import_each_other() -> None:
-    """Over imports at the top of files, which is where a cycle breaks."""
-    modules = _modules()
-    edges = {name: {t for t, top in _imports(path) if top and t != name} for name, path in modules.items()}
-    done: set[str] = set()
+def test_no_files_import_each_other() -> None:
+    assert _circles(_edges()) == []
 
-    def visit(name: str, path: tuple[str, ...]) -> None:
-        assert name not in path, " -> ".join([*path[path.index(name) :], name])
-        if name not in done:
-            for target in sorted(edges.get(name, ())):
-                visit(target, (*path, name))
-            done.add(name)
 
-    for name in sorted(modules):
-        visit(name, ())
+def test_a_circle_and_an_arrow_are_seen(tmp_path: Path) -> None:
+    """In every form of import, so that the tests above cannot pass by not looking."""
+    assert _circles({"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a"}}) == [("a", "b", "c")]
+    (tmp_path / "file.py").write_text(
+        "from typing import TYPE_CHECKING\nimport plugstream.base.errors\n"
+        "if TYPE_CHECKING:\n    from plugstream.runs import plan\n"
+        "def late():\n    from plugstream.cli.common import say\n    from plugstream import __version__\n"
+    )
+    assert set(_find_imports(tmp_path / "file.py", _modules())) == {"base.errors", "runs.plan", "cli.common", ""}
+
+
+def test_no_file_is_longer_than_400_lines() -> None:
+    assert [name for name, path in _modules().items() if len(path.read_text(encoding="utf-8").splitlines()) > 400] == []
+
+
+def test_names_are_known_without_torch() -> None:
+    """Of every kind but importers, so that `--help` and lists are quick."""
+    code = "import sys; from plugstream.base.registry import KINDS, entries\n"
+    code += "for kind in set(KINDS) - {'importer'}: assert entries(kind) and 'torch' not in sys.modules, kind\n"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from plugstream.registry import Field, Options, register
+from plugstream.base.registry import Field, Options, register
 
 
 class NeighbourOptions(Options):

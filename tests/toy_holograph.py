@@ -11,7 +11,8 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from plugstream.image_space import ImageSpace
+from plugstream.base.registry import Field, Options
+from plugstream.images.space import ImageSpace
 from plugstream.instruments.base import (
     Attribute,
     Column,
@@ -22,7 +23,6 @@ from plugstream.instruments.base import (
     Instrument,
     declare,
 )
-from plugstream.registry import Field, Options
 
 
 class ModelOptions(Options):

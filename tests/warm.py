@@ -53,14 +53,14 @@ MODULES = (
     "plugstream.denoisers.equivariant",
     "plugstream.denoisers.tv_native",
     "plugstream.denoisers.tv_triton",
-    "plugstream.baselines",
-    "plugstream.first_image",
+    "plugstream.scans.baselines",
+    "plugstream.scans.baselines.first_image",
     "plugstream.models.born_fast",
     "plugstream.runs.terminal",
     "plugstream.scans.peek",
     "plugstream.scans.blocks",
-    "plugstream.simulation",
-    "plugstream.volume_file",
+    "plugstream.scans.simulation",
+    "plugstream.base.volume_file",
     "PIL.PngImagePlugin",
     "safetensors.torch",
     "skimage.data._fetchers",
@@ -69,7 +69,8 @@ MODULES = (
     "tifffile",
 )
 # All of these are imported to know their entries; which those are is found out by each command, in its environment.
-PACKAGES = ("plugstream.entries", "plugstream.instruments")
+ROOMS = ("denoisers", "algorithms", "fidelity", "solver")
+PACKAGES = (*(f"plugstream.{room}.entries" for room in ROOMS), "plugstream.instruments")
 
 
 _PR_SET_PDEATHSIG = 1  # of Linux's prctl

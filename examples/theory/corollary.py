@@ -24,7 +24,7 @@ from torch import Tensor
 
 import plugstream as ps
 from plugstream.algorithms import GradientState
-from plugstream.theory import corollary, gradient_variance
+from plugstream.algorithms.theory import corollary, gradient_variance
 
 THETA, SIGMA = 0.6, 0.3
 CaseName = Literal["a", "b", "c"]

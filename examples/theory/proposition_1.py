@@ -17,7 +17,7 @@ import torch
 from theory_problems import SHAPE, fixed_point, least_squares
 
 import plugstream as ps
-from plugstream.theory import fixed_point_distance
+from plugstream.algorithms.theory import fixed_point_distance
 
 
 @dataclass(frozen=True)

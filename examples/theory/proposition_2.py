@@ -16,8 +16,8 @@ import numpy as np
 from theory_problems import Slope, Twisted, fixed_point, least_squares, robust, slopes, start
 
 import plugstream as ps
-from plugstream.certificates.search import Secants, asymmetry, make_adjoint
-from plugstream.theory import bound
+from plugstream.algorithms.theory import bound
+from plugstream.studies.certificates.search import Secants, asymmetry, make_adjoint
 
 THETA, SIGMA = 0.6, 0.3
 

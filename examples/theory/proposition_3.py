@@ -15,7 +15,7 @@ from theory_problems import Twisted, fixed_point, least_squares, start
 
 import plugstream as ps
 from plugstream.algorithms import SplitState
-from plugstream.theory import fixed_point_distance
+from plugstream.algorithms.theory import fixed_point_distance
 
 THETA, SIGMA = 0.45, 0.3
 

@@ -22,7 +22,7 @@ from theory_problems import Twisted, fixed_point, least_squares, start
 
 import plugstream as ps
 from plugstream.algorithms import GradientState
-from plugstream.theory import bound, gradient_variance
+from plugstream.algorithms.theory import bound, gradient_variance
 
 THETA, SIGMA = 0.6, 0.3
 

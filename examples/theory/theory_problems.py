@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 import plugstream as ps
+from plugstream.algorithms.theory import fixed_point_map
 from plugstream.denoisers.base import Sigma
-from plugstream.theory import fixed_point_map
 
 SHAPE = (3, 4)
 

@@ -9,7 +9,11 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+from plugstream.base.moved import install
+from plugstream.base.version import __version__ as __version__
+
+install()
+
 
 _HOME = {
     "plugstream.algorithms": [
@@ -32,7 +36,7 @@ _HOME = {
     "plugstream.bridges.deepinv": ["from_deepinv"],
     "plugstream.bridges.operators": ["from_operators"],
     "plugstream.bridges.reconstructor": ["PnPSGD"],
-    "plugstream.certificates": ["Certificate", "certify"],
+    "plugstream.studies.certificates": ["Certificate", "certify"],
     "plugstream.denoisers": [
         "BM3D",
         "NLM",
@@ -59,39 +63,39 @@ _HOME = {
         "Tiles",
         "adapt",
     ],
-    "plugstream.errors": ["DamagedError", "InputError", "PlugstreamWarning", "StorageError"],
-    "plugstream.fidelity": ["Fidelity", "LeastSquares"],
-    "plugstream.global_phase": ["align_phase"],
-    "plugstream.grid": ["Grid"],
-    "plugstream.image_space": ["ImageSpace"],
-    "plugstream.importers": ["import_file", "import_fresnel", "import_hdf5", "import_npz"],
-    "plugstream.loss_fidelity": ["LossFidelity"],
-    "plugstream.losses": ["Amplitude", "Gaussian", "Huber", "Loss", "Poisson", "Transmission"],
+    "plugstream.base.errors": ["DamagedError", "InputError", "PlugstreamWarning", "StorageError"],
+    "plugstream.fidelity.least_squares": ["Fidelity", "LeastSquares"],
+    "plugstream.images.global_phase": ["align_phase"],
+    "plugstream.images.grid": ["Grid"],
+    "plugstream.images.space": ["ImageSpace"],
+    "plugstream.scans.importers": ["import_file", "import_fresnel", "import_hdf5", "import_npz"],
+    "plugstream.fidelity.by_loss": ["LossFidelity"],
+    "plugstream.fidelity.losses": ["Amplitude", "Gaussian", "Huber", "Loss", "Poisson", "Transmission"],
     "plugstream.instruments.born": ["Born2D", "born_geometry"],
     "plugstream.instruments.scattering": ["Scattering2D"],
     "plugstream.models": ["BornModel", "FunctionModel", "MatrixModel", "Model", "ModelBase", "ScatteringModel"],
     "plugstream.models.born_geometry": ["BornGeometry", "ring"],
-    "plugstream.monitors": ["PSNR", "SNR", "SSIM", "Cost", "Distance", "snr"],
-    "plugstream.noise": ["add_noise"],
-    "plugstream.quality": ["psnr", "ssim"],
-    "plugstream.quantities": ["Quantity"],
-    "plugstream.ranks": ["Group", "process_group"],
-    "plugstream.result": ["Progress", "Result", "Stop"],
-    "plugstream.runs.images": ["load_picture", "save_image"],
-    "plugstream.sampling": ["All", "Epochs", "FixedViews", "Importance", "ShiftedViews", "Uniform"],
+    "plugstream.solver.monitors": ["PSNR", "SNR", "SSIM", "Cost", "Distance", "snr"],
+    "plugstream.images.simulated": ["add_noise"],
+    "plugstream.images.quality": ["psnr", "ssim"],
+    "plugstream.base.quantities": ["Quantity"],
+    "plugstream.base.processes": ["Group", "process_group"],
+    "plugstream.solver.result": ["Progress", "Result", "Stop"],
+    "plugstream.images.pictures": ["load_picture", "save_image"],
+    "plugstream.algorithms.sampling": ["All", "Epochs", "FixedViews", "Importance", "ShiftedViews", "Uniform"],
     "plugstream.scans": ["MemoryScan", "ScanWriter", "StoredScan", "open_scan", "save_scan"],
     "plugstream.scans.keys": ["make_keys"],
     "plugstream.scans.limits": ["Limits"],
     "plugstream.scans.receive": ["Receiver"],
     "plugstream.scans.send": ["ScanSender", "send_scan"],
-    "plugstream.schedules": ["Geometric", "OverL", "Overlap", "Power"],
-    "plugstream.sharded": ["Sharded"],
-    "plugstream.simulation": ["simulate"],
-    "plugstream.smooth_fidelity": ["SmoothFidelity"],
-    "plugstream.solver": ["solve"],
-    "plugstream.theory": ["fixed_point_distance", "fixed_point_map"],
-    "plugstream.uncertainty": ["error_map"],
-    "plugstream.verdict": ["Outcome", "Verdict"],
+    "plugstream.base.schedules": ["Geometric", "OverL", "Overlap", "Power"],
+    "plugstream.fidelity.sharded": ["Sharded"],
+    "plugstream.scans.simulation": ["simulate"],
+    "plugstream.fidelity.by_function": ["SmoothFidelity"],
+    "plugstream.solver.loop": ["solve"],
+    "plugstream.algorithms.theory": ["fixed_point_distance", "fixed_point_map"],
+    "plugstream.solver.uncertainty": ["error_map"],
+    "plugstream.solver.verdict": ["Outcome", "Verdict"],
 }
 _WHERE = {name: module for module, names in _HOME.items() for name in names}
 
@@ -115,10 +119,30 @@ if TYPE_CHECKING:  # the same names for type checkers and editors; a test keeps 
         SigmaRace as SigmaRace,
         TaperedMomentum as TaperedMomentum,
     )
+    from plugstream.algorithms.sampling import (
+        All as All,
+        Epochs as Epochs,
+        FixedViews as FixedViews,
+        Importance as Importance,
+        ShiftedViews as ShiftedViews,
+        Uniform as Uniform,
+    )
+    from plugstream.algorithms.theory import (
+        fixed_point_distance as fixed_point_distance,
+        fixed_point_map as fixed_point_map,
+    )
+    from plugstream.base.errors import (
+        DamagedError as DamagedError,
+        InputError as InputError,
+        PlugstreamWarning as PlugstreamWarning,
+        StorageError as StorageError,
+    )
+    from plugstream.base.processes import Group as Group, process_group as process_group
+    from plugstream.base.quantities import Quantity as Quantity
+    from plugstream.base.schedules import Geometric as Geometric, OverL as OverL, Overlap as Overlap, Power as Power
     from plugstream.bridges.deepinv import from_deepinv as from_deepinv
     from plugstream.bridges.operators import from_operators as from_operators
     from plugstream.bridges.reconstructor import PnPSGD as PnPSGD
-    from plugstream.certificates import Certificate as Certificate, certify as certify
     from plugstream.denoisers import (
         BM3D as BM3D,
         NLM as NLM,
@@ -145,26 +169,10 @@ if TYPE_CHECKING:  # the same names for type checkers and editors; a test keeps 
         Tiles as Tiles,
         adapt as adapt,
     )
-    from plugstream.errors import (
-        DamagedError as DamagedError,
-        InputError as InputError,
-        PlugstreamWarning as PlugstreamWarning,
-        StorageError as StorageError,
-    )
-    from plugstream.fidelity import Fidelity as Fidelity, LeastSquares as LeastSquares
-    from plugstream.global_phase import align_phase as align_phase
-    from plugstream.grid import Grid as Grid
-    from plugstream.image_space import ImageSpace as ImageSpace
-    from plugstream.importers import (
-        import_file as import_file,
-        import_fresnel as import_fresnel,
-        import_hdf5 as import_hdf5,
-        import_npz as import_npz,
-    )
-    from plugstream.instruments.born import Born2D as Born2D, born_geometry as born_geometry
-    from plugstream.instruments.scattering import Scattering2D as Scattering2D
-    from plugstream.loss_fidelity import LossFidelity as LossFidelity
-    from plugstream.losses import (
+    from plugstream.fidelity.by_function import SmoothFidelity as SmoothFidelity
+    from plugstream.fidelity.by_loss import LossFidelity as LossFidelity
+    from plugstream.fidelity.least_squares import Fidelity as Fidelity, LeastSquares as LeastSquares
+    from plugstream.fidelity.losses import (
         Amplitude as Amplitude,
         Gaussian as Gaussian,
         Huber as Huber,
@@ -172,6 +180,15 @@ if TYPE_CHECKING:  # the same names for type checkers and editors; a test keeps 
         Poisson as Poisson,
         Transmission as Transmission,
     )
+    from plugstream.fidelity.sharded import Sharded as Sharded
+    from plugstream.images.global_phase import align_phase as align_phase
+    from plugstream.images.grid import Grid as Grid
+    from plugstream.images.pictures import load_picture as load_picture, save_image as save_image
+    from plugstream.images.quality import psnr as psnr, ssim as ssim
+    from plugstream.images.simulated import add_noise as add_noise
+    from plugstream.images.space import ImageSpace as ImageSpace
+    from plugstream.instruments.born import Born2D as Born2D, born_geometry as born_geometry
+    from plugstream.instruments.scattering import Scattering2D as Scattering2D
     from plugstream.models import (
         BornModel as BornModel,
         FunctionModel as FunctionModel,
@@ -181,28 +198,6 @@ if TYPE_CHECKING:  # the same names for type checkers and editors; a test keeps 
         ScatteringModel as ScatteringModel,
     )
     from plugstream.models.born_geometry import BornGeometry as BornGeometry, ring as ring
-    from plugstream.monitors import (
-        PSNR as PSNR,
-        SNR as SNR,
-        SSIM as SSIM,
-        Cost as Cost,
-        Distance as Distance,
-        snr as snr,
-    )
-    from plugstream.noise import add_noise as add_noise
-    from plugstream.quality import psnr as psnr, ssim as ssim
-    from plugstream.quantities import Quantity as Quantity
-    from plugstream.ranks import Group as Group, process_group as process_group
-    from plugstream.result import Progress as Progress, Result as Result, Stop as Stop
-    from plugstream.runs.images import load_picture as load_picture, save_image as save_image
-    from plugstream.sampling import (
-        All as All,
-        Epochs as Epochs,
-        FixedViews as FixedViews,
-        Importance as Importance,
-        ShiftedViews as ShiftedViews,
-        Uniform as Uniform,
-    )
     from plugstream.scans import (
         MemoryScan as MemoryScan,
         ScanWriter as ScanWriter,
@@ -210,18 +205,30 @@ if TYPE_CHECKING:  # the same names for type checkers and editors; a test keeps 
         open_scan as open_scan,
         save_scan as save_scan,
     )
+    from plugstream.scans.importers import (
+        import_file as import_file,
+        import_fresnel as import_fresnel,
+        import_hdf5 as import_hdf5,
+        import_npz as import_npz,
+    )
     from plugstream.scans.keys import make_keys as make_keys
     from plugstream.scans.limits import Limits as Limits
     from plugstream.scans.receive import Receiver as Receiver
     from plugstream.scans.send import ScanSender as ScanSender, send_scan as send_scan
-    from plugstream.schedules import Geometric as Geometric, OverL as OverL, Overlap as Overlap, Power as Power
-    from plugstream.sharded import Sharded as Sharded
-    from plugstream.simulation import simulate as simulate
-    from plugstream.smooth_fidelity import SmoothFidelity as SmoothFidelity
-    from plugstream.solver import solve as solve
-    from plugstream.theory import fixed_point_distance as fixed_point_distance, fixed_point_map as fixed_point_map
-    from plugstream.uncertainty import error_map as error_map
-    from plugstream.verdict import Outcome as Outcome, Verdict as Verdict
+    from plugstream.scans.simulation import simulate as simulate
+    from plugstream.solver.loop import solve as solve
+    from plugstream.solver.monitors import (
+        PSNR as PSNR,
+        SNR as SNR,
+        SSIM as SSIM,
+        Cost as Cost,
+        Distance as Distance,
+        snr as snr,
+    )
+    from plugstream.solver.result import Progress as Progress, Result as Result, Stop as Stop
+    from plugstream.solver.uncertainty import error_map as error_map
+    from plugstream.solver.verdict import Outcome as Outcome, Verdict as Verdict
+    from plugstream.studies.certificates import Certificate as Certificate, certify as certify
 
 
 def __getattr__(name: str) -> Any:

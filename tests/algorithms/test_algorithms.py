@@ -37,7 +37,7 @@ from plugstream import (
     fixed_point_map,
     solve,
 )
-from plugstream.schedules import parse_step
+from plugstream.base.schedules import parse_step
 from problems import dense
 
 F64 = torch.float64

@@ -12,8 +12,8 @@ from effort import effort
 from plugstream import InputError, LeastSquares, MatrixModel, ProximalGradient, Uniform
 from plugstream.algorithms import DenoiserRace, Rival, SigmaRace
 from plugstream.denoisers import as_denoiser
-from plugstream.result import Snapshot
 from plugstream.runs.checkpoints import Checkpoints
+from plugstream.solver.result import Snapshot
 
 PIXELS, VIEWS, HELD = 64, 12, torch.tensor([3, 8, 11])
 

@@ -11,7 +11,7 @@ from plugstream.algorithms.pgm import MOMENTUM
 from plugstream.models.ct import CTModel
 from plugstream.models.ct_beams import parallel_beam
 from plugstream.models.ct_geometry import Voxels
-from plugstream.monitors import snr
+from plugstream.solver.monitors import snr
 
 
 def sequence(momentum, steps):

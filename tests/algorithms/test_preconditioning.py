@@ -24,10 +24,10 @@ from plugstream import (
     load_picture,
     solve,
 )
-from plugstream.baselines.sirt import sirt
 from plugstream.models.ct import CTModel
 from plugstream.models.ct_beams import fan_beam
 from plugstream.models.ct_geometry import Voxels
+from plugstream.scans.baselines.sirt import sirt
 
 SHAPE = (9, 8)
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from plugstream import SVRG, FromFunction, InputError, ProximalGradient, ProxSkip, SoftThreshold, Uniform
-from plugstream.draws import Stream, coin
+from plugstream.base.draws import Stream, coin
 
 
 def run(algorithm, steps, state=None):

@@ -15,8 +15,8 @@ from plugstream import InputError, LeastSquares, MatrixModel, ProximalGradient, 
 from plugstream.algorithms import SigmaRace
 from plugstream.algorithms.race import _is_chance
 from plugstream.models.part import PartOfData
-from plugstream.result import Snapshot
 from plugstream.runs.checkpoints import Checkpoints
+from plugstream.solver.result import Snapshot
 
 PIXELS, VIEWS = 64, 12
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from plugstream import RED, TV, FromFunction, InputError, LeastSquares, MatrixModel, SmoothFidelity, Uniform
-from plugstream.draws import standard_normal
+from plugstream.base.draws import standard_normal
 from plugstream.runs.parts import prepare
 from plugstream.settings import resolve
 from problems import dense

@@ -25,9 +25,9 @@ from plugstream import (
     process_group,
     solve,
 )
+from plugstream.base.schedules import Cooling, parse_step
 from plugstream.models.ptychography import PtychographyModel
 from plugstream.runs.checkpoints import Checkpoints
-from plugstream.schedules import Cooling, parse_step
 
 N, SIDE = 8, 20
 

@@ -27,9 +27,9 @@ from plugstream import (
     SoftThreshold,
     Uniform,
 )
+from plugstream.algorithms.sampling import Batch
 from plugstream.algorithms.variance import Memory
-from plugstream.draws import coin
-from plugstream.sampling import Batch
+from plugstream.base.draws import coin
 from problems import dense
 
 F64 = torch.float64

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 import plugstream as ps
+from plugstream.base.errors import InputError, PlugstreamWarning
 from plugstream.bridges.priors import read_prior
 from plugstream.denoisers.adapters import as_module
-from plugstream.errors import InputError, PlugstreamWarning
 
 dinv = pytest.importorskip("deepinv", reason="deepinv is not installed; `make test-peers` has it")
 physics_of = dinv.physics

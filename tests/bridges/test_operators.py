@@ -12,7 +12,7 @@ import torch
 from scipy.sparse.linalg import LinearOperator
 
 import plugstream as ps
-from plugstream.errors import InputError, PlugstreamWarning
+from plugstream.base.errors import InputError, PlugstreamWarning
 
 SHAPE = (5, 4)
 

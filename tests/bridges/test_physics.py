@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 import plugstream as ps
-from plugstream.errors import InputError
+from plugstream.base.errors import InputError
 
 
 class Mixing:

@@ -15,13 +15,13 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from plugstream import BornGeometry, Denoiser, Grid, InputError, LeastSquares, simulate, solve
+from plugstream.base.registry import entries, find
 from plugstream.denoisers import facts
 from plugstream.denoisers.by_name import make
 from plugstream.denoisers.facts import facts_of, unavailable
 from plugstream.denoisers.ridge import Ridges, save_ridge
 from plugstream.denoisers.tnrd.files import save_model
 from plugstream.models.born import BornModel
-from plugstream.registry import entries, find
 from plugstream.runs.parts import build_denoiser, prepare
 from plugstream.settings import DenoiserSettings, resolve
 from small_run import main

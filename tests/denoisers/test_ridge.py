@@ -12,13 +12,13 @@ from hypothesis import given, settings, strategies as st
 from scipy.optimize import minimize
 
 from effort import effort, thorough
+from plugstream.base.errors import InputError
 from plugstream.denoisers import ridge_prior
 from plugstream.denoisers.ridge import PROFILES, ConvexRidge, load_ridge, save_ridge
 from plugstream.denoisers.ridge_prior import Ridges, prox
-from plugstream.errors import InputError
-from plugstream.training.fit import Training, fit
-from plugstream.training.patches import Patches
-from plugstream.training.ridge import ridge_gradients, train_ridge
+from plugstream.studies.training.fit import Training, fit
+from plugstream.studies.training.patches import Patches
+from plugstream.studies.training.ridge import ridge_gradients, train_ridge
 
 
 def random_ridges(seed: int, size: int = 3, limit: float = 60.0) -> Ridges:
@@ -242,7 +242,7 @@ def _train(file, progress):
     """The same, with a checkpoint after every step."""
     from unittest import mock
 
-    from plugstream.training import ridge as module
+    from plugstream.studies.training import ridge as module
 
     with mock.patch.object(module, "fit", lambda *a, **k: fit(*a, **k, every=1)):
         return train_ridge(patches(), steps=8, batch=2, rate=0.005, checkpoint=file, progress=progress)

@@ -13,11 +13,11 @@ from torch import Tensor
 from effort import effort
 from native_build import LEVELS, needs_native
 from plugstream import _native
+from plugstream.base.errors import PlugstreamWarning
 from plugstream.denoisers import ridge_native
 from plugstream.denoisers.ridge import ConvexRidge
 from plugstream.denoisers.ridge_native import Solver
 from plugstream.denoisers.ridge_prior import Ridges, prox
-from plugstream.errors import PlugstreamWarning
 
 pytestmark = [needs_native, pytest.mark.usefixtures("one_thread")]
 

@@ -18,8 +18,9 @@ from effort import effort, thorough
 from plugstream import TNRD, Clip, InputError
 from plugstream.denoisers.tnrd import ReactionDiffusion, denoiser as denoiser_module
 from plugstream.denoisers.tnrd.files import load_card, load_models, save_model
-from plugstream.denoisers.tnrd.influence import REACH, influence, polynomials
+from plugstream.denoisers.tnrd.influence import influence
 from plugstream.denoisers.tnrd.model import dct_filters, diffuse, pad_symmetric
+from plugstream.denoisers.tnrd.tables import REACH, polynomials
 from plugstream.runs.parts import build_denoiser
 from plugstream.settings import DenoiserSettings
 from small_run import main

@@ -16,8 +16,8 @@ from scipy.sparse import csr_matrix
 from torch import Tensor
 
 from effort import effort, thorough
+from plugstream.base.errors import InputError, PlugstreamWarning
 from plugstream.denoisers.tv import TV, differences, differences_adjoint
-from plugstream.errors import InputError, PlugstreamWarning
 
 Floats = NDArray[np.float64]
 EXACT = {"tol": 1e-8, "max_iterations": 200_000, "check": 50}

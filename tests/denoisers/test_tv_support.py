@@ -12,11 +12,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from plugstream import _native
+from plugstream.base.errors import InputError
 from plugstream.denoisers import Tiles
 from plugstream.denoisers.support import Within, with_support
-from plugstream.denoisers.tv import TV, Problem, State, _advance
+from plugstream.denoisers.tv import TV, _advance
+from plugstream.denoisers.tv_problem import Problem, State
 from plugstream.denoisers.wrap import Damping, FromFunction
-from plugstream.errors import InputError
 from triton_interpreter import interpret, needs_triton
 
 EXACT = {"tol": 1e-8, "max_iterations": 200_000, "check": 50}
@@ -159,7 +160,8 @@ INTERPRETED = """
 import torch
 from plugstream import TV
 from plugstream.denoisers import tv_triton
-from plugstream.denoisers.tv import Problem, State, _advance
+from plugstream.denoisers.tv_problem import Problem, State
+from plugstream.denoisers.tv import _advance
 generator = torch.Generator().manual_seed(0)
 for ndim, lead, coupled, spatial in ((2, (2,), False, (6, 9)), (2, (2, 3), True, (5, 7)), (3, (2,), False, (3, 4, 5))):
     tv = TV(ndim=ndim)

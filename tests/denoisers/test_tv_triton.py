@@ -13,7 +13,8 @@ INTERPRETED = """
 import torch
 from plugstream import TV
 from plugstream.denoisers import tv_triton
-from plugstream.denoisers.tv import Problem, State, _advance
+from plugstream.denoisers.tv_problem import Problem, State
+from plugstream.denoisers.tv import _advance
 generator = torch.Generator().manual_seed(0)
 for isotropic, low, high in ((True, -float("inf"), float("inf")), (False, 0.1, 0.8), (True, 0.2, float("inf"))):
     for shape in SHAPES:
@@ -44,7 +45,8 @@ COUPLED = """
 import torch
 from plugstream import TV
 from plugstream.denoisers import tv_triton
-from plugstream.denoisers.tv import Problem, State, _advance
+from plugstream.denoisers.tv_problem import Problem, State
+from plugstream.denoisers.tv import _advance
 generator = torch.Generator().manual_seed(0)
 free, boxed, sums = (True, -float("inf"), float("inf")), (True, 0.2, 0.7), (False, 0.1, 0.8)
 for ndim, components, spatial, *modes in CASES:

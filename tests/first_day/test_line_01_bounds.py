@@ -12,18 +12,18 @@ import torch
 
 from effort import effort, thorough
 from plugstream import BornGeometry, BornModel, Grid, LeastSquares, MatrixModel, save_scan
-from plugstream.bounds import Preference, on_bounds, prefer_bounds
-from plugstream.errors import InputError
-from plugstream.importers import import_fresnel
+from plugstream.base.errors import InputError
+from plugstream.fidelity.sign_test import Preference, on_bounds, prefer_bounds
+from plugstream.images.pictures import load_picture
 from plugstream.instruments.born import born_geometry
 from plugstream.models import CTModel
 from plugstream.models.ct_beams import parallel_beam
 from plugstream.models.ct_geometry import Voxels
 from plugstream.runs.event_log import read_events
-from plugstream.runs.images import load_picture
+from plugstream.scans.importers import import_fresnel
+from plugstream.scans.simulation import simulate
 from plugstream.settings import resolve
-from plugstream.simulation import simulate
-from plugstream.tuning.scan import Search, tune_scan
+from plugstream.studies.tuning.scan import Search, tune_scan
 from small_run import content, main
 
 RUN = ["--sigma", "0.02", "--batch", "4", "--threads", "1", "--iterations", "30"]

@@ -17,10 +17,10 @@ from plugstream import (
     Uniform,
     solve,
 )
-from plugstream.errors import PlugstreamWarning
-from plugstream.result import Snapshot, Stop
-from plugstream.schedules import Geometric
-from plugstream.solver import data_scale
+from plugstream.base.errors import PlugstreamWarning
+from plugstream.base.schedules import Geometric
+from plugstream.solver.loop import data_scale
+from plugstream.solver.result import Snapshot, Stop
 
 F64 = torch.float64
 

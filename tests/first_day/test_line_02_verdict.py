@@ -28,12 +28,12 @@ from plugstream import (
     Uniform,
     solve,
 )
+from plugstream.base.errors import PlugstreamWarning
+from plugstream.base.schedules import Geometric
 from plugstream.cli import main
-from plugstream.errors import PlugstreamWarning
 from plugstream.runs import events
 from plugstream.runs.replay import replay
-from plugstream.schedules import Geometric
-from plugstream.verdict import Answer, Arrival, Verdict, judge
+from plugstream.solver.verdict import Answer, Arrival, Verdict, judge
 from small_run import with_all_views
 
 F64 = torch.float64

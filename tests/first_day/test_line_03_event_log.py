@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from effort import effort, thorough
-from plugstream.errors import InputError
-from plugstream.lines import LineWriter
+from plugstream.base.checked_jsonl import LineWriter
+from plugstream.base.errors import InputError
 from plugstream.runs.event_log import EventLog, read_events
 from plugstream.runs.events import Note
 from plugstream.runs.replay import replay

@@ -12,15 +12,15 @@ import pytest
 import scipy.io
 import torch
 
+from plugstream.base.errors import InputError
+from plugstream.base.tensors import load_tensors, save_tensors
 from plugstream.denoisers import ConvexRidge, ridge, tnrd
 from plugstream.denoisers.adapters import from_file
 from plugstream.denoisers.ridge import load_ridge, save_ridge
 from plugstream.denoisers.ridge_prior import Ridges
 from plugstream.denoisers.tnrd.files import load_card, load_models, save_model
-from plugstream.errors import InputError
 from plugstream.runs.event_log import read_events
-from plugstream.tensors import load_tensors, save_tensors
-from plugstream.training.fit import Training
+from plugstream.studies.training.fit import Training
 from small_run import main
 from tnrd_models import random_model
 

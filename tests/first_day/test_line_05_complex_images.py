@@ -21,12 +21,12 @@ from plugstream import (
     load_picture,
     save_image,
 )
-from plugstream.image_space import ImageSpace
-from plugstream.result import Snapshot
+from plugstream.images.space import ImageSpace
 from plugstream.runs import checkpoints
 from plugstream.runs.checkpoints import Checkpoints
 from plugstream.runs.report import draw_report
 from plugstream.runs.results import _single
+from plugstream.solver.result import Snapshot
 
 
 @dataclass(frozen=True)

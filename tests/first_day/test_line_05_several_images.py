@@ -30,8 +30,8 @@ from plugstream import (
     solve,
 )
 from plugstream.algorithms import Algorithm
+from plugstream.algorithms.theory import gradient_variance
 from plugstream.models.base import Model
-from plugstream.theory import gradient_variance
 
 F64 = torch.float64
 VIEWS, SHAPE, M = 3, (4, 5), 6

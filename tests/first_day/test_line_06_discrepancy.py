@@ -13,11 +13,11 @@ from hypothesis import given, strategies as st
 from effort import effort, thorough
 from plugstream import BornGeometry, BornModel, Grid, InputError, LeastSquares, simulate, solve
 from plugstream.instruments.born import born_geometry
-from plugstream.monitors import snr
 from plugstream.runs.parts import prepare
 from plugstream.settings import resolve
-from plugstream.tuning import discrepancy_score, largest_crossing, residual_excess
-from plugstream.tuning.scan import Search, tune_scan
+from plugstream.solver.monitors import snr
+from plugstream.studies.tuning import discrepancy_score, largest_crossing, residual_excess
+from plugstream.studies.tuning.scan import Search, tune_scan
 
 
 def small_scan(picture, level):

@@ -13,15 +13,15 @@ import torch
 
 from plugstream import open_scan
 from plugstream.algorithms import ProximalGradient
+from plugstream.base.errors import InputError
 from plugstream.cli.faults import BUG
 from plugstream.denoisers.tv import TV
-from plugstream.errors import InputError
-from plugstream.monitors import SNR
 from plugstream.runs.checkpoints import Checkpoints
 from plugstream.runs.event_log import read_events
 from plugstream.runs.replay import replay
 from plugstream.scans.chunks import ChunkReader, Layout, encode_shard
 from plugstream.scans.places import LocalFiles
+from plugstream.solver.monitors import SNR
 from small_run import main, same_run
 
 RUN = ["--sigma", "0.02", "--batch", "2", "--threads", "1", "--iterations", "30", "--every", "5"]
@@ -38,7 +38,7 @@ def spoil(scan: Path, view: int, value: complex = complex("nan")) -> None:
 
 def first_draw(view: int) -> int:
     """Steps that a run takes before it draws a view."""
-    from plugstream.sampling import Uniform
+    from plugstream.algorithms.sampling import Uniform
 
     return next(k for k in range(1000) if view in Uniform(2, 0).draw(k, torch.arange(12)).views.tolist())
 

@@ -12,8 +12,8 @@ from hypothesis import given, strategies as st
 from plugstream import BornGeometry, BornModel, Grid, PlugstreamWarning, save_scan, simulate
 from plugstream.cli import main
 from plugstream.settings import resolve
-from plugstream.tuning import golden_section
-from plugstream.tuning.scan import Search, tune_scan
+from plugstream.studies.tuning import golden_section
+from plugstream.studies.tuning.scan import Search, tune_scan
 
 
 @pytest.fixture(scope="module")

@@ -11,13 +11,13 @@ import pytest
 import torch
 
 from plugstream import BornGeometry, Grid, MemoryScan, open_scan
-from plugstream.errors import InputError, PlugstreamWarning
-from plugstream.importers import import_npz
+from plugstream.base.errors import InputError, PlugstreamWarning
 from plugstream.instruments.born import Born2D, born_geometry
 from plugstream.models.born_geometry import ring
 from plugstream.models.born_plausible import check_plausible, warn_if_implausible
 from plugstream.runs.event_log import read_events
 from plugstream.scans import save_scan
+from plugstream.scans.importers import import_npz
 from plugstream.scans.writer import ScanWriter
 from small_run import SMALL, main
 

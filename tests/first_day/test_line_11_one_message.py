@@ -18,7 +18,7 @@ import pytest
 import warm
 from effort import effort, thorough
 from plugstream import InputError, Limits, open_scan, send_scan
-from plugstream.bounded_json import load_json
+from plugstream.base.files import load_json
 from plugstream.instruments.born import born_geometry
 from plugstream.scans import receive
 from plugstream.scans.parts import checksum

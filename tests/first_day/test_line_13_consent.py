@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from plugstream.errors import InputError
+from plugstream.base.errors import InputError
 from plugstream.runs.parts import build_denoiser
 from plugstream.settings import DenoiserSettings, Settings, resolve, to_toml
 from small_run import content, main

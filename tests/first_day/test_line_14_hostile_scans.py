@@ -22,15 +22,15 @@ import pytest
 
 from plugstream import InputError, open_scan
 from plugstream.cli import main
-from plugstream.grid import Grid
+from plugstream.images.grid import Grid
 from plugstream.scans.bounds import MOST_JSON
 from plugstream.scans.layout import checksum
 from plugstream.scans.places import ZipFiles
 
 LIMITED = """
 import json, os, resource, signal, sys, time
-import plugstream.cli, torch, zarr, plugstream.scans.store, plugstream.importers, plugstream.models.born
-import plugstream.cli.info, plugstream.cli.verify, plugstream._native as native, plugstream.registry as registry
+import plugstream.cli, torch, zarr, plugstream.scans.store, plugstream.scans.importers, plugstream.models.born
+import plugstream.cli.info, plugstream.cli.verify, plugstream._native as native, plugstream.base.registry as registry
 import gc, numpy.ma, plugstream.scans.blocks
 
 for kind in registry.KINDS:

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 import warm
-from plugstream.errors import InputError
-from plugstream.runs.images import load_picture
+from plugstream.base.errors import InputError
+from plugstream.images.pictures import load_picture
 from plugstream.runs.record import open_run
 from small_run import main
 

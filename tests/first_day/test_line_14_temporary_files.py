@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 import warm
-from plugstream.errors import InputError
-from plugstream.files import lock_folder, write_whole
+from plugstream.base.errors import InputError
+from plugstream.base.files import lock_folder, write_whole
 
 
 def test_a_planted_link_is_not_followed(tmp_path, monkeypatch):
@@ -73,7 +73,7 @@ def test_names_are_never_the_same(tmp_path, monkeypatch):
 KILLED = """
 import sys, time
 from pathlib import Path
-from plugstream.files import write_whole
+from plugstream.base.files import write_whole
 
 def parts():
     yield b"half"

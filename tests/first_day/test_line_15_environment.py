@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 
 import warm
+from plugstream.base.errors import InputError
+from plugstream.base.text import one_line, printable, shell_quote
 from plugstream.cli.faults import BUG
-from plugstream.errors import InputError
 from plugstream.runs.folder import lock, whole_folder
-from plugstream.text import one_line, printable, shell_quote
 from small_run import SMALL, main
 
 PLUGSTREAM = [sys.executable, "-m", "plugstream"]
@@ -155,8 +155,8 @@ def test_a_signal_before_the_first_step_leaves_nothing(tmp_path):
     """While the demo simulates its scan, here without an end, there is no folder yet, and what is made is removed."""
     code = (
         "import sys, time\n"
-        "import plugstream.simulation\n"
-        "plugstream.simulation.measure = lambda *words: time.sleep(170)\n"
+        "import plugstream.scans.simulation\n"
+        "plugstream.scans.simulation.measure = lambda *words: time.sleep(170)\n"
         "from plugstream.cli import main\n"
         "sys.exit(main())\n"
     )

@@ -24,10 +24,10 @@ from PIL import Image
 
 import plugstream
 from effort import effort, thorough
+from plugstream.base.errors import InputError
 from plugstream.cli import _LISTS, COMMANDS, _module, _Parser, main
 from plugstream.cli.common import scan_place
 from plugstream.cli.flags import add_settings
-from plugstream.errors import InputError
 from plugstream.models.born_geometry import ring
 from small_run import SMALL
 
@@ -81,12 +81,12 @@ def import_everything() -> None:
 
 CUTS = (
     "plugstream.runs.session.solve",
-    "plugstream.tuning.scan.solve",
-    "plugstream.simulation.simulate",
-    "plugstream.denoising.denoise_picture",
-    "plugstream.certificates.certify",
+    "plugstream.studies.tuning.scan.solve",
+    "plugstream.scans.simulation.simulate",
+    "plugstream.denoisers.pictures.denoise_picture",
+    "plugstream.studies.certificates.certify",
     "plugstream.cli.train._train",
-    "plugstream.experiments.setup.make_problem",
+    "plugstream.studies.experiments.setup.make_problem",
     "plugstream.scans.receive.Receiver.run",
     "plugstream.runs.pages.listening.serve_runs",
 )

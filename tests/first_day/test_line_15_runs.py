@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from plugstream.lines import LineWriter
+from plugstream.base.checked_jsonl import LineWriter
 from small_run import main
 
 RUN = ["--sigma", "0.02", "--batch", "4", "--threads", "1", "--iterations", "2"]
@@ -62,7 +62,7 @@ def test_settings_nested_three_thousand_deep_are_one_line(scan, tmp_path, capsys
 
 def test_a_refusal_that_is_found_late_leaves_no_folder(scan, tmp_path, capsys, monkeypatch):
     """L is known once every view was looked at; L = 0 is what masks, or lengths of 1e-300, give."""
-    monkeypatch.setattr("plugstream.fidelity.LeastSquares.lipschitz_max", property(lambda self: 0.0))
+    monkeypatch.setattr("plugstream.fidelity.least_squares.LeastSquares.lipschitz_max", property(lambda self: 0.0))
     assert main(["reconstruct", str(scan), *RUN, "--out", str(tmp_path / "r")]) == 2
     assert "L is 0" in capsys.readouterr().err.splitlines()[-1]
     assert list(tmp_path.iterdir()) == []

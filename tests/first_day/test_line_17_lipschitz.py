@@ -24,8 +24,8 @@ from plugstream import (
     Uniform,
     solve,
 )
-from plugstream.eigenvalue_bounds import largest_eigenvalue_bounds
-from plugstream.linalg import largest_ritz_value
+from plugstream.base.eigenvalue_bounds import largest_eigenvalue_bounds
+from plugstream.base.linalg import largest_ritz_value
 from plugstream.models.base import ModelBase
 from plugstream.runs.event_log import read_events
 from small_run import SMALL, main

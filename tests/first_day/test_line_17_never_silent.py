@@ -15,11 +15,11 @@ import pytest
 import torch
 
 from plugstream import BornModel, LeastSquares, MatrixModel, ProximalGradient, SoftThreshold, cli, solve
-from plugstream.display import screen as module
-from plugstream.display.frame import Clock, Frame, frame_text
-from plugstream.display.screen import Display, active_display
-from plugstream.errors import InputError
-from plugstream.progress import enclosing_work, listening, report, within
+from plugstream.base.display import screen as module
+from plugstream.base.display.frame import Clock, Frame, frame_text
+from plugstream.base.display.screen import Display, active_display
+from plugstream.base.errors import InputError
+from plugstream.base.progress import enclosing_work, listening, report, within
 from plugstream.runs import results
 from plugstream.scans.store import StoredScan
 from terminals import Screen

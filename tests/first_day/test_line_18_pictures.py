@@ -16,10 +16,10 @@ import plugstream as ps
 from effort import effort, thorough
 from plugstream import Born2D, ring
 from plugstream.cli import main
-from plugstream.drawing import Panel, Shades, draw_images
-from plugstream.image_space import ImageSpace
+from plugstream.images.drawing import Panel, Shades, draw_images
+from plugstream.images.pictures import picture_y_axis
+from plugstream.images.space import ImageSpace
 from plugstream.instruments.born import born_geometry
-from plugstream.runs.images import picture_y_axis
 from small_run import SMALL
 
 GRID = ps.Grid((12, 9), pixel=0.2 / 64, center=(0.004, -0.002))

@@ -12,15 +12,15 @@ from types import SimpleNamespace
 import pytest
 
 from plugstream.algorithms import ProximalGradient, State
-from plugstream.display.frame import Clock, Line, Part, Thinned, duration, fit, sparkline
-from plugstream.display.region import TerminalRegion, takes_blocks
-from plugstream.display.screen import Display
-from plugstream.display.steps import Steps
-from plugstream.monitors import PSNR, SNR, SSIM, Cost, Distance
+from plugstream.base.display.frame import Clock, Line, Part, Thinned, duration, fit, sparkline
+from plugstream.base.display.region import TerminalRegion, takes_blocks
+from plugstream.base.display.screen import Display
+from plugstream.base.display.steps import Steps
 from plugstream.runs import terminal as module
 from plugstream.runs.event_log import read_events
 from plugstream.runs.events import Measurement, Quantities, Start, Stop
 from plugstream.runs.terminal import Terminal
+from plugstream.solver.monitors import PSNR, SNR, SSIM, Cost, Distance
 from small_run import main
 from streaming import wait_until
 from terminals import Screen, run_in_terminal
@@ -41,7 +41,7 @@ def _terminal(monkeypatch: pytest.MonkeyPatch, columns: int = 80, term: str = "x
 DRAWN_TWICE = """
 import time
 from plugstream.algorithms import ProximalGradient
-from plugstream.display.region import TerminalRegion
+from plugstream.base.display.region import TerminalRegion
 
 drawn, begun, draw, step = 0, 0.0, TerminalRegion.draw, ProximalGradient.step
 

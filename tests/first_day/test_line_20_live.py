@@ -12,13 +12,13 @@ import torch
 
 import plugstream as ps
 from plugstream import SNR, Born2D, Distance, InputError, Receiver, ScanSender, ScanWriter, open_scan
+from plugstream.algorithms.sampling import Epochs, OnceEach, ShiftedViews, Uniform
 from plugstream.instruments.born import born_geometry
 from plugstream.runs.event_log import read_events
 from plugstream.runs.events import Measurement, Views
 from plugstream.runs.replay import History, replay
 from plugstream.runs.report import _draw_curves
 from plugstream.runs.views import wait_for_batch
-from plugstream.sampling import Epochs, OnceEach, ShiftedViews, Uniform
 from plugstream.scans.journal import Journal
 from plugstream.settings import resolve
 from ports import reserved_port

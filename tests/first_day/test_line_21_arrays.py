@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import plugstream as ps
-from plugstream.arrays import as_tensor
+from plugstream.base.arrays import as_tensor
 
 RNG = np.random.default_rng(3)
 MATRICES = list(RNG.standard_normal((5, 6, 20)))

@@ -15,10 +15,10 @@ from PIL import Image
 
 import plugstream as ps
 import warm
+from plugstream.base.registry import entries
 from plugstream.cli import main
 from plugstream.denoisers.by_name import make
 from plugstream.denoisers.facts import unavailable
-from plugstream.registry import entries
 from plugstream.runs.folder import is_locked
 from small_run import RUN
 

@@ -8,8 +8,8 @@ from scipy.special import hankel1
 
 from plugstream import PlugstreamWarning, open_scan
 from plugstream.cli import main
-from plugstream.importers import describe_file, import_fresnel
 from plugstream.instruments.born import born_geometry
+from plugstream.scans.importers import describe_file, import_fresnel
 
 RADIUS = 1.67
 FREQUENCIES = (2.0, 3.0)

@@ -9,9 +9,9 @@ from scipy.special import hankel1
 
 from plugstream import InputError, PlugstreamWarning, open_scan
 from plugstream.cli import main
-from plugstream.importers import import_fresnel, import_hdf5, import_npz
 from plugstream.instruments.born import born_geometry
 from plugstream.models.born_geometry import ring
+from plugstream.scans.importers import import_fresnel, import_hdf5, import_npz
 
 LIGHT = 299_792_458.0
 FREQUENCIES = np.array([2e9, 3e9, 4.5e9])
@@ -109,7 +109,7 @@ def test_scattered_data_conjugated_pairs_masks_and_units(tmp_path):
 
 
 def test_a_file_larger_than_a_block_is_calibrated_as_a_whole(tmp_path, monkeypatch):
-    from plugstream.importers import arrays as module
+    from plugstream.scans.importers import arrays as module
 
     monkeypatch.setattr(module, "_BLOCK_BYTES", 16 * RECEIVERS * 2)  # two views at a time
     fields = content() | {"wavelength": LIGHT / FREQUENCIES}

@@ -11,7 +11,7 @@ import torch
 
 from plugstream import TNRD, InputError
 from plugstream.denoisers.tnrd import ReactionDiffusion, native, triton_form
-from plugstream.denoisers.tnrd.influence import CENTRES
+from plugstream.denoisers.tnrd.tables import CENTRES
 from tnrd_models import picture, random_model, written_out
 from triton_interpreter import DEVICE, interpret, needs_triton
 

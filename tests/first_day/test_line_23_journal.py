@@ -19,7 +19,7 @@ import torch
 import warm
 from plugstream import BM3D, InputError, LeastSquares, MemoryScan, open_scan, save_scan
 from plugstream.models import BornModel
-from plugstream.tuning import Journal
+from plugstream.studies.tuning import Journal
 
 ABOUT = {"scan": "a"}
 
@@ -77,7 +77,7 @@ def test_a_full_disk_leaves_the_lines_that_were_there(tmp_path, room, tail):
 KILLED = """
 import itertools, sys
 from pathlib import Path
-from plugstream.tuning import Journal
+from plugstream.studies.tuning import Journal
 journal = Journal(Path(sys.argv[1]), {"scan": "a"})
 for k in itertools.count(len(journal)):
     journal.ask({"sigma": 0.1 * k}, lambda: float(k))

@@ -9,17 +9,17 @@ import numpy as np
 import pytest
 import torch
 
+from plugstream.base.errors import InputError, PlugstreamWarning
 from plugstream.cli import main
-from plugstream.errors import InputError, PlugstreamWarning
+from plugstream.images.simulated import shepp_logan
 from plugstream.instruments.base import find_instrument
 from plugstream.instruments.ct import CT, CTSimulation, ct_rays
 from plugstream.models.ct_beams import cone_beam, fan_beam, parallel_beam
 from plugstream.models.ct_geometry import Voxels
 from plugstream.models.ct_plausible import outlook
-from plugstream.phantom import shepp_logan
 from plugstream.scans import open_scan, save_scan
 from plugstream.scans.scan import MemoryScan
-from plugstream.simulation import measure
+from plugstream.scans.simulation import measure
 
 CPU = torch.device("cpu")
 BEAMS = ("parallel", "fan", "curved-fan", "cone")

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 import torch
 
+from plugstream.base.errors import InputError
 from plugstream.denoisers.by_name import make
-from plugstream.errors import InputError
-from plugstream.first_image import image_range
 from plugstream.instruments.born import Born2D
 from plugstream.instruments.ct import CT
 from plugstream.models.ct_geometry import Voxels
 from plugstream.scans import open_scan
+from plugstream.scans.baselines.first_image import image_range
 from plugstream.settings import Settings, resolve, share_of_range
 from small_run import main, main as run
 

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import torch
 
-from plugstream.first_image import relative_residual, scan_model
-from plugstream.loss_fidelity import LossFidelity
-from plugstream.losses import Transmission
+from plugstream.fidelity.by_loss import LossFidelity
+from plugstream.fidelity.losses import Transmission
 from plugstream.models.ct import CTModel
 from plugstream.scans import open_scan
+from plugstream.scans.baselines.first_image import relative_residual, scan_model
 from small_run import main, main as run
 
 VIEWS, COLUMNS = 40, 33

@@ -8,8 +8,8 @@ import torch
 from numpy.typing import NDArray
 
 from plugstream import TV, LeastSquares, ProximalGradient, solve
-from plugstream.loss_fidelity import DataFidelity, LossFidelity
-from plugstream.losses import Transmission
+from plugstream.fidelity.by_loss import DataFidelity, LossFidelity
+from plugstream.fidelity.losses import Transmission
 from plugstream.models.ct import CTModel
 from plugstream.models.ct_beams import parallel_beam
 from plugstream.models.ct_geometry import Voxels

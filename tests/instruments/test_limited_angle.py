@@ -10,7 +10,7 @@ import torch
 from scipy.io import loadmat
 
 from disc_scans import HOLED, Disc, beam, integrals
-from plugstream.fidelity import LeastSquares
+from plugstream.fidelity.least_squares import LeastSquares
 from plugstream.instruments.ct import CT
 from plugstream.models.ct import CTModel
 from plugstream.models.ct_beams import parallel_beam

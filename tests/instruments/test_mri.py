@@ -10,13 +10,13 @@ import pytest
 import torch
 
 from plugstream import InputError, open_scan, snr
+from plugstream.base.errors import PlugstreamWarning
 from plugstream.cli import main
-from plugstream.errors import PlugstreamWarning
-from plugstream.first_image import form_image, relative_residual, scan_model
 from plugstream.instruments.mri import MRI, MRIOptions
 from plugstream.instruments.mri_simulation import MRISimulation, ring_coils
 from plugstream.models.ct_geometry import Voxels
 from plugstream.models.kspace import centered_voxels
+from plugstream.scans.baselines.first_image import form_image, relative_residual, scan_model
 
 CPU = torch.device("cpu")
 QUICK = ["--report-format", "none", "--threads", "1"]

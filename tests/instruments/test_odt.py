@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from plugstream import InputError, open_scan, snr
+from plugstream.base.errors import PlugstreamWarning
 from plugstream.cli import main
-from plugstream.errors import PlugstreamWarning
 from plugstream.instruments.odt import ODT3D, ODTSimulation
 from plugstream.models.ct_geometry import Voxels
 from plugstream.models.odt_geometry import poses_of_rotation

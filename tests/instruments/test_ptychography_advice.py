@@ -10,9 +10,9 @@ from plugstream.algorithms import ProximalGradient
 from plugstream.cli import command_parser
 from plugstream.cli.advice import advised_settings
 from plugstream.denoisers import Identity
+from plugstream.fidelity.by_loss import LossFidelity
+from plugstream.fidelity.losses import Amplitude, Poisson
 from plugstream.instruments.ptychography import Ptychography, PtychographySimulation
-from plugstream.loss_fidelity import LossFidelity
-from plugstream.losses import Amplitude, Poisson
 from plugstream.models.ptychography import PtychographyModel
 from plugstream.runs import decisions
 from plugstream.runs.replay import replay

@@ -8,9 +8,9 @@ import torch
 
 from plugstream import BornGeometry, Grid, InputError, Scattering2D, ScatteringModel, born_geometry, open_scan
 from plugstream.cli import main
+from plugstream.images.simulated import disc
 from plugstream.instruments.born import Born2D
 from plugstream.instruments.scattering import ScatteringOptions, ScatteringSimulation
-from plugstream.phantom import disc
 
 SMALL = ["--size", "24", "--views", "6", "--receivers", "20", "--discs", "0.01,0.02,0.04,0.8"]
 

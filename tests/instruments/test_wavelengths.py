@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from plugstream import Born2D, BornModel, Grid, InputError, MemoryScan, ScanWriter, born_geometry, open_scan, ring, snr
+from plugstream.instruments.spectrum import LIGHT, describe_wave, describe_waves, match_waves, parse_waves
 from plugstream.instruments.wavelengths import balance_gains
 from plugstream.models.grouped import GroupedModel
 from plugstream.runs.replay import replay
-from plugstream.spectrum import LIGHT, describe_wave, describe_waves, match_waves, parse_waves
 from small_run import main
 
 WAVES = np.array([0.04, 0.03, 0.04, 0.02, 0.03, 0.04])

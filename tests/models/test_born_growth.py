@@ -113,7 +113,7 @@ def test_passes_over_all_views_go_in_blocks(monkeypatch):
     g = geometry(20)
     data = torch.randn(20, 33, dtype=torch.complex64, generator=torch.Generator().manual_seed(2))
     x = torch.rand(24, 20, generator=torch.Generator().manual_seed(1))
-    monkeypatch.setattr("plugstream.model_fidelity._BLOCK_BYTES", 3 * 33 * 8)
+    monkeypatch.setattr("plugstream.fidelity.base._BLOCK_BYTES", 3 * 33 * 8)
     sizes = []
 
     class CountingModel(MemoryScan):

@@ -18,7 +18,7 @@ import plugstream.models.born_fast as fast_module
 import plugstream.models.born_rows as rows_module
 from effort import effort, thorough
 from plugstream import BornGeometry, BornModel, Grid, InputError, ring
-from plugstream.errors import DamagedError
+from plugstream.base.errors import DamagedError
 from plugstream.models.born import choose_method
 from plugstream.models.born_dense import peak_intensities
 from plugstream.models.born_expansion import Coefficients, Directions, plan_expansion

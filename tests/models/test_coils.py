@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from plugstream import InputError
+from plugstream.images.simulated import shepp_logan
 from plugstream.instruments.mri_simulation import ring_coils
 from plugstream.models.coils import adaptive_maps, espirit_maps, find_calibration
-from plugstream.phantom import shepp_logan
 
 
 def coil_images(shape, coils):

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from scipy.ndimage import map_coordinates
 
 from ct_scans import FLAT, SOLID, flat_scans, mismatch, random, solid_scans
-from plugstream.errors import InputError
-from plugstream.fidelity import LeastSquares
+from plugstream.base.errors import InputError
+from plugstream.fidelity.least_squares import LeastSquares
 from plugstream.models import CTModel, MatrixModel
 from plugstream.models.base import ModelBase
 from plugstream.models.ct_beams import cone_beam, fan_beam, parallel_beam

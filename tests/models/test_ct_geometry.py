@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from plugstream.errors import InputError
+from plugstream.base.errors import InputError
 from plugstream.models.ct_beams import cone_beam, fan_beam, helical_beam, laminography, parallel_beam
 from plugstream.models.ct_geometry import Rays, Voxels
 

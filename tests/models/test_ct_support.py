@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from disc_scans import HOLED, beam, integrals
-from plugstream.image_space import ImageSpace
+from plugstream.images.space import ImageSpace
 from plugstream.models.ct_geometry import Voxels
 from plugstream.models.ct_support import chords, find_tangents, fit_disc, fits, hull
 from plugstream.runs.bounds import build_support

@@ -8,11 +8,11 @@ import torch
 
 import plugstream.models.field_equation as module
 from plugstream import BornGeometry, Grid, ScatteringModel
+from plugstream.images.simulated import disc
 from plugstream.models.coarse_grid import CoarseGrid
 from plugstream.models.field_equation import FieldEquation
 from plugstream.models.green_fft import GreenFFT
 from plugstream.models.torus import convolution, even_size, torus_symbol
-from plugstream.phantom import disc
 
 F64, CPU = torch.float64, torch.device("cpu")
 

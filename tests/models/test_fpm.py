@@ -8,7 +8,7 @@ import torch
 from scipy import ndimage
 
 from plugstream import Amplitude, InputError, LossFidelity, Poisson
-from plugstream.misfit import relative_misfits, unexplained_light
+from plugstream.fidelity.misfit import relative_misfits, unexplained_light
 from plugstream.models import FPMModel
 from plugstream.models.fpm_geometry import Microscope, light_directions, make_pupil, spiral, zernike
 from plugstream.models.recording import fit_recording

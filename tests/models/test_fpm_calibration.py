@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from plugstream import Amplitude, Epochs, Identity, LossFidelity, ProximalGradient
+from plugstream.fidelity.misfit import relative_misfits
 from plugstream.instruments.fpm_simulation import smear
-from plugstream.misfit import relative_misfits
 from plugstream.models import FPMModel
 from plugstream.models.fpm_calibration import refine_microscope
 from plugstream.models.fpm_geometry import Microscope, light_directions, make_pupil, spiral

@@ -101,7 +101,7 @@ def test_a_reconstruction_is_that_of_the_cpu(tmp_path, monkeypatch, trajectory, 
 
 def test_cg_sense_is_that_of_the_cpu(tmp_path, monkeypatch):
     from plugstream import open_scan
-    from plugstream.first_image import form_image
+    from plugstream.scans.baselines.first_image import form_image
 
     monkeypatch.chdir(tmp_path)
     words = ["--size", "48", "--acceleration", "2", "--coils", "4"]

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from plugstream import InputError
-from plugstream.linalg import largest_eigenvalue
+from plugstream.base.linalg import largest_eigenvalue
 from plugstream.models import ODTModel
 from plugstream.models.ct_geometry import Voxels
 from plugstream.models.odt_geometry import Optics, poses_of_light, poses_of_rotation

@@ -10,11 +10,11 @@ import torch
 from plugstream import InputError, MatrixModel, ProximalGradient
 from plugstream.cli import command_parser
 from plugstream.cli.common import make_experiment, settings_of
-from plugstream.loss_fidelity import make_fidelity
-from plugstream.losses import Amplitude, Gaussian, Huber, Poisson, Transmission
+from plugstream.fidelity.by_loss import make_fidelity
+from plugstream.fidelity.losses import Amplitude, Gaussian, Huber, Poisson, Transmission
 from plugstream.models.part import PartOfData, judged_entries
 from plugstream.models.recording import Recording
-from plugstream.simulation import measure
+from plugstream.scans.simulation import measure
 
 BORN = ["--size", "8", "--views", "3", "--receivers", "40", "--radius", "0.4", "--wavelength", "0.03"]
 CASES = {

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from plugstream import Amplitude, InputError, LossFidelity, Poisson
-from plugstream.losses import fit_curvature
+from plugstream.fidelity.losses import fit_curvature
 from plugstream.models.ptychography import PtychographyModel, mode_powers, probe_modes
 
 N, SHAPE = 6, (13, 11)

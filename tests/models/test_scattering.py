@@ -12,11 +12,11 @@ from scipy.special import hankel1
 
 from cylinders import exact_field
 from plugstream import BornGeometry, BornModel, Grid, InputError, LeastSquares, PlugstreamWarning, ring
+from plugstream.images.simulated import disc
 from plugstream.models.base import Model
 from plugstream.models.born_dense import green_matrix, incident_fields
 from plugstream.models.green_fft import GreenFFT, truncated_green
 from plugstream.models.scattering import ScatteringModel
-from plugstream.phantom import disc
 
 F64 = torch.float64
 

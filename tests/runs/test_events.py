@@ -21,7 +21,7 @@ import torch
 
 import warm
 from plugstream import DamagedError, ImageSpace, InputError
-from plugstream.lines import LineWriter
+from plugstream.base.checked_jsonl import LineWriter
 from plugstream.runs.event_log import VERSION, EventLog, read_events
 from plugstream.runs.events import (
     Chosen,

@@ -20,7 +20,7 @@ import torch
 
 import warm
 from plugstream import TV, BornModel, LeastSquares, ProximalGradient, ScanWriter, Uniform, open_scan, snr
-from plugstream.errors import DamagedError, InputError
+from plugstream.base.errors import DamagedError, InputError
 from plugstream.instruments.base import find_instrument
 from plugstream.instruments.born import born_geometry
 from plugstream.runs.event_log import read_events

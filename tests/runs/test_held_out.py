@@ -18,7 +18,7 @@ from plugstream.runs.measuring import MeasuredViews, usable_views
 from plugstream.runs.replay import replay
 from plugstream.scans import save_scan
 from plugstream.settings import Settings
-from plugstream.verdict import has_settled
+from plugstream.solver.verdict import has_settled
 from small_run import main, same_run
 
 WORDS = ["--sigma", "0.02", "--batch", "4", "--threads", "1", "--every", "5", "--hold-out", "5"]

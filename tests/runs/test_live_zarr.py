@@ -13,7 +13,7 @@ import pytest
 import torch
 import zarr
 
-from plugstream.image_space import ImageSpace
+from plugstream.images.space import ImageSpace
 from plugstream.runs.event_log import EventLog, read_events
 from plugstream.runs.events import Note
 from plugstream.runs.live_zarr import LiveZarr, check_place

@@ -12,8 +12,8 @@ import torch
 from PIL import Image
 
 from effort import effort, thorough
-from plugstream.image_space import ImageSpace
-from plugstream.quantities import Quantity
+from plugstream.base.quantities import Quantity
+from plugstream.images.space import ImageSpace
 from plugstream.runs.event_log import EventLog
 from plugstream.runs.events import Measurement, Quantities, Stop
 from plugstream.runs.frames import frame_steps

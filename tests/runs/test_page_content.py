@@ -16,6 +16,7 @@ import torch
 
 from page_runs import ball, noisy, write_channels, write_run, write_volume, write_wave
 from plugstream import ImageSpace, InputError
+from plugstream.base.tensors import save_tensors
 from plugstream.runs.event_log import EventLog
 from plugstream.runs.events import Heartbeat, Preview, Views
 from plugstream.runs.liveness import this_process
@@ -25,7 +26,6 @@ from plugstream.runs.pages.usage import view_usage
 from plugstream.runs.preview import Previews
 from plugstream.runs.replay import History, replay
 from plugstream.settings import Settings
-from plugstream.tensors import save_tensors
 
 
 def decode(panel: dict[str, Any]) -> np.ndarray:

@@ -17,7 +17,7 @@ import torch
 import warm
 from chromium import Visit, open_browser
 from page_server import Site, serving
-from plugstream.image_space import ImageSpace
+from plugstream.images.space import ImageSpace
 from plugstream.runs.commands import Command, send_command
 from plugstream.runs.event_log import EventLog, read_events
 from plugstream.runs.events import Finishing, Heartbeat, Measurement, Note, Start, Steering, Stop

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from plugstream.image_space import ImageSpace
+from plugstream.images.space import ImageSpace
 from plugstream.runs import frames as frames_file, pace as pace_file
 from plugstream.runs.event_log import EventLog, read_events
 from plugstream.runs.events import Preview

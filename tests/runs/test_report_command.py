@@ -145,7 +145,7 @@ def test_a_log_without_the_newer_kinds_of_events_still_gives_a_report(flat, tmp_
     lines = (folder / "events.jsonl").read_text().splitlines()
     old = [line for line in lines if '"event": "machine"' not in line and '"event": "space"' not in line]
     assert len(old) == len(lines) - 2
-    from plugstream.lines import LineWriter
+    from plugstream.base.checked_jsonl import LineWriter
 
     (folder / "events.jsonl").unlink()
     writer = LineWriter(folder / "events.jsonl", "the log")

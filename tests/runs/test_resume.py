@@ -15,9 +15,9 @@ import torch
 import warm
 from effort import effort, thorough
 from plugstream import ProximalGradient, SoftThreshold, Uniform, solve
-from plugstream.errors import InputError
-from plugstream.monitors import Distance
+from plugstream.base.errors import InputError
 from plugstream.runs.event_log import read_events
+from plugstream.solver.monitors import Distance
 from small_run import RUN, main, same_run, with_all_views
 
 # Imports everything once and forks, so that a run begins in milliseconds and can be killed at any point of it; runs are

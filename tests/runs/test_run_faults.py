@@ -24,10 +24,9 @@ import warm
 from effort import effort, thorough
 from plugstream import open_scan, save_scan
 from plugstream.algorithms import GradientState
-from plugstream.display.screen import Display
-from plugstream.errors import InputError
+from plugstream.base.display.screen import Display
+from plugstream.base.errors import InputError
 from plugstream.instruments.born import born_geometry
-from plugstream.result import Snapshot
 from plugstream.runs.checkpoints import Checkpoints
 from plugstream.runs.event_log import EventLog, read_events
 from plugstream.runs.events import Measurement, Note, Resume
@@ -36,6 +35,7 @@ from plugstream.runs.replay import replay
 from plugstream.runs.terminal import Terminal
 from plugstream.scans import MemoryScan
 from plugstream.settings import Settings
+from plugstream.solver.result import Snapshot
 from small_run import RUN, SMALL, content, main, same_run
 
 

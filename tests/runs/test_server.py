@@ -19,7 +19,7 @@ import pytest
 
 import warm
 from page_server import LIMIT, TOKEN, Site, serving
-from plugstream.errors import InputError
+from plugstream.base.errors import InputError
 from plugstream.runs.event_log import EventLog
 from plugstream.runs.events import Measurement
 from plugstream.runs.pages import access, feed, listening

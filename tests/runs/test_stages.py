@@ -10,12 +10,12 @@ import torch
 
 from effort import effort
 from plugstream import TV, InputError, LeastSquares, MatrixModel, ProximalGradient, Uniform, open_scan, solve
-from plugstream.monitors import Distance
-from plugstream.result import Turn
+from plugstream.instruments.spectrum import LIGHT
 from plugstream.runs.replay import replay
 from plugstream.settings import AlgorithmSettings, parse_stages, plan_stages
-from plugstream.spectrum import LIGHT
-from plugstream.verdict import Arrival, Outcome
+from plugstream.solver.monitors import Distance
+from plugstream.solver.result import Turn
+from plugstream.solver.verdict import Arrival, Outcome
 from small_run import RUN, main
 
 GIGA = LIGHT / 1e9

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from plugstream.errors import InputError
+from plugstream.base.errors import InputError
 from plugstream.runs import commands
 from plugstream.runs.commands import Command, parse_command, read_command, send_command
 from plugstream.runs.event_log import EventLog, read_events

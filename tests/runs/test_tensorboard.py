@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from plugstream.errors import PlugstreamWarning
+from plugstream.base.errors import PlugstreamWarning
 from plugstream.runs.events import Measurement
 from plugstream.runs.replay import replay
 from plugstream.runs.tensorboard import Tensorboard

@@ -20,12 +20,13 @@ import pytest
 import torch
 
 import warm
+from plugstream.base.errors import InputError
+from plugstream.base.processes import Group
+from plugstream.base.volume_file import make_volume, open_volume
 from plugstream.denoisers import TV, Clip, Tiles, adapt
-from plugstream.errors import InputError
 from plugstream.instruments.ct import ct_rays
 from plugstream.instruments.ct_counts import CTCounts
-from plugstream.line_integrals import FlatField
-from plugstream.ranks import Group
+from plugstream.models.ct_line_integrals import FlatField
 from plugstream.runs.agreement import Agreement
 from plugstream.runs.commands import Command, send_command
 from plugstream.runs.footprint import Footprint, warm_fields
@@ -39,7 +40,6 @@ from plugstream.runs.session import Session
 from plugstream.scans import open_scan, save_scan
 from plugstream.scans.scan import MemoryScan
 from plugstream.settings import Settings, resolve
-from plugstream.volume_file import make_volume, open_volume
 from ports import reserved_port
 from small_run import main
 
@@ -342,10 +342,10 @@ def test_a_volume_in_its_file_is_judged_and_shown_as_one_in_memory(
     said, shown = [], []
     for large in (1 << 40, 0):
         monkeypatch.setattr("plugstream.cli.residual._LARGE", large)
-        monkeypatch.setattr("plugstream.first_image._SLICES_BYTES", 4 * 24 * 24 * 7)
+        monkeypatch.setattr("plugstream.scans.baselines.first_image._SLICES_BYTES", 4 * 24 * 24 * 7)
         monkeypatch.setattr("plugstream.runs.pages.pictures._LARGE", large)
         monkeypatch.setattr("plugstream.runs.pages.pictures._VOLUME_SIDE", 10)
-        monkeypatch.setattr("plugstream.volume_file._PORTION", 4 * 24 * 24 * 7)
+        monkeypatch.setattr("plugstream.base.volume_file._PORTION", 4 * 24 * 24 * 7)
         assert main(["residual", str(scan), str(at_once), str(at_once / "truth.npy")]) == 0
         said.append(capsys.readouterr().out)
         shown.append(run_picture(at_once, "result", space))

@@ -12,10 +12,10 @@ import pytest
 import torch
 
 from plugstream import Uniform
+from plugstream.algorithms.theory import bound
 from plugstream.runs.event_log import read_events
 from plugstream.runs.replay import replay
 from plugstream.runs.watch import theory_of
-from plugstream.theory import bound
 from small_run import main, with_all_views
 
 BACKWARDS = """

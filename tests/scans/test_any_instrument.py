@@ -14,9 +14,10 @@ import torch
 import zarr
 from numpy.typing import NDArray
 
-from plugstream import DamagedError, InputError, MemoryScan, ScanSender, ScanWriter, open_scan, registry, save_scan
+from plugstream import DamagedError, InputError, MemoryScan, ScanSender, ScanWriter, open_scan, save_scan
+from plugstream.base import registry
 from plugstream.cli import main
-from plugstream.image_space import ImageSpace
+from plugstream.images.space import ImageSpace
 from plugstream.instruments.base import Attribute, Column, Columns, Data, FixedArray, Instrument, declare
 from plugstream.instruments.born import born_geometry
 from plugstream.scans.scan import fingerprint, hashes

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from plugstream.errors import DamagedError
+from plugstream.base.errors import DamagedError
 from plugstream.instruments.base import Block
 from plugstream.instruments.ct import CT
 from plugstream.models.ct_beams import cone_beam, parallel_beam

@@ -228,7 +228,7 @@ def test_a_full_disk_is_one_line_and_the_scan_goes_on_later(tmp_path):
     code = (
         "import sys, signal, resource; sys.path.insert(0, sys.argv[2])\n"
         "from live_writer import *\n"
-        "from plugstream.errors import InputError\n"
+        "from plugstream.base.errors import InputError\n"
         "writer = ScanWriter(sys.argv[1], setup(), views_per_shard=100)\n"
         "writer.append(view(0), position(0)); writer.commit()\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN); resource.setrlimit(resource.RLIMIT_FSIZE, (5000, 5000))\n"

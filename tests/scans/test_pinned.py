@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from plugstream import TV, BornGeometry, BornModel, Grid, LeastSquares, ProximalGradient, Uniform, simulate
+from plugstream.algorithms.sampling import Announcer
 from plugstream.instruments.born import born_geometry
-from plugstream.sampling import Announcer
 from plugstream.scans.prefetch import Prefetcher
 from plugstream.scans.store import StoredScan, open_scan
 from plugstream.scans.writer import save_scan

@@ -14,7 +14,7 @@ import zarr
 from hypothesis import HealthCheck, example, given, settings, strategies as st
 
 from plugstream import BornGeometry, DamagedError, Grid, ScanWriter, _native, open_scan, ring
-from plugstream.files import NOT_PLAIN
+from plugstream.base.files import NOT_PLAIN
 from plugstream.scans import chunks, places, store
 from plugstream.scans.places import LocalFiles, Piece, crc32c
 

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, strategies as st
 
 from plugstream import InputError, Uniform
-from plugstream.sampling import All, Announcer
+from plugstream.algorithms.sampling import All, Announcer
 from plugstream.scans.prefetch import Prefetcher
 
 

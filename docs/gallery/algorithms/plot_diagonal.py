@@ -11,10 +11,10 @@ import numpy as np
 import torch
 
 import plugstream as ps
+from plugstream.images.simulated import shepp_logan
 from plugstream.models.ct import CTModel
 from plugstream.models.ct_beams import fan_beam
 from plugstream.models.ct_geometry import Voxels
-from plugstream.phantom import shepp_logan
 
 # %%
 # A fan beam about the Shepp-Logan phantom, 60 views; lengths are in pixels:

@@ -13,10 +13,10 @@ import numpy as np
 import torch
 
 import plugstream as ps
+from plugstream.images.simulated import shepp_logan
 from plugstream.models.ct import CTModel
 from plugstream.models.ct_beams import parallel_beam
 from plugstream.models.ct_geometry import Voxels
-from plugstream.phantom import shepp_logan
 
 # %%
 # X-ray tomography of a phantom, 60 views, with 2 % of noise; one value in twenty is anything at all:

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from plugstream.algorithms.base import PlugAndPlay
-from plugstream.arrays import Array
-from plugstream.linalg import squared_norm
-from plugstream.models.base import Views
+from plugstream.base.arrays import Array
+from plugstream.base.linalg import squared_norm
+from plugstream.models.views import Views
 
 __all__ = ["ADMM", "SplitState"]
 

@@ -10,17 +10,17 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 import torch
 from torch import Tensor
 
-from plugstream.arrays import Array, as_tensor
+from plugstream.algorithms.sampling import All, Batch, Sampler, as_sampler
+from plugstream.algorithms.theory import fixed_point_distance
+from plugstream.base.arrays import Array, as_tensor
+from plugstream.base.errors import InputError, PlugstreamWarning
+from plugstream.base.linalg import broadcast_axes
+from plugstream.base.schedules import Number, OverL, Overlap, parse_step, value_at
 from plugstream.denoisers.base import Denoiser
 from plugstream.denoisers.shapes import adapt
 from plugstream.denoisers.wrap import as_denoiser
-from plugstream.errors import InputError, PlugstreamWarning
-from plugstream.fidelity import Fidelity
-from plugstream.linalg import broadcast_axes
-from plugstream.models.base import Views, check_shape
-from plugstream.sampling import All, Batch, Sampler, as_sampler
-from plugstream.schedules import Number, OverL, Overlap, parse_step, value_at
-from plugstream.theory import fixed_point_distance
+from plugstream.fidelity.least_squares import Fidelity
+from plugstream.models.views import Views, check_shape
 
 __all__ = ["Algorithm", "PlugAndPlay", "State", "fidelity_at"]
 

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from plugstream.algorithms.pgm import MOMENTUM, GradientState, ProximalGradient
-from plugstream.errors import InputError
-from plugstream.linalg import squared_norm
-from plugstream.models.base import Views
+from plugstream.base.errors import InputError
+from plugstream.base.linalg import squared_norm
+from plugstream.models.views import Views
 
 __all__ = ["GradientSplitting"]
 

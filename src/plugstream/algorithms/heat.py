@@ -9,9 +9,9 @@ from typing import Any
 import torch
 
 from plugstream.algorithms.race import RaceState, SigmaRace
-from plugstream.arrays import Array
+from plugstream.base.arrays import Array
+from plugstream.base.errors import InputError
 from plugstream.denoisers.base import Denoiser
-from plugstream.errors import InputError
 
 __all__ = ["DenoiserRace", "HeatState", "Rival"]
 

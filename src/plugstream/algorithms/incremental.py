@@ -9,9 +9,9 @@ from torch import Tensor
 
 from plugstream.algorithms.admm import ADMM, SplitState
 from plugstream.algorithms.base import PlugAndPlay
-from plugstream.arrays import Array
-from plugstream.errors import InputError
-from plugstream.sampling import Batch
+from plugstream.algorithms.sampling import Batch
+from plugstream.base.arrays import Array
+from plugstream.base.errors import InputError
 
 __all__ = ["BlockADMM", "BlockState", "IncrementalADMM"]
 

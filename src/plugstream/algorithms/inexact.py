@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from plugstream.algorithms.admm import ADMM, SplitState
-from plugstream.arrays import Array
-from plugstream.circulant import Circulant, preconditioned_steps
-from plugstream.errors import InputError
-from plugstream.sampling import Batch
+from plugstream.algorithms.sampling import Batch
+from plugstream.base.arrays import Array
+from plugstream.base.circulant import Circulant, preconditioned_steps
+from plugstream.base.errors import InputError
 
 __all__ = ["InexactADMM"]
 

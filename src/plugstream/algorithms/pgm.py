@@ -23,14 +23,14 @@ from torch import Tensor
 
 from plugstream.algorithms.base import PlugAndPlay
 from plugstream.algorithms.refining import Refinement
+from plugstream.algorithms.sampling import Batch
 from plugstream.algorithms.variance import ESTIMATORS, Estimator, Memory, Plain
-from plugstream.arrays import Array
-from plugstream.errors import InputError
-from plugstream.fidelity import Fidelity
-from plugstream.linalg import add_scaled, inner, norm, per_image, squared_norm
-from plugstream.models.base import Views
-from plugstream.sampling import Batch
-from plugstream.schedules import Number, OverL, value_at
+from plugstream.base.arrays import Array
+from plugstream.base.errors import InputError
+from plugstream.base.linalg import add_scaled, inner, norm, per_image, squared_norm
+from plugstream.base.schedules import Number, OverL, value_at
+from plugstream.fidelity.least_squares import Fidelity
+from plugstream.models.views import Views
 
 __all__ = ["MOMENTUM", "RESTARTS", "BoundedMomentum", "GradientState", "ProximalGradient", "TaperedMomentum"]
 

@@ -8,11 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from plugstream.algorithms.sampling import Batch
 from plugstream.algorithms.variance import Memory
-from plugstream.errors import InputError
-from plugstream.fidelity import Fidelity
-from plugstream.models.base import Views
-from plugstream.sampling import Batch
+from plugstream.base.errors import InputError
+from plugstream.fidelity.least_squares import Fidelity
+from plugstream.models.views import Views
 
 __all__ = ["Diagonal"]
 

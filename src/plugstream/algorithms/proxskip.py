@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 
 from plugstream.algorithms.pgm import GradientState, ProximalGradient
-from plugstream.arrays import Array
-from plugstream.draws import Stream, coin
-from plugstream.errors import InputError
-from plugstream.models.base import Views
-from plugstream.sampling import Batch
-from plugstream.theory import fixed_point_distance
+from plugstream.algorithms.sampling import Batch
+from plugstream.algorithms.theory import fixed_point_distance
+from plugstream.base.arrays import Array
+from plugstream.base.draws import Stream, coin
+from plugstream.base.errors import InputError
+from plugstream.models.views import Views
 
 __all__ = ["ProxSkip", "ShiftedState"]
 

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from plugstream.algorithms.base import fidelity_at
-from plugstream.arrays import Array
+from plugstream.base.arrays import Array
+from plugstream.base.errors import InputError
 from plugstream.denoisers.base import Denoiser
-from plugstream.errors import InputError
-from plugstream.fidelity import Fidelity
-from plugstream.models.base import Views
+from plugstream.fidelity.least_squares import Fidelity
+from plugstream.models.views import Views
 
 __all__ = ["LEAST_STEPS", "RaceState", "SigmaRace"]
 

@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 
 from plugstream.algorithms.pgm import GradientState, ProximalGradient
+from plugstream.base.draws import standard_normal
+from plugstream.base.errors import InputError
+from plugstream.base.linalg import squared_norm
+from plugstream.base.schedules import Number, value_at
 from plugstream.denoisers.base import Denoiser, per_image
-from plugstream.draws import standard_normal
-from plugstream.errors import InputError
-from plugstream.linalg import squared_norm
-from plugstream.models.base import Views
-from plugstream.schedules import Number, value_at
+from plugstream.models.views import Views
 
 __all__ = ["RED"]
 

@@ -23,10 +23,10 @@ from typing import ClassVar, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from plugstream.draws import coin
-from plugstream.errors import InputError
-from plugstream.fidelity import Fidelity
-from plugstream.sampling import Batch
+from plugstream.algorithms.sampling import Batch
+from plugstream.base.draws import coin
+from plugstream.base.errors import InputError
+from plugstream.fidelity.least_squares import Fidelity
 
 __all__ = ["ESTIMATORS", "SAGA", "SVRG", "Estimator", "Memory", "Plain"]
 

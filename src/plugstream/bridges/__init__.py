@@ -1,1 +1,19 @@
 """Operators of other libraries as models of ours: SciPy, PyLops, SCICO and deepinv; and ours in deepinv's place."""
+
+from typing import TYPE_CHECKING
+
+from plugstream.base.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from plugstream.bridges.deepinv import from_deepinv as from_deepinv
+    from plugstream.bridges.operators import from_operators as from_operators
+    from plugstream.bridges.reconstructor import PnPSGD as PnPSGD
+
+__all__, __getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "deepinv": ["from_deepinv"],
+        "operators": ["from_operators"],
+        "reconstructor": ["PnPSGD"],
+    },
+)

@@ -7,14 +7,14 @@ from typing import Any, overload
 import torch
 from torch import Tensor, nn
 
+from plugstream.base.errors import InputError
 from plugstream.bridges.likelihoods import Likelihood, read_noise, use_loss
 from plugstream.bridges.physics import Layout, Part, PhysicsModel, Whole, is_deepinv, is_linear, split_views
 from plugstream.bridges.stack import warn_of_mismatch
 from plugstream.denoisers import adapters
 from plugstream.denoisers.base import Denoiser
-from plugstream.errors import InputError
-from plugstream.loss_fidelity import DataFidelity, make_fidelity
-from plugstream.losses import Loss
+from plugstream.fidelity.by_loss import DataFidelity, make_fidelity
+from plugstream.fidelity.losses import Loss
 
 __all__ = ["from_deepinv", "make_deepinv_fidelity"]
 

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from plugstream.base.errors import InputError
 from plugstream.bridges.physics import is_deepinv
-from plugstream.errors import InputError
-from plugstream.losses import Gaussian, Loss, Poisson, Transmission
+from plugstream.fidelity.losses import Gaussian, Loss, Poisson, Transmission
 
 __all__ = ["Likelihood", "read_fidelity", "read_noise", "use_loss"]
 

@@ -22,11 +22,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from plugstream.arrays import as_tensor
+from plugstream.base.arrays import as_tensor
+from plugstream.base.errors import InputError
 from plugstream.bridges.stack import StackedModel, warn_of_mismatch
-from plugstream.errors import InputError
-from plugstream.loss_fidelity import DataFidelity, make_fidelity
-from plugstream.losses import Loss
+from plugstream.fidelity.by_loss import DataFidelity, make_fidelity
+from plugstream.fidelity.losses import Loss
 
 __all__ = ["OperatorModel", "from_operators"]
 

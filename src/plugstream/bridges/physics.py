@@ -16,10 +16,10 @@ from typing import Any, Literal, Protocol
 import torch
 from torch import Tensor
 
+from plugstream.base.errors import InputError
+from plugstream.base.linalg import largest_eigenvalue
 from plugstream.bridges.stack import StackedModel
-from plugstream.errors import InputError
-from plugstream.linalg import largest_eigenvalue
-from plugstream.models.base import Views, all_views
+from plugstream.models.views import Views, all_views
 
 __all__ = ["Angles", "Coils", "Layout", "Part", "PhysicsModel", "Whole", "is_deepinv", "is_linear", "split_views"]
 

@@ -8,11 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from plugstream.base.errors import InputError
 from plugstream.bridges.physics import PhysicsModel, is_deepinv
 from plugstream.denoisers import TV, Channels, Denoiser, Identity, RealImaginary
 from plugstream.denoisers.base import Sigma
 from plugstream.denoisers.wrap import as_denoiser
-from plugstream.errors import InputError
 
 __all__ = ["ChannelDenoiser", "read_prior"]
 

@@ -10,17 +10,17 @@ import torch
 from torch import Tensor, nn
 
 from plugstream.algorithms import ProximalGradient
+from plugstream.algorithms.sampling import All, Epochs, Sampler, as_sampler
+from plugstream.base.errors import InputError
+from plugstream.base.schedules import Number, OverL, Overlap
 from plugstream.bridges.deepinv import make_deepinv_fidelity
 from plugstream.bridges.likelihoods import Likelihood, read_fidelity, read_noise, use_loss
 from plugstream.bridges.physics import PhysicsModel
 from plugstream.bridges.priors import read_prior
-from plugstream.errors import InputError
-from plugstream.losses import Loss
-from plugstream.monitors import Monitor
-from plugstream.result import Progress, Result
-from plugstream.sampling import All, Epochs, Sampler, as_sampler
-from plugstream.schedules import Number, OverL, Overlap
-from plugstream.solver import solve
+from plugstream.fidelity.losses import Loss
+from plugstream.solver.loop import solve
+from plugstream.solver.monitors import Monitor
+from plugstream.solver.result import Progress, Result
 
 __all__ = ["PnPSGD"]
 

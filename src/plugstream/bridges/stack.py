@@ -10,9 +10,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from plugstream.errors import InputError, PlugstreamWarning
-from plugstream.linalg import inner, norm
-from plugstream.models.base import ModelBase, Views, all_views, check_shape
+from plugstream.base.errors import InputError, PlugstreamWarning
+from plugstream.base.linalg import inner, norm
+from plugstream.models.base import ModelBase
+from plugstream.models.views import Views, all_views, check_shape
 
 __all__ = ["StackedModel", "warn_of_mismatch"]
 

@@ -25,14 +25,14 @@ from keyword import iskeyword
 from pathlib import Path
 from typing import Any, NoReturn
 
+from plugstream.base.display.screen import MODES, Display
+from plugstream.base.errors import InputError, PlugstreamWarning
+from plugstream.base.text import one_line
 from plugstream.cli.faults import check_room_to_start, explain
 from plugstream.cli.flags import add_settings, join_values
 from plugstream.cli.streams import give_up, open_standard_streams, steady_streams
 from plugstream.cli.values import read_path
 from plugstream.cli.version import ShowVersion
-from plugstream.display.screen import MODES, Display
-from plugstream.errors import InputError, PlugstreamWarning
-from plugstream.text import one_line
 
 __all__ = ["COMMANDS", "command_parser", "main"]
 
@@ -182,7 +182,7 @@ def _end_by_exception(process: bool) -> Iterator[None]:
 
 def _forget_consents() -> None:
     """Take back what an earlier call in this process was allowed to run: nothing, where the module was never needed."""
-    own_code = sys.modules.get("plugstream.own_code")
+    own_code = sys.modules.get("plugstream.base.user_code")
     if own_code is not None:
         own_code.forget()
 

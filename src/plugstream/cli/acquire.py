@@ -8,9 +8,9 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from plugstream.base.progress import report
+from plugstream.base.text import shell_join
 from plugstream.cli.common import add_instrument, load_instrument, say
-from plugstream.progress import report
-from plugstream.text import shell_join
 
 if TYPE_CHECKING:
     from plugstream.scans.receive import Receiver
@@ -48,7 +48,7 @@ def size(text: str) -> int:
 
 def run(parsed: argparse.Namespace) -> int:
     """Receive a scan from an instrument, view by view."""
-    from plugstream.display.screen import active_display
+    from plugstream.base.display.screen import active_display
     from plugstream.scans.limits import Limits
     from plugstream.scans.receive import Receiver
 

@@ -9,7 +9,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from plugstream.cli.common import assignments_of, settings_of
-from plugstream.cli.reasons import default_reasons
+from plugstream.runs.reasons import default_reasons
 
 if TYPE_CHECKING:
     from plugstream.instruments.base import Advice, Columns
@@ -44,7 +44,7 @@ def sigma_limits(scan: Scan, low: float | None, high: float | None, denoiser: st
 
     An instrument whose advice is a sigma by the image's range has images of any size; of others values are about 1.
     """
-    from plugstream.first_image import image_range
+    from plugstream.scans.baselines.first_image import image_range
     from plugstream.settings import share_of_range
 
     advised = scan.instrument.advise_scan(_columns(scan), scan.n_views, None)
@@ -67,7 +67,7 @@ def _advice(scan: Scan, batch: int | None, fixed: bool) -> tuple[Advice, ...]:
 
 def _options(settings: Settings, section: str, presets: list[tuple[str, str, Any]]) -> set[str]:
     """The options of a section, and of the entry that is advised in it, such as the floor of Poisson's loss."""
-    from plugstream.registry import find
+    from plugstream.base.registry import find
 
     names = [value for place, key, value in presets if (place, key) == (section, "name")]
     return {
@@ -111,8 +111,9 @@ def advised_settings(
     strength, whether to say how strongly to denoise, too, which `tune` finds; it has no stages either. search, whether
     a run may search for sigma where nobody says so.
     """
-    from plugstream.first_image import image_range
-    from plugstream.settings import is_weight, parse_value
+    from plugstream.base.values import parse_value
+    from plugstream.scans.baselines.first_image import image_range
+    from plugstream.settings import is_weight
 
     notes: list[str] = []
     usual_steps: list[str] = []  # reasons for a number of steps, which is a limit where they end by arrival
@@ -195,7 +196,7 @@ def _until_arrived(
     Arguments: settings, without what is advised; given, what a person said; presets; notes, to which the reason is
     added.
     """
-    from plugstream.verdict import ARRIVED
+    from plugstream.solver.verdict import ARRIVED
 
     a = settings.algorithm
     fixed = a.sigma_end is not None or a.step_size_end is not None or a.stages is not None or a.changes is not None
@@ -218,7 +219,7 @@ def _white(
     later: list[tuple[Advice, tuple[str, str, Any]]], find_range: Callable[[], float]
 ) -> list[tuple[str, str, Any]]:
     """What tells a trained denoiser that is advised how large the values of images are, as a power of ten."""
-    from plugstream.registry import find
+    from plugstream.base.registry import find
 
     names = [value for advice, (_, key, value) in later if (advice.section, key) == ("denoiser", "name")]
     if not any("white" in find("denoiser", name).options.model_fields for name in names):
@@ -243,7 +244,7 @@ def _search(
     Arguments: parsed; settings, without what is advised; given, what a person said; presets, what is advised, and
     later, what is for runs that search; notes, to which the reasons are added.
     """
-    from plugstream.errors import InputError
+    from plugstream.base.errors import InputError
     from plugstream.runs.search import check_judges, check_search, heat_steps
     from plugstream.settings import is_weight
 

@@ -6,9 +6,9 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from plugstream.base.errors import InputError
 from plugstream.cli.common import say, scan_place, settings_of
 from plugstream.cli.values import number, whole_number
-from plugstream.errors import InputError
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -59,10 +59,10 @@ def run(parsed: argparse.Namespace) -> int:
     for name in names:
         if (parsed.out.parent / name).exists():
             raise InputError(f"{parsed.out.parent / name} exists already; remove it or choose another name")
-    from plugstream.first_image import form_image, relative_residual, scan_model
-    from plugstream.image_space import ImageSpace
+    from plugstream.images.pictures import save_image
+    from plugstream.images.space import ImageSpace
     from plugstream.runs.devices import prepare_device
-    from plugstream.runs.images import save_image
+    from plugstream.scans.baselines.first_image import form_image, relative_residual, scan_model
     from plugstream.scans.store import open_scan
 
     device, dtype = prepare_device(settings.compute)

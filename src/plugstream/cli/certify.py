@@ -8,10 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from plugstream.base.errors import InputError
+from plugstream.base.text import printable
 from plugstream.cli.common import say, settings_of
 from plugstream.cli.values import SEEDS, whole_number
-from plugstream.errors import InputError
-from plugstream.text import printable
 
 if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
@@ -59,10 +59,10 @@ def run(parsed: argparse.Namespace) -> int:
         raise InputError("--parts is for complex images, and pictures are real; leave it out")
     import numpy as np
 
-    from plugstream.certificates import certify
-    from plugstream.certificates.drawing import draw_certificate
     from plugstream.runs.devices import check_precision, prepare_device
     from plugstream.runs.folder import free_folder, whole_folder
+    from plugstream.studies.certificates import certify
+    from plugstream.studies.certificates.drawing import draw_certificate
 
     device, dtype = prepare_device(settings.compute)
     check_precision(settings, sigma=sigma)
@@ -86,7 +86,7 @@ def run(parsed: argparse.Namespace) -> int:
 
 
 def _pictures(folder: Path | None, size: int) -> dict[str, Tensor]:
-    from plugstream.runs.images import load_picture
+    from plugstream.images.pictures import load_picture
 
     if folder is None:
         return {name: load_picture(name, size) for name in _PICTURES}
@@ -101,7 +101,7 @@ def _pictures(folder: Path | None, size: int) -> dict[str, Tensor]:
 def _denoiser(settings: Settings, size: int) -> Denoiser:
     """The denoiser of the settings; a guide is brought to the pictures' size."""
     from plugstream.denoisers import NLM
-    from plugstream.runs.images import load_picture
+    from plugstream.images.pictures import load_picture
     from plugstream.runs.parts import build_denoiser, check_for_pictures
 
     s = settings.denoiser
@@ -115,7 +115,7 @@ def _denoiser(settings: Settings, size: int) -> Denoiser:
 
 def _note(key: str, info: FieldInfo, value: Any) -> str:
     """An option of a denoiser that is not its default, in words; of a file its name."""
-    from plugstream.choices import is_marked
+    from plugstream.settings.choices import is_marked
 
     extra = info.json_schema_extra if isinstance(info.json_schema_extra, dict) else {}
     if is_marked(info, "file"):
@@ -125,7 +125,7 @@ def _note(key: str, info: FieldInfo, value: Any) -> str:
 
 def _title(settings: Settings) -> str:
     """A denoiser as its certificate names it: with whatever makes it another than its name alone."""
-    from plugstream.choices import is_marked
+    from plugstream.settings.choices import is_marked
 
     s = settings.denoiser
     options = s.options.model_dump(mode="json", exclude_defaults=True)

@@ -11,20 +11,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from plugstream.base.errors import DamagedError, InputError
+from plugstream.base.text import printable, shell_quote
 from plugstream.cli.values import read_path
-from plugstream.errors import InputError
-from plugstream.text import printable, shell_quote
 
 if TYPE_CHECKING:
+    from plugstream.base.processes import Group
     from plugstream.instruments.base import Experiment, Instrument
     from plugstream.models.base import Model
-    from plugstream.ranks import Group
-    from plugstream.result import Result
     from plugstream.runs.plan import Plan
     from plugstream.runs.viewers import Viewers
     from plugstream.runs.volume import VolumeResult
     from plugstream.scans import Scan, StoredScan
     from plugstream.settings import Settings
+    from plugstream.solver.result import Result
 
 __all__ = [
     "ALGORITHM",
@@ -110,7 +110,7 @@ def settings_of(
 
 def assignments_of(parsed: argparse.Namespace) -> list[tuple[str, str, Any]]:
     """What was typed, as (section, key, value)."""
-    from plugstream.registry import find
+    from plugstream.base.registry import find
     from plugstream.settings import parse_assignment, parse_setting, selection_of
 
     named = [(*name.split(".", 1), value) for name, value in vars(parsed).items() if "." in name]
@@ -128,7 +128,8 @@ def assignments_of(parsed: argparse.Namespace) -> list[tuple[str, str, Any]]:
 
 def trust_flag(settings: Settings, source: str | Path | None = None) -> str:
     """What a command needs that reads these settings, and where its scan lies, from a file: --trust, or nothing."""
-    from plugstream.consent import TRUST, needs_trust
+    from plugstream.base.trust import TRUST
+    from plugstream.settings.consent import needs_trust
 
     return f" {TRUST}" if needs_trust(settings) or isinstance(source, str) else ""
 
@@ -166,10 +167,10 @@ def simulate_scan(
 
     import numpy as np
 
-    from plugstream.capacity import check_disk
+    from plugstream.base.capacity import check_disk
     from plugstream.runs.devices import prepare_device
     from plugstream.scans import save_scan
-    from plugstream.simulation import measure
+    from plugstream.scans.simulation import measure
 
     if path is not None and path.exists():
         raise InputError(f"{path} exists already; remove it or choose another name")
@@ -230,11 +231,11 @@ def _reconstruct_scan(
     go_on: bool,
     viewers: Viewers | None,
 ) -> int:
-    from plugstream.display.screen import active_display
-    from plugstream.result import Stop
+    from plugstream.base.display.screen import active_display
     from plugstream.runs.run import reconstruct
     from plugstream.runs.terminal import Terminal
-    from plugstream.verdict import Outcome
+    from plugstream.solver.result import Stop
+    from plugstream.solver.verdict import Outcome
 
     settings, display = planned.settings, active_display()
     terminal = None if display is None else Terminal(display)
@@ -265,7 +266,7 @@ def join_processes() -> Iterator[Group | None]:
     if os.environ.get("WORLD_SIZE", "1") == "1":
         yield None
         return
-    from plugstream.ranks import process_group
+    from plugstream.base.processes import process_group
 
     with process_group() as group:
         yield group
@@ -273,10 +274,24 @@ def join_processes() -> Iterator[Group | None]:
 
 def say(text: str) -> None:
     """A line for the person at the terminal, whatever the names in it hold."""
-    from plugstream.display.screen import active_display
+    from plugstream.base.display.screen import active_display
 
     display = active_display()
     if display is None:
         print(printable(text), file=sys.stderr, flush=True)
     else:
         display.line(text)
+
+
+def load_small(stored: StoredScan, settings: Settings, group: Group | None = None) -> Scan:
+    """A small scan in memory, with every chunk checked; others stay where they are.
+
+    Of several processes each reads its own part of every batch.
+    """
+    s = settings.scan
+    if group is not None or s.follow or s.skip_damaged or stored.nbytes > s.in_memory * 1e6:
+        return stored
+    try:
+        return stored.load()
+    except DamagedError as error:
+        raise DamagedError(f"{error}; to go on without damaged views, use --skip-damaged") from error

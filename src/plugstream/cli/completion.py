@@ -4,38 +4,15 @@ from __future__ import annotations
 
 import argparse
 import re
-from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["SHELLS", "Command", "Flag", "read_commands"]
+from plugstream.cli.shells import Command, Flag
+
+__all__ = ["SHELLS", "read_commands"]
 
 SECTIONS: tuple[str, ...] = ()
 SHELLS = ("bash", "zsh", "fish")
 _HELP = 72  # characters of help beside a word
-
-
-@dataclass(frozen=True)
-class Flag:
-    """A flag with all its names: what it is, the words that may stand behind it, whether a file or something else
-    does."""
-
-    names: tuple[str, ...]
-    help: str
-    values: tuple[str, ...] = ()
-    file: bool = False
-    takes: bool = True
-
-
-@dataclass
-class Command:
-    """A command: its flags, the words that may come first, whether files come, and flags that a word brings along."""
-
-    name: str
-    help: str
-    flags: list[Flag]
-    values: tuple[str, ...] = ()
-    files: bool = False
-    chosen: dict[str, list[Flag]] = field(default_factory=dict)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -98,7 +75,7 @@ def _values(command: str, action: argparse.Action) -> tuple[str, ...]:
     """The words that an argument may be; those with a colon, FILE.py:NAME, stand for others and are left out."""
     words: Any = action.choices or getattr(action, "values", ())
     if command == "import" and action.dest == "kind":
-        from plugstream.registry import entries
+        from plugstream.base.registry import entries
 
         words = entries("importer")
     return tuple(str(word) for word in words if ":" not in str(word))

@@ -6,6 +6,8 @@ import argparse
 from dataclasses import replace
 from pathlib import Path
 
+from plugstream.base.errors import InputError, is_refusal
+from plugstream.base.text import shell_quote
 from plugstream.cli.common import (
     RECONSTRUCTION,
     make_experiment,
@@ -16,8 +18,6 @@ from plugstream.cli.common import (
 )
 from plugstream.cli.serve import add_serve, open_page
 from plugstream.cli.viewers import add_viewers, viewers_of
-from plugstream.errors import InputError, is_refusal
-from plugstream.text import shell_quote
 
 # What the demo changes of the defaults; TV at this strength suits a photograph with values from 0 to 1.
 PRESETS = (("algorithm", "sigma", 0.016), ("sampler", "name", "shifted"))

@@ -31,10 +31,10 @@ def run(parsed: argparse.Namespace) -> int:
     settings, sigma = settings_of(parsed, PRESETS), parse_sigma(parsed.sigma, zero=True)
     import numpy as np
 
+    from plugstream.denoisers.pictures import check_sigma, denoise_picture
     from plugstream.denoisers.shapes import adapt, describe
-    from plugstream.denoising import check_sigma, denoise_picture
+    from plugstream.images.pictures import check_writable, read_picture, write_picture
     from plugstream.runs.devices import check_precision, prepare_device
-    from plugstream.runs.images import check_writable, read_picture, write_picture
     from plugstream.runs.parts import build_denoiser, complex_parts
 
     device, dtype = prepare_device(settings.compute)

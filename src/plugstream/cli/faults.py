@@ -15,8 +15,8 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-from plugstream.errors import InputError
-from plugstream.text import one_line
+from plugstream.base.errors import InputError
+from plugstream.base.text import one_line
 
 __all__ = ["BUG", "MISTAKE", "check_room_to_start", "explain"]
 
@@ -52,7 +52,7 @@ def explain(error: BaseException) -> tuple[str, int]:
         return _disk(error), MISTAKE
     if isinstance(error, ImportError):
         return f"a package cannot be loaded: {error}; install plugstream anew, with what it needs", MISTAKE
-    from plugstream.own_code import own_line
+    from plugstream.base.user_code import own_line
 
     if (where := own_line(error)) is not None:
         if os.environ.get("PLUGSTREAM_DEBUG"):

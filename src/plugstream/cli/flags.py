@@ -14,15 +14,15 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
+from plugstream.base.errors import InputError
 from plugstream.cli.common import TRUST_HELP
 from plugstream.cli.values import read_path
-from plugstream.errors import InputError
 
 if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
 
-    from plugstream.selections import Selection
     from plugstream.settings import SettingsFile
+    from plugstream.settings.choices import Selection
 
 __all__ = ["add_flag", "add_settings", "join_values", "values_of"]
 
@@ -101,7 +101,7 @@ def add_flag(
 
 def _choices(section: str, key: str, info: FieldInfo) -> list[str]:
     """The names that a setting may have, where it is a choice."""
-    from plugstream.registry import entries
+    from plugstream.base.registry import entries
     from plugstream.settings import Settings, choice_of
 
     choice = choice_of(section) if section in Settings.model_fields else None
@@ -119,7 +119,7 @@ def _help(section: str, key: str, info: FieldInfo) -> str:
 
 def _peek(arguments: Sequence[str]) -> str | None:
     """The instrument of the scan that is among the arguments, None where it is not there yet, or is not known."""
-    from plugstream.registry import entries
+    from plugstream.base.registry import entries
     from plugstream.scans.peek import peek_instrument
 
     name = next((name for word in arguments[1:] if (name := peek_instrument(word)) is not None), None)
@@ -137,8 +137,8 @@ def _chosen_names(
 
     What cannot be read or is not there is left to whoever reads it in earnest, and says what is wrong.
     """
-    from plugstream.consent import TRUST
-    from plugstream.registry import find
+    from plugstream.base.registry import find
+    from plugstream.base.trust import TRUST
     from plugstream.settings import choice_of, selection_of
 
     content: dict[str, dict[str, Any]] = {}
@@ -171,9 +171,9 @@ def _chosen_names(
 
 def _selection_names(selection: type[Selection], table: Any, arguments: Sequence[str]) -> tuple[str, ...]:
     """The entries that the arguments, or the file they name, choose together."""
-    from plugstream.consent import TRUST
-    from plugstream.registry import entries, find
-    from plugstream.selections import selected_names
+    from plugstream.base.registry import entries, find
+    from plugstream.base.trust import TRUST
+    from plugstream.settings.choices import selected_names
 
     extra = selection.model_fields["names"].json_schema_extra
     flag = f"--{extra['flag']}" if isinstance(extra, dict) else "--names"

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from plugstream.base.errors import PlugstreamWarning
 from plugstream.cli.common import OUTSIDE_HELP, say
-from plugstream.errors import PlugstreamWarning
 
 SECTIONS: tuple[str, ...] = ()
 
@@ -24,9 +24,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def add_options(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> None:
     """The options of the importer, and of the instrument, that the arguments name; those of others are hidden."""
+    from plugstream.base.registry import entries, find
     from plugstream.cli.flags import add_flag, values_of
-    from plugstream.importers.base import import_options
-    from plugstream.registry import entries, find
+    from plugstream.scans.importers.base import import_options
 
     known = entries("importer")
     chosen = next((word for word in arguments[1:] if word in known or ".py:" in word), None)
@@ -47,7 +47,7 @@ def add_options(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> No
 
 def run(parsed: argparse.Namespace) -> int:
     """Make a scan from the file of another program or instrument."""
-    from plugstream.importers.base import import_file
+    from plugstream.scans.importers.base import import_file
     from plugstream.settings import parse_typed
 
     typed = {name.split(".", 1)[1]: text for name, text in vars(parsed).items() if name.startswith("importer.")}

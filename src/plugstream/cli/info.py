@@ -6,8 +6,8 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from plugstream.base.text import printable
 from plugstream.cli.common import OUTSIDE_HELP, add_instrument, open_argument, scan_place
-from plugstream.text import printable
 
 SECTIONS: tuple[str, ...] = ()
 
@@ -30,7 +30,7 @@ def run(parsed: argparse.Namespace) -> int:
 
         _show(describe_run(parsed.scan))
         return 0
-    from plugstream.importers import describe_file
+    from plugstream.scans.importers import describe_file
 
     about = describe_file(parsed.scan, trust=parsed.trust)
     if about is not None:

@@ -7,7 +7,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from plugstream.registry import Entry
+    from plugstream.base.registry import Entry
 
 SECTIONS: tuple[str, ...] = ()
 
@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(parsed: argparse.Namespace) -> int:
     """List the entries of the kind that the command is called by."""
-    from plugstream.registry import KINDS, entries
+    from plugstream.base.registry import KINDS, entries
 
     kind = next(kind for kind in KINDS.values() if kind.plural == parsed.command)
     found = [_describe(entry) for entry in entries(kind.name).values()]

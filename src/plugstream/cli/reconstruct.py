@@ -7,10 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from plugstream.base.errors import InputError
+from plugstream.base.text import shell_quote
 from plugstream.cli.advice import advised_settings
 from plugstream.cli.common import (
     RECONSTRUCTION,
     join_processes,
+    load_small,
     reconstruct_scan,
     say,
     scan_place,
@@ -19,13 +22,9 @@ from plugstream.cli.common import (
 )
 from plugstream.cli.serve import add_serve, open_page
 from plugstream.cli.viewers import add_viewers, viewers_of
-from plugstream.errors import DamagedError, InputError
-from plugstream.text import shell_quote
 
 if TYPE_CHECKING:
-    from plugstream.ranks import Group
-    from plugstream.scans import Scan, StoredScan
-    from plugstream.settings import Settings
+    from plugstream.base.processes import Group
 
 SECTIONS: tuple[str, ...] = (*RECONSTRUCTION, "scan")
 
@@ -112,17 +111,3 @@ def _run(parsed: argparse.Namespace, group: Group | None) -> int:
     if page is not None:
         page.start(folder)
     return reconstruct_scan(scan, planned, folder, command, parsed.scan, viewers=viewers)
-
-
-def load_small(stored: StoredScan, settings: Settings, group: Group | None = None) -> Scan:
-    """A small scan in memory, with every chunk checked; others stay where they are.
-
-    Of several processes each reads its own part of every batch.
-    """
-    s = settings.scan
-    if group is not None or s.follow or s.skip_damaged or stored.nbytes > s.in_memory * 1e6:
-        return stored
-    try:
-        return stored.load()
-    except DamagedError as error:
-        raise DamagedError(f"{error}; to go on without damaged views, use --skip-damaged") from error

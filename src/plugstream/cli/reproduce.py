@@ -6,14 +6,14 @@ import argparse
 import time
 from pathlib import Path
 
+from plugstream.base.errors import InputError, StorageError
+from plugstream.base.progress import within
 from plugstream.cli.common import say
 from plugstream.cli.values import number, whole_number
-from plugstream.errors import InputError, StorageError
-from plugstream.progress import within
 
 SECTIONS: tuple[str, ...] = ()
 
-# As in `plugstream.experiments.reproduce`, which imports torch.
+# As in `plugstream.studies.experiments.reproduce`, which imports torch.
 _WHAT = ("table1", "table2", "fig2", "fig3", "fig4", "fig5", "fig6", "fig7", "beyond", "successors", "all")
 
 
@@ -37,12 +37,12 @@ def run(parsed: argparse.Namespace) -> int:
         raise InputError(f"--size must be at least 32, not {parsed.size}")
     if parsed.tnrd is not None and not parsed.tnrd.exists():
         raise InputError(f"there are no weights {parsed.tnrd}")
-    from plugstream.experiments.cells import OutOfTimeError, Store
-    from plugstream.experiments.reproduce import WHAT, Reproduction, write
-    from plugstream.experiments.scale import FULL, QUICK
-    from plugstream.experiments.setup import load_pictures, make_problem
     from plugstream.runs.devices import prepare_device
     from plugstream.settings import ComputeSettings
+    from plugstream.studies.experiments.cells import OutOfTimeError, Store
+    from plugstream.studies.experiments.reproduce import WHAT, Reproduction, write
+    from plugstream.studies.experiments.scale import FULL, QUICK
+    from plugstream.studies.experiments.setup import load_pictures, make_problem
 
     begin = time.monotonic()
     prepare_device(ComputeSettings(device=parsed.device))

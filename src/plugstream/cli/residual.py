@@ -8,15 +8,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from plugstream.base.errors import InputError
+from plugstream.base.text import printable
 from plugstream.cli.common import scan_place, settings_of
-from plugstream.errors import InputError
-from plugstream.text import printable
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from plugstream.base.volume_file import VolumeFile
     from plugstream.scans.store import StoredScan
-    from plugstream.volume_file import VolumeFile
 
 SECTIONS: tuple[str, ...] = ("instrument", "compute")
 # Bytes of a volume from which on it is not read whole.
@@ -42,8 +42,8 @@ def run(parsed: argparse.Namespace) -> int:
     settings = settings_of(parsed)
     import torch
 
-    from plugstream.first_image import relative_residual, scan_model, volume_residual
     from plugstream.runs.devices import prepare_device
+    from plugstream.scans.baselines.first_image import relative_residual, scan_model, volume_residual
     from plugstream.scans.store import open_scan
 
     device, dtype = prepare_device(settings.compute)
@@ -105,7 +105,7 @@ def _is_large(scan: StoredScan) -> bool:
 
 def _open(path: Path, shape: tuple[int, ...]) -> VolumeFile:
     """A volume of this shape, in its file."""
-    from plugstream.volume_file import open_volume
+    from plugstream.base.volume_file import open_volume
 
     volume = open_volume(path)
     if volume.shape != shape:

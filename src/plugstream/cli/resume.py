@@ -7,15 +7,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from plugstream.cli.common import TRUST_HELP, join_processes, reconstruct_scan, scan_place
-from plugstream.cli.reconstruct import load_small
+from plugstream.base.errors import InputError
+from plugstream.cli.common import TRUST_HELP, join_processes, load_small, reconstruct_scan, scan_place
 from plugstream.cli.serve import RunPage, add_serve, open_page
 from plugstream.cli.values import whole_number
 from plugstream.cli.viewers import add_viewers, viewers_of
-from plugstream.errors import InputError
 
 if TYPE_CHECKING:
-    from plugstream.ranks import Group
+    from plugstream.base.processes import Group
     from plugstream.runs.viewers import Viewers
 
 SECTIONS: tuple[str, ...] = ()
@@ -88,7 +87,6 @@ def resume(
     Arguments: changes of its settings; moved, where its scan lies by now; group, the processes that share the work;
     trust, whether what its files name may be run and fetched; viewers, what else shows it; page, of its own.
     """
-    from plugstream.consent import check_address
     from plugstream.runs.identity import absolute
     from plugstream.runs.partition import read_partition
     from plugstream.runs.parts import prepare
@@ -96,6 +94,7 @@ def resume(
     from plugstream.runs.record import open_run
     from plugstream.scans.store import open_scan
     from plugstream.settings import Settings, resolve
+    from plugstream.settings.consent import check_address
 
     record = open_run(folder)
     source = moved or record.source

@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from plugstream.base.errors import InputError
+from plugstream.base.progress import report
 from plugstream.cli.common import say
 from plugstream.cli.values import whole_number
-from plugstream.errors import InputError
-from plugstream.progress import report
 
 if TYPE_CHECKING:
-    from plugstream.ranks import Group
+    from plugstream.base.processes import Group
 
 SECTIONS: tuple[str, ...] = ()
 _HOST, _MOST = "127.0.0.1", 65535

@@ -4,11 +4,36 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 
-from plugstream import __version__
-from plugstream.cli.completion import Command, Flag
+from plugstream.base.version import __version__
 
-__all__ = ["SCRIPTS"]
+__all__ = ["SCRIPTS", "Command", "Flag"]
+
+
+@dataclass(frozen=True)
+class Flag:
+    """A flag with all its names: what it is, the words that may stand behind it, whether a file or something else
+    does."""
+
+    names: tuple[str, ...]
+    help: str
+    values: tuple[str, ...] = ()
+    file: bool = False
+    takes: bool = True
+
+
+@dataclass
+class Command:
+    """A command: its flags, the words that may come first, whether files come, and flags that a word brings along."""
+
+    name: str
+    help: str
+    flags: list[Flag]
+    values: tuple[str, ...] = ()
+    files: bool = False
+    chosen: dict[str, list[Flag]] = field(default_factory=dict)
+
 
 _BASH = r"""# bash completion of plugstream {version}, made by 'plugstream completion bash'.
 # Put it into ~/.local/share/bash-completion/completions/plugstream, or source it.

@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from plugstream.base.errors import InputError
+from plugstream.base.progress import report
 from plugstream.cli.common import say, settings_of, simulate_scan
-from plugstream.errors import InputError
-from plugstream.progress import report
 
 SECTIONS: tuple[str, ...] = ("instrument", "simulate", "compute")
 

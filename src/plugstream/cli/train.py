@@ -9,14 +9,14 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from plugstream.base.errors import InputError
+from plugstream.base.progress import report
+from plugstream.base.text import printable, shell_join
 from plugstream.cli.common import say
 from plugstream.cli.values import SEEDS, number, whole_number
-from plugstream.errors import InputError
-from plugstream.progress import report
-from plugstream.text import printable, shell_join
 
 if TYPE_CHECKING:
-    from plugstream.training.patches import Patches
+    from plugstream.studies.training.patches import Patches
 
 SECTIONS: tuple[str, ...] = ()
 
@@ -68,10 +68,10 @@ def run(parsed: argparse.Namespace) -> int:
         raise InputError(f"{parsed.out} exists already; remove it or choose another name")
     if not parsed.out.parent.is_dir():
         raise InputError(f"the folder {parsed.out.parent} does not exist; make it first")
-    from plugstream.capacity import check_memory
+    from plugstream.base.capacity import check_memory
     from plugstream.runs.devices import prepare_device
     from plugstream.settings import ComputeSettings
-    from plugstream.training.patches import Patches
+    from plugstream.studies.training.patches import Patches
 
     least = 7  # the size of a filter, of either
     if parsed.patch < least:
@@ -98,7 +98,7 @@ def run(parsed: argparse.Namespace) -> int:
 
 
 def _train(parsed: argparse.Namespace, patches: Patches, checkpoint: Path) -> None:
-    from plugstream import __version__
+    from plugstream.base.version import __version__
 
     common = {"batch": parsed.batch, "rate": parsed.rate, "device": parsed.device}
     card = {
@@ -109,7 +109,7 @@ def _train(parsed: argparse.Namespace, patches: Patches, checkpoint: Path) -> No
     }
     if parsed.what == "tnrd":
         from plugstream.denoisers.tnrd.files import load_models, save_model
-        from plugstream.training.tnrd import train_tnrd
+        from plugstream.studies.training.tnrd import train_tnrd
 
         start = None if parsed.start is None else load_models(parsed.start)[0]
         checkpoint.mkdir(exist_ok=True)
@@ -126,7 +126,7 @@ def _train(parsed: argparse.Namespace, patches: Patches, checkpoint: Path) -> No
         save_model(model, parsed.out, card)
     else:
         from plugstream.denoisers.ridge import save_ridge
-        from plugstream.training.ridge import train_ridge
+        from plugstream.studies.training.ridge import train_ridge
 
         progress = _Progress()
         checkpoint.mkdir(exist_ok=True)

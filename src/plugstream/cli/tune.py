@@ -6,11 +6,11 @@ import argparse
 import warnings
 from pathlib import Path
 
+from plugstream.base.errors import InputError, PlugstreamWarning
+from plugstream.base.text import shell_quote
 from plugstream.cli.advice import advised_settings, sigma_limits
 from plugstream.cli.common import ALGORITHM, say, scan_place, settings_of, trust_flag
 from plugstream.cli.values import number, whole_number
-from plugstream.errors import InputError, PlugstreamWarning
-from plugstream.text import shell_quote
 
 SECTIONS: tuple[str, ...] = (*ALGORITHM, "compute")
 
@@ -51,11 +51,11 @@ def run(parsed: argparse.Namespace) -> int:
         raise InputError(f"{parsed.out} exists already; remove it or choose another name")
     if not parsed.out.parent.is_dir():
         raise InputError(f"the folder {parsed.out.parent} does not exist; make it first")
-    from plugstream import __version__
-    from plugstream.files import write_whole
+    from plugstream.base.files import write_whole
+    from plugstream.base.version import __version__
     from plugstream.scans.store import open_scan
     from plugstream.settings import to_toml
-    from plugstream.tuning.scan import Search, tune_scan
+    from plugstream.studies.tuning.scan import Search, tune_scan
 
     scan = open_scan(parsed.scan).load()
     settings, notes = advised_settings(parsed, scan, strength=False)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 
+from plugstream.base.text import printable
 from plugstream.cli.common import add_instrument, open_argument, say, scan_place
-from plugstream.text import printable
 
 SECTIONS: tuple[str, ...] = ()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from plugstream import __version__
+from plugstream.base.version import __version__
 
 __all__ = ["ShowVersion", "describe_version"]
 

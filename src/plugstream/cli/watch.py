@@ -7,8 +7,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from plugstream.base.errors import InputError
 from plugstream.cli.common import say
-from plugstream.errors import InputError
 
 if TYPE_CHECKING:
     from plugstream.runs.events import Event, Stop
@@ -32,7 +32,7 @@ def run(parsed: argparse.Namespace) -> int:
     The status is 0 where the run ended well or is left alone, 1 where it failed or was killed, and 3 where it stayed at
     its start.
     """
-    from plugstream.display.screen import active_display
+    from plugstream.base.display.screen import active_display
     from plugstream.runs.event_log import EventTail
     from plugstream.runs.liveness import is_running
     from plugstream.runs.replay import History
@@ -93,7 +93,7 @@ def _tell_state(folder: Path, history: History, running: bool | None) -> None:
 
 
 def _tell_death(folder: Path, history: History) -> None:
-    from plugstream.display.screen import active_display
+    from plugstream.base.display.screen import active_display
     from plugstream.runs.describe import describe_run, describe_state
 
     display = active_display()
@@ -106,5 +106,5 @@ def _tell_death(folder: Path, history: History) -> None:
 def _status(stop: Stop | None) -> int:
     if stop is None or stop.failed:
         return 1
-    # As of `plugstream.verdict.Outcome`, which imports torch.
+    # As of `plugstream.solver.verdict.Outcome`, which imports torch.
     return 3 if stop.verdict in ("stuck at its start", "explains nothing") else 0

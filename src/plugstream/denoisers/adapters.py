@@ -14,11 +14,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from plugstream.base.errors import InputError
+from plugstream.base.tensors import load_tensors
+from plugstream.base.user_code import load_from_file
 from plugstream.denoisers.base import Denoiser, Sigma, per_image, require_real
 from plugstream.denoisers.wrap import FromFunction, FromModule, as_denoiser
-from plugstream.errors import InputError
-from plugstream.own_code import load_from_file
-from plugstream.tensors import load_tensors
 
 __all__ = [
     "FromNumpy",

@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from plugstream.arrays import Array, accept_arrays_in, as_tensor
-from plugstream.errors import InputError
+from plugstream.base.arrays import Array, accept_arrays_in, as_tensor
+from plugstream.base.errors import InputError
 
 __all__ = [
     "AnyShape",

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from plugstream.base.errors import InputError
+from plugstream.base.registry import find, refuse_foreign
 from plugstream.denoisers.facts import facts_of
-from plugstream.errors import InputError
-from plugstream.registry import find, refuse_foreign
 
 if TYPE_CHECKING:
     from plugstream.denoisers.base import Denoiser

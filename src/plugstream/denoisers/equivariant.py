@@ -10,10 +10,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from plugstream.base.draws import Stream, fraction
+from plugstream.base.errors import InputError
 from plugstream.denoisers.base import Denoiser, Sigma, Wrapper, require_axes
 from plugstream.denoisers.wrap import as_denoiser
-from plugstream.draws import Stream, fraction
-from plugstream.errors import InputError
 
 __all__ = ["Equivariant", "Orientation", "orientations"]
 

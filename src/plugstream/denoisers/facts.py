@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
 
-from plugstream.registry import Entry
+from plugstream.base.registry import Entry
 
 __all__ = ["Facts", "describe", "facts_of", "unavailable"]
 

@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 from torch import Tensor
 
+from plugstream.base.errors import InputError
 from plugstream.denoisers.base import Denoiser, Sigma, Wrapper
 from plugstream.denoisers.parts import RealImaginary
 from plugstream.denoisers.wrap import as_denoiser
-from plugstream.errors import InputError
 
 __all__ = ["Opening"]
 

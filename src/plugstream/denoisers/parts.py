@@ -8,10 +8,10 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from plugstream.arrays import accept_arrays
+from plugstream.base.arrays import accept_arrays
+from plugstream.base.errors import InputError
 from plugstream.denoisers.base import Denoiser, Sigma, require_axes
 from plugstream.denoisers.wrap import as_denoiser
-from plugstream.errors import InputError
 
 __all__ = ["MagnitudePhase", "RealImaginary"]
 

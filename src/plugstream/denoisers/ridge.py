@@ -12,11 +12,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from plugstream.base.errors import InputError, PlugstreamWarning, StorageError
+from plugstream.base.tensors import load_tensors, save_tensors
 from plugstream.denoisers import ridge_native, ridge_triton
 from plugstream.denoisers.base import Denoiser, Sigma, per_image, require_real
 from plugstream.denoisers.ridge_prior import Ridges, prox
-from plugstream.errors import InputError, PlugstreamWarning, StorageError
-from plugstream.tensors import load_tensors, save_tensors
 
 __all__ = ["PROFILES", "ConvexRidge", "load_ridge", "save_ridge"]
 

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import conv2d, conv_transpose2d, pad, unfold
 
+from plugstream.base.errors import InputError
 from plugstream.denoisers.base import centre
-from plugstream.errors import InputError
 
 __all__ = ["RidgePotential", "Ridges", "prox"]
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from plugstream._graphs import GraphCall, stream_handle
+from plugstream.base.cuda_graphs import GraphCall, stream_handle
 from plugstream.denoisers import _triton
 from plugstream.denoisers.ridge_fold import fold_kernels
 

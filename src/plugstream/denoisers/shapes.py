@@ -9,11 +9,11 @@ from typing import Any, Literal, cast
 import torch
 from torch import Tensor
 
-from plugstream.arrays import accept_arrays
+from plugstream.base.arrays import accept_arrays
+from plugstream.base.errors import InputError
 from plugstream.denoisers.base import Denoiser, Sigma, Wrapper, require_axes
 from plugstream.denoisers.parts import MagnitudePhase, RealImaginary
 from plugstream.denoisers.wrap import as_denoiser
-from plugstream.errors import InputError
 
 __all__ = ["Channels", "SliceMean", "Slices", "adapt", "describe"]
 

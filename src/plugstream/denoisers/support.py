@@ -8,11 +8,11 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from plugstream.base.errors import InputError
 from plugstream.denoisers.base import Denoiser, Sigma, Wrapper, check_support, compose_averaged
 from plugstream.denoisers.opening import Opening
 from plugstream.denoisers.tv import TV
 from plugstream.denoisers.wrap import Damping, as_denoiser
-from plugstream.errors import InputError
 
 __all__ = ["Within", "with_support"]
 

@@ -10,11 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from plugstream.arrays import accept_arrays
+from plugstream.base.arrays import accept_arrays
+from plugstream.base.errors import InputError
+from plugstream.base.processes import Group
 from plugstream.denoisers.base import Denoiser, Sigma, Wrapper, require_axes
 from plugstream.denoisers.wrap import as_denoiser
-from plugstream.errors import InputError
-from plugstream.ranks import Group
 
 __all__ = ["Tiles"]
 

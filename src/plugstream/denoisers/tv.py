@@ -6,13 +6,12 @@ import math
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from functools import cached_property
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
+from plugstream.base.errors import InputError, PlugstreamWarning
 from plugstream.denoisers import tv_field, tv_native, tv_triton
 from plugstream.denoisers.base import (
     AnyShape,
@@ -26,7 +25,7 @@ from plugstream.denoisers.base import (
     total,
 )
 from plugstream.denoisers.tv_field import differences, differences_adjoint
-from plugstream.errors import InputError, PlugstreamWarning
+from plugstream.denoisers.tv_problem import Bound, Problem, State, clip
 
 __all__ = ["TV", "differences", "differences_adjoint"]
 
@@ -276,71 +275,6 @@ class Parts(NamedTuple):
     coupled: bool
 
 
-Bound = Tensor | float
-
-
-@dataclass(frozen=True)
-class Problem:
-    """What stays the same while iterating: the images z, (N, *spatial), and sigma^2 w of each, (N, 1, ...).
-
-    low, high: the box, for all images or one for each, (N, 1, ...); where it is `mapped` one for each pixel, of a
-    shape that goes with z. ndim: how many spatial axes there are. coupled: whether components that share their
-    edges stand before these, (N, K, *spatial).
-    """
-
-    z: Tensor
-    strength: Tensor
-    low: Bound = -math.inf
-    high: Bound = math.inf
-    ndim: int = 2
-    coupled: bool = False
-    mapped: bool = False
-
-    def primal(self, dual: Tensor) -> Tensor:
-        """x = clip(z - sigma^2 w D^T p) at a dual p, (N, [K,] ndim, *spatial)."""
-        return clip(self.z - self.strength * differences_adjoint(dual, self.ndim), self.low, self.high)
-
-    def centred(self, z: Tensor, mean: Tensor) -> Problem:
-        """The problem for images without their mean, z and (N, [K,] 1, ...): its solution is this one's less the mean.
-
-        The box moves along. A bound that is infinite stays a number, so that one of all images is known as such.
-        """
-
-        def moved(bound: Bound) -> Bound:
-            if isinstance(bound, float) and math.isinf(bound):
-                return bound
-            return (bound - mean.double()).to(z.dtype)
-
-        return replace(self, z=z, low=moved(self.low), high=moved(self.high))
-
-    @cached_property
-    def native(self) -> tuple[NDArray[Any], ...]:
-        """What the native kernel takes of it."""
-        return tv_native.constants(self)
-
-    @property
-    def rate(self) -> Tensor:
-        """The step 1 / (4 ndim sigma^2 w), (N, 1, ...). Where it is infinite the dual does not matter, and rests."""
-        rate = 1 / (4 * self.ndim * self.strength)
-        return torch.where(rate.isfinite(), rate, 0.0)
-
-    @property
-    def dual_shape(self) -> tuple[int, ...]:
-        """(N, [K,] ndim, *spatial)."""
-        at = self.z.ndim - self.ndim
-        return (*self.z.shape[:at], self.ndim, *self.z.shape[at:])
-
-
-@dataclass(frozen=True)
-class State:
-    """The dual point p and the extrapolated one s, (N, [K,] ndim, *spatial); x at p, as z, and its gap, (N,)."""
-
-    p: Tensor
-    s: Tensor
-    x: Tensor
-    gap: Tensor
-
-
 def _start(tv: TV, problem: Problem, warm: Tensor | None) -> tuple[State, Tensor]:
     """The state before the first iteration, whose x and gap are still to be formed, and ||z||^2 of each image, (N,).
 
@@ -375,9 +309,3 @@ def _advance(tv: TV, problem: Problem, state: State, momentum: list[float], acti
         return torch.where(active.reshape(-1, *[1] * (new.ndim - 1)), new, old)
 
     return State(keep(p, state.p), keep(s, state.s), keep(x, state.x), keep(gap, state.gap))
-
-
-def clip(x: Tensor, low: Bound, high: Bound) -> Tensor:
-    """x between low and high, each a number, or a tensor that goes with x."""
-    x = x.clamp_min(low) if isinstance(low, Tensor) or low > -math.inf else x
-    return x.clamp_max(high) if isinstance(high, Tensor) or high < math.inf else x

@@ -11,11 +11,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from plugstream import _native
+from plugstream.denoisers.tv_problem import _image
 
 if TYPE_CHECKING:
-    from plugstream.denoisers.tv import TV, Problem, State
+    from plugstream.denoisers.tv_problem import Problem, State, Variation
 
-__all__ = ["advance", "centre", "constants", "serves", "start"]
+__all__ = ["advance", "centre", "serves", "start"]
 
 
 def serves(*tensors: Tensor | None) -> bool:
@@ -49,9 +50,9 @@ def centre(z: Tensor, ndim: int = 2) -> tuple[Tensor, Tensor]:
         return torch.from_numpy(images - mean), torch.from_numpy(mean)
 
 
-def start(tv: TV, problem: Problem, warm: Tensor | None) -> tuple[State, Tensor]:
+def start(tv: Variation, problem: Problem, warm: Tensor | None) -> tuple[State, Tensor]:
     """What `tv._start` does, without waking torch's threads, which would stand in the way of ours for a while."""
-    from plugstream.denoisers.tv import State
+    from plugstream.denoisers.tv_problem import State
 
     z = problem.z
     p = torch.empty(problem.dual_shape, dtype=z.dtype)
@@ -63,7 +64,7 @@ def start(tv: TV, problem: Problem, warm: Tensor | None) -> tuple[State, Tensor]
     return State(p, s, torch.empty_like(z), torch.full_like(energy, torch.inf)), energy
 
 
-def advance(tv: TV, problem: Problem, state: State, momentum: list[float], active: Tensor) -> State:
+def advance(tv: Variation, problem: Problem, state: State, momentum: list[float], active: Tensor) -> State:
     """What `tv._advance` does, but in place in the p, s and x of the state.
 
     The number of threads is torch's, and changes no bit of the result.
@@ -88,35 +89,9 @@ def advance(tv: TV, problem: Problem, state: State, momentum: list[float], activ
     return type(state)(state.p, state.s, state.x, gap)
 
 
-def constants(problem: Problem) -> tuple[NDArray[Any], ...]:
-    """Of a problem, which stay the same while iterating: z, strength, rate, low and high, as the kernel takes them."""
-    strength, rate = (one.detach().flatten().contiguous().numpy() for one in (problem.strength, problem.rate))
-    return _image(problem.z, problem), strength, rate, _bound(problem.low, problem), _bound(problem.high, problem)
-
-
-def _image(tensor: Tensor, problem: Problem) -> NDArray[Any]:
-    """Images as the kernel takes them, (N, K, D, H, W), without a copy; those of two axes are volumes of one plane."""
-    components = tensor.shape[1] if problem.coupled else 1
-    spatial = tensor.shape[tensor.ndim - problem.ndim :]
-    return tensor.detach().numpy().reshape(len(tensor), components, *[1] * (3 - problem.ndim), *spatial)
-
-
 def _field(tensor: Tensor, problem: Problem) -> NDArray[Any]:
     """Duals as the kernel takes them, (N, K, ndim, D, H, W), without a copy."""
     components = tensor.shape[1] if problem.coupled else 1
     spatial = tensor.shape[tensor.ndim - problem.ndim :]
     shape = (len(tensor), components, problem.ndim, *[1] * (3 - problem.ndim), *spatial)
     return tensor.detach().numpy().reshape(shape)
-
-
-def _bound(bound: Tensor | float, problem: Problem) -> NDArray[Any]:
-    """A bound of the box for each image and component, (N, K, 1) or, of a problem with maps, for each pixel too."""
-    count, components = len(problem.z), problem.z.shape[1] if problem.coupled else 1
-    pixels = problem.z[0].numel() // components if problem.mapped else 1
-    dtype = torch.empty((), dtype=problem.z.dtype).numpy().dtype
-    if not isinstance(bound, Tensor):
-        return np.full((count, components, pixels), bound, dtype)
-    if problem.mapped:
-        bound = bound.expand(problem.z.shape)
-    each = bound.numpy().reshape(len(bound), -1, pixels)
-    return np.ascontiguousarray(np.broadcast_to(each, (count, components, pixels)), dtype)

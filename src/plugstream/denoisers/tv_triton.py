@@ -12,7 +12,7 @@ from torch import Tensor
 from plugstream.denoisers import _triton
 
 if TYPE_CHECKING:
-    from plugstream.denoisers.tv import TV, Problem, State
+    from plugstream.denoisers.tv_problem import Problem, State, Variation
 
 __all__ = ["advance", "serves"]
 
@@ -25,12 +25,12 @@ def serves(image: Tensor, ndim: int = 2) -> bool:
     return image.is_cuda and image.dtype == torch.float32 and small and _triton.available()
 
 
-def advance(tv: TV, problem: Problem, state: State, momentum: list[float], active: Tensor) -> State:
+def advance(tv: Variation, problem: Problem, state: State, momentum: list[float], active: Tensor) -> State:
     """What `tv._advance` does: one launch an iteration, which reads s and p once and writes them once.
 
     Images that are done rest, as the kernel writes back what it read for them. Nothing is read by the host.
     """
-    from plugstream.denoisers.tv import State
+    from plugstream.denoisers.tv_problem import State
 
     p, s, other = state.p.clone(), state.s.clone(), torch.empty_like(state.s)
     launch = _launch(tv, problem, active)
@@ -43,7 +43,7 @@ def advance(tv: TV, problem: Problem, state: State, momentum: list[float], activ
     return State(p, s, torch.where(at, x, state.x), torch.where(active, gap, state.gap))
 
 
-def _launch(tv: TV, problem: Problem, active: Tensor) -> Callable[[Tensor, Tensor, Tensor, float], None]:
+def _launch(tv: Variation, problem: Problem, active: Tensor) -> Callable[[Tensor, Tensor, Tensor, float], None]:
     """One iteration from s and p to p, in place, and another s, by the kernel that is for these images."""
     from plugstream.denoisers import tv_triton_kernel as kernels
 

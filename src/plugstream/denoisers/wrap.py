@@ -11,6 +11,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from plugstream.base.errors import InputError
 from plugstream.denoisers.base import (
     Denoiser,
     Sigma,
@@ -21,7 +22,6 @@ from plugstream.denoisers.base import (
     refuse_complex_box,
     require_real,
 )
-from plugstream.errors import InputError
 
 __all__ = ["Clip", "Damping", "FromFunction", "FromModule", "as_denoiser"]
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from plugstream.errors import InputError
+from plugstream.base.errors import InputError
+from plugstream.base.rows import Rows
 from plugstream.instruments.base import Instrument
 from plugstream.instruments.born import Born2D
 from plugstream.models.born_geometry import BornGeometry
-from plugstream.rows import Rows
 
 __all__ = ["InstrumentLike", "instrument_parts"]
 

@@ -10,7 +10,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from plugstream.errors import InputError
+from plugstream.base.errors import InputError
+from plugstream.base.registry import Options, entries, find, register
+from plugstream.base.rows import Rows
+from plugstream.base.user_code import run_declarations
 from plugstream.instruments.declarations import (
     Advice,
     Attribute,
@@ -23,14 +26,11 @@ from plugstream.instruments.declarations import (
     resolve_shape,
     to_json,
 )
-from plugstream.own_code import run_declarations
-from plugstream.registry import Options, entries, find, register
-from plugstream.rows import Rows
 
 if TYPE_CHECKING:
     import torch
 
-    from plugstream.image_space import ImageSpace
+    from plugstream.images.space import ImageSpace
     from plugstream.models.base import Model
     from plugstream.models.suspects import Suspect, Trial
 
@@ -321,7 +321,7 @@ def declare(cls: InstrumentClass) -> InstrumentClass:
 def find_instrument(name: str, *, trust: bool = False) -> type[Instrument]:
     """The instrument of a name that somebody asked for: of ours, of a package, or FILE.py:NAME.
 
-    Arguments: trust, that the file may be run from now on, as of `plugstream.registry.find`.
+    Arguments: trust, that the file may be run from now on, as of `plugstream.base.registry.find`.
     """
     entry = find("instrument", name, trust=trust)
     cls = entry.facts.get("instrument", entry.build)

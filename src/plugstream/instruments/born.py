@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
-from plugstream.capacity import check_memory
-from plugstream.errors import InputError
-from plugstream.grid import Grid, Points
-from plugstream.image_space import ImageSpace
+from plugstream.base.capacity import check_memory
+from plugstream.base.errors import InputError
+from plugstream.base.registry import Field, Options
+from plugstream.images.grid import Grid, Points
+from plugstream.images.space import ImageSpace
 from plugstream.instruments.base import (
     Advice,
     Attribute,
@@ -23,6 +24,7 @@ from plugstream.instruments.base import (
     Instrument,
     declare,
 )
+from plugstream.instruments.spectrum import describe_waves, parse_waves
 from plugstream.instruments.suspects import suspects_of_born, views_of_born
 from plugstream.instruments.wavelengths import (
     GAINS,
@@ -42,8 +44,6 @@ from plugstream.models.born_plausible import (
     warn_if_implausible,
     warn_of_transmitters,
 )
-from plugstream.registry import Field, Options
-from plugstream.spectrum import describe_waves, parse_waves
 
 if TYPE_CHECKING:
     import torch
@@ -369,7 +369,7 @@ class Born2D(Instrument):
     @classmethod
     def simulated_picture(cls, options: BornSimulation, grid: Grid) -> tuple[torch.Tensor, str]:
         """The picture that stands for contrast, white being 1, (H, W), and which way y points in it."""
-        from plugstream.runs.images import load_picture, picture_y_axis
+        from plugstream.images.pictures import load_picture, picture_y_axis
 
         return load_picture(options.picture, grid.shape[0]), picture_y_axis(options.picture)
 
@@ -377,7 +377,7 @@ class Born2D(Instrument):
         """Complex white Gaussian noise at exactly the input SNR that is asked for."""
         import torch
 
-        from plugstream.noise import add_noise
+        from plugstream.images.simulated import add_noise
 
         mask = columns.get("mask")
         recorded = None if mask is None else torch.from_numpy(mask[:])

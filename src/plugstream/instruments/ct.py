@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from plugstream.capacity import check_memory
-from plugstream.errors import InputError
-from plugstream.image_space import ImageSpace
+from plugstream.base.capacity import check_memory
+from plugstream.base.errors import InputError
+from plugstream.base.registry import Field, Options
+from plugstream.images.space import ImageSpace
 from plugstream.instruments.base import (
     Advice,
     Attribute,
@@ -30,7 +31,6 @@ from plugstream.models.ct_beams import cone_beam, fan_beam, parallel_beam
 from plugstream.models.ct_geometry import Rays, Voxels
 from plugstream.models.ct_plausible import check_plausible, outlook, warn_if_implausible
 from plugstream.models.ct_stack import row_slices
-from plugstream.registry import Field, Options
 
 if TYPE_CHECKING:
     import torch
@@ -352,10 +352,10 @@ def ct_rays(scan: Any) -> Rays:
 def _phantom(s: CTSimulation, voxels: Voxels) -> tuple[NDArray[np.float32], str]:
     """The image that is simulated, and which way its y axis points."""
     if s.picture == "shepp-logan":
-        from plugstream.phantom import shepp_logan
+        from plugstream.images.simulated import shepp_logan
 
         return (s.attenuation * shepp_logan(voxels.shape)).astype(np.float32), "up"
-    from plugstream.runs.images import load_picture, picture_y_axis
+    from plugstream.images.pictures import load_picture, picture_y_axis
 
     flat = s.attenuation * load_picture(s.picture, s.size).numpy()
     inside = np.hypot(*np.mgrid[-1 : 1 : s.size * 1j, -1 : 1 : s.size * 1j]) <= 1  # what every view sees

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from plugstream.errors import InputError
+from plugstream.base.errors import InputError
+from plugstream.base.registry import Options
 from plugstream.instruments.base import Attribute, Block, Column, Columns, Data, FixedArray, declare
 from plugstream.instruments.ct import CT
-from plugstream.line_integrals import FlatField
 from plugstream.models.ct_geometry import Rays, Voxels
-from plugstream.registry import Options
+from plugstream.models.ct_line_integrals import FlatField
 
 if TYPE_CHECKING:
     import torch

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from plugstream.errors import InputError
-from plugstream.rows import Rows
+from plugstream.base.errors import InputError
+from plugstream.base.rows import Rows
 
 __all__ = [
     "Advice",

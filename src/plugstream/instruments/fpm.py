@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from plugstream.capacity import check_memory
-from plugstream.errors import InputError
-from plugstream.image_space import ImageSpace
+from plugstream.base.capacity import check_memory
+from plugstream.base.errors import InputError
+from plugstream.base.registry import Options
+from plugstream.images.space import ImageSpace
 from plugstream.instruments.base import (
     Advice,
     Attribute,
@@ -26,7 +27,6 @@ from plugstream.instruments.base import (
 from plugstream.instruments.fpm_simulation import FPMSimulation, count_photons, plan_leds, thin_object
 from plugstream.instruments.suspects import suspects_of_fpm
 from plugstream.models.fpm_geometry import Microscope, aim_crops, light_directions, make_pupil
-from plugstream.registry import Options
 
 if TYPE_CHECKING:
     import torch

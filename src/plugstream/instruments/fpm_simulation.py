@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from plugstream.capacity import check_memory
+from plugstream.base.capacity import check_memory
+from plugstream.base.registry import Field, Options
 from plugstream.models.fpm_geometry import spiral
-from plugstream.registry import Field, Options
 
 if TYPE_CHECKING:
     import torch
@@ -64,7 +64,7 @@ def count_photons(waves: torch.Tensor, seed: int) -> torch.Tensor:
 
 def thin_object(s: FPMSimulation) -> NDArray[np.complex64]:
     """What the light of a simulation goes through: magnitude and phase of cells, or of pictures, (size, size)."""
-    from plugstream.runs.images import load_picture
+    from plugstream.images.pictures import load_picture
 
     cells = smear(s.size)
     magnitude, phase = np.abs(cells).astype(np.float64), np.angle(cells).astype(np.float64)

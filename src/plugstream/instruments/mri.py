@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from plugstream.capacity import check_memory
-from plugstream.errors import InputError, PlugstreamWarning
-from plugstream.image_space import ImageSpace
+from plugstream.base.capacity import check_memory
+from plugstream.base.errors import InputError, PlugstreamWarning
+from plugstream.base.registry import Field, Options
+from plugstream.images.space import ImageSpace
 from plugstream.instruments.base import (
     Advice,
     Attribute,
@@ -28,7 +29,6 @@ from plugstream.instruments.base import (
 from plugstream.instruments.mri_simulation import MRISimulation, draw_path, paint_image, ring_coils
 from plugstream.instruments.suspects import suspects_of_mri
 from plugstream.models.ct_geometry import Voxels
-from plugstream.registry import Field, Options
 
 if TYPE_CHECKING:
     import torch
@@ -339,7 +339,7 @@ class MRI(Instrument):
         """White Gaussian noise at an exact SNR."""
         import torch
 
-        from plugstream.noise import add_noise
+        from plugstream.images.simulated import add_noise
 
         return add_noise(clean, options.snr, seed=options.seed).to(torch.complex64)
 

@@ -7,8 +7,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from plugstream.base.registry import Field, Options
 from plugstream.models.ct_geometry import Voxels
-from plugstream.registry import Field, Options
 
 __all__ = ["MRISimulation", "draw_path", "paint_image", "ring_coils"]
 
@@ -74,11 +74,11 @@ def draw_path(s: MRISimulation, voxels: Voxels) -> NDArray[np.float64]:
 def paint_image(s: MRISimulation, shape: tuple[int, ...]) -> tuple[NDArray[np.complex64], str]:
     """The image, with a phase that varies smoothly, and which way its y axis points."""
     if s.picture == "shepp-logan":
-        from plugstream.phantom import shepp_logan
+        from plugstream.images.simulated import shepp_logan
 
         image, y_axis = shepp_logan(shape), "up"
     else:
-        from plugstream.runs.images import load_picture, picture_y_axis
+        from plugstream.images.pictures import load_picture, picture_y_axis
 
         flat = load_picture(s.picture, s.size).double().numpy()
         ends = np.cos(np.linspace(-1.2, 1.2, s.slices))[:, None, None] if s.slices else 1.0

@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from plugstream.capacity import check_memory
-from plugstream.errors import InputError, PlugstreamWarning
-from plugstream.image_space import ImageSpace
+from plugstream.base.capacity import check_memory
+from plugstream.base.errors import InputError, PlugstreamWarning
+from plugstream.base.registry import Field, Options
+from plugstream.images.space import ImageSpace
 from plugstream.instruments.base import Advice, Attribute, Column, Columns, Data, Experiment, Instrument, declare
 from plugstream.instruments.declarations import advise_momentum
 from plugstream.instruments.suspects import suspects_of_odt
 from plugstream.models.ct_geometry import Voxels
 from plugstream.models.odt_caps import farthest_waves
 from plugstream.models.odt_geometry import Optics, check_poses, poses_of_light, poses_of_rotation
-from plugstream.registry import Field, Options
 
 if TYPE_CHECKING:
     import torch
@@ -288,7 +288,7 @@ class ODT3D(Instrument):
         """White Gaussian noise at an exact SNR."""
         import torch
 
-        from plugstream.noise import add_noise
+        from plugstream.images.simulated import add_noise
 
         return add_noise(clean, options.snr, seed=options.seed).to(torch.complex64)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, NoReturn
 
-from plugstream.errors import InputError
-from plugstream.registry import Options, register
+from plugstream.base.errors import InputError
+from plugstream.base.registry import Options, register
 
 __all__: list[str] = []
 

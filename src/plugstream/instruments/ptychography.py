@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from plugstream.capacity import check_memory
-from plugstream.errors import InputError, PlugstreamWarning
-from plugstream.image_space import ImageSpace
+from plugstream.base.capacity import check_memory
+from plugstream.base.errors import InputError, PlugstreamWarning
+from plugstream.base.registry import Field, Options
+from plugstream.images.space import ImageSpace
 from plugstream.instruments.base import (
     Advice,
     Attribute,
@@ -25,7 +26,6 @@ from plugstream.instruments.base import (
     declare,
 )
 from plugstream.instruments.suspects import suspects_of_ptychography
-from plugstream.registry import Field, Options
 
 if TYPE_CHECKING:
     import torch
@@ -378,7 +378,7 @@ def _object(
     s: PtychographySimulation, positions: NDArray[np.float64], light: NDArray[np.float64], shape: tuple[int, int]
 ) -> NDArray[np.complex64]:
     """An object with the pictures as magnitude and phase where beams reach it well, and free space elsewhere."""
-    from plugstream.runs.images import load_picture
+    from plugstream.images.pictures import load_picture
 
     side = max(shape)
     magnitude, phase = (

@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from plugstream.errors import InputError
-from plugstream.grid import Grid
+from plugstream.base.errors import InputError
+from plugstream.base.registry import Field, Options
+from plugstream.images.grid import Grid
 from plugstream.instruments.base import Advice, Columns, declare
 from plugstream.instruments.born import Born2D, BornOptions, BornSimulation
 from plugstream.instruments.wavelengths import spectrum_of
 from plugstream.models.born_geometry import BornGeometry
-from plugstream.phantom import disc
-from plugstream.registry import Field, Options
 
 if TYPE_CHECKING:
     import torch
@@ -152,6 +151,8 @@ class Scattering2D(Born2D):
 
         if not isinstance(options, ScatteringSimulation) or options.picture != "discs":
             return _averaged_picture(options.picture, grid)
+        from plugstream.images.simulated import disc
+
         picture = np.zeros(grid.shape)
         for x, y, radius, contrast in _parse_discs(options.discs):
             covered = disc(grid, (x, y), radius)
@@ -179,7 +180,7 @@ def _averaged_picture(source: str, grid: Grid) -> tuple[torch.Tensor, str]:
     """The largest centred square of a picture, averaged over the pixels of a square grid."""
     from torch.nn.functional import interpolate
 
-    from plugstream.runs.images import load_picture, picture_y_axis
+    from plugstream.images.pictures import load_picture, picture_y_axis
 
     whole = load_picture(source)
     side = min(whole.shape)

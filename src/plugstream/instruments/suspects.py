@@ -4,21 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from plugstream.instruments.base import Columns
 from plugstream.models.suspects import Suspect, Trial
-
-if TYPE_CHECKING:
-    from plugstream.instruments.born import Born2D
-    from plugstream.instruments.ct import CT
-    from plugstream.instruments.fpm import FPM
-    from plugstream.instruments.mri import MRI
-    from plugstream.instruments.odt import ODT3D
-    from plugstream.instruments.ptychography import Ptychography
 
 __all__ = [
     "rows_of",
@@ -34,6 +26,7 @@ __all__ = [
 _PIXELS = (0.5, 1.0, 2.0, 3.0, 5.0, 8.0)
 _LENGTHS = (0.8, 0.9, 0.95, 1.05, 1.1, 1.25)
 
+# The instrument of each function is of the class whose method it is; these import this file, which cannot name them.
 Make = Callable[..., Trial]
 Index = NDArray[np.int64]
 
@@ -44,7 +37,7 @@ def rows_of(columns: Columns, views: Index) -> dict[str, Any]:
     return {name: np.asarray(rows[:]) for name, rows in picked.items()}
 
 
-def suspects_of_ct(instrument: CT, columns: Columns, views: Index, trial: Make) -> tuple[Suspect, ...]:
+def suspects_of_ct(instrument: Any, columns: Columns, views: Index, trial: Make) -> tuple[Suspect, ...]:
     """The rotation axis, which way the object turns, and how far the source is away."""
     own = rows_of(columns, views)
     rays = instrument.rays(own)
@@ -85,7 +78,7 @@ def _nearer(own: dict[str, Any], trial: Make) -> tuple[Trial, ...]:
     return tuple(found)
 
 
-def suspects_of_born(instrument: Born2D, columns: Columns, views: Index, trial: Make) -> tuple[Suspect, ...]:
+def suspects_of_born(instrument: Any, columns: Columns, views: Index, trial: Make) -> tuple[Suspect, ...]:
     """Wavelength, sign of the time, the reference of phases, order of antennas, and how far they are away."""
     own = rows_of(columns, views)
 
@@ -152,7 +145,7 @@ def suspects_of_born(instrument: Born2D, columns: Columns, views: Index, trial: 
     return (*found, Suspect("the order or the angles of antennas", advice, tuple(others)))
 
 
-def views_of_born(instrument: Born2D, columns: Columns, available: Index, count: int) -> Index:
+def views_of_born(instrument: Any, columns: Columns, available: Index, count: int) -> Index:
     """Spread views of the longest wavelength, from which an image is found from any start, and soonest."""
     if "wavelengths" in columns:
         waves = np.asarray(columns["wavelengths"][:])[available]
@@ -161,9 +154,7 @@ def views_of_born(instrument: Born2D, columns: Columns, available: Index, count:
     return available[np.arange(few) * len(available) // max(1, few)]
 
 
-def suspects_of_ptychography(
-    instrument: Ptychography, columns: Columns, views: Index, trial: Make
-) -> tuple[Suspect, ...]:
+def suspects_of_ptychography(instrument: Any, columns: Columns, views: Index, trial: Make) -> tuple[Suspect, ...]:
     """The probe, and positions whose axes are swapped or point the other way, or that are in another unit."""
     own = rows_of(columns, views)
     places = own["positions"]
@@ -209,7 +200,7 @@ def _other_beams(probe: NDArray[np.complex64]) -> dict[str, NDArray[np.complex64
     return {**found, "conjugate": probe.conj()}
 
 
-def suspects_of_fpm(instrument: FPM, columns: Columns, views: Index, trial: Make) -> tuple[Suspect, ...]:
+def suspects_of_fpm(instrument: Any, columns: Columns, views: Index, trial: Make) -> tuple[Suspect, ...]:
     """Where the LEDs are, the wavelength, the defocus and the pupil."""
     own = rows_of(columns, views)
     found = []
@@ -245,7 +236,7 @@ def suspects_of_fpm(instrument: FPM, columns: Columns, views: Index, trial: Make
     return tuple(found)
 
 
-def suspects_of_mri(instrument: MRI, columns: Columns, views: Index, trial: Make) -> tuple[Suspect, ...]:
+def suspects_of_mri(instrument: Any, columns: Columns, views: Index, trial: Make) -> tuple[Suspect, ...]:
     """The order of coil maps and their sign, and the path through k-space: its sign, scale and delay."""
     own = rows_of(columns, views)
     if "density" not in own:  # of all views: those of a few would be others
@@ -282,7 +273,7 @@ def suspects_of_mri(instrument: MRI, columns: Columns, views: Index, trial: Make
     return (*found, Suspect("the path through k-space", advice, trials))
 
 
-def suspects_of_odt(instrument: ODT3D, columns: Columns, views: Index, trial: Make) -> tuple[Suspect, ...]:
+def suspects_of_odt(instrument: Any, columns: Columns, views: Index, trial: Make) -> tuple[Suspect, ...]:
     """The sign of phases, the wavelength, the focus, the axis, and which way the object turns."""
     own = rows_of(columns, views)
     poses, step = own["poses"], instrument.wavelength / instrument.medium

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from plugstream.errors import InputError
+from plugstream.base.errors import InputError
 from plugstream.instruments.base import Column, Columns
-from plugstream.spectrum import Spectrum, describe_wave, describe_waves, find_spectrum
+from plugstream.instruments.spectrum import Spectrum, describe_wave, describe_waves, find_spectrum
 
 if TYPE_CHECKING:
     from plugstream.models.base import Model

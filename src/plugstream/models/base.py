@@ -10,24 +10,15 @@ from typing import Any, Protocol, Self, runtime_checkable
 import torch
 from torch import Tensor
 
-from plugstream.arrays import accept_arrays_in
-from plugstream.eigenvalue_bounds import largest_eigenvalue_bounds, nonnegative_bound
-from plugstream.errors import InputError
-from plugstream.global_phase import unit_vector
-from plugstream.linalg import broadcast_axes, largest_eigenvalue
-from plugstream.progress import report
+from plugstream.base.arrays import accept_arrays_in
+from plugstream.base.eigenvalue_bounds import largest_eigenvalue_bounds, nonnegative_bound
+from plugstream.base.errors import InputError
+from plugstream.base.linalg import broadcast_axes, largest_eigenvalue
+from plugstream.base.progress import report
+from plugstream.images.global_phase import unit_vector
+from plugstream.models.views import Derivative, Views
 
-__all__ = ["Derivative", "Model", "ModelBase", "Views", "all_views", "as_views", "check_shape"]
-
-Views = Tensor | Sequence[int] | None
-"""Which views, wherever that is asked for: indices in any order, repeats allowed, or None for all of them in order.
-
-All of a model are 0 .. n_views - 1; all of a fidelity are those that it says are `available`. What gives views back,
-a sampler say, gives a 1-D int64 tensor on the CPU or None. `as_views` and `all_views` are what reads them.
-"""
-
-Derivative = Callable[[Tensor, Tensor, Tensor | None], Tensor]
-"""A loss's derivative in the prediction, of predictions, data and their views, as `plugstream.losses.Loss` has it."""
+__all__ = ["Linearization", "Model", "ModelBase"]
 
 # Images of their own for this many views at once when every L_i is estimated, and of so many pixels in all.
 _VIEWS_AT_ONCE = 64
@@ -145,8 +136,6 @@ class ModelBase(ABC):
 
         Arguments: at, an image (*image_shape), zero if not given.
         """
-        from plugstream.models.linearization import Linearization  # which is a ModelBase itself
-
         if self.linear:
             return self
         zero = torch.zeros(self.image_shape, device=self.device, dtype=self.dtype)
@@ -364,29 +353,47 @@ class ModelBase(ABC):
         return weights.to(device=self.device, dtype=self.dtype.to_real()).reshape(-1, *(1,) * len(self.data_shape))
 
 
-def as_views(views: Views, n_views: int) -> Tensor | None:
-    """Views as a 1-D int64 tensor on the CPU, or None for all; out-of-range views are refused.
+class Linearization(ModelBase):
+    """The derivative J_i(at) of each view's prediction, v -> J_i(at) v, as a linear model.
 
-    They stay on the CPU because samplers draw them there and reading one back from a GPU would wait for it.
+    H_i(at + v) = H_i(at) + J_i(at) v + O(||v||^2), so that near `at` least squares with H are those with J(at) and the
+    data y_i - H_i(at): its L, its back-projection and its prox are those of a linear model.
+
+    Holds where the model can be differentiated; it needs its `derivative` and `linearize`.
+
+    Arguments: model; at, an image (*image_shape).
     """
-    if views is None:
-        return None
-    index = torch.as_tensor(views, dtype=torch.int64).cpu()
-    if index.ndim != 1 or index.numel() == 0:
-        raise InputError(f"views must be a non-empty list of indices, not of shape {tuple(index.shape)}")
-    low, high = int(index.min()), int(index.max())
-    if low < 0 or high >= n_views:
-        raise InputError(f"view {low if low < 0 else high} does not exist: there are views 0 to {n_views - 1}")
-    return index
 
+    def __init__(self, model: Model, at: Tensor) -> None:
+        self.model = model
+        self.at = at.to(device=model.device, dtype=model.dtype)
+        self.n_views, self.image_shape, self.data_shape = model.n_views, model.image_shape, model.data_shape
+        self.device, self.dtype, self.data_dtype = model.device, model.dtype, model.data_dtype
+        self.channels = bool(getattr(model, "channels", False))
 
-def all_views(views: Views, n_views: int) -> Tensor:
-    """Views as `as_views` reads them, with the indices 0 .. n_views - 1 for None."""
-    index = as_views(views, n_views)
-    return torch.arange(n_views) if index is None else index
+    def forward(self, image: Tensor, views: Views = None) -> Tensor:
+        """J_i(at) v: (..., *image_shape) to (..., B, *data_shape)."""
+        return self.model.derivative(self.at.expand_as(image), image.to(self.dtype), views).detach()
 
+    def adjoint(self, data: Tensor, views: Views = None) -> Tensor:
+        """The sum over views of Re(J_i(at)^H z_i): (..., B, *data_shape) to (..., *image_shape)."""
+        lead = data.shape[: data.ndim - 1 - len(self.data_shape)]
+        return self._pullback(self.at.expand(*lead, *self.image_shape), views)(data)
 
-def check_shape(what: str, tensor: Tensor, tail: tuple[int, ...]) -> None:
-    """Refuse a tensor whose last axes are not `tail`, saying both shapes."""
-    if tensor.ndim < len(tail) or tuple(tensor.shape[tensor.ndim - len(tail) :]) != tail:
-        raise InputError(f"{what} has shape {tuple(tensor.shape)}, but its last axes must be {tail}")
+    def restrict(self, data: Tensor, views: Views = None) -> Tensor:
+        return self.model.restrict(data, views)
+
+    def normal(self, views: Views = None, weights: Tensor | None = None) -> Callable[[Tensor], Tensor]:
+        """x -> sum_i w_i Re(J_i^H J_i x), with what the pullback at one image needs prepared once."""
+        kept: dict[torch.Size, Callable[[Tensor], Tensor]] = {}
+
+        def apply(image: Tensor) -> Tensor:
+            if image.shape not in kept:
+                kept[image.shape] = self._pullback(self.at.expand_as(image), views)
+            data = self.forward(image, views)
+            return kept[image.shape](data if weights is None else self.spread(weights) * data)
+
+        return apply
+
+    def _pullback(self, at: Tensor, views: Views) -> Callable[[Tensor], Tensor]:
+        return self.model.linearize(at, views)[1]

@@ -10,8 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from plugstream.errors import InputError
-from plugstream.models.base import ModelBase, Views, as_views, check_shape
+from plugstream.base.errors import InputError
+from plugstream.base.progress import report
+from plugstream.models.base import ModelBase
 from plugstream.models.born_dense import (
     FIELD_BYTES,
     DenseBorn,
@@ -24,7 +25,7 @@ from plugstream.models.born_expansion import Expansion, plan_expansion, source_d
 from plugstream.models.born_fast import TABLE_BYTES, FastBorn
 from plugstream.models.born_geometry import BornGeometry
 from plugstream.models.nufft_grid import choose_kernel, table_bytes
-from plugstream.progress import report
+from plugstream.models.views import Views, as_views, check_shape
 
 __all__ = ["BornModel", "choose_method", "green_matrix", "incident_fields"]
 

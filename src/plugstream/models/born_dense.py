@@ -12,8 +12,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from plugstream.errors import DamagedError, InputError
-from plugstream.linalg import largest_eigenvalue
+from plugstream.base.errors import DamagedError, InputError
+from plugstream.base.linalg import largest_eigenvalue
 from plugstream.models.born_geometry import BornGeometry
 
 __all__ = ["FIELD_BYTES", "DenseBorn", "fits", "green_matrix", "incident_fields", "peak_intensities"]

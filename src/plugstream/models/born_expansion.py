@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from plugstream.errors import InputError
-from plugstream.grid import Grid
+from plugstream.base.errors import InputError
+from plugstream.images.grid import Grid
 from plugstream.models.born_geometry import BornGeometry
 
 __all__ = [

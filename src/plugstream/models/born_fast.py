@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from plugstream._graphs import GraphCall
-from plugstream.grid import Points
-from plugstream.linalg import largest_eigenvalue
+from plugstream.base.cuda_graphs import GraphCall
+from plugstream.base.linalg import largest_eigenvalue
+from plugstream.images.grid import Points
 from plugstream.models.born_dense import fits, weigh
 from plugstream.models.born_expansion import Coefficients, Expansion
 from plugstream.models.born_geometry import BornGeometry

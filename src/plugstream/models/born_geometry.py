@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from plugstream.errors import InputError
-from plugstream.grid import Grid, Points
-from plugstream.rows import Rows
+from plugstream.base.errors import InputError
+from plugstream.base.rows import Rows
+from plugstream.images.grid import Grid, Points
 
 __all__ = ["BornGeometry", "describe_range", "ring"]
 

@@ -21,8 +21,8 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from plugstream.errors import InputError, PlugstreamWarning
-from plugstream.grid import Grid, Points
+from plugstream.base.errors import InputError, PlugstreamWarning
+from plugstream.images.grid import Grid, Points
 from plugstream.models.born_geometry import BornGeometry
 
 __all__ = ["check_plausible", "check_transmitters", "warn_if_implausible", "warn_of_transmitters"]

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from plugstream.grid import Points
+from plugstream.images.grid import Points
 
 __all__ = ["RecentRows"]
 

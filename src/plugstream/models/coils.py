@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from plugstream.errors import InputError
+from plugstream.base.errors import InputError
 
 __all__ = ["adaptive_maps", "espirit_maps", "find_calibration", "smooth_images"]
 

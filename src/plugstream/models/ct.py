@@ -6,14 +6,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from plugstream.errors import InputError
+from plugstream.base.errors import InputError
+from plugstream.base.rows import Rows
 from plugstream.models import ct_joseph, ct_native, ct_triton
-from plugstream.models.base import ModelBase, Views, all_views, as_views, check_shape
+from plugstream.models.base import ModelBase
 from plugstream.models.ct_counts import RawCounts
 from plugstream.models.ct_geometry import Rays, Voxels
 from plugstream.models.ct_lines import check_rays
 from plugstream.models.ct_windows import ray_windows
-from plugstream.rows import Rows
+from plugstream.models.views import Views, all_views, as_views, check_shape
 
 __all__ = ["CTModel"]
 
@@ -24,7 +25,7 @@ class CTModel(ModelBase):
     By Beer's law a view that recorded I photons a pixel, and I_0 without an object, has measured y_i = -log(I / I_0) =
     A_i x, and A_i is what this model is, by Joseph's method (`plugstream.models.ct_joseph`): linear, without negative
     entries, and with an adjoint that is its transpose up to rounding. Every ||A_i||^2 is bounded from above by two
-    products (`plugstream.eigenvalue_bounds.nonnegative_bound`), within 1 %.
+    products (`plugstream.base.eigenvalue_bounds.nonnegative_bound`), within 1 %.
 
     Holds for a narrow spectrum or weak attenuation, and pixels and voxels fine enough that the attenuation varies
     little across them.

@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from plugstream.errors import InputError
+from plugstream.base.errors import InputError
 from plugstream.models.ct_geometry import Rays
 
 __all__ = ["cone_beam", "fan_beam", "helical_beam", "laminography", "parallel_beam"]

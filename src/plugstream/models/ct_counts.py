@@ -9,10 +9,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from plugstream.errors import InputError
-from plugstream.line_integrals import FlatField
-from plugstream.models.base import Views, all_views
-from plugstream.rows import Rows
+from plugstream.base.errors import InputError
+from plugstream.base.rows import Rows
+from plugstream.models.ct_line_integrals import FlatField
+from plugstream.models.views import Views, all_views
 
 __all__ = ["RawCounts"]
 
@@ -26,7 +26,7 @@ class RawCounts:
 
     A pixel that counts n where the beam alone would give b and nothing d has the line integral
     y = log(b / max(n - d, 1/2)), and its likelihood counts by b: the Poisson loss of n is b times the transmission loss
-    of y (`plugstream.losses.Transmission`), but for half a photon where none came.
+    of y (`plugstream.fidelity.losses.Transmission`), but for half a photon where none came.
 
     Arguments: field, of the detector's rows and columns; places (views,), when each view was taken, in the units of
     `field.places`; data_shape, of a view; reference, the beam that weights are relative to, None for the median of what

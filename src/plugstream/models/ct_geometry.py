@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from plugstream.errors import InputError
+from plugstream.base.errors import InputError
 
 __all__ = ["Rays", "Voxels"]
 
@@ -27,7 +27,7 @@ class Voxels:
     index: value (k, i, j) is at z = origin[0] + k spacing[0], y = origin[1] + i spacing[1], x = origin[2] + j
     spacing[2]. Unless an origin is given, the rotation axis x = y = 0 runs through the middle (N - 1)/2 of the array,
     which for an even size lies between two voxels. ASTRA does the same, but its first row has the largest y;
-    `plugstream.grid.Grid` has its centre at pixel N // 2.
+    `plugstream.images.grid.Grid` has its centre at pixel N // 2.
 
     Arguments:
         shape: (H, W), or (D, H, W) for a volume.

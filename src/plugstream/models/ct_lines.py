@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from plugstream.errors import InputError
+from plugstream.base.errors import InputError
 from plugstream.models.ct_geometry import Rays, Voxels
 
 __all__ = ["Lines", "check_rays", "cross_planes"]

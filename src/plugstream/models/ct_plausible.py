@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from plugstream.errors import InputError, PlugstreamWarning
+from plugstream.base.errors import InputError, PlugstreamWarning
 from plugstream.models.ct_geometry import Rays, Voxels
 
 __all__ = ["Outlook", "check_plausible", "outlook", "warn_if_implausible"]

@@ -38,9 +38,9 @@ def ray_windows(
 ) -> NDArray[np.floating]:
     r"""Positive weights of the rays of each view, near the eigenvector of A A' that has the largest eigenvalue.
 
-    From such w the bound max (A A' w)_j / w_j of `plugstream.eigenvalue_bounds.nonnegative_bound` is near ||A||^2; it
-    holds for any w > 0. M = A A' is known from the geometry (`plugstream.models.ct_overlaps`), a few diagonals of it,
-    since only neighbours share voxels, and
+    From such w the bound max (A A' w)_j / w_j of `plugstream.base.eigenvalue_bounds.nonnegative_bound` is near ||A||^2;
+    it holds for any w > 0. M = A A' is known from the geometry (`plugstream.models.ct_overlaps`), a few diagonals of
+    it, since only neighbours share voxels, and
 
         w = (s I - M)^-1 1
 

@@ -8,10 +8,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from plugstream.krylov import KrylovSpace, Solutions
+from plugstream.base.block_gmres import KrylovSpace, Solutions
+from plugstream.base.corrected_inverse import refine
 from plugstream.models.coarse_grid import POINTS, CoarseGrid
 from plugstream.models.green_fft import GreenFFT
-from plugstream.refinement import refine
 
 __all__ = ["FieldEquation"]
 

@@ -10,12 +10,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from plugstream.models.base import Derivative
-from plugstream.models.fpm import power
-from plugstream.models.recording import fit_recording
+from plugstream.models.recording import fit_recording, power
+from plugstream.models.views import Derivative
 
 if TYPE_CHECKING:
-    from plugstream.models.fpm import FPMModel
+    from plugstream.models.fpm_waves import FPMWaves
 
 __all__ = ["begin_microscope", "compare_leds", "refine_microscope"]
 
@@ -32,7 +31,7 @@ _ROUNDS, _SURELY, _RING = 16, 1.1, 1.15
 
 
 def refine_microscope(
-    model: FPMModel,
+    model: FPMWaves,
     image: Tensor,
     data: Tensor,
     views: Tensor,
@@ -79,7 +78,7 @@ def refine_microscope(
     return found
 
 
-def _refined_pupil(model: FPMModel, crops: Tensor, slopes: Tensor, views: Tensor, pace: float) -> Tensor:
+def _refined_pupil(model: FPMWaves, crops: Tensor, slopes: Tensor, views: Tensor, pace: float) -> Tensor:
     pixels, light = math.prod(model.microscope.shape), model.light
     lit = power(crops)
     weights = 1 / lit.amax((-2, -1), keepdim=True).clamp_min(torch.finfo(lit.dtype).tiny)
@@ -91,7 +90,7 @@ def _refined_pupil(model: FPMModel, crops: Tensor, slopes: Tensor, views: Tensor
     return pupil * (power(model.pupil).sum() / power(pupil).sum()).sqrt()
 
 
-def _refined_gains(model: FPMModel, waves: Tensor, data: Tensor, views: Tensor) -> Tensor:
+def _refined_gains(model: FPMWaves, waves: Tensor, data: Tensor, views: Tensor) -> Tensor:
     rows = model.parameters["gains"].clone()
     mine = views.to(rows.device)
     gain, beside = fit_recording(power(waves), data, rows[mine, 0])
@@ -100,7 +99,7 @@ def _refined_gains(model: FPMModel, waves: Tensor, data: Tensor, views: Tensor) 
 
 
 def _refined_leds(
-    model: FPMModel, image: Tensor, parts: tuple[Tensor, Tensor, Tensor, Tensor], views: Tensor, pace: float
+    model: FPMWaves, image: Tensor, parts: tuple[Tensor, Tensor, Tensor, Tensor], views: Tensor, pace: float
 ) -> Tensor:
     """How LEDs are off after a step by views of which lenses, crops of the spectrum, waves and data are given."""
     lenses, crops, waves, data = parts
@@ -133,7 +132,7 @@ def _refined_leds(
     return aim if misfits[1] <= misfits[0] else model.aim
 
 
-def _compare(model: FPMModel, waves: Tensor, data: Tensor, views: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _compare(model: FPMWaves, waves: Tensor, data: Tensor, views: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """The data on the scale of the light, the size of what is predicted of it, and the difference of their roots."""
     light = power(waves)
     y, beside = (data, 0.0) if model.recording is None else model.recording.scale(data, views, light)
@@ -141,7 +140,7 @@ def _compare(model: FPMModel, waves: Tensor, data: Tensor, views: Tensor) -> tup
     return y, size, model.restrict(size - y.sqrt(), views)
 
 
-def compare_leds(model: FPMModel, aim: Tensor) -> Tensor:
+def compare_leds(model: FPMWaves, aim: Tensor) -> Tensor:
     """How all LEDs are off, (4,), so that a difference is how far they move as a part of a quarter of the aperture.
 
     The root of the mean square over LEDs: a turn and a stretch move each by its way from the axis. By a quarter of the
@@ -155,7 +154,7 @@ def compare_leds(model: FPMModel, aim: Tensor) -> Tensor:
 
 @torch.no_grad()
 def begin_microscope(
-    model: FPMModel, read: Callable[[Tensor], Tensor], available: Tensor, names: Sequence[str]
+    model: FPMWaves, read: Callable[[Tensor], Tensor], available: Tensor, names: Sequence[str]
 ) -> tuple[Tensor, dict[str, Tensor]]:
     r"""The image and the parameters to begin with, from the views in bright field.
 
@@ -186,7 +185,7 @@ def begin_microscope(
     return image, parameters
 
 
-def _expected_gains(model: FPMModel, image: Tensor, read: Callable[[Tensor], Tensor], available: Tensor) -> Tensor:
+def _expected_gains(model: FPMWaves, image: Tensor, read: Callable[[Tensor], Tensor], available: Tensor) -> Tensor:
     """Gains to begin with, still to be fitted: 1 in bright field, and in dark field that of the first ring.
 
     An LED at the very edge of the aperture is no dark view yet: its gain is that of the light, which its edge cuts, and
@@ -205,7 +204,7 @@ def _expected_gains(model: FPMModel, image: Tensor, read: Callable[[Tensor], Ten
     return rows
 
 
-def _upsample(amplitude: Tensor, model: FPMModel) -> Tensor:
+def _upsample(amplitude: Tensor, model: FPMWaves) -> Tensor:
     """A picture on the image's pixels, by its spectrum; beyond the camera it goes on as at its border."""
     if g := model.guard:
         amplitude = torch.nn.functional.pad(amplitude[None], (g, g, g, g), mode="replicate")[0]

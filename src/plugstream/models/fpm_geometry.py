@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from plugstream.errors import InputError
+from plugstream.base.errors import InputError
 
 __all__ = [
     "Microscope",

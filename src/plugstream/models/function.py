@@ -7,8 +7,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from plugstream.errors import InputError
-from plugstream.models.base import ModelBase, Views, all_views, check_shape
+from plugstream.base.errors import InputError
+from plugstream.models.base import ModelBase
+from plugstream.models.views import Views, all_views, check_shape
 
 __all__ = ["FunctionModel"]
 

@@ -11,9 +11,10 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from plugstream.errors import InputError
-from plugstream.models.base import Model, ModelBase, Views, all_views, as_views, check_shape
+from plugstream.base.errors import InputError
+from plugstream.models.base import Model, ModelBase
 from plugstream.models.linearization import linearized_model
+from plugstream.models.views import Views, all_views, as_views, check_shape
 
 __all__ = ["GroupedModel"]
 

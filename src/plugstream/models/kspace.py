@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from plugstream.errors import InputError
+from plugstream.base.errors import InputError
 from plugstream.models.ct_geometry import Voxels
 from plugstream.models.nufft import FinufftNufft, finufft_is_here
 from plugstream.models.nufft_points import Points, join_points

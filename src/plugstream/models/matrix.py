@@ -11,8 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from plugstream.errors import InputError
-from plugstream.models.base import ModelBase, Views, as_views, check_shape
+from plugstream.base.errors import InputError
+from plugstream.models.base import ModelBase
+from plugstream.models.views import Views, as_views, check_shape
 
 __all__ = ["MatrixModel"]
 

@@ -11,12 +11,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from plugstream.errors import InputError
-from plugstream.models.base import ModelBase, Views, all_views, as_views, check_shape
+from plugstream.base.errors import InputError
+from plugstream.base.rows import Rows
+from plugstream.models.base import ModelBase
 from plugstream.models.ct_geometry import Voxels
 from plugstream.models.kspace import KSpace, encoded_voxels
 from plugstream.models.toeplitz import ToeplitzNormal
-from plugstream.rows import Rows
+from plugstream.models.views import Views, all_views, as_views, check_shape
 
 __all__ = ["MRIModel"]
 

@@ -22,7 +22,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from plugstream.errors import InputError
+from plugstream.base.errors import InputError
 
 __all__ = ["FinufftNufft", "Nufft", "finufft_is_here", "make_nufft"]
 

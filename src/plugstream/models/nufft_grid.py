@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from plugstream.errors import InputError
+from plugstream.base.errors import InputError
 from plugstream.models import nufft_triton
 
 __all__ = ["GridNufft", "Kernel", "choose_kernel", "fast_size", "table_bytes"]

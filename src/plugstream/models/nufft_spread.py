@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from plugstream.errors import InputError
+from plugstream.base.errors import InputError
 from plugstream.models import nufft_native, nufft_spread_triton
 from plugstream.models.nufft_box import Box, Span
 from plugstream.models.nufft_grid import Kernel, choose_kernel, fast_size

@@ -10,14 +10,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from plugstream.errors import InputError
-from plugstream.models.base import ModelBase, Views, all_views, as_views, check_shape
+from plugstream.base.errors import InputError
+from plugstream.base.rows import Rows
+from plugstream.models.base import ModelBase
 from plugstream.models.ct_geometry import Voxels
 from plugstream.models.nufft_points import Points, join_points
 from plugstream.models.nufft_spread import Axis, SpreadNufft
 from plugstream.models.odt_caps import Cap, cut_cap, farthest_waves
 from plugstream.models.odt_geometry import Optics, check_poses, exact_axes, padded_sizes
-from plugstream.rows import Rows
+from plugstream.models.views import Views, all_views, as_views, check_shape
 
 __all__ = ["ODTModel"]
 

@@ -8,10 +8,11 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from plugstream.draws import Stream, draw_words
-from plugstream.errors import InputError
-from plugstream.models.base import Model, Views, all_views
-from plugstream.models.linearization import Linearization, linearized_model
+from plugstream.base.draws import Stream, draw_words
+from plugstream.base.errors import InputError
+from plugstream.models.base import Linearization, Model
+from plugstream.models.linearization import linearized_model
+from plugstream.models.views import Views, all_views
 from plugstream.models.wrapped import WrappedModel
 
 __all__ = ["SHARE", "PartOfData", "judged_entries"]

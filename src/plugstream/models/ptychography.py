@@ -12,9 +12,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from plugstream.errors import InputError
-from plugstream.models.base import Derivative, ModelBase, Views, all_views, check_shape
-from plugstream.rows import Rows
+from plugstream.base.errors import InputError
+from plugstream.base.rows import Rows
+from plugstream.models.base import ModelBase
+from plugstream.models.views import Derivative, Views, all_views, check_shape
 
 __all__ = ["PtychographyModel", "mode_powers", "probe_modes"]
 

@@ -10,9 +10,9 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from plugstream.errors import InputError
+from plugstream.base.errors import InputError
 
-__all__ = ["Recording", "fit_recording", "magnitudes"]
+__all__ = ["Recording", "fit_recording", "magnitudes", "power"]
 
 # How much an expected gain counts beside a view's own, as a part of what a view says that is predicted well.
 _TRUST = 0.05
@@ -140,3 +140,8 @@ def magnitudes(waves: Tensor, model: Any, data: Tensor, views: Tensor) -> Tensor
     if recording is not None:
         intensity = recording.record(intensity, views, data)
     return intensity.sqrt()
+
+
+def power(waves: Tensor) -> Tensor:
+    """|p|^2 of complex values, without the root that abs takes."""
+    return waves.real.square() + waves.imag.square()

@@ -8,7 +8,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from plugstream.grid import Points
+from plugstream.images.grid import Points
 from plugstream.models.born_dense import FIELD_BYTES, DenseBorn, fits
 from plugstream.models.born_expansion import Coefficients, Complex
 from plugstream.models.born_fast import FastBorn

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from plugstream.errors import InputError
+from plugstream.base.errors import InputError
 from plugstream.models.ct_geometry import Voxels
 
 __all__ = ["cartesian_lines", "radial_spokes", "spiral_interleaves", "variable_lines"]

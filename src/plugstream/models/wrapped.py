@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 from torch import Tensor
 
-from plugstream.models.base import Model, ModelBase, Views
+from plugstream.models.base import Model, ModelBase
+from plugstream.models.views import Views
 
 __all__ = ["WrappedModel"]
 

@@ -1,1 +1,1 @@
-"""Run folders: settings, event log, images and report of a reconstruction."""
+"""Run folders: plan, events, checkpoints, images, report and live page of a reconstruction."""

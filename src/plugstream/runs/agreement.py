@@ -12,11 +12,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from plugstream.errors import DamagedError, InputError
-from plugstream.files import write_whole
+from plugstream.base.errors import DamagedError, InputError
+from plugstream.base.files import write_whole
+from plugstream.base.progress import report
+from plugstream.fidelity.by_loss import DataFidelity, is_least_squares, norms_of
 from plugstream.instruments.base import Block
-from plugstream.loss_fidelity import DataFidelity, is_least_squares, norms_of
-from plugstream.progress import report
 from plugstream.runs.bounds import Bounds
 from plugstream.runs.event_log import EventLog
 from plugstream.runs.events import Note, Views

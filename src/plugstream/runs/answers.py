@@ -9,17 +9,17 @@ from typing import Any
 from torch import Tensor
 
 from plugstream.algorithms import SigmaRace, State
-from plugstream.errors import InputError
-from plugstream.loss_fidelity import DataFidelity
-from plugstream.misfit import compares_data
-from plugstream.ranks import Group
-from plugstream.result import Result, Stop
+from plugstream.base.errors import InputError
+from plugstream.base.processes import Group
+from plugstream.fidelity.by_loss import DataFidelity
+from plugstream.fidelity.misfit import compares_data
 from plugstream.runs.events import Trial
 from plugstream.runs.explaining import explain_run, mean_misfit
 from plugstream.runs.plan import Plan
 from plugstream.scans.scan import Scan
-from plugstream.verdict import Answer, found_strength, probe_strength
-from plugstream.verdict.arrival import FEWEST
+from plugstream.solver.result import Result, Stop
+from plugstream.solver.verdict import Answer, found_strength, probe_strength
+from plugstream.solver.verdict.arrival import FEWEST
 
 __all__ = ["answer_explanation", "answer_strength"]
 

@@ -11,14 +11,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from plugstream.errors import InputError
-from plugstream.image_space import ImageSpace
-from plugstream.linalg import largest_eigenvalue
-from plugstream.loss_fidelity import DataFidelity
+from plugstream.base.errors import InputError
+from plugstream.base.linalg import largest_eigenvalue
+from plugstream.fidelity.by_loss import DataFidelity
+from plugstream.images.space import ImageSpace
 from plugstream.models.base import Model
 from plugstream.models.ct import CTModel
 from plugstream.models.ct_support import find_tangents, fit_disc, fits, hull
-from plugstream.sampling import spread_views
+from plugstream.models.views import spread_views
 
 __all__ = ["Bounds", "Found", "build_support", "check_support_text", "prefer_high", "prefer_support"]
 

@@ -11,7 +11,7 @@ from plugstream.runs.replay import History
 
 if TYPE_CHECKING:  # they import torch, which whoever looks at a run does without
     from plugstream.algorithms import Algorithm, State
-    from plugstream.result import Progress, Result, Turn
+    from plugstream.solver.result import Progress, Result, Turn
 
 __all__ = ["Callback", "Callbacks", "MeasurementLog", "Watcher"]
 

@@ -12,12 +12,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from plugstream.errors import DamagedError, InputError, StorageError
-from plugstream.files import sync_folder
-from plugstream.result import Snapshot
+from plugstream.base.errors import DamagedError, InputError, StorageError
+from plugstream.base.files import sync_folder
+from plugstream.base.tensors import load_tensors, save_tensors
 from plugstream.runs.identity import difference, tools
-from plugstream.tensors import load_tensors, save_tensors
-from plugstream.verdict import Trace
+from plugstream.solver.result import Snapshot
+from plugstream.solver.verdict import Trace
 
 __all__ = ["Checkpoints", "SavedState"]
 

@@ -7,17 +7,17 @@ import math
 import numpy as np
 import torch
 
-from plugstream.choices import Choice
-from plugstream.errors import InputError
+from plugstream.base.errors import InputError
+from plugstream.base.registry import entries
+from plugstream.base.schedules import LONGEST_STEP, parse_step
+from plugstream.fidelity.by_loss import DataFidelity
 from plugstream.instruments.base import Columns, Instrument
-from plugstream.loss_fidelity import DataFidelity
-from plugstream.registry import entries
+from plugstream.models.views import spread_views
 from plugstream.runs.devices import check_precision
-from plugstream.sampling import spread_views
 from plugstream.scans.scan import Scan
 from plugstream.scans.store import StoredScan
-from plugstream.schedules import LONGEST_STEP, parse_step
 from plugstream.settings import AlgorithmSettings, Settings, parse_changes, parse_stages
+from plugstream.settings.choices import Choice
 
 __all__ = ["check_batch", "check_mask", "check_range", "check_settings"]
 

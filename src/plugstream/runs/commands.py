@@ -21,9 +21,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from plugstream.bounded_json import load_json
-from plugstream.errors import InputError, StorageError
-from plugstream.files import open_plain, write_whole
+from plugstream.base.errors import InputError, StorageError
+from plugstream.base.files import load_json, open_plain, write_whole
 from plugstream.settings.changes import check_sigma, check_step
 
 __all__ = ["ACTIONS", "FOLDER", "Command", "Inbox", "parse_command", "read_command", "send_command"]

@@ -8,11 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from plugstream.algorithms import Algorithm, State
-from plugstream.errors import InputError
-from plugstream.monitors import HeldOutMisfit
-from plugstream.quantities import TO_GO
-from plugstream.ranks import Group
-from plugstream.result import Progress, Stop, Turn
+from plugstream.base.errors import InputError
+from plugstream.base.processes import Group
+from plugstream.base.quantities import TO_GO
 from plugstream.runs.callbacks import Callback, Callbacks
 from plugstream.runs.commands import Command, Inbox
 from plugstream.runs.events import Note, Views
@@ -23,7 +21,9 @@ from plugstream.runs.stages import Stages, restrict_views
 from plugstream.runs.steering import Course, check_command
 from plugstream.runs.views import Population
 from plugstream.settings import Settings
-from plugstream.verdict import has_settled
+from plugstream.solver.monitors import HeldOutMisfit
+from plugstream.solver.result import Progress, Stop, Turn
+from plugstream.solver.verdict import has_settled
 
 __all__ = ["Decisions", "Steerage"]
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from plugstream.consent import TRUST, needs_trust
-from plugstream.quantities import sort_quantities
+from plugstream.base.quantities import sort_quantities
+from plugstream.base.text import shell_quote
+from plugstream.base.trust import TRUST
 from plugstream.runs.checkpoints import Checkpoints
 from plugstream.runs.liveness import is_running
 from plugstream.runs.partition import read_partition
@@ -14,7 +15,7 @@ from plugstream.runs.record import open_run
 from plugstream.runs.replay import History, replay
 from plugstream.runs.results import title_of
 from plugstream.settings import Settings, resolve
-from plugstream.text import shell_quote
+from plugstream.settings.consent import needs_trust
 
 __all__ = ["describe_run", "describe_state", "is_run"]
 

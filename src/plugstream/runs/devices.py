@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from plugstream.errors import InputError
+from plugstream.base.errors import InputError
 from plugstream.settings import ComputeSettings, Settings
 
 __all__ = ["check_precision", "prepare_device"]

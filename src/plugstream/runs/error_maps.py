@@ -9,14 +9,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from plugstream.errors import InputError, StorageError
-from plugstream.global_phase import align_phase
-from plugstream.image_space import ImageSpace
+from plugstream.base.errors import InputError, StorageError
+from plugstream.base.tensors import load_tensors, save_tensors
+from plugstream.images.global_phase import align_phase
+from plugstream.images.pictures import save_image
+from plugstream.images.space import ImageSpace
 from plugstream.runs.event_log import EventLog
 from plugstream.runs.events import Note
-from plugstream.runs.images import save_image
-from plugstream.tensors import load_tensors, save_tensors
-from plugstream.uncertainty import ErrorSum, coverage, error_sums
+from plugstream.solver.uncertainty import ErrorSum, coverage, error_sums
 
 __all__ = ["ErrorMap", "check_error_map", "map_space"]
 

@@ -18,8 +18,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from plugstream.errors import DamagedError, InputError, StorageError
-from plugstream.lines import LineTail, LineWriter, read_lines
+from plugstream.base.checked_jsonl import LineTail, LineWriter, read_lines
+from plugstream.base.errors import DamagedError, InputError, StorageError
 from plugstream.runs.events import Event, parse_event
 
 __all__ = [

@@ -97,7 +97,7 @@ class Machine(Event):
 
 @dataclass(frozen=True)
 class Space(Event):
-    """What the image of the run is: what `plugstream.image_space.ImageSpace` declares."""
+    """What the image of the run is: what `plugstream.images.space.ImageSpace` declares."""
 
     kind = "space"
     space: dict[str, Any]
@@ -139,7 +139,7 @@ class Stage(Event):
 
 @dataclass(frozen=True)
 class Quantities(Event):
-    """What the monitors of this process measure: of each what `plugstream.quantities.Quantity` declares."""
+    """What the monitors of this process measure: of each what `plugstream.base.quantities.Quantity` declares."""
 
     kind = "quantities"
     quantities: tuple[dict[str, Any], ...]

@@ -8,16 +8,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from plugstream.fidelity.misfit import relative_misfits, unexplained_light
 from plugstream.instruments.base import Columns, Instrument
-from plugstream.misfit import relative_misfits, unexplained_light
 from plugstream.models.base import Model
 from plugstream.models.suspects import Suspect, Trial
-from plugstream.result import Result
+from plugstream.models.views import spread_views
 from plugstream.runs.plan import Plan, model_options
-from plugstream.sampling import spread_views
 from plugstream.scans.scan import Scan
-from plugstream.verdict.arrival import FEWEST
-from plugstream.verdict.explanation import TRIED, Explanation, explain
+from plugstream.solver.result import Result
+from plugstream.solver.verdict.arrival import FEWEST
+from plugstream.solver.verdict.explanation import TRIED, Explanation, explain
 
 __all__ = ["explain_result", "explain_run", "mean_misfit"]
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import torch
 
-from plugstream.errors import DamagedError, InputError, StorageError
+from plugstream.base.errors import DamagedError, InputError, StorageError
+from plugstream.base.text import shell_quote
 from plugstream.scans.store import open_scan
-from plugstream.text import shell_quote
 
 __all__ = ["explain_failure"]
 

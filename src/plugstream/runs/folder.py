@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from plugstream.errors import InputError, StorageError
-from plugstream.files import NOT_PLAIN, hidden_place, lock_folder, name_target, sync_folder, write_whole
+from plugstream.base.errors import InputError, StorageError
+from plugstream.base.files import NOT_PLAIN, hidden_place, lock_folder, name_target, sync_folder, write_whole
 from plugstream.runs.event_log import read_events
 
 __all__ = ["check_plain", "free_folder", "is_locked", "lock", "remove_unbegun", "whole_folder", "write_text"]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from plugstream.capacity import free_memory, parse_size
+from plugstream.base.capacity import free_memory, parse_size
 from plugstream.denoisers.base import Denoiser, Wrapper
 from plugstream.denoisers.shapes import SliceMean, Slices
 from plugstream.denoisers.tiles import Tiles

@@ -18,8 +18,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from plugstream.errors import InputError
-from plugstream.tensors import load_tensors, save_tensors
+from plugstream.base.errors import InputError
+from plugstream.base.tensors import load_tensors, save_tensors
 
 __all__ = ["PIXELS", "Frames", "frame_steps", "read_frame"]
 

@@ -9,12 +9,11 @@ from typing import Any
 
 import torch
 
-from plugstream import __version__
-from plugstream.choices import Choice, marked_fields
-from plugstream.registry import OWN, entries, pattern_of
+from plugstream.base.registry import OWN, entries, pattern_of
+from plugstream.base.version import __version__
 from plugstream.scans.scan import Scan, hashes
-from plugstream.selections import Selection, label_of
 from plugstream.settings import Settings, needed_monitors, open_end, used_sections
+from plugstream.settings.choices import Choice, Selection, label_of, marked_fields
 
 __all__ = ["absolute", "difference", "files_read", "identity", "settings_identity", "tools"]
 

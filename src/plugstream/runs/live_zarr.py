@@ -27,11 +27,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from plugstream.errors import InputError
-from plugstream.files import hidden_place, read_small, write_whole
-from plugstream.global_phase import turn_of_mean
-from plugstream.image_space import ImageSpace
-from plugstream.runs.blocks import average_blocks
+from plugstream.base.errors import InputError
+from plugstream.base.files import hidden_place, read_small, write_whole
+from plugstream.images.blocks import average_blocks
+from plugstream.images.global_phase import turn_of_mean
+from plugstream.images.space import ImageSpace
 from plugstream.runs.event_log import EventLog
 from plugstream.runs.events import Note
 from plugstream.runs.pace import Pace, PacedWriter

@@ -18,7 +18,7 @@ from plugstream.runs.replay import History
 
 if TYPE_CHECKING:
     from plugstream.algorithms import State
-    from plugstream.result import Progress
+    from plugstream.solver.result import Progress
 
 __all__ = ["Heartbeats", "Process", "is_running", "this_process"]
 

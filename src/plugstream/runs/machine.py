@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from plugstream import __version__
+from plugstream.base.version import __version__
 from plugstream.runs.event_log import EventLog
 from plugstream.runs.events import Machine, Start
 from plugstream.runs.identity import files_read

@@ -8,14 +8,14 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from plugstream.fidelity import Fidelity
+from plugstream.fidelity.least_squares import Fidelity
+from plugstream.instruments.spectrum import describe_wave, find_spectrum
 from plugstream.instruments.wavelengths import WAVELENGTHS
+from plugstream.models.views import spread_views
 from plugstream.runs.events import Views
-from plugstream.sampling import spread_views
 from plugstream.scans.scan import Scan
 from plugstream.scans.store import StoredScan
 from plugstream.settings import Settings
-from plugstream.spectrum import describe_wave, find_spectrum
 
 __all__ = ["MeasuredViews", "held_out_views", "usable_views"]
 

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from plugstream.errors import InputError
-from plugstream.planes import is_faint
+from plugstream.base.errors import InputError
+from plugstream.images.planes import is_faint
 from plugstream.runs.frames import frame_steps, read_frame
 from plugstream.runs.preview import is_phase
 from plugstream.runs.replay import History

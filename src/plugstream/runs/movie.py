@@ -13,15 +13,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from plugstream.colours import cyclic_table
-from plugstream.drawing import BLUE, INK, Panel, Shades, draw_rows, figure_size
-from plugstream.errors import InputError, StorageError
-from plugstream.files import write_whole
-from plugstream.image_space import ImageSpace
-from plugstream.monitors import snr
-from plugstream.planes import phase_label
-from plugstream.progress import report
-from plugstream.quantities import Quantity, sort_quantities
+from plugstream.base.errors import InputError, StorageError
+from plugstream.base.files import write_whole
+from plugstream.base.progress import report
+from plugstream.base.quantities import Quantity, sort_quantities
+from plugstream.base.text import is_unicode
+from plugstream.images.colours import cyclic_table
+from plugstream.images.drawing import BLUE, INK, Panel, Shades, draw_rows, figure_size
+from plugstream.images.planes import phase_label
+from plugstream.images.space import ImageSpace
 from plugstream.runs.moments import Moment, read_moments
 from plugstream.runs.preview import is_phase
 from plugstream.runs.record import open_run
@@ -29,7 +29,7 @@ from plugstream.runs.replay import History, replay
 from plugstream.runs.results import title_of
 from plugstream.runs.video import check_encoder, encode_video
 from plugstream.settings import resolve
-from plugstream.text import is_unicode
+from plugstream.solver.monitors import snr
 
 __all__ = ["Movie", "make_movie"]
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from plugstream.algorithms import State
-    from plugstream.result import Progress, Result
+    from plugstream.solver.result import Progress, Result
 
 __all__ = ["Pace", "PacedWriter"]
 

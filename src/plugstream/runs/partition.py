@@ -6,21 +6,37 @@ import json
 import math
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
-from plugstream.capacity import format_size, free_memory
-from plugstream.errors import InputError
+from plugstream.base.capacity import format_size, free_memory
+from plugstream.base.errors import InputError
 from plugstream.runs.folder import write_text
 from plugstream.runs.footprint import Footprint, memory_limit
 
 if TYPE_CHECKING:
-    from plugstream.runs.plan import Plan
+    from plugstream.denoisers.base import Denoiser
+    from plugstream.instruments.base import Instrument
+    from plugstream.runs.parts import Parts
     from plugstream.scans.scan import Scan
+    from plugstream.settings import Settings
 
 __all__ = ["Partition", "choose_partition", "read_partition", "write_partition"]
 
 _FILE = "blocks.json"
 _SURE = 0.75  # of what the model says, which a run takes at least
+
+
+class Planned(Protocol):
+    """What is asked of a plan, which has a partition itself."""
+
+    @property
+    def settings(self) -> Settings: ...
+    @property
+    def parts(self) -> Parts: ...
+    @property
+    def instrument(self) -> Instrument: ...
+    @property
+    def denoiser(self) -> Denoiser: ...
 
 
 @dataclass(frozen=True)
@@ -44,7 +60,7 @@ class Partition:
         return list(zip(self.edges[:-1], self.edges[1:], strict=True))
 
 
-def choose_partition(plan: Plan, scan: Scan) -> Partition | None:
+def choose_partition(plan: Planned, scan: Scan) -> Partition | None:
     """The blocks by which a run goes, None where it goes at once: its memory decides, and what can be cut.
 
     What does not fit and cannot be cut is refused: where a limit was set if it does not keep that, and else if it does
@@ -87,7 +103,7 @@ def choose_partition(plan: Plan, scan: Scan) -> Partition | None:
     return Partition(edges, note=note)
 
 
-def _obstacle(plan: Plan, scan: Scan) -> str | None:
+def _obstacle(plan: Planned, scan: Scan) -> str | None:
     """Why a run cannot go by blocks of slices, as what to do about it; None where it can."""
     settings, depth = plan.settings, plan.instrument.image.shape[0]
     if plan.instrument.block(scan.columns, 0, depth) is None:

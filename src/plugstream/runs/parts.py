@@ -9,23 +9,24 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from plugstream import loss_fidelity
 from plugstream.algorithms import Algorithm
+from plugstream.algorithms.sampling import Sampler
+from plugstream.base.errors import InputError
+from plugstream.base.processes import Group
+from plugstream.base.schedules import Cooling, Geometric, OverL, Overlap, parse_step, value_at
 from plugstream.denoisers import Denoiser, Opening
 from plugstream.denoisers.by_name import Prior
-from plugstream.errors import InputError
-from plugstream.fidelity import Fidelity
-from plugstream.loss_fidelity import DataFidelity
-from plugstream.losses import Loss
-from plugstream.model_fidelity import Measurements
-from plugstream.models.base import Model, Views
-from plugstream.ranks import Group
+from plugstream.fidelity import by_loss
+from plugstream.fidelity.base import Measurements
+from plugstream.fidelity.by_loss import DataFidelity
+from plugstream.fidelity.least_squares import Fidelity
+from plugstream.fidelity.losses import Loss
+from plugstream.fidelity.sharded import Sharded
+from plugstream.models.base import Model
+from plugstream.models.views import Views
 from plugstream.runs.checks import check_settings
 from plugstream.runs.devices import prepare_device
-from plugstream.sampling import Sampler
-from plugstream.schedules import Cooling, Geometric, OverL, Overlap, parse_step, value_at
 from plugstream.settings import AlgorithmSettings, DenoiserSettings, Settings
-from plugstream.sharded import Sharded
 
 __all__ = ["Parts", "build_algorithm", "build_denoiser", "check_for_pictures", "complex_parts", "prepare"]
 
@@ -66,7 +67,7 @@ class Parts:
 
         Several processes share its views.
         """
-        fidelity = loss_fidelity.make_fidelity(model, data, self.loss, available=available)
+        fidelity = by_loss.make_fidelity(model, data, self.loss, available=available)
         shards = _SHARDS if self.settings.compute.deterministic else None
         if self.group.size == 1 and shards is None:
             return fidelity

@@ -16,24 +16,24 @@ import torch
 from numpy.typing import NDArray
 
 from plugstream.algorithms import Algorithm
-from plugstream.bounds import Preference, prefer_bounds
+from plugstream.algorithms.sampling import Sampler
+from plugstream.base.errors import InputError
+from plugstream.base.processes import Group
+from plugstream.base.progress import report
+from plugstream.base.registry import Options
+from plugstream.base.rows import first_rows
 from plugstream.denoisers import Denoiser
 from plugstream.denoisers.base import Wrapper
 from plugstream.denoisers.shapes import adapt, describe
 from plugstream.denoisers.support import with_support
 from plugstream.denoisers.tiles import Tiles
-from plugstream.errors import InputError
-from plugstream.fidelity import Fidelity
-from plugstream.global_phase import Phase
-from plugstream.image_space import ImageSpace
+from plugstream.fidelity.by_loss import DataFidelity
+from plugstream.fidelity.least_squares import Fidelity
+from plugstream.fidelity.sign_test import Preference, prefer_bounds
+from plugstream.images.global_phase import Phase
+from plugstream.images.space import ImageSpace
 from plugstream.instruments.base import Block, Columns, Experiment, Instrument, find_instrument
-from plugstream.loss_fidelity import DataFidelity
 from plugstream.models.base import Model
-from plugstream.monitors import PSNR, SNR, HeldOutMisfit, Monitor
-from plugstream.progress import report
-from plugstream.ranks import Group
-from plugstream.registry import Options
-from plugstream.rows import first_rows
 from plugstream.runs.bounds import Bounds, build_support, prefer_high, prefer_support
 from plugstream.runs.checks import check_batch, check_mask
 from plugstream.runs.error_maps import check_error_map
@@ -42,10 +42,9 @@ from plugstream.runs.partition import Partition, choose_partition
 from plugstream.runs.parts import Parts, complex_parts, prepare
 from plugstream.runs.search import check_judges, check_search, search_interval
 from plugstream.runs.stages import check_stages, stages_of
-from plugstream.runs.watch import Variance
-from plugstream.sampling import Sampler
 from plugstream.scans.scan import Scan
 from plugstream.settings import Settings, StagePlan, needed_monitors, with_bounds
+from plugstream.solver.monitors import PSNR, SNR, HeldOutMisfit, Monitor, Variance
 
 __all__ = ["Plan", "build_monitors", "model_options", "plan"]
 

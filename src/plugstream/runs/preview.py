@@ -29,16 +29,16 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from plugstream.algorithms import State
-from plugstream.global_phase import turn_of_mean
-from plugstream.image_space import ImageSpace
-from plugstream.planes import is_faint
-from plugstream.result import Progress
-from plugstream.runs.blocks import average_blocks
+from plugstream.base.tensors import load_tensors, save_tensors
+from plugstream.images.blocks import average_blocks
+from plugstream.images.global_phase import turn_of_mean
+from plugstream.images.planes import is_faint
+from plugstream.images.space import ImageSpace
 from plugstream.runs.event_log import EventLog
 from plugstream.runs.events import Note, Preview
 from plugstream.runs.frames import PIXELS, Frames
 from plugstream.runs.pace import Pace, PacedWriter
-from plugstream.tensors import load_tensors, save_tensors
+from plugstream.solver.result import Progress
 
 __all__ = ["Previews", "is_phase", "make_panels", "read_preview", "show_panel"]
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from plugstream import __version__
-from plugstream.errors import InputError
+from plugstream.base.errors import InputError
+from plugstream.base.version import __version__
 from plugstream.runs.folder import check_plain, write_text
 from plugstream.settings import Settings, to_toml
 

@@ -11,19 +11,18 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from plugstream.drawing import arrange_panels, draw_rows, figure_size
-from plugstream.errors import InputError
-from plugstream.figure_files import encode_figure
-from plugstream.files import write_whole
-from plugstream.image_space import ImageSpace
-from plugstream.planes import turn_image
+from plugstream.base.errors import InputError
+from plugstream.base.files import write_whole
+from plugstream.images.drawing import arrange_panels, draw_rows, encode_figure, figure_size
+from plugstream.images.planes import turn_image
+from plugstream.images.space import ImageSpace
 from plugstream.runs.callbacks import Callback
 from plugstream.runs.event_log import EventLog
 from plugstream.runs.events import Note
 
 if TYPE_CHECKING:
     from plugstream.algorithms import State
-    from plugstream.result import Progress
+    from plugstream.solver.result import Progress
 
 __all__ = ["PREFIX", "RefinementNotes", "read_refined", "refined_space", "save_refined"]
 

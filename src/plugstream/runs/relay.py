@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from plugstream.errors import InputError
+from plugstream.base.errors import InputError
 from plugstream.runs.callbacks import Watcher
 from plugstream.runs.commands import Command, Inbox
 from plugstream.runs.event_log import EventLog
@@ -16,7 +16,7 @@ from plugstream.runs.terminal import Terminal
 
 if TYPE_CHECKING:
     from plugstream.algorithms import State
-    from plugstream.result import Progress
+    from plugstream.solver.result import Progress
 
 __all__ = ["Relay", "VolumeInbox"]
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from plugstream.image_space import ImageSpace, read_space
-from plugstream.quantities import Quantity, read_quantity
+from plugstream.base.quantities import Quantity, read_quantity
+from plugstream.images.space import ImageSpace, read_space
 from plugstream.runs.event_log import EventTail, checked_events
 from plugstream.runs.events import (
     Chosen,

@@ -10,7 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from plugstream.drawing import (
+from plugstream.base.files import write_whole
+from plugstream.base.quantities import Quantity, sort_quantities
+from plugstream.images.drawing import (
     BLUE,
     INK,
     ORANGE,
@@ -18,15 +20,13 @@ from plugstream.drawing import (
     arrange_panels,
     draw_curves,
     draw_rows,
+    encode_figure,
     figure_size,
     with_error,
     with_uncertainty,
 )
-from plugstream.figure_files import encode_figure
-from plugstream.files import write_whole
-from plugstream.image_space import ImageSpace
-from plugstream.planes import turn_images
-from plugstream.quantities import Quantity, sort_quantities
+from plugstream.images.planes import turn_images
+from plugstream.images.space import ImageSpace
 from plugstream.runs.events import Measurement, Stage
 from plugstream.runs.watch import Theory
 
@@ -65,7 +65,7 @@ def draw_report(
     """
     from matplotlib.figure import Figure
 
-    from plugstream.monitors import snr
+    from plugstream.solver.monitors import snr
 
     def label(name: str, image: NDArray[Any]) -> str:
         return name if truth is None else f"{name}, {float(snr(image, truth, space.ndim, phase=space.phase)):.2f} dB"

@@ -15,14 +15,13 @@ import torch
 from numpy.typing import NDArray
 
 from plugstream.algorithms import State
-from plugstream.bounds import on_bounds
-from plugstream.files import sync_folder, write_whole
-from plugstream.image_space import ImageSpace
-from plugstream.loss_fidelity import DataFidelity
-from plugstream.progress import report
-from plugstream.result import Result, Series
+from plugstream.base.files import sync_folder, write_whole
+from plugstream.base.progress import report
+from plugstream.fidelity.by_loss import DataFidelity
+from plugstream.fidelity.sign_test import on_bounds
+from plugstream.images.pictures import save_image
+from plugstream.images.space import ImageSpace
 from plugstream.runs.folder import write_text
-from plugstream.runs.images import save_image
 from plugstream.runs.parts import Parts
 from plugstream.runs.refined import save_refined
 from plugstream.runs.replay import History, replay
@@ -30,6 +29,8 @@ from plugstream.runs.report import draw_report
 from plugstream.runs.watch import theory_of
 from plugstream.scans.scan import Scan
 from plugstream.settings import DenoiserSettings, Settings
+from plugstream.solver.result import Result
+from plugstream.solver.series import Series
 
 __all__ = ["Comparison", "bound_notes", "form_comparison", "title_of", "wrap_notes", "write_known", "write_results"]
 
@@ -58,7 +59,7 @@ def form_comparison(
 
     Arguments: scan; fidelity of its views; parts; views to form it of, all if not given.
     """
-    from plugstream.first_image import form_baseline, usual_method
+    from plugstream.scans.baselines.first_image import form_baseline, usual_method
 
     method = usual_method(scan)
     if method == "filtered" or (method is not None and views is None):

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from plugstream.algorithms import State
-from plugstream.errors import InputError, is_refusal
-from plugstream.result import Result
+from plugstream.base.errors import InputError, is_refusal
 from plugstream.runs.callbacks import Watcher
 from plugstream.runs.checkpoints import Checkpoints, SavedState
 from plugstream.runs.checks import check_mask
@@ -30,6 +29,7 @@ from plugstream.runs.views import wait_for_batch
 from plugstream.scans.scan import Scan
 from plugstream.scans.store import StoredScan
 from plugstream.settings import Change, Settings, with_changes
+from plugstream.solver.result import Result
 
 __all__ = ["reconstruct"]
 

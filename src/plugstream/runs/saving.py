@@ -7,16 +7,16 @@ from dataclasses import replace
 from typing import Any
 
 from plugstream.algorithms import Algorithm, ProximalGradient, State
-from plugstream.errors import InputError
-from plugstream.monitors import HeldOutMisfit
-from plugstream.quantities import TO_GO, Quantity
-from plugstream.result import Progress, Snapshot, Stop
+from plugstream.base.errors import InputError
+from plugstream.base.quantities import TO_GO, Quantity
 from plugstream.runs.callbacks import Callback, Callbacks
 from plugstream.runs.checkpoints import Checkpoints, SavedState
 from plugstream.runs.event_log import EventLog
 from plugstream.runs.replay import History
 from plugstream.settings import Settings
-from plugstream.verdict import Trace, estimate_arrival, has_settled
+from plugstream.solver.monitors import HeldOutMisfit
+from plugstream.solver.result import Progress, Snapshot, Stop
+from plugstream.solver.verdict import Trace, estimate_arrival, has_settled
 
 __all__ = ["CheckpointWriter", "check_history", "reason_to_end", "reason_to_stop", "restore_snapshot"]
 

@@ -17,19 +17,19 @@ from torch import Tensor
 
 from plugstream.algorithms import DenoiserRace, HeatState, RaceState, Rival, SigmaRace
 from plugstream.algorithms.race import LEAST_STEPS
+from plugstream.base.errors import InputError
 from plugstream.denoisers.base import Denoiser
-from plugstream.errors import InputError
+from plugstream.fidelity.by_loss import DataFidelity
 from plugstream.instruments.base import Advice, Columns, Instrument
-from plugstream.loss_fidelity import DataFidelity
 from plugstream.models.base import Model
 from plugstream.models.part import SHARE, PartOfData
-from plugstream.result import Progress, Turn
 from plugstream.runs.event_log import EventLog
 from plugstream.runs.events import Chosen, Note, Trial, Views
 from plugstream.runs.measuring import held_out_views, usable_views
 from plugstream.runs.steps import goes_by_lipschitz
 from plugstream.scans.scan import Scan
 from plugstream.settings import Settings, is_weight
+from plugstream.solver.result import Progress, Turn
 
 __all__ = [
     "Search",

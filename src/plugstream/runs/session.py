@@ -14,13 +14,13 @@ from typing import Any
 import torch
 
 from plugstream.algorithms import SigmaRace, State
-from plugstream.errors import InputError, PlugstreamWarning, StorageError
-from plugstream.image_space import ImageSpace
-from plugstream.loss_fidelity import DataFidelity
-from plugstream.monitors import Distance, quantities_of
-from plugstream.progress import report
-from plugstream.quantities import TO_GO
-from plugstream.result import Result, Stop
+from plugstream.base.errors import InputError, PlugstreamWarning, StorageError
+from plugstream.base.progress import report
+from plugstream.base.quantities import TO_GO
+from plugstream.base.text import shell_quote
+from plugstream.fidelity.by_loss import DataFidelity
+from plugstream.images.space import ImageSpace
+from plugstream.models.views import spread_views
 from plugstream.runs.answers import answer_explanation, answer_strength
 from plugstream.runs.callbacks import Callback, Callbacks, MeasurementLog, Watcher
 from plugstream.runs.checkpoints import Checkpoints, SavedState
@@ -48,12 +48,12 @@ from plugstream.runs.steps import describe_step, goes_by_lipschitz
 from plugstream.runs.viewers import Viewers
 from plugstream.runs.views import Population, open_in_memory
 from plugstream.runs.watch import Watch
-from plugstream.sampling import spread_views
 from plugstream.scans.scan import Scan
 from plugstream.scans.store import StoredScan
 from plugstream.settings import Change, parse_changes, with_changes
-from plugstream.solver import solve
-from plugstream.text import shell_quote
+from plugstream.solver.loop import solve
+from plugstream.solver.monitors import Distance, quantities_of
+from plugstream.solver.result import Result, Stop
 
 __all__ = ["Session"]
 

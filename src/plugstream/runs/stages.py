@@ -15,14 +15,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from plugstream.errors import InputError
+from plugstream.base.errors import InputError
+from plugstream.base.schedules import Number, value_at
+from plugstream.fidelity.by_loss import DataFidelity
 from plugstream.instruments.base import Experiment
 from plugstream.instruments.wavelengths import WAVELENGTHS
-from plugstream.loss_fidelity import DataFidelity
 from plugstream.runs.event_log import EventLog
 from plugstream.runs.events import Note, Stage
 from plugstream.scans.scan import Scan
-from plugstream.schedules import Number, value_at
 from plugstream.settings import Settings, StagePlan, plan_stages
 
 __all__ = ["SigmaByStage", "Stages", "check_begun", "check_stages", "restrict_views", "stages_of"]

@@ -11,8 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
-from plugstream.errors import InputError
-from plugstream.result import Progress
+from plugstream.base.errors import InputError
 from plugstream.runs.commands import Command
 from plugstream.runs.devices import check_precision
 from plugstream.runs.event_log import EventLog
@@ -20,6 +19,7 @@ from plugstream.runs.events import Note, Steering
 from plugstream.runs.steps import goes_by_lipschitz
 from plugstream.settings import Settings
 from plugstream.settings.changes import Change
+from plugstream.solver.result import Progress
 
 __all__ = ["Course", "check_command"]
 

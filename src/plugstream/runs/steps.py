@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from plugstream.algorithms import Algorithm, State
-from plugstream.schedules import OverL, Overlap, parse_step
+from plugstream.base.schedules import OverL, Overlap, parse_step
 from plugstream.settings import Settings, parse_changes
 
 __all__ = ["StepChoice", "describe_step", "goes_by_lipschitz"]

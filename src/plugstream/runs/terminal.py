@@ -5,16 +5,16 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from plugstream.display.frame import Clock
-from plugstream.display.screen import Display
-from plugstream.display.steps import Steps
-from plugstream.quantities import read_quantity
+from plugstream.base.display.frame import Clock
+from plugstream.base.display.screen import Display
+from plugstream.base.display.steps import Steps
+from plugstream.base.quantities import read_quantity
 from plugstream.runs.callbacks import Watcher
 from plugstream.runs.events import Event, Heartbeat, Measurement, Note, Quantities, Resume, Start, Steering, Stop, Views
 
 if TYPE_CHECKING:
     from plugstream.algorithms import State
-    from plugstream.result import Progress
+    from plugstream.solver.result import Progress
 
 __all__ = ["Terminal", "describe_verdict"]
 

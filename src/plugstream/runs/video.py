@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from plugstream.errors import InputError, StorageError
-from plugstream.files import hidden_place
+from plugstream.base.errors import InputError, StorageError
+from plugstream.base.files import hidden_place
 
 __all__ = ["check_encoder", "encode_video"]
 

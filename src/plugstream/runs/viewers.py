@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from plugstream.image_space import ImageSpace
+from plugstream.images.space import ImageSpace
 from plugstream.runs.callbacks import Callback
 from plugstream.runs.event_log import EventLog, Listener
 

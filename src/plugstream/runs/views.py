@@ -18,9 +18,9 @@ import torch
 from torch import Tensor
 
 from plugstream.algorithms import Algorithm, State
-from plugstream.errors import DamagedError, InputError, StorageError
-from plugstream.loss_fidelity import DataFidelity
-from plugstream.result import Progress
+from plugstream.algorithms.sampling import Announcer, OnceEach
+from plugstream.base.errors import DamagedError, InputError, StorageError
+from plugstream.fidelity.by_loss import DataFidelity
 from plugstream.runs.event_log import EventLog
 from plugstream.runs.events import Note, Views
 from plugstream.runs.measuring import usable_views
@@ -29,12 +29,12 @@ from plugstream.runs.replay import History
 from plugstream.runs.search import Search
 from plugstream.runs.stages import Stages
 from plugstream.runs.steps import goes_by_lipschitz
-from plugstream.sampling import Announcer, OnceEach
 from plugstream.scans.chunks import first_of
 from plugstream.scans.prefetch import Prefetcher
 from plugstream.scans.scan import Scan
 from plugstream.scans.store import StoredScan
 from plugstream.settings import Settings
+from plugstream.solver.result import Progress
 
 __all__ = ["Population", "open_in_memory", "wait_for_batch", "wait_for_scan", "wait_for_views"]
 

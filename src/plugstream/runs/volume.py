@@ -23,10 +23,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from plugstream.errors import DamagedError, InputError, is_refusal
-from plugstream.image_space import ImageSpace
-from plugstream.progress import report
-from plugstream.result import Result, Stop
+from plugstream.base.errors import DamagedError, InputError, is_refusal
+from plugstream.base.progress import report
+from plugstream.base.volume_file import VolumeFile, make_volume
+from plugstream.images.space import ImageSpace
 from plugstream.runs.agreement import Agreement, agree, recall, write_sums
 from plugstream.runs.commands import Inbox
 from plugstream.runs.event_log import EventLog, SilentLog
@@ -45,8 +45,8 @@ from plugstream.runs.terminal import Terminal
 from plugstream.runs.viewers import Viewers
 from plugstream.runs.volume_results import volume_snr, write_volume_results
 from plugstream.scans.store import StoredScan
-from plugstream.verdict import Outcome, Verdict, worst_verdict
-from plugstream.volume_file import VolumeFile, make_volume
+from plugstream.solver.result import Result, Stop
+from plugstream.solver.verdict import Outcome, Verdict, worst_verdict
 
 __all__ = ["VolumeResult", "reconstruct_volume"]
 

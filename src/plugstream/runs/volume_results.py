@@ -12,20 +12,29 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from plugstream.drawing import INK, Curve, Panel, Shades, draw_curves, draw_rows, figure_size, label_of
-from plugstream.figure_files import encode_figure
-from plugstream.files import sync_folder, write_whole
-from plugstream.image_space import ImageSpace
-from plugstream.progress import report
-from plugstream.quantities import Quantity, sort_quantities
+from plugstream.base.files import sync_folder, write_whole
+from plugstream.base.progress import report
+from plugstream.base.quantities import Quantity, sort_quantities
+from plugstream.base.volume_file import VolumeFile
+from plugstream.images.drawing import (
+    INK,
+    Curve,
+    Panel,
+    Shades,
+    draw_curves,
+    draw_rows,
+    encode_figure,
+    figure_size,
+    label_of,
+)
+from plugstream.images.pictures import write_grey
+from plugstream.images.space import ImageSpace
+from plugstream.images.tags import tiff_tags
 from plugstream.runs.folder import write_text
-from plugstream.runs.images import write_grey
 from plugstream.runs.replay import History, replay
 from plugstream.runs.results import title_of, wrap_notes
-from plugstream.runs.tags import tiff_tags
 from plugstream.settings import Settings
-from plugstream.verdict import Verdict
-from plugstream.volume_file import VolumeFile
+from plugstream.solver.verdict import Verdict
 
 __all__ = ["middle_planes", "volume_snr", "write_volume_results"]
 

@@ -10,32 +10,28 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from plugstream.algorithms import ADMM, Algorithm, ProximalGradient, State
+from plugstream.algorithms import ADMM, ProximalGradient, State
+from plugstream.algorithms.sampling import Announcer
+from plugstream.algorithms.theory import bound
+from plugstream.base.errors import InputError
 from plugstream.denoisers.base import Denoiser, Sigma, Wrapper
-from plugstream.errors import InputError
-from plugstream.monitors import Measure, Past
-from plugstream.quantities import Quantity
-from plugstream.result import Progress, Result
 from plugstream.runs.callbacks import Callback
 from plugstream.runs.event_log import EventLog
 from plugstream.runs.events import Contradiction, Note, TheoryTerms, WatchTotals
 from plugstream.runs.replay import History
-from plugstream.sampling import Announcer
 from plugstream.settings import Settings
-from plugstream.theory import bound, gradient_variance
+from plugstream.solver.result import Progress, Result
 
 if TYPE_CHECKING:
-    from plugstream.certificates import Pair
+    from plugstream.algorithms.pairs import Pair
 
-__all__ = ["Theory", "Variance", "Watch", "theory_of"]
+__all__ = ["Theory", "Watch", "theory_of"]
 
-# nu^2 is estimated from this many views at most, since each costs a gradient.
-_VIEWS = 24
 # A contradiction is told again when its factor is larger than all before by this much.
 _AGAIN = 1.1
 # Rounding in a gradient step, in units of the machine precision: sums over data and pixels.
@@ -65,27 +61,6 @@ class Recorder(Wrapper):
         """The input, output and sigma since the last call."""
         kept, self._kept = self._kept, None
         return kept
-
-
-@dataclass(frozen=True)
-class Variance:
-    """nu^2 at the image, from at most 24 random views: how much the gradient of one differs from that of all."""
-
-    measures: ClassVar = (Quantity("nu2", curve="nu²", detail=True),)
-
-    seed: int = 0
-    every: int | None = None
-
-    def begin(self, algorithm: Algorithm[Any], state: State, past: Past) -> Measure:
-        def measure(algorithm: Algorithm[Any], state: Any) -> dict[str, Tensor]:
-            views = algorithm.fidelity.available
-            if len(views) < 2:
-                return {"nu2": torch.zeros(())}
-            generator = torch.Generator().manual_seed((1_000_003 * self.seed + state.k) % 2**63)
-            chosen = views[torch.randperm(len(views), generator=generator)[:_VIEWS]]
-            return {"nu2": gradient_variance(state.image, algorithm.fidelity, chosen)}
-
-        return measure
 
 
 @dataclass
@@ -146,8 +121,10 @@ class Watch(Callback):
             return
         self.steps += 1
         if self.before is not None and self.before[2] == now[2]:
-            from plugstream.certificates import Pair  # with SciPy: only runs that are watched need it
-            from plugstream.certificates.pairs import error_of
+            from plugstream.algorithms.pairs import (
+                Pair,  # with SciPy: only runs that are watched need it
+                error_of,
+            )
 
             error = max(error_of(self.recorder.denoiser, z, out) for z, out, _ in (self.before, now))
             pair = Pair(now[0], self.before[0], now[1], self.before[1], error)
@@ -214,7 +191,7 @@ class Watch(Callback):
     def _advice(self, part: str) -> str:
         if part == "gradient":
             return "use a shorter step, at most 1/L"
-        from plugstream.certificates import damping_for
+        from plugstream.algorithms.pairs import damping_for
 
         damping = damping_for(self.theta)
         if damping is None:
@@ -225,7 +202,7 @@ class Watch(Callback):
         return f"damped with theta = {damping:.2g} (--damping {damping:.2g}) it would agree with all steps seen"
 
     def _gradient_step(self, state: State, previous: Tensor) -> Pair:
-        from plugstream.certificates import Pair
+        from plugstream.algorithms.pairs import Pair
 
         image = state.image
         gamma, _ = self.algorithm.parameters(state.k, state)

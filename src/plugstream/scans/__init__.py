@@ -1,19 +1,39 @@
-"""Scans of any instrument: measurements with their columns, in memory, on disk and still arriving."""
+"""Scans of any instrument: measurements with their columns, in memory, on disk and still arriving.
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+Importers make them of the files of others, baselines form the usual images of them.
+"""
+
+from typing import TYPE_CHECKING
+
+from plugstream.base.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from plugstream.scans.scan import MemoryScan, Scan
-    from plugstream.scans.store import StoredScan, open_scan
-    from plugstream.scans.writer import ScanWriter, save_scan
+    from plugstream.scans.importers import (
+        import_file as import_file,
+        import_fresnel as import_fresnel,
+        import_hdf5 as import_hdf5,
+        import_npz as import_npz,
+    )
+    from plugstream.scans.keys import make_keys as make_keys
+    from plugstream.scans.limits import Limits as Limits
+    from plugstream.scans.receive import Receiver as Receiver
+    from plugstream.scans.scan import MemoryScan as MemoryScan, Scan as Scan
+    from plugstream.scans.send import ScanSender as ScanSender, send_scan as send_scan
+    from plugstream.scans.simulation import simulate as simulate
+    from plugstream.scans.store import StoredScan as StoredScan, open_scan as open_scan
+    from plugstream.scans.writer import ScanWriter as ScanWriter, save_scan as save_scan
 
-__all__ = ["MemoryScan", "Scan", "ScanWriter", "StoredScan", "open_scan", "save_scan"]
-
-_HOME = {"MemoryScan": "scan", "Scan": "scan", "StoredScan": "store", "open_scan": "store"}
-
-
-def __getattr__(name: str) -> Any:  # imported when first used: parts of this package do without torch
-    if name not in __all__:
-        raise AttributeError(f"module 'plugstream.scans' has no attribute {name!r}")
-    return getattr(import_module(f"plugstream.scans.{_HOME.get(name, 'writer')}"), name)
+__all__, __getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "importers": ["import_file", "import_fresnel", "import_hdf5", "import_npz"],
+        "keys": ["make_keys"],
+        "limits": ["Limits"],
+        "receive": ["Receiver"],
+        "scan": ["MemoryScan", "Scan"],
+        "send": ["ScanSender", "send_scan"],
+        "simulation": ["simulate"],
+        "store": ["StoredScan", "open_scan"],
+        "writer": ["ScanWriter", "save_scan"],
+    },
+)

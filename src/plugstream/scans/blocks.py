@@ -15,9 +15,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from plugstream.errors import DamagedError, InputError
+from plugstream.base.errors import DamagedError, InputError
+from plugstream.base.progress import report
 from plugstream.instruments.base import Block
-from plugstream.progress import report
 from plugstream.scans.checks import not_finite
 from plugstream.scans.places import crc32c
 from plugstream.scans.scan import MemoryScan

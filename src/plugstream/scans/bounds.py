@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from plugstream.errors import InputError
+from plugstream.base.errors import InputError
 
 __all__ = ["MOST_JSON", "check_json_size", "parse_json"]
 

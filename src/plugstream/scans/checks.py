@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from plugstream.errors import InputError
-from plugstream.image_space import ImageSpace
+from plugstream.base.errors import InputError
+from plugstream.base.rows import Rows
+from plugstream.images.space import ImageSpace
 from plugstream.instruments.base import Columns, Instrument
-from plugstream.rows import Rows
 
 __all__ = [
     "check_agreement",

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from plugstream.errors import DamagedError, InputError
+from plugstream.base.errors import DamagedError, InputError
 from plugstream.scans.bounds import parse_json
 from plugstream.scans.marks import MARK, Marks
 from plugstream.scans.places import CHUNK_FAULTS, CRC, Files, LocalFiles, MarkedArray, Piece, crc32c, read_bytes

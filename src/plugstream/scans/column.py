@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from plugstream.files import sync_folder, write_whole
+from plugstream.base.files import sync_folder, write_whole
 from plugstream.scans.chunks import ChunkReader, Layout, encode_shard
 from plugstream.scans.layout import fill_text, fill_value
 from plugstream.scans.marks import Marks

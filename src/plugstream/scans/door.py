@@ -17,7 +17,7 @@ from collections import Counter
 from contextlib import suppress
 from typing import Any
 
-from plugstream.errors import InputError
+from plugstream.base.errors import InputError
 
 __all__ = ["Door", "is_crowded", "is_full"]
 

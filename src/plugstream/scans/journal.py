@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from plugstream.errors import DamagedError, InputError
+from plugstream.base.errors import DamagedError, InputError
 from plugstream.scans.checks import check_columns, check_continuation, check_finite
 from plugstream.scans.limits import Limits, Quota
 from plugstream.scans.parts import checksum_of

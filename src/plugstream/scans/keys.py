@@ -20,8 +20,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from plugstream.errors import InputError, StorageError
-from plugstream.files import AT_ONCE, NEW_FILE, sync_folder
+from plugstream.base.errors import InputError, StorageError
+from plugstream.base.files import AT_ONCE, NEW_FILE, sync_folder
 from plugstream.scans.stream import zmq_module
 
 __all__ = ["ClientKeys", "Gate", "ServerKeys", "make_keys"]

@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from plugstream.errors import InputError
+from plugstream.base.errors import InputError
 from plugstream.scans.stream import RefusedError
 
 __all__ = ["Limits", "Quota"]

@@ -6,8 +6,8 @@ import time
 from collections import deque
 from typing import Any
 
-from plugstream.bounded_json import load_json
-from plugstream.errors import InputError
+from plugstream.base.errors import InputError
+from plugstream.base.files import load_json
 from plugstream.scans.keys import ClientKeys
 from plugstream.scans.stream import one_line, zmq_module
 from plugstream.scans.sums import Sums

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from plugstream.errors import InputError
+from plugstream.base.errors import InputError
 from plugstream.scans.places import CRC, crc32c
 
 __all__ = ["MARK", "Marks"]

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from plugstream.errors import InputError
+from plugstream.base.errors import InputError
 from plugstream.instruments.base import Instrument
 
 __all__ = ["MOST_BYTES", "Part", "as_bytes", "check_sizes", "checksum", "checksum_of", "little_endian", "view_parts"]

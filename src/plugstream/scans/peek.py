@@ -8,7 +8,7 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
-from plugstream.files import read_small
+from plugstream.base.files import read_small
 from plugstream.scans.version3 import KIND
 
 __all__ = ["peek_instrument"]

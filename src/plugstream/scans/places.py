@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plugstream import _native
-from plugstream.errors import InputError
-from plugstream.files import NOT_PLAIN, NOT_PLAIN_ERRORS, open_plain
+from plugstream.base.errors import InputError
+from plugstream.base.files import NOT_PLAIN, NOT_PLAIN_ERRORS, open_plain
 from plugstream.scans.bounds import MOST_JSON, check_json_size
 
 __all__ = [

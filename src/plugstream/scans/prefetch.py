@@ -10,7 +10,7 @@ from typing import Protocol, Self
 
 from torch import Tensor
 
-from plugstream.errors import InputError
+from plugstream.base.errors import InputError
 
 __all__ = ["Prefetcher"]
 

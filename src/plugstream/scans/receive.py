@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from plugstream.errors import InputError, StorageError
+from plugstream.base.errors import InputError, StorageError
 from plugstream.scans.door import Door, is_crowded, is_full
 from plugstream.scans.journal import Journal
 from plugstream.scans.keys import Gate, ServerKeys

@@ -11,7 +11,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from plugstream.errors import DamagedError
+from plugstream.base.errors import DamagedError
 from plugstream.scans.chunks import ChunkReader
 
 __all__ = ["StoredRows"]

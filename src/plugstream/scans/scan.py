@@ -14,8 +14,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from plugstream.arrays import Array, as_tensor
-from plugstream.errors import InputError
+from plugstream.base.arrays import Array, as_tensor
+from plugstream.base.errors import InputError
 from plugstream.instruments._parts import InstrumentLike, instrument_parts
 from plugstream.instruments.base import Columns, Instrument
 from plugstream.scans.checks import (

@@ -17,7 +17,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from plugstream.errors import InputError
+from plugstream.base.errors import InputError
 from plugstream.instruments._parts import InstrumentLike, instrument_parts
 from plugstream.instruments.base import Column
 from plugstream.scans.checks import check_continuation, check_views, name_rows

@@ -22,11 +22,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from plugstream.capacity import machine_memory
-from plugstream.errors import DamagedError, InputError
+from plugstream.base.capacity import machine_memory
+from plugstream.base.errors import DamagedError, InputError
+from plugstream.base.progress import report
+from plugstream.base.rows import Rows
 from plugstream.instruments.base import Column, Columns, instrument_of
-from plugstream.progress import report
-from plugstream.rows import Rows
 from plugstream.scans.bounds import parse_json
 from plugstream.scans.checks import check_agreement, check_columns, check_truth, not_finite
 from plugstream.scans.chunks import ChunkReader, Layout

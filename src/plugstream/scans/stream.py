@@ -33,8 +33,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from plugstream.bounded_json import load_json
-from plugstream.errors import InputError
+from plugstream.base.errors import InputError
+from plugstream.base.files import load_json
 from plugstream.instruments._parts import InstrumentLike, instrument_parts
 from plugstream.instruments.base import Instrument
 from plugstream.scans.layout import find_instrument

@@ -7,7 +7,7 @@ from array import array
 import numpy as np
 import torch
 
-from plugstream.errors import DamagedError
+from plugstream.base.errors import DamagedError
 from plugstream.scans.parts import checksum_of
 from plugstream.scans.scan import Scan, stored_dtype, view_bytes
 

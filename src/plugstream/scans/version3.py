@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from plugstream.errors import InputError
+from plugstream.base.errors import InputError
 
 __all__ = ["KIND", "upgrade_attributes"]
 

@@ -17,11 +17,11 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 
-from plugstream.errors import InputError, StorageError
-from plugstream.files import hidden_place, lock_folder, name_target, sync_folder, write_whole
+from plugstream.base.errors import InputError, StorageError
+from plugstream.base.files import hidden_place, lock_folder, name_target, sync_folder, write_whole
+from plugstream.base.progress import report
 from plugstream.instruments._parts import InstrumentLike, instrument_parts
 from plugstream.instruments.base import Instrument
-from plugstream.progress import report
 from plugstream.scans.checks import check_continuation, check_truth, check_views, name_rows, truth_dtype
 from plugstream.scans.chunks import Layout
 from plugstream.scans.column import ColumnWriter, write_array

@@ -4,6 +4,7 @@ Settings come from the defaults of the sections, then a TOML file, then flags an
 winning. This package knows pydantic and nothing of torch, so that mistakes are found before anything slow is imported.
 """
 
+from plugstream.base.values import parse_value
 from plugstream.settings.changes import Change, check_sigma, check_step, parse_changes, with_changes
 from plugstream.settings.iteration import AlgorithmSettings, GradientSettings, MomentumSettings, SamplerSettings
 from plugstream.settings.measurement import MonitorSettings
@@ -30,7 +31,6 @@ from plugstream.settings.values import (
     parse_setting,
     parse_sigma,
     parse_typed,
-    parse_value,
     selection_of,
 )
 

@@ -12,8 +12,8 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from plugstream.errors import InputError
-from plugstream.schedules import LONGEST_STEP, parse_step
+from plugstream.base.errors import InputError
+from plugstream.base.schedules import LONGEST_STEP, parse_step
 from plugstream.settings.fields import LARGE, SMALL
 from plugstream.settings.sections import Settings
 

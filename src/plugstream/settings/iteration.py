@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from plugstream.choices import Choice
+from plugstream.settings.choices import Choice
 from plugstream.settings.fields import LARGE, MOST_COUNT, MOST_SEED, SHARE, SMALL, SWITCH, flag, short_flag, split_words
 
 __all__ = ["AlgorithmSettings", "GradientSettings", "MomentumSettings", "SamplerSettings"]

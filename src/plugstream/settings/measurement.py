@@ -7,9 +7,9 @@ from typing import Any
 
 from pydantic import Field
 
-from plugstream.errors import InputError
-from plugstream.registry import find
-from plugstream.selections import Selection, selected_names
+from plugstream.base.errors import InputError
+from plugstream.base.registry import find
+from plugstream.settings.choices import Selection, selected_names
 from plugstream.settings.fields import MOST_COUNT, SWITCH
 
 __all__ = ["MonitorSettings"]

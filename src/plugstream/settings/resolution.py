@@ -14,15 +14,25 @@ from typing import Any, get_args
 
 from pydantic import ValidationError
 
-from plugstream.choices import Choice, is_marked, refuse_other, section_class
-from plugstream.consent import allow_code, apply_consent
-from plugstream.errors import InputError
-from plugstream.files import read_small
-from plugstream.registry import OWN, entries, find, pattern_of
-from plugstream.selections import Selection, label_of, refuse_unselected, selected_fields, selected_names, switch_fields
+from plugstream.base.errors import InputError
+from plugstream.base.files import read_small
+from plugstream.base.registry import OWN, entries, find, pattern_of
+from plugstream.base.text import is_unicode
+from plugstream.settings.choices import (
+    Choice,
+    Selection,
+    is_marked,
+    label_of,
+    refuse_other,
+    refuse_unselected,
+    section_class,
+    selected_fields,
+    selected_names,
+    switch_fields,
+)
+from plugstream.settings.consent import allow_code, apply_consent
 from plugstream.settings.sections import DenoiserSettings, Settings, used_sections
 from plugstream.settings.values import all_leaves, choice_of, leaves, section_of, selection_of
-from plugstream.text import is_unicode
 
 __all__ = ["SettingsFile", "is_weight", "resolve", "share_of_range", "to_toml"]
 
@@ -62,8 +72,8 @@ def resolve(
 ) -> Settings:
     """Defaults, then the TOML file, then the assignments (section, key, value), checked as a whole.
 
-    What the file asks to run or to unpickle is refused unless it is trusted (`plugstream.consent`); assignments are
-    what a person typed, and need no more consent.
+    What the file asks to run or to unpickle is refused unless it is trusted (`plugstream.settings.consent`);
+    assignments are what a person typed, and need no more consent.
 
     Code of one's own, FILE.py:NAME, is run to know its options. `used` are the sections from which something is going
     to be built, all if not given: what the others name is not run, and options that only it knows are left out. Where

@@ -7,11 +7,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, SerializeAsAny, field_validator, model_validator
 
-from plugstream.capacity import parse_size
-from plugstream.choices import Choice, validator
-from plugstream.errors import InputError
-from plugstream.registry import Entry, Options, find
-from plugstream.selections import selection_validator
+from plugstream.base.capacity import parse_size
+from plugstream.base.errors import InputError
+from plugstream.base.registry import Entry, Options, find
+from plugstream.settings.choices import Choice, selection_validator, validator
 from plugstream.settings.fields import LARGE, MOST_COUNT, MOST_THREADS, SMALL, SWITCH, Section, flag, split_words
 from plugstream.settings.iteration import AlgorithmSettings, GradientSettings, MomentumSettings, SamplerSettings
 from plugstream.settings.measurement import MonitorSettings

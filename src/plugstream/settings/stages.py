@@ -16,10 +16,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from plugstream.errors import InputError
+from plugstream.base.errors import InputError
+from plugstream.instruments.spectrum import describe_waves, find_spectrum, match_waves, parse_waves
 from plugstream.settings.changes import check_sigma
 from plugstream.settings.iteration import AlgorithmSettings
-from plugstream.spectrum import describe_waves, find_spectrum, match_waves, parse_waves
 
 __all__ = ["Stage", "StagePlan", "hop_steps", "open_end", "parse_stages", "plan_stages"]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from enum import Enum
 from functools import cache
@@ -14,9 +13,17 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from plugstream.choices import Choice, every_field, fields_of
-from plugstream.errors import InputError
-from plugstream.selections import Selection, every_option, selected_fields, switch_fields
+from plugstream.base.errors import InputError
+from plugstream.base.values import parse_value
+from plugstream.settings.choices import (
+    Choice,
+    Selection,
+    every_field,
+    every_option,
+    fields_of,
+    selected_fields,
+    switch_fields,
+)
 from plugstream.settings.fields import LARGE, SMALL
 from plugstream.settings.sections import Settings
 
@@ -28,7 +35,6 @@ __all__ = [
     "parse_setting",
     "parse_sigma",
     "parse_typed",
-    "parse_value",
     "section_of",
     "selection_of",
 ]
@@ -136,19 +142,3 @@ def parse_sigma(text: str, *, zero: bool) -> float:
     if type(value) not in (int, float) or not (SMALL <= value <= LARGE or (zero and value == 0)):
         raise InputError(f"sigma must be a number {'>= 0' if zero else '> 0'} such as 15/255, not {text}")
     return float(value)
-
-
-def parse_value(text: str) -> Any:
-    """A value from the command line: TOML where it can be, a fraction such as 15/255, and else it is text."""
-    above, slash, below = text.partition("/")
-    try:
-        if slash:
-            return float(above) / float(below)
-    except (ValueError, ZeroDivisionError):
-        pass  # a step such as 1/L, or nonsense that is told where it is used
-    if not text.isprintable():  # more than one line of TOML, of which only the first would count
-        return text
-    try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except (ValueError, RecursionError):  # not TOML, a number of thousands of digits, lists thousands deep
-        return text

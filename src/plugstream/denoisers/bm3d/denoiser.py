@@ -7,11 +7,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from plugstream._graphs import filled
+from plugstream.base.cuda_graphs import filled
+from plugstream.base.errors import InputError
 from plugstream.denoisers.base import Denoiser, Sigma, per_image, require_real
 from plugstream.denoisers.bm3d import native, reference, triton_form
 from plugstream.denoisers.bm3d.profile import BLOCK, PROFILES, Profile
-from plugstream.errors import InputError
 
 __all__ = ["BM3D"]
 

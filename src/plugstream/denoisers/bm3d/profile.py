@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from plugstream.errors import InputError
+from plugstream.base.errors import InputError
 
 __all__ = ["BLOCK", "PROFILES", "Profile"]
 

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from plugstream._graphs import GraphCall, side_by_side
+from plugstream.base.cuda_graphs import GraphCall, side_by_side
 from plugstream.denoisers import _triton
 from plugstream.denoisers.bm3d.profile import BLOCK, Profile
 from plugstream.denoisers.bm3d.reference import group_size

@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from plugstream.arrays import as_tensor
+from plugstream.base.arrays import as_tensor
+from plugstream.base.errors import InputError
 from plugstream.denoisers.base import Denoiser, Sigma, per_image, require_real
 from plugstream.denoisers.nlm import native, reference, triton_form
-from plugstream.errors import InputError
 
 __all__ = ["NLM"]
 

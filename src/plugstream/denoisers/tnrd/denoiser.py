@@ -9,12 +9,12 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from plugstream._graphs import GraphCall
+from plugstream.base.cuda_graphs import GraphCall
+from plugstream.base.errors import InputError, StorageError
 from plugstream.denoisers.base import Denoiser, Sigma, per_image, require_real
-from plugstream.denoisers.tnrd import native, triton_form
+from plugstream.denoisers.tnrd import native, triton_form, triton_influence
 from plugstream.denoisers.tnrd.files import load_models, save_model
 from plugstream.denoisers.tnrd.model import ReactionDiffusion
-from plugstream.errors import InputError, StorageError
 
 __all__ = ["TNRD"]
 
@@ -143,7 +143,7 @@ class TNRD(Denoiser):
     @staticmethod
     def _fused(stack: Tensor, model: ReactionDiffusion) -> bool:
         asked = stack.requires_grad or any(p.requires_grad for p in model.parameters())
-        return triton_form.serves(stack) and model.size == 7 and not (asked and torch.is_grad_enabled())
+        return triton_influence.serves(stack) and model.size == 7 and not (asked and torch.is_grad_enabled())
 
     def _form(self, index: int, device: torch.device) -> Callable[[Tensor, Tensor], Tensor]:
         """The kernels of a device with the model as they read it; formed anew when its parameters have changed."""

@@ -13,10 +13,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from plugstream.denoisers.tnrd.influence import BUMPS, CENTRES, PRECISION
+from plugstream.base.errors import InputError, StorageError
+from plugstream.base.tensors import load_tensors, save_tensors
 from plugstream.denoisers.tnrd.model import ReactionDiffusion
-from plugstream.errors import InputError, StorageError
-from plugstream.tensors import load_tensors, save_tensors
+from plugstream.denoisers.tnrd.tables import BUMPS, CENTRES, PRECISION
 
 __all__ = ["load_card", "load_models", "save_model"]
 

@@ -9,8 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from plugstream.denoisers.tnrd.influence import BUMPS, influence
-from plugstream.errors import InputError
+from plugstream.base.errors import InputError
+from plugstream.denoisers.tnrd.influence import influence
+from plugstream.denoisers.tnrd.tables import BUMPS
 
 __all__ = ["ReactionDiffusion", "diffuse", "pad_symmetric"]
 

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from plugstream import _native
-from plugstream.denoisers.tnrd.influence import polynomials
 from plugstream.denoisers.tnrd.model import ReactionDiffusion
+from plugstream.denoisers.tnrd.tables import polynomials
 
 __all__ = ["prepare", "serves", "tnrd"]
 

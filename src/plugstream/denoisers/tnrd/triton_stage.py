@@ -16,8 +16,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from plugstream.denoisers import _triton
-from plugstream.denoisers.tnrd.influence import BUMPS, PRECISION, REACH, SPACING, cubics
-from plugstream.denoisers.tnrd.triton_form import serves
+from plugstream.denoisers.tnrd.tables import BUMPS, PRECISION, REACH, SPACING, cubics
+from plugstream.denoisers.tnrd.triton_influence import serves
 
 __all__ = ["diffuse", "serves"]
 

@@ -11,8 +11,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from plugstream.errors import InputError
-from plugstream.quantities import sort_quantities
+from plugstream.base.errors import InputError
+from plugstream.base.quantities import sort_quantities
+from plugstream.base.text import printable
 from plugstream.runs.commands import Inbox
 from plugstream.runs.describe import is_run
 from plugstream.runs.events import Measurement
@@ -24,7 +25,6 @@ from plugstream.runs.replay import History, replay
 from plugstream.runs.results import title_of
 from plugstream.runs.watch import theory_of
 from plugstream.settings import resolve
-from plugstream.text import printable
 
 __all__ = ["run_content", "stamp_of"]
 

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from plugstream.errors import InputError
+from plugstream.base.errors import InputError
 from plugstream.runs.commands import FOLDER as COMMANDS
 from plugstream.runs.liveness import is_running
 from plugstream.runs.pages.content import run_content, stamp_of

@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from plugstream.errors import InputError
+from plugstream.base.errors import InputError
 
 __all__ = ["HOST", "address_of", "open_socket", "serve_runs", "start_server"]
 

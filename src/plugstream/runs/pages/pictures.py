@@ -34,15 +34,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from plugstream.errors import InputError
-from plugstream.image_space import ImageSpace
-from plugstream.planes import split_parts, turn_image
+from plugstream.base.errors import InputError
+from plugstream.base.tensors import load_tensors
+from plugstream.base.volume_file import open_volume
+from plugstream.images.planes import split_parts, turn_image
+from plugstream.images.space import ImageSpace
 from plugstream.runs.checkpoints import Checkpoints
 from plugstream.runs.error_maps import map_space
 from plugstream.runs.preview import is_phase, read_preview
 from plugstream.runs.refined import PREFIX, refined_space
-from plugstream.tensors import load_tensors
-from plugstream.volume_file import open_volume
 
 __all__ = ["make_picture", "picture_files", "picture_of_preview", "run_picture"]
 

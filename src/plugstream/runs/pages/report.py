@@ -18,10 +18,9 @@ from typing import Any
 
 import numpy as np
 
-from plugstream.errors import InputError, StorageError
-from plugstream.files import write_whole
-from plugstream.image_space import ImageSpace
-from plugstream.monitors import snr
+from plugstream.base.errors import InputError, StorageError
+from plugstream.base.files import write_whole
+from plugstream.images.space import ImageSpace
 from plugstream.runs.folder import check_plain
 from plugstream.runs.pages.assets import SCRIPTS, STYLES, read_asset
 from plugstream.runs.pages.content import run_content
@@ -29,6 +28,7 @@ from plugstream.runs.pages.pictures import run_picture
 from plugstream.runs.pages.usage import view_usage
 from plugstream.runs.replay import History, replay
 from plugstream.settings import resolve
+from plugstream.solver.monitors import snr
 
 __all__ = ["compare_reports", "write_report"]
 

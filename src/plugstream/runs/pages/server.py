@@ -26,7 +26,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from plugstream.errors import InputError
+from plugstream.base.errors import InputError
 from plugstream.runs.commands import parse_command, send_command
 from plugstream.runs.describe import is_run
 from plugstream.runs.pages.access import Access, Guard

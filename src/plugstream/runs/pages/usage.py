@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from plugstream.algorithms.sampling import OnceEach, Sampler
 from plugstream.runs.measuring import usable_views
 from plugstream.runs.replay import History
-from plugstream.sampling import OnceEach, Sampler
 from plugstream.settings import Settings
 
 __all__ = ["view_usage"]

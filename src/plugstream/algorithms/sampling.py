@@ -1,0 +1,256 @@
+"""Which views the next step uses: pure functions of (seed, step, available views).
+
+Nothing here remembers anything, so a run that was stopped, resumed or split over machines draws the same views.
+Random numbers are the raw words of Philox, a counter-based generator, at counter = step: they do not depend on
+NumPy's version, and any step's draw is had without those before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from plugstream.base.draws import draw_words
+from plugstream.base.errors import InputError
+from plugstream.models.views import evenly_spaced
+
+__all__ = [
+    "All",
+    "Announcer",
+    "Batch",
+    "Epochs",
+    "FixedViews",
+    "Importance",
+    "OnceEach",
+    "Sampler",
+    "ShiftedViews",
+    "Uniform",
+    "as_sampler",
+]
+
+
+class Batch(NamedTuple):
+    """The views of a step and the factor of each one's gradient (None: 1 / number of views).
+
+    Views are indices, repeats allowed, or None for all that are available.
+    """
+
+    views: Tensor | None
+    weights: Tensor | None = None
+
+
+class Sampler(Protocol):
+    """Chooses the views of a step."""
+
+    def draw(self, step: int, available: Tensor) -> Batch:
+        """The batch of step `step` (0 is the first) when these views are available: their indices, (n,), ascending."""
+
+
+def as_sampler(sampler: Any) -> Sampler:
+    """A sampler as it is, and a number B as Uniform(B): B independent views a step."""
+    if isinstance(sampler, int | np.integer) and not isinstance(sampler, bool):
+        return Uniform(int(sampler))
+    if isinstance(sampler, type) or not callable(getattr(sampler, "draw", None)):
+        known = "All(), Uniform(B), Epochs(B), ShiftedViews(B), FixedViews(views), Importance(B, p)"
+        raise InputError(f"a sampler must be one of {known} or a number B of views a step, not {sampler!r}")
+    made: Sampler = sampler
+    return made
+
+
+@dataclass(frozen=True)
+class All:
+    """Every view in every step: the batch algorithms."""
+
+    def draw(self, step: int, available: Tensor) -> Batch:
+        return Batch(None)
+
+
+@dataclass(frozen=True)
+class FixedViews:
+    """The same few views in every step: a batch algorithm on part of the data (the paper's PnP-FISTA(10))."""
+
+    views: Sequence[int]
+
+    def draw(self, step: int, available: Tensor) -> Batch:
+        views = torch.as_tensor(self.views, dtype=torch.int64)
+        known = torch.isin(views, available)
+        if not bool(known.all()):
+            missing = int(views[~known][0])
+            raise InputError(f"view {missing} was asked for, but is not among the {len(available)} views available")
+        return Batch(views)
+
+
+@dataclass(frozen=True)
+class Uniform:
+    """Independent, uniformly distributed views, with replacement: the paper's PnP-SGD.
+
+    E[mean of B gradients] is the full gradient, with variance nu^2 / B (Assumption 2d).
+    """
+
+    batch: int
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        _check_batch(self.batch)
+
+    def draw(self, step: int, available: Tensor) -> Batch:
+        n = _count(available)
+        return Batch(_pick(available, _integers_below(n, draw_words(self.seed, step, self.batch))))
+
+
+@dataclass(frozen=True)
+class Epochs:
+    """Every view once before any comes again, in an order that is shuffled anew for each epoch.
+
+    The steps cut one endless row of shuffled epochs into batches, so a batch may take the end of one epoch and the
+    start of the next; each place of it is uniformly distributed, hence unbiased, whether or not B divides n.
+    """
+
+    batch: int
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        _check_batch(self.batch)
+
+    def draw(self, step: int, available: Tensor) -> Batch:
+        n = _count(available)
+        place = step * self.batch + np.arange(self.batch)
+        return Batch(_pick(available, np.array([_order(self.seed, p // n, n)[p % n] for p in place.tolist()])))
+
+
+@dataclass(frozen=True)
+class ShiftedViews:
+    """B evenly spaced views, all moved on by one in each step: what the paper's authors ran.
+
+    Not random: a single step is biased, but over n consecutive steps every view has been used B times. For views
+    on a circle each batch sees the object from all sides, which in practice beats independent draws.
+
+        >>> import torch, plugstream as ps
+        >>> sampler = ps.ShiftedViews(3)
+        >>> [sampler.draw(step, torch.arange(12)).views.tolist() for step in (0, 1)]
+        [[0, 4, 8], [1, 5, 9]]
+    """
+
+    batch: int
+    offset: int = 0
+
+    def __post_init__(self) -> None:
+        _check_batch(self.batch)
+
+    def draw(self, step: int, available: Tensor) -> Batch:
+        n = _count(available)
+        return Batch(_pick(available, (evenly_spaced(self.batch, n) + step + self.offset) % n))
+
+
+@dataclass(frozen=True, eq=False)
+class Importance:
+    """Independent views drawn with given probabilities, each gradient divided by its own so as to stay unbiased.
+
+    P(i) = p_i, weights 1 / (B n p_i): E[sum_b w_b grad d_{i_b}] = (1/n) sum_i grad d_i for any p > 0. With
+    p_i proportional to L_i the step may go by the mean of the L_i instead of their maximum.
+
+    Arguments: probabilities, (views,), positive, of any scale. Where only some views are available theirs are
+    rescaled among them.
+    Reference: Needell, Srebro and Ward, Mathematical Programming 155, 2016.
+    """
+
+    batch: int
+    probabilities: Sequence[float] | Tensor
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        _check_batch(self.batch)
+        p = torch.as_tensor(self.probabilities, dtype=torch.float64)
+        if p.ndim != 1 or not bool((torch.isfinite(p) & (p > 0)).all()):
+            raise InputError("importance probabilities must be a list of numbers > 0, one for each view")
+
+    def draw(self, step: int, available: Tensor) -> Batch:
+        p = np.asarray(self.probabilities, dtype=np.float64)
+        n = _count(available)
+        if (last := int(available.max())) >= len(p):
+            raise InputError(f"there are {last + 1} views, but importance probabilities for {len(p)}")
+        p = p[available.numpy()]
+        edges = np.cumsum(p)
+        uniform = (draw_words(self.seed, step, self.batch) >> np.uint64(11)) * 2.0**-53
+        index = np.minimum(np.searchsorted(edges, uniform * edges[-1], side="right"), n - 1)
+        weights = torch.from_numpy(edges[-1] / (self.batch * n * p[index]))
+        return Batch(_pick(available, index), weights)
+
+
+@dataclass(frozen=True, eq=False)
+class OnceEach:
+    """Draws what another sampler draws, and every view once where there are fewer than a batch.
+
+    Of a scan that is still running, or that ended early, there may be fewer. A batch of ten from three views would have
+    each several times, by chance more or less often; the mean over the three is what it stands for, at less cost.
+
+    Arguments: sampler; batch, how many views it draws.
+    """
+
+    sampler: Sampler
+    batch: int
+
+    def draw(self, step: int, available: Tensor) -> Batch:
+        n = _count(available)
+        if n >= self.batch:
+            return self.sampler.draw(step, available)
+        return Batch(available)
+
+
+@dataclass(frozen=True, eq=False)
+class Announcer:
+    """Draws what another sampler draws, and tells beforehand which views this and the next steps want.
+
+    Since a draw depends on seed, step and available views only, whoever reads the data can do so ahead of time; if
+    more views become available meanwhile, what was told of later steps was wrong and is told anew. What was drawn ahead
+    is kept until its step, so that each step draws once.
+
+    Arguments: sampler; tell, called with a list of views, soonest first; ahead, how many steps after this one.
+    """
+
+    sampler: Sampler
+    tell: Callable[[list[Tensor]], None]
+    ahead: int = 2
+    _drawn: list[tuple[Tensor, dict[int, Batch]]] = field(default_factory=list, init=False, repr=False)
+
+    def draw(self, step: int, available: Tensor) -> Batch:
+        wanted = range(step, step + self.ahead + 1)
+        known = self._drawn[0][1] if self._drawn and self._drawn[0][0] is available else {}
+        drawn = {one: known[one] if one in known else self.sampler.draw(one, available) for one in wanted}
+        self._drawn[:] = [(available, drawn)]
+        batches = list(drawn.values())
+        if batches[0].views is not None:
+            self.tell([batch.views for batch in batches if batch.views is not None])
+        return batches[0]
+
+
+@lru_cache(maxsize=2)  # of this epoch and the next, which a batch and those announced after it may reach into
+def _order(seed: int, epoch: int, n: int) -> NDArray[np.int64]:
+    return np.argsort(draw_words(seed, epoch, n), kind="stable")
+
+
+def _integers_below(n: int, words: NDArray[np.uint64]) -> NDArray[np.int64]:
+    # The top 53 bits as a fraction, times n: the bias is at most n / 2^53.
+    return ((words >> np.uint64(11)) * 2.0**-53 * n).astype(np.int64)
+
+
+def _pick(available: Tensor, index: NDArray[np.int64]) -> Tensor:
+    return available[torch.from_numpy(index)]
+
+
+def _count(available: Tensor) -> int:
+    if len(available) < 1:
+        raise InputError("there are no views to draw from")
+    return len(available)
+
+
+def _check_batch(batch: int) -> None:
+    if batch < 1:
+        raise InputError(f"a batch needs at least one view, not {batch}")

@@ -1,0 +1,97 @@
+"""NumPy arrays where tensors are taken: they are turned into tensors where they come in, and results are tensors."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any, ParamSpec, TypeVar, cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from plugstream.base.errors import InputError
+
+__all__ = ["Array", "accept_arrays", "accept_arrays_in", "as_tensor"]
+
+Array = Tensor | NDArray[Any]
+"""What images and data may be given as."""
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def as_tensor(
+    what: str, value: Any, *, device: torch.device | str | None = None, dtype: torch.dtype | None = None
+) -> Tensor:
+    """A tensor as it is, and anything that NumPy takes for an array of numbers as a tensor.
+
+    Arguments: what it is, for the message where it is none; device and dtype that an array, which says nothing of
+    either, is brought to: NumPy's own precision is double, which is seldom meant. Without a dtype floating point and
+    complex numbers stay as they are, and whole ones become torch's default. Values are copied only where they must be.
+    """
+    if isinstance(value, Tensor):
+        return value
+    try:
+        array = np.asarray(value)
+    except (TypeError, ValueError) as error:  # rows of different lengths, say
+        raise InputError(f"{what} cannot be read as an array: {error}".splitlines()[0]) from error
+    if array.dtype.kind not in "fcbiu":
+        kind = type(value).__name__ if array.dtype == object else f"an array of {array.dtype}"
+        raise InputError(f"{what} must be a tensor or an array of numbers, not {kind}")
+    if array.dtype.kind == "c" and dtype is not None and not dtype.is_complex:
+        raise InputError(f"{what} is complex, but a real one is needed; give its real part, or its absolute value")
+    if dtype is None and array.dtype.kind in "biu":
+        dtype = torch.get_default_dtype()
+    tensor = torch.from_numpy(_plain(array))
+    return tensor.to(device=device, dtype=dtype)
+
+
+def accept_arrays(method: Callable[P, R]) -> Callable[P, R]:
+    """A method that is given tensors where it is called with NumPy arrays, on its object's device and in its dtype.
+
+    `data` and `slopes` get the object's `data_dtype`, `weights` a real one, and everything else the `dtype`, where it
+    has them; `views` stay as they are.
+    """
+    names = list(inspect.signature(method).parameters)[1:]
+
+    @functools.wraps(method)
+    def accepting(*args: P.args, **kwargs: P.kwargs) -> R:
+        if any(isinstance(value, np.ndarray) for value in (*args, *kwargs.values())):
+            owner, *rest = args
+            plain: Any = [_tensor_for(owner, name, value) for name, value in zip(names, rest, strict=False)]
+            named: Any = {name: _tensor_for(owner, name, value) for name, value in kwargs.items()}
+            return cast(R, cast(Any, method)(owner, *plain, **named))
+        return method(*args, **kwargs)
+
+    return accepting
+
+
+def accept_arrays_in(kind: type, names: Sequence[str]) -> None:
+    """Let the methods of these names that a class defines itself accept arrays; for `__init_subclass__`."""
+    for name in names:
+        method = vars(kind).get(name)
+        if inspect.isfunction(method):
+            setattr(kind, name, accept_arrays(method))
+
+
+def _tensor_for(owner: Any, name: str, value: Any) -> Any:
+    if not isinstance(value, np.ndarray) or name == "views":
+        return value
+    dtype = getattr(owner, "data_dtype" if name in ("data", "slopes") else "dtype", None)
+    if name == "weights" and dtype is not None:
+        dtype = dtype.to_real()
+    return as_tensor(name, value, device=getattr(owner, "device", None), dtype=dtype)
+
+
+def _plain(array: NDArray[Any]) -> NDArray[Any]:
+    """The array as torch can take it: in the machine's byte order, not of long double, writable, no negative steps."""
+    kind = array.dtype.newbyteorder("=")
+    if kind.kind in "fc" and kind.itemsize > (8 if kind.kind == "f" else 16):
+        kind = np.dtype(np.float64 if kind.kind == "f" else np.complex128)
+    elif kind.kind == "u" and kind.itemsize > 1:
+        kind = np.dtype(np.int64)  # torch has next to nothing for larger unsigned numbers
+    plain = np.ascontiguousarray(array, dtype=kind).reshape(array.shape)
+    return plain if plain.flags.writeable else plain.copy()

@@ -1,0 +1,102 @@
+"""What the machine has left of memory and disk, so that what cannot fit is refused before it is begun."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+from pathlib import Path
+
+from plugstream.base.errors import InputError
+
+__all__ = ["check_disk", "check_memory", "format_size", "free_memory", "machine_memory", "parse_size"]
+
+_SIZE = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*([kmgt])(i?)b?")
+
+
+def free_memory() -> int:
+    """Bytes of memory that this process can still get: the least of what the system, a container and `ulimit` leave."""
+    left = [_of_system(), _of_container(), _of_limit()]
+    return max(0, min(some for some in left if some is not None))
+
+
+def check_memory(needed: float, what: str, advice: str) -> None:
+    """Refuse what needs more memory than there is.
+
+    Arguments: needed, in bytes; what needs them, such as "the scan"; advice, what to do instead.
+    """
+    if needed > (free := free_memory()):
+        raise InputError(
+            f"{what} takes about {format_size(needed)} of memory, and {format_size(free)} are free; {advice}"
+        )
+
+
+def check_disk(place: Path, needed: float, what: str) -> None:
+    """Refuse what needs more room than there is on the disk of `place`, a file or folder to be made."""
+    with contextlib.suppress(OSError):  # a folder that cannot be looked at is refused by whoever writes there
+        if needed > (free := shutil.disk_usage(place.absolute().parent).free):
+            raise InputError(
+                f"{what} takes about {format_size(needed)}, and the disk of {place} has {format_size(free)} left; make "
+                "room, choose another place, or make it smaller"
+            )
+
+
+def _of_system() -> int:
+    """Memory that can be had without swapping, and what is left to swap to."""
+    with contextlib.suppress(OSError, ValueError, KeyError):
+        lines = (line.split() for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines())
+        kilobytes = {words[0]: int(words[1]) for words in lines}
+        return 1024 * (kilobytes["MemAvailable:"] + kilobytes["SwapFree:"])
+    return machine_memory()
+
+
+def machine_memory() -> int:
+    """Bytes of memory that the machine has; 8 GB where the system does not say, as Windows."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, OSError, ValueError):
+        return 8 << 30
+
+
+def _of_container() -> int | None:
+    """What a control group, such as a container's or a batch job's, leaves; None where there is no limit."""
+    root = Path("/sys/fs/cgroup")
+    for limit, used in (
+        ("memory.max", "memory.current"),
+        ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),
+    ):
+        with contextlib.suppress(OSError, ValueError):  # "max" is no number
+            most = int((root / limit).read_text(encoding="ascii"))
+            if most < 1 << 60:
+                return most - int((root / used).read_text(encoding="ascii"))
+    return None
+
+
+def _of_limit() -> int | None:
+    """What `ulimit -v` leaves; None where there is no limit."""
+    with contextlib.suppress(OSError, ValueError, ImportError):
+        import resource
+
+        limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+        if limit != resource.RLIM_INFINITY:
+            pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
+            return limit - pages * os.sysconf("SC_PAGE_SIZE")
+    return None
+
+
+def parse_size(text: str) -> int:
+    """Bytes that a person wrote: "2GB", "500 MB", "1.5 GiB"; kB, MB, GB and TB are powers of 1000."""
+    match = _SIZE.fullmatch(text.strip().lower())
+    if match is None:
+        raise InputError(f"{text!r} is no size of memory; write a number and kB, MB, GB or TB, such as 2GB")
+    base = 1024 if match[3] else 1000
+    return int(float(match[1]) * base ** ("kmgt".index(match[2]) + 1))
+
+
+def format_size(count: float) -> str:
+    """Bytes as a person reads them."""
+    for unit, size in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6)):
+        if count >= size:
+            return f"{count / size:.3g} {unit}"
+    return f"{count / 1e3:.3g} kB"

@@ -1,0 +1,203 @@
+"""What is shown of work at one moment, as lines that fit any width; how fast it goes, and how long it will take."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from plugstream.base.text import printable
+
+__all__ = ["Clock", "Frame", "Line", "Part", "Piece", "Thinned", "duration", "fit", "frame_text", "sparkline"]
+
+_BAR, _LEAST_BAR = 40, 6
+_CURVE = 16  # characters of a small curve, at most
+_RECENT = 20.0  # seconds of steps that speed and time left are estimated from
+_LEVELS = "▁▂▃▄▅▆▇█"
+
+
+@dataclass(frozen=True)
+class Part:
+    """One thing to say: in full, shorter where there is little room, in which style of rich, with which small curve."""
+
+    long: str
+    short: str = ""
+    style: str = ""
+    curve: tuple[float, ...] = ()
+
+    @property
+    def brief(self) -> str:
+        return self.short or self.long
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line of a frame: what it says, the most important first, and a bar where `total` is known."""
+
+    parts: tuple[Part, ...]
+    done: int = 0
+    total: int = 0
+
+
+Frame = tuple[Line, ...]
+Piece = tuple[str, str]
+"""Text and its style; that of a bar's two halves is "bar" and "rest"."""
+
+
+def frame_text(frame: Frame) -> str:
+    """A frame as one plain line."""
+    return "   ".join(printable(part.long) for line in frame for part in line.parts)
+
+
+def fit(line: Line, width: int, *, blocks: bool = True, measure: Callable[[str], int] = len) -> list[Piece]:
+    """A line in at most `width` columns: with long words, with short ones, or with fewer of them.
+
+    What is left goes to the bar, if there is one, or else to small curves behind the parts that have them.
+
+    Arguments: blocks, whether the curves' characters can be shown; measure, columns that a text takes.
+    """
+    parts = list(line.parts)
+    least = _LEAST_BAR + 2 if line.total else 0
+
+    def texts(short: bool) -> list[str]:
+        return [printable(part.brief if short else part.long) for part in parts]
+
+    chosen, gap = texts(short=False), "   "
+    if _length(chosen, gap, measure) + least > width:
+        chosen, gap = texts(short=True), "  "
+    # The first say most, and two of them more than a bar.
+    while len(parts) > 1 and _length(chosen, gap, measure) + (least if len(parts) > 2 else 0) > width:
+        parts.pop()
+        chosen.pop()
+    room = width - _length(chosen, gap, measure)
+    pieces: list[Piece] = []
+    if line.total and room >= least:
+        bar = min(_BAR, room - 2)
+        done = int(bar * min(1.0, line.done / line.total))
+        pieces += [("━" * done if blocks else "#" * done, "bar"), (("━" if blocks else "-") * (bar - done), "rest")]
+        pieces.append(("  ", ""))
+        room -= bar + 2
+    curves = [part for part in parts if len(part.curve) > 1] if blocks else []
+    # Beside a bar, numbers are enough.
+    length = 0 if line.total or not curves else min(_CURVE, room // len(curves) - 1)
+    for number, (part, text) in enumerate(zip(parts, chosen, strict=True)):
+        pieces.append((gap if number else "", ""))
+        pieces.append((_cut(text, width, measure), part.style))
+        if length >= 4 and len(part.curve) > 1:
+            pieces.append((" " + sparkline(part.curve, length), "curve"))
+    return [piece for piece in pieces if piece[0]]
+
+
+def _length(texts: Sequence[str], gap: str, measure: Callable[[str], int]) -> int:
+    return sum(map(measure, texts)) + len(gap) * (len(texts) - 1)
+
+
+def _cut(text: str, width: int, measure: Callable[[str], int]) -> str:
+    while measure(text) > width:
+        text = text[:-1]
+    return text
+
+
+def sparkline(values: Sequence[float], length: int) -> str:
+    """Numbers as a small curve of at most `length` characters; one that is not finite leaves a blank.
+
+    Where there are more of them, the first are nearer to each other than the last, as over the logarithm of the steps:
+    most happens in the beginning.
+    """
+    count = min(length, len(values))
+    places: Sequence[int] = range(count)
+    if count < len(values):
+        shift = max(1.0, len(values) / 64)  # so that no number is picked twice, or hardly one
+        ratio = (len(values) - 1 + shift) / shift
+        places = [round(shift * ratio ** (n / max(1, count - 1)) - shift) for n in range(count)]
+    picked = [values[place] for place in places]
+    finite = [value for value in picked if math.isfinite(value)]
+    if not finite:
+        return " " * count
+    low, span = min(finite), (max(finite) - min(finite)) or 1.0
+    return "".join(
+        _LEVELS[int((value - low) / span * (len(_LEVELS) - 1) + 0.5)] if math.isfinite(value) else " "
+        for value in picked
+    )
+
+
+class Thinned:
+    """The values of a series, evenly thinned so that there are never more than a few hundred; the last is always there.
+
+    Arguments: logarithmic, whether to keep their logarithms, as a curve over decades needs.
+    """
+
+    def __init__(self, logarithmic: bool = False, most: int = 256) -> None:
+        self._logarithmic, self._most = logarithmic, most
+        self._values: list[float] = []
+        self._last: float | None = None
+        self._every, self._count = 1, 0
+
+    def add(self, value: float | None) -> None:
+        value = math.nan if value is None else value
+        if self._logarithmic:
+            value = math.log10(value) if value > 0 else math.nan
+        if self._count % self._every == 0:
+            self._values.append(value)
+            if len(self._values) > self._most:
+                self._values, self._every = self._values[::2], 2 * self._every
+        self._last, self._count = value, self._count + 1
+
+    def values(self) -> tuple[float, ...]:
+        last = () if self._last is None or (self._count - 1) % self._every == 0 else (self._last,)
+        return (*self._values, *last)
+
+
+class Clock:
+    """How fast something goes, and how long it will still take, from its steps of the last seconds.
+
+    Arguments: limit, seconds after `begun` when it ends in any case.
+    """
+
+    def __init__(self, limit: float | None = None, begun: float = 0.0) -> None:
+        self._limit, self._begun = limit, begun
+        self._ticks: deque[tuple[float, int]] = deque()
+
+    def tick(self, step: int, now: float) -> None:
+        if self._ticks and step < self._ticks[-1][1]:  # it went back, as a run that is resumed does
+            self._ticks.clear()
+        if self._ticks and now - self._ticks[-1][0] < 0.05:
+            return
+        self._ticks.append((now, step))
+        # Two must stay, however slow the steps are.
+        while len(self._ticks) > 2 and now - self._ticks[1][0] > _RECENT:
+            self._ticks.popleft()
+
+    def forget(self) -> None:
+        """Judge by what comes: there was a pause."""
+        self._ticks.clear()
+
+    @property
+    def rate(self) -> float | None:
+        """Steps a second, None while there is too little to judge by."""
+        return self._judge()[0]
+
+    def left(self, step: int, total: int) -> float | None:
+        """Seconds, None while there is too little to judge by, or no end in sight."""
+        rate, now = self._judge()
+        if rate is None or not step < total:
+            return None
+        seconds = (total - step) / rate
+        return seconds if self._limit is None else max(0.0, min(seconds, self._limit - (now - self._begun)))
+
+    def _judge(self) -> tuple[float | None, float]:
+        """Steps a second, and when the last was; from one look, since whoever draws is another thread than ticks."""
+        ticks = tuple(self._ticks)
+        if len(ticks) < 2:
+            return None, 0.0
+        (first, before), (last, after) = ticks[0], ticks[-1]
+        return (after - before) / (last - first) if after > before and last - first >= 0.5 else None, last
+
+
+def duration(seconds: float) -> str:
+    """Seconds, minutes or hours, as a person would say it."""
+    if seconds < 99.5:
+        return f"{seconds:.0f} s"
+    minutes = seconds / 60
+    return f"{minutes:.0f} min" if minutes < 99.5 else f"{minutes / 60:.1f} h"

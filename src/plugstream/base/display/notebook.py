@@ -1,0 +1,79 @@
+"""Progress in a Jupyter notebook: one element of the cell's output, drawn again as work goes on."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Sequence
+from html import escape
+from typing import Any
+
+from plugstream.base.display.frame import Frame, Line
+from plugstream.base.text import printable
+
+__all__ = ["NotebookRegion", "in_notebook"]
+
+_WIDE, _HIGH = 80, 14  # pixels of a small curve
+
+
+def in_notebook() -> bool:
+    """Whether the code runs in a notebook's kernel, which shows HTML."""
+    shell = sys.modules.get("IPython")
+    running = None if shell is None else shell.get_ipython()
+    return running is not None and hasattr(running, "kernel")
+
+
+class NotebookRegion:
+    """As `plugstream.base.display.region.TerminalRegion`, for a notebook; it needs nothing but IPython.
+
+    Other output of the cell stands above or below it, so that it is never in its way. At the end it is gone, unless it
+    is to be `kept`: then it stays as it is.
+    """
+
+    def __init__(self) -> None:
+        self._handle: Any = None
+        self.is_open = self.kept = False
+
+    def draw(self, frame: Frame) -> None:
+        """Show a frame in place of what stands there."""
+        if self.kept:
+            return
+        from IPython.display import HTML, display
+
+        shown = HTML("".join(map(_html, frame)))
+        if self._handle is None:
+            self._handle = display(shown, display_id=True)
+        else:
+            self._handle.update(shown)
+
+    def erase(self) -> None:
+        return
+
+    def close(self) -> None:
+        """Take it away for good."""
+        if self._handle is not None:
+            self.draw(())
+
+
+def _html(line: Line) -> str:
+    words = [
+        f'<span style="white-space:nowrap">{escape(printable(p.long))}{_curve(p.curve)}</span>' for p in line.parts
+    ]
+    if line.total:
+        words.insert(0, f'<progress max="{line.total}" value="{min(line.done, line.total)}"></progress>')
+    style = "display:flex;flex-wrap:wrap;align-items:center;gap:0 1.4em;font-variant-numeric:tabular-nums"
+    return f'<div style="{style}">{"".join(words)}</div>'
+
+
+def _curve(values: Sequence[float]) -> str:
+    """A small curve; what is not finite is left out of it."""
+    points = [(place, value) for place, value in enumerate(values) if math.isfinite(value)]
+    if len(points) < 2:
+        return ""
+    low, high = min(value for _, value in points), max(value for _, value in points)
+    across, up = _WIDE / (len(values) - 1), _HIGH / ((high - low) or 1.0)
+    path = " ".join(f"{1 + place * across:.1f},{1 + (high - value) * up:.1f}" for place, value in points)
+    return (
+        f'<svg width="{_WIDE + 2}" height="{_HIGH + 2}" style="margin-left:.5em;vertical-align:middle" '
+        f'aria-hidden="true"><polyline points="{path}" fill="none" stroke="currentColor" stroke-width="1.5"/></svg>'
+    )

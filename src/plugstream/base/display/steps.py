@@ -1,0 +1,80 @@
+"""The steps of a reconstruction as a frame: how far, how fast, how long still, and what was measured."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from plugstream.base.display.frame import Clock, Frame, Line, Part, Thinned, duration
+from plugstream.base.quantities import Quantity, sort_quantities
+
+__all__ = ["Steps"]
+
+
+class Steps:
+    """What is known of a run's steps.
+
+    Attributes: total, how many there will be, 0 where that is not known; views, how many have arrived, 0 where all were
+    there; paused, whether somebody asked it to wait; step and seconds, those of the last `tick`.
+    """
+
+    def __init__(self, total: int = 0, clock: Clock | None = None) -> None:
+        self.total, self.views, self.paused = total, 0, False
+        self.step, self.seconds = 0, 0.0
+        self.clock = clock or Clock()
+        self.values: Mapping[str, float | None] = {}
+        self._quantities: list[Quantity] = []
+        self._curves: dict[str, Thinned] = {}
+
+    def declare(self, quantities: Iterable[Quantity]) -> None:
+        """Say what will be measured."""
+        self._quantities = list(quantities)
+        self._curves = {quantity.name: Thinned(quantity.logarithmic) for quantity in self._quantities}
+
+    def tick(self, step: int, seconds: float, now: float) -> None:
+        """A step was taken, after so many seconds of steps; `now` is the clock's."""
+        self.step, self.seconds = step, seconds
+        self.clock.tick(step, now)
+
+    def measure(self, values: Mapping[str, float | None]) -> None:
+        """Take in what was measured."""
+        self.values = {**self.values, **values}
+        for name, value in values.items():
+            if name in self._curves:
+                self._curves[name].add(value)
+
+    def frame(self) -> Frame:
+        """Progress, and below it what was measured."""
+        measured = self._measured()
+        return (Line(self._progress(), self.step, self.total), *([Line(measured)] if measured else []))
+
+    def text(self, *, ended: bool = False) -> str:
+        """All of it as one line; how long it will still take unless it has `ended`."""
+        total = f"/{self.total}" if self.total else ""
+        views = [f"{self.views} views"] if self.views and not self.total else []
+        left = None if ended else self.clock.left(self.step, self.total)
+        spent = f"{self.seconds:6.1f} s" + ("" if left is None else f", {duration(left)} left")
+        words = [f"step {self.step:>{len(str(self.total))}}{total}", *views, spent]
+        return "   ".join([*words, *(part.long for part in self._measured())])
+
+    def _progress(self) -> tuple[Part, ...]:
+        total = f"/{self.total}" if self.total else ""
+        count = f"{self.step:>{len(str(self.total))}}{total}"
+        parts = [Part(f"step {count}", count if self.total else f"step {count}", "bold")]
+        if self.views and not self.total:
+            parts.append(Part(f"{self.views} views"))
+        if self.paused:
+            parts.append(Part("paused", style="warning"))
+        elif (left := self.clock.left(self.step, self.total)) is not None:
+            parts.append(Part(f"{duration(left)} left", style="cyan"))
+        if not self.paused and (rate := self.clock.rate) is not None:
+            digits = f"{rate:.3g}" if rate < 1000 else f"{rate:.0f}"
+            parts.append(Part(f"{digits} steps/s", f"{digits}/s"))
+        parts.append(Part(f"{self.seconds:.1f} s", style="dim"))
+        return tuple(parts)
+
+    def _measured(self) -> tuple[Part, ...]:
+        return tuple(
+            Part(quantity.text(value), quantity.text(value, short=True), "", self._curves[quantity.name].values())
+            for quantity in sort_quantities(self._quantities, self.values)
+            if (value := self.values[quantity.name]) is not None
+        )

@@ -1,0 +1,54 @@
+"""The errors and warnings a person meets, each one line that says what was wrong and what to do.
+
+There are three kinds: what was asked is wrong (`InputError`), the disk or the network failed (`StorageError`), and data
+is damaged (`DamagedError`). The last two are kinds of the first, so that who wants every one-line error catches that;
+`is_refusal` tells whether it was the request that was wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from plugstream.base.text import one_line
+
+__all__ = ["DamagedError", "InputError", "PlugstreamWarning", "StorageError", "is_refusal"]
+
+
+class InputError(ValueError):
+    """What was asked is wrong, which is found before any work starts.
+
+    Its message is one line whatever it quotes: control characters are escaped, and values of thousands of characters
+    shortened.
+    """
+
+    def __init__(self, message: str) -> None:
+        super().__init__(one_line(message))
+
+
+class StorageError(InputError):
+    """The disk or the network failed: the same request may succeed once that is repaired."""
+
+
+class DamagedError(InputError):
+    """Data is not as it was written.
+
+    Arguments: where, the scan or array it is in; views, what is wrong with each view that cannot be read. Of what is no
+    scan there are no views, and the first argument is the whole message.
+    """
+
+    def __init__(self, where: str, views: Mapping[int, str] | None = None) -> None:
+        if views:
+            first = min(views)
+            where = f"view {first} of {where} cannot be read: {views[first]}"
+        super().__init__(where)
+        self.views = dict(views or {})
+
+
+class PlugstreamWarning(UserWarning):
+    """Something that will probably not do what was meant, though it can be done."""
+
+
+def is_refusal(error: BaseException) -> bool:
+    """Whether an error says that what was asked is wrong, and not that the disk, the memory or the data failed."""
+    failures = (StorageError, DamagedError, OSError, MemoryError, RuntimeError)
+    return isinstance(error, InputError) and not any(isinstance(e, failures) for e in (error, error.__cause__))

@@ -1,0 +1,256 @@
+"""Files that are whole or absent, folders that one process at a time writes to, and JSON from strangers."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import importlib
+import json
+import os
+import re
+import secrets
+import stat
+import uuid
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from plugstream.base.errors import InputError, StorageError
+
+__all__ = [
+    "AT_ONCE",
+    "NEW_FILE",
+    "NOT_PLAIN",
+    "NOT_PLAIN_ERRORS",
+    "hidden_place",
+    "load_json",
+    "lock_folder",
+    "name_target",
+    "open_plain",
+    "read_small",
+    "sync_folder",
+    "write_whole",
+]
+
+fcntl: Any = None  # on Windows, where files can be written, but not folders that only one process writes to
+with contextlib.suppress(ImportError):
+    fcntl = importlib.import_module("fcntl")
+
+NOT_PLAIN = "it is a link, a folder, a pipe or a device instead of a plain file"
+# Links are not followed, handles not inherited, and bytes left as they are; each by what the system has of these.
+NEW_FILE = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+AT_ONCE = getattr(os, "O_NONBLOCK", 0)  # a pipe is opened without waiting for its other end
+NOT_PLAIN_ERRORS = (errno.ELOOP, errno.ENXIO)  # of a link that is not followed, and of a socket
+
+
+def hidden_place(target: Path) -> Path:
+    """A new name beside `target` to make something under that is to be whole before it has its own name."""
+    stem = os.fsdecode(os.fsencode(target.name)[:100])  # a name may have 255 bytes
+    return target.with_name(f".{stem}.{uuid.uuid4().hex}.partial")
+
+
+@contextlib.contextmanager
+def name_target(hidden: Path, target: Path) -> Iterator[None]:
+    """Let errors speak of the target, which somebody asked for, and not of the place where it is being made."""
+    try:
+        yield
+    except InputError as error:
+        if type(error) not in (InputError, StorageError) or str(hidden) not in str(error):
+            raise
+        raise type(error)(str(error).replace(str(hidden), str(target))) from error.__cause__
+
+
+def read_small(path: Path, most: int = 1 << 20) -> str:
+    """The text of a file that a person wrote; one of more bytes, such as a device without end, is an OSError."""
+    with path.open("rb") as file:
+        content = file.read(most + 1)
+    if len(content) > most:
+        raise OSError(f"it has more than {most:,} bytes")
+    return content.decode()
+
+
+def write_whole(path: Path, parts: Iterable[bytes | memoryview], *, durable: bool = True) -> None:
+    """Write a file so that whoever looks, whenever, finds the old one or the new one, also after a power cut.
+
+    It is written beside its place, flushed to the disk and renamed. The rename outlasts a power cut once
+    `sync_folder` was called for its folder; the caller does that once for many files. Beside its place is a new file of
+    a name that nobody can know before, never one that is there, so that a link which somebody planted is not followed.
+    What a process that was killed had begun to write to the same place is removed. A device or pipe, such as /dev/null,
+    is refused: the rename would put a file in its place, for everybody.
+
+    Without `durable` it is not flushed, which takes a fraction of the time: a power cut may leave it empty.
+    """
+    handle, temporary = _open_beside(path)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            for part in parts:
+                file.write(part)
+            file.flush()
+            if durable:
+                os.fsync(file.fileno())
+            if fcntl is not None:
+                temporary.replace(path)  # before it is closed and unlocked, and could be taken for a leftover
+        if fcntl is None:  # Windows renames no open file, and nobody takes one for a leftover there
+            temporary.replace(path)
+    except BaseException:
+        with contextlib.suppress(OSError):  # what went wrong first is what is told
+            temporary.unlink(missing_ok=True)
+        raise
+
+
+def _open_beside(path: Path) -> tuple[int, Path]:
+    """A new file beside `path`, locked for as long as it is open, and its name: .NAME.16-digits.new."""
+    if not path.name:  # "." or "/", beside which nothing can be named
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    _refuse_stream(path)
+    _remove_left(path)
+    while True:
+        temporary = path.with_name(f"{_sibling_prefix(path)}{secrets.token_hex(8)}.new")
+        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | NEW_FILE, 0o666)
+        try:
+            _lock(handle)
+        except BlockingIOError:  # somebody takes it for a leftover at this instant, and removes it
+            os.close(handle)
+            continue
+        except OSError:  # a file system without locks: nobody removes anything there
+            return handle, temporary
+        if os.fstat(handle).st_nlink:
+            return handle, temporary
+        os.close(handle)
+
+
+def _refuse_stream(path: Path) -> None:
+    """Raise an OSError where `path` is a device, pipe or socket, or a link to an open file of a process."""
+    try:
+        mode = path.stat().st_mode
+        link = os.readlink(path) if path.is_symlink() else ""
+    except OSError:  # nothing is there, or nothing that can be looked at, which is told when it is written to
+        return
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)) or link.startswith("/proc/"):
+        raise OSError(errno.EINVAL, "it is a device or pipe, not a file", str(path))
+
+
+def _remove_left(path: Path) -> None:
+    """Remove what writers of `path` left that are no more: their files are not locked by anybody."""
+    begin = _sibling_prefix(path)
+    try:
+        names = [name for name in os.listdir(path.parent) if name.startswith(begin) and name.endswith(".new")]
+    except OSError:
+        return  # which is told when it is written to
+    for name in names:
+        if len(name) != len(begin) + 20:  # of another file, whose name begins alike
+            continue
+        with contextlib.suppress(OSError):
+            handle = os.open(path.with_name(name), os.O_RDONLY | AT_ONCE | NEW_FILE)
+            try:
+                _lock(handle)
+                path.with_name(name).unlink()
+            finally:
+                os.close(handle)
+
+
+def _sibling_prefix(path: Path) -> str:
+    """How the names of files beside `path` begin; a name that is as long as a file system takes is cut."""
+    name = f".{path.name}."
+    while len(os.fsencode(name)) > 255 - 20:
+        name = f"{name[:-2]}."
+    return name
+
+
+def open_plain(path: str | Path, flags: int = os.O_RDONLY) -> int:
+    """Open a file that must be a plain one, and return its handle; OSError otherwise, without waiting.
+
+    A symbolic link could lead anywhere, a pipe would wait for ever, and a device may never end.
+    """
+    try:
+        handle = os.open(path, flags | AT_ONCE | NEW_FILE, 0o666)
+    except OSError as error:
+        if error.errno in NOT_PLAIN_ERRORS:
+            raise OSError(error.errno, NOT_PLAIN, os.fspath(path)) from error
+        raise
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise OSError(errno.EINVAL, NOT_PLAIN, os.fspath(path))
+    return handle
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the renames in a folder outlast a power cut."""
+    if os.name == "nt":  # which opens no folder, and writes their changes down by itself
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def lock_folder(folder: Path, what: str) -> int:
+    """Become the only writer of a folder, or say in one line that somebody else is; returns a handle to close.
+
+    When the process ends, however it ends, the system unlocks it. `what` names the folder in messages: "the scan x".
+    """
+    if fcntl is None:
+        raise InputError(
+            f"cannot write to {what}: this system has no locks of files (fcntl), by which a folder has one writer; use "
+            "Linux, macOS or the Windows Subsystem for Linux, or the library on arrays in memory"
+        )
+    try:
+        handle = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT | NEW_FILE, 0o644)
+    except OSError as error:
+        raise StorageError(f"cannot write to {what}: {error.strerror}") from error
+    try:
+        _lock(handle)
+    except OSError:
+        os.close(handle)
+        raise InputError(f"another process is writing to {what}; wait for it, or stop it") from None
+    return handle
+
+
+def _lock(handle: int) -> None:
+    """Lock an open file; OSError where somebody else has, or the system has no locks."""
+    if fcntl is None:
+        raise OSError(errno.ENOLCK, "this system has no locks of files")
+    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+# A string, so that what stands inside of one is not counted. One that does not end reaches to the end, and none is
+# looked into twice, so that it takes linear time on any bytes.
+_STRING = re.compile(rb'"(?:[^"\\]|\\.)*+(?:"|\\?\Z)', re.DOTALL)
+
+
+def load_json(text: bytes, *, most_bytes: int, most_depth: int = 16, most_digits: int = 64) -> Any:
+    """What a JSON text says, or a ValueError of one line.
+
+    Python's parser turns a million digits into an integer that cannot be printed again, descends into as many lists as
+    there are brackets, guesses UTF-16 and takes NaN for a number. Here a text is UTF-8, has at most `most_bytes` bytes,
+    lists and objects at most `most_depth` deep, and no number with more than `most_digits` digits in a row; all of that
+    is known before the parser runs. Numbers such as 1e400 are infinite, so check those that must be finite.
+    """
+    if len(text) > most_bytes:
+        raise ValueError(f"it has {len(text)} bytes, and {most_bytes} are allowed")
+    many, long = text.count(b"[") + text.count(b"{") > most_depth, re.compile(rb"[0-9]{%d}" % (most_digits + 1))
+    if many or long.search(text):  # perhaps only within strings
+        bare = _STRING.sub(b'""', text)
+        if _depth(bare) > most_depth:
+            raise ValueError(f"it is more than {most_depth} lists deep")
+        if long.search(bare):
+            raise ValueError(f"it has a number of more than {most_digits} digits")
+    try:
+        return json.loads(text.decode("utf-8"), parse_constant=_refuse_constant)
+    except (ValueError, RecursionError):
+        raise ValueError("it is not JSON in UTF-8") from None
+
+
+def _depth(bare: bytes) -> int:
+    """How many lists and objects are open at once, at most."""
+    import numpy as np
+
+    codes = np.frombuffer(bare, dtype=np.uint8)
+    opened = (codes == ord("[")) | (codes == ord("{"))
+    closed = (codes == ord("]")) | (codes == ord("}"))
+    return int(np.cumsum(opened.astype(np.int64) - closed).max(initial=0))
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is not JSON")

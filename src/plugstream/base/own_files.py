@@ -1,0 +1,29 @@
+"""FILE.py:NAME for the kinds that have no options of their own for it: a name of a Python file, called to build it.
+
+NAME is called as the entry of its kind is built, without options: a sampler's with the fidelity, a gradient's with the
+seed, a loss's and a momentum's with nothing. Whether the file may be run is for `plugstream.settings.consent`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from plugstream.base.registry import Options, register
+
+__all__: list[str] = []
+
+
+def _declare(kind: str, text: str) -> None:
+    @register(kind, "FILE.py:NAME", text)
+    def build(options: Options, *parts: Any, name: str, **more: Any) -> Any:
+        from plugstream.base.user_code import call_from_file
+
+        return call_from_file(name, *parts, **more)
+
+
+_declare("algorithm", "yours: NAME(fidelity, denoiser, sigma=, lam=, step_size=, sampler=) makes it")
+_declare("sampler", "yours: NAME(fidelity) makes it")
+_declare("momentum", "yours: NAME() makes a function from (k, q_{k-1}) to q_k")
+_declare("monitor", "yours: NAME(truth, views) makes it")
+_declare("gradient", "yours: NAME(seed) makes it")
+_declare("loss", "yours: NAME() makes it")

@@ -1,0 +1,113 @@
+"""Tensors on disk, as safetensors with a checksum: a file of which any part was changed is refused.
+
+The header's member "plugstream:sha256" is the SHA-256 of the other members, as JSON with sorted keys, and then of each
+tensor in the order of names: its name, type and shape, and its bytes. Nothing is unpickled.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from plugstream.base.errors import InputError
+from plugstream.base.files import write_whole
+
+__all__ = ["load_tensors", "save_tensors"]
+
+_SUM = "plugstream:sha256"
+_NAMES = {
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.int64: "I64",
+    torch.int32: "I32",
+    torch.int16: "I16",
+    torch.int8: "I8",
+    torch.uint16: "U16",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+}
+
+
+def save_tensors(
+    path: Path, tensors: Mapping[str, Tensor], about: Mapping[str, str] | None = None, *, durable: bool = True
+) -> None:
+    """Write tensors and what is to be known `about` them as one file, with a checksum of all of it.
+
+    The file is written beside its place and renamed, so that nobody ever sees half of it; OSError where the disk does
+    not take it. Without `durable` a power cut may take it, as `write_whole` says.
+    """
+    plain = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
+    header = dict(about or {})
+    write_whole(path, _encode(plain, {**header, _SUM: _digest(header, plain)}), durable=durable)
+
+
+def load_tensors(path: Path, wanted: str | None = None) -> tuple[dict[str, str], dict[str, Tensor]]:
+    """What `save_tensors` was given: about, and the tensors, on the CPU.
+
+    A file that is damaged is refused with an `InputError` whose text goes on "... cannot be used: ".
+
+    Arguments: path; wanted, what `about` must say is the file's "format". Where it is None, safetensors of others are
+    taken too, which have no checksum.
+    """
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with path.open("rb") as file, safe_open(_readable_name(path, file.fileno()), "pt") as opened:
+            about = dict(opened.metadata() or {})
+            tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118 - it is not a dict
+    except (SafetensorError, OSError, ValueError, RuntimeError) as error:
+        raise InputError(f"it is not safetensors, or damaged ({str(error).splitlines()[0]})") from error
+    said = about.pop(_SUM, None)
+    if wanted is not None and about.get("format") != wanted:
+        raise InputError(f"it holds other weights than {wanted}")
+    if wanted is not None and said is None:
+        raise InputError("it has no checksum, so it was not written by this plugstream, or is damaged; get it anew")
+    if said is not None and said != _digest(about, tensors):
+        raise InputError("it fails its checksum, so it is damaged or was changed; get it anew")
+    return about, tensors
+
+
+def _encode(tensors: Mapping[str, Tensor], about: Mapping[str, str]) -> Iterator[bytes | memoryview]:
+    """The parts of a file of safetensors, the tensors as they lie in memory: a checkpoint has no copy of its own.
+
+    Reference: https://huggingface.co/docs/safetensors: the length of the header, the header as JSON, the tensors.
+    """
+    order = sorted(tensors, key=lambda name: (-tensors[name].itemsize, name))  # so that each is aligned
+    header: dict[str, Any] = {"__metadata__": dict(about)}
+    end = 0
+    for name in order:
+        value = tensors[name]
+        begin, end = end, end + value.numel() * value.itemsize
+        header[name] = {"dtype": _NAMES[value.dtype], "shape": list(value.shape), "data_offsets": [begin, end]}
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    yield len(text).to_bytes(8, "little")
+    yield text
+    for name in order:
+        yield tensors[name].reshape(-1).view(torch.uint8).numpy().data
+
+
+def _readable_name(path: Path, handle: int) -> str:
+    """A name of the file that safetensors takes, which needs one in UTF-8; else that of the open file."""
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        return f"/dev/fd/{handle}"
+    return str(path)
+
+
+def _digest(about: Mapping[str, str], tensors: Mapping[str, Tensor]) -> str:
+    total = hashlib.sha256(json.dumps(dict(about), sort_keys=True).encode())
+    for name in sorted(tensors):
+        value = tensors[name].contiguous()
+        total.update(repr((name, value.dtype, tuple(value.shape))).encode())
+        total.update(value.reshape(-1).view(torch.uint8).numpy().data)
+    return total.hexdigest()

@@ -1,0 +1,167 @@
+"""Code of a person's own: what a name of a Python file stands for, `FILE.py:NAME`.
+
+A file is run once for all that is asked of it, as long as its content stays the same; what it registers while it runs
+(`plugstream.base.registry.register`) belongs to it and to nobody else. Whether a file may be run at all is decided
+elsewhere (`plugstream.settings.consent`) and noted here by `allow`: the registry looks into files that are allowed and
+no others.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import sys
+import traceback
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from plugstream.base.errors import InputError
+
+__all__ = [
+    "OwnFile",
+    "allow",
+    "call_from_file",
+    "call_own",
+    "declarations",
+    "forget",
+    "is_allowed",
+    "load_from_file",
+    "own_line",
+    "run_declarations",
+    "run_file",
+]
+
+
+@dataclass
+class OwnFile:
+    """A file that was run: by the hash of which content, its module, what it registered, or why it cannot be run."""
+
+    digest: str
+    module: ModuleType
+    declarations: list[Any] = field(default_factory=list)
+    error: InputError | None = None
+
+
+_PREFIX = "plugstream_user_"
+_files: dict[Path, OwnFile] = {}
+_consents: set[Path] = set()
+_current: ContextVar[OwnFile | None] = ContextVar("current", default=None)
+
+
+def allow(where: str) -> None:
+    """Note that a person wants this file run: it was typed, is an argument of a function, or is trusted."""
+    _consents.add(_split(where)[0].resolve())
+
+
+def is_allowed(where: str) -> bool:
+    """Whether `allow` was called for the file."""
+    return _split(where)[0].resolve() in _consents
+
+
+def forget() -> None:
+    """Begin anew, as a command does: nothing is allowed, and what was run would be run again."""
+    _files.clear()
+    _consents.clear()
+
+
+def declarations(module: str) -> list[Any] | None:
+    """Where to put what a module registers now: its list, if it is a file that is being run, and else None.
+
+    Whatever such a file imports may register things too, which are everybody's.
+    """
+    own = _current.get()
+    return own.declarations if own is not None and own.module.__name__ == module else None
+
+
+def run_declarations() -> list[Any]:
+    """What all files that were run have registered."""
+    return [declaration for own in _files.values() for declaration in own.declarations]
+
+
+def load_from_file(where: str) -> Any:
+    """What a name of a Python file stands for. The file is run as Python, unless it was before.
+
+    Arguments: where, "path/to/module.py:NAME".
+    """
+    file, name = _split(where)
+    module = run_file(file).module
+    if not hasattr(module, name):
+        raise InputError(f"{file} has no {name}")
+    return getattr(module, name)
+
+
+def call_from_file(where: str, *parts: Any, **more: Any) -> Any:
+    """What a function or class of a Python file makes of these arguments.
+
+    Arguments: where, "path/to/module.py:NAME"; parts and more, what it is called with.
+    """
+    function = load_from_file(where)
+    if not callable(function):
+        raise InputError(f"{where} is no function or class, but {type(function).__name__}")
+    return call_own(where, function, *parts, **more)
+
+
+def call_own(where: str, function: Any, *parts: Any, **more: Any) -> Any:
+    """What a function of a person's own makes of these arguments; what goes wrong in it is told in one line."""
+    try:
+        return function(*parts, **more)
+    except InputError:
+        raise
+    except Exception as error:  # whatever their code does
+        raise InputError(f"{where} cannot be called: {type(error).__name__}: {error}".splitlines()[0]) from error
+
+
+def run_file(file: Path) -> OwnFile:
+    """The file, run if it was not yet; one that failed is not tried again until it changes."""
+    if not file.is_file():
+        raise InputError(f"there is no file {file} to run")
+    place = file.resolve()
+    try:
+        digest = hashlib.sha256(place.read_bytes()).hexdigest()
+    except OSError as error:
+        raise InputError(f"{file} cannot be read: {error.strerror or error}") from error
+    own = _files.get(place)
+    if own is None or own.digest != digest:
+        own = _files[place] = _run(file, place, digest)
+    if own.error is not None:
+        raise own.error
+    return own
+
+
+def own_line(error: BaseException) -> str | None:
+    """The file and line of a person's own code that an exception passed through last; None where it did not."""
+    last = None
+    for frame, line in traceback.walk_tb(error.__traceback__):
+        if str(frame.f_globals.get("__name__", "")).startswith(_PREFIX):
+            last = f"{frame.f_code.co_filename}:{line}"
+    return last
+
+
+def _run(file: Path, place: Path, digest: str) -> OwnFile:
+    name = f"{_PREFIX}{place.stem}_{hashlib.sha256(str(place).encode(errors='replace')).hexdigest()[:8]}"
+    spec = importlib.util.spec_from_file_location(name, place)
+    if spec is None or spec.loader is None:
+        raise InputError(f"{file} is not a Python file")
+    own = OwnFile(digest, importlib.util.module_from_spec(spec))
+    sys.modules[name] = own.module  # where dataclasses and pydantic look up what annotations mean
+    token = _current.set(own)
+    try:
+        spec.loader.exec_module(own.module)
+    except (Exception, SystemExit) as error:  # whatever their code does
+        sys.modules.pop(name, None)
+        text = str(error) if isinstance(error, InputError) else f"{type(error).__name__}: {error}"
+        own.error = InputError(f"{file} cannot be run: {text}".splitlines()[0])
+        own.error.__cause__ = error
+    finally:
+        _current.reset(token)
+    return own
+
+
+def _split(where: str) -> tuple[Path, str]:
+    path, colon, name = where.rpartition(":")
+    if not colon or not name.isidentifier():
+        raise InputError(f"cannot read {where!r}; write file.py:Name, the file and a name in it")
+    return Path(path), name

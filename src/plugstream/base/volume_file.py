@@ -1,0 +1,119 @@
+"""A volume in a file, written and read some slices at a time: it may be larger than memory.
+
+The file is NPY, so that everybody reads it. It is read and written, and not mapped: what is mapped counts as memory of
+the process as long as nobody else wants it, and the memory of a run is to be known.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from plugstream.base.errors import InputError, StorageError
+from plugstream.base.files import open_plain
+
+__all__ = ["VolumeFile", "make_volume", "open_volume"]
+
+# Slices are read in portions of about this size.
+_PORTION = 32 << 20
+
+
+class VolumeFile:
+    """A volume (D, H, W) of real numbers in an NPY file; `make_volume` and `open_volume` make one.
+
+    Arguments: path; shape and dtype of the volume; start, where its values begin in the file.
+    """
+
+    def __init__(self, path: Path, shape: tuple[int, ...], dtype: np.dtype[Any], start: int) -> None:
+        self.path, self.shape, self.dtype, self._start = path, shape, dtype, start
+        self._slice = math.prod(shape[1:]) * dtype.itemsize
+
+    def write(self, first: int, slices: NDArray[Any]) -> None:
+        """Put slices (n, H, W) in their place, for good: when this returns they outlast a power cut."""
+        values = np.ascontiguousarray(slices, dtype=self.dtype)
+        if values.shape[1:] != self.shape[1:] or first < 0 or first + len(values) > self.shape[0]:
+            raise InputError(f"slices {values.shape} from {first} on are not of a volume {self.shape}")
+        try:
+            handle = open_plain(self.path, os.O_RDWR)
+            try:
+                left, place = values.reshape(-1).view(np.uint8).data, self._start + first * self._slice
+                while left:
+                    done = os.pwrite(handle, left[: 1 << 30], place)
+                    left, place = left[done:], place + done
+                os.fsync(handle)
+            finally:
+                os.close(handle)
+        except OSError as error:
+            raise StorageError(f"cannot write {self.path}: {error.strerror or error}") from error
+
+    def read(self, first: int, last: int) -> NDArray[Any]:
+        """Slices `first` to `last` (left out), (n, H, W)."""
+        out = np.empty((last - first, *self.shape[1:]), dtype=self.dtype)
+        left, place = out.reshape(-1).view(np.uint8).data, self._start + first * self._slice
+        try:
+            handle = open_plain(self.path)
+            try:
+                while left:
+                    done = os.preadv(handle, [left[: 1 << 30]], place)
+                    if done == 0:
+                        raise OSError("it is cut short")
+                    left, place = left[done:], place + done
+            finally:
+                os.close(handle)
+        except OSError as error:
+            raise InputError(f"cannot read {self.path}: {error.strerror or error}") from error
+        return out
+
+    def portions(self, multiple: int = 1) -> Iterator[tuple[int, NDArray[Any]]]:
+        """All slices, some megabytes at a time: the number of the first, and (n, H, W).
+
+        Arguments: multiple, of which n is one, but for the last.
+        """
+        step = max(1, _PORTION // max(1, multiple * self._slice)) * multiple
+        for first in range(0, self.shape[0], step):
+            yield first, self.read(first, min(first + step, self.shape[0]))
+
+
+def make_volume(path: Path, shape: tuple[int, ...], dtype: Any = np.float32) -> VolumeFile:
+    """A new volume of zeros, which take no room on most disks until others are written; one that is there is kept."""
+    kind = np.dtype(dtype).newbyteorder("<")
+    if path.exists():
+        found = open_volume(path)
+        if (found.shape, found.dtype) == (tuple(shape), kind):
+            return found
+    head = io.BytesIO()
+    about = {"descr": np.lib.format.dtype_to_descr(kind), "fortran_order": False, "shape": tuple(shape)}
+    np.lib.format.write_array_header_1_0(head, about)
+    try:
+        handle = open_plain(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
+        try:
+            os.pwrite(handle, head.getvalue(), 0)
+            os.ftruncate(handle, len(head.getvalue()) + math.prod(shape) * kind.itemsize)
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+    except OSError as error:
+        raise StorageError(f"cannot write {path}: {error.strerror or error}") from error
+    return VolumeFile(path, tuple(shape), kind, len(head.getvalue()))
+
+
+def open_volume(path: Path) -> VolumeFile:
+    """The volume in an NPY file; any other file is refused."""
+    try:
+        with os.fdopen(open_plain(path), "rb") as file:
+            version = np.lib.format.read_magic(file)
+            read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+            shape, fortran, dtype = read(file)
+            start = file.tell()
+    except (OSError, ValueError) as error:
+        raise InputError(f"cannot read {path}: {str(error).splitlines()[0]}; give an NPY file") from error
+    if fortran or len(shape) != 3 or dtype.kind not in "fiu":
+        raise InputError(f"{path} holds {dtype} of shape {shape}, and no volume of real numbers, slice after slice")
+    return VolumeFile(path, shape, dtype, start)

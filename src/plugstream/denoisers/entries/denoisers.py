@@ -1,0 +1,302 @@
+"""The denoisers by name, with what is known of each (`plugstream.denoisers.facts`)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from plugstream.base.errors import InputError
+from plugstream.base.registry import Field, Options, register
+
+if TYPE_CHECKING:
+    from plugstream.denoisers.base import Denoiser
+
+__all__ = [
+    "BM3DOptions",
+    "DeepinvOptions",
+    "FileOptions",
+    "NLMOptions",
+    "RidgeOptions",
+    "SolverOptions",
+    "TrainedOptions",
+]
+
+_FILE: dict[str, Any] = {"file": True}
+_OURS: dict[str, Any] = {"licence": "Apache-2.0"}
+_FAST: dict[str, Any] = {**_OURS, "cpu": "native", "cuda": "Triton"}
+
+
+class SolverOptions(Options):
+    """Of denoisers that iterate up to an accuracy."""
+
+    tol: float | None = Field(None, ge=0, le=1, description="guaranteed relative error; its own if not given")
+    max_iterations: int | None = Field(
+        None, ge=1, le=10**12, description="limit on its iterations; its own if not given"
+    )
+
+    @property
+    def accuracy(self) -> dict[str, Any]:
+        """The accuracy that was asked for, if any."""
+        asked = {"tol": self.tol, "max_iterations": self.max_iterations}
+        return {name: value for name, value in asked.items() if value is not None}
+
+
+class BM3DOptions(Options):
+    """Of BM3D."""
+
+    profile: Literal["normal", "fast"] = Field("normal", description="parameters of BM3D")
+
+
+class NLMOptions(Options):
+    """Of non-local means."""
+
+    guide: str | None = Field(
+        None,
+        description="a fixed guide, which makes it averaged: a picture or .npy of the image's size",
+        json_schema_extra={"flag": "nlm-guide", "note": "with {} as its guide", **_FILE},
+    )
+
+
+class TrainedOptions(Options):
+    """Of trained denoisers that come with weights."""
+
+    weights: str | None = Field(
+        None, description="file of trained weights, for tnrd a folder too; ours if not given", json_schema_extra=_FILE
+    )
+    white: float = Field(1.0, ge=1e-100, le=1e100, description="the image's value for white")
+
+
+class RidgeOptions(TrainedOptions, SolverOptions):
+    """Of the convex ridge prior."""
+
+    profile: Literal["normal", "fast"] = Field(
+        "normal", description="which weights of ours: fast takes half the time, for up to 0.4 dB at strong noise"
+    )
+
+
+class NetworkOptions(Options):
+    """Of networks."""
+
+    weights: str | None = Field(
+        None, description="file of trained weights; its own if not given", json_schema_extra=_FILE
+    )
+    unpickle: bool = Field(
+        False,
+        description="open weights that are a pickle, which can run any code: only from authors you trust",
+        json_schema_extra={"switch": True, "consent": True},
+    )
+
+
+class DeepinvOptions(NetworkOptions):
+    """Of deepinv's networks."""
+
+    channels: int = Field(1, ge=1, le=4, description="1, or 3 for a network made for colour")
+
+
+class FileOptions(NetworkOptions):
+    """Of a network of one's own."""
+
+    condition: Literal["none", "scalar", "map"] = Field("none", description="how the network takes sigma")
+    residual: bool = Field(False, description="the network gives the noise", json_schema_extra={"switch": True})
+
+
+def _total_variation(factor: float) -> Callable[[float], float]:
+    """sigma of TV for noise s: within 0.03 dB of the best on twelve pictures of Train400, at noise 5 to 50 of 255."""
+    return lambda noise: math.sqrt(factor * noise * (10.2 * noise) ** 0.3)
+
+
+_TV: dict[str, Any] = {
+    **_FAST,
+    "options": SolverOptions,
+    "sigma": "weight",
+    "averaged": 0.5,
+    "why": "the exact prox of a convex function, up to tol",
+    "bounded": True,
+}
+
+
+@register("denoiser", "tv", "piecewise constant images", noise=_total_variation(0.8), object="TV()", **_TV)
+def build_tv(options: SolverOptions, *, low: float, high: float) -> Denoiser:
+    from plugstream.denoisers.tv import TV
+
+    return TV(isotropic=True, low=low, high=high, **options.accuracy)
+
+
+@register(
+    "denoiser",
+    "tv-anisotropic",
+    "piecewise constant, upright edges",
+    noise=_total_variation(0.64),
+    object="TV(isotropic=False)",
+    **_TV,
+)
+def build_anisotropic_tv(options: SolverOptions, *, low: float, high: float) -> Denoiser:
+    from plugstream.denoisers.tv import TV
+
+    return TV(isotropic=False, low=low, high=high, **options.accuracy)
+
+
+@register("denoiser", "bm3d", "self-similar images", options=BM3DOptions, object="BM3D()", **_FAST)
+def build_bm3d(options: BM3DOptions) -> Denoiser:
+    from plugstream.denoisers.bm3d import BM3D
+
+    return BM3D(options.profile)
+
+
+@register(
+    "denoiser",
+    "nlm",
+    "self-similar images",
+    options=NLMOptions,
+    object="NLM(guide)",
+    guided=True,
+    why="with a fixed guide 1/2: a symmetric, doubly stochastic, positive semidefinite matrix; without, not known",
+    **_FAST,
+)
+def build_nlm(options: NLMOptions) -> Denoiser:
+    from plugstream.denoisers.nlm import NLM
+    from plugstream.images.pictures import load_picture
+
+    return NLM(None if options.guide is None else load_picture(options.guide))
+
+
+@register(
+    "denoiser",
+    "tnrd",
+    "photographs, trained",
+    options=TrainedOptions,
+    files="tnrd/weights/*.safetensors",
+    object="TNRD()",
+    **_FAST,
+)
+def build_tnrd(options: TrainedOptions) -> Denoiser:
+    from plugstream.denoisers.tnrd import TNRD
+
+    white = options.white
+    return TNRD(white=white) if options.weights is None else TNRD.load(options.weights, white=white)
+
+
+@register(
+    "denoiser",
+    "ridge",
+    "photographs, trained, convex",
+    options=RidgeOptions,
+    averaged=0.5,
+    cpu="native",
+    cuda="Triton",
+    object="ConvexRidge()",
+    why="the prox of a convex sum of ridge functions, by construction, up to tol",
+    files="weights/ridge*.safetensors",
+    **_OURS,
+)
+def build_ridge(options: RidgeOptions) -> Denoiser:
+    from plugstream.denoisers.ridge import ConvexRidge
+
+    if options.weights is not None and options.profile != "normal":
+        raise InputError("a profile of ridge is a choice of our weights; leave out profile, or weights")
+    weights = options.profile if options.weights is None else Path(options.weights)
+    return ConvexRidge(weights, scale=options.white, **options.accuracy)
+
+
+_PROX: dict[str, Any] = {**_OURS, "averaged": 0.5, "why": "a prox in closed form"}
+
+
+@register("denoiser", "soft", "sparse images", sigma="weight", noise=math.sqrt, object="SoftThreshold()", **_PROX)
+def build_soft(options: Options) -> Denoiser:
+    from plugstream.denoisers.simple import SoftThreshold
+
+    return SoftThreshold()
+
+
+@register("denoiser", "box", "known bounds", sigma="unused", bounded=True, object="Box()", **_PROX)
+def build_box(options: Options, *, low: float, high: float) -> Denoiser:
+    from plugstream.denoisers.simple import Box
+
+    return Box(low, high)
+
+
+@register(
+    "denoiser", "identity", "none", averaged=0.0, why="it is the identity", sigma="unused", object="Identity()", **_OURS
+)
+def build_identity(options: Options) -> Denoiser:
+    from plugstream.denoisers.simple import Identity
+
+    return Identity()
+
+
+@register(
+    "denoiser",
+    "pypi-bm3d",
+    "self-similar images",
+    needs=("bm3d",),
+    object="from_bm3d()",
+    licence="closed, not for commercial use",
+    cpu="closed binary",
+    cuda="closed binary, by the CPU",
+)
+def build_pypi_bm3d(options: Options) -> Denoiser:
+    from plugstream.denoisers.adapters import from_bm3d
+
+    return from_bm3d()
+
+
+def _declare_skimage(
+    name: Literal["tv", "nlm", "wavelet", "bilateral"], text: str, needs: str = "skimage", **facts: Any
+) -> None:
+    @register(
+        "denoiser",
+        f"skimage-{name}",
+        text,
+        needs=(needs,),
+        object=f'from_skimage("{name}")',
+        licence="BSD-3-Clause",
+        cpu="NumPy",
+        cuda="NumPy, by the CPU",
+        **facts,
+    )
+    def build(options: Options) -> Denoiser:
+        from plugstream.denoisers.adapters import from_skimage
+
+        return from_skimage(name)
+
+
+_declare_skimage("tv", "piecewise constant images", sigma="weight", noise=_total_variation(0.8))
+_declare_skimage("nlm", "self-similar images")
+_declare_skimage("wavelet", "sparse in wavelets", "pywt")
+_declare_skimage("bilateral", "smooth with edges", sigma="range", noise=lambda noise: 1.25 * noise)
+
+
+@register(
+    "denoiser",
+    "deepinv:NAME",
+    "deepinv's",
+    options=DeepinvOptions,
+    needs=("deepinv",),
+    object="from_deepinv(...)",
+    licence="BSD-3-Clause; its weights as they say",
+)
+def build_deepinv(options: DeepinvOptions, *, name: str) -> Denoiser:
+    from plugstream.denoisers.adapters import deepinv_by_name
+
+    network = name.removeprefix("deepinv:")
+    return deepinv_by_name(network, options.weights, channels=options.channels, unpickle=options.unpickle)
+
+
+@register(
+    "denoiser",
+    "FILE.py:NAME",
+    "yours",
+    options=FileOptions,
+    licence="yours",
+    cpu="yours",
+    cuda="yours",
+    object="from_file(...)",
+)
+def build_from_file(options: FileOptions, *, name: str) -> Denoiser:
+    from plugstream.denoisers.adapters import from_file
+
+    return from_file(
+        name, options.weights, condition=options.condition, residual=options.residual, unpickle=options.unpickle
+    )

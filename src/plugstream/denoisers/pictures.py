@@ -1,0 +1,78 @@
+"""Denoise a picture, grey or colour, with any denoiser of grey images."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from plugstream.base.errors import InputError
+from plugstream.denoisers.base import Denoiser
+
+__all__ = ["OPPONENT", "check_sigma", "denoise_picture"]
+
+# Brightness, red against blue, green against both. Orthonormal, so white noise keeps its strength in every channel,
+# and uncorrelated for natural pictures, so that denoising one channel at a time loses little.
+OPPONENT = np.array([[1, 1, 1], [1, 0, -1], [1, -2, 1]]) / np.sqrt([[3], [2], [6]])
+
+
+def check_sigma(sigma: float, pixels: NDArray[Any], stored: np.dtype[Any], text: str) -> str | None:
+    """Refuse a noise level on another scale than an 8 or 16-bit picture's, before any work, and doubt any other's.
+
+    Whole numbers are read as values from 0 to 1, where no noise has a standard deviation above 1: who writes 25 means
+    25/255. Floating point values are as they are; where sigma is more than all of them span, that is returned in words.
+
+    Arguments: sigma; pixels, as read; stored, the type in the file; text, sigma as it was written.
+    """
+    if np.issubdtype(stored, np.integer):
+        if sigma <= 1:
+            return None
+        most = np.iinfo(stored).max
+        meant = f"did you mean {text}/{most}" if sigma <= most else f"write it as a fraction such as 25/{most}"
+        raise InputError(
+            f"sigma {text} is too large: values of {8 * stored.itemsize}-bit pictures are taken as 0 to 1; {meant}? "
+            "--large-sigma uses it as it is"
+        )
+    finite = np.abs(pixels[np.isfinite(pixels)]) if np.iscomplexobj(pixels) else pixels[np.isfinite(pixels)]
+    if not finite.size or not sigma > float(np.ptp(finite)) > 0:
+        return None
+    return f"sigma {text} is more than all values of the picture span, from {finite.min():.4g} to {finite.max():.4g}"
+
+
+def denoise_picture(
+    pixels: NDArray[Any],
+    denoiser: Denoiser,
+    sigma: float,
+    *,
+    device: torch.device | str = "cpu",
+    dtype: torch.dtype = torch.float32,
+) -> NDArray[Any]:
+    """Remove white noise of standard deviation sigma from a picture, each channel of colour in an opponent space.
+
+    Arguments: pixels, (H, W), (H, W, 3), or with a last channel of transparency, (H, W, 2) or (H, W, 4), which is kept;
+    or complex, (H, W), for a denoiser of complex images, with a noise of sigma in each part.
+    """
+    waves = np.iscomplexobj(pixels)
+    if waves and pixels.ndim != 2:
+        raise InputError(f"the complex picture is of shape {pixels.shape}; (H, W) is needed")
+    if pixels.ndim not in (2, 3) or (pixels.ndim == 3 and pixels.shape[2] not in (1, 2, 3, 4)):
+        raise InputError(f"the picture is of shape {pixels.shape}; grey (H, W) or colour (H, W, 3) is needed")
+    if not np.isfinite(pixels).all():
+        raise InputError("the picture holds NaN or infinity")
+    if denoiser.ndim != 2:
+        raise InputError(f"{denoiser.describe()} is for volumes, and a picture has two axes; use another denoiser")
+    if any(length < least for length, least in zip(pixels.shape[:2], denoiser.min_shape, strict=True)):
+        raise InputError(
+            f"the picture is {pixels.shape[0]} x {pixels.shape[1]}, but the denoiser needs at least "
+            f"{max(denoiser.min_shape)} pixels a side"
+        )
+    planes = pixels[..., None] if pixels.ndim == 2 else pixels
+    alpha = planes[..., planes.shape[2] - 1 :] if planes.shape[2] in (2, 4) else planes[..., :0]
+    colour = planes[..., : planes.shape[2] - alpha.shape[2]]
+    turn = OPPONENT if colour.shape[2] == 3 else np.eye(1)
+    kind, exact = (dtype.to_complex(), torch.complex128) if waves else (dtype, torch.float64)
+    stack = torch.from_numpy(np.ascontiguousarray(np.moveaxis(colour @ turn.T, -1, 0))).to(device=device, dtype=kind)
+    clean = np.moveaxis(denoiser(stack, sigma).to(exact).cpu().resolve_conj().numpy(), 0, -1) @ turn
+    return np.concatenate([clean, alpha], axis=-1).reshape(pixels.shape)

@@ -1,4 +1,0 @@
-"""What can be asked for by name, besides instruments and importers: one file for a few entries, found by the registry.
-
-A file here imports nothing slow at its top, since `--help` reads it: torch comes with what is built.
-"""

@@ -1,0 +1,297 @@
+"""How far an image is from the measurements: d(x), the mean over views of d_i(x), its gradient, prox and L."""
+
+from __future__ import annotations
+
+import functools
+import math
+from functools import cached_property
+from typing import Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from plugstream.base.arrays import Array
+from plugstream.base.linalg import conjugate_gradient, inner, largest_eigenvalue, largest_norm, largest_ritz_value, norm
+from plugstream.base.progress import Listener, listening, report
+from plugstream.fidelity.base import Measurements, ModelFidelity
+from plugstream.models.base import Model
+from plugstream.models.views import Views, spread_views
+
+__all__ = ["Fidelity", "LeastSquares", "Measurements", "data_scale"]
+
+# How many views tell the scale of the data.
+_SCALE_VIEWS = 32
+
+
+@runtime_checkable
+class Fidelity(Protocol):
+    """d(x) = mean over views of d_i(x), with everything an algorithm asks of it.
+
+    `views` are indices (None: all that are available; see `Views`), `weights` the factor of each view's term (None: 1 /
+    number of views), so that a sampler that draws unevenly can keep the gradient unbiased.
+    """
+
+    @property
+    def n_views(self) -> int: ...
+    @property
+    def available(self) -> Tensor:
+        """What samplers draw from: the indices of the views that can be used, (count,), ascending, on the CPU."""
+
+    @property
+    def image_shape(self) -> tuple[int, ...]: ...
+    @property
+    def device(self) -> torch.device: ...
+    @property
+    def dtype(self) -> torch.dtype: ...
+
+    def value(self, image: Tensor, views: Views = None, weights: Tensor | None = None) -> Tensor:
+        """(..., *image_shape) to (...)."""
+
+    def gradient(self, image: Tensor, views: Views = None, weights: Tensor | None = None) -> Tensor:
+        """(..., *image_shape) to the same."""
+
+    def gradient_change(
+        self, image: Tensor, other: Tensor, views: Views = None, weights: Tensor | None = None
+    ) -> Tensor:
+        """grad d(x) - grad d(x') over these views, by whatever way is cheapest."""
+
+    @property
+    def linear(self) -> bool:
+        """Whether predictions are a linear function of the image; only then do those below say something."""
+
+    @property
+    def data_shape(self) -> tuple[int, ...]: ...
+    @property
+    def data_dtype(self) -> torch.dtype: ...
+    def predict(self, image: Tensor, views: Views = None) -> Tensor:
+        """What the model says of these views: (..., *image_shape) to (..., B, *data_shape)."""
+
+    def pullback(self, slopes: Tensor, views: Views = None) -> Tensor:
+        """The adjoint of `predict`, summed over views: (..., B, *data_shape) to (..., *image_shape)."""
+
+    def slope_change(self, new: Tensor, old: Tensor, views: Views = None) -> Tensor:
+        """The loss's derivative at one prediction less that at another, both (..., B, *data_shape)."""
+
+    def prox(
+        self,
+        image: Tensor,
+        gamma: float,
+        views: Views = None,
+        weights: Tensor | None = None,
+        start: Tensor | None = None,
+    ) -> Tensor:
+        """argmin_z 1/2 ||z - x||^2 + gamma d(z), (..., *image_shape) to the same."""
+
+    @property
+    def has_lipschitz(self) -> bool:
+        """Whether an L is known, as below; if not, `local_lipschitz` estimates one."""
+
+    def local_lipschitz(self, image: Tensor, views: Views = None) -> float:
+        """L of grad d_i near an image, the largest of a few views."""
+
+    @property
+    def lipschitz(self) -> float:
+        """L of grad d, all views together."""
+
+    @property
+    def lipschitz_max(self) -> float:
+        """max_i L_i, which bounds every grad d_i (the paper's Assumption 2)."""
+
+
+class LeastSquares(ModelFidelity):
+    r"""How badly an image explains complex or real measurements with Gaussian noise.
+
+    d(x) = (1/I) sum_i d_i(x),  d_i(x) = 1/2 ||H_i x - y_i||^2,  grad d_i(x) = Re(H_i^H (H_i x - y_i)).
+
+    For a nonlinear model the gradient uses the derivative of H_i at x; `prox` and L are then refused, since they
+    hold for linear models only.
+
+    Arguments:
+        model: the forward map of each view.
+        data: a tensor or array (..., views, *data_shape), or anything with `read(views)`, such as a scan on disk, of
+            which no more than a batch, or a block of views in a pass over all of them, is in memory at a time.
+        available: the views that can be used, (count,); all if not given. The mean is over these.
+        lipschitz_tol: relative tolerance of L and of every L_i, which are estimated on first use and kept.
+        lipschitz_most: with more views than this max_i L_i comes from bounds of the L_i (`squared_norm_bounds`), which
+            cost far less than estimates. None: what the model says (`estimated_views`): 1000 for the Born model and
+            matrices, 0 for a function and others, whose bound is at most 20 % too large unless the model's own
+            `squared_norm_bounds` says otherwise, as that of MRI with several coils does.
+        prox_tol, prox_iterations: when the conjugate gradients of `prox` stop: relative residual, and limit.
+        progress: called while L is estimated, which may take long, with what is done, how much and of how much.
+
+    Reference: Sun, Wohlberg and Kamilov, eqs. (3), (6), (7) and (17).
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        data: Array | Measurements,
+        *,
+        available: Views = None,
+        lipschitz_tol: float = 1e-2,
+        lipschitz_most: int | None = None,
+        prox_tol: float = 1e-5,
+        prox_iterations: int = 200,
+        progress: Listener | None = None,
+    ) -> None:
+        super().__init__(model, data, available=available)
+        self.lipschitz_tol = lipschitz_tol
+        self.lipschitz_most = lipschitz_most
+        self.prox_tol = prox_tol
+        self.prox_iterations = prox_iterations
+        self.progress = progress
+
+    def value(self, image: Tensor, views: Views = None, weights: Tensor | None = None) -> Tensor:
+        """d(x) over these views: the mean of 1/2 ||H_i x - y_i||^2, or its sum with the given weights.
+
+        (..., *image_shape) to (...), the image's leading axes broadcast with those of the data.
+        """
+        self._check_batch(image)
+        total = torch.zeros((), device=self.device, dtype=self.dtype.to_real())
+        for some, w in self._parts(views, weights):
+            residual = self.model.forward(image, some) - self.data(some)
+            total = total + (self._energies(residual) / 2 * w).sum(-1)
+        return total
+
+    def values(self, image: Tensor, views: Views = None) -> Tensor:
+        """d_i(x) of each of these views: (..., *image_shape) to (..., B)."""
+        self._check_batch(image)
+        parts = self._parts(views, None)
+        each = [self._energies(self.model.forward(image, some) - self.data(some)) / 2 for some, _ in parts]
+        return torch.cat(each, -1)
+
+    def gradient(self, image: Tensor, views: Views = None, weights: Tensor | None = None) -> Tensor:
+        """grad d(x) over these views: the mean of Re(H_i^H (H_i x - y_i)), or its sum with the given weights.
+
+        (..., *image_shape) to the same, the image's leading axes broadcast with those of the data.
+        """
+        self._check_batch(image)
+        parts = (self.model.gradient(image, self.data(some), some, w) for some, w in self._parts(views, weights))
+        return functools.reduce(Tensor.add_, parts)
+
+    def slope_change(self, new: Tensor, old: Tensor, views: Views = None) -> Tensor:
+        """How much the loss's derivative changes between two predictions of these views: new - old."""
+        return new - old
+
+    def gradient_change(
+        self, image: Tensor, other: Tensor, views: Views = None, weights: Tensor | None = None
+    ) -> Tensor:
+        """grad d(x) - grad d(x') over these views; of a linear model Re(H_i^H H_i (x - x')), which needs no data."""
+        if not self.model.linear:
+            return self.gradient(image, views, weights) - self.gradient(other, views, weights)
+        index = self._index(views)
+        count = self.n_views if index is None else len(index)
+        w = torch.full((count,), 1 / count) if weights is None else weights
+        nothing = torch.zeros((), dtype=self.model.data_dtype, device=self.device).expand(count, *self.data_shape)
+        return self.model.gradient(image - other, nothing, index, w)
+
+    def prox(
+        self,
+        image: Tensor,
+        gamma: float,
+        views: Views = None,
+        weights: Tensor | None = None,
+        start: Tensor | None = None,
+    ) -> Tensor:
+        """The image that trades closeness to `image` against the data, by conjugate gradients.
+
+        Solves (I + gamma sum_i w_i H_i^H H_i) z = x + gamma sum_i w_i H_i^H y_i from `start` (x if not given) to
+        the tolerance `prox_tol`. (..., *image_shape) to the same, the image's leading axes broadcast with those of the
+        data.
+        """
+        self._needs_linear("prox")
+        self._check_batch(image)
+        b = image
+        for some, w in self._parts(views, weights):
+            b = b + gamma * self.model.adjoint(self._spread(w) * self.data(some), some)
+        index = self._index(views)
+        normal = self.model.normal(index, self._weights(index, weights))
+        solution = conjugate_gradient(
+            lambda z: z + gamma * normal(z),
+            b,
+            start=(image if start is None else start).expand_as(b),
+            tol=self.prox_tol,
+            max_iterations=self.prox_iterations,
+            ndim=len(self.image_shape),
+        )
+        return solution.image
+
+    @cached_property
+    def lipschitz(self) -> float:
+        """L of grad d: the largest eigenvalue of (1/I) sum_i Re(H_i^H H_i), within `lipschitz_tol` from above."""
+        self._needs_linear("L")
+        normal = self.model.normal(self._available, self._weights(self._available, None))
+        like = torch.empty(self.image_shape, device=self.device, dtype=self.dtype)
+        products = 0
+
+        def apply(image: Tensor) -> Tensor:
+            nonlocal products
+            products += 1
+            report(f"estimating L, product {products}")
+            return normal(image)
+
+        with listening(self.progress):
+            return float(largest_eigenvalue(apply, like, tol=self.lipschitz_tol, ndim=len(self.image_shape)))
+
+    @cached_property
+    def lipschitz_views(self) -> Tensor:
+        """Every L_i, the largest eigenvalue of Re(H_i^H H_i): (views,), in double precision on the CPU."""
+        self._needs_linear("L_i")
+        with listening(self.progress):
+            return self.model.squared_norms(torch.arange(self.n_views), self.lipschitz_tol)
+
+    @property
+    def lipschitz_max(self) -> float:
+        """A bound of all L_i: the largest estimate, or the largest bound (`lipschitz_most`)."""
+        if self._lipschitz_max is None:
+            self._needs_linear("L_i")
+            index = self.available
+            most = self.lipschitz_most
+            if len(index) > (getattr(self.model, "estimated_views", 1000) if most is None else most):
+                with listening(self.progress):
+                    self._lipschitz_max = float(self.model.squared_norm_bounds(index).max())
+            else:
+                self._lipschitz_max = float(self.lipschitz_views[index].max())
+        return self._lipschitz_max
+
+    def bound_lipschitz(self, views: Views = None) -> float:
+        """A bound of the L_i of these views, from what the model knows (`squared_norm_bounds`): it is never estimated.
+
+        It costs little for views that are added to others, so that it is what a scan that is still growing goes by.
+        """
+        self._needs_linear("L_i")
+        index = self._index(views)
+        return float(self.model.squared_norm_bounds(torch.arange(self.n_views) if index is None else index).max())
+
+    def lipschitz_at_least(self, views: Views = None, weights: Tensor | None = None, *, products: int = 8) -> float:
+        """A lower bound of L of the gradient over these views, from a few products: a step beyond 2 / it is too long.
+
+        It is the largest Ritz value of Lanczos from a random image, which no eigenvalue is needed for.
+        """
+        self._needs_linear("L")
+        index = self._index(views)
+        normal = self.model.normal(index, self._weights(index, weights))
+        like = torch.empty(self.image_shape, device=self.device, dtype=self.dtype)
+        return largest_ritz_value(normal, like, products, ndim=len(self.image_shape))
+
+
+@torch.no_grad()
+def data_scale(fidelity: Fidelity, like: Tensor) -> float:
+    """How large an image the data speaks of: the length of the best step from zero down the gradient of d.
+
+    ||t p|| with p = -a grad d(0) and t = -<p, grad d(0)> / <p, grad d(p) - grad d(0)>, the minimum along p where d is
+    quadratic; a makes p as long as the image at hand. It is the same whatever the step, the start and the denoiser are.
+    A few views tell it; 0 where they do not, for a model without a gradient at zero, say.
+
+    Arguments: fidelity; like, an image (..., *image_shape) that is not zero, of which only size and kind matter.
+    """
+    views, ndim = spread_views(fidelity.available, _SCALE_VIEWS), len(fidelity.image_shape)
+    g = fidelity.gradient(torch.zeros_like(like), views)
+    length = largest_norm(g, ndim)
+    if not (length > 0 and math.isfinite(length)):
+        return 0.0
+    p = g * (-largest_norm(like, ndim) / length)
+    curvature = inner(p, fidelity.gradient(p, views) - g, ndim)
+    t = torch.where(curvature > 0, -inner(p, g, ndim) / curvature, torch.zeros_like(curvature))
+    scale = float((t * norm(p, ndim)).max())
+    return scale if math.isfinite(scale) else 0.0

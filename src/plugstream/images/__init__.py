@@ -1,0 +1,28 @@
+"""Images: the space they live in, their pixels, planes and phases, how they are drawn, stored and compared.
+
+Objects to simulate with are here, too.
+"""
+
+from typing import TYPE_CHECKING
+
+from plugstream.base.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from plugstream.images.global_phase import align_phase as align_phase
+    from plugstream.images.grid import Grid as Grid
+    from plugstream.images.pictures import load_picture as load_picture, save_image as save_image
+    from plugstream.images.quality import psnr as psnr, ssim as ssim
+    from plugstream.images.simulated import add_noise as add_noise
+    from plugstream.images.space import ImageSpace as ImageSpace
+
+__all__, __getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "global_phase": ["align_phase"],
+        "grid": ["Grid"],
+        "pictures": ["load_picture", "save_image"],
+        "quality": ["psnr", "ssim"],
+        "simulated": ["add_noise"],
+        "space": ["ImageSpace"],
+    },
+)

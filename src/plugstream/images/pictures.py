@@ -1,0 +1,262 @@
+"""Pictures in and out: PNG, TIFF and NPY, and the CC0 pictures that come with scikit-image."""
+
+from __future__ import annotations
+
+import io
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from plugstream.base.arrays import Array, as_tensor
+from plugstream.base.errors import InputError, StorageError
+from plugstream.base.files import write_whole
+from plugstream.images.colours import color_phase
+from plugstream.images.planes import Plane, cut_planes, is_faint, split_parts, turn_image
+from plugstream.images.space import ImageSpace
+from plugstream.images.tags import CYCLIC_COLOURS, png_tags, points_up, tiff_tags
+
+__all__ = [
+    "check_writable",
+    "load_picture",
+    "picture_y_axis",
+    "read_picture",
+    "save_image",
+    "write_grey",
+    "write_picture",
+]
+
+_MOST_CHANNELS = 8
+_SAMPLES = ("astronaut", "brick", "camera", "cell", "coins", "grass", "gravel", "moon", "page")
+
+
+def load_picture(source: str | Path, size: int | None = None) -> Tensor:
+    """A grey picture as an image (H, W) in float32: a file, or the name of a picture of scikit-image ("camera").
+
+    8 and 16-bit pictures become values in [0, 1]; floats stay as they are. Colour is turned to grey, and `size` cuts
+    the largest centred square and resamples it to size x size with anti-aliasing. The first row is the picture's top;
+    where the file says that y points up in it, as `save_image` writes it, the rows are those of the image again.
+    """
+    path = Path(source)
+    if path.exists():
+        pixels, _ = read_picture(path)
+        if points_up(path):
+            pixels = pixels[::-1]
+    elif str(source) in _SAMPLES:
+        from skimage import data
+
+        sample = np.asarray(getattr(data, str(source))())
+        pixels = sample / np.iinfo(sample.dtype).max
+    else:
+        raise InputError(f"there is no picture {source}; give a PNG, TIFF or NPY file, or one of {', '.join(_SAMPLES)}")
+    if pixels.ndim == 3 and pixels.shape[-1] in (3, 4):
+        pixels = pixels[..., :3] @ np.array([0.2125, 0.7154, 0.0721])  # luminance, ITU-R BT.709
+    if pixels.ndim != 2:
+        raise InputError(f"{source} is of shape {pixels.shape}; a grey or colour picture is needed")
+    if not np.isfinite(pixels).all():
+        raise InputError(f"{source} holds NaN or infinity")
+    if size is not None:
+        side = min(pixels.shape)
+        top, left = ((n - side) // 2 for n in pixels.shape)
+        pixels = pixels[top : top + side, left : left + side]
+        if side != size:
+            from skimage.transform import resize
+
+            pixels = resize(pixels, (size, size), anti_aliasing=True)
+    return torch.from_numpy(np.ascontiguousarray(pixels, dtype=np.float32))
+
+
+def picture_y_axis(source: str | Path) -> Literal["up", "down"]:
+    """Which way y points in a picture that `load_picture` reads: down in any but one that says otherwise."""
+    path = Path(source)
+    return "up" if path.exists() and points_up(path) else "down"
+
+
+def save_image(image: Array, stem: str | Path, space: ImageSpace | None = None) -> tuple[float, float]:
+    """Write an image as stem.npy and stem.tif (float32) and stem.png (8 bits), and return the PNG's range.
+
+    The PNG maps the image's least value (or 0, if none is negative) to black and its largest to white. With a `space`,
+    such as `ImageSpace.of(scan)`, TIFF and PNG say how large a pixel is and where the origin is
+    (`plugstream.images.tags`), and with y up the last row of the image is their first. NPY is always the array as it
+    is, and `load_picture` gives that array back from any of the three.
+
+    A complex image is stem.npy in complex64, which is all of it, and two pictures each as TIFF and PNG:
+    stem-magnitude and stem-phase, the latter in radians. The TIFFs are the numbers of the array. The PNG of the phase
+    is for the eye: in colours that close from pi to -pi (`plugstream.images.colours`), grey where the magnitude is
+    below 5 % of its largest, and, where the space calls the phase free, turned so that the image's mean is real; by how
+    much its text chunk `plugstream:turned` says. The range is the magnitude's.
+
+    A volume, of a space with three axes, is a stack in the TIFF, and the PNG is its middle slice across the first axis.
+    Channels are a stack too, and their PNGs are stem-channel-0 and so on, up to eight of them.
+
+    Arguments: image (*space.shape), (H, W) without a space; stem, path and name without an ending; space.
+    """
+    stem, image = Path(stem), as_tensor("the image", image)
+    wanted = "(H, W)" if space is None else str(space.shape)
+    if image.ndim != (2 if space is None else space.ndim):
+        raise InputError(f"an image to save must be {wanted}, not {tuple(image.shape)}; save them one by one")
+    space = ImageSpace(tuple(image.shape), upwards=False) if space is None else space
+    values = image.detach().cpu().resolve_conj().numpy()
+    values = values.astype(np.complex64 if np.iscomplexobj(values) else np.float32)
+    space.check_shape(tuple(image.shape))
+    order = -1 if space.upwards else 1
+    files = {".npy": _encode(".npy", values)}
+    for part, pixels, span in split_parts(values):
+        name, (low, high) = f"-{part}" if part else "", span or _range(pixels)
+        about = _part_space(space, part)
+        stack = np.moveaxis(pixels, 0, 1) if pixels.ndim == 4 else pixels  # TIFF has channels within slices
+        files[f"{name}.tif"] = _encode(".tif", stack[..., ::order, :].astype(np.float32), tiff_tags(about))
+        shown, angle = pixels, 0.0
+        if part == "phase":
+            turned, angle = turn_image(values, space)
+            shown = np.where(is_faint(np.abs(values)), np.nan, np.angle(turned))
+        for number, row in enumerate(_planes(shown, about)):
+            which, plane = f"-channel-{number}" if space.channels else "", row.values[::order]
+            files[f"{name}{which}.png"] = (
+                _encode_phase(plane, row.space, angle)
+                if part == "phase"
+                else _encode_grey(plane, (low, high), row.space)
+            )
+    for end, content in files.items():
+        write_whole(stem.with_name(stem.name + end), [content])
+    return _range(np.abs(values) if np.iscomplexobj(values) else values)
+
+
+def write_grey(path: Path, plane: NDArray[Any], span: tuple[float, float], space: ImageSpace) -> None:
+    """Write a plane (H, W), whose rows stand as they are drawn, as a PNG of 8 bits, black and white being `span`."""
+    write_whole(path, [_encode_grey(plane, span, space)])
+
+
+def _encode_grey(plane: NDArray[Any], span: tuple[float, float], space: ImageSpace) -> bytes:
+    low, high = span
+    shares = np.clip((plane - low) / max(high - low, 1e-30), 0, 1)
+    grey = np.rint(255 * np.nan_to_num(shares)).astype(np.uint8)
+    return _encode(".png", grey, png_tags(space, span))
+
+
+def _encode_phase(plane: NDArray[Any], space: ImageSpace, turned: float) -> bytes:
+    """A PNG with a palette: a number of it is a phase, and its last what has none."""
+    from PIL import Image
+
+    numbers, colours = color_phase(plane)
+    picture = Image.fromarray(numbers)
+    picture.putpalette(colours.tobytes())
+    tags = png_tags(space, (-math.pi, math.pi), colours=CYCLIC_COLOURS, turned=turned)
+    file = io.BytesIO()
+    picture.save(file, format="PNG", **tags)
+    return file.getvalue()
+
+
+def _part_space(space: ImageSpace, part: str) -> ImageSpace:
+    """The space of what is shown of complex values: their magnitude, or their phase in radians."""
+    if not part:
+        return space
+    unit = "rad" if part == "phase" else space.value_unit
+    return replace(space, is_complex=False, quantity=f"{space.quantity}, {part}", value_unit=unit)
+
+
+def _planes(pixels: NDArray[Any], space: ImageSpace) -> list[Plane]:
+    """What PNGs show, one each: the image, or the middle slice of a volume, of each channel if it has them."""
+    rows = cut_planes(pixels, space, _MOST_CHANNELS)
+    return [row[0] for row in rows] if len(space.spatial) == 3 else rows[0]
+
+
+def _range(pixels: NDArray[np.float32]) -> tuple[float, float]:
+    values = pixels[np.isfinite(pixels)]
+    return (min(0.0, float(values.min())), float(values.max())) if values.size else (0.0, 1.0)
+
+
+def _encode(kind: str, pixels: NDArray[Any], tags: dict[str, Any] | None = None) -> bytes:
+    """The bytes of a file; made in memory, so that a full disk cannot leave half of one in an old one's place."""
+    file = io.BytesIO()
+    if kind == ".npy":
+        np.save(file, pixels)
+    elif kind == ".png":
+        from PIL import Image
+
+        Image.fromarray(pixels).save(file, format="PNG", **(tags or {}))
+    else:
+        import tifffile
+
+        tifffile.imwrite(file, pixels, **(tags or {}))
+    return file.getvalue()
+
+
+def read_picture(path: Path, *, waves: bool = False) -> tuple[NDArray[Any], np.dtype[Any]]:
+    """The pixels of a PNG, TIFF or NPY file, (H, W) or (H, W, channels), and the type they are stored in.
+
+    8 and 16-bit values become [0, 1]; floats stay as they are, and so do complex numbers where `waves` allows them.
+    """
+    kind = path.suffix.lower()
+    if path.exists() and not path.is_file():  # a pipe would be waited for, and settings of others may name one
+        raise InputError(f"{path} is a folder, a pipe or a device, and no picture")
+    try:
+        if kind == ".npy":
+            pixels = np.asarray(np.load(path, allow_pickle=False))
+        elif kind in (".tif", ".tiff"):
+            import tifffile
+
+            pixels = np.asarray(tifffile.imread(path))
+        else:
+            from PIL import Image
+
+            with Image.open(path) as picture:
+                if picture.info.get("plugstream:colours") == CYCLIC_COLOURS:
+                    raise ValueError(
+                        "it shows phases as colours; read the .tif or .npy beside it, which has the numbers"
+                    )
+                pixels = np.asarray(picture.convert("RGB") if picture.mode in ("P", "1", "CMYK") else picture)
+            if pixels.dtype == np.int32:  # how Pillow gives 16-bit grey in some of its modes
+                pixels = pixels.astype(np.uint16)
+    except FileNotFoundError:
+        raise InputError(f"there is no picture {path}") from None
+    except Exception as error:  # each reader has its own errors; a person needs the file's name and the reason
+        raise InputError(f"cannot read the picture {path}: {error}".splitlines()[0]) from error
+    if np.issubdtype(pixels.dtype, np.integer):
+        return pixels / np.iinfo(pixels.dtype).max, pixels.dtype
+    if waves and np.iscomplexobj(pixels):
+        return pixels.astype(np.complex128), pixels.dtype
+    if np.iscomplexobj(pixels):
+        raise InputError(f"{path} holds complex numbers; write their magnitude, phase or real part to a file first")
+    if not np.issubdtype(pixels.dtype, np.floating):
+        raise InputError(f"{path} holds {pixels.dtype}; a picture of integers or floats is needed")
+    return pixels.astype(np.float64), pixels.dtype
+
+
+def check_writable(path: Path, axes: int, stored: np.dtype[Any]) -> None:
+    """Refuse a file that could not hold such a picture, before it is made."""
+    kind = path.suffix.lower()
+    if path.exists():
+        raise InputError(f"{path} exists already; remove it or choose another name")
+    if not path.parent.is_dir():
+        raise InputError(f"the folder {path.parent} does not exist; make it first")
+    if kind not in (".png", ".tif", ".tiff", ".npy"):
+        raise InputError(f"cannot write {path.name}: the ending must be .png, .tif or .npy")
+    if np.issubdtype(stored, np.complexfloating) and kind != ".npy":
+        raise InputError(f"cannot write {path.name}: complex numbers are written as .npy")
+    if kind == ".png" and not np.issubdtype(stored, np.integer):
+        raise InputError("a PNG cannot hold floating point values; write a .tif or .npy instead")
+    if kind == ".png" and axes == 3 and stored != np.uint8:
+        raise InputError("a colour PNG of 16 bits cannot be written; write a .tif instead")
+
+
+def write_picture(path: Path, pixels: NDArray[Any], stored: np.dtype[Any]) -> None:
+    """Write pixels as PNG, TIFF or NPY in the type they came in; integers are rounded, and clipped to their range."""
+    check_writable(path, pixels.ndim, stored)
+    kind = path.suffix.lower()
+    if np.issubdtype(stored, np.integer):
+        most = np.iinfo(stored).max
+        out = np.rint(np.clip(pixels, 0, 1) * most).astype(stored)
+    elif np.issubdtype(stored, np.complexfloating):
+        out = pixels.astype(np.complex64 if stored != np.complex128 else np.complex128)
+    else:
+        out = pixels.astype(np.float32 if stored != np.float64 else np.float64)
+    try:
+        write_whole(path, [_encode(kind, out)])
+    except OSError as error:
+        raise StorageError(f"cannot write {path}: {error.strerror or error}") from error

@@ -1,0 +1,108 @@
+"""What a picture can show of an image: planes of two axes, and of complex values magnitude and phase.
+
+A global phase that the data leave free is taken out before: `turn_image` makes the mean of an image real and not
+negative, and turns others to it where they are to be compared, so that colours mean the same in all of them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from plugstream.images.space import ImageSpace
+
+__all__ = ["FAINT", "Plane", "cut_planes", "is_faint", "phase_label", "split_parts", "turn_image", "turn_images"]
+
+_MOST_CHANNELS = 4
+# The part of the largest magnitude below which a phase is that of noise.
+FAINT = 0.05
+
+
+@dataclass(frozen=True)
+class Plane:
+    """A part of an image with two axes: values (H, W), the space of its axes, and which part it is, "" for all."""
+
+    title: str
+    values: NDArray[Any]
+    space: ImageSpace
+
+
+def cut_planes(image: NDArray[Any], space: ImageSpace, most_channels: int = _MOST_CHANNELS) -> list[list[Plane]]:
+    """The planes that stand for an image, as rows of them.
+
+    An image of two axes is itself, and its first channels a row. A volume is a row of three slices through its middle,
+    across each of its axes, and its channels are such rows.
+
+    Arguments: image (*space.shape), a single one; space.
+    """
+    parts = image[:most_channels] if space.channels else image[None]
+    names = [f"channel {n}" if space.channels else "" for n in range(len(parts))]
+    if len(space.spatial) == 2:
+        flat = replace(space, shape=space.spatial, channels=False)
+        return [[Plane(name, part, flat) for name, part in zip(names, parts, strict=True)]]
+    rows = []
+    for name, volume in zip(names, parts, strict=True):
+        row = []
+        for axis, size in enumerate(volume.shape):
+            where = ", ".join(text for text in (name, space.position(axis, size // 2)) if text)
+            row.append(Plane(where, np.take(volume, size // 2, axis), space.section(axis)))
+        rows.append(row)
+    return rows
+
+
+def split_parts(values: NDArray[Any]) -> list[tuple[str, NDArray[Any], tuple[float, float] | None]]:
+    """Real arrays that show values: themselves, or magnitude and phase in radians; each with its name and fixed range.
+
+    The range is None where it follows from the values.
+    """
+    if not np.iscomplexobj(values):
+        return [("", values, None)]
+    return [("magnitude", np.abs(values), None), ("phase", np.angle(values), (-math.pi, math.pi))]
+
+
+def is_faint(magnitude: NDArray[Any], most: float | None = None) -> NDArray[np.bool_]:
+    """Where a magnitude is next to nothing beside the largest, `most` if that is given: its phase is not shown."""
+    finite = magnitude[np.isfinite(magnitude)]
+    largest = (float(finite.max()) if finite.size else 0.0) if most is None else most
+    return np.asarray(magnitude < FAINT * largest)
+
+
+def phase_label(space: ImageSpace) -> str:
+    """What stands at the colours of a phase, and whether it is that of the numbers or was turned to be shown."""
+    return "phase (rad)" if space.phase == "measured" else "phase (rad), mean taken out"
+
+
+def turn_image(
+    image: NDArray[Any], space: ImageSpace, reference: NDArray[Any] | None = None
+) -> tuple[NDArray[Any], float]:
+    """The image as it is shown, and by how many radians it was turned for that: 0 where its phase means something.
+
+    A free phase is turned so that the image is closest to the reference, or, without one, has a real mean that is not
+    negative.
+
+    Arguments: image (..., *space.shape), of which the first one tells by how much; space; reference (*space.shape).
+    """
+    if not np.iscomplexobj(image) or space.phase != "free":
+        return image, 0.0
+    first = image.reshape(-1, *space.shape)[0].conj()
+    if reference is not None and np.iscomplexobj(reference):
+        first = reference * first
+    product = complex(np.sum(first, dtype=np.complex128))  # whose phase is c of `plugstream.images.global_phase`
+    angle = math.atan2(product.imag, product.real) if np.isfinite(product) else 0.0
+    return image * np.exp(1j * angle).astype(image.dtype), angle
+
+
+def turn_images(
+    images: Sequence[tuple[str, NDArray[Any]]], space: ImageSpace, truth: NDArray[Any] | None = None
+) -> list[tuple[str, NDArray[Any]]]:
+    """Images with their names as they are shown beside each other: all turned to the truth, and that by its mean.
+
+    Without a truth each is turned by its own mean, and where the phase is measured none.
+    """
+    reference = None if truth is None else turn_image(truth, space)[0]
+    return [(name, turn_image(image, space, reference)[0]) for name, image in images]

@@ -1,0 +1,231 @@
+"""Scans of X-ray tomographs: Data Exchange, NXtomo, Helsinki and TIFF stacks, told apart by what is in them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from plugstream.base.errors import InputError, StorageError
+from plugstream.base.registry import Field, register
+from plugstream.base.text import shell_quote
+from plugstream.models.ct_beams import cone_beam, fan_beam, parallel_beam
+from plugstream.models.ct_geometry import Rays, Voxels
+from plugstream.scans.importers.base import ImportResult
+from plugstream.scans.importers.ct_exchange import is_exchange, read_exchange
+from plugstream.scans.importers.ct_helsinki import is_helsinki, read_helsinki
+from plugstream.scans.importers.ct_nexus import find_nexus, read_nexus
+from plugstream.scans.importers.ct_projections import Projections
+from plugstream.scans.importers.ct_stack import is_stack, read_stack
+from plugstream.scans.importers.ct_steps import Preparation, StepOptions
+from plugstream.scans.importers.fpm_files import is_frames
+from plugstream.scans.importers.hdf5 import is_hdf5, open_hdf5
+
+__all__ = ["CTImport", "open_projections"]
+
+_LONG = 1e6
+
+
+class CTImport(StepOptions):
+    """What can be said of a tomograph's file; lengths are in metres."""
+
+    pixel: float | None = Field(None, gt=0, le=_LONG, description="width of a detector pixel; what the file says")
+    source: float | None = Field(None, gt=0, le=_LONG, description="distance from the source to the rotation axis")
+    detector: float | None = Field(None, ge=0, le=_LONG, description="distance from the rotation axis to the detector")
+    arc: float | None = Field(None, gt=0, description="degrees that the projections cover, where the file lacks angles")
+    counts: bool = Field(
+        False,
+        description="keep the detector's integers, with flat and dark fields beside them, in place of line integrals",
+        json_schema_extra={"switch": True},
+    )
+    clockwise: bool = Field(False, description="the angles go the other way around", json_schema_extra={"switch": True})
+    size: int | None = Field(None, ge=2, le=65_536, description="voxels a side; as many as the detector has columns")
+    voxel: float | None = Field(
+        None, gt=0, le=_LONG, description="size of a voxel; a detector pixel as seen at the axis"
+    )
+
+
+@contextmanager
+def open_projections(path: Path) -> Iterator[Projections]:
+    """The projections of a file, whatever kind it is of; one of no kind is refused."""
+    if not path.exists():
+        raise InputError(f"there is no file {path}")
+    try:
+        if is_helsinki(path):
+            yield read_helsinki(path)
+            return
+        if is_hdf5(path):
+            with open_hdf5(path) as source:
+                if is_exchange(source):
+                    yield read_exchange(source)
+                    return
+                if find_nexus(source) is not None:
+                    yield read_nexus(source)
+                    return
+        elif is_stack(path):
+            yield read_stack(path)
+            return
+    except InputError as error:
+        text = str(error)
+        kind = StorageError if isinstance(error, StorageError) else InputError
+        raise error if str(path) in text else kind(f"cannot import {path}: {text}") from error
+    raise InputError(
+        f"{path} is no tomograph's file that is known: Data Exchange has /exchange/data, NXtomo an image_key, "
+        "Helsinki's are MATLAB's, and stacks of TIFF are described in TOML, with projections = 'proj_*.tif'"
+    )
+
+
+def _angles(projections: Projections, options: CTImport) -> NDArray[np.float64]:
+    """Of all projections, in radians."""
+    angles = projections.angles
+    if options.arc is not None or angles is None:
+        if options.arc is None:
+            raise InputError(
+                "it does not tell an angle for each projection; give the --arc that they cover, in degrees"
+            )
+        angles = np.deg2rad(options.arc) * np.arange(projections.views) / projections.views
+    return -angles if options.clockwise else angles
+
+
+@dataclass(frozen=True)
+class _Setup:
+    """Lengths by the file and by hand: a pixel's, in `unit`, and distances from the axis, None for parallel beams."""
+
+    height: float
+    width: float
+    unit: str
+    source: float | None
+    detector: float
+
+    @property
+    def fan(self) -> float | None:
+        """The width of a pixel in distances of the detector from the source."""
+        return None if self.source is None else self.width / (self.source + self.detector)
+
+
+def _setup(projections: Projections, options: CTImport) -> _Setup:
+    unit = "m"
+    if options.pixel is not None:
+        tall = 1.0 if projections.pixel is None else projections.pixel[0] / projections.pixel[1]
+        height, width = tall * options.pixel, options.pixel
+    elif projections.pixel is not None:
+        height, width = projections.pixel
+    else:
+        height, width, unit = 1.0, 1.0, "pixel"
+    source = projections.source if options.source is None else options.source
+    behind = projections.detector if options.detector is None else options.detector
+    if (source is None) != (behind is None):
+        raise InputError(
+            "a source needs the distance of its --detector from the rotation axis, too, and it of --source"
+        )
+    if source is not None and unit == "pixel":
+        raise InputError("a source at a distance needs the width of a detector --pixel, too, in metres")
+    return _Setup(height, width, unit, source, behind or 0.0)
+
+
+def _geometry(
+    projections: Projections, options: CTImport, prepared: Preparation, angles: NDArray[np.float64], setup: _Setup
+) -> tuple[Rays, Voxels]:
+    """The rays of the views, and the voxels."""
+    height, width, source, behind = setup.height, setup.width, setup.source, setup.detector
+    columns = projections.shape[1]
+    rows = range(projections.shape[0])[prepared.rows]
+    if rows.step != 1 and source is not None:
+        raise InputError("of a cone beam every row between the first and the last is needed; leave the step out")
+    height *= rows.step
+    turned = angles[prepared.views]
+    if source is None:
+        detector: Any = columns if prepared.flat_image else (len(rows), columns)
+        rays, scale = parallel_beam(turned, detector, (height, width), center=prepared.center), 1.0
+    else:
+        distances: dict[str, Any] = {"source": source, "detector": behind, "center": prepared.center}
+        scale = source / (source + behind)
+        if prepared.flat_image:
+            rays = fan_beam(turned, columns, width, **distances)
+        else:
+            middle = (projections.shape[0] - 1) / 2 - rows.start  # the source's height is the whole detector's middle
+            rays = cone_beam(turned, (len(rows), columns), (height, width), middle=middle, **distances)
+    step = scale * width if options.voxel is None else options.voxel
+    size = columns if options.size is None else options.size
+    if prepared.flat_image:
+        return rays, Voxels((size, size), step)
+    tall = scale * height if options.voxel is None or source is None else options.voxel
+    return rays, Voxels((len(rows), size, size), (tall, step, step))
+
+
+def _describe(path: Path) -> tuple[str, list[str]] | None:
+    """What can be made of a tomograph's file, for `plugstream info`; None for a file of another kind."""
+    if not (is_helsinki(path) or is_hdf5(path) or is_stack(path)):
+        return None
+    if is_hdf5(path):
+        with open_hdf5(path) as source:
+            if not is_exchange(source) and find_nexus(source) is None:
+                return None
+    if is_frames(path):  # MATLAB's, but of a microscope
+        return None
+    with open_projections(path) as found:
+        rows, columns = found.shape
+        arc = "angles unknown" if found.angles is None else f"over {np.rad2deg(np.ptp(found.angles)):.4g} degrees"
+        pixel = "size of a pixel unknown" if found.pixel is None else f"pixels of {found.pixel[1]:.6g} m"
+        beam = "parallel beam" if found.source is None else f"source at {found.source:.6g} m"
+        lines = [
+            f"{found.kind}: {found.views} projections of {rows} x {columns}, {arc}, {beam}, {pixel}",
+            "line integrals"
+            if found.flat_field is None
+            else f"counts, {len(found.flat_field.flats)} groups of flat fields",
+        ]
+    return f"'plugstream import ct {shell_quote(path)}' makes a scan of it", lines
+
+
+@register(
+    "importer",
+    "ct",
+    "an X-ray tomograph's file: Data Exchange or NXtomo HDF5, TIFF stack (.toml), Helsinki .mat",
+    options=CTImport,
+    describe=_describe,
+)
+def build(options: CTImport, file: Path, out: Path) -> ImportResult:
+    """Write the scan, some views at a time."""
+    from plugstream.instruments.ct import CT
+    from plugstream.instruments.ct_counts import CTCounts
+    from plugstream.scans.writer import ScanWriter, whole_scan
+
+    with open_projections(file) as projections:
+        angles = _angles(projections, options)
+        setup = _setup(projections, options)
+        prepared = Preparation(projections, options, angles, setup.fan)
+        rays, voxels = _geometry(projections, options, prepared, angles, setup)
+        if not options.counts:
+            prepared.find_hardening(rays)
+        instrument: CT = CT.of(rays, voxels, unit=setup.unit, good=prepared.good)
+        dtype = None
+        if options.counts:
+            dtype = prepared.keep_counts()
+            field = prepared.field
+            instrument = CTCounts.of_counts(rays, voxels, field, unit=setup.unit, good=prepared.good)
+        instrument.check_plausible({"rays": rays.vectors})
+        provenance = {
+            "made_by": "plugstream import ct",
+            "file": file.name,
+            "options": options.model_dump(exclude_defaults=True),
+            "steps": prepared.steps,
+            **projections.provenance,
+        }
+        remarks = list(prepared.remarks)
+        if setup.unit == "pixel":
+            remarks.append("the file does not say how large a pixel is, so lengths are in pixels; --pixel gives metres")
+        with whole_scan(out) as partial, ScanWriter(partial, instrument, dtype=dtype, provenance=provenance) as writer:
+            for views in prepared.blocks():
+                block = prepared.read_counts(views) if options.counts else prepared.read(views)
+                data = block[:, 0] if prepared.flat_image else block
+                more = {"place": prepared.views[views].astype(np.float64)} if options.counts else {}
+                writer.append(data, rays=rays.vectors[views], **more)
+            writer.finish()
+    if "citation" in provenance:
+        remarks.append(f"cite {provenance['citation']}")
+    return ImportResult(len(prepared.views), tuple(remarks))

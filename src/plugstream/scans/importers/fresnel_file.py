@@ -1,0 +1,149 @@
+"""Files of the Institut Fresnel: their lines, and where the antennas stood as these tell."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from plugstream.base.errors import InputError
+from plugstream.images.grid import Points
+from plugstream.models.born_geometry import ring
+
+__all__ = ["Series", "Setup", "read_fresnel"]
+
+_REMARKS = ("#", "%", "!", ";", "//")
+
+
+@dataclass(frozen=True)
+class Series:
+    """One of the two experiments: antennas on rings about the origin, numbered from the x axis on.
+
+    A view is recorded by the receivers from 60 to 300 degrees from its source. The files do not tell the radii.
+    """
+
+    year: int
+    receivers: int  # of the whole ring
+    source_radius: float
+    receiver_radius: float
+    citation: str
+
+    @property
+    def recorded(self) -> int:
+        """Receivers a view."""
+        return self.receivers * 2 // 3 + 1
+
+
+_KNOWN = (
+    Series(2001, 72, 0.72, 0.76, "Belkebir and Saillard, Inverse Problems 17, 2001, doi 10.1088/0266-5611/17/6/301"),
+    Series(
+        2005,
+        360,
+        1.67,
+        1.67,
+        "Geffrin, Sabouroux and Eyraud, Inverse Problems 21, 2005, doi 10.1088/0266-5611/21/6/S09",
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What a file says of its antennas: which series it is of, its views, and where the source of each stands.
+
+    places: in steps of the receivers' ring from the x axis on, (views,). expected: how many views go once around.
+    """
+
+    series: Series
+    views: NDArray[np.int64]
+    places: NDArray[np.float64]
+    expected: int
+
+    def sources(self) -> Points:
+        angle = 2 * np.pi * self.places / self.series.receivers
+        return self.series.source_radius * np.stack([np.cos(angle), np.sin(angle)], axis=1)
+
+    def receivers(self) -> Points:
+        return ring(self.series.receivers, self.series.receiver_radius)
+
+
+def read_fresnel(path: Path) -> tuple[NDArray[np.float64], Setup]:
+    """The lines of a file, (lines, 7), and which experiment they are of.
+
+    A line is the number of the view (of its source), that of the receiver, the frequency in GHz, and real and imaginary
+    parts of the total and of the incident field; lines that begin with # or % are remarks. What is no such file, or
+    of the other polarisation, is refused.
+    """
+    rows = []
+    try:
+        text = path.read_text(encoding="latin-1").removeprefix("\u00ef\u00bb\u00bf")  # what Windows may put in front
+        lines = text.splitlines()
+        if len(lines) > 1 and not text.endswith("\n") and len(lines[-1].rstrip()) < len(lines[-2].rstrip()):
+            raise InputError(f"{path} is cut short in its last line, number {len(lines)}; get the whole file")
+        for number, line in enumerate(lines, start=1):
+            words = line.replace(",", " ").split()
+            remark = line.lstrip().startswith(_REMARKS)
+            if remark and "polari" in line.lower() and "TM" not in line:
+                raise InputError(f"{path} is not of TM polarisation; this model is scalar, so use the TM file")
+            if words and not remark:
+                rows.append(_row(path, number, words))
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror or error}") from error
+    if re.search(r"TE(?![A-Za-z])", path.stem):
+        raise InputError(f"{path} is of TE polarisation by its name; this model is scalar, so use the TM file")
+    if not rows:
+        raise InputError(f"{path} holds no measurements")
+    table = np.array(rows)
+    return table, _setup(path, table)
+
+
+def _setup(path: Path, table: NDArray[np.float64]) -> Setup:
+    """Where the antennas stand, as the file's views and receivers tell.
+
+    A view that was recorded whole has its source opposite to the middle of its receivers. Sources are evenly spaced
+    from the x axis on; by how much, neighbouring views that are whole tell, or else the number of views.
+    """
+    views, last = np.unique(table[:, 0]).astype(int), int(table[:, 1].max())
+    what = f"{path} has {len(views)} views and receivers up to {last}"
+    series = next((s for s in _KNOWN if last <= s.receivers), None)
+    if series is None or len(views) < 2:
+        raise InputError(f"{what}, but the known experiments have rings of 72 (2001) or 360 (2005) and several views")
+    size = series.receivers
+    seen = np.unique(table[:, :2].astype(int), axis=0)
+    opposite = {}
+    for view in views:
+        which = seen[seen[:, 0] == view, 1] - 1
+        first = which[(which - 1) % size != np.roll(which, 1)]  # where the arc begins
+        if len(which) == series.recorded and len(first) == 1:
+            opposite[int(view)] = (first[0] + (series.recorded - 1) / 2 + size / 2) % size
+    steps = [(opposite[v + 1] - opposite[v]) % size for v in opposite if v + 1 in opposite]
+    step = steps[0] if steps else size / views[-1]
+    places = (step * (views - 1)) % size
+    agree = all(np.isclose(place, opposite.get(int(view), place)) for view, place in zip(views, places, strict=True))
+    if not agree or step <= 0 or (not opposite and len(views) < views[-1]):
+        raise InputError(f"{what}, which do not stand opposite to sources that are evenly spaced from the x axis on")
+    return Setup(series, views, places, max(len(views), round(size / step)))
+
+
+def _row(path: Path, number: int, words: list[str]) -> list[float]:
+    try:
+        row = list(map(float, words))
+    except ValueError:
+        row = _read_fortran(words)
+    whole = len(row) == 7 and all(map(math.isfinite, row)) and all(n >= 1 and n == int(n) for n in row[:2])
+    if not whole:
+        raise InputError(
+            f"line {number} of {path} is not the seven numbers of a Fresnel file: view, receiver, GHz, total, incident"
+        )
+    return row
+
+
+def _read_fortran(words: list[str]) -> list[float]:
+    """Numbers with the letter D before the exponent, as Fortran writes doubles; none where one is no number."""
+    try:
+        return [float(word.replace("D", "E").replace("d", "e")) for word in words]
+    except ValueError:
+        return []

@@ -1,0 +1,201 @@
+"""Recordings of MR scanners as arrays: k-space on a grid (NPY, NPZ), or along any path (NPZ, ISMRMRD)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from plugstream.base.errors import InputError
+from plugstream.scans.importers.complex_numbers import read_complex
+from plugstream.scans.importers.hdf5 import is_hdf5, open_hdf5
+from plugstream.scans.importers.ismrmrd import is_ismrmrd, read_ismrmrd
+from plugstream.scans.importers.lookup import Source, read_rows
+from plugstream.scans.importers.npz import open_npz
+
+__all__ = ["Recording", "Unit", "is_recording", "read_recording"]
+
+Real = NDArray[np.float64]
+Complex = NDArray[np.complex64]
+Unit = Literal["auto", "1/m", "pixel", "fov", "radians"]
+
+
+@dataclass(frozen=True)
+class Recording:
+    """What a file tells, all of it in memory.
+
+    Arguments:
+        kind: in words.
+        data: (coils, *grid), zero at N // 2, where k-space is on a grid; else (views, coils, samples), and of a stack
+            of slices (views, slices, coils, samples).
+        trajectory: (views, samples, axes), None for a grid. unit: of the trajectory.
+        sampled: (*grid), which of the grid was measured; or (views, samples).
+        stack: whether slices were measured one by one: the first axis of the grid is then slices, not k-space.
+        shape, spacing: of the image, in metres; None where the file does not tell.
+        maps, density, truth: coil maps (coils, *shape), density of samples (views, samples), the true image.
+        noise: (coils, n), what coils received of no object.
+        remarks: for a person.
+    """
+
+    kind: str
+    data: Complex
+    trajectory: Real | None = None
+    unit: Unit = "auto"
+    sampled: NDArray[np.bool_] | None = None
+    stack: bool = False
+    shape: tuple[int, ...] | None = None
+    spacing: tuple[float, ...] | None = None
+    maps: Complex | None = None
+    density: NDArray[np.float32] | None = None
+    truth: Complex | None = None
+    noise: Complex | None = None
+    remarks: tuple[str, ...] = field(default=())
+
+
+def is_recording(path: Path) -> bool:
+    """Whether a file is one of ours: ISMRMRD, or an NPZ of k-space; a single NPY array says nothing of itself."""
+    try:
+        if is_hdf5(path):
+            with open_hdf5(path) as source:
+                return is_ismrmrd(source)
+        if path.suffix.lower() == ".npz":
+            with open_npz(path) as source:
+                names = {name for name, _, _ in source.names()}
+                return "kspace" in names or {"data", "trajectory"} <= names
+    except InputError:
+        return False
+    return False
+
+
+def read_recording(
+    path: Path,
+    *,
+    stack: bool = False,
+    repetition: int = 0,
+    trajectory: Path | None = None,
+    pixel: float | None = None,
+) -> Recording:
+    """The recording of a file; one of no kind is refused.
+
+    Arguments: path; stack, that the first axis of a grid is slices; repetition of an ISMRMRD file to take; trajectory,
+    an NPY file of where samples were taken, for files that do not tell; pixel in metres, for headers that do not tell.
+    """
+    if not path.exists():
+        raise InputError(f"there is no file {path}")
+    if is_hdf5(path):
+        with open_hdf5(path) as source:
+            if not is_ismrmrd(source):
+                raise InputError(f"{path} is HDF5, but not of ISMRMRD, which has dataset/xml and dataset/data")
+            if trajectory is not None:
+                raise InputError(f"{path} tells itself where its samples were taken; leave out --trajectory")
+            return Recording(**read_ismrmrd(source, repetition=repetition, pixel=pixel))
+    taken = None if trajectory is None else _load(trajectory, "trajectory")
+    if path.suffix.lower() == ".npz":
+        with open_npz(path) as source:
+            return _read_npz(source, stack, taken)
+    array = _load(path, "k-space that is known (NPY, NPZ or ISMRMRD)")
+    if array.dtype.kind != "c":
+        raise InputError(f"{path} holds {array.dtype}, and k-space is complex")
+    return _along_path(array.astype(np.complex64), taken) if taken is not None else _grid_alone(array, path.name, stack)
+
+
+def _load(path: Path, what: str) -> NDArray[Any]:
+    try:
+        array = np.load(path, allow_pickle=False)
+        if not isinstance(array, np.ndarray):
+            raise ValueError("it holds several arrays")
+    except (OSError, ValueError, EOFError) as error:
+        text = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise InputError(f"{path} is no {what}: {text}") from error
+    return array
+
+
+def _grid_alone(array: NDArray[Any], name: str, stack: bool) -> Recording:
+    """An array that says nothing of its axes, as k-space on a grid; one that may well be spokes or spirals is refused.
+
+    Of a grid there are fewer coils than rows and columns; of samples along paths (views, coils, samples) the first
+    axis is the views', of which there are more than coils.
+    """
+    found = _grid_of(array, f"the array {name}", stack)
+    coils, grid = array.shape[0], array.shape[-2:]
+    if coils > min(grid):
+        raise InputError(
+            f"{name} has shape {array.shape}, which as k-space on a grid would be {coils} coils of {grid[0]} x "
+            f"{grid[1]}: if its axes are views, coils and samples, say where these were taken with --trajectory "
+            "FILE.npy, (views, samples, 2 or 3); if it is a grid, save it as kspace in an NPZ"
+        )
+    size = " x ".join(map(str, array.shape[1:]))
+    note = f"its axes were taken for {coils} coils of a grid of {size}; samples along paths need --trajectory"
+    return replace(found, remarks=(note,))
+
+
+def _grid_of(array: NDArray[Any], kind: str, stack: bool) -> Recording:
+    """K-space on a grid, (coils, *grid); what is zero in all coils was not measured."""
+    if array.ndim not in (3, 4) or 0 in array.shape:
+        raise InputError(f"k-space on a grid is (coils, H, W) or (coils, D, H, W), not of shape {array.shape}")
+    if stack and array.ndim == 3:
+        raise InputError(f"a stack of slices is (coils, slices, H, W), and k-space here is {array.shape}")
+    if not np.isfinite(array).all():
+        raise InputError("k-space holds NaN or infinity; write zero where nothing was measured")
+    return Recording(kind, array.astype(np.complex64), sampled=(array != 0).any(0), stack=stack, shape=array.shape[1:])
+
+
+def _along_path(data: Complex, path: NDArray[Any], **more: Any) -> Recording:
+    """Samples (views, coils, samples), or (views, slices, coils, samples) of a stack, and where they were taken."""
+    if path.ndim != 3 or path.shape[2] not in (2, 3) or path.dtype.kind not in "fiu":
+        raise InputError(f"the trajectory is {path.shape}, but must be (views, samples, 2 or 3)")
+    if data.ndim not in (3, 4) or (data.shape[0], data.shape[-1]) != path.shape[:2]:
+        raise InputError(
+            f"data is {data.shape}, but for this trajectory must be {path.shape[0], 'coils', path.shape[1]}"
+        )
+    if not (np.isfinite(data).all() and np.isfinite(path).all()):
+        raise InputError("samples, or where they were taken, hold NaN or infinity")
+    return Recording("samples along a path", data, path.astype(np.float64), stack=data.ndim == 4, **more)
+
+
+def _read_npz(source: Source, stack: bool, given: NDArray[Any] | None = None) -> Recording:
+    def get(name: str) -> Any:
+        found = source.find(name)
+        return None if found is None else np.asarray(read_rows(found, slice(None), name, source))
+
+    def waves(name: str) -> Any:
+        found = source.find(name)
+        if found is None:
+            return None
+        whole = read_complex(source.path, name, found)
+        return np.asarray(read_rows(whole, slice(None), name, source)).astype(np.complex64)
+
+    kspace, path = waves("kspace"), get("trajectory")
+    if given is not None:
+        if path is not None:
+            raise InputError(f"{source.path} has a trajectory of its own; leave out --trajectory")
+        path = given
+    pixel = source.find("pixel")
+    spacing = None if pixel is None else tuple(float(step) for step in np.atleast_1d(np.asarray(pixel[()])))
+    more = {"spacing": spacing, "maps": waves("coil_maps"), "truth": waves("truth")}
+    if len(getattr(source.find("noise"), "shape", ())) == 2:  # a single number may be its level
+        more["noise"] = waves("noise")
+    if kspace is not None and path is None:
+        found = replace(_grid_of(kspace, "k-space on a grid", stack), **more)
+        mask = get("mask")
+        if mask is not None:
+            if mask.shape != found.data.shape[1:]:
+                raise InputError(f"the mask is {mask.shape}, but k-space {found.data.shape[1:]}")
+            found = replace(found, sampled=mask.astype(bool))
+        return found
+    data = waves("data") if kspace is None else kspace
+    if data is None or path is None:
+        raise InputError(f"{source.path} has no kspace (coils, H, W), and no data with their trajectory either")
+    maps = more["maps"]
+    density, size = get("density"), source.find("size")
+    found = _along_path(data, path)
+    shape = None if maps is None else tuple(maps.shape[1:])
+    if size is not None:
+        sizes = tuple(int(n) for n in np.atleast_1d(np.asarray(size[()])))
+        sizes = sizes * path.shape[2] if len(sizes) == 1 else sizes
+        shape = (*data.shape[1:2], *sizes) if data.ndim == 4 and len(sizes) == path.shape[2] else sizes
+    density = None if density is None else density.astype(np.float32)
+    return replace(found, shape=shape, density=density, **more)

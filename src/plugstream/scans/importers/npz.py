@@ -1,0 +1,206 @@
+"""Scans from NPZ files, as numpy.savez writes them."""
+
+from __future__ import annotations
+
+import bz2
+import math
+import shutil
+import struct
+import zipfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from plugstream.base.capacity import machine_memory
+from plugstream.base.errors import InputError
+from plugstream.base.progress import report
+from plugstream.base.registry import register
+from plugstream.scans.importers.arrays import (
+    ArrayOptions,
+    array_options,
+    describe_arrays,
+    import_arrays,
+    open_error,
+    options_for,
+    read_mapping,
+    scan_name,
+)
+from plugstream.scans.importers.base import ImportResult
+from plugstream.scans.importers.lookup import Source
+
+__all__ = ["import_npz", "open_npz", "unpack_npz"]
+
+# How many times its size a file may unpack to, beyond the counts of a detector in the dark, and bytes that any may.
+_EXPANSION, _LEAST_UNPACKED = 1000, 256 << 20
+# The head of a member of a ZIP archive: versions, flags, ..., bytes packed and whole, lengths of its name and the rest.
+_MEMBER, _LOCAL, _ELSEWHERE = b"PK\3\4", struct.Struct("<4sHHHHHIIIHH"), 2**32 - 1
+_UNTOLD = 8  # the flag of one that was written where nobody could go back to tell its sizes
+_BLOCK, _LONGEST_LIST = 1 << 20, 1 << 20
+
+
+def import_npz(
+    path: str | Path,
+    out: str | Path,
+    mapping: Mapping[str, Any] | None = None,
+    *,
+    instrument: str = "born-2d",
+    **options: Any,
+) -> int:
+    """Write a scan from an NPZ file, and return the number of views.
+
+    Holds for files whose arrays fit memory, since an NPZ is read array by array. Nothing is unpickled.
+
+    Arguments: path of the file; out, the scan to make; mapping from our names to the file's where they differ, or for
+    values to numbers; instrument, by name or FILE.py:NAME; options of its reader: of born-2d unit of all lengths,
+    conjugate for exp(+i w t) and frequency in GHz, which of the file's to take. See `import_arrays`.
+    """
+    values = array_options(instrument, **options)
+    with open_npz(Path(path)) as source:
+        return import_arrays(source, out, mapping or {}, values).views
+
+
+@contextmanager
+def open_npz(path: Path) -> Iterator[Source]:
+    """The file's arrays by their names."""
+    try:
+        with path.open("rb") as file:
+            if file.read(6) == b"\x93NUMPY":
+                raise InputError(f"{path} is a single array, not an NPZ; write one with numpy.savez")
+        archive = zipfile.ZipFile(path)
+    except InputError:
+        raise
+    except Exception as error:  # zipfile raises many kinds for a file that is not one
+        raise open_error(path, error, "NPZ") from error
+    with archive:
+        yield _Npz(path, archive)
+
+
+def unpack_npz(path: Path, folder: Path) -> Path:
+    """An NPZ that bzip2 has compressed once more, unpacked into a folder.
+
+    A few bytes may unpack to any number. So the sizes that its arrays tell, each before its values, are compared with
+    what may be unpacked before that is done, and what comes is counted: half of this machine's memory, for that is
+    where arrays go, the room on the disk, and 1000 times the file or 256 MB.
+    """
+    target, size = folder / "recording.npz", path.stat().st_size
+    most = min(machine_memory() // 2, shutil.disk_usage(folder).free, max(_LEAST_UNPACKED, _EXPANSION * size))
+    report(f"unpacking {path.name}")
+    try:
+        with bz2.open(path) as packed, target.open("wb") as out:
+            _copy_archive(packed, out, most)
+    except ValueError as error:
+        raise InputError(f"cannot unpack {path}: {error}; if it is right, unpack it with bunzip2 first") from error
+    except (OSError, EOFError) as error:
+        raise InputError(f"cannot unpack {path}: {error}") from error
+    return target
+
+
+def _copy_archive(source: bz2.BZ2File, out: BinaryIO, most: int) -> None:
+    """Copy a ZIP archive, member by member; ValueError where it is none, or has or tells more bytes than `most`."""
+    head = source.read(_LOCAL.size)
+    if head[:4] != _MEMBER:
+        raise ValueError("what it unpacks to is no NPZ")
+    while head[:4] == _MEMBER and len(head) == _LOCAL.size:
+        _, _, flags, *_, packed, whole, name, more = _LOCAL.unpack(head)
+        about = source.read(name + more)
+        out.write(head + about)
+        if flags & _UNTOLD:
+            break
+        size = _size_of(about[name:], packed, whole)
+        if size > most:
+            raise ValueError(f"it tells of {size / 1e9:.3g} GB, and {most / 1e9:.3g} GB may be unpacked here")
+        most -= size
+        while size and (block := source.read(min(size, _BLOCK))):
+            out.write(block)
+            size -= len(block)
+        head = source.read(_LOCAL.size)
+    else:
+        out.write(head)
+        most = min(most, _LONGEST_LIST)  # what follows the last member is the list of them
+    while block := source.read(_BLOCK):
+        most -= len(block)
+        if most < 0:
+            raise ValueError(f"it unpacks to more than {out.tell() / 1e6:.3g} MB, which is all that may be unpacked")
+        out.write(block)
+
+
+def _size_of(extra: bytes, packed: int, whole: int) -> int:
+    """The bytes of a member, which stand elsewhere in its head where it says that they may be many."""
+    while len(extra) >= 4:
+        kind, size = struct.unpack_from("<HH", extra)
+        if kind == 1 and packed == _ELSEWHERE and size >= 8 * (1 + (whole == _ELSEWHERE)):
+            return int(struct.unpack_from("<Q", extra, 4 + 8 * (whole == _ELSEWHERE))[0])
+        extra = extra[4 + size :]
+    return packed
+
+
+class _Npz:
+    def __init__(self, path: Path, archive: zipfile.ZipFile) -> None:
+        self.path, self.archive = path, archive
+        self._members = {name.removesuffix(".npy"): name for name in archive.namelist() if name.endswith(".npy")}
+        self._read: dict[str, Any] = {}
+
+    def find(self, name: str) -> Any:
+        if name in self._members and name not in self._read:
+            try:
+                with self.archive.open(self._members[name]) as file:
+                    shape, dtype = _header(file)
+                size, there = math.prod(shape) * dtype.itemsize, self.archive.getinfo(self._members[name]).file_size
+                if not dtype.hasobject and size > min(there, machine_memory() // 2):
+                    raise InputError(
+                        f"it claims {size / 1e9:.3g} GB, more than its file has or than fits this machine's memory"
+                    )
+                with self.archive.open(self._members[name]) as file:
+                    self._read[name] = np.lib.format.read_array(file, allow_pickle=False)
+            except Exception as error:
+                text = str(error).splitlines()[0] if str(error) else type(error).__name__
+                if "allow_pickle" in text:
+                    text = "it holds Python objects, which are never unpickled; save numbers"
+                raise InputError(f"{name} of {self.path} cannot be read: {text}") from error
+        return self._read.get(name)
+
+    def attribute(self, name: str, of: str | None) -> Any:
+        return None  # an NPZ has none
+
+    def names(self) -> Iterator[tuple[str, tuple[int, ...], str]]:
+        for name, member in self._members.items():
+            try:
+                with self.archive.open(member) as file:
+                    shape, dtype = _header(file)
+                yield name, shape, str(dtype)
+            except Exception as error:
+                yield name, (), f"cannot be read: {error}".splitlines()[0]
+
+
+def _header(file: Any) -> tuple[tuple[int, ...], np.dtype[Any]]:
+    """Shape and type of an array, without reading it."""
+    version = np.lib.format.read_magic(file)
+    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    shape, _, dtype = read(file)
+    return shape, dtype
+
+
+def _describe(path: Path) -> tuple[str, list[str]] | None:
+    if path.suffix.lower() != ".npz":
+        return None
+    return describe_arrays("npz", path, open_npz)
+
+
+@register(
+    "importer",
+    "npz",
+    "arrays of an NPZ file, for any instrument",
+    options=ArrayOptions,
+    options_for=partial(options_for, ArrayOptions),
+    default_name=scan_name,
+    describe=_describe,
+    general=True,
+)
+def build(options: ArrayOptions, file: Path, out: Path) -> ImportResult:
+    """Write the scan."""
+    with open_npz(file) as source:
+        return import_arrays(source, out, read_mapping(options), options)

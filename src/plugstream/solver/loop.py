@@ -1,0 +1,381 @@
+"""The one loop: step, measure, stop. It knows algorithms and monitors by their protocols only."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from time import monotonic, perf_counter
+from typing import Generic, TypeVar, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from plugstream.algorithms.base import Algorithm, State
+from plugstream.base.arrays import Array, as_tensor
+from plugstream.base.errors import InputError
+from plugstream.base.linalg import largest_norm
+from plugstream.base.progress import Listener, listening, report
+from plugstream.base.quantities import TO_GO, Quantity
+from plugstream.fidelity.least_squares import data_scale
+from plugstream.solver.monitors import Judge, Measure, Monitor, Past, quantities_of, with_stop
+from plugstream.solver.result import Callback, Progress, Result, Row, Snapshot, Stop, Turn
+from plugstream.solver.series import Series
+from plugstream.solver.verdict import Trace, Verdict, estimate_arrival, judge
+
+__all__ = ["data_scale", "solve"]
+
+S = TypeVar("S", bound=State)
+
+
+def solve(
+    algorithm: Algorithm[S],
+    image: Array | None = None,
+    *,
+    iterations: int = 100,
+    state: S | None = None,
+    resume: Snapshot[S] | None = None,
+    monitors: Sequence[Monitor] = (),
+    every: int = 10,
+    time_limit: float | None = None,
+    distance_limit: float | None = None,
+    arrive: float | None = None,
+    divergence: float | None = 1e4,
+    callbacks: Iterable[Callback[S]] = (),
+    progress: Listener | bool | None = None,
+) -> Result[S]:
+    """Run an algorithm, measure now and then, and stop for a stated reason.
+
+    Monitors are measured before the first step, every `every` steps (or as often as each says itself) and at the end.
+    Ctrl-C ends the run after the last whole step and returns the best image so far; a second one is not caught.
+
+    Arguments:
+        algorithm: anything with `init`, `step` and `parameters`.
+        image: where to start, (..., *image_shape); zero if not given. state: go on from this instead.
+        iterations: how many steps to take (more, if `state` or `resume` is given).
+        resume: go on with this run, its clock, history and best image; what comes is what would have come, to the bit
+            where the algorithm is deterministic. Monitors must be the same.
+        time_limit: seconds of wall time. distance_limit: stop once what a monitor says one may stop by is within this:
+            of `Distance`, which is added where there is no such monitor, ||x - T(x)||^2 relative to its start. arrive:
+            stop once ten times as many steps would change the image by less than this part of it, such as 0.01; looked
+            at every `every` steps, from the sixteenth on.
+        divergence: stop when ||x|| exceeds this many times the run's scale; None: never. The scale is the size of the
+            first image that is not zero, or the length of the best step from zero down the gradient (`data_scale`)
+            where that is larger, as it is where the denoiser's first images are next to nothing.
+        callbacks: called with a `Progress` before the first step, after each, and once more if something is measured at
+            the end. One that returns True ends the run; one that returns an algorithm has the run go on with it from
+            there, on the same state, as for a scan that has grown: `replace(algorithm, fidelity=...)`; a `Turn` brings
+            another state, too.
+        progress: called now and then with what is being done, how much of it and of how much, also while L is estimated
+            before the first step (`plugstream.base.progress`). True shows it: redrawn on a terminal and in a notebook,
+            with what was measured, and else as a line now and then. Silent if not given.
+    """
+    if distance_limit is not None:
+        monitors = with_stop(monitors)
+    run = partial(
+        _solve,
+        algorithm,
+        image,
+        iterations,
+        state,
+        resume,
+        monitors,
+        every,
+        time_limit,
+        distance_limit,
+        arrive,
+        divergence,
+    )
+    if progress is True:
+        return _show(run, monitors, callbacks, iterations, time_limit)
+    with listening(progress or None):
+        return run(callbacks)
+
+
+def _show(
+    run: Callable[[Iterable[Callback[S]]], Result[S]],
+    monitors: Sequence[Monitor],
+    callbacks: Iterable[Callback[S]],
+    iterations: int,
+    time_limit: float | None,
+) -> Result[S]:
+    """Solve, and show a person how far it is."""
+    from plugstream.base.display.frame import Clock
+    from plugstream.base.display.screen import Display
+    from plugstream.base.display.steps import Steps
+
+    steps = Steps(clock=Clock(time_limit, monotonic()))
+    steps.declare([*quantities_of(monitors), TO_GO])
+
+    def note(progress: Progress[S]) -> None:
+        if steps.total == 0 and iterations < sys.maxsize:
+            steps.total = progress.state.k + iterations
+        steps.tick(progress.state.k, progress.time, monotonic())
+        steps.measure({name: float(value.mean()) for name, value in progress.measured.items()})
+
+    with Display(what="preparing") as display:
+        display.show(steps)
+        result = run([note, *callbacks])
+        steps.values = result.measured()  # of the image that is returned, which may be that of another step
+        kept = "" if result.image_step == result.state.k else f"; the image is that of step {result.image_step}"
+        ended = f"stopped after {result.state.k} steps and {result.time:.1f} s: {result.reason.value}"
+        display.finish(steps, ended + kept)
+    return result
+
+
+def _solve(
+    algorithm: Algorithm[S],
+    image: Array | None,
+    iterations: int,
+    state: S | None,
+    resume: Snapshot[S] | None,
+    monitors: Sequence[Monitor],
+    every: int,
+    time_limit: float | None,
+    distance_limit: float | None,
+    arrive: float | None,
+    divergence: float | None,
+    callbacks: Iterable[Callback[S]],
+) -> Result[S]:
+    if iterations < 0 or every < 1:
+        raise InputError(f"iterations must be >= 0 and every >= 1, not {iterations} and {every}")
+    if sum(given is not None for given in (image, state, resume)) > 1:
+        raise InputError("give an image to start from, a state to go on from or a run to resume, not several of them")
+    if resume is not None and len(resume.measured_at) != len(monitors):
+        raise InputError(f"the run was measured by {len(resume.measured_at)} monitors, not by {len(monitors)}")
+    if resume is not None:
+        state = resume.state
+    elif state is None:
+        state = algorithm.init(None if image is None else as_tensor("the first image", image))
+    rows = {} if resume is None else resume.rows
+    past = {name: [value for _, _, value in measured] for name, measured in rows.items()}
+    run = _Run(algorithm, state, monitors, every, tuple(callbacks), past)
+    if resume is not None:
+        run.restore(resume)
+    reason = Stop.ITERATIONS
+    try:
+        run.tell(run.measure())
+        end = run.state.k + iterations if iterations < sys.maxsize else 0
+        for _ in range(iterations):
+            report("steps", run.state.k, end)
+            run.step()
+            size = run.size()
+            if not math.isfinite(size) or run.grew(size, divergence):
+                reason = Stop.DIVERGED if math.isfinite(size) else Stop.NOT_FINITE
+                break
+            measured = run.measure()
+            if run.tell(measured):
+                reason = Stop.CALLBACK
+                break
+            if distance_limit is not None and run.arrived(measured, distance_limit):
+                reason = Stop.DISTANCE
+                break
+            if arrive is not None and run.is_due() and run.is_within(arrive):
+                reason = Stop.ARRIVED
+                break
+            if time_limit is not None and run.wall >= time_limit:
+                reason = Stop.TIME
+                break
+    except KeyboardInterrupt:
+        reason = Stop.INTERRUPTED
+        run.drop_half()
+    if not reason.failed:
+        # Who goes on from here would not have measured here, so what is measured at the end is not in the snapshot.
+        before = run.snapshot(run.state)
+        if measured := run.measure(last=True):
+            run.tell(measured, before)
+    return run.result(reason)
+
+
+@dataclass
+class _Run(Generic[S]):
+    """The part of a run that changes: the state, the clock, the history and the best image so far."""
+
+    algorithm: Algorithm[S]
+    state: S
+    monitors: Sequence[Monitor]
+    every: int
+    callbacks: Sequence[Callback[S]]
+    past: Past
+    time: float = 0.0
+    start: float = field(default_factory=perf_counter)
+    best: tuple[float, S] | None = None
+    good: S | None = None
+    limit: float | None = None
+    trace: Trace = field(default_factory=Trace)
+
+    def __post_init__(self) -> None:
+        self._quantities = {quantity.name: quantity for quantity in [*quantities_of(self.monitors), TO_GO]}
+        self._measures: list[tuple[int, Measure]] = [
+            (m.every or self.every, m.begin(self.algorithm, self.state, self.past)) for m in self.monitors
+        ]
+        self._measured_at = [-1] * len(self._measures)
+        telling = [quantity for quantity in self._quantities.values() if quantity.smaller_is_better is not None]
+        self._ranking = next(iter(sorted(telling, key=lambda quantity: not quantity.needs_truth)), None)
+        self._rows: dict[str, list[Row]] = {}
+        self._half: dict[str, int] = {}  # how many rows there were before the measurement that is being made
+        self._first = self.state.k
+        self.trace.begin(self.algorithm, self.state)
+        self._begun = self.size()
+        self.good = self.state
+
+    @property
+    def wall(self) -> float:
+        return perf_counter() - self.start
+
+    def leave_out(self, seconds: float) -> None:
+        """Take seconds that somebody else had off the run's clock."""
+        self.start += seconds
+
+    def step(self) -> None:
+        _synchronize(self.state.image)
+        begin = perf_counter()
+        state = self.algorithm.step(self.state)
+        _synchronize(state.image)
+        self.time += perf_counter() - begin
+        self.state = state
+        self.trace.follow(self.algorithm, state)
+
+    def is_due(self) -> bool:
+        """Whether this is one of the steps at which a run may end since it has arrived."""
+        return (self.state.k - self._first) % self.every == 0
+
+    def is_within(self, limit: float) -> bool:
+        """Whether every image is known to have no farther to go."""
+        arrivals = estimate_arrival(self.trace)
+        return bool(arrivals) and all(arrival.within(limit) for arrival in arrivals)
+
+    def size(self) -> float:
+        """The largest ||x|| of the images, NaN if one holds a NaN."""
+        return largest_norm(self.state.image, len(self.algorithm.fidelity.image_shape))
+
+    def grew(self, size: float, divergence: float | None) -> bool:
+        """Whether an image of this size is beyond the limit, `divergence` times the scale of the run.
+
+        The limit is set by the first image that is not zero, and looked at again before anything is said: a bound, a
+        threshold or a large sigma may have made that one very small, which says nothing of those to come.
+        """
+        if divergence is None:
+            return False
+        if self.limit is None:
+            scale = max(size, self._begun)  # while there is no limit, every image was zero or the first one
+            if scale == 0:
+                return False
+            self.limit = divergence * scale
+        if size <= self.limit:
+            return False
+        self.limit = max(self.limit, divergence * data_scale(self.algorithm.fidelity, self.state.image))
+        return size > self.limit
+
+    def measure(self, last: bool = False) -> dict[str, Tensor]:
+        """Measure what is due at this step (everything not yet measured here, if it is the last)."""
+        k, out = self.state.k, {}
+        measured_at = list(self._measured_at)  # changed when all is measured: a monitor may fail, on damaged data say
+        for number, (every, measure) in enumerate(self._measures):
+            if ((k - self._first) % every == 0 or last) and measured_at[number] != k:
+                out.update(measure(self.algorithm, self.state))
+                measured_at[number] = k
+        parts = torch.tensor(
+            [100 * one.to_go for one in estimate_arrival(self.trace)] if out else [], dtype=torch.float64
+        )
+        if len(parts) and bool(parts.isfinite().all()):
+            ndim = len(self.algorithm.fidelity.image_shape)
+            out[TO_GO.name] = parts.reshape(self.state.image.shape[: self.state.image.ndim - ndim])
+        best = self._best_with(out)
+        rows = {name: (k, self.time, value.detach().cpu().double().numpy()) for name, value in out.items()}
+        self._half = {name: len(self._rows.get(name, ())) for name in rows}
+        for name, row in rows.items():
+            self._rows.setdefault(name, []).append(row)
+        # In one line without a call, which Ctrl-C does not come into the middle of.
+        self._measured_at, self.best, self.good, self._half = measured_at, best, self.state, {}
+        return out
+
+    def drop_half(self) -> None:
+        """Take back a measurement that Ctrl-C came into the middle of, so that it is made again at the end."""
+        for name, length in self._half.items():
+            if rows := self._rows.pop(name, [])[:length]:
+                self._rows[name] = rows
+        self._half = {}
+
+    def arrived(self, measured: dict[str, Tensor], limit: float) -> bool:
+        """Whether what was measured now is within the limit, for every image, of a quantity that one may stop by."""
+        stops = [quantity for quantity in self._quantities.values() if quantity.stops and quantity.name in measured]
+        return any(all(q.reaches(value, limit) for value in measured[q.name].flatten().tolist()) for q in stops)
+
+    def _best_with(self, measured: dict[str, Tensor]) -> tuple[float, S] | None:
+        """The best state so far and its score, where this one may be it."""
+        score, by = None, self._ranking
+        if by is not None and by.name in measured:
+            score = by.score(float(measured[by.name].mean()))
+        better = score is not None and (self.best is None or score > self.best[0])
+        return (score, self.state) if better and score is not None else self.best
+
+    def tell(self, measured: dict[str, Tensor], snapshot: Snapshot[S] | None = None) -> bool:
+        """Call the callbacks, all of them, go over to the algorithm that one returns, and say whether one ends it."""
+        take = partial(self.snapshot, self.state) if snapshot is None else lambda: snapshot
+        progress = Progress(self.algorithm, self.state, self.time, self.wall, measured, take, self.leave_out)
+        end = False
+        for answer in [callback(progress) for callback in self.callbacks]:
+            if isinstance(answer, Turn):
+                self.algorithm, self.state = answer.algorithm, answer.state
+                self.best = None  # what was measured before is of another problem
+                self.trace.begin(self.algorithm, self.state)
+            elif callable(getattr(answer, "step", None)):
+                self.algorithm = cast("Algorithm[S]", answer)
+                self.trace.begin(self.algorithm, self.state)
+            else:
+                end = end or bool(answer)
+        return end
+
+    def snapshot(self, state: S) -> Snapshot[S]:
+        """The run at this state, the last that callbacks were told of: a step or a measurement after it may fail."""
+        rows = {name: list(rows) for name, rows in self._rows.items()}
+        known = (self.time, self.wall, self.limit, self.best, rows, list(self._measured_at), self.trace.copy())
+        return Snapshot(state, self._first, *known)
+
+    def restore(self, snapshot: Snapshot[S]) -> None:
+        self._first, self.time, self.limit, self.best = snapshot.first, snapshot.time, snapshot.limit, snapshot.best
+        self.start = perf_counter() - snapshot.wall
+        self._rows = {name: list(rows) for name, rows in snapshot.rows.items()}
+        self._measured_at = list(snapshot.measured_at)
+        if snapshot.trace.steps:
+            self.trace = snapshot.trace.copy()
+
+    def result(self, reason: Stop) -> Result[S]:
+        if reason.failed:
+            assert self.good is not None
+            self.state = self.good
+        use_best = self.best is not None and (reason.failed or reason is Stop.INTERRUPTED)
+        chosen = self.best[1] if use_best and self.best is not None else self.state
+        history = {
+            name: Series(
+                np.array([row[0] for row in rows], dtype=np.int64),
+                np.array([row[1] for row in rows]),
+                np.stack([row[2] for row in rows]),
+                self._quantities.get(name) or Quantity(name),
+            )
+            for name, rows in self._rows.items()
+        }
+        fidelity = self.algorithm.fidelity
+        axes, channels = len(fidelity.image_shape), bool(getattr(fidelity, "channels", False))
+        verdict = self._verdict(reason, history)
+        found = getattr(chosen, "parameters", None) or {}
+        measured = (reason, history, self.time, self.wall, verdict, axes, channels)
+        return Result(chosen.image, chosen.k, self.state, *measured, found)
+
+    def _verdict(self, reason: Stop, history: dict[str, Series]) -> Verdict:
+        arrivals = estimate_arrival(self.trace)
+        for monitor in self.monitors if not reason.failed else ():
+            names = [quantity.name for quantity in monitor.measures if quantity.name in history]
+            if isinstance(monitor, Judge) and names:
+                past = {name: list(history[name].value) for name in names}
+                return monitor.judge(self.algorithm, history[names[0]].step.tolist(), past, arrivals)
+        return judge([], [], [], arrivals=arrivals, failure=reason.value if reason.failed else None)
+
+
+def _synchronize(tensor: Tensor) -> None:
+    if tensor.is_cuda:
+        torch.cuda.synchronize(tensor.device)

@@ -1,0 +1,378 @@
+"""What is measured now and then while an algorithm runs. Time spent here is not the algorithm's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Protocol, runtime_checkable
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
+from torch import Tensor
+
+from plugstream.algorithms.base import Algorithm, State, fidelity_at
+from plugstream.algorithms.theory import gradient_variance
+from plugstream.base.arrays import Array, as_tensor
+from plugstream.base.errors import InputError
+from plugstream.base.linalg import norm
+from plugstream.base.quantities import Quantity
+from plugstream.fidelity.least_squares import Fidelity
+from plugstream.images.global_phase import Phase, align_phase, check_phase
+from plugstream.images.quality import psnr, ssim
+from plugstream.models.views import Views
+from plugstream.solver.verdict import Arrival, Outcome, Verdict, judge, remedies
+
+__all__ = [
+    "PSNR",
+    "SNR",
+    "SSIM",
+    "Cost",
+    "Distance",
+    "HeldOutMisfit",
+    "Judge",
+    "Measure",
+    "Monitor",
+    "Past",
+    "Variance",
+    "quantities_of",
+    "snr",
+    "with_stop",
+]
+
+Measure = Callable[[Any, Any], dict[str, Tensor]]
+"""Measures a state of an algorithm: names and values, one value for each image."""
+
+Past = Mapping[str, Sequence[ArrayLike]]
+"""What was measured of a run before it goes on: by name, the values in the order of the steps."""
+
+
+class Monitor(Protocol):
+    """Something to measure every `every` steps (None: as often as `solve` says).
+
+    `measures` declares what: the solver, the terminal and the report know monitors by that alone.
+    """
+
+    @property
+    def every(self) -> int | None: ...
+    @property
+    def measures(self) -> tuple[Quantity, ...]: ...
+
+    def begin(self, algorithm: Algorithm[Any], state: State, past: Past) -> Measure:
+        """A function that measures states of this run.
+
+        It is called with the algorithm of the time, whose views may have become more since.
+
+        Arguments: the run's algorithm; its first state; past, of a run that goes on, empty for a new one.
+        """
+
+
+@runtime_checkable
+class Judge(Protocol):
+    """A monitor that can say from what it measured whether a run has arrived."""
+
+    def judge(
+        self, algorithm: Algorithm[Any], steps: Sequence[int], past: Past, arrivals: Sequence[Arrival] = ()
+    ) -> Verdict:
+        """The verdict on a run that ended.
+
+        Arguments: past, what this monitor measured at each of these steps; arrivals, how far each image has to go.
+        """
+
+
+@dataclass(frozen=True)
+class Distance:
+    """The distance to a fixed point on all the data, ||x - T(x)||^2, as it is and relative to its start.
+
+    T is the map that the algorithm iterates (`Algorithm.residual`), P = D_sigma(I - gamma grad d) for all but
+    half-quadratic splitting, with gamma and sigma of the iteration to come. `relative_distance` is divided by the first
+    value, at x^0 (the paper's Table 1 is not), or where that is zero by the largest so far, so that it is 1 until the
+    distance falls and never 0/0. A run that continues an earlier one gives that run's first and largest values as
+    `reference` and `largest`, or has them taken from what was measured. Where all the data would take too long, `views`
+    is a function that says of a fidelity on which of its views to measure instead, None for all: the distance is then
+    to a fixed point of the problem with those views alone, and does not go to zero with the steps. `begins` are the
+    steps at which another problem began, with other views or another sigma: the verdict is on the last of them.
+    """
+
+    measures: ClassVar = (
+        Quantity("distance", curve="||x - T(x)||²", logarithmic=True, smaller_is_better=True, detail=True),
+        Quantity(
+            "relative_distance",
+            "distance to a fixed point",
+            short="distance",
+            unit="of its start",
+            form=".2e",
+            curve="||x - T(x)||² relative to x⁰",
+            logarithmic=True,
+            smaller_is_better=True,
+            stops=True,
+        ),
+    )
+
+    every: int | None = None
+    reference: Tensor | float | None = None
+    views: Callable[[Fidelity], Views] | None = None
+    largest: Tensor | float | None = None
+    begins: tuple[int, ...] = ()
+
+    def begin(self, algorithm: Algorithm[Any], state: State, past: Past) -> Measure:
+        first, largest = self.reference, self.largest
+        if first is None and len(distances := past.get("distance", ())):
+            values = torch.from_numpy(np.stack([np.asarray(value) for value in distances]))
+            first, largest = values[0], values.amax(0)
+        if not callable(getattr(algorithm, "residual", None)):
+            raise InputError(
+                f"{type(algorithm).__name__} has no residual(state, views), the squared distance ||x - T(x)||^2 of the "
+                "map that it iterates; give it one, or do not measure the distance"
+            )
+
+        def measure(algorithm: Algorithm[Any], state: Any) -> dict[str, Tensor]:
+            nonlocal first, largest
+            value = algorithm.residual(state, None if self.views is None else self.views(algorithm.fidelity))
+            first = value if first is None else torch.as_tensor(first, dtype=value.dtype, device=value.device)
+            largest = value if largest is None else torch.as_tensor(largest, dtype=value.dtype, device=value.device)
+            largest = torch.maximum(largest, value)
+            scale = torch.where(first > 0, first, largest)
+            relative = torch.where(scale == 0, torch.ones_like(value), value / scale)
+            return {"distance": value, "relative_distance": relative}
+
+        return measure
+
+    def judge(
+        self, algorithm: Algorithm[Any], steps: Sequence[int], past: Past, arrivals: Sequence[Arrival] = ()
+    ) -> Verdict:
+        """Whether the run has arrived, from how the image moved and the distance went
+        (`plugstream.solver.verdict.judge`)."""
+        since = max([begin for begin in self.begins if begin < steps[-1]], default=-1)
+        first = next(number for number, step in enumerate(steps) if step > since)  # there the one before was measured
+        verdict = judge(
+            steps[first:],
+            np.asarray(past["distance"])[first:],
+            np.asarray(past["relative_distance"])[first:],
+            arrivals=arrivals,
+            advice=remedies(algorithm),
+        )
+        if first == 0 or verdict.outcome is not Outcome.NOT_MEASURED:
+            return verdict
+        return replace(verdict, text=f"{verdict.text} in the last stage; measure more often, by a smaller --every")
+
+
+@dataclass(frozen=True, eq=False)
+class SNR:
+    """The signal-to-noise ratio against a known truth (..., *image_shape), in dB.
+
+    Where the truth is complex it is that up to a global phase, and its title says so, unless `phase` is "measured": see
+    `snr`.
+    """
+
+    measures: ClassVar = (Quantity("snr", "SNR", unit="dB", form=".2f", smaller_is_better=False, needs_truth=True),)
+
+    truth: Array
+    every: int | None = None
+    phase: Phase = "free"
+
+    def __post_init__(self) -> None:
+        _say_phase(self)
+
+    def begin(self, algorithm: Algorithm[Any], state: State, past: Past) -> Measure:
+        truth, ndim = _truth_of("SNR", self.truth, algorithm, state)
+        phase = _phase_of(self)
+        return lambda _, state: {"snr": snr(state.image, truth, ndim, phase=phase)}
+
+
+@dataclass(frozen=True, eq=False)
+class PSNR:
+    """The peak signal-to-noise ratio against a known truth, in dB; `peak` is that of `psnr`, `phase` that of `SNR`."""
+
+    measures: ClassVar = (Quantity("psnr", "PSNR", unit="dB", form=".2f", smaller_is_better=False, needs_truth=True),)
+
+    truth: Array
+    peak: float | None = None
+    every: int | None = None
+    phase: Phase = "free"
+
+    def __post_init__(self) -> None:
+        _say_phase(self)
+
+    def begin(self, algorithm: Algorithm[Any], state: State, past: Past) -> Measure:
+        truth, ndim = _truth_of("PSNR", self.truth, algorithm, state)
+        phase = _phase_of(self)
+        psnr(truth, truth, self.peak, ndim)  # what it refuses is refused before the first step
+        return lambda _, state: {"psnr": psnr(state.image, truth, self.peak, ndim, phase=phase)}
+
+
+@dataclass(frozen=True, eq=False)
+class SSIM:
+    """The structural similarity with a known truth, of images of two axes; `peak` as for `plugstream.ssim`."""
+
+    measures: ClassVar = (Quantity("ssim", "SSIM", form=".4f", smaller_is_better=False, needs_truth=True),)
+
+    truth: Array
+    peak: float | None = None
+    every: int | None = None
+
+    def begin(self, algorithm: Algorithm[Any], state: State, past: Past) -> Measure:
+        truth, ndim = _truth_of("SSIM", self.truth, algorithm, state)
+        if ndim != 2:
+            raise InputError(f"SSIM compares images of two axes, and these have {ndim}")
+        ssim(truth, truth, self.peak)
+        return lambda _, state: {"ssim": ssim(state.image, truth, self.peak)}
+
+
+@dataclass(frozen=True)
+class Cost:
+    """d(x), and where the denoiser is a known prox also f(x) = d(x) + (sigma^2 / gamma) r(x).
+
+    A fixed point of P minimises f. Half-quadratic splitting minimises another function, with the Moreau envelope of d
+    in its place, so f need not fall to the end there. `views` as for `Distance`.
+    """
+
+    measures: ClassVar = (
+        Quantity("cost", form=".4e", logarithmic=True, smaller_is_better=True),
+        Quantity("fidelity", curve="d(x)", form=".4e", logarithmic=True),  # noise that is fitted makes it smaller
+    )
+
+    every: int | None = None
+    views: Callable[[Fidelity], Views] | None = None
+
+    def begin(self, algorithm: Algorithm[Any], state: State, past: Past) -> Measure:
+        @torch.no_grad()
+        def measure(algorithm: Algorithm[Any], state: Any) -> dict[str, Tensor]:
+            views = None if self.views is None else self.views(algorithm.fidelity)
+            out = {"fidelity": fidelity_at(algorithm, state).value(state.image, views)}
+            prior = getattr(algorithm.denoiser, "value", None)
+            if prior is not None:
+                gamma, sigma = algorithm.parameters(state.k + 1, state)
+                out["cost"] = out["fidelity"] + sigma**2 / gamma * prior(state.image)
+            return out
+
+        return measure
+
+
+@dataclass(frozen=True)
+class HeldOutMisfit:
+    """d(x) on data that no step uses: how well the image predicts what it was not made from.
+
+    Noise that is fitted makes d smaller on the data of the steps and larger on these, so that it is smallest at the
+    best image, up to the chance of the noise, and needs no truth. Whole views are held out, or, in a race that has a
+    `judge`, the part of each view's data that it is of.
+
+    Arguments: views, a function that says of a fidelity which those views are, None where there are none yet.
+    """
+
+    name: ClassVar = "held_out"
+    measures: ClassVar = (
+        Quantity(
+            name,
+            "held-out misfit",
+            curve="d(x) on held-out data",
+            form=".4e",
+            logarithmic=True,
+            smaller_is_better=True,
+        ),
+    )
+
+    views: Callable[[Fidelity], Views]
+    every: int | None = None
+
+    def begin(self, algorithm: Algorithm[Any], state: State, past: Past) -> Measure:
+        @torch.no_grad()
+        def measure(algorithm: Algorithm[Any], state: Any) -> dict[str, Tensor]:
+            if getattr(algorithm, "judge", None) is not None:
+                return {self.name: algorithm.misfit(state)}  # type: ignore[attr-defined]
+            views = self.views(algorithm.fidelity)
+            return {} if views is None else {self.name: fidelity_at(algorithm, state).value(state.image, views)}
+
+        return measure
+
+
+def quantities_of(monitors: Sequence[Monitor]) -> list[Quantity]:
+    """All that monitors declare to measure, in their order; one that declares nothing is refused."""
+    declared: list[Quantity] = []
+    for monitor in monitors:
+        measures = getattr(monitor, "measures", None)
+        if not isinstance(measures, tuple) or not all(isinstance(quantity, Quantity) for quantity in measures):
+            raise InputError(
+                f"the monitor {type(monitor).__name__} does not declare what it measures; give it "
+                'measures = (Quantity("name"),)'
+            )
+        declared += measures
+    return declared
+
+
+def with_stop(monitors: Sequence[Monitor]) -> list[Monitor]:
+    """Monitors of which one measures what a run may stop by: `Distance` is added where none does."""
+    stops = any(quantity.stops for quantity in quantities_of(monitors))
+    return [*monitors] if stops else [*monitors, Distance()]
+
+
+def _truth_of(what: str, truth: Array, algorithm: Algorithm[Any], state: State) -> tuple[Tensor, int]:
+    """The truth like the images of this run, and the number of an image's axes."""
+    shape = algorithm.fidelity.image_shape
+    known = as_tensor("the truth", truth).to(state.image.device)
+    if state.image.is_complex() or not known.is_complex():  # otherwise its imaginary part counts as error
+        known = known.to(state.image)
+    if known.shape[-len(shape) :] != torch.Size(shape):
+        raise InputError(f"the truth is {tuple(known.shape)}, but the image {shape}; {what} needs them alike")
+    return known, len(shape)
+
+
+def _phase_of(monitor: SNR | PSNR) -> Phase:
+    """What a comparison does with a global phase: one with a real truth, which has none to lose, takes none out."""
+    truth = monitor.truth
+    turns = truth.is_complex() if isinstance(truth, Tensor) else np.iscomplexobj(truth)
+    return monitor.phase if turns else "measured"
+
+
+def _say_phase(monitor: SNR | PSNR) -> None:
+    """Have the title of what a monitor measures say that it is up to a global phase, where it is."""
+    check_phase(monitor.phase)
+    if _phase_of(monitor) == "free":
+        measures = tuple(replace(one, title=f"{one.title} up to a global phase") for one in monitor.measures)
+        object.__setattr__(monitor, "measures", measures)
+
+
+def snr(image: Array, truth: Array, ndim: int = 2, *, phase: Phase = "free") -> Tensor:
+    """How close an image is to the truth, in dB: 20 log10(||x|| / ||x - x_hat||), of each image.
+
+    Where both are complex it is the largest over all turns of the image, ||x - c x_hat|| with |c| = 1, which is reached
+    where c takes out the phase of <x, x_hat> (`align_phase`): instruments that record intensities cannot tell them
+    apart. With phase = "measured" nothing is turned, as for instruments that can. Real images are compared as they are.
+
+    Arguments: image and truth (..., *image_shape), whose last `ndim` axes are an image's; phase, "free" or "measured".
+    Returns (...).
+
+        >>> import torch, plugstream as ps
+        >>> float(ps.snr(torch.full((4, 4), 1.1, dtype=torch.float64), torch.ones(4, 4, dtype=torch.float64)).round())
+        20.0
+    """
+    check_phase(phase)
+    image, truth = as_tensor("the image", image), as_tensor("the truth", truth)
+    if phase == "free":
+        image = align_phase(image, truth, ndim)
+    return 20 * torch.log10(norm(truth, ndim) / norm(image - truth, ndim))
+
+
+# nu^2 is estimated from this many views at most, since each costs a gradient.
+_VIEWS = 24
+
+
+@dataclass(frozen=True)
+class Variance:
+    """nu^2 at the image, from at most 24 random views: how much the gradient of one differs from that of all."""
+
+    measures: ClassVar = (Quantity("nu2", curve="nu²", detail=True),)
+
+    seed: int = 0
+    every: int | None = None
+
+    def begin(self, algorithm: Algorithm[Any], state: State, past: Past) -> Measure:
+        def measure(algorithm: Algorithm[Any], state: Any) -> dict[str, Tensor]:
+            views = algorithm.fidelity.available
+            if len(views) < 2:
+                return {"nu2": torch.zeros(())}
+            generator = torch.Generator().manual_seed((1_000_003 * self.seed + state.k) % 2**63)
+            chosen = views[torch.randperm(len(views), generator=generator)[:_VIEWS]]
+            return {"nu2": gradient_variance(state.image, algorithm.fidelity, chosen)}
+
+        return measure

@@ -1,0 +1,163 @@
+"""How far an image still has to go, from how its steps shrink."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from plugstream.solver.verdict.trace import Trace
+
+__all__ = ["ARRIVED", "FEWEST", "Arrival", "estimate_arrival"]
+
+ARRIVED = 0.01
+"""An image that ten times as many steps would change by less than this part has arrived, if they would change it by
+less than twice that even where the estimated drift is three times too short."""
+
+FEWEST = 16
+"""Steps that it takes before anything can be said."""
+
+# Means over the last fifth of the steps up to k stand for the image at k, so that the noise of batches averages out.
+_MEAN = 0.2
+# Moves over a factor of sqrt(2) in steps are compared, the last four of them, and so many more come until 10 k.
+_FACTOR, _MOVES, _TENFOLD = math.sqrt(2), 4, 10.0
+# By how much the logarithm of moves falls from one to the next in the long run, how much that counts beside what the
+# last three show, which tell a rate badly, and how much of what they show is left in the next one. Moves that grow are
+# taken for ones that stay. These were fitted to 27 runs (docs/verdict.md).
+_USUAL, _PRIOR, _LASTING, _LEAST, _MOST = -0.15, 0.2, 0.7, -1.5, 0.0
+# A move is counted as at least this part of the one before, and where it is asked whether the image has arrived as at
+# least that part: where momentum has just begun anew an image stands almost still, and goes on.
+_LULL, _LONG_LULL = 0.45, 0.65
+_DOUBT = 3.0  # by what factor the drift may be estimated too short
+# Of a move at least this part is no noise of batches, in squares.
+_SEEN = 0.2
+# What begins with a search, another sigma say, is judged when it has taken this part of the steps before it: momentum
+# begins anew there, and the first moves are short for that reason alone.
+_AGE = 0.25
+
+
+@dataclass(frozen=True)
+class Arrival:
+    """How far an image has to go: what ten times as many steps would change, as a part of the image's norm.
+
+    Arguments: to_go, the whole, sqrt(drift^2 + 2 hover^2); drift, of the mean over steps, which goes on in one
+    direction; hover, by how much the image of a step differs from that mean, since each step sees other views; lull,
+    the drift if the image stands still for a while only.
+    """
+
+    to_go: float
+    drift: float
+    hover: float
+    lull: float = 0.0
+
+    @property
+    def arrived(self) -> bool:
+        """Whether it has."""
+        return self.within(ARRIVED)
+
+    def within(self, limit: float) -> bool:
+        """Whether it has no farther to go, and at most twice as far if the drift is three times what is estimated."""
+        longest = _DOUBT * max(self.drift, self.lull)
+        return self.to_go <= limit and math.hypot(longest, math.sqrt(2) * self.hover) <= 2 * limit
+
+    @property
+    def hovers(self) -> bool:
+        """Whether it is the views of single steps that keep it from being there."""
+        return 2 * self.hover**2 > self.drift**2
+
+
+def estimate_arrival(trace: Trace) -> list[Arrival]:
+    r"""How far each image of a run has to go, none where there were too few steps, or in a search for sigma.
+
+    Too few are fewer than 16, or than a quarter of those before the present problem began.
+
+    With z(k) the mean of the images over the last fifth of the steps up to k, K the last step and r^2 = 2, the moves
+
+        m_j = ||z(K / r^j) - z(K / r^(j+1))||,    j = 0, .., 3
+
+    change by a factor exp(g) from each to the next, g being the mean slope of the last three log m_j, drawn a little
+    towards the usual one u = -0.15. It comes to that with time, so that of moves to come, until ten times as many steps
+    were taken, the i-th is
+
+        n_i = m exp(g_1 + .. + g_i),    g_i = u + 0.7^i (g - u),    m = max_j 0.45^j m_j,
+
+    and they add up to the drift,
+
+        drift^2 = sum_ij n_i n_j c^|i - j|,
+
+    where c, the cosine between moves, says how far they go in one direction. Short moves along the slowest directions,
+    which a distance ||x - P(x)|| hides, add up here. The hover is what is left of the last quarter of the steps after a
+    parabola through each of its random sums; what it makes of moves and cosines is taken off them.
+
+    Where it holds: slow directions have shown themselves, since an image that has not begun to move in some direction
+    gives no sign of it; where the image comes nearer exponentially the estimate is too large, and soon tiny. A step
+    that lies ahead, such as another sigma, is not known to it. Where another problem began on the way, moves are
+    counted from there, and ten times as many steps from the start. docs/verdict.md has what was measured.
+
+    Arguments: trace, of images (..., *image_shape). Returns a list with an entry for each image.
+    """
+    if trace.phase is None or not trace.steps or trace.steps[-1] < max(FEWEST, _AGE * trace.first):
+        return []
+    steps = np.array(trace.steps)
+    ahead = (_TENFOLD * (trace.first + steps[-1]) - trace.first) / steps[-1]
+    return [_estimate(steps, _aligned(sums), ahead) for sums in trace.values()]
+
+
+def _estimate(steps: NDArray[np.int64], z: NDArray[np.float64], ahead: float) -> Arrival:
+    """Of one image, with z (steps, n) its random sums; ahead, how many times as many steps are thought of."""
+    last = int(steps[-1])
+    scale = float(np.linalg.norm(z[-1]))
+    if not math.isfinite(scale):
+        return Arrival(math.inf, math.inf, math.inf)
+    if scale == 0:
+        return Arrival(0.0, 0.0, 0.0) if not z.any() else Arrival(math.inf, math.inf, 0.0)
+    hover2, memory = _hover(steps, z)
+    ends = [round(last / _FACTOR**j) for j in range(_MOVES + 1)]
+    chosen = [(steps <= end) & (steps > (1 - _MEAN) * end) for end in ends]
+    moves = -np.diff([z[some].mean(0) for some in chosen], axis=0)
+    noise = np.array([hover2 * min(1.0, memory / np.count_nonzero(some)) for some in chosen])
+    products = moves @ moves.T
+    squares = products.diagonal()
+    lengths = np.sqrt(np.maximum(squares - noise[1:] - noise[:-1], _SEEN * squares)).clip(1e-100)
+    slope = math.log(lengths[0] / lengths[2]) / 2
+    slope = min(_MOST, max(_LEAST, (1 - _PRIOR) * slope + _PRIOR * _USUAL))
+    next_one = (products[0, 1] + noise[1]) / (lengths[0] * lengths[1])  # they have a point in common, and its noise
+    after = products[0, 2] / (lengths[0] * lengths[2])
+    cosine = min(1.0, max(0.0, next_one, math.sqrt(max(0.0, after))))
+    count = math.log(ahead) / math.log(_FACTOR)
+    number = np.arange(math.ceil(count))
+    length, longer = (float((lengths * lull ** np.arange(_MOVES)).max()) for lull in (_LULL, _LONG_LULL))
+    coming = length * np.exp(np.cumsum(_USUAL + (slope - _USUAL) * _LASTING ** (number + 1)))
+    coming[-1] *= count - number[-1]
+    drift2 = float(coming @ cosine ** np.abs(np.subtract.outer(number, number)) @ coming)
+    drift, hover = math.sqrt(drift2) / scale, math.sqrt(hover2) / scale
+    return Arrival(math.hypot(drift, math.sqrt(2) * hover), drift, hover, drift * longer / length)
+
+
+def _hover(steps: NDArray[np.int64], z: NDArray[np.float64]) -> tuple[float, float]:
+    """The mean square of what the last quarter of the steps, at least eight, leaves beside parabolas.
+
+    And how many steps count as one since what is left stays from one to the next, (1 + rho) / (1 - rho) with rho their
+    correlation.
+    """
+    chosen = np.flatnonzero(steps >= 0.75 * steps[-1])
+    chosen = chosen if len(chosen) > 8 else np.arange(max(0, len(steps) - 9), len(steps))
+    t = (steps[chosen] - steps[-1]) / steps[-1]
+    powers = np.stack([np.ones_like(t), t, t**2], 1)
+    rest = z[chosen] - powers @ np.linalg.lstsq(powers, z[chosen], rcond=None)[0]
+    energy = float((rest**2).sum())
+    rho = min(0.8, max(0.0, float((rest[1:] * rest[:-1]).sum()) / energy)) if energy > 0 else 0.0
+    return energy / (len(chosen) - 3), (1 + rho) / (1 - rho)
+
+
+def _aligned(sums: NDArray[Any]) -> NDArray[np.float64]:
+    """Real sums; complex ones as pairs, each turned to the phase of the last, which data may leave free."""
+    if not np.iscomplexobj(sums):
+        return np.asarray(sums, dtype=np.float64)
+    turns = sums.conj() @ sums[-1]
+    turns = np.where(turns == 0, 1, turns)
+    turned = sums * (turns / np.abs(turns))[:, None]
+    return np.concatenate([turned.real, turned.imag], -1)

@@ -1,0 +1,15 @@
+"""What is built of runs: tuning, training, certificates of denoisers, and the experiments of the paper."""
+
+from typing import TYPE_CHECKING
+
+from plugstream.base.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from plugstream.studies.certificates import Certificate as Certificate, certify as certify
+
+__all__, __getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "certificates": ["Certificate", "certify"],
+    },
+)

@@ -1,0 +1,221 @@
+"""The certificate of a denoiser: what was proved, measured and refuted, as a table, as JSON and as arrays."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from plugstream.algorithms.pairs import Pair, damping_for
+
+__all__ = ["AT_THE_LIMIT", "Certificate", "PairNumbers"]
+
+# A theta that is 1 to this much is 1: that of -I, say, whose pairs give it up to rounding.
+AT_THE_LIMIT = 1 - 1e-6
+
+Status = Literal["proved", "refuted", "open"]
+
+
+@dataclass(frozen=True)
+class PairNumbers:
+    """A pair's numbers: what kind of pair, its root mean square distance over sigma, and its three lower bounds."""
+
+    kind: str
+    size: float
+    lipschitz: float
+    residual: float
+    theta: float
+
+
+@dataclass(frozen=True, eq=False)
+class Certificate:
+    """What `certify` found.
+
+    Attributes:
+        averaged, proximal: what holds by construction; None and False where nothing is claimed.
+        accuracy: to which outputs are known, relative to the input; taken off all that was measured.
+        how: by which the transposed Jacobian was had.
+        lipschitz, residual, theta: the pairs that attain the largest lower bounds.
+        asymmetry: ||(J - J^T) / 2||_F / ||J||_F, the largest estimate, and what rounding could give.
+        boundedness: the largest ||D(z) - z||^2 / (n sigma^2) seen.
+        jumps: whether halving the worst pair made its ratio grow on and on.
+        pairs: the numbers of every pair.
+    """
+
+    denoiser: str
+    sigma: float
+    shape: tuple[int, ...]
+    images: tuple[str, ...]
+    dtype: str
+    how: str
+    averaged: float | None
+    proximal: bool
+    accuracy: float
+    lipschitz: Pair
+    residual: Pair
+    theta: Pair
+    asymmetry: float
+    asymmetry_floor: float
+    boundedness: float
+    boundedness_where: str
+    jumps: bool
+    pairs: tuple[PairNumbers, ...]
+
+    @property
+    def nonexpansive_status(self) -> Status:
+        """Whether D is nonexpansive."""
+        if self.lipschitz.lipschitz > 1:
+            return "refuted"
+        return "open" if self.averaged is None else "proved"
+
+    @property
+    def averaged_status(self) -> Status:
+        """Whether D is theta-averaged for some theta < 1."""
+        if self.theta.theta >= AT_THE_LIMIT or self.lipschitz.lipschitz > 1:
+            return "refuted"
+        return "open" if self.averaged is None else "proved"
+
+    @property
+    def contradicted(self) -> bool:
+        """Whether something was measured that contradicts what was proved: a mistake in the code or in the proof."""
+        return self.averaged is not None and self.theta.theta > max(self.averaged, 1e-9) * (1 + 1e-9)
+
+    def proofs(self) -> list[str]:
+        """What holds by construction, in sentences."""
+        if self.averaged is None:
+            return []
+        theta = f"{self.averaged:.6g}"
+        twice = f"{2 * self.averaged:.6g}"
+        lines = [f"{theta}-averaged, hence nonexpansive, and I - D has a Lipschitz constant of at most {twice}"]
+        if self.proximal:
+            lines.append("the proximal operator of a convex function, so its Jacobian is symmetric where there is one")
+        lines.append(f"this is of the exact map; outputs are known to a relative error of {self.accuracy:.1e}")
+        return lines
+
+    def refutations(self) -> list[str]:
+        """What a pair of images shows not to hold, in sentences."""
+        lines = []
+        lipschitz, theta = self.lipschitz.lipschitz, self.theta.theta
+        if self.nonexpansive_status == "refuted":
+            lines.append(f"not nonexpansive: the distance of two images grows by the factor {lipschitz:.4g}")
+        if self.jumps:
+            lines.append(
+                "by all appearance not continuous: halving their distance again and again, the factor grows on"
+            )
+        if self.averaged_status == "refuted":
+            if theta == math.inf:
+                lines.append(
+                    "not averaged, and no damping makes it so: a difference of images is lengthened along itself"
+                )
+            elif theta > 1 / AT_THE_LIMIT:
+                damping = damping_for(theta)
+                lines.append(
+                    f"not averaged: theta would have to be at least {theta:.4g}; damped with theta = {damping:g}, "
+                    "(1 - theta) I + theta D, it would agree with all pairs seen"
+                )
+            elif theta >= AT_THE_LIMIT:
+                lines.append("not averaged: the smallest theta is 1 to six digits; any damping makes it so")
+        if self.contradicted:
+            lines.append("WHAT WAS PROVED IS CONTRADICTED: please report this")
+        return lines
+
+    def questions(self) -> list[str]:
+        """What was neither proved nor refuted, in sentences."""
+        lines = []
+        if self.nonexpansive_status == "open":
+            lines.append("whether it is nonexpansive: no pair seen contradicts it, which proves nothing")
+        if self.averaged_status == "open":
+            lines.append(f"whether it is averaged: if so, with a theta of at least {self.theta.theta:.4g}")
+        if not self.proximal and self.asymmetry <= 3 * self.asymmetry_floor:
+            lines.append("whether its Jacobian is symmetric everywhere: where it was looked at it is, up to rounding")
+        return lines
+
+    def rows(self) -> list[tuple[str, str, str]]:
+        """Rows of a table: what, its value, and where."""
+
+        def row(name: str, value: float, pair: Pair) -> tuple[str, str, str]:
+            text = "none will do" if value == math.inf else f">= {_number(value)}"
+            return name, text, f"two images {pair.spread / self.sigma:.2g} sigma apart: {pair.where}"
+
+        c, below = self.boundedness, self.asymmetry <= 3 * self.asymmetry_floor
+        asymmetry = f"< {_number(3 * self.asymmetry_floor)}" if below else f"{_number(self.asymmetry)}"
+        return [
+            row("Lipschitz constant of D", self.lipschitz.lipschitz, self.lipschitz),
+            row("Lipschitz constant of I - D", self.residual.residual, self.residual),
+            row("smallest theta", self.theta.theta, self.theta),
+            ("Chan's constant c", f">= {_number(c)}", self.boundedness_where),
+            ("asymmetry of the Jacobian", asymmetry, "an estimate; 0 is symmetric, 1 antisymmetric"),
+        ]
+
+    def text(self) -> str:
+        """All of it for a person to read."""
+        sides = " x ".join(map(str, self.shape))
+        lines = [
+            f"{self.denoiser}, sigma {self.sigma:.6g}, on {', '.join(self.images)} ({sides}, {self.dtype}); "
+            f"{len(self.pairs)} pairs of images; {self.how}"
+        ]
+        none = ["nothing"]
+        for title, found in (("proved by construction", self.proofs()), ("refuted by a pair", self.refutations())):
+            lines += ["", title, *(f"  {line}" for line in found or none)]
+        rows = self.rows()
+        wide = [max(len(row[column]) for row in rows) for column in (0, 1)]
+        lines += ["", "measured, as a lower bound that is attained"]
+        lines += [f"  {name:<{wide[0]}}  {value:<{wide[1]}}  {where}" for name, value, where in rows]
+        lines += ["", "open", *(f"  {line}" for line in self.questions() or none)]
+        return "\n".join(lines)
+
+    def as_json(self) -> dict[str, Any]:
+        """Numbers and words, without the images; an infinite theta is null."""
+
+        def witness(goal: str, pair: Pair) -> dict[str, Any]:
+            value = getattr(pair, goal)
+            return {
+                "at_least": value if math.isfinite(value) else None,
+                "infinite": not math.isfinite(value),
+                "distance_over_sigma": pair.spread / self.sigma,
+                "where": pair.where,
+                "images": f"{goal}_first, {goal}_second",
+            }
+
+        return {
+            "denoiser": self.denoiser,
+            "sigma": self.sigma,
+            "shape": list(self.shape),
+            "images": list(self.images),
+            "dtype": self.dtype,
+            "jacobian": self.how,
+            "accuracy": self.accuracy,
+            "pairs": len(self.pairs),
+            "proved": {"averaged": self.averaged, "proximal": self.proximal, "sentences": self.proofs()},
+            "measured": {
+                "lipschitz": witness("lipschitz", self.lipschitz),
+                "residual_lipschitz": witness("residual", self.residual),
+                "theta": witness("theta", self.theta),
+                "boundedness": {"at_least": self.boundedness, "where": self.boundedness_where},
+                "asymmetry": {"estimate": self.asymmetry, "rounding": self.asymmetry_floor},
+            },
+            "refuted": self.refutations(),
+            "open": self.questions(),
+            "nonexpansive": self.nonexpansive_status,
+            "theta_averaged": self.averaged_status,
+            "contradicted": self.contradicted,
+        }
+
+    def witnesses(self) -> dict[str, NDArray[Any]]:
+        """The pairs of images that attain the three constants, and their outputs, by name."""
+        out = {}
+        for goal in ("lipschitz", "residual", "theta"):
+            pair: Pair = getattr(self, goal)
+            for name in ("first", "second", "out_first", "out_second"):
+                out[f"{goal}_{name}"] = np.asarray(getattr(pair, name).detach().cpu().numpy())
+        return out
+
+
+def _number(value: float) -> str:
+    """Four digits behind the point, cut off rather than rounded: a lower bound must not grow by being printed."""
+    if not 1e-3 <= value < 1e3:
+        return f"{value:.3g}"
+    return f"{math.floor(value * 1e4 + 1e-6) / 1e4:.4f}"

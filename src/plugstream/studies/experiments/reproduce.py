@@ -1,0 +1,189 @@
+"""From the name of a table or figure to its files: compute the cells it needs, then write and draw it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from plugstream.base.errors import InputError
+from plugstream.studies.experiments import beyond, figures, report, successors, table1, table2
+from plugstream.studies.experiments.cells import OutOfTimeError, Store
+from plugstream.studies.experiments.other_instruments import OTHERS, make_other_problem
+from plugstream.studies.experiments.printed import METHODS
+from plugstream.studies.experiments.scale import Scale
+from plugstream.studies.experiments.setup import Problem
+
+__all__ = ["WHAT", "Reproduction", "compute", "compute_all", "summary", "write"]
+
+WHAT = ("table1", "table2", "fig2", "fig3", "fig4", "fig5", "fig6", "fig7", "beyond", "successors")
+
+_STEPS = ((1.0, "1/L"), (0.25, "1/4L"), (0.0625, "1/16L"))
+_BATCHES = (10, 20, 30)
+# The upper left corner of the rectangles of Fig. 7, as parts of the picture: an edge of a wing, and the eye.
+_BOXES = {"monarch": (0.30, 0.35), "parrot": (0.24, 0.54)}
+
+
+@dataclass(frozen=True, eq=False)
+class Reproduction:
+    """What to reproduce from: the problem, the store of cells, the scale, and TNRD's weights where there are some.
+
+    Without weights TNRD is left out; ours are taken where `tnrd` is true and `weights` is None.
+    """
+
+    problem: Problem
+    store: Store
+    scale: Scale
+    tnrd: bool = True
+    weights: Path | None = None
+    _others: dict[str, Problem] = field(default_factory=dict)
+
+    def measured_by(self, name: str) -> Problem:
+        """The problem, or some of its pictures by another instrument."""
+        if name == self.problem.instrument:
+            return self.problem
+        if name not in self._others:
+            pictures = self.problem.pictures.only(successors.SOME)
+            self._others[name] = make_other_problem(name, pictures, device=self.problem.device)
+        return self._others[name]
+
+    @property
+    def denoisers(self) -> tuple[str, ...]:
+        return table1.DENOISERS if self.tnrd else table1.DENOISERS[:2]
+
+
+def compute(what: str, work: Reproduction) -> Any:
+    """The cells of a table or figure, computed where they are not there yet."""
+    problem, store, scale = work.problem, work.store, work.scale
+    if what == "table1":
+        return table1.table1_cells(problem, store, scale, work.denoisers, work.weights)
+    if what in ("table2", "fig6", "fig7"):
+        return table2.table2_cells(problem, store, scale)
+    if what in ("fig2", "fig3", "fig4"):
+        denoiser = "tv" if what == "fig4" else "bm3d"
+        return table1.table1_cells(problem, store, scale, (denoiser,))
+    if what == "fig5":
+        return table2.fig5_cells(problem, store, scale)
+    if what == "beyond":
+        return beyond.beyond_cells(problem, store, scale, ("tnrd-ours", "ridge"))
+    if what == "successors":
+        found, left = _successor_lines(work)
+        if left is not None:
+            raise OutOfTimeError(left)
+        return found
+    raise InputError(f"there is nothing called {what!r} to reproduce; choose {', '.join(WHAT)} or all")
+
+
+def compute_all(what: Sequence[str], work: Reproduction) -> str | None:
+    """The cells of several, and the name of the one at which the time was over, or None."""
+    try:
+        for one in what:
+            compute(one, work)
+    except OutOfTimeError as error:
+        return str(error)
+    return None
+
+
+def write(what: str, work: Reproduction, out: Path) -> list[Path]:
+    """Compute what is missing, and write the table or draw the figure; returns the files.
+
+    Where the time is over before all of `successors` is there, what there is of it is written before that is said.
+    """
+    if what == "successors":
+        return _write_successors(work, out)
+    cells = compute(what, work)
+    if what == "table1":
+        return report.write_table(out, what, report.table1_table(cells), {"curves": report.curves(cells)})
+    if what == "table2":
+        tuned = {m: {"sigma": c["sigma"], "spec": c["spec"], "seconds": c["seconds"]} for m, c in cells.items()}
+        return report.write_table(out, what, report.table2_table(cells), {"tuned": tuned})
+    path = out / f"{what}.png"
+    if what == "fig2":
+        figures.draw_distances(
+            path, [(f"step {label}, B = 30", _both(cells, "bm3d", step, 30)) for step, label in _STEPS]
+        )
+    elif what == "fig3":
+        figures.draw_distances(path, [(f"B = {b}, step 1/L", _both(cells, "bm3d", 1.0, b)) for b in _BATCHES])
+    elif what == "fig4":
+        steps = [(f"step {label}", cells["tv", step, 30, "nesterov"]) for step, label in _STEPS]
+        batches = [(f"B = {b}", cells["tv", 1.0, b, "nesterov"]) for b in _BATCHES]
+        figures.draw_stacked(path, [("TV, B = 30, accelerated", steps), ("TV, step 1/L, accelerated", batches)])
+    elif what == "fig5":
+        figures.draw_times(path, cells)
+    elif what == "fig6":
+        budgets = [(f"a budget of {b} views", {m: cells[m] for m in METHODS if m.endswith(f"({b})")}) for b in (10, 30)]
+        figures.draw_budgets(path, budgets)
+    elif what == "fig7":
+        _draw_fig7(path, work, cells)
+    else:
+        inverting = {name: cell for name, cell in cells.items() if cell["spec"]["method"] != "pgm"}
+        others = {name: cell for name, cell in cells.items() if name not in inverting}
+        panels = [("the data inverted in every step", inverting), ("gradient steps", others)]
+        figures.draw_beyond(path, [panel for panel in panels if panel[1]])
+        return [*report.write_table(out, what, report.beyond_table(cells)), path]
+    return [path]
+
+
+def _successor_lines(work: Reproduction) -> tuple[dict[str, dict[str, dict[str, Any]]], str | None]:
+    """The lines of `successors` by instrument that are there or that there is time for, and the first that is not."""
+    found: dict[str, dict[str, dict[str, Any]]] = {}
+    left = None
+    for instrument in ("born-2d", *OTHERS):
+        born = instrument == "born-2d"
+        rows = successors.successor_rows(work.scale) if born else successors.other_rows(work.scale, instrument)
+        for row in rows:
+            try:
+                cells = successors.successor_cells(work.measured_by(instrument), work.store, work.scale, [row.name])
+            except OutOfTimeError as error:
+                left = left or str(error)
+            else:
+                found.setdefault(instrument.removesuffix("-density"), {}).update(cells)
+    return found, left
+
+
+def _write_successors(work: Reproduction, out: Path) -> list[Path]:
+    found, left = _successor_lines(work)
+    paths = []
+    for instrument, cells in found.items():
+        name = "successors" if instrument == "born-2d" else f"successors-{instrument}"
+        tuned = {line: {"sigma": cell["sigma"], "spec": cell["spec"]} for line, cell in cells.items()}
+        paths += report.write_table(out, name, report.successors_table(cells, instrument), {"tuned": tuned})
+    if left is not None:
+        raise OutOfTimeError(left)
+    return paths
+
+
+def summary(work: Reproduction) -> str:
+    """Which cells there are, as JSON: names, seconds, and the last SNR where it was measured."""
+    out = {}
+    for path in sorted(work.store.folder.glob("*.json")):
+        content = json.loads(path.read_text(encoding="utf-8"))
+        snr = content["result"].get("snr")
+        out[path.stem] = {"seconds": content["seconds"], "snr": None if snr is None else float(np.mean(snr))}
+    return json.dumps(out, indent=1)
+
+
+def _both(cells: Any, denoiser: str, step: float, views: int) -> list[dict[str, Any]]:
+    return [cells[denoiser, step, views, momentum] for momentum in table1.MOMENTA]
+
+
+def _draw_fig7(path: Path, work: Reproduction, cells: dict[str, dict[str, Any]]) -> None:
+    names = [name for name in work.problem.names if name in table2.SHOWN] or [work.problem.names[0]]
+    shown = ("PnP-FISTA(30)", "PnP-ADMM(30)", "PnP-SGD(10)", "PnP-SGD(30)")
+    rows, boxes = [], []
+    for name in names:
+        place = work.problem.names.index(name)
+        truth = work.problem.truth[place].cpu().numpy()
+        row = [(name, truth)]
+        for method in shown:
+            slug = method.removesuffix(")").replace("(", "-").lower()
+            image = work.store.arrays(f"run-{slug}")[name]
+            row.append((f"{method}: {cells[method]['snr'][place]:.2f} dB", image))
+        rows.append(row)
+        top, left = _BOXES.get(name, (0.4, 0.4))
+        boxes.append((int(top * truth.shape[0]), int(left * truth.shape[1])))
+    figures.draw_images(path, rows, boxes)

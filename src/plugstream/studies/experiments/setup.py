@@ -1,0 +1,173 @@
+"""The paper's experiment: its images, the scan of each, and a fidelity for all of them at once."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from plugstream.base.errors import InputError
+from plugstream.denoisers.base import Denoiser, Sigma, Wrapper
+from plugstream.fidelity.least_squares import LeastSquares
+from plugstream.images.simulated import add_noise
+from plugstream.models.base import Model
+from plugstream.models.born import BornModel
+from plugstream.models.born_geometry import BornGeometry
+from plugstream.models.views import Views
+from plugstream.studies.experiments.printed import IMAGES
+
+__all__ = ["CountingModel", "PerImage", "Pictures", "Problem", "load_pictures", "make_problem"]
+
+# Of scikit-image, and all of the paper's size or larger; they stand in where the paper's images are not at hand.
+_STAND_IN = ("camera", "moon", "coins", "page")
+
+
+@dataclass(frozen=True, eq=False)
+class Pictures:
+    """True images (n, H, W) with values in [0, 1], their names, and whether they are the paper's."""
+
+    names: tuple[str, ...]
+    truth: Tensor
+    printed: bool
+
+    def only(self, names: tuple[str, ...]) -> Pictures:
+        """Some of them, those that are there."""
+        kept = [i for i, name in enumerate(self.names) if name in names] or [0]
+        return Pictures(tuple(self.names[i] for i in kept), self.truth[kept], self.printed)
+
+
+def load_pictures(folder: Path | None, size: int = 256) -> Pictures:
+    """The paper's eight images from a folder (barbara.png ... pepper.png, or .npy), or four others without one.
+
+    They are 256 x 256 in the paper; another size cuts and resamples them.
+    """
+    from plugstream.images.pictures import load_picture
+
+    if folder is None:
+        return Pictures(_STAND_IN, torch.stack([load_picture(name, size) for name in _STAND_IN]), False)
+    if not folder.is_dir():
+        raise InputError(f"there is no folder {folder}; give the one with the paper's images, or leave --images out")
+    images = []
+    for name in IMAGES:
+        found = [path for kind in ("png", "npy", "tif") if (path := folder / f"{name}.{kind}").exists()]
+        if not found:
+            raise InputError(f"{folder} has no {name}.png; the paper's images are {', '.join(IMAGES)}")
+        image = load_picture(found[0])
+        images.append(image if image.shape == (size, size) else load_picture(found[0], size))
+    return Pictures(IMAGES, torch.stack(images), True)
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """Images and their measurements by one model: leading axes are images, and steps serve all of them at once."""
+
+    pictures: Pictures
+    truth: Tensor
+    fidelity: LeastSquares
+    counted: CountingModel
+    seconds: float
+    instrument: str = "born-2d"
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return self.pictures.names
+
+    @property
+    def device(self) -> torch.device:
+        return self.fidelity.device
+
+
+def make_problem(pictures: Pictures, *, device: torch.device | str = "cpu", method: str = "auto") -> Problem:
+    """Measure every picture as the authors' code did: 60 views, 360 receivers, noise at exactly 40 dB.
+
+    The i-th of the paper's images has noise of seed i, whichever others it comes with. The prox of PnP-ADMM is solved
+    to a relative 1e-4, in at most 12 conjugate gradients from the last image on; for long steps that is inexact, and
+    the SNR is the same (docs/reproduction.md).
+    """
+    begin = time.perf_counter()
+    size = pictures.truth.shape[-1]
+    model = BornModel(BornGeometry.paper(size), device=device, method=method)
+    truth = pictures.truth.to(device=model.device, dtype=model.dtype)
+    clean = model.forward(truth).cpu()
+    seeds = [IMAGES.index(name) if name in IMAGES else i for i, name in enumerate(pictures.names)]
+    data = torch.stack([add_noise(one, 40.0, seed=seed) for one, seed in zip(clean, seeds, strict=True)])
+    counted = CountingModel(model)
+    fidelity = LeastSquares(cast(Model, counted), data, prox_tol=1e-4, prox_iterations=12)
+    assert fidelity.lipschitz_max > 0  # found now, and not within the first run's time
+    return Problem(pictures, truth, fidelity, counted, time.perf_counter() - begin)
+
+
+class CountingModel:
+    """A linear model that counts how many views it is asked for: a gradient, or H^H H, of one view is one visit.
+
+    Forward and adjoint alone are half a visit each. Several images that go together count once. `calls` are those of
+    the denoiser (`PerImage`), and `noted` has calls and visits by the step at which somebody noted them.
+    """
+
+    def __init__(self, model: Model) -> None:
+        self.model = model
+        self.reset()
+
+    def reset(self) -> None:
+        """Begin to count anew."""
+        self.visits, self.calls = 0.0, 0
+        self.noted: dict[int, tuple[int, float]] = {}
+
+    def note(self, step: int) -> None:
+        """Keep the counts of this step; what is counted after it is of the next."""
+        self.noted[step] = (self.calls, self.visits)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.model, name)
+
+    def forward(self, image: Tensor, views: Views = None) -> Tensor:
+        self._visit(views, 0.5)
+        return self.model.forward(image, views)
+
+    def adjoint(self, data: Tensor, views: Views = None) -> Tensor:
+        self._visit(views, 0.5)
+        return self.model.adjoint(data, views)
+
+    def gradient(self, image: Tensor, data: Tensor, views: Views = None, weights: Tensor | None = None) -> Tensor:
+        self._visit(views, 1.0)
+        return self.model.gradient(image, data, views, weights)
+
+    def normal(self, views: Views = None, weights: Tensor | None = None) -> Callable[[Tensor], Tensor]:
+        apply = self.model.normal(views, weights)
+
+        def counted(image: Tensor) -> Tensor:
+            self._visit(views, 1.0)
+            return apply(image)
+
+        return counted
+
+    def _visit(self, views: Views, share: float) -> None:
+        self.visits += share * (self.model.n_views if views is None else len(views))
+
+
+class PerImage(Wrapper):
+    """A denoiser whose strength differs from image to image: D(z_i, sigma c_i).
+
+    Arguments: denoiser; factors c, one for each image, of the leading axes' shape; counted, which counts its calls.
+    """
+
+    def __init__(self, denoiser: Denoiser, factors: Tensor, counted: CountingModel | None = None) -> None:
+        super().__init__(denoiser)
+        self.factors, self.stacked, self.counted = factors, True, counted
+        self.averaged = denoiser.averaged
+
+    def rewrap(self, denoiser: Denoiser) -> PerImage:
+        return PerImage(denoiser, self.factors, self.counted)
+
+    def level(self, sigma: Sigma) -> Sigma:
+        return self.denoiser.level(sigma * self.factors)
+
+    def denoise(self, image: Tensor, sigma: Sigma, warm: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
+        if self.counted is not None:
+            self.counted.calls += 1
+        return self.denoiser.denoise(image, sigma * self.factors, warm)

@@ -1,0 +1,124 @@
+"""Training of `ConvexRidge`: the mean squared error of the prox itself, differentiated implicitly."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from plugstream.denoisers import ridge_triton
+from plugstream.denoisers.ridge_prior import RidgePotential, Ridges, prox
+from plugstream.studies.training.fit import Training, fit
+from plugstream.studies.training.patches import Patches
+
+__all__ = ["ridge_gradients", "train_ridge"]
+
+
+def ridge_gradients(
+    ridges: Ridges, clean: Tensor, noise: Tensor, sigma: Tensor, *, iterations: int = 30, solves: int = 14
+) -> Tensor:
+    r"""The loss of the prox on noisy patches, with its gradient left in the parameters of `ridges`.
+
+    loss = mean of ||D(x + sigma n, sigma) - x||^2 / (pixels sigma^2), so that all noise levels count alike. With x* the
+    prox, x* - z + grad R(x*) = 0, hence d loss = -<v, d(grad R)(x*)> for the v that solves (I + Hess R(x*)) v =
+    grad loss: conjugate gradients, and one backward pass through <v, grad R> at fixed images. No iteration of the
+    solver is differentiated or kept, and none waits for the device: the limit on the Hessian makes a fixed number
+    enough.
+
+    Holds where the profiles' slopes are continuous at x*, hence almost everywhere, and to the accuracy of the prox: the
+    error left after k iterations falls about as (1 - 2 / sqrt(1 + limit))^k.
+
+    Arguments: clean, noise (N, h, w); sigma (N,). iterations: of the prox, an even number. solves: conjugate gradients.
+    """
+    level = sigma[:, None, None, None]
+    x = clean[:, None]
+    z = x + level * noise[:, None]
+    learned = ridges.at(sigma)
+    with torch.no_grad():
+        fixed = learned.detach()
+        fast = ridge_triton.serves(ridges.size, len(ridges.filters), z)
+        found = (
+            ridge_triton.prox(fixed, z, iterations) if fast else prox(fixed, z, 0.0, iterations, patience=iterations)[0]
+        )
+        error = (found - x) / level
+        loss = error.square().mean()
+        v = _solve(_hessian_at(fixed, found, fast), 2 * error / level / error.numel(), solves)
+    torch.autograd.backward(learned.gradient_along(found, v), torch.full_like(loss, -1))
+    return loss
+
+
+def _hessian_at(potential: RidgePotential, at: Tensor, fast: bool) -> Callable[[Tensor], Tensor]:
+    if fast:
+        tables = ridge_triton.Tables.of(potential)
+        return lambda v: ridge_triton.hessian(potential, at, v, tables)
+    curvature = potential.curvature(at)
+    return lambda v: potential.hessian(curvature, v)
+
+
+def _solve(hessian: Callable[[Tensor], Tensor], b: Tensor, count: int) -> Tensor:
+    """(I + Hess R)^{-1} b by `count` conjugate gradients, each image on its own."""
+    least = torch.finfo(b.dtype).tiny
+
+    def dot(a: Tensor, b: Tensor) -> Tensor:
+        return (a * b).sum((1, 2, 3), keepdim=True)
+
+    v, r = torch.zeros_like(b), b
+    p, energy = r, dot(r, r)
+    for _ in range(count):
+        q = p + hessian(p)
+        step = energy / dot(p, q).clamp_min(least)
+        v, r = v + step * p, r - step * q
+        before, energy = energy, dot(r, r)
+        p = r + energy / before.clamp_min(least) * p
+    return v
+
+
+def train_ridge(
+    patches: Patches,
+    *,
+    steps: int = 2000,
+    batch: int = 32,
+    rate: float = 0.02,
+    low: float = 1 / 255,
+    high: float = 55 / 255,
+    start: Ridges | None = None,
+    device: str = "cpu",
+    checkpoint: Path | None = None,
+    progress: Callable[[int, float], Any] | None = None,
+) -> Ridges:
+    """Learn the filters and profiles of a convex prior for noise levels between `low` and `high`, evenly in their log.
+
+    Arguments: patches; batch: patches a step; rate: of Adam; start: whose shape and limit it keeps, `Ridges.initial()`
+    if not given, and unchanged; device; checkpoint, progress: as in `fit`.
+    Reference: Goujon et al., IEEE Trans. Comput. Imaging 9, 2023 (there with unrolled or few steps of the solver).
+    """
+    given = Ridges.initial() if start is None else start
+    ridges = Ridges(**given.state_dict()).to(device)
+    about = {
+        "what": "ridge",
+        "pictures": len(patches.pictures),
+        "size": patches.size,
+        "seed": patches.seed,
+        "steps": steps,
+        "batch": batch,
+        "rate": rate,
+        "sigma": [low, high],
+        "limit": float(ridges.limit),
+    }
+    # So many that the error they leave is far below what the prox itself leaves of the noise.
+    root = math.sqrt(1 + float(ridges.limit))
+    iterations, solves = 2 * math.ceil(1.65 * root), math.ceil(1.55 * root)
+    # The numbers of a filter are about 0.2, those of amounts and widths are logarithms.
+    training = Training(dict(ridges.named_parameters()), about, {"filters": 0.1})
+
+    def gradients(step: int) -> Tensor:
+        clean = patches.draw(step, batch).to(device)
+        noise, place = (t.to(device) for t in patches.noise(step, batch))
+        return ridge_gradients(ridges, clean, noise, low * (high / low) ** place, iterations=iterations, solves=solves)
+
+    fit(training, gradients, steps=steps, rate=rate, checkpoint=checkpoint, progress=progress)
+    return ridges.requires_grad_(False)

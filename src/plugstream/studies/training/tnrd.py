@@ -1,0 +1,196 @@
+"""Training of TNRD: stage by stage, each on what the stages before leave, and then all stages together."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from plugstream.base.errors import InputError
+from plugstream.denoisers.tnrd import triton_stage
+from plugstream.denoisers.tnrd.model import ReactionDiffusion, dct_filters, diffuse
+from plugstream.denoisers.tnrd.tables import BUMPS, PRECISION, SPACING
+from plugstream.studies.training.fit import Training, fit
+from plugstream.studies.training.patches import Patches
+
+__all__ = ["initial_weights", "train_tnrd"]
+
+# Adam moves every number by about its rate: the numbers of filters are of size 1, and so are the others in these units.
+_RATES = {"coefficients": 1.0, "log_reaction": 1.0, "weights": 0.2}
+_NOISE = 15.0  # that a model meets inside: the bumps are then two thirds of the noise wide and reach to 20 times it
+_EAGER_STEPS = 3  # before a CUDA graph is captured; the first compiles kernels
+
+
+def initial_weights(sigma: float, filters: int) -> Tensor:
+    """Weights whose influence functions shrink what is small against the noise and leave alone what is large.
+
+    phi(x) = a x / (1 + (x / tau)^2) with tau = 3 sigma and a = 0.5 / (filters + 1): filters and mean are a basis
+    of norm 1, so that a step then takes off half of the small responses. Fitted by least squares: (filters, 63).
+    """
+    x = np.linspace(-310, 310, 1241)
+    centres = SPACING * (np.arange(BUMPS) - BUMPS // 2)
+    bumps = np.exp(-PRECISION / 2 * (x[:, None] - centres) ** 2)
+    wanted = 0.5 / (filters + 1) * x / (1 + (x / (3 * sigma)) ** 2)
+    fitted = np.linalg.lstsq(bumps, wanted, rcond=1e-6)[0]
+    return torch.from_numpy(fitted).float().expand(filters, BUMPS).clone()
+
+
+class _Stages:
+    """The parameters of some stages, as leaves; called, it does their steps."""
+
+    def __init__(self, coefficients: Tensor, log_reaction: Tensor, weights: Tensor) -> None:
+        self.coefficients, self.log_reaction, self.weights = (
+            t.detach().clone().requires_grad_(True) for t in (coefficients, log_reaction, weights)
+        )
+        size = round((coefficients.shape[-1] + 1) ** 0.5)
+        self.basis = torch.from_numpy(dct_filters(size)).to(coefficients)
+
+    @classmethod
+    def initial(cls, size: int, device: str) -> _Stages:
+        """One stage: the DCT's filters, and functions that shrink."""
+        filters = size * size - 1
+        eye, weights = torch.eye(filters)[None], initial_weights(_NOISE, filters)[None]
+        return cls(eye.to(device), torch.full((1,), -2.0, device=device), weights.to(device))
+
+    @classmethod
+    def joined(cls, parts: list[_Stages]) -> _Stages:
+        """The stages of all, one after the other, as leaves of their own."""
+        return cls(*(torch.cat([part.named()[name] for part in parts]) for name in _RATES))
+
+    def named(self) -> dict[str, Tensor]:
+        return {name: getattr(self, name) for name in _RATES}
+
+    def __call__(self, u: Tensor, noisy: Tensor) -> Tensor:
+        unit = self.coefficients / torch.linalg.vector_norm(self.coefficients, dim=-1, keepdim=True)
+        kernels = torch.einsum("tib,bjk->tijk", unit, self.basis)
+        fused = triton_stage.serves(u) and kernels.shape[-1] == 7 and min(u.shape[1:]) >= 7
+        step = triton_stage.diffuse if fused else diffuse
+        for k, p, w in zip(kernels, self.log_reaction.exp(), self.weights, strict=True):
+            u = step(u, noisy, k, p, w)
+        return u
+
+
+class _Step:
+    """The loss of some patches and its gradients, left in the learning stages; on a GPU as one CUDA graph.
+
+    Arguments: fixed: stages before, not trained. learning: those that are. sigma: of the noise.
+    """
+
+    def __init__(self, fixed: _Stages | None, learning: _Stages, sigma: float) -> None:
+        self.fixed, self.learning, self.sigma = fixed, learning, sigma
+        self.leaves = list(learning.named().values())
+        self.calls = 0
+
+    def __call__(self, clean: Tensor, noise: Tensor) -> Tensor:
+        """Takes clean patches and noise of variance 1."""
+        self.calls += 1
+        if not clean.is_cuda or self.calls <= _EAGER_STEPS:
+            loss, gradients = self._compute(clean, noise)
+        else:
+            if self.calls == _EAGER_STEPS + 1:
+                self._capture(clean, noise)
+            self.clean.copy_(clean)
+            self.noise.copy_(noise)
+            self.graph.replay()
+            loss, gradients = self.loss.clone(), self.gradients
+        for leaf, gradient in zip(self.leaves, gradients, strict=True):
+            leaf.grad = gradient
+        return loss
+
+    def _capture(self, clean: Tensor, noise: Tensor) -> None:
+        self.clean, self.noise = clean.clone(), noise.clone()
+        self.graph = torch.cuda.CUDAGraph()
+        torch.cuda.synchronize()
+        with torch.cuda.graph(self.graph):
+            self.loss, self.gradients = self._compute(self.clean, self.noise)
+
+    def _compute(self, clean: Tensor, noise: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
+        u = noisy = clean + self.sigma * noise
+        if self.fixed is not None:
+            with torch.no_grad():
+                u = self.fixed(u, noisy)
+        loss = (self.learning(u, noisy) - clean).square().mean() / self.sigma**2
+        return loss.detach(), torch.autograd.grad(loss, self.leaves)
+
+
+def train_tnrd(
+    patches: Patches,
+    sigma: float,
+    *,
+    stages: int = 5,
+    size: int = 7,
+    stage_steps: int = 500,
+    joint_steps: int = 5000,
+    batch: int = 16,
+    rate: float = 0.02,
+    start: ReactionDiffusion | None = None,
+    device: str = "cpu",
+    checkpoint: Path | None = None,
+    progress: Callable[[str, int, int, float], Any] | None = None,
+) -> ReactionDiffusion:
+    """Learn the filters, influence functions and reactions of a TNRD model for one noise level.
+
+    The loss is the mean of (u_T - x)^2 / sigma^2 over pixels: 1 for the noisy image itself. Stage t is first trained on
+    its own output with the stages before it fixed, starting as a copy of the one before; then all are trained together.
+    Images are scaled so that the noise inside is 15 whatever sigma is, which the model keeps as its `scale`. A model
+    for another noise level, scaled, is thus a start from which all stages are trained together at once.
+    The authors used L-BFGS on all crops at once, unscaled; this is Adam on random patches.
+
+    Arguments:
+        sigma: the noise on the scale 0 .. 255; patches have values from 0 to 1. stages, size: of the model.
+        stage_steps, joint_steps: of each stage alone, and of all together. batch: patches a step.
+        start: a model to start from; then stages, size and stage_steps do not matter.
+        device: the patches' own is best.
+        checkpoint: a folder with a file for each phase, from which a stopped training goes on to the bit.
+        progress: told the phase, the step, the phase's steps and the loss; something true ends the phase there.
+    Reference: Chen and Pock, IEEE Trans. Pattern Anal. Mach. Intell. 39(6), 2017.
+    """
+    if not sigma > 0 or stages < 1 or size < 3 or size % 2 == 0:
+        raise InputError(f"TNRD needs sigma > 0, stages >= 1 and an odd size >= 3, not {sigma}, {stages} and {size}")
+    if patches.size < size - 1:
+        raise InputError(f"filters of {size} x {size} need patches of at least {size - 1}, not {patches.size}")
+    if checkpoint is not None:
+        checkpoint.mkdir(exist_ok=True)
+    # A model's noise inside is its own; the loss has the same value in any units.
+    scale = _NOISE / sigma if start is None else start.sigma * start.scale / sigma
+    about = {"what": "tnrd", "pictures": len(patches.pictures), "patch": patches.size, "seed": patches.seed,
+             "sigma": sigma, "stages": stages, "size": size, "stage_steps": stage_steps, "joint_steps": joint_steps,
+             "batch": batch, "rate": rate, "start": None if start is None else _digest(start)}  # fmt: skip
+
+    def phase(name: str, number: int, fixed: _Stages | None, learning: _Stages, steps: int) -> None:
+        compute = _Step(fixed, learning, scale * sigma)
+
+        def gradients(step: int) -> Tensor:
+            at = step + number * 1_000_000  # so that no two phases draw the same patches
+            clean, noise = patches.draw(at, batch), patches.noise(at, batch)[0]
+            return compute(255 * scale * clean.to(device), noise.to(device))
+
+        def tell(step: int, loss: float) -> Any:
+            return None if progress is None else progress(name, step, steps, loss)
+
+        file = None if checkpoint is None else checkpoint / f"{name.replace(' ', '-')}.safetensors"
+        training = Training(learning.named(), {**about, "phase": name}, _RATES)
+        fit(training, gradients, steps=steps, rate=rate, checkpoint=file, progress=tell)
+
+    if start is None:
+        parts: list[_Stages] = []
+        for t in range(stages):
+            new = _Stages.joined(parts[-1:]) if parts else _Stages.initial(size, device)
+            phase(f"stage {t + 1}", t, _Stages.joined(parts) if parts else None, new, stage_steps)
+            parts.append(new)
+        every = _Stages.joined(parts)
+    else:
+        every = _Stages(*(getattr(start, name).to(device, torch.float32) for name in _RATES))
+    phase("joint", stages, None, every, joint_steps)
+    c, p, w = (leaf.detach().cpu() for leaf in every.named().values())
+    return ReactionDiffusion(c, p, w, sigma, scale).requires_grad_(False)
+
+
+def _digest(model: ReactionDiffusion) -> int:
+    """What tells a start from others, so that a checkpoint is not taken for that of another."""
+    return zlib.crc32(b"".join(getattr(model, name).detach().cpu().contiguous().numpy().tobytes() for name in _RATES))

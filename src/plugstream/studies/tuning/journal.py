@@ -1,0 +1,96 @@
+"""What a search has tried, on disk, so that one that was stopped repeats its first steps from the file and goes on."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from plugstream.base.errors import InputError, StorageError
+from plugstream.base.files import NEW_FILE
+from plugstream.studies.tuning.search import worst_if_nan
+
+__all__ = ["Journal"]
+
+
+class Journal:
+    """What a search has tried: one JSON line for each evaluation, so that it goes on where it was stopped.
+
+    Lines are only ever added, each with one write. One that a crash left half-written is not counted, and is cut off
+    when the journal is opened again, which needs no space on the disk; the lines before it are never written a second
+    time. A journal whose first line is about something else (another scan, other settings) is refused.
+
+    Arguments: path of the file, made if it is not there; about, which the first line says.
+    """
+
+    def __init__(self, path: Path, about: Mapping[str, Any]) -> None:
+        self.path = path
+        self._known: dict[str, float] = {}
+        self._remarks: set[str] = set()
+        if path.is_symlink() or (path.exists() and not path.is_file()):
+            raise InputError(f"{path} is no plain file, so it cannot be a journal; choose another --out")
+        try:
+            text = path.read_bytes() if path.exists() else b""
+        except OSError as error:
+            raise StorageError(f"cannot read the journal {path}: {error.strerror}") from error
+        whole = text[: text.rfind(b"\n") + 1]
+        try:
+            first, *lines = [json.loads(line) for line in whole.splitlines()] or [None]
+            if first is not None and first != json.loads(json.dumps({"about": about})):
+                raise InputError(f"{path} is the journal of another search; remove it, or choose another --out")
+            for entry in lines:
+                self._known[json.dumps(entry["try"], sort_keys=True)] = float(entry["score"])
+                self._remarks.add(str(entry.get("remark", "")))
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            raise InputError(f"{path} cannot be read as a journal: {error}") from error
+        if len(whole) < len(text):
+            try:
+                os.truncate(path, len(whole))  # a line that followed would be lost with what is left of this one
+            except OSError as error:
+                raise StorageError(f"cannot write the journal {path}: {error.strerror}") from error
+        if not whole:
+            self._add({"about": about})
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def ask(self, tried: Mapping[str, Any], evaluate: Callable[[], float]) -> float:
+        """The score of what is tried: from the file, or evaluated now and written down."""
+        key = json.dumps(tried, sort_keys=True)
+        if key not in self._known:
+            score = worst_if_nan(evaluate())
+            self._add({"try": dict(tried), "score": score})
+            self._known[key] = score
+        return self._known[key]
+
+    def conclude(self, tried: Mapping[str, Any], remark: str) -> None:
+        """Write down what is to be said of the result: its line again, with a remark. Once is enough."""
+        if remark not in self._remarks:
+            self._add({"try": dict(tried), "score": self.ask(tried, lambda: float("nan")), "remark": remark})
+            self._remarks.add(remark)
+
+    def _add(self, entry: Mapping[str, Any]) -> None:
+        """Add one line as a whole, or leave the file as it was."""
+        line = (json.dumps(entry) + "\n").encode()
+        try:
+            handle = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | NEW_FILE, 0o644)
+            before = os.fstat(handle).st_size
+            try:
+                if os.write(handle, line) < len(line):
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+                os.fsync(handle)
+            except BaseException:
+                with contextlib.suppress(OSError):
+                    os.ftruncate(handle, before)
+                raise
+            finally:
+                os.close(handle)
+        except OSError as error:
+            raise StorageError(
+                f"cannot write the journal {self.path}: {error.strerror}; it keeps its {len(self)} evaluations, from "
+                "which the same command goes on"
+            ) from error

@@ -1,0 +1,239 @@
+"""Searches: one number by golden section or where a function changes sign, several settings by successive halving."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from plugstream.base.errors import InputError
+from plugstream.base.progress import within
+
+__all__ = ["Best", "Crossing", "golden_section", "largest_crossing", "successive_halving", "worst_if_nan"]
+
+Floats = NDArray[np.float64]
+
+_GOLDEN = (math.sqrt(5) - 1) / 2
+# What is less than this apart counts as equal in a search for a sign: a hundredth of a decibel.
+_FLAT = 0.01
+
+
+@dataclass(frozen=True)
+class Best:
+    """Where the largest scores were found: value and score of each of n problems, (n,), and how often it was asked.
+
+    edge: -1 where the best value is the least that was tried, 1 where it is the largest, and 0 between, (n,). At an
+    edge no maximum was found, only which way to go.
+    """
+
+    value: Floats
+    score: Floats
+    evaluations: int
+    edge: NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Crossing:
+    """Where a function changes sign, and how far from zero it is there.
+
+    edge: 1 if it is negative up to the largest argument that was tried, -1 if it is positive at all of them; then
+    `value` is where it came nearest to zero, and there is no crossing. 0 otherwise.
+    """
+
+    value: float
+    excess: float
+    evaluations: int
+    edge: int
+
+
+def golden_section(
+    objective: Callable[[Floats], ArrayLike],
+    low: ArrayLike,
+    high: ArrayLike,
+    *,
+    grid: int = 5,
+    evaluations: int = 12,
+    widenings: int = 0,
+) -> Best:
+    r"""Find the argument > 0 that gives the largest score, for n independent problems at a time.
+
+    First `grid` arguments from low to high, in equal ratios, and up to `widenings` more beyond an end that is best.
+    Then golden section between the neighbours of the best. Each evaluation asks for one argument of each problem, so
+    that all problems can be run as one batch.
+
+    If a score has a single maximum over log(argument), each evaluation after the first two of the second part divides
+    the interval that holds it by 1.618; otherwise the result is the best that was seen, whatever the shape, and
+    beyond that nothing is promised. NaN counts as the worst score.
+
+    Arguments:
+        objective: from n arguments, (n,), to n scores, (n,), larger being better.
+        low, high: the range of each problem, (n,), or numbers for one problem, 0 < low < high.
+        grid: arguments of the first part, at least 3. evaluations: of both parts together, without the widenings.
+        widenings: how many arguments beyond the range may be tried, each one ratio of the grid further.
+    Reference: Kiefer, Proc. Amer. Math. Soc. 4, 1953.
+    """
+    first, last = np.atleast_1d(np.asarray(low, dtype=float)), np.atleast_1d(np.asarray(high, dtype=float))
+    if first.shape != last.shape or not bool(((first > 0) & (first < last) & np.isfinite(last)).all()):
+        raise InputError(f"a search needs a range 0 < low < high, not from {low!r} to {high!r}")
+    if grid < 3 or evaluations < grid:
+        raise InputError(f"a search needs a grid of at least 3 and as many evaluations, not {grid} and {evaluations}")
+    seen: list[tuple[Floats, Floats]] = []
+
+    def ask(place: Floats) -> Floats:
+        score = np.asarray(objective(np.exp(place)), dtype=float).reshape(place.shape)
+        score = np.where(np.isnan(score), -np.inf, score)
+        seen.append((place, score))
+        return score
+
+    a, b = np.log(first), np.log(last)
+    width = (b - a) / (grid - 1)
+    for part in np.linspace(0, 1, grid):
+        ask(a + (b - a) * part)
+    for _ in range(widenings):
+        best = _best(seen)[0]
+        down, up = best <= a, best >= b
+        if not bool((down | up).any()):
+            break
+        a, b = np.where(down, a - width, a), np.where(up, b + width, b)
+        ask(np.where(down, a, np.where(up, b, best)))  # a problem whose best is inside is asked for what it has
+    lowest, highest = a, b
+    best = _best(seen)[0]
+    a, b = np.maximum(best - width, lowest), np.minimum(best + width, highest)
+    left = evaluations - grid
+    if left >= 2:
+        c, d = b - _GOLDEN * (b - a), a + _GOLDEN * (b - a)
+        at_c, at_d = ask(c), ask(d)
+        for _ in range(left - 2):
+            lower = at_c >= at_d  # the maximum lies below d
+            a, b = np.where(lower, a, c), np.where(lower, d, b)
+            new = np.where(lower, b - _GOLDEN * (b - a), a + _GOLDEN * (b - a))
+            got = ask(new)
+            c, d, at_c, at_d = (
+                np.where(lower, new, d),
+                np.where(lower, c, new),
+                np.where(lower, got, at_d),
+                np.where(lower, at_c, got),
+            )
+    elif left == 1:
+        ask((a + b) / 2)
+    place, score = _best(seen)
+    edge = np.where(place <= lowest, -1, np.where(place >= highest, 1, 0))
+    return Best(np.exp(place), score, len(seen), edge)
+
+
+def _best(seen: list[tuple[Floats, Floats]]) -> tuple[Floats, Floats]:
+    """Place and score of the best that was seen of each problem, the first of equals."""
+    table = np.stack([score for _, score in seen])
+    first = table.argmax(0)[None]
+    places = np.stack([place for place, _ in seen])
+    return np.take_along_axis(places, first, 0)[0], np.take_along_axis(table, first, 0)[0]
+
+
+def largest_crossing(
+    excess: Callable[[float], float],
+    low: float,
+    high: float,
+    *,
+    grid: int = 5,
+    evaluations: int = 12,
+    widenings: int = 0,
+) -> Crossing:
+    r"""Find where a function changes from below zero to above it: the last such place, if there are several.
+
+    First `grid` arguments from low to high, in equal ratios. Where the function is still negative at the largest, the
+    range is widened upwards. Then bisection of log(argument) between the last negative one and its positive neighbour,
+    until `evaluations` are used up. Where none is negative, halfway between the lowest and a neighbour, or beyond the
+    range if it falls towards an end, until one is; where it does not depend on the argument, beyond the upper end. NaN
+    counts as positive.
+
+    Each bisection halves the bracket. The result is the end of the last one at which the function is nearer to zero.
+
+    Arguments:
+        excess: a function of an argument > 0. low, high: the range, 0 < low < high.
+        grid: arguments of the first part, at least 3. evaluations: in all, without the widenings.
+        widenings: how many arguments beyond the range may be tried, each one ratio of the grid further.
+    """
+    if not (0 < low < high < math.inf) or grid < 3 or evaluations < grid:
+        raise InputError(f"a search needs 0 < low < high and a grid of at least 3, not {low}, {high} and {grid}")
+    seen: dict[float, float] = {}
+
+    def ask(place: float) -> float:
+        if place not in seen:
+            value = float(excess(math.exp(place)))
+            seen[place] = math.inf if math.isnan(value) else value
+        return seen[place]
+
+    first, last = math.log(low), math.log(high)
+    width = (last - first) / (grid - 1)
+    for number in range(grid):
+        ask(first + number * width)
+    beyond = 0
+    while beyond < widenings and ask(max(seen)) < 0:
+        beyond += 1
+        ask(max(seen) + width)
+    if ask(max(seen)) < 0:
+        return Crossing(math.exp(max(seen)), ask(max(seen)), len(seen), 1)
+    while min(seen.values()) >= 0:
+        places = sorted(seen)
+        at = min(range(len(places)), key=lambda k: seen[places[k]])
+        falling = seen[places[0]] < seen[places[1]] - _FLAT
+        flat = max(seen.values()) - seen[places[at]] < _FLAT
+        if beyond < widenings and (flat or at == len(places) - 1 or (at == 0 and falling)):
+            beyond += 1
+            ask(places[0] - width if at == 0 and falling else places[-1] + width)
+        elif len(seen) - beyond < evaluations:  # halfway to the neighbour that is further off
+            beside = places[max(at - 1, 0)], places[min(at + 1, len(places) - 1)]
+            ask((places[at] + max(beside, key=lambda place: abs(place - places[at]))) / 2)
+        else:
+            return Crossing(math.exp(places[at]), seen[places[at]], len(seen), -1)
+    below = max(place for place, value in seen.items() if value < 0)
+    above = min(place for place in seen if place > below)
+    while len(seen) - beyond < evaluations:
+        middle = (below + above) / 2
+        below, above = (middle, above) if ask(middle) < 0 else (below, middle)
+    nearer = below if -seen[below] <= seen[above] else above
+    return Crossing(math.exp(nearer), seen[nearer], len(seen), 0)
+
+
+def successive_halving(
+    objective: Callable[[Any, int], float],
+    candidates: Sequence[Any],
+    *,
+    budget: int,
+    least: int = 1,
+    eta: float = 3.0,
+) -> list[tuple[float, Any]]:
+    """Find a good one among many settings without running each to its end.
+
+    All candidates are scored with a small budget, the best 1/eta of them with eta times as much, and so on until few
+    are left, which are scored with the full budget. Finds the best one if a candidate that is among the best at the
+    end is not among the worst at the beginning.
+
+    Arguments:
+        objective: from a candidate and a budget (iterations, say) to a score, larger being better.
+        budget: of the last round. least: no round gets less. eta: how many times fewer candidates in the next, > 1.
+    Returns (score, candidate) of the last round, best first; ties in the order given.
+    Reference: Jamieson and Talwalkar, AISTATS 2016.
+    """
+    if not candidates or not eta > 1 or not 1 <= least <= budget:
+        raise InputError("successive halving needs candidates, eta > 1 and 1 <= least <= budget")
+    rounds = 0
+    while len(candidates) / eta ** (rounds + 1) >= 1 and budget / eta ** (rounds + 1) >= least:
+        rounds += 1
+    left = list(candidates)
+    for number in range(rounds, -1, -1):
+        given = max(least, round(budget / eta**number))
+        with within("round", rounds - number, rounds + 1):
+            scored = [(worst_if_nan(objective(candidate, given)), candidate) for candidate in left]
+        scored.sort(key=lambda pair: -pair[0])  # stable
+        left = [candidate for _, candidate in scored[: max(1, math.ceil(len(scored) / eta))]]
+    return scored
+
+
+def worst_if_nan(score: float) -> float:
+    """A score, minus infinity for NaN: a run that failed is worse than any that did not."""
+    return -math.inf if math.isnan(score) else float(score)

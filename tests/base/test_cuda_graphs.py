@@ -1,0 +1,159 @@
+"""A function replayed from a CUDA graph is the function."""
+
+from __future__ import annotations
+
+import copy
+import threading
+
+import pytest
+import torch
+
+from plugstream import BM3D, BornGeometry, BornModel
+from plugstream.base.cuda_graphs import GraphCall, filled, side_by_side
+
+
+class CountingModel:
+    """x^2 + y, and how often Python ran it."""
+
+    def __init__(self):
+        self.calls = 0
+
+    def __call__(self, x, y=None):
+        self.calls += 1
+        return x.square() if y is None else x.square() + y
+
+
+def test_on_the_cpu_every_call_is_the_functions_own():
+    f = CountingModel()
+    g = GraphCall(f)
+    for k in range(5):
+        assert torch.equal(g(torch.full((3,), float(k)), None), torch.full((3,), float(k * k)))
+    assert f.calls == 5
+
+
+def test_a_copy_captures_anew():
+    g = GraphCall(CountingModel())
+    again = copy.deepcopy(g)
+    assert again.function is not g.function
+    assert torch.equal(again(torch.ones(2)), torch.ones(2))
+
+
+def test_a_pair_is_computed_in_its_order_where_no_graph_is_captured():
+    order = []
+    pair = side_by_side(torch.device("cpu"), lambda: order.append("main"), lambda: order.append("other"))
+    assert pair == (None, None)
+    assert order == ["main", "other"]
+
+
+def test_a_vector_of_one_number():
+    assert torch.equal(filled(3, 0.25, torch.device("cpu")), torch.tensor([0.25, 0.25, 0.25]))
+
+
+@pytest.mark.gpu
+class TestOnAGpu:
+    def test_a_steady_argument_is_the_one_that_was_given(self):
+        g = GraphCall(CountingModel(), steady=(1,))
+        x, one, two = (torch.full((4,), float(k), device="cuda") for k in range(3))
+        for y in (one, one, one, one, two, two, one, two.clone(), one):
+            assert torch.equal(g(x, y), y)
+            x.add_(1)
+            assert torch.equal(g(x, y), x.square() + y)
+            x.zero_()
+
+    def test_a_number_is_filled_in_once_and_anew_in_a_capture(self):
+        device = torch.device("cuda", torch.cuda.current_device())
+        assert filled(2, 0.5, device) is filled(2, 0.5, device)
+        assert torch.equal(filled(2, 0.75, device).cpu(), torch.tensor([0.75, 0.75]))
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            out = filled(2, 0.125, device) + 1
+        assert torch.equal(filled(2, 0.125, device).cpu(), torch.tensor([0.125, 0.125]))  # before it ever ran
+        graph.replay()
+        assert torch.equal(out.cpu(), torch.tensor([1.125, 1.125]))
+
+    def test_pairs_in_a_graph_are_those_outside_it(self):
+        def chain(x):
+            for _ in range(30):
+                x = (x @ x).sin()
+            return x
+
+        def pairs(x):
+            for _ in range(4):  # what one made beside may become memory of the next
+                a, b = side_by_side(x.device, lambda x=x: chain(x), lambda x=x: chain(x.T.contiguous()))
+                x = a + b
+            return x
+
+        g = GraphCall(pairs)
+        for _ in range(6):
+            x = torch.randn(64, 64, device="cuda")
+            assert torch.equal(g(x), pairs(x))
+
+    @pytest.mark.parametrize("size", [2, 5])
+    @pytest.mark.parametrize("second", [False, True])
+    def test_replays_give_the_functions_results(self, size, second):
+        f = CountingModel()
+        g = GraphCall(f)
+        results = []
+        for k in range(8):
+            x = torch.full((size, 3), float(k), device="cuda")
+            results.append(g(x, x[0] if second else None))
+        assert f.calls == 3  # twice as it is, once to capture it
+        for k, result in enumerate(results):  # no result is the memory of a later one
+            assert torch.equal(result.cpu(), torch.full((size, 3), float(k * k + (k if second else 0))))
+
+    def test_more_shapes_than_are_kept(self):
+        g = GraphCall(CountingModel())
+        for _ in range(2):
+            for size in range(1, 9):
+                for _ in range(4):
+                    x = torch.rand(size, device="cuda")
+                    assert torch.equal(g(x), x.square())
+        assert len(g._graphs) <= 4
+
+    def test_gradients_and_captures_go_to_the_function(self):
+        f = CountingModel()
+        g = GraphCall(f)
+        x = torch.rand(4, device="cuda", requires_grad=True)
+        for _ in range(5):
+            (slope,) = torch.autograd.grad(g(x).sum(), x)
+            assert torch.equal(slope, 2 * x.detach())
+        y = torch.rand(4, device="cuda")
+        graph = torch.cuda.CUDAGraph()
+        for _ in range(5):
+            g(y)
+        with torch.cuda.graph(graph):
+            out = g(y)
+        y.fill_(3)
+        graph.replay()
+        assert torch.equal(out.cpu(), torch.full((4,), 9.0))
+
+    def test_streams_and_threads_do_not_mix(self):
+        g = GraphCall(CountingModel())
+        wrong = []
+
+        def work(value):
+            with torch.cuda.stream(torch.cuda.Stream()):
+                for k in range(50):
+                    x = torch.full((1000,), float(value + k), device="cuda")
+                    if not bool((g(x) == (value + k) ** 2).all()):
+                        wrong.append((value, k))
+
+        threads = [threading.Thread(target=work, args=(100 * n,)) for n in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert not wrong
+
+    def test_bm3d_and_born_are_the_same_before_and_after(self):
+        bm3d, z = BM3D(deterministic=True), torch.rand(2, 64, 71, device="cuda")
+        first = bm3d(z, 0.1)
+        assert all(torch.equal(bm3d(z, 0.1), first) for _ in range(4))
+        other = torch.rand_like(z)
+        assert torch.equal(bm3d(other, 0.2), bm3d(other.clone(), torch.tensor([0.2, 0.2], device="cuda")))
+        model = BornModel(BornGeometry.paper(64), method="fast", device="cuda")
+        x, y = torch.rand(64, 64, device="cuda"), torch.randn(5, 360, dtype=torch.complex64, device="cuda")
+        for views in ([0, 7, 9, 3, 3], [1, 2, 3, 4, 59]):
+            graphs = [model.gradient(x, y, views) for _ in range(4)]
+            eager = model.engine._gradient(x[None], y[None], torch.tensor(views).cuda(), None, None)[0]
+            assert all(torch.equal(g, eager) for g in graphs)

@@ -1,0 +1,146 @@
+"""`plugstream denoise` on real files of every kind it promises."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tifffile
+import torch
+from PIL import Image
+
+from plugstream import BM3D, TV, InputError, RealImaginary
+from plugstream.cli import main
+from plugstream.denoisers.pictures import OPPONENT, denoise_picture
+
+SIGMA = 15 / 255
+
+
+@pytest.fixture
+def grey() -> np.ndarray:
+    """A noisy 40 x 37 picture with values in [0, 1]."""
+    rng = np.random.default_rng(0)
+    clean = np.add.outer(np.arange(40) // 9 % 2, np.arange(37) // 7 % 2) / 2
+    return np.clip(0.1 + 0.8 * clean + SIGMA * rng.standard_normal((40, 37)), 0, 1)
+
+
+def ours(pixels: np.ndarray) -> np.ndarray:
+    return BM3D()(torch.from_numpy(pixels).float(), SIGMA).double().numpy()
+
+
+def run(source, target, *more) -> int:
+    return main(["denoise", str(source), str(target), "--denoiser", "bm3d", "--sigma", "15/255", *more])
+
+
+def test_grey_pictures_of_8_and_16_bits(grey, tmp_path):
+    eight, sixteen = np.rint(255 * grey).astype(np.uint8), np.rint(65535 * grey).astype(np.uint16)
+    Image.fromarray(eight).save(tmp_path / "8.png")
+    Image.fromarray(sixteen).save(tmp_path / "16.png")
+    tifffile.imwrite(tmp_path / "8.tif", eight)
+    tifffile.imwrite(tmp_path / "16.tif", sixteen)
+    for name, stored in (("8.png", eight), ("16.png", sixteen), ("8.tif", eight), ("16.tif", sixteen)):
+        most = np.iinfo(stored.dtype).max
+        target = tmp_path / f"out-{name}"
+        assert run(tmp_path / name, target) == 0
+        got = tifffile.imread(target) if name.endswith("tif") else np.asarray(Image.open(target))
+        assert got.dtype == stored.dtype
+        want = np.clip(ours(stored / most), 0, 1) * most
+        assert np.abs(got - want).max() <= 0.51 + most * 1e-6
+
+
+def test_floats_keep_their_range(grey, tmp_path):
+    wide = (grey - 3).astype(np.float32)
+    tifffile.imwrite(tmp_path / "f.tif", wide)
+    np.save(tmp_path / "f.npy", wide)
+    for name in ("f.tif", "f.npy"):
+        assert run(tmp_path / name, tmp_path / f"out-{name}") == 0
+    assert np.allclose(tifffile.imread(tmp_path / "out-f.tif"), ours(wide.astype(np.float64)), atol=1e-5)
+    assert np.load(tmp_path / "out-f.npy").min() < -2.5
+
+
+def test_colour_goes_through_an_opponent_space(grey, tmp_path):
+    assert np.allclose(OPPONENT @ OPPONENT.T, np.eye(3))
+    rgb = np.stack([grey, grey[::-1], 1 - grey], axis=-1)
+    eight = np.rint(255 * rgb).astype(np.uint8)
+    Image.fromarray(eight).save(tmp_path / "c.png")
+    assert run(tmp_path / "c.png", tmp_path / "o.png") == 0
+    got = np.asarray(Image.open(tmp_path / "o.png"))
+    channels = np.stack([ours((eight / 255) @ OPPONENT[c]) for c in range(3)], axis=-1)
+    assert np.abs(got - 255 * np.clip(channels @ OPPONENT, 0, 1)).max() <= 0.51
+    # The noise goes: what is left differs from the clean picture by less than what came in.
+    flat = np.full((24, 24, 3), 0.5) + SIGMA * np.random.default_rng(1).standard_normal((24, 24, 3))
+    assert denoise_picture(flat, BM3D(), SIGMA).std() < flat.std() / 3
+
+
+def test_transparency_is_kept(grey, tmp_path):
+    rgba = np.rint(255 * np.stack([grey, grey, grey, grey[:, ::-1]], axis=-1)).astype(np.uint8)
+    Image.fromarray(rgba).save(tmp_path / "a.png")
+    assert run(tmp_path / "a.png", tmp_path / "o.png") == 0
+    assert np.array_equal(np.asarray(Image.open(tmp_path / "o.png"))[..., 3], rgba[..., 3])
+
+
+def test_other_denoisers(grey, tmp_path):
+    np.save(tmp_path / "a.npy", grey)
+    words = ["denoise", str(tmp_path / "a.npy"), str(tmp_path / "o.npy"), "--sigma", "0.2", "--denoiser", "tv"]
+    assert main([*words, "--tol", "1e-4"]) == 0
+    want = TV(tol=1e-4)(torch.from_numpy(grey).float(), 0.2).numpy()
+    assert np.allclose(np.load(tmp_path / "o.npy"), want, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["absent.png", "o.png", "--sigma", "0.1"], "there is no picture"),
+        (["a.npy", "o.npy"], "required: --sigma"),
+        (["a.npy", "o.npy", "--sigma", "lots"], "sigma must be a number >= 0 such as 15/255, not lots"),
+        (["a.npy", "o.npy", "--sigma=-1/255"], "sigma must be a number >= 0"),
+        (["a.npy", "a.npy", "--sigma", "0.1"], "exists already"),
+        (["a.npy", "o.png", "--sigma", "0.1"], "a PNG cannot hold floating point values"),
+        (["a.npy", "o.jpg", "--sigma", "0.1"], "the ending must be .png, .tif or .npy"),
+        (["tiny.npy", "o.npy", "--sigma", "0.1"], "5 x 37, but the denoiser needs at least 8 pixels a side"),
+        (["nan.npy", "o.npy", "--sigma", "0.1"], "NaN or infinity"),
+        (["a.npy", "o.npy", "--sigma", "0.1", "--profile", "slow"], "denoiser.profile = 'slow' cannot be used"),
+    ],
+)
+def test_mistakes(grey, tmp_path, capsys, monkeypatch, words, message):
+    monkeypatch.chdir(tmp_path)
+    np.save("a.npy", grey)
+    np.save("tiny.npy", grey[:5])
+    np.save("nan.npy", np.full((9, 9), np.nan))
+    before = sorted(p.name for p in tmp_path.iterdir())
+    assert main(["denoise", *words]) == 2
+    said = capsys.readouterr().err
+    assert message in said
+    assert said.count("\n") == 1
+    assert sorted(p.name for p in tmp_path.iterdir()) == before
+
+
+def test_a_denoiser_of_volumes_is_refused():
+    with pytest.raises(InputError, match="is for volumes, and a picture has two axes"):
+        denoise_picture(np.zeros((8, 9)), TV(ndim=3), 0.1)
+
+
+def test_complex_arrays_are_denoised_without_their_mean_phase(grey, tmp_path, capsys):
+    wave = (grey * np.exp(0.4j * grey + 2j)).astype(np.complex64)
+    np.save(tmp_path / "wave.npy", wave)
+    assert run(tmp_path / "wave.npy", tmp_path / "out.npy") == 0
+    assert "on real and imaginary part after the mean phase was taken out; not known" in capsys.readouterr().err
+    got = np.load(tmp_path / "out.npy")
+    assert got.dtype == np.complex64
+    want = RealImaginary(BM3D(), phase="mean")(torch.from_numpy(wave), SIGMA)
+    assert np.allclose(got, want, atol=1e-6)
+    assert run(tmp_path / "wave.npy", tmp_path / "kept.npy", "--parts", "real-imaginary") == 0
+    want = torch.complex(*(BM3D()(torch.from_numpy(part.copy()), SIGMA) for part in (wave.real, wave.imag)))
+    assert np.allclose(np.load(tmp_path / "kept.npy"), want, atol=1e-6)
+    np.save(tmp_path / "real.npy", grey)
+    np.save(tmp_path / "stack.npy", wave[None])
+    capsys.readouterr()
+    for words, message in (
+        (["wave.npy", "no.tif"], "complex numbers are written as .npy"),
+        (["real.npy", "no.npy", "--parts", "mean-phase"], "--parts is for complex images, and this one is real"),
+        (["stack.npy", "no.npy"], "the complex picture is of shape (1, 40, 37); (H, W) is needed"),
+    ):
+        assert run(tmp_path / words[0], tmp_path / words[1], *words[2:]) == 2
+        said = capsys.readouterr().err
+        assert message in said
+        assert said.count("\n") == 1
+        assert not list(tmp_path.glob("no.*"))

@@ -1,0 +1,62 @@
+"""The noise of data, estimated from the data alone, beside the noise that was added."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from plugstream.solver.verdict.noise import band_noise, difference_noise, photon_noise
+
+
+def _smooth(views: int, samples: int) -> torch.Tensor:
+    """Humps of several widths, far wider than a sample."""
+    t = torch.linspace(0, 1, samples, dtype=torch.float64)
+    turns = torch.arange(views)[:, None] / views
+    return torch.exp(-((t - 0.3 - 0.4 * turns) ** 2) / 0.02) + 0.5 * torch.exp(-((t - 0.6) ** 2) / 0.05)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.complex128])
+@pytest.mark.parametrize("level", [1e-3, 1e-2, 0.1])
+def test_differences_find_white_noise_of_smooth_data(dtype: torch.dtype, level: float) -> None:
+    clean = _smooth(24, 200).to(dtype)
+    noise = level * torch.randn(clean.shape, dtype=dtype, generator=torch.Generator().manual_seed(0))
+    data = clean + noise
+    true = float(noise.abs().square().sum() / data.abs().square().sum())
+    for estimate in (difference_noise(data), band_noise(data)):
+        assert estimate is not None
+        assert estimate.at_most
+        assert estimate.fraction == pytest.approx(true, rel=0.2)
+
+
+def test_differences_pass_over_edges_and_masked_samples() -> None:
+    clean = _smooth(16, 256)
+    clean[:, 100:140] += 2.0
+    noise = 0.01 * torch.randn(clean.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    data = clean + noise
+    true = float(noise[:, 60:].square().sum() / data[:, 60:].square().sum())
+    data[:, :60] = 0  # as a mask leaves them
+    estimate = difference_noise(data)
+    assert estimate is not None
+    assert estimate.fraction == pytest.approx(true, rel=0.25)
+
+
+@pytest.mark.parametrize("shape", [(4, 5), (3,), (0, 20)])
+def test_too_little_data_tells_nothing(shape: tuple[int, ...]) -> None:
+    assert difference_noise(torch.ones(shape)) is None
+    assert difference_noise(torch.zeros(4, 40)) is None
+
+
+@pytest.mark.parametrize("photons", [0.05, 0.5, 3.0, 11.0, 13.0, 200.0])
+def test_photon_noise_is_that_of_the_roots(photons: float) -> None:
+    counts = np.random.default_rng(0).poisson(photons, (40, 64, 64))
+    roots = np.sqrt(counts) - np.sqrt(photons)
+    true = float((roots**2).sum() / counts.sum())
+    estimate = photon_noise(torch.from_numpy(counts))
+    assert estimate is not None
+    # The mean of nine pixels stands for the expected count, which is noisy itself where hardly any photon comes.
+    assert estimate.fraction == pytest.approx(true, rel=0.25 if photons < 1 else 0.05)
+
+
+def test_data_that_was_not_counted_has_no_photons() -> None:
+    assert photon_noise(torch.full((2, 8, 8), 0.5)) is None
