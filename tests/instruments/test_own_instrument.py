@@ -10,7 +10,7 @@ import pytest
 from plugstream.scans.peek import peek_instrument
 from small_run import main
 
-TOY = (Path(__file__).parents[1] / "toy_holograph.py").read_text(encoding="utf-8")
+TOY = (Path(__file__).parents[1] / "helpers" / "toy_holograph.py").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(
