@@ -20,13 +20,13 @@ from pathlib import Path
 from wheels import FIRST_LIMITED, ROOT, find_pythons, run
 
 SUITE = (
+    "tests/_native/test_native.py",
     "tests/algorithms/test_sampling.py",
     "tests/bridges/test_physics.py",
     "tests/denoisers/test_tv.py",
     "tests/fidelity/test_least_squares.py",
     "tests/fidelity/test_losses.py",
     "tests/solver/test_loop.py",
-    "tests/test_native.py",
 )
 TOOLS = ("pytest", "pytest-timeout", "hypothesis")
 NATIVE = "from plugstream._native import kernels; print(kernels().__file__, kernels().levels())"

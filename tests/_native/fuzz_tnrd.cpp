@@ -2,7 +2,7 @@
 // It checks that nothing is read or written out of bounds, and that threads leave no trace in the result.
 #include <limits>
 
-#include "native_fuzz.hpp"
+#include "fuzz.hpp"
 #include "tnrd.hpp"
 
 using namespace plugstream::tnrd;

@@ -7,7 +7,7 @@
 #include <cerrno>
 #include <string>
 
-#include "native_fuzz.hpp"
+#include "fuzz.hpp"
 #include "reader.hpp"
 
 using namespace plugstream::reader;

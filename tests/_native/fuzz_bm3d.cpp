@@ -3,7 +3,7 @@
 #include <limits>
 
 #include "bm3d.hpp"
-#include "native_fuzz.hpp"
+#include "fuzz.hpp"
 
 using namespace plugstream;
 

@@ -2,7 +2,7 @@
 // checks that nothing is read or written out of bounds, and that neither threads nor instruction sets leave a trace.
 #include <limits>
 
-#include "native_fuzz.hpp"
+#include "fuzz.hpp"
 #include "tv.hpp"
 
 using namespace plugstream;

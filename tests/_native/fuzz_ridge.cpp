@@ -4,7 +4,7 @@
 #include <limits>
 #include <memory>
 
-#include "native_fuzz.hpp"
+#include "fuzz.hpp"
 #include "ridge.hpp"
 
 using namespace plugstream::ridge;

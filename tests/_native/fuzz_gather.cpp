@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "gather.hpp"
-#include "native_fuzz.hpp"
+#include "fuzz.hpp"
 
 using namespace plugstream::gather;
 

@@ -5,7 +5,7 @@
 #include <limits>
 
 #include "joseph.hpp"
-#include "native_fuzz.hpp"
+#include "fuzz.hpp"
 
 using namespace plugstream::joseph;
 

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "native_fuzz.hpp"
+#include "fuzz.hpp"
 #include "nufft.hpp"
 
 using namespace plugstream::nufft;

@@ -3,7 +3,7 @@
 // that was formed does what forming and applying at once does.
 #include <algorithm>
 
-#include "native_fuzz.hpp"
+#include "fuzz.hpp"
 #include "nlm.hpp"
 
 using namespace plugstream::nlm;
