@@ -390,7 +390,7 @@ def test_a_run_of_three_steps_says_that_nothing_is_known(scan, tmp_path, capsys)
 
 
 def test_the_guide_starts_its_nonlinear_example_where_it_moves():
-    guide = (Path(__file__).parents[2] / "docs" / "guide.md").read_text()
+    guide = (Path(__file__).parents[3] / "docs" / "guide.md").read_text()
     block = guide[guide.index("    import torch, plugstream as ps\n    a = torch.randn(8, 30, 64)") :]
     code = block[: block.index("\n\n")]
     names: dict = {}

@@ -68,7 +68,7 @@ def check_triton():
 @needs_triton
 def test_the_triton_form_too():
     script = f"import sys, json; sys.path.insert(0, {str(__file__.rsplit('/', 1)[0])!r})\n"
-    script += "import test_line_22_tnrd as test\nprint(json.dumps(test.check_triton()))"
+    script += "import test_tnrd_scaled as test\nprint(json.dumps(test.check_triton()))"
     assert json.loads(interpret("-c", script)) < 2e-5
 
 

@@ -139,7 +139,7 @@ def test_an_error_of_our_own_is_answered_and_told_of(tmp_path, monkeypatch, capl
     assert_same(tmp_path / "s.zarr", scan)
     told = [record.getMessage() for record in caplog.records]
     assert len(told) == 1
-    assert re.search(r"plugstream failed at test_line_11.*py:\d+: ZeroDivisionError\('a bug'\)", told[0])
+    assert re.search(r"plugstream failed at test_receive.py:\d+: ZeroDivisionError\('a bug'\)", told[0])
 
 
 def test_json_of_strangers_is_bounded_before_it_is_parsed():
