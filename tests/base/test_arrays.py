@@ -1,4 +1,4 @@
-"""Line 21: NumPy arrays wherever a tensor is taken, and what was meant, or a clear error, for what is no denoiser."""
+"""NumPy arrays wherever a tensor is taken, and what was meant, or a clear error, for what is no denoiser."""
 
 from __future__ import annotations
 

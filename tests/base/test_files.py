@@ -1,4 +1,4 @@
-"""Line 14: what is written beside its place is a new file of a name that nobody knew, and is cleared away."""
+"""What is written beside its place is a new file of a name that nobody knew, and is cleared away."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Line 21: the command answers what a person meant: commands, runs, options of denoisers, and noise levels."""
+"""The command answers what a person meant: commands, runs, options of denoisers, and noise levels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Line 3: a file of weights that was changed anywhere is refused, or is exactly what it was."""
+"""A file of weights that was changed anywhere is refused, or is exactly what it was."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Line 18: pictures stand as the physics has them, with axes, a unit and a scale, and a result shows itself."""
+"""Pictures stand as the physics has them, with axes, a unit and a scale, and a result shows itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Line 21: PSNR and SSIM as monitors, equal to scikit-image's."""
+"""PSNR and SSIM as monitors, equal to scikit-image's."""
 
 from __future__ import annotations
 

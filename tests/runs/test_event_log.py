@@ -1,4 +1,4 @@
-"""Line 3: no change of the event log goes unseen, neither a bit nor a line."""
+"""No change of the event log goes unseen, neither a bit nor a line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Line 14: the folder of a run may come from anybody too; links and pipes in it are neither followed nor waited for."""
+"""The folder of a run may come from anybody too; links and pipes in it are neither followed nor waited for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Line 8: whatever ends a run, its last good state is kept as a checkpoint, and `resume` goes on from it."""
+"""Whatever ends a run, its last good state is kept as a checkpoint, and `resume` goes on from it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Line 14: `resume` fetches nothing from where a file says, unless the person at the command line says so."""
+"""`resume` fetches nothing from where a file says, unless the person at the command line says so."""
 
 from __future__ import annotations
 

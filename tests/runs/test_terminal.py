@@ -1,4 +1,4 @@
-"""Line 19: progress fits the terminal, says how much time is left, and shows what the terminal can show."""
+"""Progress fits the terminal, says how much time is left, and shows what the terminal can show."""
 
 from __future__ import annotations
 

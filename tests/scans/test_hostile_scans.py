@@ -1,4 +1,4 @@
-"""Line 14: scans of others. Links, pipes, devices and claims of sizes are refused at once, with little memory.
+"""Scans of others. Links, pipes, devices and claims of sizes are refused at once, with little memory.
 
 Each scan is opened by a process of its own, which may have 1.5 GB of addresses beyond what it has when it begins, and a
 time limit: a pipe that is waited for, or an array that is allocated because a file says so, fails the test.

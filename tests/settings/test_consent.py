@@ -1,4 +1,4 @@
-"""Line 13: what a file of settings names is run only if the person at the command line says so."""
+"""What a file of settings names is run only if the person at the command line says so."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Line 21: the library and the command call the same thing by the same name."""
+"""The library and the command call the same thing by the same name."""
 
 from __future__ import annotations
 
