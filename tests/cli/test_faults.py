@@ -16,6 +16,7 @@ import warm
 from plugstream.base.errors import InputError
 from plugstream.base.text import one_line, printable, shell_quote
 from plugstream.cli.faults import BUG
+from plugstream.runs.event_log import read_events
 from plugstream.runs.folder import lock, whole_folder
 from small_run import SMALL, main
 
@@ -76,7 +77,11 @@ def test_settings_may_come_through_a_pipe(scan, tmp_path):
     line = '"$@" --settings <(printf "[algorithm]\nsigma = 0.02\niterations = 1\n[sampler]\nbatch = 4\n")'
     done = shell(line, "reconstruct", scan, "--out", tmp_path / "r")
     assert done.returncode == 0, done.stderr
-    assert (tmp_path / "r" / "result.npy").exists()
+    start = next(read_events(tmp_path / "r" / "events.jsonl"))
+    assert start.iterations == 1
+    assert start.settings["algorithm"]["sigma"] == 0.02
+    assert start.settings["sampler"]["batch"] == 4
+    assert np.load(tmp_path / "r" / "result.npy").any()
 
 
 def test_memory_that_runs_out_is_one_line(tmp_path, capfd):

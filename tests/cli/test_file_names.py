@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 
 from effort import effort, thorough
+from plugstream import open_scan
 from plugstream.models.born_geometry import ring
 from plugstream.runs.record import open_run
 from small_run import SMALL, main
@@ -62,14 +64,19 @@ def test_the_command_that_repeats_a_run_works_in_a_shell(tmp_path, monkeypatch, 
 
 
 @pytest.mark.parametrize("name", NAMES[:4])
-def test_imports_take_files_of_any_name(tmp_path, monkeypatch, name):
+def test_imports_take_files_of_any_name(tmp_path, monkeypatch, capsys, name):
     monkeypatch.chdir(tmp_path)
     file = Path(f"{name}.npz")
     arrays = {"receivers": ring(5, 0.5), "transmitters": ring(4, 0.5), "data": np.ones((4, 5), dtype=np.complex64)}
     with file.open("wb") as opened:
         np.savez(opened, **arrays, wavelength=0.03, size=16, width=0.1)
     assert main(["import", "npz", "--", f"./{file}", "./s.zarr"]) == 0
+    scan = open_scan("s.zarr")
+    assert scan.read().numpy() == pytest.approx(arrays["data"])
+    assert scan.provenance["file"] == os.fsencode(file).decode(errors="backslashreplace")
+    capsys.readouterr()
     assert main(["info", "s.zarr"]) == 0
+    assert re.search(r"views +4\b", capsys.readouterr().out)
 
 
 def test_a_setting_that_cannot_be_written_down_is_refused_before_anything_is(scan, tmp_path, monkeypatch, capsys):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import struct
 from types import SimpleNamespace
 
@@ -228,18 +229,23 @@ def test_a_result_draws_itself(solved, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "image",
+    ("image", "titles"),
     [
-        torch.zeros(16, 20),
-        torch.rand(2, 4, 16, 20),
-        torch.full((16, 20), 1e30),
-        torch.polar(torch.rand(16, 20), torch.rand(16, 20)),
-        torch.full((16, 20), torch.nan),
-        -torch.rand(1, 300),
+        (torch.zeros(16, 20), ["result"]),
+        (torch.rand(2, 4, 16, 20), [f"image {number}" for number in range(6)]),
+        (torch.full((16, 20), 1e30), ["result"]),
+        (torch.polar(torch.rand(16, 20), torch.rand(16, 20)), ["result, magnitude", "result, phase"]),
+        (torch.full((16, 20), torch.nan), ["result"]),
+        (-torch.rand(1, 300), ["result"]),
     ],
     ids=["zero", "many", "huge", "complex", "nan", "negative line"],
 )
-def test_any_image_can_be_drawn(solved, image):
+def test_any_image_can_be_drawn(solved, image, titles):
     changed = dataclasses.replace(solved[1], image=image)
-    assert changed._repr_png_().startswith(b"\x89PNG")
+    panels = [axes for axes in changed.plot().axes if axes.get_images()]
+    assert [axes.get_title() for axes in panels] == titles
+    first = (image.abs() if image.is_complex() else image).reshape(-1, *image.shape[-2:])[0]
+    np.testing.assert_allclose(np.ma.filled(panels[0].get_images()[0].get_array(), np.nan), first, rtol=1e-6)
+    with Image.open(io.BytesIO(changed._repr_png_())) as picture:
+        assert min(picture.size) > 500
     assert len(repr(changed)) < 300
