@@ -1,9 +1,8 @@
-"""A journal keeps the lines that it has, whatever happens to the next; and what MemoryScan and BM3D promise."""
+"""A journal keeps the lines that it has, whatever happens to the next."""
 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import errno
 import json
 import os
@@ -12,13 +11,10 @@ import signal
 import sys
 import time
 
-import numpy as np
 import pytest
-import torch
 
 import warm
-from plugstream import BM3D, InputError, LeastSquares, MemoryScan, open_scan, save_scan
-from plugstream.models import BornModel
+from plugstream import InputError
 from plugstream.studies.tuning import Journal
 
 ABOUT = {"scan": "a"}
@@ -145,67 +141,3 @@ def test_what_is_no_journal_is_refused_and_left_alone(tmp_path, text):
     with pytest.raises(InputError, match="journal"):
         Journal(path, ABOUT)
     assert path.read_text() == text
-
-
-KINDS = [np.float32, np.float64, np.complex64, np.complex128, np.int16, np.uint8, ">f4"]
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_scan_in_memory_takes_real_and_numpy_data(small_geometry, tmp_path, kind):
-    rng = np.random.default_rng(0)
-    numbers = (40 * rng.random((7, 9))).astype(kind)
-    want = torch.from_numpy(numbers.astype(np.complex64))
-    scan = MemoryScan(numbers, small_geometry, rng.random((12, 10)), {"from": "here"})
-    assert scan.data.dtype == torch.complex64
-    assert torch.equal(scan.data, want)
-    assert scan.truth.dtype == np.float32
-    save_scan(scan, tmp_path / "s.zarr")
-    assert torch.equal(open_scan(tmp_path / "s.zarr").read(), want)
-    value = LeastSquares(BornModel(small_geometry), scan).value(torch.zeros(12, 10))
-    assert float(value) == pytest.approx(float((want.abs() ** 2).sum()) / 14, rel=1e-5)
-    assert dataclasses.replace(scan, truth=None).truth is None
-
-
-def test_a_scan_in_memory_takes_tensors_as_before(small_geometry):
-    data = torch.randn(7, 9, dtype=torch.complex128)
-    assert torch.equal(MemoryScan(data, small_geometry).data, data)
-    real = torch.randn(7, 9)
-    scan = MemoryScan(real, small_geometry, torch.rand(12, 10))
-    assert torch.equal(scan.data, real.to(torch.complex64))
-    assert isinstance(scan.truth, np.ndarray)
-
-
-@pytest.mark.parametrize(
-    ("data", "message"),
-    [
-        (np.full((7, 9), "x"), "array of numbers"),
-        (np.full((7, 9), None), "array of numbers"),
-        (np.zeros((9, 7)), "7 views of 9 receivers"),
-        (np.full((7, 9), np.nan), "view 0 of the scan holds NaN"),
-        (np.full((7, 9), 1e300), "view 0 of the scan holds NaN or infinity"),
-        ("hello", "array of numbers"),
-    ],
-)
-def test_what_cannot_be_data_is_one_line(small_geometry, data, message):
-    with pytest.raises(InputError, match=message) as caught:
-        MemoryScan(data, small_geometry)
-    assert "\n" not in str(caught.value)
-
-
-def test_a_true_image_that_is_none_is_one_line(small_geometry):
-    for truth, message in (("x", "array of numbers"), (np.zeros((3, 3)), "its images are"), ([[1], []], "be read as")):
-        with pytest.raises(InputError, match=message):
-            MemoryScan(np.zeros((7, 9)), small_geometry, truth)
-
-
-def test_scaling_bm3d_is_exact_for_powers_of_two_only():
-    """What its docstring says: to the bit for powers of two, and about a hundredth of the noise for others."""
-    rows = torch.linspace(0, 1, 48)
-    z = (rows[:, None] * 3 % 1).round() * rows + 0.1 * torch.randn(48, 48, generator=torch.Generator().manual_seed(3))
-    out = BM3D()(z, 0.125)
-    for factor in (2.0**-20, 0.25, 2.0, 2.0**30):
-        assert torch.equal(BM3D()(z * factor, 0.125 * factor) / factor, out)
-    for factor in (0.1, 3.0, 255.0):
-        other = BM3D()(z * factor, 0.125 * factor) / factor
-        assert float((other - out).norm() / out.norm()) < 5e-3
-    assert "power of two" in " ".join((BM3D.__doc__ or "").split())
