@@ -114,7 +114,7 @@ asan:
 	$(MAKE) --no-print-directory -j2 $(CALLS:%=asan-%)
 
 $(CALLS:%=asan-%): asan-%: $(ASAN)/native.a
-	$(CXX) $(SANITIZE) tests/native_fuzz_$(firstword $(subst -, ,$*)).cpp $< -pthread -o $(ASAN)/$*
+	$(CXX) $(SANITIZE) tests/_native/fuzz_$(firstword $(subst -, ,$*)).cpp $< -pthread -o $(ASAN)/$*
 	./$(ASAN)/$* $(lastword $(subst -, ,$*))
 
 $(ASAN)/native.a: $(OBJECTS)

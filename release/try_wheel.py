@@ -20,13 +20,13 @@ from pathlib import Path
 from wheels import FIRST_LIMITED, ROOT, find_pythons, run
 
 SUITE = (
-    "test_fidelity.py",
-    "test_losses.py",
-    "test_native.py",
-    "test_sampling.py",
-    "test_solver.py",
-    "bridges/test_physics.py",
-    "denoisers/test_tv.py",
+    "tests/_native/test_native.py",
+    "tests/algorithms/test_sampling.py",
+    "tests/bridges/test_physics.py",
+    "tests/denoisers/test_tv.py",
+    "tests/fidelity/test_least_squares.py",
+    "tests/fidelity/test_losses.py",
+    "tests/solver/test_loop.py",
 )
 TOOLS = ("pytest", "pytest-timeout", "hypothesis")
 NATIVE = "from plugstream._native import kernels; print(kernels().__file__, kernels().levels())"
@@ -90,11 +90,10 @@ def check(python: str, wheel: Path, *, whole: bool) -> None:
         suite = folder / "suite"
         shutil.copytree(ROOT / "tests", suite / "tests", ignore=shutil.ignore_patterns("__pycache__"))
         (suite / "pytest.ini").write_text(
-            "[pytest]\npythonpath = tests\naddopts = -m 'not slow' --import-mode=importlib\n"
+            "[pytest]\npythonpath = tests/helpers\naddopts = -m 'not slow' --import-mode=importlib\n"
             "markers =\n    slow: minutes\n    thorough: more\n    gpu: needs CUDA\n"
         )
-        files = [f"tests/{name}" for name in SUITE if (suite / "tests" / name).exists()]
-        done = run(inside, "-m", "pytest", "-q", "-p", "no:cacheprovider", *files, env=bare, cwd=suite)
+        done = run(inside, "-m", "pytest", "-q", "-p", "no:cacheprovider", *SUITE, env=bare, cwd=suite)
         print("  " + done.strip().splitlines()[-1], flush=True)
 
 

@@ -27,9 +27,9 @@ from plugstream.instruments.base import find_instrument
 from plugstream.runs.replay import replay
 from plugstream.scans.store import StoredScan
 
-HERE = Path(__file__).parent
-TOY = f"{HERE / 'toy_holograph.py'}:ToyHolograph"
-NEIGHBOURS = f"{HERE / 'toy_denoiser.py'}:build"
+HELPERS = Path(__file__).with_name("helpers")
+TOY = f"{HELPERS / 'toy_holograph.py'}:ToyHolograph"
+NEIGHBOURS = f"{HELPERS / 'toy_denoiser.py'}:build"
 VIEWS, STEPS = 40, 200
 RUN = ["--instrument", TOY, "--denoiser", NEIGHBOURS, "--reach", "1", "--sigma", "0.01", "--batch", "8"]
 PLAIN = [*RUN, "--threads", "1", "--every", "50"]  # for algorithms without momentum

@@ -44,3 +44,6 @@ def test_the_first_command_works_too(scan, tmp_path, monkeypatch):
     command = re.search(r"    plugstream (reconstruct .* --denoiser median.py:median.*)\n", TEXT)[1]
     words = [word.replace("scan.zarr", str(scan)) for word in shlex.split(command)]
     assert main([*words, "--iterations", "3", "--threads", "1", "--out", "run"]) == 0
+    assert "size = 5\n" in Path("run/settings.toml").read_text()
+    image = np.load("run/result.npy")
+    assert len(np.unique(image)) < 0.8 * image.size  # pixels near each other share their median

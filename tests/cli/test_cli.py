@@ -92,25 +92,63 @@ def test_a_second_demo_does_not_touch_the_first(demo):
     assert (folder / "result.npy").stat().st_mtime_ns == before
 
 
+PLAIN = ["--sigma", "0.05", "--iterations", "6"]
+
+
+@pytest.fixture(scope="module")
+def plain(scan, tmp_path_factory) -> np.ndarray:
+    """The image that is found where nothing else is asked for."""
+    out = tmp_path_factory.mktemp("plain") / "r"
+    assert main(["reconstruct", str(scan), *PLAIN, "--out", str(out), *UNDRAWN]) == 0
+    return np.load(out / "result.npy")
+
+
 @pytest.mark.parametrize(
-    "flags",
+    ("flags", "settings"),
     [
-        ["--sampler", "all", "--momentum", "none"],
-        ["--sampler", "fixed", "--batch", "6"],
-        ["--sampler", "epochs", "--sigma-end", "0.01"],
-        ["--sampler", "importance", "--damping", "0.8", "--cost", "true"],
-        ["--algorithm", "admm", "--sampler", "all", "--step", "10/L"],
-        ["--denoiser", "soft", "--low", "none"],
-        ["--denoiser", "tv-anisotropic", "--dtype", "float64", "--threads", "1"],
-        ["--denoiser", "box", "--high", "1", "--distance-limit", "0.5"],
-        ["--set", "algorithm.time_limit=0.001", "--set", "monitor.distance=false"],
+        (["--sampler", "all", "--momentum", "none"], {"sampler.name": "all", "momentum.name": "none"}),
+        (["--sampler", "fixed", "--batch", "6"], {"sampler.name": "fixed", "sampler.batch": 6}),
+        (
+            ["--sampler", "epochs", "--sigma-end", "0.01"],
+            {"sampler.name": "epochs", "algorithm.sigma_end": 0.01},
+        ),
+        (
+            ["--sampler", "importance", "--damping", "0.8", "--cost", "true"],
+            {"sampler.name": "importance", "denoiser.damping": 0.8},
+        ),
+        (
+            ["--algorithm", "admm", "--sampler", "all", "--step", "10/L"],
+            {"algorithm.name": "admm", "sampler.name": "all", "algorithm.step_size": "10/L"},
+        ),
+        (["--denoiser", "soft", "--low", "none"], {"denoiser.name": "soft", "denoiser.low": None}),
+        (
+            ["--denoiser", "tv-anisotropic", "--dtype", "float64", "--threads", "1"],
+            {"denoiser.name": "tv-anisotropic", "compute.dtype": "float64", "compute.threads": 1},
+        ),
+        (
+            ["--denoiser", "box", "--high", "0.3", "--distance-limit", "0.5", "--every", "1"],
+            {"denoiser.name": "box", "denoiser.high": 0.3, "algorithm.distance_limit": 0.5},
+        ),
+        (
+            ["--set", "algorithm.time_limit=0.001", "--set", "monitor.distance=false"],
+            {"algorithm.time_limit": 0.001},
+        ),
     ],
 )
-def test_reconstruct_with(scan, tmp_path, flags):
-    words = ["reconstruct", str(scan), "--sigma", "0.05", "--iterations", "6", "--out", str(tmp_path / "r")]
+def test_reconstruct_with(scan, plain, tmp_path, flags, settings):
     drawn = "importance" in flags  # with costs, the most that a report shows
-    assert main([*words, *flags, *([] if drawn else UNDRAWN)]) == 0
-    assert np.isfinite(np.load(tmp_path / "r" / "result.npy")).all()
+    words = ["reconstruct", str(scan), *PLAIN, "--out", str(tmp_path / "r"), *flags]
+    assert main([*words, *([] if drawn else UNDRAWN)]) == 0
+    image, events = np.load(tmp_path / "r" / "result.npy"), list(read_events(tmp_path / "r" / "events.jsonl"))
+    assert np.isfinite(image).all()
+    assert not np.array_equal(image, plain)
+    assert {name: events[0].settings[name.split(".")[0]][name.split(".")[1]] for name in settings} == settings
+    assert ("--low" in flags or "--damping" in flags) == bool(image.min() < 0)
+    assert ("--high" in flags) == bool(image.max() <= np.float32(0.3))
+    measured = [event.values for event in events if event.kind == "measured"][-1]
+    assert ("fidelity" in measured) == ("--cost" in flags)
+    assert ("distance" in measured) == ("monitor.distance=false" not in flags)
+    assert (events[-1].step < 6) == ("--distance-limit" in flags or "algorithm.time_limit=0.001" in flags)
     assert not drawn or (tmp_path / "r" / "report.png").stat().st_size > 10_000
 
 

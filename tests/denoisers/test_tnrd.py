@@ -524,10 +524,14 @@ def test_wrong_weights_are_one_line_on_the_command_line(tmp_path: Path, capsys: 
 
 
 def test_it_reconstructs(tmp_path: Path) -> None:
-    TNRD(random_model(stages=1)).save(tmp_path / "model.safetensors")
-    scan = str(tmp_path / "scan.zarr")
+    scan, images = str(tmp_path / "scan.zarr"), []
     assert main(["simulate", scan, "--size", "16", "--views", "4", "--receivers", "12"]) == 0
-    arguments = ["reconstruct", scan, "--denoiser", "tnrd", "--weights", str(tmp_path / "model.safetensors")]
-    assert (
-        main([*arguments, "--sigma", "1e-3", "--batch", "2", "--iterations", "3", "--out", str(tmp_path / "run")]) == 0
-    )
+    for seed in (0, 1):
+        weights, out = tmp_path / f"{seed}.safetensors", tmp_path / f"run{seed}"
+        TNRD(random_model(stages=1, seed=seed)).save(weights)
+        arguments = ["reconstruct", scan, "--denoiser", "tnrd", "--weights", str(weights), "--sigma", "1e-3"]
+        assert main([*arguments, "--batch", "2", "--iterations", "3", "--out", str(out)]) == 0
+        images.append(np.load(out / "result.npy"))
+    assert images[0].shape == (16, 16)
+    assert np.isfinite(images).all()
+    assert not np.array_equal(*images)  # of one scan: each file's filters took part

@@ -30,7 +30,7 @@ from plugstream.runs.views import Population, wait_for_batch, wait_for_scan
 from plugstream.settings import resolve
 from small_run import main, open_live, with_all_views
 
-PLAYER = Path(__file__).parents[1] / "play_scan.py"
+PLAYER = Path(__file__).parents[1] / "helpers" / "play_scan.py"
 SMALL = ["--size", "24", "--views", "24", "--receivers", "30", "--radius", "0.4", "--wavelength", "0.03"]
 RUN = [
     "--report-format",

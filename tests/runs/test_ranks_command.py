@@ -26,7 +26,7 @@ from small_run import main
 RUN = ["--report-format", "none", "--sigma", "0.02", "--batch", "5", "--threads", "1", "--every", "5"]
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run"]
 ALONE = ("--nproc-per-node", "2")
-PLAYER = Path(__file__).parents[1] / "play_scan.py"
+PLAYER = Path(__file__).parents[1] / "helpers" / "play_scan.py"
 LIMIT = 150.0  # seconds, for anything: a tenth of it on a quiet machine
 
 
@@ -217,7 +217,7 @@ def test_tiles_are_settings(scan: Path, tmp_path: Path, capfd: pytest.CaptureFix
 @pytest.mark.slow
 def test_ranks_give_the_bits_of_one_process_for_any_instrument(tmp_path: Path) -> None:
     """One that is not linear, whose image is a complex volume, denoised on slabs that the ranks share."""
-    toy = f"{Path(__file__).parents[1] / 'toy_holograph.py'}:ToyHolograph"
+    toy = f"{Path(__file__).parents[1] / 'helpers' / 'toy_holograph.py'}:ToyHolograph"
     scan = tmp_path / "toy.zarr"
     assert main(["simulate", str(scan), "--instrument", toy]) == 0
     words = ["reconstruct", str(scan), "--instrument", toy, *RUN, "--iterations", "8", "--denoiser", "tv"]

@@ -476,16 +476,23 @@ def test_an_event_log_goes_on_after_a_cut_line(tmp_path):
 
 
 class Gone(io.StringIO):
+    tried = 0
+
     def write(self, text: str) -> int:
+        self.tried += 1
         raise BrokenPipeError(errno.EPIPE, "gone")
 
 
 @pytest.mark.parametrize("mode", ["rich", "plain", "json"])
 def test_a_terminal_that_goes_away_does_not_end_the_run(monkeypatch, mode):
-    monkeypatch.setattr(sys, "stderr", Gone())
-    monkeypatch.setattr(sys, "stdout", Gone())
+    streams = Gone(), Gone()
+    monkeypatch.setattr(sys, "stdout", streams[0])
+    monkeypatch.setattr(sys, "stderr", streams[1])
     with Display(mode) as display:
         terminal = Terminal(display)
         terminal(Note("hello"))
+        assert streams[mode != "json"].tried == 1
         display.show(terminal.steps)
         getattr(display, f"_show_{mode}")(time.monotonic())
+    assert (sys.stdout, sys.stderr) == streams
+    assert streams[mode != "json"].tried > 1

@@ -23,7 +23,7 @@ from plugstream import BornGeometry, InputError, MemoryScan, ScanWriter, open_sc
 from plugstream.instruments.born import born_geometry
 from plugstream.scans import save_scan
 
-WRITER = Path(__file__).parents[1] / "live_writer.py"
+WRITER = Path(__file__).parents[1] / "helpers" / "live_writer.py"
 
 
 def start(*words: object) -> subprocess.Popen[str]:

@@ -354,7 +354,7 @@ send_scan(make_scan(40, 4000), sys.argv[1], name="scan", token=TOKEN, timeout=60
 @pytest.mark.slow
 def test_on_a_disk_that_is_full_it_asks_again_until_there_is_room(tmp_path):
     """A real one, of 3 MB, on which a shard is longer than what is kept free."""
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1] / "helpers")}
     try:
         with reserved_port() as port:
             words = ["unshare", "-rm", "sh", "-c", FULL, "sh", str(tmp_path), sys.executable, str(port), SEND]

@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import example, given, settings as hypothesis_settings, strategies as st
 
+from plugstream import open_scan
 from plugstream.base.errors import InputError
 from plugstream.settings import Settings, SettingsFile, leaves, parse_assignment, parse_setting, resolve, to_toml
 from small_run import SMALL, main
@@ -190,6 +192,7 @@ def test_a_picture_may_be_named_by_a_number(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     Image.new("L", (24, 24), 90).save(tmp_path / "2024", format="PNG")
     assert main(["simulate", "s.zarr", "--picture", "2024", *SMALL]) == 0
+    assert open_scan("s.zarr").truth == pytest.approx(np.full((24, 24), 90 / 255), rel=1e-6)
 
 
 def test_a_section_has_the_options_of_its_entry_and_no_others():

@@ -10,6 +10,7 @@ import torch
 
 import plugstream as ps
 from plugstream import InputError, LeastSquares, MatrixModel, ProximalGradient, Uniform
+from plugstream.algorithms.sampling import All, FixedViews, OnceEach
 from plugstream.runs import error_maps
 from plugstream.runs.replay import replay
 from plugstream.solver.uncertainty import coverage, error_sums, half_of_views
@@ -69,12 +70,15 @@ def test_halves_are_drawn_in_pairs_that_share_no_view(count):
         half_of_views(torch.arange(3), 0)
 
 
-def test_a_batch_of_more_views_than_a_half_has_all_of_them():
-    algorithm, _ = make_mean(6, sampler=Uniform(5))
+@pytest.mark.parametrize("sampler", [OnceEach(Uniform(5), 5), FixedViews(range(5))])
+def test_a_batch_of_more_views_than_a_half_has_all_of_them(sampler):
+    algorithm, _ = make_mean(6, sampler=sampler)
     state = algorithm.init()
     for _ in range(5):
         state = algorithm.step(state)
-    assert bool(ps.error_map(algorithm, state, halves=4, steps=3).isfinite().all())
+    expected = ps.error_map(replace(algorithm, sampler=All()), state, halves=4, steps=3)
+    assert float(expected.min()) > 0
+    assert torch.equal(ps.error_map(algorithm, state, halves=4, steps=3), expected)
 
 
 class Turned(ProximalGradient):

@@ -13,7 +13,7 @@ from plugstream.scans.simulation import add_noise
 from plugstream.settings import resolve
 from plugstream.studies.tuning import held_out_score, residual_excess
 
-TOY = f"{Path(__file__).parents[2] / 'toy_holograph.py'}:ToyHolograph"
+TOY = f"{Path(__file__).parents[2] / 'helpers' / 'toy_holograph.py'}:ToyHolograph"
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,251 @@
+"""Pictures stand as the physics has them, with axes, a unit and a scale, and a result shows itself."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import struct
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import tifffile
+import torch
+from PIL import Image
+
+import plugstream as ps
+from effort import effort, thorough
+from plugstream import Born2D, ring
+from plugstream.cli import main
+from plugstream.images.drawing import Panel, Shades, draw_images
+from plugstream.images.pictures import picture_y_axis
+from plugstream.images.space import ImageSpace
+from plugstream.instruments.born import born_geometry
+from small_run import SMALL
+
+GRID = ps.Grid((12, 9), pixel=0.2 / 64, center=(0.004, -0.002))
+
+
+def space(y: str) -> ImageSpace:
+    scan = SimpleNamespace(instrument=Born2D(ring(4, 1.0), 0.03, GRID), provenance={"y_axis": y})
+    return ImageSpace.of(scan)
+
+
+def bright(i: int, j: int) -> torch.Tensor:
+    image = torch.zeros(GRID.shape)
+    image[i, j] = 1.0
+    return image
+
+
+def place(i: int, j: int) -> tuple[float, float]:
+    """x and y of a pixel in metres, by the grid."""
+    x, y = GRID.points().reshape(*GRID.shape, 2)[i, j]
+    return float(x), float(y)
+
+
+@pytest.mark.parametrize("y", ["up", "down"])
+@pytest.mark.parametrize("pixel", [(0, 0), (10, 2), (11, 8), (6, 4)])
+def test_tiff_tells_imagej_where_a_pixel_is(tmp_path, y, pixel):
+    ps.save_image(bright(*pixel), tmp_path / "a", space(y))
+    with tifffile.TiffFile(tmp_path / "a.tif") as file:
+        about, page = file.imagej_metadata, file.pages[0]
+        row, column = np.argwhere(page.asarray() == 1.0)[0]
+        over, under = page.tags["XResolution"].value
+        assert page.tags["ResolutionUnit"].value == 3  # centimetres
+    assert about["unit"] == "cm"
+    width = under / over
+    # How ImageJ's Calibration turns columns and rows into positions.
+    x = (column - about["xorigin"]) * width
+    down = (row - about["yorigin"]) * width
+    found = x / 100, (-down if about.get("inverty") else down) / 100
+    assert found == pytest.approx(place(*pixel), abs=1e-9)
+
+
+def test_png_has_its_scale(tmp_path):
+    ps.save_image(bright(10, 2), tmp_path / "a", space("up"))
+    content = (tmp_path / "a.png").read_bytes()
+    at = content.index(b"pHYs") + 4
+    assert struct.unpack(">IIB", content[at : at + 9]) == (320, 320, 1)  # pixels a metre
+    with Image.open(tmp_path / "a.png") as picture:
+        assert picture.info["plugstream:pixel"] == f"{GRID.pixel!r} x {GRID.pixel!r} m"
+        assert picture.info["plugstream:quantity"] == "permittivity contrast"
+        row, column = np.argwhere(np.asarray(picture) == 255)[0]
+    assert (row, column) == (1, 2)  # y up: the second row from above is the last but one of the array
+
+
+@pytest.mark.parametrize("pixel", [1e-12, 1e-9, 5.5e-7, 3.0, 1e12])
+def test_any_size_of_a_pixel_can_be_written(tmp_path, pixel):
+    image = torch.rand(5, 4)
+    ps.save_image(image, tmp_path / "a", ImageSpace((5, 4), spacing=(pixel, 2 * pixel), origin=(0.0, 0.0)))
+    assert np.array_equal(tifffile.imread(tmp_path / "a.tif"), image.numpy()[::-1])
+
+
+@pytest.mark.parametrize("y", ["up", "down"])
+def test_what_is_saved_is_loaded_again(tmp_path, y):
+    image = torch.rand(GRID.shape)
+    ps.save_image(image, tmp_path / "a", space(y))
+    assert ps.load_picture(tmp_path / "a.npy").equal(image)
+    assert ps.load_picture(tmp_path / "a.tif").equal(image)
+    assert ps.load_picture(tmp_path / "a.png").sub(image / image.max()).abs().max() < 1 / 255
+    assert picture_y_axis(tmp_path / "a.tif") == picture_y_axis(tmp_path / "a.png") == y
+    assert np.array_equal(np.load(tmp_path / "a.npy"), image.numpy())
+
+
+def test_without_a_space_an_image_is_a_picture(tmp_path):
+    image = torch.rand(5, 4)
+    ps.save_image(image, tmp_path / "a")
+    assert np.array_equal(tifffile.imread(tmp_path / "a.tif"), image.numpy())
+
+
+@pytest.mark.parametrize(("y", "above"), [("up", True), ("down", False)])
+def test_a_point_is_drawn_where_it_is(y, above):
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(4, 4), layout="constrained")
+    canvas = FigureCanvasAgg(figure)
+    image = bright(10, 2).numpy()
+    draw_images(figure, [Panel("one", image, Shades.of(image, "permittivity contrast"))], space(y))
+    canvas.draw()
+    axes = figure.axes[0]
+    x, y_there = (1000 * value for value in place(10, 2))
+    column, row = axes.transData.transform((x, y_there))
+    pixels = np.asarray(canvas.buffer_rgba())
+    assert pixels[len(pixels) - 1 - int(row), int(column), 0] == 255, "the bright pixel is not at its place on the axes"
+    middle = axes.transData.transform((0.0, 1000 * GRID.center[1]))[1]
+    assert (row > middle) == above
+    assert axes.get_xlabel() == "x (mm)"
+    assert axes.get_ylabel() == "y (mm)"
+    assert any(child.get_ylabel() == "permittivity contrast" for child in axes.child_axes)
+
+
+@pytest.mark.parametrize(
+    ("pixel", "unit"), [(0.18 / 256, "mm"), (0.2 / 64, "mm"), (1.4e-7, "µm"), (1e-9, "nm"), (0.1, "m"), (1e-15, "nm")]
+)
+def test_the_unit_suits_the_size(pixel, unit):
+    half = -32 * pixel
+    assert ImageSpace((64, 64), spacing=(pixel, pixel), origin=(half, half)).scale()[0] == unit
+    inner = ImageSpace((64, 64), spacing=(pixel * 1e3,) * 2, origin=(half * 1e3,) * 2, unit="mm")
+    assert inner.scale()[0] == unit
+    assert inner.extent() == pytest.approx(
+        ImageSpace((64, 64), spacing=(pixel, pixel), origin=(half, half)).extent(), rel=1e-12
+    )
+
+
+@pytest.mark.parametrize(
+    ("provenance", "y"),
+    [({}, "up"), ({"y_axis": "down"}, "down"), ({"instrument": {"y_axis": "down"}}, "down"), ({"y_axis": 3}, "up")],
+)
+def test_a_scan_says_which_way_y_points(provenance, y):
+    scan = SimpleNamespace(instrument=Born2D(ring(4, 1.0), 0.03, GRID), provenance=provenance)
+    assert ImageSpace.of(scan).upwards == (y == "up")
+
+
+@pytest.mark.slow
+def test_a_photograph_is_upright_in_a_run(tmp_path):
+    photograph = np.zeros((24, 24), dtype=np.uint8)
+    photograph[3:7, 8:16] = 200  # near the top
+    Image.fromarray(photograph).save(tmp_path / "in.png")
+    words = ["demo", "--out", str(tmp_path / "run"), *SMALL, "--picture", str(tmp_path / "in.png"), "--size", "24"]
+    assert main([*words, "--sigma", "0.01", "--iterations", "3", "--report-format", "svg,PDF"]) == 0
+    with Image.open(tmp_path / "run" / "truth.png") as picture:
+        assert np.array_equal(np.asarray(picture) > 100, photograph > 100)
+    assert (tmp_path / "run" / "report.svg").read_bytes().startswith(b"<?xml")
+    assert (tmp_path / "run" / "report.pdf").read_bytes().startswith(b"%PDF")
+    assert not (tmp_path / "run" / "report.png").exists()
+
+
+def test_an_unknown_report_is_refused(scan, tmp_path, capsys):
+    words = ["reconstruct", str(scan), "--sigma", "0.01", "--out", str(tmp_path / "run"), "--report-format", "docx"]
+    assert main(words) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert "png, pdf and svg" in error
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_fresnel_cylinder_is_above(shared_data, tmp_path):
+    source = shared_data / "fresnel" / "dielTM_dec8f.exp"
+    scan = ps.import_fresnel(source, 2.0, size=32)
+    model = ps.BornModel(born_geometry(scan))
+    image = ps.LeastSquares(model, scan.data).backprojection()
+    ps.save_image(image, tmp_path / "b", ps.ImageSpace.of(scan))
+    with Image.open(tmp_path / "b.png") as picture:
+        weight = np.asarray(picture, dtype=float) ** 4
+    row = float((weight.sum(1) * np.arange(32)).sum() / weight.sum())
+    y = (15 - row) * 0.2 / 32  # row 15 of the flipped picture is y = 0
+    assert 0.015 < y < 0.045, f"the cylinder is at y = +29 mm, and the picture shows it at {1000 * y:.0f} mm"
+
+
+@pytest.fixture(scope="module")
+def solved():
+    grid = ps.Grid((16, 20), pixel=0.01)
+    model = ps.BornModel(ps.BornGeometry.rings(grid, 0.05, views=6, receivers=12, radius=0.5))
+    truth = torch.zeros(16, 20)
+    truth[10:14, 3:8] = 0.5
+    scan = ps.simulate(model, truth, snr=30)
+    algorithm = ps.ProximalGradient(ps.LeastSquares(model, scan.data), ps.TV(low=0.0), sigma=0.02)
+    return scan, ps.solve(algorithm, iterations=6, every=2, monitors=[ps.SNR(truth), ps.Distance()])
+
+
+def test_a_result_is_one_short_line(solved):
+    text = repr(solved[1])
+    assert len(text) < 250
+    assert "\n" not in text
+    for part in ("16 x 20 float32", "6 steps", "all iterations were done", "snr", "relative_distance"):
+        assert part in text
+
+
+def test_what_is_not_of_the_images_shape_is_refused(solved, tmp_path):
+    for call in (
+        lambda: solved[1].plot(truth=np.ones((7, 7))),
+        lambda: solved[1].plot(space=ImageSpace((3, 3))),
+        lambda: ps.save_image(np.ones((3, 4)), tmp_path / "a", ImageSpace((3, 3))),
+    ):
+        with pytest.raises(ps.InputError, match="must be alike"):
+            call()
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_image_of_nan_is_written_without_a_word(tmp_path):
+    image = np.array([[np.nan, 1.0], [2.0, -np.inf]])
+    assert ps.save_image(image, tmp_path / "a") == (0.0, 2.0)
+    with Image.open(tmp_path / "a.png") as picture:
+        assert np.asarray(picture).tolist() == [[0, 128], [255, 0]]
+
+
+@thorough
+def test_a_result_draws_itself(solved, tmp_path):
+    scan, result = solved
+    figure = result.plot(scan)
+    labels = {axes.get_xlabel() for axes in figure.axes} | {axes.get_title() for axes in figure.axes}
+    assert {"x (mm)", "iteration", "truth", "result", "SNR (dB)"} <= labels
+    top = figure.axes[0].get_ylim()
+    assert top[1] > top[0]  # y up
+    for kind, start in effort({"svg": b"<?xml"}, {"pdf": b"%PDF", "svg": b"<?xml"}).items():
+        figure.savefig(tmp_path / f"r.{kind}")
+        assert (tmp_path / f"r.{kind}").read_bytes().startswith(start)
+    assert result._repr_png_().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("image", "titles"),
+    [
+        (torch.zeros(16, 20), ["result"]),
+        (torch.rand(2, 4, 16, 20), [f"image {number}" for number in range(6)]),
+        (torch.full((16, 20), 1e30), ["result"]),
+        (torch.polar(torch.rand(16, 20), torch.rand(16, 20)), ["result, magnitude", "result, phase"]),
+        (torch.full((16, 20), torch.nan), ["result"]),
+        (-torch.rand(1, 300), ["result"]),
+    ],
+    ids=["zero", "many", "huge", "complex", "nan", "negative line"],
+)
+def test_any_image_can_be_drawn(solved, image, titles):
+    changed = dataclasses.replace(solved[1], image=image)
+    panels = [axes for axes in changed.plot().axes if axes.get_images()]
+    assert [axes.get_title() for axes in panels] == titles
+    first = (image.abs() if image.is_complex() else image).reshape(-1, *image.shape[-2:])[0]
+    np.testing.assert_allclose(np.ma.filled(panels[0].get_images()[0].get_array(), np.nan), first, rtol=1e-6)
+    with Image.open(io.BytesIO(changed._repr_png_())) as picture:
+        assert min(picture.size) > 500
+    assert len(repr(changed)) < 300
