@@ -12,12 +12,11 @@ import torch
 
 from plugstream import TV, FunctionModel, LeastSquares, ProximalGradient, solve
 from plugstream.runs.callbacks import Callback, Callbacks, MeasurementLog
-from plugstream.runs.checkpoints import Checkpoints
+from plugstream.runs.checkpoints import Checkpoints, CheckpointWriter
 from plugstream.runs.event_log import EventLog, read_events
 from plugstream.runs.events import Measurement, Note
-from plugstream.runs.record import open_run
+from plugstream.runs.folder import open_run
 from plugstream.runs.replay import History, replay
-from plugstream.runs.saving import CheckpointWriter
 from plugstream.runs.steps import describe_step
 from plugstream.settings import resolve
 from small_run import RUN, main

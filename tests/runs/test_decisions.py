@@ -10,11 +10,10 @@ from typing import Any
 import pytest
 
 from plugstream.base.processes import Group
-from plugstream.runs.commands import Command, Inbox, send_command
+from plugstream.runs.commands import Command, Inbox, Requests, send_command
 from plugstream.runs.decisions import Decisions, Steerage
 from plugstream.runs.event_log import EventLog, SilentLog, read_events
 from plugstream.runs.events import Steering
-from plugstream.runs.signals import Requests
 from plugstream.runs.steering import Course
 from plugstream.settings import Settings, parse_changes
 from plugstream.solver.result import Stop

@@ -226,7 +226,7 @@ def test_an_instrument_may_advise_not_to_search(tmp_path):
     place, words = str(tmp_path / "scan.zarr"), ["--size", "12", "--views", "6", "--receivers", "12", "--width", "0.01"]
     assert main(["simulate", place, "--instrument", "scattering-2d", *words]) == 0
     parser = command_parser("reconstruct", typed := [place, "--instrument", "scattering-2d"])
-    settings, notes = advised_settings(parser.parse_args(typed), open_scan(place))
+    settings, notes = advised_settings(draft_of(parser.parse_args(typed)), open_scan(place))
     assert (settings.algorithm.search, settings.algorithm.sigma, settings.algorithm.iterations) == (None, 0.03, 500)
     assert any("--search 250" in note for note in notes)
     typed += ["--search", "50"]

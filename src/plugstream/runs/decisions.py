@@ -10,22 +10,20 @@ from typing import Any
 from plugstream.algorithms import Algorithm, State
 from plugstream.base.errors import InputError
 from plugstream.base.processes import Group
-from plugstream.base.quantities import TO_GO
+from plugstream.base.quantities import TO_GO, Quantity
 from plugstream.runs.callbacks import Callback, Callbacks
-from plugstream.runs.commands import Command, Inbox
+from plugstream.runs.commands import Command, Inbox, Requests
 from plugstream.runs.events import Note, Views
-from plugstream.runs.saving import reason_to_end
 from plugstream.runs.search import Search
-from plugstream.runs.signals import Requests
 from plugstream.runs.stages import Stages, restrict_views
 from plugstream.runs.steering import Course, check_command
 from plugstream.runs.views import Population
 from plugstream.settings import Settings
 from plugstream.solver.monitors import HeldOutMisfit
-from plugstream.solver.result import Progress, Stop, Turn
-from plugstream.solver.verdict import has_settled
+from plugstream.solver.result import Progress, Snapshot, Stop, Turn
+from plugstream.solver.verdict import Trace, estimate_arrival, has_settled
 
-__all__ = ["Decisions", "Steerage"]
+__all__ = ["Decisions", "Steerage", "reason_to_end", "reason_to_stop"]
 
 # Seconds between two words of rank 0 to the others while the run is paused, so that they do not take it for dead.
 _WORD = 1.0
@@ -232,3 +230,45 @@ class Decisions(Callback):
                 heard.append(command)
             self._heard.append(path)
         return tuple(heard)
+
+
+def reason_to_end(trace: Trace, limit: float) -> Stop | None:
+    """Why more steps would bring nothing, None where they would: the image has arrived, or all that moves it hovers.
+
+    Arguments: trace; limit, the part of the image by which ten times as many steps may change it.
+    """
+    arrivals = estimate_arrival(trace)
+    if trace.phase != 0 or not arrivals:
+        return None
+    if all(one.within(limit) for one in arrivals):
+        return Stop.ARRIVED
+    hovers = max(one.to_go for one in arrivals) > limit >= max(one.drift for one in arrivals)
+    return Stop.HOVERS if hovers else None
+
+
+def reason_to_stop(
+    snapshot: Snapshot[State],
+    settings: Settings,
+    quantities: tuple[Quantity, ...] | list[Quantity],
+    *,
+    last_stage: bool = True,
+) -> Stop | None:
+    """Why the run had already ended when this was saved, None if it had not; steps are counted elsewhere."""
+    a, k = settings.algorithm, snapshot.state.k
+    for quantity in quantities:
+        if a.distance_limit is None or not quantity.stops or quantity.name not in snapshot.rows:
+            continue
+        step, _, value = snapshot.rows[quantity.name][-1]
+        # Where a run was interrupted there is a measurement more, for which it would not have stopped.
+        regular = step == k and (k - snapshot.first) % settings.monitor.every == 0
+        if regular and all(quantity.reaches(one, a.distance_limit) for one in value.flatten().tolist()):
+            return Stop.DISTANCE
+    measured, due = snapshot.rows.get(TO_GO.name), (k - snapshot.first) % settings.monitor.every == 0
+    if a.arrive is not None and last_stage and due and measured and measured[-1][0] == k:
+        reason = reason_to_end(snapshot.trace, a.arrive)
+        if reason is not None:
+            return reason
+    held_out = [float(value.mean()) for *_, value in snapshot.rows.get(HeldOutMisfit.name, ())]
+    if a.settled is not None and has_settled(held_out, a.settled):
+        return Stop.SETTLED
+    return Stop.TIME if a.time_limit is not None and snapshot.wall >= a.time_limit else None

@@ -7,31 +7,31 @@ from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
+import torch
+
 from plugstream.algorithms import State
-from plugstream.base.errors import InputError, is_refusal
+from plugstream.base.errors import DamagedError, InputError, StorageError, is_refusal
+from plugstream.base.text import shell_quote
 from plugstream.runs.callbacks import Watcher
-from plugstream.runs.checkpoints import Checkpoints, SavedState
+from plugstream.runs.checkpoints import Checkpoints, SavedState, check_history
 from plugstream.runs.checks import check_mask
 from plugstream.runs.commands import Inbox
 from plugstream.runs.event_log import EventLog, SilentLog
 from plugstream.runs.events import Note
-from plugstream.runs.failures import explain_failure
-from plugstream.runs.folder import lock, remove_unbegun, whole_folder
+from plugstream.runs.folder import lock, place_of, remove_unbegun, whole_folder, write_down
 from plugstream.runs.identity import identity
 from plugstream.runs.plan import Plan
-from plugstream.runs.record import place_of, write_down
 from plugstream.runs.replay import History, replay
-from plugstream.runs.saving import check_history
 from plugstream.runs.search import last_choice, last_trial, with_sigma, without_strength
 from plugstream.runs.session import Session
 from plugstream.runs.viewers import Viewers
 from plugstream.runs.views import wait_for_batch
 from plugstream.scans.scan import Scan
-from plugstream.scans.store import StoredScan
+from plugstream.scans.store import StoredScan, open_scan
 from plugstream.settings import Change, Settings, with_changes
 from plugstream.solver.result import Result
 
-__all__ = ["reconstruct"]
+__all__ = ["explain_failure", "reconstruct"]
 
 
 def reconstruct(
@@ -159,3 +159,38 @@ def _with_changes(plan: Plan, past: History, saved: SavedState | None) -> Plan:
 
 def _write_nothing(settings: Settings, **also: Any) -> None:
     return
+
+
+def explain_failure(error: Exception, folder: Path, source: str | Path) -> InputError | None:
+    """What ended a run, with what to do; None for what is not a person's to repair."""
+    resume = f"plugstream resume {shell_quote(folder)}"
+    again = f"go on with '{resume}'"
+    if not (folder / "run.json").exists():
+        return StorageError(
+            f"the folder {folder} was removed or moved while the run went on; where it is now, 'plugstream resume' "
+            "goes on from its last checkpoint, and otherwise start the run again"
+        )
+    if isinstance(error, DamagedError | OSError) and (gone := _why_unreadable(source)) is not None:
+        moved = f"or if it was moved with '{resume} --scan PLACE'"
+        return StorageError(f"the scan {source} cannot be read any more: {gone}; bring it back, and {again}, {moved}")
+    if isinstance(error, DamagedError) and error.views:
+        return DamagedError(f"{error}; to go on without it: {resume} --skip-damaged")
+    if isinstance(error, InputError):
+        return error
+    if isinstance(error, OSError):
+        return StorageError(f"{error.filename or source}: {error.strerror or error}; fix that, and {again}")
+    # torch raises RuntimeError for the CPU's memory, and a kind of it for a GPU's.
+    if isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in str(error):
+        return InputError(f"there is not enough memory; free some, or use a smaller batch, and {again}")
+    return None
+
+
+def _why_unreadable(source: str | Path) -> str | None:
+    """Why a scan that was open cannot be opened any more: it was moved, its disk or network is gone; None if it can."""
+    try:
+        open_scan(source)
+    except InputError as error:
+        return str(error)
+    except Exception as error:  # whatever a distant store raises
+        return repr(error)
+    return None

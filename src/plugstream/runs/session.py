@@ -23,25 +23,22 @@ from plugstream.images.space import ImageSpace
 from plugstream.models.views import spread_views
 from plugstream.runs.answers import answer_explanation, answer_strength
 from plugstream.runs.callbacks import Callback, Callbacks, MeasurementLog, Watcher
-from plugstream.runs.checkpoints import Checkpoints, SavedState
+from plugstream.runs.checkpoints import Checkpoints, CheckpointWriter, SavedState, restore_snapshot
 from plugstream.runs.checks import check_range
-from plugstream.runs.commands import Inbox
-from plugstream.runs.decisions import Decisions, Steerage
+from plugstream.runs.commands import Inbox, Requests
+from plugstream.runs.decisions import Decisions, Steerage, reason_to_stop
 from plugstream.runs.error_maps import ErrorMap
 from plugstream.runs.event_log import EventLog
 from plugstream.runs.events import Finishing, Note, Quantities, Resume, Space, Stop as StopEvent
-from plugstream.runs.identity import settings_identity
+from plugstream.runs.identity import log_start, settings_identity
 from plugstream.runs.liveness import Heartbeats
-from plugstream.runs.machine import log_start
 from plugstream.runs.measuring import MeasuredViews
 from plugstream.runs.plan import Plan
 from plugstream.runs.preview import Previews
 from plugstream.runs.refined import RefinementNotes
 from plugstream.runs.replay import History, replay
 from plugstream.runs.results import Comparison, bound_notes, form_comparison, write_known, write_results
-from plugstream.runs.saving import CheckpointWriter, reason_to_stop, restore_snapshot
 from plugstream.runs.search import Search, last_trial, with_sigma
-from plugstream.runs.signals import Requests
 from plugstream.runs.stages import Stages, check_begun, restrict_views
 from plugstream.runs.steering import Course
 from plugstream.runs.steps import describe_step, goes_by_lipschitz

@@ -7,13 +7,13 @@ winning. This package knows pydantic and nothing of torch, so that mistakes are 
 from plugstream.base.values import parse_value
 from plugstream.settings.changes import Change, check_sigma, check_step, parse_changes, with_changes
 from plugstream.settings.iteration import AlgorithmSettings, GradientSettings, MomentumSettings, SamplerSettings
-from plugstream.settings.measurement import MonitorSettings
 from plugstream.settings.resolution import Draft, SettingsFile, resolve, to_toml
 from plugstream.settings.sections import (
     ComputeSettings,
     DenoiserSettings,
     InstrumentSettings,
     LossSettings,
+    MonitorSettings,
     RunSettings,
     ScanSettings,
     Settings,
