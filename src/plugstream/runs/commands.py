@@ -1,4 +1,4 @@
-"""What a person asks of a run while it goes on: by a signal, or one small file each, in the folder `commands` of the run.
+"""What a person asks of a run while it goes on: by a signal, or by a small file in the folder `commands` of the run.
 
     {"action": "change", "sigma": 0.05, "step_size": null}
 
