@@ -17,7 +17,7 @@ from plugstream.algorithms import Algorithm, ProximalGradient, State
 from plugstream.base.errors import DamagedError, InputError, StorageError
 from plugstream.base.files import sync_folder
 from plugstream.base.tensors import load_tensors, save_tensors
-from plugstream.runs.callbacks import Callback, Callbacks
+from plugstream.runs.callbacks import Callback
 from plugstream.runs.event_log import EventLog
 from plugstream.runs.identity import difference, tools
 from plugstream.runs.replay import History
@@ -258,7 +258,7 @@ class CheckpointWriter(Callback):
 
     def __init__(self, log: EventLog, checkpoints: Checkpoints, every: float) -> None:
         self.log, self.checkpoints, self.every = log, checkpoints, every
-        self.callbacks = Callbacks([])  # which have something to save; set once all of them are there
+        self.callbacks: tuple[Callback, ...] = ()  # which have something to save; set once all of them are there
         self.step = 0
         self._written = time.monotonic()
 
@@ -274,7 +274,8 @@ class CheckpointWriter(Callback):
 
     def write(self, progress: Progress[State]) -> None:
         """Write a checkpoint of this progress now."""
-        self.callbacks.save(progress.state.k)
+        for callback in self.callbacks:
+            callback.save(progress.state.k)
         self.log.sync()
         self.checkpoints.save(progress.snapshot(), self.log.check)
         self.step = progress.state.k
