@@ -34,7 +34,8 @@ from plugstream import open_scan
 from plugstream.algorithms import BoundedMomentum, TaperedMomentum
 from plugstream.algorithms.sampling import All, Epochs, ShiftedViews, Uniform
 from plugstream.cli import command_parser
-from plugstream.cli.advice import advised_settings
+from plugstream.cli.common import draft_of
+from plugstream.runs.advice import advised_settings
 from plugstream.runs.plan import plan
 
 MOMENTA: dict[str, tuple[Any, str]] = {
@@ -143,7 +144,7 @@ def compare_tooth(file: Path, count: int, asked: argparse.Namespace) -> None:
         ct_tooth.import_views(file, folder, (count,))
         scan, held = open_scan(folder / f"{count}.zarr"), open_scan(folder / "held.zarr")
         typed = ["scan.zarr", "--instrument", "ct", "--search", "none", "--denoiser", asked.denoiser]
-        settings, _ = advised_settings(command_parser("reconstruct", typed).parse_args(typed), scan)
+        settings, _ = advised_settings(draft_of(command_parser("reconstruct", typed).parse_args(typed)), scan)
         planned = plan(settings, scan)
         whole = planned.parts.fidelity(planned.model(scan.columns, scan.n_views), scan.read())
         base: Any = planned.with_bounds(planned.settle_bounds(whole, scan.columns)).algorithm(whole)

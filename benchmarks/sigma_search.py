@@ -32,8 +32,7 @@ from torch import Tensor
 from plugstream.algorithms import BoundedMomentum, DenoiserRace, ProximalGradient, SigmaRace
 from plugstream.algorithms.sampling import Uniform
 from plugstream.cli import command_parser
-from plugstream.cli.advice import advised_settings
-from plugstream.cli.common import make_experiment, settings_of
+from plugstream.cli.common import draft_of, make_experiment, settings_of
 from plugstream.denoisers import Denoiser
 from plugstream.fidelity.least_squares import LeastSquares
 from plugstream.images.pictures import load_picture
@@ -41,6 +40,7 @@ from plugstream.images.simulated import add_noise
 from plugstream.models.born import BornModel
 from plugstream.models.born_geometry import BornGeometry
 from plugstream.models.part import PartOfData
+from plugstream.runs.advice import advised_settings
 from plugstream.runs.events import Views
 from plugstream.runs.measuring import held_out_views, usable_views
 from plugstream.runs.plan import plan
@@ -140,7 +140,7 @@ class Problem:
     def __init__(self, scan: Scan, words: tuple[str, ...] = (), *, everywhere: bool = False) -> None:
         typed = ["scan.zarr", "--instrument", scan.instrument.name, *words]
         parsed = command_parser("reconstruct", typed).parse_args(typed)
-        settings, _ = advised_settings(parsed, scan)
+        settings, _ = advised_settings(draft_of(parsed), scan)
         self.scan, self.planned = scan, plan(settings, scan)
         model = self.planned.model(scan.columns, scan.n_views)
         self.whole = self.planned.parts.fidelity(model, scan.read())

@@ -27,7 +27,7 @@ from plugstream.cli import main as plugstream_main
 from plugstream.fidelity.by_loss import make_fidelity
 from plugstream.fidelity.losses import Amplitude
 from plugstream.instruments.base import find_instrument
-from plugstream.runs.explaining import explain_result
+from plugstream.runs.answers import explain_result
 from plugstream.runs.plan import model_options
 from plugstream.runs.refined import read_refined
 from plugstream.runs.replay import replay

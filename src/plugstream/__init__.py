@@ -88,6 +88,7 @@ _HOME = {
     "plugstream.scans.limits": ["Limits"],
     "plugstream.scans.receive": ["Receiver"],
     "plugstream.scans.send": ["ScanSender", "send_scan"],
+    "plugstream.runs.advice": ["Advised", "advise"],
     "plugstream.base.schedules": ["Geometric", "OverL", "Overlap", "Power"],
     "plugstream.fidelity.sharded": ["Sharded"],
     "plugstream.scans.simulation": ["simulate"],
@@ -198,6 +199,7 @@ if TYPE_CHECKING:  # the same names for type checkers and editors; a test keeps 
         ScatteringModel as ScatteringModel,
     )
     from plugstream.models.born_geometry import BornGeometry as BornGeometry, ring as ring
+    from plugstream.runs.advice import Advised as Advised, advise as advise
     from plugstream.scans import (
         MemoryScan as MemoryScan,
         ScanWriter as ScanWriter,

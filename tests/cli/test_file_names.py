@@ -14,7 +14,7 @@ import pytest
 from effort import effort, thorough
 from plugstream import open_scan
 from plugstream.models.born_geometry import ring
-from plugstream.runs.record import open_run
+from plugstream.runs.folder import open_run
 from small_run import SMALL, main
 
 NAMES = [

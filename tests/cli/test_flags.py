@@ -80,7 +80,7 @@ def import_everything() -> None:
 
 
 CUTS = (
-    "plugstream.runs.session.solve",
+    "plugstream.runs.execution.solve",
     "plugstream.studies.tuning.scan.solve",
     "plugstream.scans.simulation.simulate",
     "plugstream.denoisers.pictures.denoise_picture",

@@ -12,8 +12,7 @@ from plugstream.base.quantities import Quantity
 from plugstream.images.space import ImageSpace
 from plugstream.runs.event_log import EventLog
 from plugstream.runs.events import Machine, Measurement, Note, Quantities, Space, Start, Stop, Views
-from plugstream.runs.folder import write_text
-from plugstream.runs.record import write_down
+from plugstream.runs.folder import write_down, write_text
 from plugstream.settings import Settings
 
 PROCESS = {"pid": 2**22 + 1, "started": 34, "machine": "elsewhere boot pid"}

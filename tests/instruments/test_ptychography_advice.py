@@ -8,13 +8,14 @@ import torch
 
 from plugstream.algorithms import ProximalGradient
 from plugstream.cli import command_parser
-from plugstream.cli.advice import advised_settings
+from plugstream.cli.common import draft_of
 from plugstream.denoisers import Identity
 from plugstream.fidelity.by_loss import LossFidelity
 from plugstream.fidelity.losses import Amplitude, Poisson
 from plugstream.instruments.ptychography import Ptychography, PtychographySimulation
 from plugstream.models.ptychography import PtychographyModel
 from plugstream.runs import decisions
+from plugstream.runs.advice import advised_settings
 from plugstream.runs.replay import replay
 from plugstream.runs.search import advised_sigma, make_race
 from plugstream.scans import open_scan
@@ -82,7 +83,7 @@ def small(tmp_path_factory):
 
 def advised(place, *words):
     typed = [str(place), *words]
-    return advised_settings(command_parser("reconstruct", typed).parse_args(typed), open_scan(place))
+    return advised_settings(draft_of(command_parser("reconstruct", typed).parse_args(typed)), open_scan(place))
 
 
 def test_nothing_but_the_scan_is_needed_and_the_floor_is_that_of_waves(small):

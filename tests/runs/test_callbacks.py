@@ -1,4 +1,4 @@
-"""What acts while a run iterates acts in one order, saves before checkpoints, and is restored from the log."""
+"""What acts while a run iterates acts in one order and saves before checkpoints."""
 
 from __future__ import annotations
 
@@ -11,13 +11,12 @@ import pytest
 import torch
 
 from plugstream import TV, FunctionModel, LeastSquares, ProximalGradient, solve
-from plugstream.runs.callbacks import Callback, Callbacks, MeasurementLog
-from plugstream.runs.checkpoints import Checkpoints
+from plugstream.runs.callbacks import Callback, MeasurementLog
+from plugstream.runs.checkpoints import Checkpoints, CheckpointWriter
 from plugstream.runs.event_log import EventLog, read_events
 from plugstream.runs.events import Measurement, Note
-from plugstream.runs.record import open_run
-from plugstream.runs.replay import History, replay
-from plugstream.runs.saving import CheckpointWriter
+from plugstream.runs.folder import open_run
+from plugstream.runs.replay import replay
 from plugstream.runs.steps import describe_step
 from plugstream.settings import resolve
 from small_run import RUN, main
@@ -37,31 +36,27 @@ class Counter(Callback):
         self.calls.append(f"{self.name} saves {step}")
         self.log.add(Note(f"{self.name} {self.count}"))
 
-    def restore(self, history: History) -> None:
-        self.count = 7
-
 
 def test_they_act_in_order_and_save_before_the_checkpoint(regression: Any, tmp_path: Path) -> None:
     calls: list[str] = []
     log = EventLog(tmp_path / "events.jsonl")
     writer = CheckpointWriter(log, Checkpoints(tmp_path / "checkpoints", {}), every=0.0)
     measurements = MeasurementLog(log)
-    callbacks = Callbacks([measurements, Counter("a", log, calls), writer, Counter("b", log, calls)])
-    writer.callbacks = callbacks
-    result = solve(ProximalGradient(regression, TV(), sigma=0.01), iterations=2, callbacks=callbacks.functions)
+    writer.callbacks = (measurements, Counter("a", log, calls), writer, Counter("b", log, calls))
+    functions: list[Any] = [callback.after_step for callback in writer.callbacks]
+    result = solve(ProximalGradient(regression, TV(), sigma=0.01), iterations=2, callbacks=functions)
     log.close()
     first, second, third = ["a 0", "b 0"], ["a 1", "a saves 1", "b saves 1", "b 1"], ["a 2", "a saves 2", "b saves 2"]
     assert calls == [*first, *second, *third, "b 2"]
     assert writer.step == result.state.k == 2
-    assert callbacks.last is measurements.last
+    assert measurements.last is not None
+    assert measurements.last.state.k == 2
     saved = Checkpoints(tmp_path / "checkpoints", {}).load()
     assert saved is not None
     assert saved.step == 2
     assert replay(tmp_path / "events.jsonl").knows(saved.content["log"])  # what they saved is in the log by then
     notes = [event.text for event in read_events(tmp_path / "events.jsonl") if isinstance(event, Note)]
     assert notes == ["a 2", "b 1", "a 3", "b 2"]
-    callbacks.restore(History())
-    assert [one.count for one in callbacks.callbacks if isinstance(one, Counter)] == [7, 7]
 
 
 def test_measurements_are_logged_before_their_progress_counts(tmp_path: Path) -> None:

@@ -12,9 +12,10 @@ import torch
 from effort import effort
 from plugstream import open_scan
 from plugstream.cli import command_parser
-from plugstream.cli.advice import advised_settings
+from plugstream.cli.common import draft_of
 from plugstream.models.matrix import MatrixModel
 from plugstream.runs import decisions
+from plugstream.runs.advice import advised_settings
 from plugstream.runs.event_log import read_events
 from plugstream.runs.events import Note
 from plugstream.runs.replay import replay
@@ -58,7 +59,7 @@ def notes_of(folder):
 
 def advised(scan, *words):
     typed = [str(scan), "--instrument", "born-2d", *words]
-    return advised_settings(command_parser("reconstruct", typed).parse_args(typed), open_scan(scan))
+    return advised_settings(draft_of(command_parser("reconstruct", typed).parse_args(typed)), open_scan(scan))
 
 
 def test_a_run_says_which_denoiser_it_chose_and_why_and_can_be_repeated_with_it(scan, whole, tmp_path):

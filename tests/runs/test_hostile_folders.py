@@ -12,7 +12,7 @@ import pytest
 import warm
 from plugstream.base.errors import InputError
 from plugstream.images.pictures import load_picture
-from plugstream.runs.record import open_run
+from plugstream.runs.folder import open_run
 from small_run import main
 
 RUN = ["--report-format", "none", "--sigma", "0.02", "--batch", "4", "--threads", "1", "--iterations", "3"]

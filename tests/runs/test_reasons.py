@@ -6,7 +6,8 @@ import pytest
 
 from plugstream import open_scan
 from plugstream.cli import command_parser
-from plugstream.cli.advice import advised_settings
+from plugstream.cli.common import draft_of
+from plugstream.runs.advice import advised_settings
 from small_run import main
 
 SCANS = {
@@ -22,7 +23,7 @@ SCANS = {
 
 def reasons(place, name, *words):
     typed = [str(place), "--instrument", name, *words]
-    return advised_settings(command_parser("reconstruct", typed).parse_args(typed), open_scan(place))
+    return advised_settings(draft_of(command_parser("reconstruct", typed).parse_args(typed)), open_scan(place))
 
 
 @pytest.mark.parametrize("name", SCANS)

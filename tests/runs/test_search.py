@@ -12,9 +12,10 @@ import torch
 from effort import effort
 from plugstream import SigmaRace, open_scan
 from plugstream.cli import command_parser
-from plugstream.cli.advice import advised_settings
+from plugstream.cli.common import draft_of
 from plugstream.models.part import judged_entries
 from plugstream.runs import decisions
+from plugstream.runs.advice import advised_settings
 from plugstream.runs.event_log import read_events
 from plugstream.runs.events import Note
 from plugstream.runs.partition import Partition
@@ -202,7 +203,7 @@ def test_a_sigma_that_an_instrument_advises_is_where_the_search_begins(tmp_path,
     assert settings_of(tmp_path / "run")["algorithm"]["sigma"] == trials[-1].sigma
     assert settings_of(tmp_path / "run")["sampler"]["name"] == "epochs"
     typed = [place, "--instrument", name, "--denoiser", "bm3d"]  # whose sigma is a noise level
-    settings, _ = advised_settings(command_parser("reconstruct", typed).parse_args(typed), open_scan(place))
+    settings, _ = advised_settings(draft_of(command_parser("reconstruct", typed).parse_args(typed)), open_scan(place))
     assert (settings.algorithm.search, settings.algorithm.iterations) == (250, 750)  # the last a limit
 
 
@@ -225,11 +226,11 @@ def test_an_instrument_may_advise_not_to_search(tmp_path):
     place, words = str(tmp_path / "scan.zarr"), ["--size", "12", "--views", "6", "--receivers", "12", "--width", "0.01"]
     assert main(["simulate", place, "--instrument", "scattering-2d", *words]) == 0
     parser = command_parser("reconstruct", typed := [place, "--instrument", "scattering-2d"])
-    settings, notes = advised_settings(parser.parse_args(typed), open_scan(place))
+    settings, notes = advised_settings(draft_of(parser.parse_args(typed)), open_scan(place))
     assert (settings.algorithm.search, settings.algorithm.sigma, settings.algorithm.iterations) == (None, 0.03, 500)
     assert any("--search 250" in note for note in notes)
     typed += ["--search", "50"]
-    settings, _ = advised_settings(command_parser("reconstruct", typed).parse_args(typed), open_scan(place))
+    settings, _ = advised_settings(draft_of(command_parser("reconstruct", typed).parse_args(typed)), open_scan(place))
     assert (settings.algorithm.search, settings.algorithm.sigma, settings.algorithm.iterations) == (50, 0.03, 550)
 
 

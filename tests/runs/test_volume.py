@@ -29,6 +29,8 @@ from plugstream.instruments.ct_counts import CTCounts
 from plugstream.models.ct_line_integrals import FlatField
 from plugstream.runs.agreement import Agreement
 from plugstream.runs.commands import Command, send_command
+from plugstream.runs.context import RunContext
+from plugstream.runs.execution import execute
 from plugstream.runs.footprint import Footprint, warm_fields
 from plugstream.runs.pages.pictures import run_picture
 from plugstream.runs.partition import Partition, choose_partition
@@ -36,7 +38,6 @@ from plugstream.runs.parts import prepare
 from plugstream.runs.plan import plan
 from plugstream.runs.relay import Relay
 from plugstream.runs.replay import replay
-from plugstream.runs.session import Session
 from plugstream.scans import open_scan, save_scan
 from plugstream.scans.scan import MemoryScan
 from plugstream.settings import Settings, resolve
@@ -183,19 +184,19 @@ def test_nothing_of_a_block_is_in_memory_when_the_next_begins(
 ) -> None:
     alive: list[weakref.ref[Any]] = []
     counts = []
-    opens, solves = Agreement.open, Session.run
+    opens = Agreement.open
 
     def look(self: Agreement, number: int) -> Any:
         counts.append(sum(ref() is not None for ref in alive))
         return opens(self, number)
 
-    def note(self: Session) -> Any:
-        result = solves(self)
-        alive.extend(weakref.ref(one) for one in (self, self.scan, result, result.image, result.state.image))
+    def note(run: RunContext) -> Any:
+        result = execute(run)
+        alive.extend(weakref.ref(one) for one in (run, run.scan, result, result.image, result.state.image))
         return result
 
     monkeypatch.setattr(Agreement, "open", look)
-    monkeypatch.setattr(Session, "run", note)
+    monkeypatch.setattr("plugstream.runs.run.execute", note)
     gc.disable()
     try:
         assert main(["reconstruct", str(scan), "--out", str(tmp_path / "run"), *RUN, "--low", "0"]) == 0

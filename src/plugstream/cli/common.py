@@ -6,7 +6,7 @@ import argparse
 import contextlib
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from plugstream.runs.viewers import Viewers
     from plugstream.runs.volume import VolumeResult
     from plugstream.scans import Scan, StoredScan
-    from plugstream.settings import Settings
+    from plugstream.settings import Draft, Settings
     from plugstream.solver.result import Result
 
 __all__ = [
@@ -32,7 +32,7 @@ __all__ = [
     "RECONSTRUCTION",
     "TRUST_HELP",
     "add_instrument",
-    "assignments_of",
+    "draft_of",
     "join_processes",
     "load_instrument",
     "make_experiment",
@@ -83,32 +83,19 @@ def open_argument(parsed: argparse.Namespace) -> StoredScan:
     return scan
 
 
-def settings_of(
-    parsed: argparse.Namespace,
-    presets: Sequence[tuple[str, str, Any]] = (),
-    instrument: str | None = None,
-    image_range: Callable[[], float] | None = None,
-) -> Settings:
-    """The settings that the arguments say.
-
-    Arguments: presets, what the command changes of the defaults; instrument of the scan, where it is known by now;
-    image_range, that of its first image, for settings that are a share of it.
-    """
-    from plugstream.settings import resolve
-
-    known, used = instrument or parsed.instrument, parsed.sections
-    return resolve(
-        parsed.settings,
-        assignments_of(parsed),
-        presets=presets,
-        instrument=known,
-        trust=parsed.trust,
-        used=used,
-        image_range=image_range,
-    )
+def settings_of(parsed: argparse.Namespace, presets: Sequence[tuple[str, str, Any]] = ()) -> Settings:
+    """The settings that the arguments say; presets are what the command changes of the defaults."""
+    return draft_of(parsed).resolve(presets)
 
 
-def assignments_of(parsed: argparse.Namespace) -> list[tuple[str, str, Any]]:
+def draft_of(parsed: argparse.Namespace) -> Draft:
+    """What the arguments say of the settings."""
+    from plugstream.settings import Draft
+
+    return Draft(parsed.settings, tuple(_assignments_of(parsed)), parsed.instrument, parsed.trust, parsed.sections)
+
+
+def _assignments_of(parsed: argparse.Namespace) -> list[tuple[str, str, Any]]:
     """What was typed, as (section, key, value)."""
     from plugstream.base.registry import find
     from plugstream.settings import parse_assignment, parse_setting, selection_of

@@ -35,10 +35,9 @@ def run(parsed: argparse.Namespace) -> int:
     """Simulate a scan of a picture and reconstruct it online."""
     settings, viewers = settings_of(parsed, PRESETS), viewers_of(parsed)
     page = open_page(parsed)
-    from plugstream.runs.folder import free_folder, remove_unbegun, whole_folder
+    from plugstream.runs.folder import free_folder, remove_unbegun, whole_folder, write_down
     from plugstream.runs.identity import absolute
     from plugstream.runs.plan import plan
-    from plugstream.runs.record import write_down
 
     settings = absolute(settings)
     experiment = make_experiment(settings)

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from plugstream.base.errors import InputError
 from plugstream.base.text import shell_quote
-from plugstream.cli.advice import advised_settings
 from plugstream.cli.common import (
     RECONSTRUCTION,
+    draft_of,
     join_processes,
     load_small,
     reconstruct_scan,
     say,
     scan_place,
-    settings_of,
     trust_flag,
 )
 from plugstream.cli.serve import add_serve, open_page
@@ -57,14 +55,13 @@ def _begun_before(group: Group) -> Path | None:
 
 
 def _run(parsed: argparse.Namespace, group: Group | None) -> int:
-    # A share of the image's range is a number once the scan is open.
-    settings, viewers = settings_of(parsed, image_range=lambda: 1.0), viewers_of(parsed)
+    draft, viewers = draft_of(parsed), viewers_of(parsed)
+    settings = draft.unadvised  # a share of the image's range is a number once the scan is open
     page = open_page(parsed, group)
+    from plugstream.runs.advice import advised_plan
     from plugstream.runs.folder import free_folder
     from plugstream.runs.identity import absolute
     from plugstream.runs.parts import prepare
-    from plugstream.runs.plan import Plan, plan
-    from plugstream.runs.search import SearchByBlocks
     from plugstream.runs.views import wait_for_scan, wait_for_views
     from plugstream.scans.store import open_scan
 
@@ -77,23 +74,7 @@ def _run(parsed: argparse.Namespace, group: Group | None) -> int:
     if settings.scan.follow:
         wait_for_scan(parsed.scan, settings.scan.patience, say)
     stored = open_scan(parsed.scan)
-    decide = None if group is None else group.decide
-
-    def plan_run(*, search: bool) -> Plan:
-        settings, notes = advised_settings(parsed, stored, decide, search=search)
-        parts = prepare(absolute(settings), early)
-        planned = plan(parts if group is None else parts.share(group), stored, divide=True)
-        return replace(planned, advice=notes)
-
-    try:
-        planned = plan_run(search=True)
-    except SearchByBlocks as error:
-        if a.search is not None:  # somebody asked for it
-            raise
-        try:
-            planned = plan_run(search=False)
-        except InputError:
-            raise error from None
+    planned = advised_plan(draft, stored, early, group)
     settings = planned.settings
     if settings.scan.follow:
         wait_for_views(stored, planned, say)

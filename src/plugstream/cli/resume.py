@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(parsed: argparse.Namespace) -> int:
     """Go on with a run."""
-    from plugstream.runs.record import open_run
+    from plugstream.runs.folder import open_run
     from plugstream.runs.replay import replay
     from plugstream.settings import hop_steps, open_end, resolve
 
@@ -87,11 +87,11 @@ def resume(
     Arguments: changes of its settings; moved, where its scan lies by now; group, the processes that share the work;
     trust, whether what its files name may be run and fetched; viewers, what else shows it; page, of its own.
     """
+    from plugstream.runs.folder import open_run
     from plugstream.runs.identity import absolute
     from plugstream.runs.partition import read_partition
     from plugstream.runs.parts import prepare
     from plugstream.runs.plan import plan
-    from plugstream.runs.record import open_run
     from plugstream.scans.store import open_scan
     from plugstream.settings import Settings, resolve
     from plugstream.settings.consent import check_address

@@ -8,8 +8,7 @@ from pathlib import Path
 
 from plugstream.base.errors import InputError, PlugstreamWarning
 from plugstream.base.text import shell_quote
-from plugstream.cli.advice import advised_settings, sigma_limits
-from plugstream.cli.common import ALGORITHM, say, scan_place, settings_of, trust_flag
+from plugstream.cli.common import ALGORITHM, draft_of, say, scan_place, trust_flag
 from plugstream.cli.values import number, whole_number
 
 SECTIONS: tuple[str, ...] = (*ALGORITHM, "compute")
@@ -44,7 +43,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(parsed: argparse.Namespace) -> int:
     """Search, with every evaluation in a journal beside OUT; the same command goes on from there after a stop."""
-    settings = settings_of(parsed)
+    draft = draft_of(parsed)
+    draft.resolve()  # mistakes are told before anything slow is imported
     if parsed.out.suffix != ".toml":
         raise InputError(f"settings are written as .toml, not as {parsed.out.name!r}")
     if parsed.out.exists():
@@ -53,12 +53,13 @@ def run(parsed: argparse.Namespace) -> int:
         raise InputError(f"the folder {parsed.out.parent} does not exist; make it first")
     from plugstream.base.files import write_whole
     from plugstream.base.version import __version__
+    from plugstream.runs.advice import advised_settings, sigma_limits
     from plugstream.scans.store import open_scan
     from plugstream.settings import to_toml
     from plugstream.studies.tuning.scan import Search, tune_scan
 
     scan = open_scan(parsed.scan).load()
-    settings, notes = advised_settings(parsed, scan, strength=False)
+    settings, notes = advised_settings(draft, scan, strength=False)
     for note in notes:
         say(note)
     low, high = sigma_limits(scan, parsed.sigma_low, parsed.sigma_high, settings.denoiser.name)

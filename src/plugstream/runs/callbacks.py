@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from plugstream.runs.event_log import EventLog
 from plugstream.runs.events import Event, Measurement
@@ -13,7 +12,7 @@ if TYPE_CHECKING:  # they import torch, which whoever looks at a run does withou
     from plugstream.algorithms import Algorithm, State
     from plugstream.solver.result import Progress, Result, Turn
 
-__all__ = ["Callback", "Callbacks", "MeasurementLog", "Watcher"]
+__all__ = ["Callback", "MeasurementLog", "Watcher"]
 
 Answer: TypeAlias = "bool | Algorithm[State] | Turn[State] | None"
 """What a callback wants: True that the run ends, an algorithm that it goes on with this one, a turn that it goes on
@@ -60,55 +59,6 @@ class Watcher(Callback):
 
     def __call__(self, event: Event) -> None:
         """Take in an event, when it is in the log."""
-
-
-class Callbacks:
-    """The callbacks of a run, which act in this order; `last` is the last progress that they were told.
-
-    Arguments: callbacks, in order.
-    """
-
-    def __init__(self, callbacks: Sequence[Callback]) -> None:
-        self.callbacks = tuple(callbacks)
-        self.last: Progress[State] | None = None
-
-    @property
-    def functions(self) -> list[Callable[[Progress[Any]], Answer]]:
-        """For `solve`."""
-        return [self._note, *(callback.after_step for callback in self.callbacks)]
-
-    def save(self, step: int) -> None:
-        """Before a checkpoint of this step."""
-        for callback in self.callbacks:
-            callback.save(step)
-
-    def restore(self, history: History) -> None:
-        """Where the run goes on from a checkpoint."""
-        for callback in self.callbacks:
-            callback.restore(history)
-
-    def before_pause(self, progress: Progress[State]) -> None:
-        """Where somebody pauses the run."""
-        for callback in self.callbacks:
-            callback.before_pause(progress)
-
-    def while_paused(self, progress: Progress[State]) -> None:
-        """Where the run still waits."""
-        for callback in self.callbacks:
-            callback.while_paused(progress)
-
-    def after_pause(self, seconds: float) -> None:
-        """Where the run goes on after so many seconds."""
-        for callback in self.callbacks:
-            callback.after_pause(seconds)
-
-    def end(self, result: Result[State]) -> None:
-        """Where the run is over."""
-        for callback in self.callbacks:
-            callback.end(result)
-
-    def _note(self, progress: Progress[State]) -> None:
-        self.last = progress
 
 
 class MeasurementLog(Callback):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
@@ -12,14 +13,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from plugstream.algorithms import Algorithm, ProximalGradient, State
 from plugstream.base.errors import DamagedError, InputError, StorageError
 from plugstream.base.files import sync_folder
 from plugstream.base.tensors import load_tensors, save_tensors
+from plugstream.runs.callbacks import Callback
+from plugstream.runs.event_log import EventLog
 from plugstream.runs.identity import difference, tools
-from plugstream.solver.result import Snapshot
+from plugstream.runs.replay import History
+from plugstream.solver.result import Progress, Snapshot
 from plugstream.solver.verdict import Trace
 
-__all__ = ["Checkpoints", "SavedState"]
+__all__ = ["CheckpointWriter", "Checkpoints", "SavedState", "check_history", "restore_snapshot"]
 
 _FORMAT = "plugstream-checkpoint"
 _VERSION = "3"
@@ -243,3 +248,61 @@ def _split_state(state: Any, prefix: str) -> tuple[dict[str, Any], dict[str, Ten
 
 def _real(value: Tensor) -> Tensor:
     return torch.view_as_real(value.resolve_conj()) if value.is_complex() else value.resolve_neg()
+
+
+class CheckpointWriter(Callback):
+    """Writes a checkpoint every few seconds, and before it the log of what led there.
+
+    Arguments: log; checkpoints; every, seconds, 0 for every step. `step` is that of the last one written.
+    """
+
+    def __init__(self, log: EventLog, checkpoints: Checkpoints, every: float) -> None:
+        self.log, self.checkpoints, self.every = log, checkpoints, every
+        self.callbacks: tuple[Callback, ...] = ()  # which have something to save; set once all of them are there
+        self.step = 0
+        self._written = time.monotonic()
+
+    def after_step(self, progress: Progress[State]) -> None:
+        if progress.state.k > 0 and time.monotonic() - self._written >= self.every:
+            self.write(progress)
+            self._written = time.monotonic()
+
+    def before_pause(self, progress: Progress[State]) -> None:
+        """Whatever happens while it waits, nothing of what was reached is lost."""
+        if progress.state.k > self.step:
+            self.write(progress)
+
+    def write(self, progress: Progress[State]) -> None:
+        """Write a checkpoint of this progress now."""
+        for callback in self.callbacks:
+            callback.save(progress.state.k)
+        self.log.sync()
+        self.checkpoints.save(progress.snapshot(), self.log.check)
+        self.step = progress.state.k
+
+
+def check_history(saved: SavedState, past: History, log: str) -> None:
+    """Refuse to go on from a checkpoint whose log is not as it was when the checkpoint was written."""
+    if not past.views:
+        raise InputError(
+            f"{log} does not tell which views the run used, so it cannot go on from {saved.path}; bring that "
+            "file back, or start a new run"
+        )
+    if not past.knows(saved.content["log"]):
+        raise InputError(
+            f"lines are missing at the end of {log}, which {saved.path} was written after; bring that file back "
+            "from a copy, or start a new run"
+        )
+
+
+def restore_snapshot(saved: SavedState, algorithm: Algorithm[Any], like: State, *, changed: bool) -> Snapshot[State]:
+    """Where to go on from.
+
+    Arguments: like, a state of the algorithm; changed, whether views are left out from here on: what SAGA and SVRG
+    remember is a mean over all that there were, and is formed anew.
+    """
+    snapshot: Snapshot[Any] = saved.snapshot(like)
+    if changed and isinstance(algorithm, ProximalGradient) and not isinstance(algorithm.gradient, str):
+        memory = algorithm.gradient.begin(algorithm.fidelity, snapshot.state.s)
+        snapshot = replace(snapshot, state=replace(snapshot.state, **memory._asdict()))
+    return snapshot

@@ -1,4 +1,4 @@
-"""What a person asks of a run while it goes on: one small file each, in the folder `commands` of the run.
+"""What a person asks of a run while it goes on: by a signal, or by a small file in the folder `commands` of the run.
 
     {"action": "change", "sigma": 0.05, "step_size": null}
 
@@ -13,19 +13,22 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
 import stat
+import threading
 import time
 import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from types import FrameType, TracebackType
+from typing import Any, Self
 
 from plugstream.base.errors import InputError, StorageError
 from plugstream.base.files import load_json, open_plain, write_whole
 from plugstream.settings.changes import check_sigma, check_step
 
-__all__ = ["ACTIONS", "FOLDER", "Command", "Inbox", "parse_command", "read_command", "send_command"]
+__all__ = ["ACTIONS", "FOLDER", "Command", "Inbox", "Requests", "parse_command", "read_command", "send_command"]
 
 FOLDER = "commands"
 ACTIONS = ("change", "pause", "resume", "stop")
@@ -149,3 +152,46 @@ def _read(path: Path) -> Command | InputError:
         return error
     except (OSError, ValueError) as error:
         return InputError(f"it cannot be read: {error}")
+
+
+class Requests:
+    """Notes the first request to stop, and leaves the second one to do what it would have done without this.
+
+    An interrupt in the middle of a step could leave anything half done, an import or a measurement; so the run asks
+    between steps whether there was one. It does so for the main thread only, to which signals come, and for signals
+    that are not ignored, as SIGINT is by what a shell put into the background.
+
+    Arguments: several, whether torchrun started this among other processes. It sends them a SIGTERM after a Ctrl-C that
+    they have heard by themselves, and ends them after half a minute; so no signal is left to do what it would.
+    """
+
+    def __init__(self, *, several: bool = False) -> None:
+        self.came, self.several = False, several
+        self._step = -1
+        self._before: dict[signal.Signals, Any] = {}
+
+    def __enter__(self) -> Self:
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                if signal.getsignal(number) not in (signal.SIG_IGN, None):
+                    self._before[number] = signal.signal(number, self._note)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._restore()
+
+    def due(self, step: int) -> bool:
+        """Whether the run is to end after this step; not twice at one, as where the last is measured again."""
+        stepped, self._step = self._step < step, step
+        return self.came and stepped
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        self.came = True
+        if not self.several:
+            self._restore()
+
+    def _restore(self) -> None:
+        while self._before:
+            signal.signal(*self._before.popitem())

@@ -9,9 +9,9 @@ from plugstream.base.quantities import sort_quantities
 from plugstream.base.text import shell_quote
 from plugstream.base.trust import TRUST
 from plugstream.runs.checkpoints import Checkpoints
+from plugstream.runs.folder import open_run
 from plugstream.runs.liveness import is_running
 from plugstream.runs.partition import read_partition
-from plugstream.runs.record import open_run
 from plugstream.runs.replay import History, replay
 from plugstream.runs.results import title_of
 from plugstream.settings import Settings, resolve

@@ -1,20 +1,40 @@
-"""The folder of a run: made new, locked while somebody writes to it."""
+"""The folder of a run: made new, locked while somebody writes to it, with settings.toml and run.json.
+
+`plugstream resume` goes by these two, and they repeat the run.
+"""
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from plugstream.base.errors import InputError, StorageError
 from plugstream.base.files import NOT_PLAIN, hidden_place, lock_folder, name_target, sync_folder, write_whole
+from plugstream.base.version import __version__
 from plugstream.runs.event_log import read_events
+from plugstream.settings import Settings, to_toml
 
-__all__ = ["check_plain", "free_folder", "is_locked", "lock", "remove_unbegun", "whole_folder", "write_text"]
+__all__ = [
+    "RunRecord",
+    "check_plain",
+    "free_folder",
+    "is_locked",
+    "lock",
+    "open_run",
+    "place_of",
+    "remove_unbegun",
+    "whole_folder",
+    "write_down",
+    "write_text",
+]
 
 # Of settings.toml and run.json, which are a few kilobytes.
 _MOST_BYTES = 16 << 20
@@ -131,3 +151,54 @@ def write_text(path: Path, text: str) -> None:
         sync_folder(path.parent)
     except OSError as error:
         raise StorageError(f"cannot write {path}: {error.strerror}") from error
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """What run.json says: where the scan lies, the command that repeats the run, and its first step and why."""
+
+    source: str | Path
+    command: str
+    step: Mapping[str, Any] | None = None
+
+    @property
+    def simulated(self) -> bool:
+        """Whether the run made its scan, so that settings of a simulation are its own."""
+        return self.command.startswith("plugstream demo")
+
+
+def open_run(folder: Path) -> RunRecord:
+    """Read what is needed to go on with the run in a folder."""
+    check_plain(folder)
+    try:
+        content = json.loads((folder / "run.json").read_text(encoding="utf-8"))
+        if not isinstance(content, dict) or not all(isinstance(content.get(name), str) for name in ("scan", "command")):
+            raise ValueError("it must tell scan and command, which are texts")
+        where, step = content["scan"], content.get("step")
+        source = where if "://" in where else (folder / where).resolve()
+        return RunRecord(source, content["command"], step if isinstance(step, dict) else None)
+    except (FileNotFoundError, NotADirectoryError):
+        raise InputError(f"{folder} is not the folder of a run that had begun: it has no run.json") from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise InputError(f"run.json of {folder} cannot be read: {error}; bring it back, or start a new run") from error
+
+
+def write_down(
+    folder: Path, settings: Settings, command: str, source: str | Path, step: Mapping[str, Any] | None = None
+) -> None:
+    """Write settings.toml and run.json, which `plugstream resume` goes by.
+
+    Arguments: command, how to repeat the run; source, where the scan lies, if it is in the folder as seen from there;
+    step, which one was chosen and why, once that is known.
+    """
+    write_text(folder / "settings.toml", to_toml(settings, f"plugstream {__version__}\nrepeat with: {command}"))
+    content = {"scan": str(source), "command": command, **({} if step is None else {"step": dict(step)})}
+    write_text(folder / "run.json", json.dumps(content, indent=1) + "\n")
+
+
+def place_of(source: str | Path, folder: Path) -> str | Path:
+    """Where a scan lies, as run.json says it: in the run's own folder relative to it, so that both can be moved."""
+    if isinstance(source, str):
+        return source
+    where, here = source.resolve(), folder.resolve()
+    return where.relative_to(here) if where.is_relative_to(here) else where

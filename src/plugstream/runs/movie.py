@@ -22,9 +22,9 @@ from plugstream.images.colours import cyclic_table
 from plugstream.images.drawing import BLUE, INK, Panel, Shades, draw_rows, figure_size
 from plugstream.images.planes import phase_label
 from plugstream.images.space import ImageSpace
+from plugstream.runs.folder import open_run
 from plugstream.runs.moments import Moment, read_moments
 from plugstream.runs.preview import is_phase
-from plugstream.runs.record import open_run
 from plugstream.runs.replay import History, replay
 from plugstream.runs.results import title_of
 from plugstream.runs.video import check_encoder, encode_video

@@ -5,33 +5,34 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
+
+import torch
 
 from plugstream.algorithms import State
-from plugstream.base.errors import InputError, is_refusal
+from plugstream.base.errors import DamagedError, InputError, StorageError, is_refusal
+from plugstream.base.text import shell_quote
 from plugstream.runs.callbacks import Watcher
-from plugstream.runs.checkpoints import Checkpoints, SavedState
+from plugstream.runs.checkpoints import Checkpoints, SavedState, check_history
 from plugstream.runs.checks import check_mask
 from plugstream.runs.commands import Inbox
+from plugstream.runs.context import RunContext
 from plugstream.runs.event_log import EventLog, SilentLog
 from plugstream.runs.events import Note
-from plugstream.runs.failures import explain_failure
-from plugstream.runs.folder import lock, remove_unbegun, whole_folder
+from plugstream.runs.execution import execute, rescue
+from plugstream.runs.folder import lock, place_of, remove_unbegun, whole_folder, write_down
 from plugstream.runs.identity import identity
 from plugstream.runs.plan import Plan
-from plugstream.runs.record import place_of, write_down
 from plugstream.runs.replay import History, replay
-from plugstream.runs.saving import check_history
 from plugstream.runs.search import last_choice, last_trial, with_sigma, without_strength
-from plugstream.runs.session import Session
 from plugstream.runs.viewers import Viewers
 from plugstream.runs.views import wait_for_batch
 from plugstream.scans.scan import Scan
-from plugstream.scans.store import StoredScan
-from plugstream.settings import Change, Settings, with_changes
+from plugstream.scans.store import StoredScan, open_scan
+from plugstream.settings import Change, with_changes
 from plugstream.solver.result import Result
 
-__all__ = ["reconstruct"]
+__all__ = ["explain_failure", "reconstruct"]
 
 
 def reconstruct(
@@ -65,81 +66,74 @@ def reconstruct(
     Of several processes (`Parts.share`) all call it; rank 0 does what is said here, and the others help.
     """
     check_mask(scan.instrument, scan.columns)  # which lay on a disk when it was planned, and may be in memory now
-    if not plan.parts.group.leads:
-        return _assist(scan, plan, folder, go_on)
-    viewers = viewers or Viewers()
-    viewers.check()
-    if go_on or folder.exists():
-        return _reconstruct(scan, plan, folder, command, source, go_on, terminal, viewers, inbox, part)
-    with whole_folder(folder) as partly:
-        write_down(partly, plan.settings, command, place_of(source, folder))
+    run = RunContext(scan, plan, folder, source, go_on, terminal, viewers or Viewers(), inbox, part)
+    if not run.group.leads:
+        _open_as_helper(run)
+        return execute(run)
+    run.viewers.check()
+    run.write = partial(write_down, folder, command=command, source=place_of(source, folder))
+    fresh = not go_on and not folder.exists()
+    if fresh:
+        with whole_folder(folder) as partly:
+            write_down(partly, plan.settings, command, place_of(source, folder))
     try:
-        return _reconstruct(scan, plan, folder, command, source, go_on, terminal, viewers, inbox, part, fresh=True)
+        with lock(folder):
+            _open(run)
+            return _execute(run, fresh=fresh)
     except InputError as error:
-        if is_refusal(error):
+        if fresh and is_refusal(error):
             remove_unbegun(folder)
         raise
 
 
-def _reconstruct(
-    scan: Scan,
-    plan: Plan,
-    folder: Path,
-    command: str,
-    source: str | Path,
-    go_on: bool,
-    terminal: Watcher | None,
-    viewers: Viewers,
-    inbox: Inbox | None,
-    part: bool,
-    fresh: bool = False,
-) -> Result[State]:
-    with lock(folder):
-        events = folder / "events.jsonl"
-        past = replay(events) if go_on else History()
-        if isinstance(scan, StoredScan) and plan.settings.scan.follow and not past.views:
-            wait_for_batch(scan, plan.settings, lambda text: None if terminal is None else terminal(Note(text)))
-        if past.views and (had := past.views[-1].views) > scan.n_views:
-            raise InputError(f"the run had {had} views, but the scan {source} has {scan.n_views}")
-        first = past.views[0].views if past.views else scan.n_views
-        about = identity(scan, plan.settings, first)
-        if past.trials or plan.settings.algorithm.search is not None:
-            about = without_strength(about, denoiser=bool(past.chosen))
-        checkpoints = Checkpoints(folder / "checkpoints", about)
-        saved = checkpoints.load() if go_on else None
-        if saved is not None:
-            check_history(saved, past, str(events))
-        plan.parts.group.share((past, saved))
-        plan = _with_changes(plan, past, saved)
-        # Whatever is refused has been refused by now, and nothing has been written.
-        write = partial(write_down, folder, command=command, source=place_of(source, folder))
-        write(plan.settings)
-        log = EventLog(events, (*(() if terminal is None else (terminal,)), *viewers.listeners(folder)))
-        opened = (scan, plan, folder, log, checkpoints, go_on, past, saved, terminal, write, viewers)
-        session = Session(*opened, inbox=inbox, part=part)
-        try:
-            result = session.run()
-        except Exception as error:  # of the data, of the disk, of memory, or a mistake of ours: nothing is lost by it
-            if fresh and session.step == 0 and is_refusal(error):
-                raise  # nothing could ever go on with it
-            told = explain_failure(error, folder, source)
-            session.rescue(str(error if isinstance(error, InputError) else told or repr(error)))
-            if told is None or told is error:
-                raise
-            raise told from error
-        finally:
-            log.close()
-    return result
+def _open(run: RunContext) -> None:
+    """Read what the run has behind it, refuse what it cannot go on with, and open its log."""
+    scan, settings, events = run.scan, run.settings, run.folder / "events.jsonl"
+    past = run.past = replay(events) if run.go_on else History()
+    if isinstance(scan, StoredScan) and settings.scan.follow and not past.views:
+        wait_for_batch(scan, settings, lambda text: None if run.terminal is None else run.terminal(Note(text)))
+    if past.views and (had := past.views[-1].views) > scan.n_views:
+        raise InputError(f"the run had {had} views, but the scan {run.source} has {scan.n_views}")
+    first = past.views[0].views if past.views else scan.n_views
+    about = identity(scan, settings, first)
+    if past.trials or settings.algorithm.search is not None:
+        about = without_strength(about, denoiser=bool(past.chosen))
+    checkpoints = Checkpoints(run.folder / "checkpoints", about)
+    run.saved = checkpoints.load() if run.go_on else None
+    if run.saved is not None:
+        check_history(run.saved, past, str(events))
+    run.group.share((past, run.saved))
+    run.plan = _with_changes(run.plan, past, run.saved)
+    # Whatever is refused has been refused by now, and nothing has been written.
+    run.write(run.settings)
+    listeners = run.viewers.listeners(run.folder)
+    run.open(EventLog(events, (*(() if run.terminal is None else (run.terminal,)), *listeners)), checkpoints)
 
 
-def _assist(scan: Scan, plan: Plan, folder: Path, go_on: bool) -> Result[State]:
-    """Do the part of a process that neither writes nor decides."""
-    if isinstance(scan, StoredScan) and plan.settings.scan.follow and not go_on:
-        wait_for_batch(scan, plan.settings, lambda text: None)
-    past, saved = plan.parts.group.share((History(), cast(SavedState | None, None)))
-    plan = _with_changes(plan, past, saved)
-    log, checkpoints = SilentLog(folder / "events.jsonl"), Checkpoints(folder / "checkpoints", {})
-    return Session(scan, plan, folder, log, checkpoints, go_on, past, saved, None, _write_nothing).run()
+def _open_as_helper(run: RunContext) -> None:
+    """Open the run for a process that neither writes nor decides."""
+    if isinstance(run.scan, StoredScan) and run.settings.scan.follow and not run.go_on:
+        wait_for_batch(run.scan, run.settings, lambda text: None)
+    run.past, run.saved = run.group.share((History(), cast(SavedState | None, None)))
+    run.plan = _with_changes(run.plan, run.past, run.saved)
+    run.terminal, run.viewers, run.inbox, run.part = None, Viewers(), None, False
+    run.open(SilentLog(run.folder / "events.jsonl"), Checkpoints(run.folder / "checkpoints", {}))
+
+
+def _execute(run: RunContext, *, fresh: bool) -> Result[State]:
+    """Carry out the run; whatever ends it, nothing of what was reached is lost."""
+    try:
+        return execute(run)
+    except Exception as error:  # of the data, of the disk, of memory, or a mistake of ours
+        if fresh and run.step == 0 and is_refusal(error):
+            raise  # nothing could ever go on with it
+        explained = explain_failure(error, run.folder, run.source)
+        rescue(run, str(error if isinstance(error, InputError) else explained or repr(error)))
+        if explained is None or explained is error:
+            raise
+        raise explained from error
+    finally:
+        run.log.close()
 
 
 def _with_changes(plan: Plan, past: History, saved: SavedState | None) -> Plan:
@@ -147,9 +141,9 @@ def _with_changes(plan: Plan, past: History, saved: SavedState | None) -> Plan:
     if past.start is None:
         return plan
     begun = 0 if saved is None else saved.step
-    found = last_trial(past.trials, begun)
-    if found is not None:
-        plan = plan.with_settings(with_sigma(plan.settings, found.sigma))
+    trial = last_trial(past.trials, begun)
+    if trial is not None:
+        plan = plan.with_settings(with_sigma(plan.settings, trial.sigma))
         if (name := last_choice(past.chosen)) is not None:
             plan = plan.with_denoiser(name)
     changes = [replace(change, stop=change.stop and change.step > begun) for change in past.changes]
@@ -157,5 +151,36 @@ def _with_changes(plan: Plan, past: History, saved: SavedState | None) -> Plan:
     return plan.with_settings(with_changes(plan.settings, left))
 
 
-def _write_nothing(settings: Settings, **also: Any) -> None:
-    return
+def explain_failure(error: Exception, folder: Path, source: str | Path) -> InputError | None:
+    """What ended a run, with what to do; None for what is not a person's to repair."""
+    resume = f"plugstream resume {shell_quote(folder)}"
+    again = f"go on with '{resume}'"
+    if not (folder / "run.json").exists():
+        return StorageError(
+            f"the folder {folder} was removed or moved while the run went on; where it is now, 'plugstream resume' "
+            "goes on from its last checkpoint, and otherwise start the run again"
+        )
+    if isinstance(error, DamagedError | OSError) and (gone := _why_unreadable(source)) is not None:
+        moved = f"or if it was moved with '{resume} --scan PLACE'"
+        return StorageError(f"the scan {source} cannot be read any more: {gone}; bring it back, and {again}, {moved}")
+    if isinstance(error, DamagedError) and error.views:
+        return DamagedError(f"{error}; to go on without it: {resume} --skip-damaged")
+    if isinstance(error, InputError):
+        return error
+    if isinstance(error, OSError):
+        return StorageError(f"{error.filename or source}: {error.strerror or error}; fix that, and {again}")
+    # torch raises RuntimeError for the CPU's memory, and a kind of it for a GPU's.
+    if isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in str(error):
+        return InputError(f"there is not enough memory; free some, or use a smaller batch, and {again}")
+    return None
+
+
+def _why_unreadable(source: str | Path) -> str | None:
+    """Why a scan that was open cannot be opened any more: it was moved, its disk or network is gone; None if it can."""
+    try:
+        open_scan(source)
+    except InputError as error:
+        return str(error)
+    except Exception as error:  # whatever a distant store raises
+        return repr(error)
+    return None

@@ -21,11 +21,11 @@ from plugstream.settings import Settings
 from plugstream.settings.changes import Change
 from plugstream.solver.result import Progress
 
-__all__ = ["Course", "check_command"]
+__all__ = ["PlannedChanges", "check_command"]
 
 
-class Course:
-    """The course of a run: replays the changes that are known, takes new ones, and says whether it pauses or stops.
+class PlannedChanges:
+    """The changes of a run: replays those that are known, takes new ones, and says whether the run pauses or stops.
 
     A new change takes the place of those that were known for later steps, as whoever makes it sees the run as it is.
 

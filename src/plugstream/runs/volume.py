@@ -28,19 +28,16 @@ from plugstream.base.progress import report
 from plugstream.base.volume_file import VolumeFile, make_volume
 from plugstream.images.space import ImageSpace
 from plugstream.runs.agreement import Agreement, agree, recall, write_sums
-from plugstream.runs.commands import Inbox
+from plugstream.runs.commands import Inbox, Requests
 from plugstream.runs.event_log import EventLog, SilentLog
 from plugstream.runs.events import Finishing, Note, Space, Stop as StopEvent
-from plugstream.runs.failures import explain_failure
-from plugstream.runs.folder import lock, remove_unbegun, whole_folder, write_text
-from plugstream.runs.machine import log_start
+from plugstream.runs.folder import lock, place_of, remove_unbegun, whole_folder, write_down, write_text
+from plugstream.runs.identity import log_start
 from plugstream.runs.partition import Partition, write_partition
 from plugstream.runs.plan import Plan
-from plugstream.runs.record import place_of, write_down
 from plugstream.runs.relay import Relay, VolumeInbox
 from plugstream.runs.replay import History, replay
-from plugstream.runs.run import reconstruct
-from plugstream.runs.signals import Requests
+from plugstream.runs.run import explain_failure, reconstruct
 from plugstream.runs.terminal import Terminal
 from plugstream.runs.viewers import Viewers
 from plugstream.runs.volume_results import volume_snr, write_volume_results

@@ -7,13 +7,13 @@ winning. This package knows pydantic and nothing of torch, so that mistakes are 
 from plugstream.base.values import parse_value
 from plugstream.settings.changes import Change, check_sigma, check_step, parse_changes, with_changes
 from plugstream.settings.iteration import AlgorithmSettings, GradientSettings, MomentumSettings, SamplerSettings
-from plugstream.settings.measurement import MonitorSettings
-from plugstream.settings.resolution import SettingsFile, is_weight, resolve, share_of_range, to_toml
+from plugstream.settings.resolution import Draft, SettingsFile, resolve, to_toml
 from plugstream.settings.sections import (
     ComputeSettings,
     DenoiserSettings,
     InstrumentSettings,
     LossSettings,
+    MonitorSettings,
     RunSettings,
     ScanSettings,
     Settings,
@@ -26,12 +26,14 @@ from plugstream.settings.stages import Stage, StagePlan, hop_steps, open_end, pa
 from plugstream.settings.values import (
     all_leaves,
     choice_of,
+    is_weight,
     leaves,
     parse_assignment,
     parse_setting,
     parse_sigma,
     parse_typed,
     selection_of,
+    share_of_range,
 )
 
 __all__ = [
@@ -39,6 +41,7 @@ __all__ = [
     "Change",
     "ComputeSettings",
     "DenoiserSettings",
+    "Draft",
     "GradientSettings",
     "InstrumentSettings",
     "LossSettings",

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import difflib
 import json
-import math
 import tomllib
 from collections.abc import Callable, Collection, Iterable, Mapping
 from copy import deepcopy
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, get_args
@@ -16,7 +16,7 @@ from pydantic import ValidationError
 
 from plugstream.base.errors import InputError
 from plugstream.base.files import read_small
-from plugstream.base.registry import OWN, entries, find, pattern_of
+from plugstream.base.registry import OWN, entries, pattern_of
 from plugstream.base.text import is_unicode
 from plugstream.settings.choices import (
     Choice,
@@ -32,9 +32,9 @@ from plugstream.settings.choices import (
 )
 from plugstream.settings.consent import allow_code, apply_consent
 from plugstream.settings.sections import DenoiserSettings, Settings, used_sections
-from plugstream.settings.values import all_leaves, choice_of, leaves, section_of, selection_of
+from plugstream.settings.values import all_leaves, choice_of, leaves, parse_share, section_of, selection_of
 
-__all__ = ["SettingsFile", "is_weight", "resolve", "share_of_range", "to_toml"]
+__all__ = ["Draft", "SettingsFile", "resolve", "to_toml"]
 
 
 class SettingsFile:
@@ -58,6 +58,36 @@ class SettingsFile:
             return _read(self.path)
         except InputError as error:  # what is left of a pipe that has too much may look like settings
             return error
+
+
+@dataclass(frozen=True)
+class Draft:
+    """What somebody says of the settings, read once: `resolve` makes settings of it, with what a command adds.
+
+    Attributes: as the arguments of `resolve` below.
+    """
+
+    file: SettingsFile | None = None
+    assignments: tuple[tuple[str, str, Any], ...] = ()
+    instrument: str | None = None
+    trust: bool = False
+    used: Collection[str] | None = None
+
+    @cached_property
+    def unadvised(self) -> Settings:
+        """The settings without anything added, as if the image had values from 0 to 1."""
+        return self.resolve(image_range=lambda: 1.0)
+
+    def for_instrument(self, name: str) -> Draft:
+        """The draft for scans of an instrument."""
+        return self if self.instrument == name else replace(self, instrument=name)
+
+    def resolve(
+        self, presets: Iterable[tuple[str, str, Any]] = (), image_range: Callable[[], float] | None = None
+    ) -> Settings:
+        """The settings with these defaults where nobody says otherwise."""
+        known: Any = {"presets": presets, "instrument": self.instrument, "image_range": image_range}
+        return resolve(self.file, self.assignments, trust=self.trust, used=self.used, **known)
 
 
 def resolve(
@@ -214,7 +244,7 @@ def _settle_values(
     usual = DenoiserSettings.model_fields["name"].default
     for key, value in table.items():
         if isinstance(value, str) and value.rstrip().endswith("%") and _may_be_share(section, key, names):
-            table[key] = _share(f"{section}.{key}", value, image_range, names.get("denoiser", usual))
+            table[key] = parse_share(f"{section}.{key}", value, image_range, names.get("denoiser", usual))
         if value == "none" and _may_be_none(section, key, names):
             table[key] = None
         if isinstance(value, str) and not is_unicode(value):
@@ -222,31 +252,6 @@ def _settle_values(
                 f"setting {section}.{key} = {value!r} holds bytes that are not UTF-8, which cannot be written "
                 "down; rename the file"
             )
-
-
-def _share(name: str, text: str, image_range: Callable[[], float] | None, denoiser: str) -> float:
-    """The number that a share of the first image's range is."""
-    try:
-        part = float(text.rstrip().removesuffix("%"))
-    except ValueError:
-        raise InputError(f"setting {name} = {text!r} is no share of the image's range; write 1%, say") from None
-    if not 0 <= part <= 100:
-        raise InputError(f"setting {name} = {text!r} must be from 0% to 100% of the image's range")
-    if image_range is None:
-        raise InputError(
-            f"setting {name} = {text!r} is a share of the first image's range, which is not known here; write a number"
-        )
-    return share_of_range(part / 100, image_range(), denoiser)
-
-
-def share_of_range(share: float, image_range: float, denoiser: str) -> float:
-    """The sigma that does to an image of this range what `share` does to one from 0 to 1."""
-    return share * (math.sqrt(image_range) if is_weight(denoiser) else image_range)
-
-
-def is_weight(denoiser: str) -> bool:
-    """Whether sigma^2 is the weight of a prior for this denoiser, D = prox_{sigma^2 r}, rather than sigma a noise."""
-    return find("denoiser", denoiser).facts.get("sigma") == "weight"
 
 
 def _texts(value: Any) -> list[str]:

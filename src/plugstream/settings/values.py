@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import Enum
 from functools import cache
 from pathlib import PurePath
@@ -14,6 +15,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from plugstream.base.errors import InputError
+from plugstream.base.registry import find
 from plugstream.base.values import parse_value
 from plugstream.settings.choices import (
     Choice,
@@ -30,13 +32,16 @@ from plugstream.settings.sections import Settings
 __all__ = [
     "all_leaves",
     "choice_of",
+    "is_weight",
     "leaves",
     "parse_assignment",
     "parse_setting",
+    "parse_share",
     "parse_sigma",
     "parse_typed",
     "section_of",
     "selection_of",
+    "share_of_range",
 ]
 
 
@@ -142,3 +147,28 @@ def parse_sigma(text: str, *, zero: bool) -> float:
     if type(value) not in (int, float) or not (SMALL <= value <= LARGE or (zero and value == 0)):
         raise InputError(f"sigma must be a number {'>= 0' if zero else '> 0'} such as 15/255, not {text}")
     return float(value)
+
+
+def parse_share(name: str, text: str, image_range: Callable[[], float] | None, denoiser: str) -> float:
+    """The number that a share of the first image's range is."""
+    try:
+        part = float(text.rstrip().removesuffix("%"))
+    except ValueError:
+        raise InputError(f"setting {name} = {text!r} is no share of the image's range; write 1%, say") from None
+    if not 0 <= part <= 100:
+        raise InputError(f"setting {name} = {text!r} must be from 0% to 100% of the image's range")
+    if image_range is None:
+        raise InputError(
+            f"setting {name} = {text!r} is a share of the first image's range, which is not known here; write a number"
+        )
+    return share_of_range(part / 100, image_range(), denoiser)
+
+
+def share_of_range(share: float, image_range: float, denoiser: str) -> float:
+    """The sigma that does to an image of this range what `share` does to one from 0 to 1."""
+    return share * (math.sqrt(image_range) if is_weight(denoiser) else image_range)
+
+
+def is_weight(denoiser: str) -> bool:
+    """Whether sigma^2 is the weight of a prior for this denoiser, D = prox_{sigma^2 r}, rather than sigma a noise."""
+    return find("denoiser", denoiser).facts.get("sigma") == "weight"

@@ -22,7 +22,7 @@ from plugstream.runs.events import Heartbeat, Preview, Views
 from plugstream.runs.liveness import this_process
 from plugstream.runs.pages.content import run_content
 from plugstream.runs.pages.pictures import make_picture, run_picture
-from plugstream.runs.pages.usage import view_usage
+from plugstream.runs.pages.report import view_usage
 from plugstream.runs.preview import Previews
 from plugstream.runs.replay import History, replay
 from plugstream.settings import Settings

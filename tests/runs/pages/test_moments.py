@@ -21,11 +21,11 @@ from plugstream.images.space import ImageSpace
 from plugstream.runs.commands import Command, send_command
 from plugstream.runs.event_log import EventLog, read_events
 from plugstream.runs.events import Finishing, Heartbeat, Measurement, Note, Start, Steering, Stop
+from plugstream.runs.folder import write_down
 from plugstream.runs.liveness import this_process
 from plugstream.runs.pages import content as page_content
 from plugstream.runs.pages.feed import RunFeed
 from plugstream.runs.preview import Previews
-from plugstream.runs.record import write_down
 from plugstream.runs.replay import replay
 from plugstream.settings import Settings
 from small_run import RUN, main

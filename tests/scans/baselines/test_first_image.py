@@ -140,7 +140,7 @@ def test_a_run_is_compared_with_the_usual_method_of_its_field(
 
 
 def test_a_large_scan_is_compared_by_a_thousand_views(scan: Path, tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr("plugstream.runs.session._COMPARED", 12)
+    monkeypatch.setattr("plugstream.runs.execution._COMPARED", 12)
     quick = ["--iterations", "2", "--sigma", "1", "--report-format", "none", "--set", "scan.in_memory=0"]
     assert main(["reconstruct", str(scan), "--out", str(tmp_path / "run"), *quick]) == 0
     assert "filtered back-projection is of 12 views" in (tmp_path / "run" / "events.jsonl").read_text()

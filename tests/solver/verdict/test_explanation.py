@@ -13,7 +13,7 @@ import torch
 from plugstream.fidelity.by_loss import make_fidelity
 from plugstream.fidelity.losses import Amplitude
 from plugstream.instruments.base import find_instrument
-from plugstream.runs.explaining import explain_result
+from plugstream.runs.answers import explain_result
 from plugstream.scans import MemoryScan
 from plugstream.scans.simulation import measure
 from plugstream.solver.verdict.explanation import Explanation

@@ -17,10 +17,9 @@ from plugstream.base.text import printable
 from plugstream.runs.commands import Inbox
 from plugstream.runs.describe import is_run
 from plugstream.runs.events import Measurement
-from plugstream.runs.folder import check_plain
+from plugstream.runs.folder import check_plain, open_run
 from plugstream.runs.liveness import is_running
 from plugstream.runs.pages.pictures import picture_files
-from plugstream.runs.record import open_run
 from plugstream.runs.replay import History, replay
 from plugstream.runs.results import title_of
 from plugstream.runs.watch import theory_of

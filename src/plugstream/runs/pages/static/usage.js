@@ -4,7 +4,7 @@
   const ps = window.plugstream;
   const HEIGHT = 150;
 
-  // Arguments: element; usage, as plugstream.runs.pages.usage makes it; damaged, views that were left out.
+  // Arguments: element; usage, as plugstream.runs.pages.report makes it; damaged, views that were left out.
   function showUsage(element, usage, damaged) {
     const { size, counts } = usage;
     const views = counts.map((_, n) => n * size + (size - 1) / 2);

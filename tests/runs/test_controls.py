@@ -10,12 +10,11 @@ from typing import Any
 import pytest
 
 from plugstream.base.processes import Group
-from plugstream.runs.commands import Command, Inbox, send_command
-from plugstream.runs.decisions import Decisions, Steerage
+from plugstream.runs.commands import Command, Inbox, Requests, send_command
+from plugstream.runs.controls import RunControls
 from plugstream.runs.event_log import EventLog, SilentLog, read_events
 from plugstream.runs.events import Steering
-from plugstream.runs.signals import Requests
-from plugstream.runs.steering import Course
+from plugstream.runs.steering import PlannedChanges
 from plugstream.settings import Settings, parse_changes
 from plugstream.solver.result import Stop
 
@@ -25,7 +24,7 @@ class Told(Group):
 
     rank, size = 1, 2
 
-    def __init__(self, other: Decisions, progress: Any) -> None:
+    def __init__(self, other: RunControls, progress: Any) -> None:
         self.other, self.progress = other, progress
 
     def decide(self, decision: Any) -> Any:
@@ -33,32 +32,49 @@ class Told(Group):
 
 
 def progress(step: int, wall: float) -> Any:
-    return SimpleNamespace(state=SimpleNamespace(k=step), wall=wall)
+    return SimpleNamespace(algorithm=None, state=SimpleNamespace(k=step), wall=wall)
 
 
-def test_time_is_that_of_rank_0() -> None:
-    first = Decisions(Group(), Requests(), None, time_limit=5.0)
+def context(folder: Path, group: Any = None, log: EventLog | None = None, changes: str | None = None) -> Any:
+    """What controls need of a run."""
+    log = log or SilentLog(folder / "none")
+    return SimpleNamespace(
+        group=group or Group(),
+        settings=Settings(),
+        log=log,
+        commands=Inbox(folder, every=0.0),
+        changes=PlannedChanges(parse_changes(changes), log),
+        callbacks=(),
+        population=None,
+        stages=None,
+        search=None,
+    )
+
+
+def test_time_is_that_of_rank_0(tmp_path: Path) -> None:
+    first = RunControls(context(tmp_path), Requests(), time_limit=5.0)
     assert first.after_step(progress(0, 9.0)) is None  # before a step there is nothing to stop
     assert first.after_step(progress(1, 4.9)) is None
-    other = Decisions(Told(first, progress(2, 4.9)), Requests(), None, time_limit=5.0)
+    other = RunControls(context(tmp_path, Told(first, progress(2, 4.9))), Requests(), time_limit=5.0)
     assert other.after_step(progress(2, 99.0)) is None
     assert first.after_step(progress(3, 5.0)) is True
     assert first.reason is Stop.TIME
-    other = Decisions(Told(first, progress(3, 5.0)), Requests(), None, time_limit=5.0)
+    other = RunControls(context(tmp_path, Told(first, progress(3, 5.0))), Requests(), time_limit=5.0)
     assert other.after_step(progress(3, 0.0)) is True
 
 
-def test_a_signal_counts_where_rank_0_heard_it_and_once_a_step() -> None:
+def test_a_signal_counts_where_rank_0_heard_it_and_once_a_step(tmp_path: Path) -> None:
     requests = Requests(several=True)
-    first = Decisions(Group(), requests, None, None)
+    first = RunControls(context(tmp_path), requests)
     requests.came = True
     with pytest.raises(KeyboardInterrupt):
         first.after_step(progress(4, 0.0))
     assert first.after_step(progress(4, 0.0)) is None  # where the last step is measured again
-    deaf = Decisions(Group(), Requests(several=True), None, None)
+    deaf = RunControls(context(tmp_path), Requests(several=True))
     mine = Requests(several=True)
     mine.came = True
-    assert Decisions(Told(deaf, progress(5, 0.0)), mine, None, None).after_step(progress(5, 0.0)) is None
+    other = RunControls(context(tmp_path, Told(deaf, progress(5, 0.0))), mine)
+    assert other.after_step(progress(5, 0.0)) is None
 
 
 @dataclass(frozen=True)
@@ -73,23 +89,19 @@ class Iteration:
 
 
 def test_what_is_asked_for_is_heard_by_rank_0_and_done_by_all(tmp_path: Path) -> None:
-    def steerage(log: EventLog, folder: Path) -> Steerage:
-        return Steerage(Course(parse_changes("3: step=2.0"), log), Inbox(folder, every=0.0), Settings())
-
     log = EventLog(tmp_path / "events.jsonl")
-    first = Decisions(Group(), Requests(), None, None, steerage(log, tmp_path))
+    first = RunControls(context(tmp_path, log=log, changes="3: step=2.0"), Requests())
     (tmp_path / "elsewhere").mkdir()
-    hears = steerage(SilentLog(tmp_path / "none"), tmp_path / "elsewhere")
+    hears = context(tmp_path / "elsewhere", changes="3: step=2.0")
     algorithm, made = Iteration(0.1, 1.0), []
     for step in (1, 2, 3):
         if step == 2:
             send_command(tmp_path, Command("change", sigma=0.5))
         now = SimpleNamespace(algorithm=algorithm, state=SimpleNamespace(k=step), wall=0.0)
-        decided = first._decide(now)
+        decided = first._decide(now)  # type: ignore[arg-type]
         group = SimpleNamespace(decide=lambda _, decided=decided: decided)
-        first.group = group  # type: ignore[assignment]
-        other = Decisions(group, Requests(), None, None, hears)  # type: ignore[arg-type]
-        answers = [decisions.after_step(now) for decisions in (first, other)]
+        first.run.group = hears.group = group  # type: ignore[assignment]
+        answers = [controls.after_step(now) for controls in (first, RunControls(hears, Requests()))]
         assert answers[0] == answers[1]
         made.append(answers[0])
         algorithm = answers[0] or algorithm  # type: ignore[assignment]

@@ -1,0 +1,387 @@
+"""Settings for one scan: what its instrument advises where nobody says otherwise, and shares of its image's range."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from plugstream.base.errors import InputError
+from plugstream.base.values import parse_value
+from plugstream.runs.reasons import default_reasons
+from plugstream.settings import Draft, Settings, SettingsFile, is_weight, parse_assignment, share_of_range
+
+if TYPE_CHECKING:  # what needs torch is imported when it is used, so that mistakes are told at once
+    from plugstream.base.processes import Group
+    from plugstream.instruments.base import Advice, Columns
+    from plugstream.runs.parts import Parts
+    from plugstream.runs.plan import Plan
+    from plugstream.scans import Scan
+
+__all__ = ["Advised", "advise", "advised_plan", "advised_settings", "sigma_limits"]
+
+# What says how strongly to denoise: where one of them is given, no other is advised.
+_SIGMA = ("algorithm", "sigma")
+_STRENGTH = {_SIGMA, ("algorithm", "lam")}
+# What makes stages of a run, which a search cannot have.
+_STAGES, _SEARCH = ("algorithm", "hop"), ("algorithm", "search")
+# How many steps there are, and what ends them earlier; how many times the usual number there are at most then.
+_ITERATIONS, _ARRIVE, _HOP_STEPS = ("algorithm", "iterations"), ("algorithm", "arrive"), ("algorithm", "hop_steps")
+_LONGEST = 5
+# How long what is not known of the instrument is refined, and when that ends before.
+_REFINED_STEPS, _REFINED_WITHIN = ("algorithm", "refine_steps"), ("algorithm", "refine_tolerance")
+_SAMPLER, _BATCH = ("sampler", "name"), ("sampler", "batch")
+# Where a search for sigma begins, by what the denoiser's sigma is: high, since from too small a sigma some denoisers
+# never let go of the noise again.
+_START = {"noise": "10%", "weight": "20%"}
+# What all denoisers can be given, so that it says nothing of which one is meant.
+_COMMON = ("low", "high", "damping", "equivariant", "rivals")
+# What white is over the range of the first image, roughly: of scans of pictures from 0 to 1 that is 0.2 to 0.4.
+_WHITE = 3
+# Between which a search begins, of images from 0 to 1; of others, shares of their range.
+_PLAIN = (5e-4, 0.1)
+
+
+class Advised(NamedTuple):
+    """Settings for a scan, and in words what was added to those that somebody gave, and why."""
+
+    settings: Settings
+    reasons: tuple[str, ...]
+
+
+def advise(scan: Scan, *changes: str, file: Path | str | None = None, trust: bool = False) -> Advised:
+    """The settings that `plugstream reconstruct` would use for a scan, and why.
+
+    `plugstream.runs.plan.plan` makes the model, the fidelity and the algorithm of them.
+
+    Arguments: scan, opened; changes, what you choose yourself, each as "section.key=value", such as
+    "algorithm.sigma=1%" or "denoiser.name=bm3d"; file of settings, which says everything, so that nothing is added to
+    it; trust, whether what that names may be run.
+    """
+    read = None if file is None else SettingsFile(file)
+    used = Settings.model_fields.keys() - {"simulate"}
+    assignments = tuple(parse_assignment(text) for text in changes)
+    return advised_settings(Draft(read, assignments, trust=trust, used=used), scan)
+
+
+def advised_plan(draft: Draft, scan: Scan, early: Parts | None = None, group: Group | None = None) -> Plan:
+    """The plan of a run with the settings that are advised for a scan.
+
+    A run that nobody asked to search for sigma does without where it goes by blocks of slices.
+
+    Arguments: draft, what somebody says of the settings; scan; early, what was built of the draft already; group, the
+    processes that share the work.
+    """
+    from dataclasses import replace
+
+    from plugstream.runs.identity import absolute
+    from plugstream.runs.parts import prepare
+    from plugstream.runs.plan import plan
+    from plugstream.runs.search import SearchByBlocks
+
+    def plan_run(*, search: bool) -> Plan:
+        settings, reasons = advised_settings(draft, scan, None if group is None else group.decide, search=search)
+        parts = prepare(absolute(settings), early)
+        return replace(plan(parts if group is None else parts.share(group), scan, divide=True), advice=reasons)
+
+    try:
+        return plan_run(search=True)
+    except SearchByBlocks as error:
+        if draft.unadvised.algorithm.search is not None:  # somebody asked for it
+            raise
+        try:
+            return plan_run(search=False)
+        except InputError:
+            raise error from None
+
+
+def sigma_limits(scan: Scan, low: float | None, high: float | None, denoiser: str) -> tuple[float, float]:
+    """From which sigma to which a search goes: as it was asked for, else by the image's range where that is its unit.
+
+    An instrument whose advice is a sigma by the image's range has images of any size; of others values are about 1.
+    """
+    from plugstream.scans.baselines.first_image import image_range
+
+    advised = scan.instrument.advise_scan(_columns(scan), scan.n_views, None)
+    by_range = any((a.section, a.key) == _SIGMA and str(a.value).endswith("%") for a in advised)
+    if low is not None and high is not None:
+        return low, high
+    unit = share_of_range(1.0, image_range(scan), denoiser) if by_range else 1.0
+    usual = (_PLAIN[0] * unit, _PLAIN[1] * unit)
+    return usual[0] if low is None else low, usual[1] if high is None else high
+
+
+def advised_settings(
+    draft: Draft,
+    scan: Scan,
+    decide: Callable[[Callable[[], float]], float] | None = None,
+    *,
+    strength: bool = True,
+    search: bool = True,
+) -> Advised:
+    """The settings that a draft says for a scan, and in words what was added to them, and why.
+
+    A file of settings says everything, so that nothing is added to it. A scan that is followed has only its first
+    views: of it, what holds whatever comes (`Advice.always`).
+
+    Arguments: draft; scan, opened; decide, of several processes what makes the first one's number that of all;
+    strength, whether to say how strongly to denoise, too, which `tune` finds; it has no stages either. search, whether
+    a run may search for sigma where nobody says so.
+    """
+    from plugstream.scans.baselines.first_image import image_range
+
+    advisor = _Advisor(draft.for_instrument(scan.instrument.name), scan)
+
+    @cache
+    def find_range() -> float:
+        size = image_range(scan) if decide is None else decide(lambda: image_range(scan))
+        unit = scan.instrument.image.value_unit
+        advisor.notes.insert(0, f"the first image ranges over {size:.4g}{' ' + unit if unit else ''}")
+        return size
+
+    follow = advisor.typed.scan.follow
+    if draft.file is None:
+        advisor.ask_instrument(strength=strength)
+        if not follow:
+            if strength and (search or _SEARCH in advisor.given):
+                advisor.search_sigma(find_range)
+            advisor.choose_views()
+            if strength:
+                advisor.end_on_arrival()
+    settings = advisor.resolve(None if follow else find_range)
+    notes = advisor.notes
+    if draft.file is None:
+        views = None if follow else scan.n_views
+        notes = notes + default_reasons(settings, scan.instrument.image, views, advisor.given | advisor.presets.keys())
+    return Advised(settings, tuple(notes))
+
+
+class _Advisor:
+    """What is added to a draft of settings, as `presets`, each with its reason in `notes`.
+
+    Attributes: typed, the settings without advice; given, what a person said, as (section, key).
+    """
+
+    def __init__(self, draft: Draft, scan: Scan) -> None:
+        self.draft, self.scan = draft, scan
+        self.typed = draft.unadvised
+        self.given = {(section, key) for section, key, _ in draft.assignments}
+        self.presets: dict[tuple[str, str], Any] = {}
+        self.notes: list[str] = []
+        self._advised: Settings | None = None  # with the presets, where they were tried already
+        self._if_searched: list[Advice] = []
+        self._sigma_reason = ""
+        self._steps_reasons: list[str] = []  # for a number of steps, which is a limit where they end by arrival
+
+    def resolve(
+        self, image_range: Callable[[], float] | None, more: dict[tuple[str, str], Any] | None = None
+    ) -> Settings:
+        """The settings with the presets, and with more."""
+        presets = self.presets | (more or {})
+        return self.draft.resolve([(*place, value) for place, value in presets.items()], image_range)
+
+    def ask_instrument(self, *, strength: bool) -> None:
+        """Take over what the instrument advises, unless a person said otherwise or it would do nothing."""
+        meaning = _meaning(self.typed.denoiser.name)
+        for advice in self._all_advice():
+            place = (advice.section, advice.key)
+            if (self.typed.scan.follow and not advice.always) or advice.sigma not in (None, meaning):
+                continue
+            if not self._applies(advice, place, strength=strength):
+                continue
+            if advice.search:
+                self._if_searched.append(advice)
+                continue
+            self.presets[place] = _value(advice)
+            if advice.reason not in self.notes:  # which is that of several settings
+                self.notes.append(advice.reason)
+            self._steps_reasons += [advice.reason] if place == _ITERATIONS else []
+            self._sigma_reason = advice.reason if place == _SIGMA else self._sigma_reason
+
+    def _all_advice(self) -> tuple[Advice, ...]:
+        """What an instrument advises; of another batch than the usual one, for that batch, unless somebody gave it."""
+        instrument, columns, n_views = self.scan.instrument, _columns(self.scan), self.scan.n_views
+        advice = instrument.advise_scan(columns, n_views, self.typed.sampler.views)
+        other = [one.value for one in advice if (one.section, one.key) == _BATCH]
+        if _BATCH in self.given or not other:
+            return advice
+        return instrument.advise_scan(columns, n_views, int(other[0]))
+
+    def _applies(self, advice: Advice, place: tuple[str, str], *, strength: bool) -> bool:
+        """Whether a piece of advice is of use, and nobody said anything that it would contradict."""
+        a = self.typed.algorithm
+        if advice.section == "momentum":  # unless there is none, or one that the algorithm prefers to any other
+            facts = a.entry.facts
+            if "momentum" not in facts.get("uses", ()) or "prefers" in facts:
+                return False
+        if not advice.search and advice.key not in self._options(advice.section):
+            return False  # an option that the entry which was chosen does not have
+        if place in self.given or (place in _STRENGTH and (self.given & _STRENGTH or not strength)):
+            return False
+        if not advice.search and place in self.presets:
+            return False  # what is advised first counts, and this where that is pointless
+        if self.given.intersection(advice.unless) or (place == _STAGES and not strength):
+            return False
+        if place == _REFINED_STEPS and ("algorithm", "refine") in self.given and not a.refined:
+            return False  # --refine none: there is nothing to do for so many steps
+        # A tolerance is for what is refined within a limit of steps, and at its own pace.
+        limited = (a.refine_steps is not None or _REFINED_STEPS in self.presets) and a.refine_end is None
+        return place != _REFINED_WITHIN or limited
+
+    def _options(self, section: str) -> set[str]:
+        """The options of a section, and of the entry that is advised in it, such as the floor of Poisson's loss."""
+        from plugstream.base.registry import find
+
+        name = self.presets.get((section, "name"))
+        own = () if name is None else find(section, name).options.model_fields
+        return {*type(getattr(self.typed, section)).model_fields, *own}
+
+    def search_sigma(self, find_range: Callable[[], float]) -> None:
+        """Let the run find its sigma by itself, where nobody gave one and it can.
+
+        Whether it can is for `plugstream.runs.search` to say: what is added here is tried there. Where a person asks
+        for a search it is added all the same, and the plan refuses it with the reason.
+        """
+        from plugstream.runs.search import check_judges, check_search
+
+        if self.given & _STRENGTH:
+            return
+        later = self._if_searched
+        if any(section == "denoiser" and key not in _COMMON for section, key in self.given):  # somebody means one
+            later = [advice for advice in later if advice.section != "denoiser"]
+        theirs = {(advice.section, advice.key): _value(advice) for advice in later}
+        added = self._search_presets(theirs)
+        if added is None:
+            return
+        try:
+            tried = self.resolve(lambda: 1.0, added | theirs)
+            check_search(tried)
+            check_judges(tried, self.scan.n_views, self.scan.instrument.data_shape)
+        except InputError:
+            if _SEARCH not in self.given and ("denoiser", "rivals") not in self.given:
+                return
+        else:
+            begin = added.get(_SIGMA, self.presets.get(_SIGMA))
+            steps = added.get(_SEARCH, self.typed.algorithm.search)
+            rest = "(--sigma, or --search none)"
+            self.notes.append(
+                f"no sigma is given, so that the first {steps} steps search for it, from {begin} on {rest}"
+            )
+            if not added:  # a person said everything
+                return
+            self._advised = tried
+        self.notes = [text for text in self.notes if text != self._sigma_reason]  # of where the search begins, no more
+        self.presets |= added | theirs | _white(theirs, find_range)
+        self.notes += dict.fromkeys(advice.reason for advice in later)
+
+    def _search_presets(self, later: dict[tuple[str, str], Any]) -> dict[tuple[str, str], Any] | None:
+        """What makes a run search for sigma, None where no search is wanted.
+
+        Arguments: later, what is advised to runs that search.
+        """
+        from plugstream.runs.search import heat_steps
+
+        a, asked, advised = self.typed.algorithm, _SEARCH in self.given, self.presets
+        if (asked and a.search is None) or _SEARCH in advised:  # none is wanted
+            return None
+        if not asked and _SIGMA in advised and _ITERATIONS in self.given:
+            # Who says how many steps there are means steps with one sigma, where there is one to begin with.
+            return None
+        rivals = str(later.get(("denoiser", "rivals")) or self.typed.denoiser.rivals or "")
+        added: dict[tuple[str, str], Any] = {}
+        if _SIGMA not in advised:
+            added[_SIGMA] = _START[_meaning(later.get(("denoiser", "name"), self.typed.denoiser.name))]
+        steps, total = a.search, a.iterations
+        if _ITERATIONS not in self.given:
+            usual = int(advised.get(_ITERATIONS, total))
+            most = usual * 3 if _SIGMA in advised else usual * 12 // 5
+            added[_ITERATIONS] = total = most if steps is None else steps * 6 // 5
+            if steps is None and rivals:
+                steps = heat_steps(most * 5 // 6, rivals.count(",") + 1) + most * 5 // 6
+                added |= {_ITERATIONS: steps + most // 6, _SEARCH: steps}
+        if steps is None:
+            added[_SEARCH] = total * 5 // 6 if _SIGMA in advised else total * 5 // 6 // 20 * 20
+        return added
+
+    def choose_views(self) -> None:
+        """Say how many views a step uses, and which, where nobody does.
+
+        No more than there are: all of them, and of a sampler that is asked for or advised as many as steps have. Every
+        view comes once before any comes again: no scan of benchmarks/momenta.py was better by independent draws, of
+        which the theory of --watch-theory is.
+        """
+        from plugstream.runs.search import count_judges
+
+        settings, n_views = self._advised or self.resolve(lambda: 1.0), self.scan.n_views
+        batch = settings.sampler.views
+        out = count_judges(settings, n_views)
+        if settings.algorithm.search is None and settings.monitor.hold_out is not None:
+            out = n_views // settings.monitor.hold_out
+        most = n_views - out
+        if _BATCH not in self.given and batch is not None and 0 < most < batch:
+            if _SAMPLER in self.given or any(section == "sampler" for section, _ in self.presets):
+                self.notes.append(f"there are {n_views} views, of which a step uses {most} (--batch)")
+                self.presets[_BATCH] = batch = most
+            else:
+                few = f"{most} view{'s' * (most > 1)}"
+                reason = f"fewer than a usual batch of {batch}, so that each uses all (--sampler all)"
+                self.notes.append(f"steps have {few}, {reason}")
+                self.presets[_SAMPLER] = "all"
+        if _SAMPLER in self.given or _SAMPLER in self.presets or settings.monitor.watch_theory:
+            return
+        if batch is not None and batch < n_views:
+            self.notes.append(
+                "every view is used once before any again, which takes noise out of batches (--sampler epochs)"
+            )
+            self.presets[_SAMPLER] = "epochs"
+
+    def end_on_arrival(self) -> None:
+        """End the run when its image has arrived, where nobody says how many steps there are.
+
+        The number of steps is then a limit: that of a search, and five times the usual number. Changes that are spread
+        over all steps, such as a sigma that falls, need their number.
+        """
+        from plugstream.solver.verdict import ARRIVED
+
+        a, advised = self.typed.algorithm, self.presets
+        fixed = a.sigma_end is not None or a.step_size_end is not None or a.stages is not None or a.changes is not None
+        refused = _ARRIVE in self.given and a.arrive is None
+        if _ITERATIONS in self.given or refused or a.time_limit is not None or fixed:
+            return
+        if _STAGES in advised and (a.hop_steps is None and _HOP_STEPS not in advised):
+            return  # whose stages are parts of all steps
+        asked = advised.get(_SEARCH, a.search)
+        searched = asked if isinstance(asked, int) else 0  # and not "none"
+        usual = a.iterations if searched else int(advised.get(_ITERATIONS, a.iterations))
+        limit = searched + _LONGEST * usual
+        self.notes = [text for text in self.notes if text not in self._steps_reasons]
+        self.notes.append(
+            f"steps end when the image has arrived, after {limit} at most (--iterations for a fixed number)"
+        )
+        self.presets |= {_ITERATIONS: limit, _ARRIVE: a.arrive or ARRIVED}
+
+
+def _columns(scan: Scan) -> Columns:
+    """Of the views that there are, which of a scan that is followed may be none yet."""
+    return scan.columns if scan.n_views else {}
+
+
+def _meaning(denoiser: str) -> str:
+    """What sigma is to a denoiser, as advice has it."""
+    return "weight" if is_weight(denoiser) else "noise"
+
+
+def _value(advice: Advice) -> Any:
+    return parse_value(advice.value) if isinstance(advice.value, str) else advice.value
+
+
+def _white(presets: dict[tuple[str, str], Any], find_range: Callable[[], float]) -> dict[tuple[str, str], Any]:
+    """What tells a trained denoiser that is advised how large the values of images are, as a power of ten."""
+    from plugstream.base.registry import find
+
+    name = presets.get(("denoiser", "name"))
+    if name is None or "white" not in find("denoiser", name).options.model_fields:
+        return {}
+    return {("denoiser", "white"): 10.0 ** round(math.log10(_WHITE * find_range()))}

@@ -1,0 +1,243 @@
+"""What a run decides once a step, by its clock, its disk, signals and what people ask; of several processes rank 0."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from plugstream.algorithms import Algorithm, State
+from plugstream.base.errors import InputError
+from plugstream.base.quantities import TO_GO, Quantity
+from plugstream.runs.callbacks import Callback
+from plugstream.runs.commands import Command, Requests
+from plugstream.runs.context import RunContext
+from plugstream.runs.events import Note, Views
+from plugstream.runs.stages import restrict_views
+from plugstream.runs.steering import check_command
+from plugstream.settings import Settings
+from plugstream.solver.monitors import HeldOutMisfit
+from plugstream.solver.result import Progress, Snapshot, Stop, Turn
+from plugstream.solver.verdict import Trace, estimate_arrival, has_settled
+
+__all__ = ["RunControls", "reason_to_end", "reason_to_stop"]
+
+# Seconds between two words of rank 0 to the others while the run is paused, so that they do not take it for dead.
+_WORD = 1.0
+
+
+@dataclass(frozen=True)
+class _Decision:
+    """Of one step: whether somebody interrupted it, time is up, it has settled or why it has arrived, the views of the
+    next, if they are others, and what people ask for."""
+
+    interrupted: bool = False
+    late: bool = False
+    settled: bool = False
+    arrived: Stop | None = None
+    views: Views | None = None
+    commands: tuple[Command, ...] = ()
+
+
+class RunControls(Callback):
+    """Whether to stop, which views there are and what was asked for, decided by rank 0 after each step, for all.
+
+    No process goes by its own clock, disk or signals, so that none leaves while others wait for it. A process by itself
+    is its own rank 0. `reason` says why the run ended, where it did so here.
+
+    Arguments: run; requests, the signals that came; time_limit in seconds, None where `solve` looks at its own clock,
+    as it may where there is one process.
+    """
+
+    def __init__(self, run: RunContext, requests: Requests, time_limit: float | None = None) -> None:
+        self.run, self.requests, self.time_limit = run, requests, time_limit
+        self.settings = run.settings  # as the run began, whatever is changed on the way
+        self.reason: Stop | None = None
+        self._step = 0  # the last at which people were heard
+        self._heard: list[Path] = []  # commands that are not in the log yet
+
+    def after_step(self, progress: Progress[State]) -> bool | Algorithm[State] | Turn[State] | None:
+        decision = self.run.group.decide(lambda: self._decide(progress))
+        if decision.interrupted:
+            raise KeyboardInterrupt
+        changed, population = None, self.run.population
+        turns = self._change_stage(progress.state.k)
+        found = None if self.run.search is None else self.run.search.turn(progress)
+        if found is not None:
+            changed = found.algorithm
+        elif population is not None:
+            changed = population.change_views(progress, decision.views)
+            if population.follow and population.done(progress.state.k):
+                self.reason = Stop.ITERATIONS
+                return True
+        if decision.late:
+            self.reason = Stop.TIME
+            return True
+        if decision.settled:
+            self.reason = Stop.SETTLED
+            return True
+        if decision.arrived is not None:
+            self.reason = decision.arrived
+            return True
+        if self.run.search is not None and self.run.search.over(progress.state.k):
+            self.reason = Stop.ITERATIONS
+            return True
+        if turns and population is None:
+            assert self.run.stages is not None
+            changed = replace(progress.algorithm, fidelity=restrict_views(self.run.whole, self.run.stages))  # type: ignore[type-var]
+        before: Any = progress.algorithm if changed is None else changed
+        after = self._steer(progress, before, decision.commands)
+        if self.run.changes.stopped:
+            self.reason = Stop.ASKED
+            return True
+        changed = changed if after is before else after
+        if found is not None:
+            return found if changed is None else Turn(changed, found.state)
+        return self._turn(progress, changed) if turns else changed
+
+    def _change_stage(self, step: int) -> bool:
+        """Go over to the stage that begins here, and say whether one does."""
+        stages, begun = self.run.stages, False
+        while stages is not None and stages.due(step):
+            stages.go_on()
+            begun = True
+        if begun and self.run.population is not None:
+            self.run.population.change_stage()
+        return begun
+
+    def _turn(self, progress: Progress[State], changed: Any) -> Turn[State]:
+        """Begin the stage, with the algorithm on its views, from the image that there is."""
+        algorithm: Any = progress.algorithm if changed is None else changed
+        state = algorithm.renew(progress.state)
+        assert self.run.stages is not None
+        self.run.stages.tell(progress.state.k, algorithm, state)
+        return Turn(algorithm, state)
+
+    def _steer(self, progress: Progress[State], algorithm: Any, commands: tuple[Command, ...]) -> Any:
+        """The algorithm to go on with, once nobody wants the run to wait any more."""
+        step, changes = progress.state.k, self.run.changes
+        algorithm = changes.go_on(step, algorithm)
+        algorithm = self._obey(step, algorithm, commands)
+        return self._pause(progress, algorithm) if changes.paused else algorithm
+
+    def _pause(self, progress: Progress[State], algorithm: Any) -> Any:
+        step, callbacks = progress.state.k, self.run.callbacks
+        begun = time.monotonic()
+        for callback in callbacks:
+            callback.before_pause(progress)
+        try:
+            while self.run.changes.paused:
+                decision = self.run.group.decide(lambda: self._wait(progress))
+                if decision.interrupted:
+                    raise KeyboardInterrupt
+                algorithm = self._obey(step, algorithm, decision.commands)
+                for callback in callbacks:
+                    callback.while_paused(progress)
+        finally:
+            seconds = time.monotonic() - begun
+            progress.leave_out(seconds)
+            for callback in callbacks:
+                callback.after_pause(seconds)
+        return algorithm
+
+    def _obey(self, step: int, algorithm: Any, commands: tuple[Command, ...]) -> Any:
+        for command in commands:
+            algorithm = self.run.changes.obey(step, algorithm, command)
+        self.run.commands.remove(self._heard)  # of rank 0: they are in the log now
+        self._heard.clear()
+        return algorithm
+
+    def _decide(self, progress: Progress[State]) -> _Decision:
+        if self.requests.due(progress.state.k):
+            return _Decision(interrupted=True)
+        late = self.time_limit is not None and progress.state.k > 0 and progress.wall >= self.time_limit
+        views = None if self.run.population is None else self.run.population.find_views(progress.state.k)
+        # Not before the first step, nor where the last is measured again: there is nothing to stop.
+        stepped, self._step = self._step < progress.state.k, progress.state.k
+        heard = self._hear(progress) if stepped else ()
+        settled, arrived = (stepped and self._settled(progress), self._arrived(progress) if stepped else None)
+        return _Decision(late=late, settled=settled, arrived=arrived, views=views, commands=heard)
+
+    def _arrived(self, progress: Progress[State]) -> Stop | None:
+        """Why more steps would bring nothing, where that was looked at just now and no stage is still to come."""
+        limit, stages = self.settings.algorithm.arrive, self.run.stages
+        if limit is None or TO_GO.name not in progress.measured or (stages is not None and stages.to_come):
+            return None
+        return reason_to_end(progress.snapshot().trace, limit)
+
+    def _settled(self, progress: Progress[State]) -> bool:
+        """Whether the misfit on held-out views was measured just now, and falls no more."""
+        name, limit = HeldOutMisfit.name, self.settings.algorithm.settled
+        if limit is None or name not in progress.measured:
+            return False
+        misfits = [float(value.mean()) for *_, value in progress.snapshot().rows[name]]
+        return has_settled(misfits, limit)
+
+    def _wait(self, progress: Progress[State]) -> _Decision:
+        """What rank 0 hears while it waits, or nothing after a second."""
+        until = time.monotonic() + _WORD
+        while time.monotonic() < until:
+            if self.requests.came:
+                return _Decision(interrupted=True)
+            if commands := self._hear(progress):
+                return _Decision(commands=commands)
+            time.sleep(max(0.01, self.run.commands.every / 2))
+        return _Decision()
+
+    def _hear(self, progress: Progress[State]) -> tuple[Command, ...]:
+        """What people asked for since; what cannot be done is told."""
+        heard = []
+        for path, command in self.run.commands.take():
+            try:
+                if isinstance(command, InputError):
+                    raise command
+                check_command(command, progress, self.settings)
+            except InputError as error:
+                self.run.log.add(Note(f"warning: what was asked for cannot be done: {error}"))
+            else:
+                heard.append(command)
+            self._heard.append(path)
+        return tuple(heard)
+
+
+def reason_to_end(trace: Trace, limit: float) -> Stop | None:
+    """Why more steps would bring nothing, None where they would: the image has arrived, or all that moves it hovers.
+
+    Arguments: trace; limit, the part of the image by which ten times as many steps may change it.
+    """
+    arrivals = estimate_arrival(trace)
+    if trace.phase != 0 or not arrivals:
+        return None
+    if all(one.within(limit) for one in arrivals):
+        return Stop.ARRIVED
+    hovers = max(one.to_go for one in arrivals) > limit >= max(one.drift for one in arrivals)
+    return Stop.HOVERS if hovers else None
+
+
+def reason_to_stop(
+    snapshot: Snapshot[State],
+    settings: Settings,
+    quantities: tuple[Quantity, ...] | list[Quantity],
+    *,
+    last_stage: bool = True,
+) -> Stop | None:
+    """Why the run had already ended when this was saved, None if it had not; steps are counted elsewhere."""
+    a, k = settings.algorithm, snapshot.state.k
+    for quantity in quantities:
+        if a.distance_limit is None or not quantity.stops or quantity.name not in snapshot.rows:
+            continue
+        step, _, value = snapshot.rows[quantity.name][-1]
+        # Where a run was interrupted there is a measurement more, for which it would not have stopped.
+        regular = step == k and (k - snapshot.first) % settings.monitor.every == 0
+        if regular and all(quantity.reaches(one, a.distance_limit) for one in value.flatten().tolist()):
+            return Stop.DISTANCE
+    measured, due = snapshot.rows.get(TO_GO.name), (k - snapshot.first) % settings.monitor.every == 0
+    if a.arrive is not None and last_stage and due and measured and measured[-1][0] == k:
+        reason = reason_to_end(snapshot.trace, a.arrive)
+        if reason is not None:
+            return reason
+    held_out = [float(value.mean()) for *_, value in snapshot.rows.get(HeldOutMisfit.name, ())]
+    if a.settled is not None and has_settled(held_out, a.settled):
+        return Stop.SETTLED
+    return Stop.TIME if a.time_limit is not None and snapshot.wall >= a.time_limit else None

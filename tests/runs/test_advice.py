@@ -1,0 +1,69 @@
+"""`ps.advise` gives what the command would use, and the guide's example of it runs."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from unittest import mock
+
+import pytest
+
+import plugstream as ps
+from plugstream.cli import command_parser
+from plugstream.cli.common import draft_of
+from plugstream.runs.advice import advised_settings
+from plugstream.settings import resolution
+from small_run import main
+
+GUIDE = Path(__file__).parents[2] / "docs" / "guide.md"
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    place = tmp_path / "scan.zarr"
+    assert main(["simulate", str(place), "--instrument", "ct", "--size", "24", "--views", "30"]) == 0
+    return place
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ([], []),
+        (["algorithm.sigma=1%", "denoiser.name=bm3d"], ["--sigma", "1%", "--denoiser", "bm3d"]),
+        (["algorithm.search=none", "sampler.batch=7"], ["--search", "none", "--batch", "7"]),
+    ],
+)
+def test_python_gets_the_advice_of_the_command(changes: list[str], words: list[str], place: Path) -> None:
+    scan, typed = ps.open_scan(place), [str(place), *words]
+    draft = draft_of(command_parser("reconstruct", ["reconstruct", *typed]).parse_args(typed))
+    assert ps.advise(scan, *changes) == advised_settings(draft, scan)
+
+
+def test_a_file_says_everything(place: Path, tmp_path: Path) -> None:
+    (tmp_path / "own.toml").write_text("[algorithm]\nsigma = 0.3\n")
+    settings, reasons = ps.advise(ps.open_scan(place), file=tmp_path / "own.toml")
+    assert settings.algorithm.sigma == 0.3
+    assert settings.sampler.name == "uniform"
+    assert reasons == ()
+
+
+@pytest.mark.parametrize(("words", "times"), [([], 3), (["--sigma", "1%"], 3)])
+def test_a_command_resolves_typed_advised_and_final_settings(words: list[str], times: int, place: Path) -> None:
+    typed = [str(place), *words]
+    draft = draft_of(command_parser("reconstruct", ["reconstruct", *typed]).parse_args(typed))
+    with mock.patch.object(resolution, "resolve", wraps=resolution.resolve) as resolve:
+        assert draft.unadvised.algorithm.name == "pgm"
+        advised_settings(draft, ps.open_scan(place))
+    assert resolve.call_count == times
+
+
+def test_the_example_of_the_guide_runs(
+    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(place.parent)
+    text = GUIDE.read_text(encoding="utf-8").partition("## Settings that suit a scan")[2]
+    code = "\n".join(re.findall(r"^ {4}(.*)$", text, re.MULTILINE))
+    names = {"ps": ps}
+    exec(code, names)
+    assert "arrived" in capsys.readouterr().out
+    assert names["result"].image.shape == (24, 24)
