@@ -56,9 +56,7 @@ def check_adjoint(
     prediction = forward(x)
     shape = (len(index), *model.data_shape)
     if tuple(prediction.shape) != shape:
-        raise InputError(
-            f"{names[0]} gives data of shape {tuple(prediction.shape)} for {len(index)} views, not {shape}"
-        )
+        raise InputError(f"{names[0]} of {len(index)} views gives shape {tuple(prediction.shape)}, not {shape}")
     noise = model.restrict(_random(shape, model.data_dtype, model.device, draw), index)
     worst = 0.0
     for z in (noise, forward(x + other)):
