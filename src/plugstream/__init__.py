@@ -64,6 +64,7 @@ _HOME = {
         "adapt",
     ],
     "plugstream.base.errors": ["DamagedError", "InputError", "PlugstreamWarning", "StorageError"],
+    "plugstream.fidelity.checks": ["check_adjoint", "check_gradient"],
     "plugstream.fidelity.least_squares": ["Fidelity", "LeastSquares"],
     "plugstream.images.global_phase": ["align_phase"],
     "plugstream.images.grid": ["Grid"],
@@ -172,6 +173,7 @@ if TYPE_CHECKING:  # the same names for type checkers and editors; a test keeps 
     )
     from plugstream.fidelity.by_function import SmoothFidelity as SmoothFidelity
     from plugstream.fidelity.by_loss import LossFidelity as LossFidelity
+    from plugstream.fidelity.checks import check_adjoint as check_adjoint, check_gradient as check_gradient
     from plugstream.fidelity.least_squares import Fidelity as Fidelity, LeastSquares as LeastSquares
     from plugstream.fidelity.losses import (
         Amplitude as Amplitude,

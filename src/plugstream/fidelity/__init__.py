@@ -10,6 +10,7 @@ from plugstream.base.lazy import lazy_names
 if TYPE_CHECKING:
     from plugstream.fidelity.by_function import SmoothFidelity as SmoothFidelity
     from plugstream.fidelity.by_loss import LossFidelity as LossFidelity
+    from plugstream.fidelity.checks import check_adjoint as check_adjoint, check_gradient as check_gradient
     from plugstream.fidelity.least_squares import Fidelity as Fidelity, LeastSquares as LeastSquares
     from plugstream.fidelity.losses import (
         Amplitude as Amplitude,
@@ -26,6 +27,7 @@ __all__, __getattr__, __dir__ = lazy_names(
     {
         "by_function": ["SmoothFidelity"],
         "by_loss": ["LossFidelity"],
+        "checks": ["check_adjoint", "check_gradient"],
         "least_squares": ["Fidelity", "LeastSquares"],
         "losses": ["Amplitude", "Gaussian", "Huber", "Loss", "Poisson", "Transmission"],
         "sharded": ["Sharded"],
