@@ -246,14 +246,15 @@ def _search(
     """
     from plugstream.base.errors import InputError
     from plugstream.runs.search import check_judges, check_search, heat_steps
-    from plugstream.settings import is_weight
+    from plugstream.settings import is_weight, needs_sigma
 
     advised = {(section, key): value for section, key, value in presets}
     chosen = {key: value for section, key, value in later if section == "denoiser"}
     meaning = "weight" if is_weight(chosen.get("name", settings.denoiser.name)) else "noise"
     rivals = str(chosen.get("rivals") or settings.denoiser.rivals or "")
     a, asked = settings.algorithm, ("algorithm", "search") in given
-    if (asked and a.search is None) or ("algorithm", "search") in advised:  # none is wanted
+    unused = not asked and not rivals and not needs_sigma(settings.denoiser.name)
+    if (asked and a.search is None) or ("algorithm", "search") in advised or unused:  # none is wanted
         return []
     if not asked and _SIGMA in advised and ("algorithm", "iterations") in given:
         # Who says how many steps there are means steps with one sigma, where there is one to begin with.

@@ -8,7 +8,7 @@ from plugstream.base.values import parse_value
 from plugstream.settings.changes import Change, check_sigma, check_step, parse_changes, with_changes
 from plugstream.settings.iteration import AlgorithmSettings, GradientSettings, MomentumSettings, SamplerSettings
 from plugstream.settings.measurement import MonitorSettings
-from plugstream.settings.resolution import SettingsFile, is_weight, resolve, share_of_range, to_toml
+from plugstream.settings.resolution import SettingsFile, is_weight, needs_sigma, resolve, share_of_range, to_toml
 from plugstream.settings.sections import (
     ComputeSettings,
     DenoiserSettings,
@@ -60,6 +60,7 @@ __all__ = [
     "is_weight",
     "leaves",
     "needed_monitors",
+    "needs_sigma",
     "open_end",
     "parse_assignment",
     "parse_changes",
