@@ -1,14 +1,17 @@
-"""The examples of docs/extending.md work as they stand: each file is written, and each command below it is run."""
+"""The examples of docs/extending.md work as they stand, as files of a person's own and as files of the house."""
 
 from __future__ import annotations
 
 import re
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from plugstream.base.registry import KINDS
 from small_run import main
 
 TEXT = (Path(__file__).parents[2] / "docs" / "extending.md").read_text(encoding="utf-8")
@@ -47,3 +50,26 @@ def test_the_first_command_works_too(scan, tmp_path, monkeypatch):
     assert "size = 5\n" in Path("run/settings.toml").read_text()
     image = np.load("run/result.npy")
     assert len(np.unique(image)) < 0.8 * image.size  # pixels near each other share their median
+
+
+# What is written into the folder given becomes a file of the package that CONTRIBUTING.md names for the kind.
+AS_OURS = """
+import importlib, sys
+from plugstream.base.registry import KINDS, entries
+
+folder, kind, name = sys.argv[1:]
+importlib.import_module(KINDS[kind].package).__path__.append(folder)
+assert name in entries(kind), sorted(entries(kind))
+assert "torch" not in sys.modules, f"the {kind} {name} makes lists wait for torch"
+"""
+DECLARED = [(name, code, *re.search(r'@register\("(\w+)", "(\w+)"', code).groups()) for name, code, _ in FILES[:-1]]
+
+
+@pytest.mark.parametrize(("name", "code", "kind", "entry"), DECLARED, ids=[name for name, *_ in DECLARED])
+def test_an_example_in_the_house_is_listed_without_torch(tmp_path, name, code, kind, entry):
+    folder = KINDS[kind].package.removeprefix("plugstream.").replace(".", "/")
+    assert f"`{folder}/`" in (Path(__file__).parents[2] / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    (tmp_path / name).write_text(code)
+    words = [sys.executable, "-c", AS_OURS, str(tmp_path), kind, entry]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

@@ -90,7 +90,7 @@ def test_other_denoisers(grey, tmp_path):
     ("words", "message"),
     [
         (["absent.png", "o.png", "--sigma", "0.1"], "there is no picture"),
-        (["a.npy", "o.npy"], "required: --sigma"),
+        (["a.npy", "o.npy"], "give --sigma"),
         (["a.npy", "o.npy", "--sigma", "lots"], "sigma must be a number >= 0 such as 15/255, not lots"),
         (["a.npy", "o.npy", "--sigma=-1/255"], "sigma must be a number >= 0"),
         (["a.npy", "a.npy", "--sigma", "0.1"], "exists already"),

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from plugstream.base.registry import KINDS, entries
+from plugstream.settings import resolve
 from small_run import main
 
 RUN = ["--sigma", "0.02", "--threads", "1", "--iterations", "4"]
@@ -103,12 +105,9 @@ def test_code_of_ones_own_that_does_not_work_is_one_line(scan, tmp_path, capsys,
     assert message in capsys.readouterr().err.strip().splitlines()[-1]
 
 
-@pytest.mark.parametrize(
-    "plural", ["denoisers", "algorithms", "samplers", "momenta", "gradients", "losses", "instruments", "importers"]
-)
-def test_every_kind_is_listed_and_the_documents_have_its_table(plural, capsys):
-    (kind,) = [kind for kind in KINDS.values() if kind.plural == plural]
-    names = list(entries(kind.name))
+@pytest.mark.parametrize("kind", KINDS.values(), ids=list(KINDS))
+def test_every_kind_is_listed_and_the_documents_have_its_table(kind, capsys):
+    plural, names = kind.plural, list(entries(kind.name))
     assert main([plural]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines[1 : 1 + len(names)]] == names
@@ -117,8 +116,9 @@ def test_every_kind_is_listed_and_the_documents_have_its_table(plural, capsys):
     assert [entry["name"] for entry in listed] == names
     assert main([plural, "--markdown"]) == 0
     table = capsys.readouterr().out
-    documents = Path(__file__).parents[2] / "docs" / "entries.md"
-    assert table in documents.read_text(encoding="utf-8"), f"plugstream {plural} --markdown belongs into {documents}"
+    document = Path(__file__).parents[2] / "docs" / "entries.md"
+    sections = dict(re.findall(r"^## (\w+)\n\n((?:\|.*\n)*)", document.read_text(encoding="utf-8"), re.MULTILINE))
+    assert sections[plural.capitalize()] == table, f"plugstream {plural} --markdown belongs into {document}"
 
 
 def test_what_is_declared_of_denoisers_is_in_their_document(capsys):
@@ -139,3 +139,56 @@ def test_momentum_and_gradient_are_chosen_by_name_and_by_file(scan, tmp_path):
     assert np.array_equal(
         often, reconstruct(scan, tmp_path / "svrg", "--gradient", "svrg", "--refresh", "0.5", "--seed", "3")
     )
+
+
+def test_a_denoiser_that_does_not_use_sigma_needs_none(scan, tmp_path, capsys):
+    own = tmp_path / "own.py"
+    own.write_text(
+        "from plugstream.base.registry import register\n\n\n"
+        '@register("denoiser", "half", "half of it", sigma="unused")\n'
+        "def half(options):\n    return lambda z, sigma: z / 2\n"
+    )
+    assert resolve(None, [("denoiser", "name", "box")]).algorithm.sigma == 0
+    assert resolve(None, [("denoiser", "name", "box"), ("algorithm", "lam", 0.1)]).algorithm.sigma is None
+    assert resolve(None, [("denoiser", "name", "box"), ("denoiser", "opening", "tv")]).algorithm.sigma is None
+    assert resolve(None).algorithm.sigma is None
+    words = ["reconstruct", str(scan), "--iterations", "3", "--threads", "1", "--search", "none"]
+    for name in ("box", f"{own}:half"):
+        images = []
+        for sigma in ([], ["--sigma", "1"]):
+            out = tmp_path / f"{name[-3:]}-{len(sigma)}"
+            assert main([*words, "--out", str(out), "--denoiser", name, *sigma]) == 0
+            images.append(np.load(out / "result.npy"))
+        assert np.array_equal(*images)
+    np.save(tmp_path / "z.npy", np.ones((16, 16), np.float32))
+    picture = ["denoise", str(tmp_path / "z.npy"), str(tmp_path / "o.npy")]
+    assert main([*picture, "--denoiser", f"{own}:half"]) == 0
+    assert np.all(np.load(tmp_path / "o.npy") == 0.5)
+    capsys.readouterr()
+    assert main([*picture, "--denoiser", "tv"]) == 2
+    assert "give --sigma" in capsys.readouterr().err
+
+
+def test_nobody_searches_for_a_sigma_that_is_not_used(scan, tmp_path):
+    out = tmp_path / "run"
+    assert main(["reconstruct", str(scan), "--out", str(out), "--denoiser", "box", "--threads", "1"]) == 0
+    assert "is searched for" not in (out / "events.jsonl").read_text()
+
+
+def test_a_seed_is_declared_once_and_refused_where_nothing_is_drawn(scan, tmp_path, capsys):
+    assert not any("seed" in entry.option_names for entry in entries("sampler").values())
+    words = ["reconstruct", str(scan), "--sigma", "0.02", "--seed", "3", "--sampler"]
+    for name in ("shifted", "fixed", "all"):
+        assert main([*words, name, "--out", str(tmp_path / name)]) == 2
+        assert f"--sampler {name} draws nothing, so that --seed would do nothing" in capsys.readouterr().err
+    for typed in (
+        [("sampler", "name", "uniform")],
+        [("sampler", "name", "epochs")],
+        [("sampler", "name", "all"), ("gradient", "name", "svrg")],
+        [("sampler", "name", "all"), ("algorithm", "name", "proxskip")],
+    ):
+        assert resolve(None, [*typed, ("sampler", "seed", 3)]).sampler.seed == 3
+    assert resolve(None, [("sampler", "seed", 3)], presets=[("sampler", "name", "all")]).sampler.name == "all"
+    file = tmp_path / "old.toml"  # runs write every setting down, also those that nobody chose
+    file.write_text('[sampler]\nname = "all"\nseed = 3\n')
+    assert resolve(file).sampler.seed == 3

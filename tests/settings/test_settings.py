@@ -197,7 +197,8 @@ def test_a_picture_may_be_named_by_a_number(tmp_path, monkeypatch, capsys):
 
 def test_a_section_has_the_options_of_its_entry_and_no_others():
     assert not hasattr(resolve(None, [("sampler", "name", "all")]).sampler, "batch")
-    assert resolve(None, [("sampler", "name", "all"), ("sampler", "seed", 3)]).sampler.seed == 3
+    typed = [("sampler", "name", "all"), ("gradient", "name", "svrg"), ("sampler", "seed", 3)]  # which svrg goes by
+    assert resolve(None, typed).sampler.seed == 3
     with pytest.raises(InputError, match=r"the sampler all has no use for batch; .* choose uniform or epochs"):
         resolve(None, [("sampler", "batch", 4), ("sampler", "name", "all")])
     with pytest.raises(ValueError, match="no use for batch"):

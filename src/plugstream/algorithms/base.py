@@ -1,26 +1,27 @@
-"""What an algorithm is: `init` and `step` on a small frozen state. No loop, no printing, no files."""
+"""What an algorithm is: `init` and `step` on a small frozen state. No loop, no printing, no files.
+
+torch is imported where it is used, so that a file which declares an algorithm of its own can have `PlugAndPlay` at its
+top, and lists of entries do not wait.
+"""
 
 from __future__ import annotations
 
 import math
 import warnings
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
-import torch
-from torch import Tensor
-
-from plugstream.algorithms.sampling import All, Batch, Sampler, as_sampler
-from plugstream.algorithms.theory import fixed_point_distance
-from plugstream.base.arrays import Array, as_tensor
 from plugstream.base.errors import InputError, PlugstreamWarning
-from plugstream.base.linalg import broadcast_axes
 from plugstream.base.schedules import Number, OverL, Overlap, parse_step, value_at
-from plugstream.denoisers.base import Denoiser
-from plugstream.denoisers.shapes import adapt
-from plugstream.denoisers.wrap import as_denoiser
-from plugstream.fidelity.least_squares import Fidelity
-from plugstream.models.views import Views, check_shape
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from plugstream.algorithms.sampling import Batch, Sampler
+    from plugstream.base.arrays import Array
+    from plugstream.denoisers.base import Denoiser
+    from plugstream.fidelity.least_squares import Fidelity
+    from plugstream.models.views import Views
 
 __all__ = ["Algorithm", "PlugAndPlay", "State", "fidelity_at"]
 
@@ -63,6 +64,12 @@ class Algorithm(Protocol[S]):
         """
 
 
+def _all_views() -> Sampler:
+    from plugstream.algorithms.sampling import All
+
+    return All()
+
+
 @dataclass(frozen=True, eq=False)
 class PlugAndPlay:
     """What the paper's algorithms share: a fidelity, a denoiser, a step and a noise level.
@@ -85,9 +92,12 @@ class PlugAndPlay:
     sigma: Number | None = None
     lam: Number | None = None
     step_size: Number | OverL | Overlap | str = "1/L"
-    sampler: Sampler | Any = field(default_factory=All)
+    sampler: Sampler | Any = field(default_factory=_all_views)
 
     def __post_init__(self) -> None:
+        from plugstream.algorithms.sampling import as_sampler
+        from plugstream.denoisers.wrap import as_denoiser
+
         object.__setattr__(self, "denoiser", _adapt_denoiser(as_denoiser(self.denoiser), self.fidelity))
         object.__setattr__(self, "sampler", as_sampler(self.sampler))
         if (self.sigma is None) == (self.lam is None):
@@ -175,6 +185,8 @@ class PlugAndPlay:
         Arguments: state, of this algorithm; views, the problem's with these alone, all that are available if not given.
         Reference: Sun, Wohlberg and Kamilov, eq. (24); for ADMM, Proposition 3.
         """
+        from plugstream.algorithms.theory import fixed_point_distance
+
         gamma, sigma = self.parameters(state.k + 1, state, self._whole(views))
         warm = getattr(state, "warm", None)
         return fixed_point_distance(state.image, self.fidelity_at(state), self.denoiser, gamma, sigma, warm, views)
@@ -183,6 +195,10 @@ class PlugAndPlay:
         """The views by which a step is found that follows them: those of the problem whose fixed points are meant."""
         if not isinstance(self.step_size, Overlap):
             return None
+        import torch
+
+        from plugstream.algorithms.sampling import Batch
+
         return Batch(None if views is None else torch.as_tensor(views, dtype=torch.int64))
 
     @property
@@ -197,6 +213,12 @@ class PlugAndPlay:
 
     def _start_image(self, image: Array | None) -> Tensor:
         """The first image, zero if not given, after a check of everything that can be checked before work starts."""
+        import torch
+
+        from plugstream.base.arrays import as_tensor
+        from plugstream.base.linalg import broadcast_axes
+        from plugstream.models.views import check_shape
+
         shape = self.fidelity.image_shape
         if image is None:
             own = getattr(self.fidelity, "start_image", None)
@@ -262,6 +284,8 @@ def _adapt_denoiser(denoiser: Denoiser, fidelity: Fidelity) -> Denoiser:
     Of images with three axes the first is of channels where the fidelity says so, or a denoiser that takes them is
     given. Functions of other arrays than images, such as a row of numbers, are left alone.
     """
+    from plugstream.denoisers.shapes import adapt
+
     shape = fidelity.image_shape
     channels = bool(getattr(fidelity, "channels", False)) or len(shape) == 4
     channels = channels or (denoiser.channels and denoiser.axes == len(shape))

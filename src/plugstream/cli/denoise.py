@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from plugstream.base.errors import InputError
 from plugstream.cli.common import say, settings_of
 
 # A picture may hold any values, so nothing is clipped unless asked for.
@@ -18,17 +19,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("out", type=Path, help="the picture to make, of the same bits: .png, .tif or .npy")
     parser.add_argument(
         "--sigma",
-        required=True,
-        help="the noise's standard deviation, such as 15/255 or 0.06; 8 and 16-bit pictures have values from 0 to 1",
+        help="the noise's standard deviation, such as 15/255 or 0.06; 8 and 16-bit pictures have values from 0 to 1; "
+        "needed unless the denoiser does not use it",
     )
     parser.add_argument("--large-sigma", action="store_true", help="use a sigma above 1 for an 8 or 16-bit picture")
 
 
 def run(parsed: argparse.Namespace) -> int:
     """Remove noise from a picture."""
-    from plugstream.settings import parse_sigma
+    from plugstream.settings import needs_sigma, parse_sigma
 
-    settings, sigma = settings_of(parsed, PRESETS), parse_sigma(parsed.sigma, zero=True)
+    settings = settings_of(parsed, PRESETS)
+    if parsed.sigma is None and needs_sigma(settings.denoiser.name):
+        raise InputError("how strong the noise is is not given; give --sigma, such as 15/255 or 0.06")
+    sigma = 0.0 if parsed.sigma is None else parse_sigma(parsed.sigma, zero=True)
     import numpy as np
 
     from plugstream.denoisers.pictures import check_sigma, denoise_picture

@@ -11,7 +11,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from plugstream.base.errors import InputError
 from plugstream.base.values import parse_value
 from plugstream.runs.reasons import default_reasons
-from plugstream.settings import Draft, Settings, SettingsFile, is_weight, parse_assignment, share_of_range
+from plugstream.settings import (
+    Draft,
+    Settings,
+    SettingsFile,
+    is_weight,
+    needs_sigma,
+    parse_assignment,
+    share_of_range,
+)
 
 if TYPE_CHECKING:  # what needs torch is imported when it is used, so that mistakes are told at once
     from plugstream.base.processes import Group
@@ -284,12 +292,13 @@ class _Advisor:
         from plugstream.runs.search import heat_steps
 
         a, asked, advised = self.typed.algorithm, _SEARCH in self.given, self.presets
-        if (asked and a.search is None) or _SEARCH in advised:  # none is wanted
+        rivals = str(later.get(("denoiser", "rivals")) or self.typed.denoiser.rivals or "")
+        unused = not asked and not rivals and not needs_sigma(self.typed.denoiser.name)
+        if (asked and a.search is None) or _SEARCH in advised or unused:  # none is wanted
             return None
         if not asked and _SIGMA in advised and _ITERATIONS in self.given:
             # Who says how many steps there are means steps with one sigma, where there is one to begin with.
             return None
-        rivals = str(later.get(("denoiser", "rivals")) or self.typed.denoiser.rivals or "")
         added: dict[tuple[str, str], Any] = {}
         if _SIGMA not in advised:
             added[_SIGMA] = _START[_meaning(later.get(("denoiser", "name"), self.typed.denoiser.name))]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field
 
@@ -157,6 +157,10 @@ class SamplerSettings(Choice):
     kind = "sampler"
     name: str = Field("uniform", description="how views are drawn", json_schema_extra=flag("sampler"))
     seed: int = Field(0, ge=0, le=MOST_SEED, description="seed of what is drawn: views, and full passes of svrg")
+
+    def build(self, *parts: Any, **more: Any) -> Any:
+        """The sampler of a fidelity; one that draws is handed the seed."""
+        return super().build(*parts, **more, **({"seed": self.seed} if self.entry.facts.get("seeded") else {}))
 
     @property
     def views(self) -> int | None:

@@ -32,7 +32,16 @@ from plugstream.settings.choices import (
 )
 from plugstream.settings.consent import allow_code, apply_consent
 from plugstream.settings.sections import DenoiserSettings, Settings, used_sections
-from plugstream.settings.values import all_leaves, choice_of, leaves, parse_share, section_of, selection_of
+from plugstream.settings.values import (
+    all_leaves,
+    choice_of,
+    leaves,
+    needs_sigma,
+    parse_share,
+    section_of,
+    selection_of,
+)
+from plugstream.settings.without_effect import refuse_momentum, refuse_seed
 
 __all__ = ["Draft", "SettingsFile", "resolve", "to_toml"]
 
@@ -163,13 +172,17 @@ def resolve(
             for key in table:
                 _check_name(section, key)
         _settle_values(section, table, names, image_range)
+    if "denoiser" in ours:
+        _settle_sigma(values)
     try:
         settings = Settings.model_validate(values)
         preferred = _preferred_momentum(settings)
         if preferred is not None and "name" not in values.get("momentum", {}):
             values.setdefault("momentum", {})["name"] = preferred
             settings = Settings.model_validate(values)
-        _refuse_momentum(settings, typed)
+        refuse_momentum(settings, typed)
+        if ("sampler", "name") not in preset:
+            refuse_seed(settings, typed)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"][:2])
@@ -181,23 +194,14 @@ def resolve(
     return apply_consent(settings, from_file, path, trust=trust) if "denoiser" in ours else settings
 
 
-def _refuse_momentum(settings: Settings, typed: Collection[tuple[str, str]]) -> None:
-    """Refuse a momentum that somebody typed and that the algorithm does nothing with.
-
-    One of a file is accepted: a run's settings.toml had every setting once, also those that nobody chose, and runs that
-    were begun with such a file must go on.
-    """
-    a, momentum = settings.algorithm, settings.momentum
-    if ":" in a.name or "momentum" in a.entry.facts.get("uses", ()) or momentum.entry.facts.get("plain", False):
+def _settle_sigma(values: dict[str, dict[str, Any]]) -> None:
+    """Where nobody says how strongly to denoise, sigma is 0 for a denoiser that does not use it."""
+    denoiser, algorithm = values.get("denoiser", {}), values.setdefault("algorithm", {})
+    others = denoiser.get("opening") is not None or denoiser.get("rivals") is not None
+    if others or algorithm.get("sigma") is not None or algorithm.get("lam") is not None:
         return
-    asked = [key for section, key in typed if section == "momentum" and key != "restart"]  # which has words of its own
-    if asked:
-        flag = "momentum" if "name" in asked else asked[0].replace("_", "-")
-        able = [e.name for e in entries("algorithm").values() if "momentum" in e.facts.get("uses", ())]
-        raise InputError(
-            f"{a.name} has no momentum, so that --{flag} would do nothing; leave it out, or use --algorithm "
-            f"{', '.join(able[:-1])} or {able[-1]}"
-        )
+    if not needs_sigma(denoiser.get("name", DenoiserSettings.model_fields["name"].default)):
+        algorithm["sigma"] = 0.0
 
 
 def _preferred_momentum(settings: Settings) -> str | None:

@@ -34,6 +34,7 @@ __all__ = [
     "choice_of",
     "is_weight",
     "leaves",
+    "needs_sigma",
     "parse_assignment",
     "parse_setting",
     "parse_share",
@@ -172,3 +173,8 @@ def share_of_range(share: float, image_range: float, denoiser: str) -> float:
 def is_weight(denoiser: str) -> bool:
     """Whether sigma^2 is the weight of a prior for this denoiser, D = prox_{sigma^2 r}, rather than sigma a noise."""
     return find("denoiser", denoiser).facts.get("sigma") == "weight"
+
+
+def needs_sigma(denoiser: str) -> bool:
+    """Whether a denoiser goes by its sigma at all; bounds, say, do not."""
+    return find("denoiser", denoiser).facts.get("sigma") != "unused"

@@ -1,7 +1,7 @@
 """The gradients of proximal gradient methods by name: the mean over a batch, or with its variance reduced.
 
 Facts that an entry may say: grows, that it can go on where the scan gets more views; plain, that it is the mean over
-the batch and nothing else.
+the batch and nothing else; seeded, that it draws something by the seed.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def build_saga(options: Options, seed: int) -> Estimator:
     return SAGA()
 
 
-@register("gradient", "svrg", "corrected by a full pass now and then", options=RefreshOptions)
+@register("gradient", "svrg", "corrected by a full pass now and then", options=RefreshOptions, seeded=True)
 def build_svrg(options: RefreshOptions, seed: int) -> Estimator:
     from plugstream.algorithms import SVRG
 

@@ -3,6 +3,7 @@
 Facts that an entry may say:
 
     grows: it can take views that are still to come.
+    seeded: it draws at random (then `seed=`, that of the section, is handed to it).
     draws: "independent" views, of which the theory of stochastic steps speaks; "all" of them; the "same" in each step.
 """
 
@@ -16,40 +17,42 @@ if TYPE_CHECKING:
     from plugstream.algorithms.sampling import Sampler
     from plugstream.fidelity.least_squares import Fidelity
 
-__all__ = ["BatchOptions", "DrawOptions"]
+__all__ = ["BatchOptions"]
 
 
 class BatchOptions(Options):
-    """Of samplers that take a few views a step, by a rule."""
+    """Of samplers that take a few views a step."""
 
     batch: int = Field(10, ge=1, le=10**12, description="views in a step")
-
-
-class DrawOptions(BatchOptions):
-    """Of samplers that draw views at random."""
-
-    seed: int = Field(0, ge=0, lt=2**63, description="seed of the draws")
 
 
 @register(
     "sampler",
     "uniform",
     "independent views, with replacement: the paper's",
-    options=DrawOptions,
+    options=BatchOptions,
+    seeded=True,
     grows=True,
     draws="independent",
 )
-def build_uniform(options: DrawOptions, fidelity: Fidelity) -> Sampler:
+def build_uniform(options: BatchOptions, fidelity: Fidelity, seed: int = 0) -> Sampler:
     from plugstream.algorithms.sampling import Uniform
 
-    return Uniform(options.batch, options.seed)
+    return Uniform(options.batch, seed)
 
 
-@register("sampler", "epochs", "every view once before any comes again, shuffled", options=DrawOptions, grows=True)
-def build_epochs(options: DrawOptions, fidelity: Fidelity) -> Sampler:
+@register(
+    "sampler",
+    "epochs",
+    "every view once before any comes again, shuffled",
+    options=BatchOptions,
+    seeded=True,
+    grows=True,
+)
+def build_epochs(options: BatchOptions, fidelity: Fidelity, seed: int = 0) -> Sampler:
     from plugstream.algorithms.sampling import Epochs
 
-    return Epochs(options.batch, options.seed)
+    return Epochs(options.batch, seed)
 
 
 @register("sampler", "shifted", "evenly spaced views, moved on by one a step", options=BatchOptions, grows=True)
@@ -59,11 +62,17 @@ def build_shifted(options: BatchOptions, fidelity: Fidelity) -> Sampler:
     return ShiftedViews(options.batch)
 
 
-@register("sampler", "importance", "views drawn by their Lipschitz constants, weighted to match", options=DrawOptions)
-def build_importance(options: DrawOptions, fidelity: Fidelity) -> Sampler:
+@register(
+    "sampler",
+    "importance",
+    "views drawn by their Lipschitz constants, weighted to match",
+    options=BatchOptions,
+    seeded=True,
+)
+def build_importance(options: BatchOptions, fidelity: Fidelity, seed: int = 0) -> Sampler:
     from plugstream.algorithms.sampling import Importance
 
-    return Importance(options.batch, fidelity.lipschitz_views, options.seed)  # type: ignore[attr-defined]
+    return Importance(options.batch, fidelity.lipschitz_views, seed)  # type: ignore[attr-defined]
 
 
 @register("sampler", "fixed", "the same evenly spaced views in every step", options=BatchOptions, draws="same")
