@@ -107,11 +107,11 @@ def test_a_reconstructor_minimises_deepinvs_function() -> None:
 def test_a_reconstructor_measures_what_it_is_asked_to() -> None:
     every = [Mixing(9, (1, 4, 5)) for _ in range(3)]
     y = [torch.randn(2, 9, dtype=torch.float64) for _ in every]
-    model = ps.PnPSGD(ps.SoftThreshold(), lambda_reg=2.0, iterations=60, monitors=[ps.Distance()])
-    plain = ps.PnPSGD(ps.SoftThreshold(), lambda_reg=2.0, iterations=60)
+    model = ps.PnPSGD(ps.SoftThreshold(), lambda_reg=2.0, iterations=240, monitors=[ps.Distance()])
+    plain = ps.PnPSGD(ps.SoftThreshold(), lambda_reg=2.0, iterations=240)
     assert torch.equal(model(y, every), plain(y, every))
     assert model.result is not None
-    assert model.result.history["relative_distance"].step.tolist() == list(range(0, 61, 10))
+    assert model.result.history["relative_distance"].step.tolist() == list(range(0, 241, 10))
     assert model.result.verdict.outcome is ps.Outcome.ARRIVED
 
 
