@@ -82,15 +82,15 @@ def largest_eigenvalue_bounds(
             values = torch.where(ended | (k >= size), top, values) * (1 + rounding)
             bounds[active] = values
             largest = max(largest, float(top.max()))
-            left = ~ended & (values > (1 + tol) * largest)
+            unsettled = ~ended & (values > (1 + tol) * largest)
             if look is not None:
-                look(count - int(left.sum()))
-            if k >= size or not bool(left.any()):
+                look(count - int(unsettled.sum()))
+            if k >= size or not bool(unsettled.any()):
                 break
-            if not bool(left.all()):
-                there = left.to(v.device)
-                v, w, beta, units, active = v[there], w[there], beta[there], units[there], active[left]
-                table.keep(left)
+            if not bool(unsettled.all()):
+                there = unsettled.to(v.device)
+                v, w, beta, units, active = v[there], w[there], beta[there], units[there], active[unsettled]
+                table.keep(unsettled)
         before, v = v, w / per_image(beta, ndim)
     return bounds, largest
 

@@ -1,4 +1,4 @@
-"""Several processes that work on one reconstruction: who they are, and the few words they say to each other.
+"""Several processes that work on one reconstruction: who they are, and the few messages they exchange.
 
 Under torchrun every process runs the same program. `process_group()` makes a `Group` of them, which is all that the
 rest of the library knows of torch.distributed; of one process it does nothing.
@@ -78,15 +78,15 @@ class Group:
         return value
 
     def decide(self, decision: Callable[[], T]) -> T:
-        """What rank 0 decides, which alone is asked; what it raises all raise."""
+        """The decision of rank 0, which alone is asked; if it raises, all raise."""
         return decision()
 
     def remember(self, name: str, text: str) -> None:
-        """Keep a text for processes that torchrun starts in place of these, if one of them dies."""
+        """Keep a text for the processes that torchrun starts to replace these, if one of them dies."""
         return
 
     def recall(self, name: str) -> str | None:
-        """What processes before these have kept under this name; None where torchrun has restarted nobody."""
+        """The text that earlier processes kept under this name; None if torchrun has not restarted any."""
         return None
 
 
@@ -148,8 +148,8 @@ class _Ranks(Group):
 
     def recall(self, name: str) -> str | None:
         key = f"plugstream/memory/{name}"
-        known = self._store is not None and self._store.check([key])
-        return self._store.get(key).decode() if known else None
+        stored = self._store is not None and self._store.check([key])
+        return self._store.get(key).decode() if stored else None
 
     def gather_objects(self, value: T) -> list[T]:
         """Every process's value, in the order of ranks."""
@@ -166,7 +166,7 @@ class _Ranks(Group):
         return torch.cat([real.reshape(-1), torch.tensor(flags, dtype=real.dtype, device=real.device)])
 
     def _settle(self, flags: Tensor, failure: BaseException | None) -> None:
-        """Raise what any of the processes has to raise."""
+        """Raise the error of any of the processes."""
         failed, interrupted = flags.tolist()
         if failed > 0:
             failures = self.gather_objects(_portable(failure))
@@ -180,7 +180,7 @@ class _Ranks(Group):
 
     @contextlib.contextmanager
     def _talk(self) -> Iterator[None]:
-        """What goes wrong on the way is the network's, or that of a process that died or hangs."""
+        """Errors inside are those of the network, or of a process that died or hangs."""
         try:
             yield
         except RuntimeError as error:
@@ -328,7 +328,7 @@ def _fresh_store(rank: int, size: int) -> tuple[Any, Any]:
 
 
 def _require_alike(group: _Ranks) -> None:
-    """Each process computes by itself what all hold in common, so that they must compute alike."""
+    """Refuse processes that differ: each computes the shared state itself, so they must compute alike."""
     from plugstream.base.version import __version__
 
     facts = {

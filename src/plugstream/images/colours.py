@@ -59,8 +59,8 @@ NOTHING = (0x80, 0x80, 0x80)
 def cyclic_table(levels: int = 255) -> NDArray[np.uint8]:
     """The colours of so many phases from -pi to pi, evenly spaced with both ends: (levels, 3) in 8 bits."""
     stops = np.array([[int(text[n : n + 2], 16) for n in (1, 3, 5)] for text in CYCLIC], dtype=np.float64)
-    place, known = np.linspace(0, 1, levels), np.linspace(0, 1, len(stops))
-    table = np.stack([np.interp(place, known, stops[:, part]) for part in range(3)], axis=-1)
+    place, positions = np.linspace(0, 1, levels), np.linspace(0, 1, len(stops))
+    table = np.stack([np.interp(place, positions, stops[:, part]) for part in range(3)], axis=-1)
     return np.rint(table).astype(np.uint8)
 
 

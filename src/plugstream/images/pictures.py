@@ -97,9 +97,9 @@ def save_image(image: Array, stem: str | Path, space: ImageSpace | None = None) 
     Arguments: image (*space.shape), (H, W) without a space; stem, path and name without an ending; space.
     """
     stem, image = Path(stem), as_tensor("the image", image)
-    wanted = "(H, W)" if space is None else str(space.shape)
+    expected = "(H, W)" if space is None else str(space.shape)
     if image.ndim != (2 if space is None else space.ndim):
-        raise InputError(f"an image to save must be {wanted}, not {tuple(image.shape)}; save them one by one")
+        raise InputError(f"an image to save must be {expected}, not {tuple(image.shape)}; save them one by one")
     space = ImageSpace(tuple(image.shape), upwards=False) if space is None else space
     values = image.detach().cpu().resolve_conj().numpy()
     values = values.astype(np.complex64 if np.iscomplexobj(values) else np.float32)

@@ -182,9 +182,9 @@ class ImageSpace:
 
 def read_space(content: Mapping[str, Any]) -> ImageSpace:
     """A space from what an event tells of it; what this version does not know is left out."""
-    known = ImageSpace.__dataclass_fields__
+    fields = ImageSpace.__dataclass_fields__
     values: dict[str, Any] = {
-        name: tuple(value) if isinstance(value, list) else value for name, value in content.items() if name in known
+        name: tuple(value) if isinstance(value, list) else value for name, value in content.items() if name in fields
     }
     try:
         return ImageSpace(**values)

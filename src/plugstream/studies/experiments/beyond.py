@@ -126,12 +126,12 @@ def cells_of(
         def compute(row: Row = row) -> tuple[dict[str, Any], dict[str, Any]]:
             known = known_settings(row.name, problem.names, row.choices[0].iterations)
             if scale.evaluations == 0 and known is not None and problem.instrument == "born-2d":
-                found = known
+                tuned = known
             else:
                 grid, most = scale.grid, scale.evaluations or scale.grid
-                found = tune(problem, row.choices, row.low, row.high, grid=grid, evaluations=most)
-            result = run(problem, found.spec, found.sigma)
-            more = {"sigma": found.sigma, "spec": found.spec.about(), "memory": row.memory}
+                tuned = tune(problem, row.choices, row.low, row.high, grid=grid, evaluations=most)
+            result = run(problem, tuned.spec, tuned.sigma)
+            more = {"sigma": tuned.sigma, "spec": tuned.spec.about(), "memory": row.memory}
             return outcome(problem, result, **more), {}
 
         out[row.name] = store.cell(f"{prefix}-{_slug(row.name)}", about, compute)

@@ -46,26 +46,26 @@ class Store:
         path = self.folder / f"{name}.json"
         about = json.loads(json.dumps(about))
         if path.exists():
-            kept = json.loads(path.read_text(encoding="utf-8"))
-            if kept["about"] == about:
-                result: dict[str, Any] = kept["result"]
+            stored = json.loads(path.read_text(encoding="utf-8"))
+            if stored["about"] == about:
+                result: dict[str, Any] = stored["result"]
                 return result
         if self.deadline is not None and time.monotonic() > self.deadline:
             raise OutOfTimeError(name)
         begin = time.perf_counter()
         with within(name):
-            made, arrays = compute()
+            result, arrays = compute()
         seconds = time.perf_counter() - begin
         self.folder.mkdir(parents=True, exist_ok=True)
         if arrays:
             buffer = io.BytesIO()
             np.savez_compressed(buffer, **arrays)  # type: ignore[arg-type]
             write_whole(path.with_suffix(".npz"), [buffer.getvalue()])
-        content = {"about": about, "seconds": round(seconds, 3), "result": made}
+        content = {"about": about, "seconds": round(seconds, 3), "result": result}
         write_whole(path, [json.dumps(content, allow_nan=True).encode()])
         self.computed.append(name)
         self.say(f"{name}: {seconds:.1f} s")
-        fresh: dict[str, Any] = json.loads(json.dumps(made))  # as it will be when read back
+        fresh: dict[str, Any] = json.loads(json.dumps(result))  # as it will be when read back
         return fresh
 
     def arrays(self, name: str) -> Arrays:

@@ -30,5 +30,5 @@ def known_settings(method: str, names: Sequence[str], iterations: int) -> TunedS
     spec = Spec(**content["spec"])
     sigma = dict(zip(IMAGES, content["sigma"], strict=True))
     usual = float(np.exp(np.mean(np.log(content["sigma"]))))
-    chosen = [sigma.get(name, usual) for name in names]
-    return TunedSpec(replace(spec, iterations=min(iterations, spec.iterations)), chosen, [], 0)
+    sigmas = [sigma.get(name, usual) for name in names]
+    return TunedSpec(replace(spec, iterations=min(iterations, spec.iterations)), sigmas, [], 0)

@@ -47,7 +47,7 @@ class Reproduction:
         if name == self.problem.instrument:
             return self.problem
         if name not in self._others:
-            pictures = self.problem.pictures.only(successors.SOME)
+            pictures = self.problem.pictures.only(successors.FOUR_PICTURES)
             self._others[name] = make_other_problem(name, pictures, device=self.problem.device)
         return self._others[name]
 
@@ -71,10 +71,10 @@ def compute(what: str, work: Reproduction) -> Any:
     if what == "beyond":
         return beyond.beyond_cells(problem, store, scale, ("tnrd-ours", "ridge"))
     if what == "successors":
-        found, left = _successor_lines(work)
-        if left is not None:
-            raise OutOfTimeError(left)
-        return found
+        lines, missing = _successor_lines(work)
+        if missing is not None:
+            raise OutOfTimeError(missing)
+        return lines
     raise InputError(f"there is nothing called {what!r} to reproduce; choose {', '.join(WHAT)} or all")
 
 
@@ -130,8 +130,8 @@ def write(what: str, work: Reproduction, out: Path) -> list[Path]:
 
 def _successor_lines(work: Reproduction) -> tuple[dict[str, dict[str, dict[str, Any]]], str | None]:
     """The lines of `successors` by instrument that are there or that there is time for, and the first that is not."""
-    found: dict[str, dict[str, dict[str, Any]]] = {}
-    left = None
+    lines: dict[str, dict[str, dict[str, Any]]] = {}
+    missing = None
     for instrument in ("born-2d", *OTHERS):
         born = instrument == "born-2d"
         rows = successors.successor_rows(work.scale) if born else successors.other_rows(work.scale, instrument)
@@ -139,21 +139,21 @@ def _successor_lines(work: Reproduction) -> tuple[dict[str, dict[str, dict[str, 
             try:
                 cells = successors.successor_cells(work.measured_by(instrument), work.store, work.scale, [row.name])
             except OutOfTimeError as error:
-                left = left or str(error)
+                missing = missing or str(error)
             else:
-                found.setdefault(instrument.removesuffix("-density"), {}).update(cells)
-    return found, left
+                lines.setdefault(instrument.removesuffix("-density"), {}).update(cells)
+    return lines, missing
 
 
 def _write_successors(work: Reproduction, out: Path) -> list[Path]:
-    found, left = _successor_lines(work)
+    lines, missing = _successor_lines(work)
     paths = []
-    for instrument, cells in found.items():
+    for instrument, cells in lines.items():
         name = "successors" if instrument == "born-2d" else f"successors-{instrument}"
         tuned = {line: {"sigma": cell["sigma"], "spec": cell["spec"]} for line, cell in cells.items()}
         paths += report.write_table(out, name, report.successors_table(cells, instrument), {"tuned": tuned})
-    if left is not None:
-        raise OutOfTimeError(left)
+    if missing is not None:
+        raise OutOfTimeError(missing)
     return paths
 
 

@@ -77,9 +77,9 @@ class Spec:
 
     def about(self) -> dict[str, Any]:
         """As JSON, to tell cells apart; of what came later only what is said, so that earlier cells stay known."""
-        said = asdict(self)
+        fields = asdict(self)
         return {
-            name: value for name, value in said.items() if value or name not in ("options", "equivariant", "opening")
+            name: value for name, value in fields.items() if value or name not in ("options", "equivariant", "opening")
         }
 
 
@@ -116,8 +116,8 @@ def _make_momentum(text: str) -> Any:
 def make_sampler(spec: Spec, fidelity: Fidelity) -> Sampler:
     """The sampler of a run."""
     name = "all" if spec.views is None else spec.sampler
-    made: Sampler = SamplerSettings.of(name=name, **({} if name == "all" else {"batch": spec.views})).build(fidelity)
-    return made
+    sampler: Sampler = SamplerSettings.of(name=name, **({} if name == "all" else {"batch": spec.views})).build(fidelity)
+    return sampler
 
 
 def make_algorithm(
@@ -233,23 +233,23 @@ def tune(
     def objective(spec: Spec) -> Any:
         def score(sigma: NDArray[np.float64]) -> NDArray[np.float64]:
             key = tuple(np.round(sigma, 12))
-            if key not in known[spec]:
+            if key not in scores[spec]:
                 result = run(problem, spec, sigma / 255, every=spec.iterations, weights=weights)
-                known[spec][key] = result.history["snr"].value[-1]
-            return known[spec][key]
+                scores[spec][key] = result.history["snr"].value[-1]
+            return scores[spec][key]
 
         return score
 
-    known: dict[Spec, dict[tuple[float, ...], NDArray[np.float64]]] = {spec: {} for spec in specs}
+    scores: dict[Spec, dict[tuple[float, ...], NDArray[np.float64]]] = {spec: {} for spec in specs}
     n = len(problem.names)
     first, last = np.full(n, low), np.full(n, high)
     best = max(
         specs,
         key=lambda spec: float(golden_section(objective(spec), first, last, grid=grid, evaluations=grid).score.mean()),
     )
-    found = golden_section(objective(best), first, last, grid=grid, evaluations=evaluations)
-    total = sum(len(tries) for tries in known.values())
-    return TunedSpec(best, (found.value / 255).tolist(), found.score.tolist(), total)
+    best_sigma = golden_section(objective(best), first, last, grid=grid, evaluations=evaluations)
+    total = sum(len(tries) for tries in scores.values())
+    return TunedSpec(best, (best_sigma.value / 255).tolist(), best_sigma.score.tolist(), total)
 
 
 def falling(spec: Spec, end: float, steps: int) -> Spec:

@@ -37,8 +37,8 @@ class Pictures:
 
     def only(self, names: tuple[str, ...]) -> Pictures:
         """Some of them, those that are there."""
-        kept = [i for i, name in enumerate(self.names) if name in names] or [0]
-        return Pictures(tuple(self.names[i] for i in kept), self.truth[kept], self.printed)
+        indices = [i for i, name in enumerate(self.names) if name in names] or [0]
+        return Pictures(tuple(self.names[i] for i in indices), self.truth[indices], self.printed)
 
 
 def load_pictures(folder: Path | None, size: int = 256) -> Pictures:
@@ -54,11 +54,11 @@ def load_pictures(folder: Path | None, size: int = 256) -> Pictures:
         raise InputError(f"there is no folder {folder}; give the one with the paper's images, or leave --images out")
     images = []
     for name in IMAGES:
-        found = [path for kind in ("png", "npy", "tif") if (path := folder / f"{name}.{kind}").exists()]
-        if not found:
+        paths = [path for kind in ("png", "npy", "tif") if (path := folder / f"{name}.{kind}").exists()]
+        if not paths:
             raise InputError(f"{folder} has no {name}.png; the paper's images are {', '.join(IMAGES)}")
-        image = load_picture(found[0])
-        images.append(image if image.shape == (size, size) else load_picture(found[0], size))
+        image = load_picture(paths[0])
+        images.append(image if image.shape == (size, size) else load_picture(paths[0], size))
     return Pictures(IMAGES, torch.stack(images), True)
 
 

@@ -31,13 +31,13 @@ def strengths(problem: Problem, denoiser: str, step: float) -> list[float]:
     points. For BM3D their code has sigma proportional to the step; TNRD is one model whatever the step. A picture that
     is not the paper's gets the mean of theirs.
     """
-    chosen = _authors_strengths(problem, denoiser)
+    authors = _authors_strengths(problem, denoiser)
     if denoiser == "tnrd":
-        return [sigma / 255 for sigma in chosen]
+        return [sigma / 255 for sigma in authors]
     if denoiser == "tv":
         gamma = step / problem.fidelity.lipschitz_max
-        return [math.sqrt(gamma * lam) for lam in chosen]
-    return [step * sigma / 255 for sigma in chosen]
+        return [math.sqrt(gamma * lam) for lam in authors]
+    return [step * sigma / 255 for sigma in authors]
 
 
 def _authors_strengths(problem: Problem, denoiser: str) -> list[float]:

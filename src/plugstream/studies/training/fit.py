@@ -69,11 +69,11 @@ class Training:
             metadata, tensors = load_tensors(path, _FORMAT)
         except InputError as error:
             raise InputError(f"{path} cannot be read as a checkpoint: {error}") from error
-        said = json.loads(metadata["about"])
-        for key in sorted({*said, *self.about}):
-            if said.get(key) != self.about.get(key):
+        stored = json.loads(metadata["about"])
+        for key in sorted({*stored, *self.about}):
+            if stored.get(key) != self.about.get(key):
                 raise InputError(
-                    f"{path} was trained with {key} = {said.get(key)!r}, not {self.about.get(key)!r}; "
+                    f"{path} was trained with {key} = {stored.get(key)!r}, not {self.about.get(key)!r}; "
                     "give the same settings, or another checkpoint file"
                 )
         shapes = {n: t.shape for n, t in tensors.items()}
@@ -120,12 +120,12 @@ def fit(
             losses, unread = _read(unread), []
         for number, loss in enumerate(losses, step + 1 - len(losses)):
             if not math.isfinite(loss):
-                kept = f"; the last checkpoint is {checkpoint}" if checkpoint and checkpoint.exists() else ""
-                raise InputError(f"the loss became {loss} at step {number}; use a smaller rate than {rate:g}{kept}")
+                hint = f"; the last checkpoint is {checkpoint}" if checkpoint and checkpoint.exists() else ""
+                raise InputError(f"the loss became {loss} at step {number}; use a smaller rate than {rate:g}{hint}")
         training.update(rate * (0.505 + 0.495 * math.cos(math.pi * step / steps)))
         if progress is not None:
-            told = [progress(number, loss) for number, loss in enumerate(losses, step + 2 - len(losses))]
-            last |= any(told)
+            answers = [progress(number, loss) for number, loss in enumerate(losses, step + 2 - len(losses))]
+            last |= any(answers)
         if checkpoint is not None and (due or last):
             training.save(checkpoint)
         if last:

@@ -35,8 +35,8 @@ def initial_weights(sigma: float, filters: int) -> Tensor:
     x = np.linspace(-310, 310, 1241)
     centres = SPACING * (np.arange(BUMPS) - BUMPS // 2)
     bumps = np.exp(-PRECISION / 2 * (x[:, None] - centres) ** 2)
-    wanted = 0.5 / (filters + 1) * x / (1 + (x / (3 * sigma)) ** 2)
-    fitted = np.linalg.lstsq(bumps, wanted, rcond=1e-6)[0]
+    target = 0.5 / (filters + 1) * x / (1 + (x / (3 * sigma)) ** 2)
+    fitted = np.linalg.lstsq(bumps, target, rcond=1e-6)[0]
     return torch.from_numpy(fitted).float().expand(filters, BUMPS).clone()
 
 

@@ -58,19 +58,19 @@ class Journal:
     def __len__(self) -> int:
         return len(self._known)
 
-    def ask(self, tried: Mapping[str, Any], evaluate: Callable[[], float]) -> float:
+    def ask(self, setting: Mapping[str, Any], evaluate: Callable[[], float]) -> float:
         """The score of what is tried: from the file, or evaluated now and written down."""
-        key = json.dumps(tried, sort_keys=True)
+        key = json.dumps(setting, sort_keys=True)
         if key not in self._known:
             score = worst_if_nan(evaluate())
-            self._add({"try": dict(tried), "score": score})
+            self._add({"try": dict(setting), "score": score})
             self._known[key] = score
         return self._known[key]
 
-    def conclude(self, tried: Mapping[str, Any], remark: str) -> None:
+    def conclude(self, setting: Mapping[str, Any], remark: str) -> None:
         """Write down what is to be said of the result: its line again, with a remark. Once is enough."""
         if remark not in self._remarks:
-            self._add({"try": dict(tried), "score": self.ask(tried, lambda: float("nan")), "remark": remark})
+            self._add({"try": dict(setting), "score": self.ask(setting, lambda: float("nan")), "remark": remark})
             self._remarks.add(remark)
 
     def _add(self, entry: Mapping[str, Any]) -> None:

@@ -134,7 +134,7 @@ def tune_scan(
     steps = settings.algorithm.iterations
     winner: dict[str, Any] = {}
     if set(search.over) & {"step_size", "momentum"}:
-        tried = [
+        candidates = [
             {**other, "sigma": float(sigma)}
             for other in _combinations(settings, search.over)
             for sigma in np.geomspace(search.low, search.high, _SIGMAS + 2)[1:-1]
@@ -144,7 +144,7 @@ def tune_scan(
             value = score(chosen, iterations)
             return -abs(value) if search.by == "discrepancy" else value
 
-        best = successive_halving(order, tried, budget=steps, least=max(1, min(steps, 5)))[0][1]
+        best = successive_halving(order, candidates, budget=steps, least=max(1, min(steps, 5)))[0][1]
         winner = {key: value for key, value in best.items() if key != "sigma"}
     if search.by == "race":
         length = max(2 * steps, LEAST_STEPS)
@@ -167,18 +167,18 @@ def _by_score(
     search: Search, score: Callable[[float], float], say: Callable[[str], None]
 ) -> tuple[float, float, str | None]:
     """The sigma of the largest score, that score, and what is to be said of it."""
-    asked = _Range(search, say)
-    found = golden_section(
-        lambda sigma: score(asked.note(float(sigma[0]))),
+    bounds = _Range(search, say)
+    result = golden_section(
+        lambda sigma: score(bounds.note(float(sigma[0]))),
         search.low,
         search.high,
         evaluations=search.evaluations,
         widenings=search.widenings,
     )
-    sigma, best = float(found.value[0]), float(found.score[0])
+    sigma, best = float(result.value[0]), float(result.score[0])
     remark = None
-    if found.edge[0]:
-        last, beyond, flag = ("least", "smaller", "low") if found.edge[0] < 0 else ("largest", "larger", "high")
+    if result.edge[0]:
+        last, beyond, flag = ("least", "smaller", "low") if result.edge[0] < 0 else ("largest", "larger", "high")
         remark = (
             f"sigma {sigma:.5g} is the {last} that was tried, so the best may be {beyond}: give a {beyond} "
             f"--sigma-{flag}, unless the score hardly depends on sigma there"
@@ -190,26 +190,28 @@ def _by_discrepancy(
     search: Search, excess: Callable[[float], float], say: Callable[[str], None]
 ) -> tuple[float, float, str | None]:
     """The sigma at which the residual is the noise's energy, minus the distance from it, and what is to be said."""
-    asked = _Range(search, say)
+    bounds = _Range(search, say)
 
     def above(sigma: float) -> float:
-        value = excess(asked.note(sigma))
+        value = excess(bounds.note(sigma))
         return value if math.isfinite(value) else math.inf  # a run that failed fits nothing
 
-    found = largest_crossing(above, search.low, search.high, evaluations=search.evaluations, widenings=search.widenings)
+    crossing = largest_crossing(
+        above, search.low, search.high, evaluations=search.evaluations, widenings=search.widenings
+    )
     remark = None
-    if found.edge > 0:
+    if crossing.edge > 0:
         remark = (
-            f"even sigma {found.value:.5g}, the largest that was tried, leaves {-found.excess:.2g} dB less than the "
-            f"noise of {search.noise:g} dB: there is less noise in the data than that, or give a larger --sigma-high"
+            f"even sigma {crossing.value:.5g}, the largest that was tried, leaves {-crossing.excess:.2g} dB less than "
+            f"the noise of {search.noise:g} dB: the data have less noise than that, or give a larger --sigma-high"
         )
-    elif found.edge < 0:
+    elif crossing.edge < 0:
         remark = (
-            f"no sigma that was tried fits the data to its noise of {search.noise:g} dB; {found.value:.5g} comes "
-            f"nearest and leaves {found.excess:.2g} dB more: there is more noise than that, or give more --iterations "
-            "or a larger --batch"
+            f"no sigma that was tried fits the data to its noise of {search.noise:g} dB; {crossing.value:.5g} comes "
+            f"closest and leaves {crossing.excess:.2g} dB more: the data have more noise than that, or give more "
+            "--iterations or a larger --batch"
         )
-    return found.value, -abs(found.excess), remark
+    return crossing.value, -abs(crossing.excess), remark
 
 
 class _Range:
@@ -239,13 +241,13 @@ class _Judge:
         self.truth = None if scan.truth is None else torch.from_numpy(scan.truth).to(model.device)
         self.fidelity, self.held = planned.parts.fidelity(model, data), torch.arange(0)
         if search.by in ("held-out", "race"):
-            kept, self.held = split_views(torch.arange(scan.n_views), search.held)
+            used, self.held = split_views(torch.arange(scan.n_views), search.held)
             if settings.sampler.entry.facts.get("draws") == "same":
                 raise InputError(
                     f"the sampler {settings.sampler.name} may need views that are held out; use another, or "
                     "--by discrepancy"
                 )
-            self.fidelity = planned.parts.fidelity(model, data, available=kept)
+            self.fidelity = planned.parts.fidelity(model, data, available=used)
         self.sampler = planned.parts.sampler(self.fidelity)
 
     def settle_bounds(self, say: Callable[[str], None]) -> Settings:
@@ -295,8 +297,9 @@ def _combinations(settings: Settings, over: Sequence[str]) -> list[dict[str, Any
         step = settings.algorithm.step_size
         options["step_size"] = [_times(step, factor) for factor in _STEPS]
     if "momentum" in over and "momentum" in settings.algorithm.entry.facts.get("uses", ()):
-        asked, momenta = settings.momentum.name, entries("momentum")
-        options["momentum"] = [asked, *(m for m, entry in momenta.items() if entry.facts.get("tuned") and m != asked)]
+        current, momenta = settings.momentum.name, entries("momentum")
+        others = [name for name, entry in momenta.items() if entry.facts.get("tuned") and name != current]
+        options["momentum"] = [current, *others]
     return [dict(zip(options, values, strict=True)) for values in itertools.product(*options.values())]
 
 
