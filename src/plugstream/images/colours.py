@@ -1,4 +1,4 @@
-"""Colours of pictures that are written or sent without matplotlib: a phase, whose two ends are one colour.
+"""Colours of pictures that are written or sent without matplotlib: a phase, whose two ends have the same colour.
 
 They are those of "twilight", by which figures draw a phase: -pi and pi are pale, 0 is dark, and the halves between
 are blue and red, so that no edge is drawn where a phase wraps (Bechtold's colour map, given to the public domain).
@@ -67,7 +67,7 @@ def cyclic_table(levels: int = 255) -> NDArray[np.uint8]:
 def color_phase(phase: NDArray[Any]) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
     """A phase in radians as numbers of colours, and these: (H, W) to (H, W) and (256, 3).
 
-    The last colour is for what is not finite.
+    The last colour is for values that are not finite.
     """
     colours = np.concatenate([cyclic_table(), np.array([NOTHING], dtype=np.uint8)])
     finite = np.isfinite(phase)

@@ -22,7 +22,7 @@ LEVELS = (25.5, 25.85)
 
 @dataclass(frozen=True)
 class Row:
-    """A line of the table: what it is called, the settings that are tried for it, the range of sigma, and the memory.
+    """A line of the table: its name, the settings to try, the range of sigma, and the memory.
 
     `memory` is what it keeps between steps beyond the image and its momentum.
     """
@@ -94,7 +94,7 @@ def rows(scale: Scale, trained: Sequence[str] = ()) -> list[Row]:
 
 
 def _shorter(spec: Spec) -> tuple[Spec, ...]:
-    """With steps that variance reduction, whose theory asks for 1/(3L), may need; with momentum and without."""
+    """Variants with the steps that variance reduction may need (its theory requires 1/(3L)), and without momentum."""
     return (
         replace(spec, step=0.5),
         replace(spec, step=1 / 3),
@@ -112,7 +112,7 @@ def beyond_cells(
 def cells_of(
     lines: Sequence[Row], problem: Problem, store: Store, scale: Scale, prefix: str
 ) -> dict[str, dict[str, Any]]:
-    """The cells of such lines, named by a prefix; without a search what is known is taken, or else a grid searched."""
+    """The cells of such lines, named by a prefix; without a search, known settings are used, or else a grid."""
     out = {}
     for row in lines:
         about = {
@@ -139,7 +139,7 @@ def cells_of(
 
 
 def _slug(name: str) -> str:
-    """The name of a line as a part of a file's."""
+    """The name of a line as part of a file name."""
     return "".join(c if c.isalnum() else "-" for c in name.lower()).strip("-").replace("--", "-")
 
 

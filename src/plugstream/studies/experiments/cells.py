@@ -1,4 +1,4 @@
-"""Results that are computed once: a cell of a table, or a curve of a figure, is one JSON file, whole or absent."""
+"""Results that are computed once: a cell of a table or a curve of a figure is one JSON file, complete or absent."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ Arrays = dict[str, NDArray[Any]]
 
 
 class OutOfTimeError(Exception):
-    """The time that was given is over, and what was to come next is not there yet."""
+    """The time limit is over, and the next cell does not exist yet."""
 
 
 @dataclass
 class Store:
-    """A folder of cells. One that is there, and about the same thing, is not computed again.
+    """A folder of cells. A cell that exists and is about the same thing is not computed again.
 
     Arguments:
-        folder: where they lie. say: told what is computed.
-        deadline: on `time.monotonic()`; after it nothing new is begun, and OutOfTimeError is raised instead.
+        folder: where the cells are. say: called with each computed cell. deadline: on `time.monotonic()`; after it no
+        cell is begun, and OutOfTimeError is raised instead.
     """
 
     folder: Path
@@ -69,6 +69,6 @@ class Store:
         return fresh
 
     def arrays(self, name: str) -> Arrays:
-        """The arrays of a cell that is there."""
+        """The arrays of an existing cell."""
         with np.load(self.folder / f"{name}.npz", allow_pickle=False) as opened:
             return {key: opened[key] for key in opened.files}

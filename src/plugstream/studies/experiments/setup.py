@@ -36,7 +36,7 @@ class Pictures:
     printed: bool
 
     def only(self, names: tuple[str, ...]) -> Pictures:
-        """Some of them, those that are there."""
+        """Those of these names that exist."""
         indices = [i for i, name in enumerate(self.names) if name in names] or [0]
         return Pictures(tuple(self.names[i] for i in indices), self.truth[indices], self.printed)
 
@@ -103,10 +103,10 @@ def make_problem(pictures: Pictures, *, device: torch.device | str = "cpu", meth
 
 
 class CountingModel:
-    """A linear model that counts how many views it is asked for: a gradient, or H^H H, of one view is one visit.
+    """A linear model that counts visits to views: a gradient, or H^H H, of one view is one visit.
 
-    Forward and adjoint alone are half a visit each. Several images that go together count once. `calls` are those of
-    the denoiser (`PerImage`), and `noted` has calls and visits by the step at which somebody noted them.
+    Forward and adjoint alone are half a visit each. Several images together count once. `calls` are those of the
+    denoiser (`PerImage`), and `noted` has the calls and visits by step, as noted by `note`.
     """
 
     def __init__(self, model: Model) -> None:
@@ -114,12 +114,12 @@ class CountingModel:
         self.reset()
 
     def reset(self) -> None:
-        """Begin to count anew."""
+        """Reset the counts."""
         self.visits, self.calls = 0.0, 0
         self.noted: dict[int, tuple[int, float]] = {}
 
     def note(self, step: int) -> None:
-        """Keep the counts of this step; what is counted after it is of the next."""
+        """Record the counts of this step; later counts belong to the next."""
         self.noted[step] = (self.calls, self.visits)
 
     def __getattr__(self, name: str) -> Any:

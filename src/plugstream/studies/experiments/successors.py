@@ -1,6 +1,6 @@
-"""The methods that followed the paper, beside the best of before, in one run and with one search for sigma.
+"""The methods that followed the paper, beside the best earlier ones, in one run and with one search for sigma.
 
-By diffraction tomography on all pictures, and by ct and MRI on a few of them.
+With diffraction tomography on all pictures, and with ct and MRI on a few of them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _FEW = ("admm", "hqs", "ipa", "block-admm", "inexact-admm", "red", "snore")
 
 
 def successor_rows(scale: Scale) -> list[Row]:
-    """The table's lines, those of before first.
+    """The table's lines, earlier methods first.
 
     Methods with a gradient step get `scale.calls[0]` steps, of which ProxSkip's mostly call no denoiser, and those that
     invert the data `scale.calls[1]`.

@@ -25,7 +25,7 @@ MOMENTA = ("none", "nesterov")
 
 
 def strengths(problem: Problem, denoiser: str, step: float) -> list[float]:
-    """sigma of each image, as the authors chose it.
+    """The sigma of each image, as the authors chose it.
 
     TV is the prox of gamma lambda TV, so that sigma^2 = gamma lambda and all steps and batches share their fixed
     points. For BM3D their code has sigma proportional to the step; TNRD is one model whatever the step. A picture that
@@ -81,7 +81,7 @@ def distance_cell(
 
 
 def smallest(cell: dict[str, Any]) -> float:
-    """The least distance of a run, averaged over the images: an entry of the table."""
+    """The smallest distance of a run, averaged over the images: an entry of the table."""
     values = np.asarray(cell["history"]["distance"]["value"], dtype=float)
     return float(np.nanmin(values, axis=0).mean())
 

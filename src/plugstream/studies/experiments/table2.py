@@ -42,7 +42,7 @@ def choices(method: str, scale: Scale) -> list[Spec]:
 
 
 def method_cells(problem: Problem, store: Store, scale: Scale, method: str) -> dict[str, Any]:
-    """Tune a method, run it once more with every step measured, and keep both; returns the latter."""
+    """Tune a method, run it again with every step measured, and store both; returns the run."""
     slug = method.removesuffix(")").replace("(", "-").lower()
     specs = choices(method, scale)
     about: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""The best settings for one scan: which algorithm settings and sigma reconstruct it best, by a truth or without one."""
+"""The best settings for one scan: the algorithm settings and sigma that reconstruct it best, truth or no truth."""
 
 from __future__ import annotations
 
@@ -85,10 +85,11 @@ def tune_scan(
     `settings.algorithm.iterations` steps (fewer in the first rounds of halving), whose score at the last step counts,
     and is written to the journal; a search that was stopped goes on from there.
 
-    Where the best sigma is at an end of the range, that is widened, and said. A result that is still at the end of what
-    was tried, or for which the residual never passes the noise's energy, is said, warned of and noted in the journal.
+    If the best sigma is at an end of the range, the range is widened, and the search says so. If the result is still at
+    the end of the values tried, or the residual never crosses the noise's energy, there is a warning and a remark in
+    the journal.
 
-    Arguments: settings say everything that is not searched; the sigma they may hold only serves their check.
+    Arguments: settings, everything that is not searched; their sigma, if any, is only used to check them.
     """
     level = settings.algorithm.sigma or search.low
     planned = plan(_change_settings(settings, sigma=level, lam=None), scan)
@@ -166,7 +167,7 @@ def tune_scan(
 def _by_score(
     search: Search, score: Callable[[float], float], say: Callable[[str], None]
 ) -> tuple[float, float, str | None]:
-    """The sigma of the largest score, that score, and what is to be said of it."""
+    """The sigma with the largest score, that score, and a remark if there is one."""
     bounds = _Range(search, say)
     result = golden_section(
         lambda sigma: score(bounds.note(float(sigma[0]))),
@@ -189,7 +190,7 @@ def _by_score(
 def _by_discrepancy(
     search: Search, excess: Callable[[float], float], say: Callable[[str], None]
 ) -> tuple[float, float, str | None]:
-    """The sigma at which the residual is the noise's energy, minus the distance from it, and what is to be said."""
+    """The sigma at which the residual equals the noise's energy, minus the distance from it, and a remark."""
     bounds = _Range(search, say)
 
     def above(sigma: float) -> float:
@@ -215,7 +216,7 @@ def _by_discrepancy(
 
 
 class _Range:
-    """Says when a search goes beyond the range that it began with."""
+    """Reports when a search goes beyond its initial range."""
 
     def __init__(self, search: Search, say: Callable[[str], None]) -> None:
         self.low, self.high, self.say = search.low, search.high, say
@@ -231,7 +232,7 @@ class _Range:
 
 
 class _Judge:
-    """Reconstructs with given settings, and scores the image; by discrepancy with a sign, and zero is best."""
+    """Reconstructs with some settings and scores the image; with discrepancy the score has a sign, and zero is best."""
 
     def __init__(self, scan: Scan, planned: Plan, search: Search) -> None:
         self.planned, self.search, self.columns = planned, search, scan.columns
@@ -251,7 +252,7 @@ class _Judge:
         self.sampler = planned.parts.sampler(self.fidelity)
 
     def settle_bounds(self, say: Callable[[str], None]) -> Settings:
-        """The settings with the bounds that all of the data asks for, by which every image is judged."""
+        """The settings with the bounds that follow from all of the data, which every image is judged with."""
         bounds = self.planned.settle_bounds(self.whole, self.columns)
         self.planned = self.planned.with_bounds(bounds)
         for reason in bounds.reasons:
@@ -277,7 +278,7 @@ class _Judge:
         return float(residual_excess(self.whole, result.image, self.search.noise))
 
     def race(self, start: float, steps: int) -> float:
-        """The sigma that a race from this one comes to."""
+        """The sigma at which a race from this one ends."""
         planned = self.planned.revise(_change_settings(self.planned.settings, sigma=start))
         race = SigmaRace(planned.algorithm(self.fidelity, self.sampler), self.held, steps, patient=False)
         with warnings.catch_warnings():
@@ -291,7 +292,7 @@ class _Judge:
 
 
 def _combinations(settings: Settings, over: Sequence[str]) -> list[dict[str, Any]]:
-    """The combinations of step and momentum to try, what was asked for first."""
+    """The combinations of step and momentum to try, the current ones first."""
     options: dict[str, list[Any]] = {}
     if "step_size" in over:
         step = settings.algorithm.step_size
@@ -316,7 +317,7 @@ def _times(step: float | str, factor: float) -> float | str:
 
 
 def _change_settings(settings: Settings, **changes: Any) -> Settings:
-    """The settings with some of what is searched changed, checked again; another momentum has its own options."""
+    """The settings with some changes, checked again; another momentum has its own options."""
     tables = settings.model_dump(exclude={"simulate"} if settings.simulate is None else None)
     if changes.get("momentum", settings.momentum.name) != settings.momentum.name:
         tables["momentum"] = {key: tables["momentum"][key] for key in MomentumSettings.model_fields}

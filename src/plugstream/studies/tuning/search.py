@@ -24,7 +24,7 @@ _FLAT = 0.01
 
 @dataclass(frozen=True)
 class Best:
-    """Where the largest scores were found: value and score of each of n problems, (n,), and how often it was asked.
+    """The largest scores: value and score of each of n problems, (n,), and the number of evaluations.
 
     edge: -1 where the best value is the least that was tried, 1 where it is the largest, and 0 between, (n,). At an
     edge no maximum was found, only which way to go.
@@ -126,7 +126,7 @@ def golden_section(
 
 
 def _best(evaluated: list[tuple[Floats, Floats]]) -> tuple[Floats, Floats]:
-    """Place and score of the best that was seen of each problem, the first of equals."""
+    """Place and score of the best evaluation of each problem, the first of equals."""
     table = np.stack([score for _, score in evaluated])
     first = table.argmax(0)[None]
     places = np.stack([place for place, _ in evaluated])
