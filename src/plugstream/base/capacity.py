@@ -89,7 +89,7 @@ def parse_size(text: str) -> int:
     """Bytes that a person wrote: "2GB", "500 MB", "1.5 GiB"; kB, MB, GB and TB are powers of 1000."""
     match = _SIZE.fullmatch(text.strip().lower())
     if match is None:
-        raise InputError(f"{text!r} is no size of memory; write a number and kB, MB, GB or TB, such as 2GB")
+        raise InputError(f"{text!r} is not a size of memory; write a number and kB, MB, GB or TB, such as 2GB")
     base = 1024 if match[3] else 1000
     return int(float(match[1]) * base ** ("kmgt".index(match[2]) + 1))
 

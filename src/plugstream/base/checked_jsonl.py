@@ -162,7 +162,7 @@ def _parse(
             if content is None:
                 raise DamagedError(
                     f"line {number} of {what} {path} cannot be read: it fails its checksum, or a line before it is "
-                    "missing; bring the file back from a copy, or start anew"
+                    "missing; restore the file from a copy, or start again"
                 )
             check, end = content.pop("check"), end + len(line)
             yield number, content, check, end

@@ -192,7 +192,7 @@ def lock_folder(folder: Path, what: str) -> int:
     """
     if fcntl is None:
         raise InputError(
-            f"cannot write to {what}: this system has no locks of files (fcntl), by which a folder has one writer; use "
+            f"cannot write to {what}: this system has no file locks (fcntl), which a folder with one writer needs; use "
             "Linux, macOS or the Windows Subsystem for Linux, or the library on arrays in memory"
         )
     try:
@@ -210,7 +210,7 @@ def lock_folder(folder: Path, what: str) -> int:
 def _lock(handle: int) -> None:
     """Lock an open file; OSError if somebody else has, or if the system has no locks."""
     if fcntl is None:
-        raise OSError(errno.ENOLCK, "this system has no locks of files")
+        raise OSError(errno.ENOLCK, "this system has no file locks")
     fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 

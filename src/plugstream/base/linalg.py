@@ -233,9 +233,7 @@ def product_unit(product: Tensor) -> float:
     """
     largest = float(product.abs().max())
     if not math.isfinite(largest):
-        raise InputError(
-            "the model's products hold NaN or infinity, so that L is not known; scale the model, or check it"
-        )
+        raise InputError("the model's products hold NaN or infinity, so L is unknown; scale the model, or check it")
     return 1.0 if largest == 0 or 1e-12 < largest < 1e12 else 2.0 ** round(math.log2(largest))
 
 

@@ -187,8 +187,8 @@ class _Ranks(Group):
             first = str(error).strip().splitlines()[0]
             raise StorageError(
                 f"rank {self.rank} of {self.size} cannot reach the others: one of them ended, or did not answer for "
-                f"{self.timeout:g} s ({first[:160]}); see what it said, and start again, which goes on from the last "
-                "checkpoint"
+                f"{self.timeout:g} s ({first[:160]}); look at its messages, and start again to continue from "
+                "the last checkpoint"
             ) from error
 
     @contextlib.contextmanager
@@ -233,7 +233,7 @@ def process_group(*, timeout: float | None = None) -> Iterator[Group]:
         return
     if not 0 <= rank < size or not os.environ.get("MASTER_ADDR") or _read_number("MASTER_PORT", 0) < 1:
         raise InputError(
-            f"this is to be rank {rank} of {size}, but where they meet (MASTER_ADDR, MASTER_PORT) is not said, or "
+            f"this should be rank {rank} of {size}, but its meeting point (MASTER_ADDR, MASTER_PORT) is missing, or "
             "there is no such rank; start it with torchrun, or without WORLD_SIZE in the environment"
         )
     import torch.distributed as dist
@@ -254,7 +254,7 @@ def process_group(*, timeout: float | None = None) -> Iterator[Group]:
     except RuntimeError as error:  # of which torch's own errors of the network are kinds
         raise StorageError(
             f"rank {rank} did not find the other {size - 1} within {JOIN_TIMEOUT:g} s "
-            f"({str(error).strip().splitlines()[0][:160]}); see whether all were started and reach "
+            f"({str(error).strip().splitlines()[0][:160]}); check that all were started and can reach "
             f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
         ) from error
     with group.interrupts():

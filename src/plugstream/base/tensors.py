@@ -69,9 +69,9 @@ def load_tensors(path: Path, expected_format: str | None = None) -> tuple[dict[s
     if expected_format is not None and about.get("format") != expected_format:
         raise InputError(f"it holds other weights than {expected_format}")
     if expected_format is not None and checksum is None:
-        raise InputError("it has no checksum, so it was not written by this plugstream, or is damaged; get it anew")
+        raise InputError("it has no checksum, so it was not written by this plugstream, or is damaged; get it again")
     if checksum is not None and checksum != _digest(about, tensors):
-        raise InputError("it fails its checksum, so it is damaged or was changed; get it anew")
+        raise InputError("it fails its checksum, so it is damaged or was changed; get it again")
     return about, tensors
 
 

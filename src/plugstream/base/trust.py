@@ -38,8 +38,8 @@ def check_outside(target: Path, file: Path) -> None:
     """
     if not _trusted.get():
         raise OutsideError(
-            f"{file.name} says that it lies in {_printable(str(target))}, outside the folder of {file.name}; if you "
-            f"trust whoever wrote that, add {TRUST}, or copy both into one folder"
+            f"{file.name} says that its data lies in {_printable(str(target))}, outside the folder of {file.name}; if "
+            f"you trust its author, add {TRUST}, or copy both into one folder"
         )
 
 

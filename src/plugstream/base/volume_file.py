@@ -39,7 +39,7 @@ class VolumeFile:
         """Write slices (n, H, W) to their place; when this returns they survive a power cut."""
         values = np.ascontiguousarray(slices, dtype=self.dtype)
         if values.shape[1:] != self.shape[1:] or first < 0 or first + len(values) > self.shape[0]:
-            raise InputError(f"slices {values.shape} from {first} on are not of a volume {self.shape}")
+            raise InputError(f"slices {values.shape} from {first} on do not fit a volume {self.shape}")
         try:
             handle = open_plain(self.path, os.O_RDWR)
             try:
@@ -115,5 +115,5 @@ def open_volume(path: Path) -> VolumeFile:
     except (OSError, ValueError) as error:
         raise InputError(f"cannot read {path}: {str(error).splitlines()[0]}; give an NPY file") from error
     if fortran or len(shape) != 3 or dtype.kind not in "fiu":
-        raise InputError(f"{path} holds {dtype} of shape {shape}, and no volume of real numbers, slice after slice")
+        raise InputError(f"{path} holds {dtype} of shape {shape}, not a volume of real numbers, slice after slice")
     return VolumeFile(path, shape, dtype, start)

@@ -194,7 +194,7 @@ def read_picture(path: Path, *, waves: bool = False) -> tuple[NDArray[Any], np.d
     """
     kind = path.suffix.lower()
     if path.exists() and not path.is_file():  # a pipe would be waited for, and settings of others may name one
-        raise InputError(f"{path} is a folder, a pipe or a device, and no picture")
+        raise InputError(f"{path} is a folder, a pipe or a device, not a picture")
     try:
         if kind == ".npy":
             pixels = np.asarray(np.load(path, allow_pickle=False))

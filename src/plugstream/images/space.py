@@ -189,7 +189,7 @@ def read_space(content: Mapping[str, Any]) -> ImageSpace:
     try:
         return ImageSpace(**values)
     except TypeError:
-        raise InputError(f"no image is of the space {dict(content)}") from None
+        raise InputError(f"there is no image with the space {dict(content)}") from None
 
 
 def _y_axis(provenance: Mapping[str, Any]) -> Any:

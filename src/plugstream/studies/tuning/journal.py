@@ -32,7 +32,7 @@ class Journal:
         self._known: dict[str, float] = {}
         self._remarks: set[str] = set()
         if path.is_symlink() or (path.exists() and not path.is_file()):
-            raise InputError(f"{path} is no plain file, so it cannot be a journal; choose another --out")
+            raise InputError(f"{path} is not a plain file, so it cannot be a journal; choose another --out")
         try:
             text = path.read_bytes() if path.exists() else b""
         except OSError as error:
@@ -91,6 +91,6 @@ class Journal:
                 os.close(handle)
         except OSError as error:
             raise StorageError(
-                f"cannot write the journal {self.path}: {error.strerror}; it keeps its {len(self)} evaluations, from "
-                "which the same command goes on"
+                f"cannot write the journal {self.path}: {error.strerror}; it keeps its {len(self)} evaluations, and "
+                "the same command continues from there"
             ) from error

@@ -63,9 +63,7 @@ class Search:
         if self.by == "discrepancy" and (self.noise is None or not math.isfinite(self.noise)):
             raise InputError("the discrepancy principle needs the noise in the data: give its input SNR, --noise DB")
         if self.noise is not None and not -100 <= self.noise <= 300:  # float64 has 16 digits, which is 320 dB
-            raise InputError(
-                f"an input SNR of {self.noise:g} dB is none that data can have; give --noise from -100 to 300"
-            )
+            raise InputError(f"data cannot have an input SNR of {self.noise:g} dB; give --noise from -100 to 300")
         if not 0 < self.low < self.high:
             raise InputError(f"sigma is searched from low to high, 0 < low < high, not from {self.low} to {self.high}")
         if self.evaluations < 5:
