@@ -67,9 +67,9 @@ class LineWriter:
         check = _checksum(body, self.check)
         line = body + f', "check": "{check}"}}\n'.encode()
         try:
-            left = memoryview(line)
-            while left:  # a disk that is nearly full takes a part
-                left = left[self._file.write(left) :]
+            remaining = memoryview(line)
+            while remaining:  # a disk that is nearly full takes a part
+                remaining = remaining[self._file.write(remaining) :]
         except BaseException:
             with contextlib.suppress(OSError):  # what went wrong first is what is told
                 self._file.truncate(self._end)

@@ -78,7 +78,7 @@ def largest_eigenvalue_bounds(
         table.append(alpha, beta)
         ended = table.betas[-1] <= rounding * table.scale()  # nothing is left but rounding: the Krylov space is whole
         if k % _BETWEEN == 0 or k >= size or k == max_iterations or bool(ended.any()):
-            top, values = (found * units.cpu().double() for found in table.bounds(log_inverse))
+            top, values = (bound * units.cpu().double() for bound in table.bounds(log_inverse))
             values = torch.where(ended | (k >= size), top, values) * (1 + rounding)
             bounds[active] = values
             largest = max(largest, float(top.max()))

@@ -244,7 +244,7 @@ def draw_rows(figure: Any, rows: Rows, space: ImageSpace) -> None:
         for axes in grid[place][len(row) :]:
             axes.set_visible(False)
         for number, (axes, panel) in enumerate(zip(grid[place], row, strict=False)):
-            drawn = _draw_panel(axes, panel, panel.space or space, photograph=len(space.spatial) == 2)
+            artist = _draw_panel(axes, panel, panel.space or space, photograph=len(space.spatial) == 2)
             if not alike or "\n" in row[0].title:  # the first one's is long
                 axes.title.set(x=0.0, horizontalalignment="left")
             if alike and number > 0:
@@ -257,7 +257,7 @@ def draw_rows(figure: Any, rows: Rows, space: ImageSpace) -> None:
             axes.locator_params("x", nbins=_ticks(width, 0.5))
             axes.locator_params("y", nbins=_ticks(height, 0.3))
             if sharers := _bar_panels(rows, place, number):
-                _draw_bar(figure, axes, drawn, sharers, (height, width))
+                _draw_bar(figure, axes, artist, sharers, (height, width))
 
 
 def _ticks(inches: float, room: float) -> int:
@@ -265,10 +265,10 @@ def _ticks(inches: float, room: float) -> int:
     return max(1, min(5, int(inches / room)))
 
 
-def _draw_bar(figure: Any, axes: Any, drawn: Any, panels: Sequence[Panel], inches: tuple[float, float]) -> None:
+def _draw_bar(figure: Any, axes: Any, artist: Any, panels: Sequence[Panel], inches: tuple[float, float]) -> None:
     """The colour bar of some panels: beside the last of them, or below it where its label would be longer than that.
 
-    Arguments: drawn, the picture of the last one, in `axes`, which is so many inches high and wide.
+    Arguments: artist, the picture of the last one, in `axes`, which is so many inches high and wide.
     """
     shades, (height, width) = panels[-1].shades, inches
     low = _is_low(height, width)
@@ -278,7 +278,7 @@ def _draw_bar(figure: Any, axes: Any, drawn: Any, panels: Sequence[Panel], inche
     else:
         cax = axes.inset_axes((1 + 0.14 / max(_LEAST, width), 0.0, 0.15 / max(_LEAST, width), 1.0))
     ends = _bar_ends(panels, shades)
-    bar = figure.colorbar(drawn, cax=cax, extend=ends, orientation="horizontal" if low else "vertical")
+    bar = figure.colorbar(artist, cax=cax, extend=ends, orientation="horizontal" if low else "vertical")
     bar.ax.tick_params(labelsize=8, color="#666666")
     bar.outline.set_edgecolor("#999999")
     bar.set_label(shades.label, fontsize=9)
@@ -291,7 +291,7 @@ def _draw_panel(axes: Any, panel: Panel, space: ImageSpace, *, photograph: bool)
     from matplotlib import colormaps
 
     unit, shades, sides = space.scale()[0], panel.shades, space.extent_size()
-    drawn = axes.imshow(
+    artist = axes.imshow(
         panel.image,
         origin="lower" if space.upwards else "upper",
         extent=space.extent(),
@@ -311,7 +311,7 @@ def _draw_panel(axes: Any, panel: Panel, space: ImageSpace, *, photograph: bool)
     axes.locator_params(integer=space.spacing is None)
     for spine in axes.spines.values():
         spine.set_color("#999999")
-    return drawn
+    return artist
 
 
 def draw_curves(figure: Any, curves: Sequence[Curve]) -> list[Any]:

@@ -124,9 +124,9 @@ def cells_of(
         }
 
         def compute(row: Row = row) -> tuple[dict[str, Any], dict[str, Any]]:
-            known = known_settings(row.name, problem.names, row.choices[0].iterations)
-            if scale.evaluations == 0 and known is not None and problem.instrument == "born-2d":
-                tuned = known
+            settings = known_settings(row.name, problem.names, row.choices[0].iterations)
+            if scale.evaluations == 0 and settings is not None and problem.instrument == "born-2d":
+                tuned = settings
             else:
                 grid, most = scale.grid, scale.evaluations or scale.grid
                 tuned = tune(problem, row.choices, row.low, row.high, grid=grid, evaluations=most)

@@ -54,9 +54,9 @@ def method_cells(problem: Problem, store: Store, scale: Scale, method: str) -> d
 
     def search() -> tuple[dict[str, Any], dict[str, Any]]:
         if scale.evaluations == 0:
-            known = known_settings(method, problem.names, specs[0].iterations)
-            assert known is not None
-            return _describe_tuning(known), {}
+            settings = known_settings(method, problem.names, specs[0].iterations)
+            assert settings is not None
+            return _describe_tuning(settings), {}
         low, high = _RANGE[specs[0].method]
         tuned = tune(problem, specs, low, high, grid=scale.grid, evaluations=scale.evaluations)
         return _describe_tuning(tuned), {}

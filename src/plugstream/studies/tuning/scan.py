@@ -117,15 +117,15 @@ def tune_scan(
         say(f"{journal} holds {len(book)} evaluations already")
     count = before = expected = 0  # evaluations in all, those before the search of sigma, and how many that takes
 
-    def score(chosen: dict[str, Any], iterations: int) -> float:
+    def score(changes: dict[str, Any], iterations: int) -> float:
         nonlocal count
         count += 1
         fresh = len(book)
         done = count - before - 1
         with within("evaluation", done, expected if done < expected else 0):
-            value = book.ask({**chosen, "iterations": iterations}, lambda: judge(chosen, iterations))
+            value = book.ask({**changes, "iterations": iterations}, lambda: judge(changes, iterations))
         if len(book) > fresh:
-            named = ", ".join(f"{k} {v:.5g}" if isinstance(v, float) else f"{k} {v}" for k, v in chosen.items())
+            named = ", ".join(f"{k} {v:.5g}" if isinstance(v, float) else f"{k} {v}" for k, v in changes.items())
             unit = "dB above the noise" if search.by == "discrepancy" else "dB"
             say(f"{count}: {named}, {iterations} steps: {value:.3f} {unit}")
         return value
@@ -139,8 +139,8 @@ def tune_scan(
             for sigma in np.geomspace(search.low, search.high, _SIGMAS + 2)[1:-1]
         ]
 
-        def order(chosen: dict[str, Any], iterations: int) -> float:
-            value = score(chosen, iterations)
+        def order(changes: dict[str, Any], iterations: int) -> float:
+            value = score(changes, iterations)
             return -abs(value) if search.by == "discrepancy" else value
 
         best = successive_halving(order, candidates, budget=steps, least=max(1, min(steps, 5)))[0][1]
@@ -238,9 +238,9 @@ class _Judge:
         data = scan.read()
         self.whole = LeastSquares(model, data)
         self.truth = None if scan.truth is None else torch.from_numpy(scan.truth).to(model.device)
-        self.fidelity, self.held = planned.parts.fidelity(model, data), torch.arange(0)
+        self.fidelity, self.held_out = planned.parts.fidelity(model, data), torch.arange(0)
         if search.by in ("held-out", "race"):
-            used, self.held = split_views(torch.arange(scan.n_views), search.held)
+            used, self.held_out = split_views(torch.arange(scan.n_views), search.held)
             if settings.sampler.entry.facts.get("draws") == "same":
                 raise InputError(
                     f"the sampler {settings.sampler.name} may need views that are held out; use another, or "
@@ -257,8 +257,8 @@ class _Judge:
             say(reason)
         return self.planned.settings
 
-    def __call__(self, chosen: dict[str, Any], iterations: int) -> float:
-        planned = self.planned.revise(_change_settings(self.planned.settings, **chosen))
+    def __call__(self, changes: dict[str, Any], iterations: int) -> float:
+        planned = self.planned.revise(_change_settings(self.planned.settings, **changes))
         algorithm = planned.algorithm(self.fidelity, self.sampler)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", PlugstreamWarning)  # a step that is too long shows in the score
@@ -271,14 +271,14 @@ class _Judge:
             assert self.truth is not None
             return float(snr(result.image, self.truth, self.truth.ndim, phase=self.planned.instrument.image.phase))
         if self.search.by in ("held-out", "race"):
-            return float(held_out_score(self.whole, result.image, self.held))
+            return float(held_out_score(self.whole, result.image, self.held_out))
         assert self.search.noise is not None
         return float(residual_excess(self.whole, result.image, self.search.noise))
 
     def race(self, start: float, steps: int) -> float:
         """The sigma at which a race from this one ends."""
         planned = self.planned.revise(_change_settings(self.planned.settings, sigma=start))
-        race = SigmaRace(planned.algorithm(self.fidelity, self.sampler), self.held, steps, patient=False)
+        race = SigmaRace(planned.algorithm(self.fidelity, self.sampler), self.held_out, steps, patient=False)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", PlugstreamWarning)
             result = solve(race, iterations=steps, callbacks=[lambda progress: progress.state.ended])
