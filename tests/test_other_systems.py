@@ -75,4 +75,4 @@ def test_arrays_in_memory_work_and_folders_with_one_writer_are_refused(tmp_path:
     done = warm.run([sys.executable, "-c", WORKS], capture_output=True, text=True, timeout=120, cwd=tmp_path)
     lines = done.stdout.splitlines()
     assert lines[:2] == ["ITERATIONS", "b'new' ['file']"], done.stderr
-    assert lines[2].startswith("cannot write to the scan x: this system has no locks of files (fcntl)")
+    assert lines[2].startswith("cannot write to the scan x: this system has no file locks (fcntl)")

@@ -67,7 +67,7 @@ def test_the_bit_that_gave_another_image_is_refused_and_nothing_is_written(run, 
         (said,) = capsys.readouterr().err.strip().splitlines()
         assert "of the event log" in said
         assert "fails its checksum" in said
-        assert "bring the file back" in said
+        assert "restore the file" in said
         assert content(folder) == kept
 
 

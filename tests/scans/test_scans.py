@@ -419,7 +419,7 @@ def test_incident_fields_and_true_images_are_finite(small_geometry):
 def written_as_documented(path, arrays, wavelength, grid):
     """By the code of docs/scan-format.md, which knows nothing of plugstream."""
     text = (Path(__file__).parents[2] / "docs" / "scan-format.md").read_text()
-    code = re.search(r"(?<=is written so;)[^:]*:\n\n((?:    .*\n|\n)+)", text)[1]
+    code = re.search(r"(?<=This writes a finished scan;)[^:]*:\n\n((?:    .*\n|\n)+)", text)[1]
     names: dict = {}
     exec(textwrap.dedent(code), names)
     told = {"wavelength": wavelength, "grid": grid.to_json()}

@@ -1,6 +1,6 @@
-"""What everything stands on: errors, the registry of names, inner products, files, randomness, processes.
+"""The foundation: errors, the registry of names, inner products, files, randomness, processes.
 
-It knows nothing of images, views or instruments. `display` is what a person sees of work that goes on.
+It knows nothing about images, views or instruments. `display` shows a person the progress of work.
 """
 
 from typing import TYPE_CHECKING

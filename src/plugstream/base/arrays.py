@@ -1,4 +1,4 @@
-"""NumPy arrays where tensors are taken: they are turned into tensors where they come in, and results are tensors."""
+"""NumPy arrays in place of tensors: they are converted when they come in, and results are tensors."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from plugstream.base.errors import InputError
 __all__ = ["Array", "accept_arrays", "accept_arrays_in", "as_tensor"]
 
 Array = Tensor | NDArray[Any]
-"""What images and data may be given as."""
+"""The types that images and data may have."""
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -26,11 +26,11 @@ R = TypeVar("R")
 def as_tensor(
     what: str, value: Any, *, device: torch.device | str | None = None, dtype: torch.dtype | None = None
 ) -> Tensor:
-    """A tensor as it is, and anything that NumPy takes for an array of numbers as a tensor.
+    """A tensor unchanged, or anything that NumPy accepts as an array of numbers as a tensor.
 
-    Arguments: what it is, for the message where it is none; device and dtype that an array, which says nothing of
-    either, is brought to: NumPy's own precision is double, which is seldom meant. Without a dtype floating point and
-    complex numbers stay as they are, and whole ones become torch's default. Values are copied only where they must be.
+    Arguments: what it is, for the error message; device and dtype for an array, since NumPy's default precision is
+    double, which is seldom meant. Without a dtype, floating point and complex numbers stay as they are, and integers
+    become torch's default. Values are copied only if necessary.
     """
     if isinstance(value, Tensor):
         return value
@@ -50,10 +50,10 @@ def as_tensor(
 
 
 def accept_arrays(method: Callable[P, R]) -> Callable[P, R]:
-    """A method that is given tensors where it is called with NumPy arrays, on its object's device and in its dtype.
+    """A method that receives tensors when it is called with NumPy arrays, on its object's device and in its dtype.
 
-    `data` and `slopes` get the object's `data_dtype`, `weights` a real one, and everything else the `dtype`, where it
-    has them; `views` stay as they are.
+    `data` and `slopes` get the object's `data_dtype`, `weights` a real one, and everything else the `dtype`, if the
+    object has them; `views` stay as they are.
     """
     names = list(inspect.signature(method).parameters)[1:]
 
@@ -87,7 +87,7 @@ def _tensor_for(owner: Any, name: str, value: Any) -> Any:
 
 
 def _plain(array: NDArray[Any]) -> NDArray[Any]:
-    """The array as torch can take it: in the machine's byte order, not of long double, writable, no negative steps."""
+    """The array in a form that torch accepts: native byte order, no long double, writable, no negative strides."""
     kind = array.dtype.newbyteorder("=")
     if kind.kind in "fc" and kind.itemsize > (8 if kind.kind == "f" else 16):
         kind = np.dtype(np.float64 if kind.kind == "f" else np.complex128)

@@ -1,4 +1,4 @@
-"""One linear operator and many right-hand sides: a space of directions that all of them share, block GMRES."""
+"""Block GMRES: one linear operator and many right-hand sides that share a space of directions."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _BLOCKS = 24
 
 @dataclass(frozen=True)
 class Solutions:
-    """What was found: values (B, n), the relative residual of each, (B,), and the products with blocks that it took."""
+    """Solutions (B, n), the relative residual of each, (B,), and the number of products with blocks."""
 
     values: Tensor
     residuals: NDArray[np.float64]
@@ -40,15 +40,14 @@ class KrylovSpace:
     Every step multiplies A with the residuals of those that are not solved yet, makes the products orthonormal to each
     other and to those before, and takes away from every residual what they explain: the residuals are the least that
     the space of all directions so far allows, as GMRES has it for one b and the space of its own. With ten b the
-    space has ten directions a step, and a third of the steps is enough; what is asked next of the same A, such as the
-    solutions of the adjoint problem, begins with all of it.
+    space has ten directions a step, and a third of the steps is enough; the next problem with the same A, such as the
+    adjoint one, begins with all of it.
 
-    Holds for any A that can be inverted. What is found for a b depends on the others it came with, and before it, only
-    within `tol`.
+    Holds for any invertible A. The solution for a b depends on the other b, and on those before it, only within `tol`.
 
     Arguments:
         apply: maps (k, n) to the same, complex.
-        limit: directions that are kept, each with its product; with more the space is begun anew from the residuals.
+        limit: directions that are kept, each with its product; with more, the space restarts from the residuals.
     Reference: Eisenstat, Elman and Schultz, SIAM J. Numer. Anal. 20(2), 1983; for blocks, O'Leary, Linear Algebra Appl.
     29, 1980; for what is kept from one system to the next, Parks et al., SIAM J. Sci. Comput. 28(5), 2006.
     """
@@ -58,32 +57,32 @@ class KrylovSpace:
         self._forget()
 
     def solve(self, b: Tensor, *, tol: float, max_iterations: int = 200) -> Solutions:
-        """x_i with ||b_i - A x_i|| <= tol ||b_i||, or what was found with `max_iterations` products: (B, n)."""
+        """x_i with ||b_i - A x_i|| <= tol ||b_i||, or the best after `max_iterations` products: (B, n)."""
         scale = row_norms(b)
         units = np.where(scale > 0, scale, 1.0)
         residual, norms = b * _place(1 / units, b)[:, None], scale / units
         shares = np.zeros((len(b), 0), dtype=np.complex128)  # of the products, in what they explain of each b
-        begun: Tensor | None = None  # what was found before the space was begun anew
+        earlier: Tensor | None = None  # the solution before the space was restarted
         if len(self._products):
             shares = _fetch(_take_away(residual, self._products.rows))
             norms = row_norms(residual)
-        taken = 0
-        while taken < max_iterations and bool((left := norms > tol).any()):
-            if len(self._products) > 0 and len(self._products) + int(left.sum()) > self.limit:
-                begun, shares = self._combine(units[:, None] * shares, b, begun), shares[:, :0]
+        iterations = 0
+        while iterations < max_iterations and bool((unsolved := norms > tol).any()):
+            if len(self._products) > 0 and len(self._products) + int(unsolved.sum()) > self.limit:
+                earlier, shares = self._combine(units[:, None] * shares, b, earlier), shares[:, :0]
                 self._forget()
-            rows = residual if left.all() else residual[torch.from_numpy(np.flatnonzero(left)).to(b.device)]
+            rows = residual if unsolved.all() else residual[torch.from_numpy(np.flatnonzero(unsolved)).to(b.device)]
             new = self._extend(rows, residual, twice=tol < _ONCE[b.dtype])
-            taken += 1
+            iterations += 1
             if new is None:
                 norms = row_norms(residual)
                 break
             shares = np.concatenate([shares, new], 1)
             # By Pythagoras, which saves a GPU a wait, and measured where little is left or nothing more is asked for.
             rest = np.sqrt(np.maximum(norms**2 - (np.abs(new) ** 2).sum(1), 0))
-            sure = (rest > 0.1 * norms).all() and (rest > tol).any() and taken < max_iterations
+            sure = (rest > 0.1 * norms).all() and (rest > tol).any() and iterations < max_iterations
             norms = rest if sure else row_norms(residual)
-        return Solutions(self._combine(units[:, None] * shares, b, begun), norms, taken)
+        return Solutions(self._combine(units[:, None] * shares, b, earlier), norms, iterations)
 
     def _extend(self, rows: Tensor, residual: Tensor, *, twice: bool) -> Complex | None:
         """Add the directions of some rows, and take away from all residuals, in place, what their products explain.
@@ -103,20 +102,20 @@ class KrylovSpace:
         explained = sum(below, np.zeros((len(products), len(self._products)), dtype=np.complex128))
         # Rounding is of the products as they were: what little the old ones leave of one is not made a direction.
         whole = np.sqrt(gram.diagonal().real + (np.abs(explained) ** 2).sum(1))
-        found = _orthonormal(gram, whole, _SHARE[rows.dtype])
-        if found is None:
+        basis = _orthonormal(gram, whole, _SHARE[rows.dtype])
+        if basis is None:
             return None
-        turn, least = found
+        turn, least = basis
         own = placed = _place(turn, products)
         shares = turn @ overlaps
         if least < (_ALIKE if twice else 0.1 * _ALIKE):  # and what rounding left of the others is taken away, too
             products = own @ products
             small = _fetch(torch.cat([products @ products.mH, products @ residual.mH], 1))
             gram, overlaps = np.split(small, [len(products)], 1)
-            found = _orthonormal(gram, np.ones(len(gram)), _SHARE[rows.dtype])
-            if found is None:
+            basis = _orthonormal(gram, np.ones(len(gram)), _SHARE[rows.dtype])
+            if basis is None:
                 return None
-            own, shares, turn = _place(found[0], products), found[0] @ overlaps, found[0] @ turn
+            own, shares, turn = _place(basis[0], products), basis[0] @ overlaps, basis[0] @ turn
             placed = _place(turn, products)
         self._directions.append(placed, rows)
         self._triangle.append(turn @ explained)
@@ -124,12 +123,12 @@ class KrylovSpace:
         residual.addmm_(_place(shares, residual), self._products.append(own, products), alpha=-1)
         return shares
 
-    def _combine(self, shares: Complex, like: Tensor, begun: Tensor | None) -> Tensor:
-        """The x whose A x are these combinations of products, added to what was found before: (B, n)."""
+    def _combine(self, shares: Complex, like: Tensor, earlier: Tensor | None) -> Tensor:
+        """The x whose A x are these combinations of products, added to the earlier solution: (B, n)."""
         if not shares.shape[1]:
-            return torch.zeros_like(like) if begun is None else begun
-        found = _place(self._triangle.divide(shares), like) @ self._directions.rows
-        return found if begun is None else begun + found
+            return torch.zeros_like(like) if earlier is None else earlier
+        solution = _place(self._triangle.divide(shares), like) @ self._directions.rows
+        return solution if earlier is None else earlier + solution
 
     def _forget(self) -> None:
         self._directions, self._products = _Rows(), _Rows()
@@ -166,10 +165,9 @@ class _Rows:
 
 
 class _Triangle:
-    """A lower triangle with a diagonal of ones, whose rows come some at a time.
+    """A lower triangle with a diagonal of ones, whose rows are added in blocks.
 
-    What rows of one block share with each other is nothing: they are orthonormal, and their directions were turned with
-    them.
+    Rows of one block have nothing in common: they are orthonormal, and their directions were rotated with them.
     """
 
     def __init__(self) -> None:
@@ -199,11 +197,11 @@ def _orthonormal(gram: Complex, lengths: NDArray[np.float64], share: float) -> t
         return None
     units = np.where(lengths > 0, lengths, 1.0)
     values, vectors = np.linalg.eigh(gram / units[:, None] / units)
-    kept = values > share
-    if not kept.any():
+    significant = values > share
+    if not significant.any():
         return None
-    turn = (vectors[:, kept] / np.sqrt(values[kept])).conj().T / units
-    return turn, float(values[kept][0] / values[-1])
+    turn = (vectors[:, significant] / np.sqrt(values[significant])).conj().T / units
+    return turn, float(values[significant][0] / values[-1])
 
 
 def _fetch(matrix: Tensor) -> Complex:

@@ -16,15 +16,15 @@ _SIZE = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*([kmgt])(i?)b?")
 
 
 def free_memory() -> int:
-    """Bytes of memory that this process can still get: the least of what the system, a container and `ulimit` leave."""
-    left = [_of_system(), _of_container(), _of_limit()]
-    return max(0, min(some for some in left if some is not None))
+    """Bytes of memory that this process can still get: the minimum over the system, a container and `ulimit`."""
+    limits = [_of_system(), _of_container(), _of_limit()]
+    return max(0, min(limit for limit in limits if limit is not None))
 
 
 def check_memory(needed: float, what: str, advice: str) -> None:
-    """Refuse what needs more memory than there is.
+    """Refuse work that needs more memory than is free.
 
-    Arguments: needed, in bytes; what needs them, such as "the scan"; advice, what to do instead.
+    Arguments: needed, in bytes; what, the thing that needs them, such as "the scan"; advice, what to do instead.
     """
     if needed > (free := free_memory()):
         raise InputError(
@@ -33,8 +33,8 @@ def check_memory(needed: float, what: str, advice: str) -> None:
 
 
 def check_disk(place: Path, needed: float, what: str) -> None:
-    """Refuse what needs more room than there is on the disk of `place`, a file or folder to be made."""
-    with contextlib.suppress(OSError):  # a folder that cannot be looked at is refused by whoever writes there
+    """Refuse to write more than the disk of `place`, a new file or folder, has room for."""
+    with contextlib.suppress(OSError):  # whoever writes to an unreadable folder refuses it
         if needed > (free := shutil.disk_usage(place.absolute().parent).free):
             raise InputError(
                 f"{what} takes about {format_size(needed)}, and the disk of {place} has {format_size(free)} left; make "
@@ -43,7 +43,7 @@ def check_disk(place: Path, needed: float, what: str) -> None:
 
 
 def _of_system() -> int:
-    """Memory that can be had without swapping, and what is left to swap to."""
+    """Memory available without swapping, and free swap space."""
     with contextlib.suppress(OSError, ValueError, KeyError):
         lines = (line.split() for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines())
         kilobytes = {words[0]: int(words[1]) for words in lines}
@@ -89,7 +89,7 @@ def parse_size(text: str) -> int:
     """Bytes that a person wrote: "2GB", "500 MB", "1.5 GiB"; kB, MB, GB and TB are powers of 1000."""
     match = _SIZE.fullmatch(text.strip().lower())
     if match is None:
-        raise InputError(f"{text!r} is no size of memory; write a number and kB, MB, GB or TB, such as 2GB")
+        raise InputError(f"{text!r} is not a size of memory; write a number and kB, MB, GB or TB, such as 2GB")
     base = 1024 if match[3] else 1000
     return int(float(match[1]) * base ** ("kmgt".index(match[2]) + 1))
 

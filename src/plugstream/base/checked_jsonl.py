@@ -62,14 +62,14 @@ class LineWriter:
             raise
 
     def add(self, content: Mapping[str, Any]) -> None:
-        """Write an object that is not empty; where the disk does not take it, OSError, and the file is as it was."""
+        """Write an object that is not empty; if the disk does not take it, OSError, and the file stays as it was."""
         body = json.dumps(content)[:-1].encode()
         check = _checksum(body, self.check)
         line = body + f', "check": "{check}"}}\n'.encode()
         try:
-            left = memoryview(line)
-            while left:  # a disk that is nearly full takes a part
-                left = left[self._file.write(left) :]
+            remaining = memoryview(line)
+            while remaining:  # a disk that is nearly full takes a part
+                remaining = remaining[self._file.write(remaining) :]
         except BaseException:
             with contextlib.suppress(OSError):  # what went wrong first is what is told
                 self._file.truncate(self._end)
@@ -78,14 +78,14 @@ class LineWriter:
 
     @property
     def in_place(self) -> bool:
-        """Whether who opens the path finds this file; one that was removed takes all that is written to it along."""
+        """Whether opening the path finds this file; writing to a removed file loses everything."""
         try:
             return os.path.samestat(os.stat(self.path), os.fstat(self._file.fileno()))
         except FileNotFoundError:
             return False
 
     def sync(self) -> None:
-        """Make what was added outlast a power cut."""
+        """Make the added lines survive a power cut."""
         os.fsync(self._file.fileno())
 
     def close(self) -> None:
@@ -125,7 +125,7 @@ class LineTail:
     def read(self) -> list[tuple[int, dict[str, Any], str]]:
         """Numbers, objects and checksums of the lines that are new; damage is refused as by `read_lines`.
 
-        Where another file has taken its place, that is read from its first line, whose number is 1.
+        If another file has replaced it, that one is read from its first line, number 1.
         """
         try:
             file = _open(self.path, os.O_RDONLY)
@@ -133,7 +133,7 @@ class LineTail:
             return []
         except OSError as error:
             raise StorageError(f"cannot read {self._what} {self.path}: {error.strerror}") from error
-        found = []
+        entries = []
         with file:
             about = os.fstat(file.fileno())
             if about.st_ino != self._inode or about.st_size < self._end:
@@ -142,8 +142,8 @@ class LineTail:
             begin = (self._number, self._check, self._end)
             for number, content, check, end in _parse(file, self._what, self.path, begin):
                 self._number, self._check, self._end = number, check, end
-                found.append((number, content, check))
-        return found
+                entries.append((number, content, check))
+        return entries
 
 
 def _parse(
@@ -162,7 +162,7 @@ def _parse(
             if content is None:
                 raise DamagedError(
                     f"line {number} of {what} {path} cannot be read: it fails its checksum, or a line before it is "
-                    "missing; bring the file back from a copy, or start anew"
+                    "missing; restore the file from a copy, or start again"
                 )
             check, end = content.pop("check"), end + len(line)
             yield number, content, check, end
@@ -171,7 +171,7 @@ def _parse(
 
 
 def _unseal(line: bytes, before: str) -> dict[str, Any] | None:
-    """The object of a line with its `check`, or None where it is not as it was written."""
+    """The object of a line with its `check`, or None if it is not as it was written."""
     end = _END.search(line, max(0, len(line) - _END_BYTES - 1))
     if end is None or end[1].decode() != _checksum(line[: end.start()], before):
         return None
@@ -183,12 +183,12 @@ def _unseal(line: bytes, before: str) -> dict[str, Any] | None:
 
 
 def _is_cut(line: bytes) -> bool:
-    """Whether a line is the beginning of one, or nothing; a whole one with another byte for its newline is not."""
+    """Whether a line is cut short or empty; a complete one with another byte for its newline is not."""
     return not line.endswith(b"\n") and len(line) < _LONGEST and not _WHOLE.search(line[:-1])
 
 
 def _open(path: Path, flags: int) -> FileIO:
-    """The file, which must be a plain one: a link in its place could lead anywhere, and a pipe would wait."""
+    """The file, which must be a plain one: a link could lead anywhere, and a pipe would wait."""
     handle = open_plain(path, flags)
     return FileIO(handle, "r" if flags & os.O_ACCMODE == os.O_RDONLY else "a+")
 

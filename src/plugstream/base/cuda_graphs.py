@@ -51,12 +51,12 @@ class GraphCall:
         return GraphCall, (self.function, self.steady)  # a copy captures graphs of its own
 
     def __call__(self, *arguments: Tensor | None) -> Tensor:
-        given = [a for a in arguments if a is not None]
-        if not _may_capture(given):
+        tensors = [a for a in arguments if a is not None]
+        if not _may_capture(tensors):
             return self.function(*arguments)
-        key = (stream_handle(given[0].device), *(_kind(a) for a in arguments))
-        here = given[0].device.index == torch.cuda.current_device()
-        with self._lock, nullcontext() if here else torch.cuda.device(given[0].device):
+        key = (stream_handle(tensors[0].device), *(_kind(a) for a in arguments))
+        here = tensors[0].device.index == torch.cuda.current_device()
+        with self._lock, nullcontext() if here else torch.cuda.device(tensors[0].device):
             graph = self._graphs.get(key)
             if graph is None:
                 self._calls[key] = self._calls.get(key, 0) + 1
@@ -91,12 +91,12 @@ class _Graph:
             self.result = function(*self.arguments)
 
     def replay(self, arguments: tuple[Tensor | None, ...]) -> Tensor:
-        for k, (mine, given) in enumerate(zip(self.arguments, arguments, strict=True)):
-            if mine is None or given is None or self.last.get(k) is given:
+        for k, (mine, argument) in enumerate(zip(self.arguments, arguments, strict=True)):
+            if mine is None or argument is None or self.last.get(k) is argument:
                 continue
-            mine.copy_(given)
+            mine.copy_(argument)
             if k in self.last:
-                self.last[k] = given
+                self.last[k] = argument
         self.graph.replay()
         return self.result.clone()
 

@@ -1,7 +1,7 @@
-"""What is drawn at random in a step: pure functions of (seed, step), the same on every machine and when resumed.
+"""The random draws of a step: pure functions of (seed, step), the same on every machine and after a resume.
 
 Random numbers are the raw words of Philox, a counter-based generator, at counter = step: they do not depend on NumPy's
-version, and any step's are had without those before it.
+version, and those of any step are available without the steps before it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["Stream", "coin", "draw_words", "fraction", "standard_normal"]
 
 
 class Stream(IntEnum):
-    """What random words are for, so that two things of one run that draw by the same seed do not go together."""
+    """The purpose of random words, so that two parts of a run with the same seed draw independently."""
 
     VIEWS = 0
     FULL_PASS = 1
@@ -31,12 +31,12 @@ class Stream(IntEnum):
 
 
 def draw_words(seed: int, step: int, count: int, stream: Stream = Stream.VIEWS) -> NDArray[np.uint64]:
-    """So many random words of 64 bits of a step."""
+    """`count` random words of 64 bits for a step."""
     return np.random.Philox(key=seed, counter=[0, 0, int(stream), step]).random_raw(count)
 
 
 def fraction(seed: int, step: int, stream: Stream) -> float:
-    """A number from 0 to 1, uniformly distributed, the latter not among them."""
+    """A uniformly distributed number from 0 to 1, excluding 1."""
     return float((draw_words(seed, step, 1, stream)[0] >> np.uint64(11)) * 2.0**-53)
 
 

@@ -78,19 +78,19 @@ def largest_eigenvalue_bounds(
         table.append(alpha, beta)
         ended = table.betas[-1] <= rounding * table.scale()  # nothing is left but rounding: the Krylov space is whole
         if k % _BETWEEN == 0 or k >= size or k == max_iterations or bool(ended.any()):
-            top, values = (found * units.cpu().double() for found in table.bounds(log_inverse))
+            top, values = (bound * units.cpu().double() for bound in table.bounds(log_inverse))
             values = torch.where(ended | (k >= size), top, values) * (1 + rounding)
             bounds[active] = values
             largest = max(largest, float(top.max()))
-            left = ~ended & (values > (1 + tol) * largest)
+            unsettled = ~ended & (values > (1 + tol) * largest)
             if look is not None:
-                look(count - int(left.sum()))
-            if k >= size or not bool(left.any()):
+                look(count - int(unsettled.sum()))
+            if k >= size or not bool(unsettled.any()):
                 break
-            if not bool(left.all()):
-                there = left.to(v.device)
-                v, w, beta, units, active = v[there], w[there], beta[there], units[there], active[left]
-                table.keep(left)
+            if not bool(unsettled.all()):
+                there = unsettled.to(v.device)
+                v, w, beta, units, active = v[there], w[there], beta[there], units[there], active[unsettled]
+                table.keep(unsettled)
         before, v = v, w / per_image(beta, ndim)
     return bounds, largest
 

@@ -1,8 +1,8 @@
-"""The errors and warnings a person meets, each one line that says what was wrong and what to do.
+"""The errors and warnings that users see, each one line that says what is wrong and what to do.
 
-There are three kinds: what was asked is wrong (`InputError`), the disk or the network failed (`StorageError`), and data
-is damaged (`DamagedError`). The last two are kinds of the first, so that who wants every one-line error catches that;
-`is_refusal` tells whether it was the request that was wrong.
+There are three kinds: the request is wrong (`InputError`), the disk or the network failed (`StorageError`), and data is
+damaged (`DamagedError`). The last two are subclasses of the first, so catching that catches every one-line error;
+`is_refusal` says whether the request itself was wrong.
 """
 
 from __future__ import annotations
@@ -15,10 +15,9 @@ __all__ = ["DamagedError", "InputError", "PlugstreamWarning", "StorageError", "i
 
 
 class InputError(ValueError):
-    """What was asked is wrong, which is found before any work starts.
+    """The request is wrong, which is noticed before any work starts.
 
-    Its message is one line whatever it quotes: control characters are escaped, and values of thousands of characters
-    shortened.
+    Its message is one line whatever it quotes: control characters are escaped, and very long values are shortened.
     """
 
     def __init__(self, message: str) -> None:
@@ -32,8 +31,8 @@ class StorageError(InputError):
 class DamagedError(InputError):
     """Data is not as it was written.
 
-    Arguments: where, the scan or array it is in; views, what is wrong with each view that cannot be read. Of what is no
-    scan there are no views, and the first argument is the whole message.
+    Arguments: where, the scan or array it is in; views, what is wrong with each unreadable view. If it is not a scan,
+    there are no views, and the first argument is the whole message.
     """
 
     def __init__(self, where: str, views: Mapping[int, str] | None = None) -> None:
@@ -45,10 +44,10 @@ class DamagedError(InputError):
 
 
 class PlugstreamWarning(UserWarning):
-    """Something that will probably not do what was meant, though it can be done."""
+    """Something that is possible but will probably not do what was meant."""
 
 
 def is_refusal(error: BaseException) -> bool:
-    """Whether an error says that what was asked is wrong, and not that the disk, the memory or the data failed."""
+    """Whether an error means that the request is wrong, not that the disk, the memory or the data failed."""
     failures = (StorageError, DamagedError, OSError, MemoryError, RuntimeError)
     return isinstance(error, InputError) and not any(isinstance(e, failures) for e in (error, error.__cause__))

@@ -44,14 +44,14 @@ NOT_PLAIN_ERRORS = (errno.ELOOP, errno.ENXIO)  # of a link that is not followed,
 
 
 def hidden_place(target: Path) -> Path:
-    """A new name beside `target` to make something under that is to be whole before it has its own name."""
+    """A new name beside `target` for something that must be complete before it gets its own name."""
     stem = os.fsdecode(os.fsencode(target.name)[:100])  # a name may have 255 bytes
     return target.with_name(f".{stem}.{uuid.uuid4().hex}.partial")
 
 
 @contextlib.contextmanager
 def name_target(hidden: Path, target: Path) -> Iterator[None]:
-    """Let errors speak of the target, which somebody asked for, and not of the place where it is being made."""
+    """Make errors name the target that the user asked for, not the place where it is being made."""
     try:
         yield
     except InputError as error:
@@ -61,7 +61,7 @@ def name_target(hidden: Path, target: Path) -> Iterator[None]:
 
 
 def read_small(path: Path, most: int = 1 << 20) -> str:
-    """The text of a file that a person wrote; one of more bytes, such as a device without end, is an OSError."""
+    """The text of a file that a person wrote; a larger one, such as an endless device, is an OSError."""
     with path.open("rb") as file:
         content = file.read(most + 1)
     if len(content) > most:
@@ -70,7 +70,7 @@ def read_small(path: Path, most: int = 1 << 20) -> str:
 
 
 def write_whole(path: Path, parts: Iterable[bytes | memoryview], *, durable: bool = True) -> None:
-    """Write a file so that whoever looks, whenever, finds the old one or the new one, also after a power cut.
+    """Write a file so that a reader always finds the old one or the new one, even after a power cut.
 
     It is written beside its place, flushed to the disk and renamed. The rename outlasts a power cut once
     `sync_folder` was called for its folder; the caller does that once for many files. Beside its place is a new file of
@@ -131,7 +131,7 @@ def _refuse_stream(path: Path) -> None:
 
 
 def _remove_left(path: Path) -> None:
-    """Remove what writers of `path` left that are no more: their files are not locked by anybody."""
+    """Remove the files of dead writers of `path`: nobody holds a lock on them."""
     begin = _sibling_prefix(path)
     try:
         names = [name for name in os.listdir(path.parent) if name.startswith(begin) and name.endswith(".new")]
@@ -150,7 +150,7 @@ def _remove_left(path: Path) -> None:
 
 
 def _sibling_prefix(path: Path) -> str:
-    """How the names of files beside `path` begin; a name that is as long as a file system takes is cut."""
+    """How the names of files beside `path` begin; a name of the maximum length is cut."""
     name = f".{path.name}."
     while len(os.fsencode(name)) > 255 - 20:
         name = f"{name[:-2]}."
@@ -175,7 +175,7 @@ def open_plain(path: str | Path, flags: int = os.O_RDONLY) -> int:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make the renames in a folder outlast a power cut."""
+    """Make the renames in a folder survive a power cut."""
     if os.name == "nt":  # which opens no folder, and writes their changes down by itself
         return
     handle = os.open(folder, os.O_RDONLY)
@@ -192,7 +192,7 @@ def lock_folder(folder: Path, what: str) -> int:
     """
     if fcntl is None:
         raise InputError(
-            f"cannot write to {what}: this system has no locks of files (fcntl), by which a folder has one writer; use "
+            f"cannot write to {what}: this system has no file locks (fcntl), which a folder with one writer needs; use "
             "Linux, macOS or the Windows Subsystem for Linux, or the library on arrays in memory"
         )
     try:
@@ -208,9 +208,9 @@ def lock_folder(folder: Path, what: str) -> int:
 
 
 def _lock(handle: int) -> None:
-    """Lock an open file; OSError where somebody else has, or the system has no locks."""
+    """Lock an open file; OSError if somebody else has, or if the system has no locks."""
     if fcntl is None:
-        raise OSError(errno.ENOLCK, "this system has no locks of files")
+        raise OSError(errno.ENOLCK, "this system has no file locks")
     fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
@@ -220,7 +220,7 @@ _STRING = re.compile(rb'"(?:[^"\\]|\\.)*+(?:"|\\?\Z)', re.DOTALL)
 
 
 def load_json(text: bytes, *, most_bytes: int, most_depth: int = 16, most_digits: int = 64) -> Any:
-    """What a JSON text says, or a ValueError of one line.
+    """The content of a JSON text, or a ValueError of one line.
 
     Python's parser turns a million digits into an integer that cannot be printed again, descends into as many lists as
     there are brackets, guesses UTF-16 and takes NaN for a number. Here a text is UTF-8, has at most `most_bytes` bytes,
@@ -243,7 +243,7 @@ def load_json(text: bytes, *, most_bytes: int, most_depth: int = 16, most_digits
 
 
 def _depth(bare: bytes) -> int:
-    """How many lists and objects are open at once, at most."""
+    """The deepest nesting of lists and objects."""
     import numpy as np
 
     codes = np.frombuffer(bare, dtype=np.uint8)

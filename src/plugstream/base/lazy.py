@@ -1,4 +1,4 @@
-"""Names of a package that are imported when they are first used, so that `--help` and lists do not wait for torch."""
+"""Names of a package that are imported on first use, so that `--help` and lists do not wait for torch."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ def lazy_names(
 ) -> tuple[list[str], Callable[[str], Any], Callable[[], list[str]]]:
     """`__all__`, `__getattr__` and `__dir__` of a package; type checkers read its imports under TYPE_CHECKING.
 
-    Arguments: package, its `__name__`; home, the names that each of its modules gives, "Profile as BM3DProfile" by
-    another name.
+    Arguments: package, its `__name__`; home, the names that each of its modules exports, renamed as in "Profile as
+    BM3DProfile".
     """
     places = {}
     for module, names in home.items():

@@ -32,7 +32,7 @@ __all__ = [
 
 
 def broadcast_axes(*shapes: Sequence[int]) -> tuple[int, ...]:
-    """The shape that these broadcast to; ValueError where they do not.
+    """The shape that these broadcast to; ValueError if they do not.
 
     torch's own function does the same, and the first call of it imports a computer algebra system, for half a second.
     """
@@ -116,7 +116,7 @@ def image_axes(ndim: int) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class Solution:
-    """What `conjugate_gradient` found: the image, the iterations taken, and ||b - A x|| / ||b||, the largest."""
+    """The result of `conjugate_gradient`: the image, the number of iterations, and the largest ||b - A x|| / ||b||."""
 
     image: Tensor
     iterations: int
@@ -214,9 +214,9 @@ def largest_eigenvalue(
         if k == size or (k >= _LEAST and bool((residual <= 0.1 * tol * theta).all())):
             return theta * (1 + tol) * unit
         # Where the Krylov space ends (beta = 0) the recurrence goes on with zeros, which add no eigenvalue above theta.
-        left = beta > torch.finfo(like.dtype).tiny
-        scale = per_image(torch.where(left, beta, 1.0), ndim)
-        before, v = v, torch.where(per_image(left, ndim), w / scale, 0.0)
+        nonzero = beta > torch.finfo(like.dtype).tiny
+        scale = per_image(torch.where(nonzero, beta, 1.0), ndim)
+        before, v = v, torch.where(per_image(nonzero, ndim), w / scale, 0.0)
     warnings.warn(
         f"the largest eigenvalue did not settle to {tol:.1e} in {max_iterations} iterations; L may be too small",
         PlugstreamWarning,
@@ -226,16 +226,14 @@ def largest_eigenvalue(
 
 
 def product_unit(product: Tensor) -> float:
-    """What to divide an operator's products by, so that their squares are numbers; 1 unless they are very far from it.
+    """A divisor of an operator's products that keeps their squares finite; 1 unless they are very far from it.
 
     Squares of 1e-20 are zero in single precision, and of 1e20 infinite, and L would be anything. A product that holds
     NaN or infinity is refused.
     """
     largest = float(product.abs().max())
     if not math.isfinite(largest):
-        raise InputError(
-            "the model's products hold NaN or infinity, so that L is not known; scale the model, or check it"
-        )
+        raise InputError("the model's products hold NaN or infinity, so L is unknown; scale the model, or check it")
     return 1.0 if largest == 0 or 1e-12 < largest < 1e12 else 2.0 ** round(math.log2(largest))
 
 

@@ -1,6 +1,6 @@
-"""Names that modules had before they moved into rooms: those that users import can still be imported.
+"""Old names of modules from before they moved into rooms: those that users import still work.
 
-`import plugstream.registry` gives the module `plugstream.base.registry` itself, and so for what is in a folder.
+`import plugstream.registry` gives the module `plugstream.base.registry` itself; the same holds for modules in a folder.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ MOVED = {
 
 
 class _Alias:
-    """Loads the module of the new name, which then has both."""
+    """Loads the module under its new name, which then has both names."""
 
     def __init__(self, real: ModuleSpec) -> None:
         self.real = real
@@ -61,7 +61,7 @@ class _Alias:
 
 
 class _Finder:
-    """Answers for old names alone."""
+    """Finds only old names."""
 
     @staticmethod
     def find_spec(name: str, path: object = None, target: object = None) -> ModuleSpec | None:
@@ -81,7 +81,7 @@ class _Finder:
 
 
 def install() -> None:
-    """Once a process; before other finders, which may still know folders that were left empty."""
+    """Install the finder, once per process, before others, which may still find folders that were left empty."""
     finders: list[Any] = sys.meta_path
     if _Finder not in finders:
         finders.insert(0, _Finder)

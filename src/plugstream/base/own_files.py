@@ -1,7 +1,7 @@
-"""FILE.py:NAME for the kinds that have no options of their own for it: a name of a Python file, called to build it.
+"""FILE.py:NAME for the kinds without their own options for it: a name in a Python file, called to build it.
 
-NAME is called as the entry of its kind is built, without options: a sampler's with the fidelity, a gradient's with the
-seed, a loss's and a momentum's with nothing. Whether the file may be run is for `plugstream.settings.consent`.
+NAME is called without options, with the other arguments of its kind: a sampler with the fidelity, a gradient with the
+seed, a loss and a momentum with nothing. `plugstream.settings.consent` decides whether the file may be run.
 """
 
 from __future__ import annotations

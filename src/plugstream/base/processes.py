@@ -1,4 +1,4 @@
-"""Several processes that work on one reconstruction: who they are, and the few words they say to each other.
+"""Several processes that work on one reconstruction: who they are, and the few messages they exchange.
 
 Under torchrun every process runs the same program. `process_group()` makes a `Group` of them, which is all that the
 rest of the library knows of torch.distributed; of one process it does nothing.
@@ -78,15 +78,15 @@ class Group:
         return value
 
     def decide(self, decision: Callable[[], T]) -> T:
-        """What rank 0 decides, which alone is asked; what it raises all raise."""
+        """The decision of rank 0, which alone is asked; if it raises, all raise."""
         return decision()
 
     def remember(self, name: str, text: str) -> None:
-        """Keep a text for processes that torchrun starts in place of these, if one of them dies."""
+        """Keep a text for the processes that torchrun starts to replace these, if one of them dies."""
         return
 
     def recall(self, name: str) -> str | None:
-        """What processes before these have kept under this name; None where torchrun has restarted nobody."""
+        """The text that earlier processes kept under this name; None if torchrun has not restarted any."""
         return None
 
 
@@ -148,8 +148,8 @@ class _Ranks(Group):
 
     def recall(self, name: str) -> str | None:
         key = f"plugstream/memory/{name}"
-        known = self._store is not None and self._store.check([key])
-        return self._store.get(key).decode() if known else None
+        stored = self._store is not None and self._store.check([key])
+        return self._store.get(key).decode() if stored else None
 
     def gather_objects(self, value: T) -> list[T]:
         """Every process's value, in the order of ranks."""
@@ -166,7 +166,7 @@ class _Ranks(Group):
         return torch.cat([real.reshape(-1), torch.tensor(flags, dtype=real.dtype, device=real.device)])
 
     def _settle(self, flags: Tensor, failure: BaseException | None) -> None:
-        """Raise what any of the processes has to raise."""
+        """Raise the error of any of the processes."""
         failed, interrupted = flags.tolist()
         if failed > 0:
             failures = self.gather_objects(_portable(failure))
@@ -180,15 +180,15 @@ class _Ranks(Group):
 
     @contextlib.contextmanager
     def _talk(self) -> Iterator[None]:
-        """What goes wrong on the way is the network's, or that of a process that died or hangs."""
+        """Errors inside are those of the network, or of a process that died or hangs."""
         try:
             yield
         except RuntimeError as error:
             first = str(error).strip().splitlines()[0]
             raise StorageError(
                 f"rank {self.rank} of {self.size} cannot reach the others: one of them ended, or did not answer for "
-                f"{self.timeout:g} s ({first[:160]}); see what it said, and start again, which goes on from the last "
-                "checkpoint"
+                f"{self.timeout:g} s ({first[:160]}); look at its messages, and start again to continue from "
+                "the last checkpoint"
             ) from error
 
     @contextlib.contextmanager
@@ -233,7 +233,7 @@ def process_group(*, timeout: float | None = None) -> Iterator[Group]:
         return
     if not 0 <= rank < size or not os.environ.get("MASTER_ADDR") or _read_number("MASTER_PORT", 0) < 1:
         raise InputError(
-            f"this is to be rank {rank} of {size}, but where they meet (MASTER_ADDR, MASTER_PORT) is not said, or "
+            f"this should be rank {rank} of {size}, but its meeting point (MASTER_ADDR, MASTER_PORT) is missing, or "
             "there is no such rank; start it with torchrun, or without WORLD_SIZE in the environment"
         )
     import torch.distributed as dist
@@ -254,7 +254,7 @@ def process_group(*, timeout: float | None = None) -> Iterator[Group]:
     except RuntimeError as error:  # of which torch's own errors of the network are kinds
         raise StorageError(
             f"rank {rank} did not find the other {size - 1} within {JOIN_TIMEOUT:g} s "
-            f"({str(error).strip().splitlines()[0][:160]}); see whether all were started and reach "
+            f"({str(error).strip().splitlines()[0][:160]}); check that all were started and can reach "
             f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
         ) from error
     with group.interrupts():
@@ -328,7 +328,7 @@ def _fresh_store(rank: int, size: int) -> tuple[Any, Any]:
 
 
 def _require_alike(group: _Ranks) -> None:
-    """Each process computes by itself what all hold in common, so that they must compute alike."""
+    """Refuse processes that differ: each computes the shared state itself, so they must compute alike."""
     from plugstream.base.version import __version__
 
     facts = {

@@ -1,10 +1,10 @@
-"""Long work says how far it is; whoever wants to know listens, and nobody does by default.
+"""Long work reports its progress to a listener; by default there is none.
 
     with listening(print):
         fidelity.lipschitz_max  # prints "bounding L of every view", 12, 60 and so on
 
-What takes long calls `report`, which costs next to nothing while nobody listens. A listener belongs to the context that
-it was set in (a thread, a task), so that two runs beside each other do not hear one another.
+Long work calls `report`, which costs next to nothing without a listener. A listener belongs to the context in which it
+was set (a thread, a task), so two concurrent runs do not hear each other.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from contextvars import ContextVar
 __all__ = ["Listener", "Work", "enclosing_work", "listening", "report", "within"]
 
 Listener = Callable[[str, int, int], object]
-"""Called with what is being done, how much of it is done, and how much there is; 0 and 0 where that is not known."""
+"""Called with the name of the work, the amount done and the total; 0 and 0 if these are unknown."""
 
 Work = tuple[str, int, int]
-"""What a listener is called with."""
+"""The arguments of a listener."""
 
 _listener: ContextVar[Listener | None] = ContextVar("listener", default=None)
 _enclosing: ContextVar[tuple[Work, ...]] = ContextVar("enclosing", default=())
 
 
 def report(what: str, done: int = 0, total: int = 0) -> None:
-    """Say what is being done, such as "reading the scan", and how far it is: 12 of 60 views, say.
+    """Report the name of the work, such as "reading the scan", and its progress, such as 12 of 60 views.
 
-    What stands behind a comma is a detail, "training, loss 0.12": with another it is the same work still.
+    Text after a comma is a detail, as in "training, loss 0.12"; a different detail is still the same work.
     """
     listener = _listener.get()
     if listener is not None:
@@ -37,7 +37,7 @@ def report(what: str, done: int = 0, total: int = 0) -> None:
 
 @contextmanager
 def within(what: str, done: int = 0, total: int = 0) -> Iterator[None]:
-    """Say what all that is reported within is a part of: "evaluation", 4, 12, say, of many reconstructions."""
+    """Name the larger work that reports inside the block belong to, such as "evaluation", 4, 12."""
     token = _enclosing.set((*_enclosing.get(), (what, done, total)))
     try:
         yield
@@ -46,13 +46,13 @@ def within(what: str, done: int = 0, total: int = 0) -> Iterator[None]:
 
 
 def enclosing_work() -> tuple[Work, ...]:
-    """What the work that reports now is a part of, the whole first; for a listener to ask."""
+    """The larger work that the current report belongs to, the outermost first; for listeners."""
     return _enclosing.get()
 
 
 @contextmanager
 def listening(listener: Listener | None) -> Iterator[None]:
-    """Have `listener` called by every `report` within; None leaves it to whoever listens already."""
+    """Call `listener` for every `report` inside the block; None keeps the current listener."""
     if listener is None:
         yield
         return

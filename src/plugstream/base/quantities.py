@@ -1,4 +1,4 @@
-"""What monitors measure: the name of each quantity, its unit, which way is better, and whether one may stop by it."""
+"""What monitors measure: each quantity's name, its unit, if smaller is better, and if a run may stop on it."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ __all__ = ["TO_GO", "Quantity", "read_quantity", "sort_quantities"]
 
 @dataclass(frozen=True)
 class Quantity:
-    """A number for each image that a monitor measures now and then, and what it says of the image.
+    """A number that a monitor measures now and then for each image, and what it says about the image.
 
     Arguments:
         name: in histories, events and history.csv.
         title: in words, the name if not given; short, instead of title and unit where there is little room.
         unit: behind the number, "" if it has none. form: of the number, as Python writes it, such as ".2f".
         curve: what stands above its curve, title and unit if not given. logarithmic: whether the curve's scale is.
-        smaller_is_better: whether the image is better where it is smaller; None where it does not say.
-        needs_truth: whether it compares with the truth, and so says most of the image.
-        stops: whether a run may stop once it is small enough (large enough, if larger is better).
-        detail: whether it is left to tables and files, and no line or curve shows it.
+        smaller_is_better: whether a smaller value means a better image; None if it does not say. needs_truth: whether
+        it compares with the truth, and so says most about the image. stops: whether a run may stop once it is small
+        enough (large enough, if larger is better). detail: whether it appears only in tables and files, not in lines or
+        curves.
     """
 
     name: str
@@ -50,7 +50,7 @@ class Quantity:
         return f"{title} {value:{self.form}} {unit}".rstrip()
 
     def score(self, value: float) -> float | None:
-        """The value so that a larger one is better; None where it does not say."""
+        """The value with a sign such that larger is better; None if it does not say."""
         return None if self.smaller_is_better is None else -value if self.smaller_is_better else value
 
     def reaches(self, value: float, limit: float) -> bool:
@@ -58,7 +58,7 @@ class Quantity:
         return value >= limit if self.smaller_is_better is False else value <= limit
 
     def content(self) -> dict[str, Any]:
-        """What an event tells of it; `read_quantity` reads it."""
+        """The quantity as an event stores it; `read_quantity` reads it."""
         return asdict(self)
 
 
@@ -70,21 +70,21 @@ TO_GO = Quantity(
     curve="what ten times as many steps would change (%)",
     logarithmic=True,
 )
-"""What `solve` itself tells beside what monitors measure: how far the image has to go, in per cent of it."""
+"""What `solve` itself reports besides the monitors: how far the image still has to go, in per cent."""
 
 
 def read_quantity(content: dict[str, Any]) -> Quantity:
-    """A quantity from what an event tells of it; what this version does not know is left out."""
-    known = Quantity.__dataclass_fields__
-    return Quantity(**{name: value for name, value in content.items() if name in known})
+    """A quantity from an event; fields that this version does not know are ignored."""
+    fields = Quantity.__dataclass_fields__
+    return Quantity(**{name: value for name, value in content.items() if name in fields})
 
 
 def sort_quantities(
     quantities: Iterable[Quantity], measured: Container[str], *, stop_first: bool = False
 ) -> list[Quantity]:
-    """Those to show of what was measured, the most important first: what compares with the truth, then the others.
+    """The measured quantities to show, the most important first: those that compare with the truth, then the others.
 
-    With `stop_first` what a run may stop by comes before these. Details are left out.
+    With `stop_first`, quantities that a run may stop on come before these. Details are left out.
     """
     shown = [quantity for quantity in quantities if quantity.name in measured and not quantity.detail]
     return sorted(shown, key=lambda quantity: (stop_first and not quantity.stops, not quantity.needs_truth))

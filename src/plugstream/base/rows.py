@@ -1,4 +1,4 @@
-"""Arrays with a row for each view, wherever they lie."""
+"""Arrays with a row for each view, in memory or on disk."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["Rows", "first_rows"]
 
 
 class Rows(Protocol):
-    """An array with a row for each view, in memory or on a disk: what is asked for by its index is then in memory."""
+    """An array with a row for each view, in memory or on disk; indexing it gives an array in memory."""
 
     @property
     def shape(self) -> tuple[int, ...]: ...
@@ -20,7 +20,7 @@ class Rows(Protocol):
 
 
 def first_rows(columns: Mapping[str, Rows], n_views: int) -> Mapping[str, Rows]:
-    """The columns of the first views alone; what lies on a disk stays there."""
+    """The columns of only the first views; columns on disk stay there."""
     return {name: _first(rows, n_views) if len(rows) > n_views else rows for name, rows in columns.items()}
 
 

@@ -49,13 +49,13 @@ def save_tensors(
     write_whole(path, _encode(plain, {**header, _SUM: _digest(header, plain)}), durable=durable)
 
 
-def load_tensors(path: Path, wanted: str | None = None) -> tuple[dict[str, str], dict[str, Tensor]]:
-    """What `save_tensors` was given: about, and the tensors, on the CPU.
+def load_tensors(path: Path, expected_format: str | None = None) -> tuple[dict[str, str], dict[str, Tensor]]:
+    """The arguments of `save_tensors`: about, and the tensors, on the CPU.
 
     A file that is damaged is refused with an `InputError` whose text goes on "... cannot be used: ".
 
-    Arguments: path; wanted, what `about` must say is the file's "format". Where it is None, safetensors of others are
-    taken too, which have no checksum.
+    Arguments: path; expected_format, the required "format" in `about`. If it is None, safetensors from other programs,
+    which have no checksum, are accepted too.
     """
     from safetensors import SafetensorError, safe_open
 
@@ -65,13 +65,13 @@ def load_tensors(path: Path, wanted: str | None = None) -> tuple[dict[str, str],
             tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118 - it is not a dict
     except (SafetensorError, OSError, ValueError, RuntimeError) as error:
         raise InputError(f"it is not safetensors, or damaged ({str(error).splitlines()[0]})") from error
-    said = about.pop(_SUM, None)
-    if wanted is not None and about.get("format") != wanted:
-        raise InputError(f"it holds other weights than {wanted}")
-    if wanted is not None and said is None:
-        raise InputError("it has no checksum, so it was not written by this plugstream, or is damaged; get it anew")
-    if said is not None and said != _digest(about, tensors):
-        raise InputError("it fails its checksum, so it is damaged or was changed; get it anew")
+    checksum = about.pop(_SUM, None)
+    if expected_format is not None and about.get("format") != expected_format:
+        raise InputError(f"it holds other weights than {expected_format}")
+    if expected_format is not None and checksum is None:
+        raise InputError("it has no checksum, so it was not written by this plugstream, or is damaged; get it again")
+    if checksum is not None and checksum != _digest(about, tensors):
+        raise InputError("it fails its checksum, so it is damaged or was changed; get it again")
     return about, tensors
 
 
@@ -96,7 +96,7 @@ def _encode(tensors: Mapping[str, Tensor], about: Mapping[str, str]) -> Iterator
 
 
 def _readable_name(path: Path, handle: int) -> str:
-    """A name of the file that safetensors takes, which needs one in UTF-8; else that of the open file."""
+    """A name of the file in UTF-8, as safetensors needs it; otherwise that of the open file."""
     try:
         str(path).encode()
     except UnicodeEncodeError:

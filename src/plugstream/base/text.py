@@ -1,4 +1,4 @@
-"""Text for a terminal, a log or a shell that holds what others named: paths, values, what a file says of itself."""
+"""Text for a terminal, a log or a shell that contains foreign names: paths, values, contents of files."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from pathlib import PurePath
 
 __all__ = ["is_unicode", "one_line", "printable", "shell_join", "shell_quote"]
 
-# A word of more characters than this is shown by its two ends, and so is a message.
+# Only the two ends of a longer word or message are shown.
 _WORD, _MESSAGE = 400, 2000
 _LONG = re.compile(rf"\S{{{_WORD + 1},}}")
 
 
 def printable(text: str) -> str:
-    """The text with everything that a terminal would obey, or could not show, written as an escape.
+    """The text, with everything that a terminal would obey or could not show written as an escape.
 
     Line ends and control characters become "\\n" and "\\x1b", and a byte of a file's name that is not UTF-8 (which
     Python keeps as a lone surrogate) becomes "\\xff". Letters of any script stay as they are.
@@ -25,7 +25,7 @@ def printable(text: str) -> str:
 
 
 def is_unicode(text: str) -> bool:
-    """Whether a text can be written down and drawn: not where it holds bytes that are not UTF-8 (lone surrogates)."""
+    """Whether a text can be written and drawn: it must not contain bytes that are not UTF-8 (lone surrogates)."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -34,15 +34,15 @@ def is_unicode(text: str) -> bool:
 
 
 def one_line(text: str) -> str:
-    """A message as one line of moderate length: `printable`, and words of thousands of characters by their two ends."""
+    """A message as one line of moderate length: `printable`, with only the two ends of very long words."""
     line = _LONG.sub(lambda word: _ends(word[0], _WORD), printable(text))
     return line if len(line) <= _MESSAGE else _ends(line, _MESSAGE)
 
 
 def shell_quote(word: object) -> str:
-    """A word as one types it into a shell; control characters and bytes that are not UTF-8 as bash's $'\\x1b'.
+    """A word as typed into a shell; control characters and bytes that are not UTF-8 become bash's $'\\x1b'.
 
-    A path that begins with a dash would be taken for a flag, so that it is written as ./-name.
+    A path that begins with a dash would be mistaken for a flag, so it is written as ./-name.
     """
     text = f"./{word}" if isinstance(word, PurePath) and str(word).startswith("-") else str(word)
     if text.isprintable():
@@ -51,7 +51,7 @@ def shell_quote(word: object) -> str:
 
 
 def shell_join(words: list[str]) -> str:
-    """A command as one types it into a shell."""
+    """A command as typed into a shell."""
     return " ".join(map(shell_quote, words))
 
 

@@ -1,4 +1,4 @@
-"""Whether files that are imported may name others anywhere: what only the person at the keyboard may allow."""
+"""Whether imported files may refer to files anywhere, which only the person at the keyboard may allow."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from plugstream.base.errors import InputError
 __all__ = ["TRUST", "OutsideError", "check_outside", "trusting"]
 
 TRUST = "--trust"
-"""The flag by which a person says that what a file names may be run, opened and fetched."""
+"""The flag that allows anything a file names to be run, opened and fetched."""
 
 _trusted: ContextVar[bool] = ContextVar("trusted", default=False)
 
 
 class OutsideError(InputError):
-    """A file names another one outside its folder, which nobody allowed to be read."""
+    """A file refers to another one outside its folder, and nobody has allowed that."""
 
 
 @contextmanager
 def trusting(trust: bool) -> Iterator[None]:
-    """Whether, inside, files that are imported may name others anywhere: what `check_outside` asks."""
+    """Allow imported files to refer to files anywhere within the block, or not; `check_outside` looks at this."""
     token = _trusted.set(trust)
     try:
         yield
@@ -32,14 +32,14 @@ def trusting(trust: bool) -> Iterator[None]:
 
 
 def check_outside(target: Path, file: Path) -> None:
-    """Refuse to read a file that another one names outside its own folder, unless that is trusted.
+    """Refuse to read a file outside the folder of the file that refers to it, unless that is trusted.
 
-    Else a file from anybody could put any other, such as a private key, into a scan that is then passed on.
+    Otherwise a file from anybody could put another, such as a private key, into a scan that is then passed on.
     """
     if not _trusted.get():
         raise OutsideError(
-            f"{file.name} says that it lies in {_printable(str(target))}, outside the folder of {file.name}; if you "
-            f"trust whoever wrote that, add {TRUST}, or copy both into one folder"
+            f"{file.name} says that its data lies in {_printable(str(target))}, outside the folder of {file.name}; if "
+            f"you trust its author, add {TRUST}, or copy both into one folder"
         )
 
 

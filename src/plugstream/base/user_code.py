@@ -100,7 +100,7 @@ def call_from_file(where: str, *parts: Any, **more: Any) -> Any:
     """
     function = load_from_file(where)
     if not callable(function):
-        raise InputError(f"{where} is no function or class, but {type(function).__name__}")
+        raise InputError(f"{where} is not a function or class, but {type(function).__name__}")
     return call_own(where, function, *parts, **more)
 
 

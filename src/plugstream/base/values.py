@@ -9,13 +9,13 @@ __all__ = ["parse_value"]
 
 
 def parse_value(text: str) -> Any:
-    """A value from the command line: TOML where it can be, a fraction such as 15/255, and else it is text."""
+    """A value from the command line: TOML if possible, a fraction such as 15/255, otherwise text."""
     above, slash, below = text.partition("/")
     try:
         if slash:
             return float(above) / float(below)
     except (ValueError, ZeroDivisionError):
-        pass  # a step such as 1/L, or nonsense that is told where it is used
+        pass  # a step such as 1/L, or nonsense that is reported where it is used
     if not text.isprintable():  # more than one line of TOML, of which only the first would count
         return text
     try:

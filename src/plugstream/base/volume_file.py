@@ -36,17 +36,17 @@ class VolumeFile:
         self._slice = math.prod(shape[1:]) * dtype.itemsize
 
     def write(self, first: int, slices: NDArray[Any]) -> None:
-        """Put slices (n, H, W) in their place, for good: when this returns they outlast a power cut."""
+        """Write slices (n, H, W) to their place; when this returns they survive a power cut."""
         values = np.ascontiguousarray(slices, dtype=self.dtype)
         if values.shape[1:] != self.shape[1:] or first < 0 or first + len(values) > self.shape[0]:
-            raise InputError(f"slices {values.shape} from {first} on are not of a volume {self.shape}")
+            raise InputError(f"slices {values.shape} from {first} on do not fit a volume {self.shape}")
         try:
             handle = open_plain(self.path, os.O_RDWR)
             try:
-                left, place = values.reshape(-1).view(np.uint8).data, self._start + first * self._slice
-                while left:
-                    done = os.pwrite(handle, left[: 1 << 30], place)
-                    left, place = left[done:], place + done
+                remaining, place = values.reshape(-1).view(np.uint8).data, self._start + first * self._slice
+                while remaining:
+                    written = os.pwrite(handle, remaining[: 1 << 30], place)
+                    remaining, place = remaining[written:], place + written
                 os.fsync(handle)
             finally:
                 os.close(handle)
@@ -54,17 +54,17 @@ class VolumeFile:
             raise StorageError(f"cannot write {self.path}: {error.strerror or error}") from error
 
     def read(self, first: int, last: int) -> NDArray[Any]:
-        """Slices `first` to `last` (left out), (n, H, W)."""
+        """Slices `first` to `last` (exclusive), (n, H, W)."""
         out = np.empty((last - first, *self.shape[1:]), dtype=self.dtype)
-        left, place = out.reshape(-1).view(np.uint8).data, self._start + first * self._slice
+        remaining, place = out.reshape(-1).view(np.uint8).data, self._start + first * self._slice
         try:
             handle = open_plain(self.path)
             try:
-                while left:
-                    done = os.preadv(handle, [left[: 1 << 30]], place)
-                    if done == 0:
+                while remaining:
+                    count = os.preadv(handle, [remaining[: 1 << 30]], place)
+                    if count == 0:
                         raise OSError("it is cut short")
-                    left, place = left[done:], place + done
+                    remaining, place = remaining[count:], place + count
             finally:
                 os.close(handle)
         except OSError as error:
@@ -74,7 +74,7 @@ class VolumeFile:
     def portions(self, multiple: int = 1) -> Iterator[tuple[int, NDArray[Any]]]:
         """All slices, some megabytes at a time: the number of the first, and (n, H, W).
 
-        Arguments: multiple, of which n is one, but for the last.
+        Arguments: multiple; n is a multiple of it, except for the last portion.
         """
         step = max(1, _PORTION // max(1, multiple * self._slice)) * multiple
         for first in range(0, self.shape[0], step):
@@ -82,12 +82,12 @@ class VolumeFile:
 
 
 def make_volume(path: Path, shape: tuple[int, ...], dtype: Any = np.float32) -> VolumeFile:
-    """A new volume of zeros, which take no room on most disks until others are written; one that is there is kept."""
+    """A new volume of zeros, which most disks store without space; an existing volume of the same kind is kept."""
     kind = np.dtype(dtype).newbyteorder("<")
     if path.exists():
-        found = open_volume(path)
-        if (found.shape, found.dtype) == (tuple(shape), kind):
-            return found
+        volume = open_volume(path)
+        if (volume.shape, volume.dtype) == (tuple(shape), kind):
+            return volume
     head = io.BytesIO()
     about = {"descr": np.lib.format.dtype_to_descr(kind), "fortran_order": False, "shape": tuple(shape)}
     np.lib.format.write_array_header_1_0(head, about)
@@ -115,5 +115,5 @@ def open_volume(path: Path) -> VolumeFile:
     except (OSError, ValueError) as error:
         raise InputError(f"cannot read {path}: {str(error).splitlines()[0]}; give an NPY file") from error
     if fortran or len(shape) != 3 or dtype.kind not in "fiu":
-        raise InputError(f"{path} holds {dtype} of shape {shape}, and no volume of real numbers, slice after slice")
+        raise InputError(f"{path} holds {dtype} of shape {shape}, not a volume of real numbers, slice after slice")
     return VolumeFile(path, shape, dtype, start)

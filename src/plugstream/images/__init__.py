@@ -1,6 +1,6 @@
-"""Images: the space they live in, their pixels, planes and phases, how they are drawn, stored and compared.
+"""Images: their space, pixels, planes and phases, and how they are drawn, stored and compared.
 
-Objects to simulate with are here, too.
+Simulated objects are here, too.
 """
 
 from typing import TYPE_CHECKING

@@ -1,4 +1,4 @@
-"""Means over blocks of an image's axes: what a smaller picture of it is made of."""
+"""Means over blocks of an image's axes, to make a smaller picture of it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["average_blocks"]
 
 
 def average_blocks(values: Tensor, blocks: Sequence[int]) -> Tensor:
-    """Means over blocks of the last axes, at the far edges of what there is of them; of complex values, too.
+    """Means over blocks of the last axes, real or complex; blocks at the far edges may be smaller.
 
     Arguments: values (..., n_1, ..., n_d); blocks, the d sizes of a block, two or three of them.
     Returns (..., ceil(n_1 / b_1), ..., ceil(n_d / b_d)).

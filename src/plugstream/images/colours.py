@@ -1,4 +1,4 @@
-"""Colours of pictures that are written or sent without matplotlib: a phase, whose two ends are one colour.
+"""Colours of pictures that are written or sent without matplotlib: a phase, whose two ends have the same colour.
 
 They are those of "twilight", by which figures draw a phase: -pi and pi are pale, 0 is dark, and the halves between
 are blue and red, so that no edge is drawn where a phase wraps (Bechtold's colour map, given to the public domain).
@@ -59,15 +59,15 @@ NOTHING = (0x80, 0x80, 0x80)
 def cyclic_table(levels: int = 255) -> NDArray[np.uint8]:
     """The colours of so many phases from -pi to pi, evenly spaced with both ends: (levels, 3) in 8 bits."""
     stops = np.array([[int(text[n : n + 2], 16) for n in (1, 3, 5)] for text in CYCLIC], dtype=np.float64)
-    place, known = np.linspace(0, 1, levels), np.linspace(0, 1, len(stops))
-    table = np.stack([np.interp(place, known, stops[:, part]) for part in range(3)], axis=-1)
+    place, positions = np.linspace(0, 1, levels), np.linspace(0, 1, len(stops))
+    table = np.stack([np.interp(place, positions, stops[:, part]) for part in range(3)], axis=-1)
     return np.rint(table).astype(np.uint8)
 
 
 def color_phase(phase: NDArray[Any]) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
     """A phase in radians as numbers of colours, and these: (H, W) to (H, W) and (256, 3).
 
-    The last colour is for what is not finite.
+    The last colour is for values that are not finite.
     """
     colours = np.concatenate([cyclic_table(), np.array([NOTHING], dtype=np.uint8)])
     finite = np.isfinite(phase)

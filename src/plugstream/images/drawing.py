@@ -49,7 +49,7 @@ _NOTHING, _CYCLIC = "#808080", "twilight"
 
 @dataclass(frozen=True)
 class Shades:
-    """The colours of some panels, from `low` to `high`, and what their bar says."""
+    """The colours of some panels, from `low` to `high`, and the label of their bar."""
 
     low: float
     high: float
@@ -66,7 +66,7 @@ class Shades:
 
 @dataclass(frozen=True)
 class Panel:
-    """An image (H, W) to draw, with what stands above it, and its space where that is not the figure's."""
+    """An image (H, W) to draw, with its title, and its space if that is not the figure's."""
 
     title: str
     image: NDArray[Any]
@@ -80,7 +80,7 @@ Rows = Sequence[Sequence[Panel]]
 
 @dataclass(frozen=True)
 class Curve:
-    """What was measured of a quantity: at which steps, and (n, ...) values."""
+    """Measurements of a quantity: the steps, and (n, ...) values."""
 
     quantity: Quantity
     steps: Sequence[int]
@@ -88,7 +88,7 @@ class Curve:
 
 
 def label_of(space: ImageSpace) -> str:
-    """What a colour bar says: the quantity, with its unit if it has one."""
+    """The label of a colour bar: the quantity, with its unit if it has one."""
     return f"{space.quantity} ({space.value_unit})" if space.value_unit else space.quantity
 
 
@@ -154,7 +154,7 @@ def with_error(rows: Rows, error: NDArray[Any], space: ImageSpace) -> list[list[
 
 
 def with_uncertainty(rows: Rows, errors: NDArray[Any], space: ImageSpace) -> list[list[Panel]]:
-    """Rows of `arrange_panels` with those of a map of the error to expect, which is real, on a scale of its own."""
+    """Rows of `arrange_panels` with those of a map of the expected error, which is real, on its own scale."""
     finite = errors[np.isfinite(errors)]
     most = float(np.quantile(finite, 0.999)) if finite.size and finite.max() > 0 else 1.0
     return _with_map(rows, "expected error", errors, Shades(0.0, most, "expected error"), space)
@@ -208,7 +208,7 @@ def _inches(rows: Rows, panel: Panel) -> tuple[float, float]:
 
 
 def _is_low(height: float, width: float) -> bool:
-    """Whether a panel of these inches has its bar below it; not one that is stretched, whose height nobody knows."""
+    """Whether a panel of these inches has its bar below it; not if it is stretched, so that its height is unknown."""
     return height < _LOW and width <= _LONGEST * height
 
 
@@ -224,7 +224,7 @@ def _measures(rows: Rows) -> tuple[list[float], list[float]]:
 
 
 def _alike(rows: Rows) -> bool:
-    """Whether all panels have the same axes, which then need to be named once."""
+    """Whether all panels have the same axes, which then need only one label."""
     return all(panel.space == rows[0][0].space for row in rows for panel in row)
 
 
@@ -244,7 +244,7 @@ def draw_rows(figure: Any, rows: Rows, space: ImageSpace) -> None:
         for axes in grid[place][len(row) :]:
             axes.set_visible(False)
         for number, (axes, panel) in enumerate(zip(grid[place], row, strict=False)):
-            drawn = _draw_panel(axes, panel, panel.space or space, photograph=len(space.spatial) == 2)
+            artist = _draw_panel(axes, panel, panel.space or space, photograph=len(space.spatial) == 2)
             if not alike or "\n" in row[0].title:  # the first one's is long
                 axes.title.set(x=0.0, horizontalalignment="left")
             if alike and number > 0:
@@ -257,18 +257,18 @@ def draw_rows(figure: Any, rows: Rows, space: ImageSpace) -> None:
             axes.locator_params("x", nbins=_ticks(width, 0.5))
             axes.locator_params("y", nbins=_ticks(height, 0.3))
             if sharers := _bar_panels(rows, place, number):
-                _draw_bar(figure, axes, drawn, sharers, (height, width))
+                _draw_bar(figure, axes, artist, sharers, (height, width))
 
 
 def _ticks(inches: float, room: float) -> int:
-    """How many intervals an axis may have at most, each with so many inches."""
+    """The largest number of intervals of an axis, each this many inches long."""
     return max(1, min(5, int(inches / room)))
 
 
-def _draw_bar(figure: Any, axes: Any, drawn: Any, panels: Sequence[Panel], inches: tuple[float, float]) -> None:
+def _draw_bar(figure: Any, axes: Any, artist: Any, panels: Sequence[Panel], inches: tuple[float, float]) -> None:
     """The colour bar of some panels: beside the last of them, or below it where its label would be longer than that.
 
-    Arguments: drawn, the picture of the last one, in `axes`, which is so many inches high and wide.
+    Arguments: artist, the picture of the last one, in `axes`, which is so many inches high and wide.
     """
     shades, (height, width) = panels[-1].shades, inches
     low = _is_low(height, width)
@@ -278,7 +278,7 @@ def _draw_bar(figure: Any, axes: Any, drawn: Any, panels: Sequence[Panel], inche
     else:
         cax = axes.inset_axes((1 + 0.14 / max(_LEAST, width), 0.0, 0.15 / max(_LEAST, width), 1.0))
     ends = _bar_ends(panels, shades)
-    bar = figure.colorbar(drawn, cax=cax, extend=ends, orientation="horizontal" if low else "vertical")
+    bar = figure.colorbar(artist, cax=cax, extend=ends, orientation="horizontal" if low else "vertical")
     bar.ax.tick_params(labelsize=8, color="#666666")
     bar.outline.set_edgecolor("#999999")
     bar.set_label(shades.label, fontsize=9)
@@ -291,7 +291,7 @@ def _draw_panel(axes: Any, panel: Panel, space: ImageSpace, *, photograph: bool)
     from matplotlib import colormaps
 
     unit, shades, sides = space.scale()[0], panel.shades, space.extent_size()
-    drawn = axes.imshow(
+    artist = axes.imshow(
         panel.image,
         origin="lower" if space.upwards else "upper",
         extent=space.extent(),
@@ -311,11 +311,11 @@ def _draw_panel(axes: Any, panel: Panel, space: ImageSpace, *, photograph: bool)
     axes.locator_params(integer=space.spacing is None)
     for spine in axes.spines.values():
         spine.set_color("#999999")
-    return drawn
+    return artist
 
 
 def draw_curves(figure: Any, curves: Sequence[Curve]) -> list[Any]:
-    """Draw what was measured, side by side, and return the axes."""
+    """Draw the measurements side by side, and return the axes."""
     row: list[Any] = np.atleast_1d(figure.subplots(1, len(curves))).tolist()
     for number, (axes, curve) in enumerate(zip(row, curves, strict=True)):
         values = np.asarray(curve.values, dtype=np.float64).reshape(len(curve.steps), -1)
@@ -351,7 +351,7 @@ def _bar_ends(panels: Sequence[Panel], shades: Shades) -> str:
 
 
 def encode_figure(figure: Figure, kind: str = "png", *, dpi: float = 150) -> bytes:
-    """The content of a file of a figure, which stays as it is.
+    """The content of a figure's file; the figure does not change.
 
     `savefig` draws a figure that has a layout twice: first to nowhere, since that is how the layout is computed, and
     then to the file. Pictures of pixels are drawn once here, after the layout alone, and are the same to the byte.

@@ -1,4 +1,4 @@
-"""The phase that a whole complex image may be turned by, taken out before images are compared or shown.
+"""The global phase of a complex image, removed before images are compared or shown.
 
 Where an instrument records intensities, exp(i t) x explains the data as well as x for every angle t, so that two images
 can be compared only up to such a turn. The turn c, |c| = 1, that brings x closest to a reference r is known:
@@ -53,7 +53,7 @@ def find_turn(image: Tensor, reference: Tensor, ndim: int = 2) -> Tensor | None:
 
 
 def turn_of_mean(image: Tensor, ndim: int = 2) -> Tensor | None:
-    """The number c of each image, (...), that makes the mean of c x real and not negative; None for real images."""
+    """The number c of each image, (...), that makes the mean of c x real and non-negative; None for real images."""
     if not image.is_complex():
         return None
     return _phasor(image.sum(image_axes(ndim), dtype=torch.complex128).conj()).to(image.dtype)
@@ -71,7 +71,7 @@ def unit_vector(values: Tensor, reference: Tensor) -> Tensor:
 
 
 def check_phase(phase: str) -> None:
-    """Refuse what is no `Phase`."""
+    """Refuse anything that is not a `Phase`."""
     if phase not in ("free", "measured"):
         raise InputError(f"phase must be free or measured, not {phase!r}")
 

@@ -50,7 +50,7 @@ class Grid:
         return y - h // 2 * self.pixel, x - w // 2 * self.pixel
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """The grid as JSON."""
         return {
             "shape": [int(size) for size in self.shape],
             "pixel": float(self.pixel),
@@ -59,7 +59,7 @@ class Grid:
 
     @classmethod
     def from_json(cls, value: Any) -> Grid:
-        """The grid that JSON tells; what is not one is refused."""
+        """The grid from JSON; anything else is refused."""
         if not isinstance(value, dict):
             raise InputError(f"grid must have shape, pixel and center, not be {value!r}")
         (height, width), (pixel,), (x, y) = (

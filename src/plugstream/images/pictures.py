@@ -72,7 +72,7 @@ def load_picture(source: str | Path, size: int | None = None) -> Tensor:
 
 
 def picture_y_axis(source: str | Path) -> Literal["up", "down"]:
-    """Which way y points in a picture that `load_picture` reads: down in any but one that says otherwise."""
+    """Which way y points in a picture that `load_picture` reads: down, unless the picture says otherwise."""
     path = Path(source)
     return "up" if path.exists() and points_up(path) else "down"
 
@@ -97,9 +97,9 @@ def save_image(image: Array, stem: str | Path, space: ImageSpace | None = None) 
     Arguments: image (*space.shape), (H, W) without a space; stem, path and name without an ending; space.
     """
     stem, image = Path(stem), as_tensor("the image", image)
-    wanted = "(H, W)" if space is None else str(space.shape)
+    expected = "(H, W)" if space is None else str(space.shape)
     if image.ndim != (2 if space is None else space.ndim):
-        raise InputError(f"an image to save must be {wanted}, not {tuple(image.shape)}; save them one by one")
+        raise InputError(f"an image to save must be {expected}, not {tuple(image.shape)}; save them one by one")
     space = ImageSpace(tuple(image.shape), upwards=False) if space is None else space
     values = image.detach().cpu().resolve_conj().numpy()
     values = values.astype(np.complex64 if np.iscomplexobj(values) else np.float32)
@@ -140,7 +140,7 @@ def _encode_grey(plane: NDArray[Any], span: tuple[float, float], space: ImageSpa
 
 
 def _encode_phase(plane: NDArray[Any], space: ImageSpace, turned: float) -> bytes:
-    """A PNG with a palette: a number of it is a phase, and its last what has none."""
+    """A PNG with a palette: each entry is a phase, and the last one is for pixels without a phase."""
     from PIL import Image
 
     numbers, colours = color_phase(plane)
@@ -153,7 +153,7 @@ def _encode_phase(plane: NDArray[Any], space: ImageSpace, turned: float) -> byte
 
 
 def _part_space(space: ImageSpace, part: str) -> ImageSpace:
-    """The space of what is shown of complex values: their magnitude, or their phase in radians."""
+    """The space of the shown part of complex values: their magnitude, or their phase in radians."""
     if not part:
         return space
     unit = "rad" if part == "phase" else space.value_unit
@@ -161,7 +161,7 @@ def _part_space(space: ImageSpace, part: str) -> ImageSpace:
 
 
 def _planes(pixels: NDArray[Any], space: ImageSpace) -> list[Plane]:
-    """What PNGs show, one each: the image, or the middle slice of a volume, of each channel if it has them."""
+    """The planes that PNGs show, one each: the image, or the middle slice of a volume, for each channel."""
     rows = cut_planes(pixels, space, _MOST_CHANNELS)
     return [row[0] for row in rows] if len(space.spatial) == 3 else rows[0]
 
@@ -172,7 +172,7 @@ def _range(pixels: NDArray[np.float32]) -> tuple[float, float]:
 
 
 def _encode(kind: str, pixels: NDArray[Any], tags: dict[str, Any] | None = None) -> bytes:
-    """The bytes of a file; made in memory, so that a full disk cannot leave half of one in an old one's place."""
+    """The bytes of a file, made in memory, so that a full disk cannot replace an old file with half of a new one."""
     file = io.BytesIO()
     if kind == ".npy":
         np.save(file, pixels)
@@ -194,7 +194,7 @@ def read_picture(path: Path, *, waves: bool = False) -> tuple[NDArray[Any], np.d
     """
     kind = path.suffix.lower()
     if path.exists() and not path.is_file():  # a pipe would be waited for, and settings of others may name one
-        raise InputError(f"{path} is a folder, a pipe or a device, and no picture")
+        raise InputError(f"{path} is a folder, a pipe or a device, not a picture")
     try:
         if kind == ".npy":
             pixels = np.asarray(np.load(path, allow_pickle=False))
@@ -229,7 +229,7 @@ def read_picture(path: Path, *, waves: bool = False) -> tuple[NDArray[Any], np.d
 
 
 def check_writable(path: Path, axes: int, stored: np.dtype[Any]) -> None:
-    """Refuse a file that could not hold such a picture, before it is made."""
+    """Refuse a file that could not hold such a picture, before the picture is made."""
     kind = path.suffix.lower()
     if path.exists():
         raise InputError(f"{path} exists already; remove it or choose another name")

@@ -1,4 +1,4 @@
-"""What a picture can show of an image: planes of two axes, and of complex values magnitude and phase.
+"""The parts of an image that a picture can show: planes of two axes, and magnitude and phase of complex values.
 
 A global phase that the data leave free is taken out before: `turn_image` makes the mean of an image real and not
 negative, and turns others to it where they are to be compared, so that colours mean the same in all of them.
@@ -33,7 +33,7 @@ class Plane:
 
 
 def cut_planes(image: NDArray[Any], space: ImageSpace, most_channels: int = _MOST_CHANNELS) -> list[list[Plane]]:
-    """The planes that stand for an image, as rows of them.
+    """The planes that represent an image, in rows.
 
     An image of two axes is itself, and its first channels a row. A volume is a row of three slices through its middle,
     across each of its axes, and its channels are such rows.
@@ -58,7 +58,7 @@ def cut_planes(image: NDArray[Any], space: ImageSpace, most_channels: int = _MOS
 def split_parts(values: NDArray[Any]) -> list[tuple[str, NDArray[Any], tuple[float, float] | None]]:
     """Real arrays that show values: themselves, or magnitude and phase in radians; each with its name and fixed range.
 
-    The range is None where it follows from the values.
+    The range is None if it follows from the values.
     """
     if not np.iscomplexobj(values):
         return [("", values, None)]
@@ -73,14 +73,14 @@ def is_faint(magnitude: NDArray[Any], most: float | None = None) -> NDArray[np.b
 
 
 def phase_label(space: ImageSpace) -> str:
-    """What stands at the colours of a phase, and whether it is that of the numbers or was turned to be shown."""
+    """The label of a phase's colours, which says whether the phase was turned for display."""
     return "phase (rad)" if space.phase == "measured" else "phase (rad), mean taken out"
 
 
 def turn_image(
     image: NDArray[Any], space: ImageSpace, reference: NDArray[Any] | None = None
 ) -> tuple[NDArray[Any], float]:
-    """The image as it is shown, and by how many radians it was turned for that: 0 where its phase means something.
+    """The image as it is shown, and the angle in radians by which it was turned: 0 if its phase is measured.
 
     A free phase is turned so that the image is closest to the reference, or, without one, has a real mean that is not
     negative.
@@ -100,9 +100,9 @@ def turn_image(
 def turn_images(
     images: Sequence[tuple[str, NDArray[Any]]], space: ImageSpace, truth: NDArray[Any] | None = None
 ) -> list[tuple[str, NDArray[Any]]]:
-    """Images with their names as they are shown beside each other: all turned to the truth, and that by its mean.
+    """Images with their names, as they are shown side by side: all turned to the truth, and the truth by its mean.
 
-    Without a truth each is turned by its own mean, and where the phase is measured none.
+    Without a truth each is turned by its own mean; if the phase is measured, none is turned.
     """
     reference = None if truth is None else turn_image(truth, space)[0]
     return [(name, turn_image(image, space, reference)[0]) for name, image in images]

@@ -20,7 +20,7 @@ class _Instrument(Protocol):
 
 
 class _Scan(Protocol):
-    """What a space asks of a scan."""
+    """The parts of a scan that a space needs."""
 
     @property
     def instrument(self) -> _Instrument: ...
@@ -30,7 +30,7 @@ class _Scan(Protocol):
 
 @dataclass(frozen=True)
 class ImageSpace:
-    """The unknown of a reconstruction: which numbers it has, where they lie and what they stand for.
+    """The unknown of a reconstruction: its numbers, their positions and their meaning.
 
     An image is a tensor whose last axes are `shape`: two or three spatial axes, with one for channels before them if
     `channels`. Leading axes are independent images. Element n of a spatial axis lies at origin + n * spacing.
@@ -76,7 +76,7 @@ class ImageSpace:
 
     @property
     def free_phase(self) -> bool:
-        """Whether images are complex, and known up to a global phase only."""
+        """Whether images are complex and known only up to a global phase."""
         return self.is_complex and self.phase == "free"
 
     @property
@@ -95,7 +95,7 @@ class ImageSpace:
         return replace(scan.instrument.image, upwards=_y_axis(scan.provenance) != "down")
 
     def content(self) -> dict[str, Any]:
-        """What an event tells of it; `read_space` reads it."""
+        """The space as an event stores it; `read_space` reads it."""
         return asdict(self)
 
     def check_shape(self, shape: tuple[int, ...]) -> None:
@@ -119,25 +119,25 @@ class ImageSpace:
         )
 
     def position(self, axis: int, index: int) -> str:
-        """Where an index of a spatial axis lies, in words: "z = 1.5 mm", or "z = 12" if that is not known."""
+        """The position of an index of a spatial axis, in words: "z = 1.5 mm", or "z = 12" if the spacing is unknown."""
         if self.spacing is None or self.origin is None:
             return f"{self.axes[axis]} = {index}"
         unit, size = self.scale()
         return f"{self.axes[axis]} = {(self.origin[axis] + index * self.spacing[axis]) / size:.3g} {unit}"
 
     def extent_size(self) -> tuple[float, float]:
-        """Height and width of the last two axes in `unit`, or in pixels if their spacing is not known."""
+        """Height and width of the last two axes in `unit`, or in pixels if their spacing is unknown."""
         left, right, low, high = self._edges()
         return high - low, right - left
 
     def pixel(self) -> tuple[float, float] | None:
-        """Height and width of a pixel of the last two axes in metres, None where that is not known."""
+        """Height and width of a pixel of the last two axes in metres, None if unknown."""
         if self.spacing is None or self.unit not in _UNITS:
             return None
         return self.spacing[-2] * _UNITS[self.unit], self.spacing[-1] * _UNITS[self.unit]
 
     def depth(self) -> float | None:
-        """The distance of a volume's slices along its first axis in metres, None where that is not known."""
+        """The distance of a volume's slices along its first axis in metres, None if unknown."""
         if len(self.spatial) != 3 or self.spacing is None or self.unit not in _UNITS:
             return None
         return self.spacing[0] * _UNITS[self.unit]
@@ -170,7 +170,7 @@ class ImageSpace:
         return (height - 1 - row if self.upwards else row), -x / dx
 
     def _corner(self) -> tuple[tuple[float, float], tuple[float, float]]:
-        """Where the first pixel of the last two axes lies, and how far it is to the next."""
+        """The position of the first pixel of the last two axes, and the distance to the next."""
         step = (1.0, 1.0) if self.spacing is None else (self.spacing[-2], self.spacing[-1])
         return ((0.0, 0.0) if self.origin is None else (self.origin[-2], self.origin[-1])), step
 
@@ -181,19 +181,19 @@ class ImageSpace:
 
 
 def read_space(content: Mapping[str, Any]) -> ImageSpace:
-    """A space from what an event tells of it; what this version does not know is left out."""
-    known = ImageSpace.__dataclass_fields__
+    """A space from an event; fields that this version does not know are ignored."""
+    fields = ImageSpace.__dataclass_fields__
     values: dict[str, Any] = {
-        name: tuple(value) if isinstance(value, list) else value for name, value in content.items() if name in known
+        name: tuple(value) if isinstance(value, list) else value for name, value in content.items() if name in fields
     }
     try:
         return ImageSpace(**values)
     except TypeError:
-        raise InputError(f"no image is of the space {dict(content)}") from None
+        raise InputError(f"there is no image with the space {dict(content)}") from None
 
 
 def _y_axis(provenance: Mapping[str, Any]) -> Any:
-    """Which way y points, by what a scan says, or the instrument that it was received from."""
+    """Which way y points, according to the scan or the instrument that sent it."""
     instrument = provenance.get("instrument")
     nested = instrument.get("y_axis") if isinstance(instrument, Mapping) else None
     return provenance.get("y_axis", nested)

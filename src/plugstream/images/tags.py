@@ -1,4 +1,4 @@
-"""What a PNG or TIFF says of an image besides its pixels: the scale, the origin, which way y points, the quantity.
+"""Metadata of an image in PNG and TIFF: the scale, the origin, which way y points, the quantity.
 
 TIFF: XResolution and YResolution in pixels a centimetre, and the description of ImageJ with the same unit, xorigin,
 yorigin and, where y points up, inverty=true, so that ImageJ, Fiji and whoever reads the tags show physical positions.

@@ -1,4 +1,4 @@
-"""What is known of a denoiser: proved by construction, measured by pairs of images as a lower bound, refuted by one."""
+"""Certificates of denoisers: proved by construction, measured by pairs of images (a lower bound), refuted by one."""
 
 from plugstream.algorithms.pairs import Pair, damping_for
 from plugstream.studies.certificates.certificate import Certificate, PairNumbers

@@ -158,8 +158,8 @@ class Certificate:
             f"{len(self.pairs)} pairs of images; {self.how}"
         ]
         none = ["nothing"]
-        for title, found in (("proved by construction", self.proofs()), ("refuted by a pair", self.refutations())):
-            lines += ["", title, *(f"  {line}" for line in found or none)]
+        for title, statements in (("proved by construction", self.proofs()), ("refuted by a pair", self.refutations())):
+            lines += ["", title, *(f"  {line}" for line in statements or none)]
         rows = self.rows()
         wide = [max(len(row[column]) for row in rows) for column in (0, 1)]
         lines += ["", "measured, as a lower bound that is attained"]

@@ -90,9 +90,9 @@ def certify(
                 points[f"{name}, the last input of a reconstruction"] = look.follow(name, image, steps, seed)
             for where, point in points.items():
                 look.tell(f"{where}: looking for the worst directions")
-                found = look.search(where, point, sizes, products, seed + number)
-                skew, floor = max((skew, floor), found[:2])
-                how.add("automatic differentiation" if found[2] else "finite differences")
+                outcome = look.search(where, point, sizes, products, seed + number)
+                skew, floor = max((skew, floor), outcome[:2])
+                how.add("automatic differentiation" if outcome[2] else "finite differences")
     if not look.best:
         raise InputError("the denoiser never reached its tolerance, so nothing can be said; allow it more iterations")
     look.tell("halving the worst pairs")
@@ -192,11 +192,11 @@ class _Look:
             def value(pair: Pair, goal: str = goal) -> float:
                 return float(getattr(pair, goal))
 
-            kept = bisect(self.denoiser, self.sigma, start, value, halvings=halvings)
-            for pair in kept:
+            halves = bisect(self.denoiser, self.sigma, start, value, halvings=halvings)
+            for pair in halves:
                 self.add(pair, "halved")
-            if goal != "theta" and len(kept) >= 4:  # theta grows without bound where D is merely steep along itself
-                jumps = jumps or value(kept[-1]) > _JUMP**3 * value(kept[-4])
+            if goal != "theta" and len(halves) >= 4:  # theta grows without bound where D is merely steep along itself
+                jumps = jumps or value(halves[-1]) > _JUMP**3 * value(halves[-4])
         return jumps
 
 

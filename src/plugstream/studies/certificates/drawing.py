@@ -20,21 +20,21 @@ _KINDS = {
 }
 
 
-def draw_certificate(found: Certificate, path: str | Path) -> None:
+def draw_certificate(certificate: Certificate, path: str | Path) -> None:
     """Draw the three lower bounds of every pair over its size, with what was proved, to a PNG, PDF or SVG file."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(11.4, 4.2), layout="constrained")
-    title = f"{found.denoiser}, sigma {found.sigma:.4g}: every point is a pair of images"
+    title = f"{certificate.denoiser}, sigma {certificate.sigma:.4g}: every point is a pair of images"
     figure.suptitle(title, color=_INK, fontsize=11, parse_math=False)  # the name of a file may have a $
-    theta = found.averaged
+    theta = certificate.averaged
     panels: list[tuple[str, str, float | None]] = [
         ("lipschitz", "Lipschitz constant of D, at least", None if theta is None else 1.0),
         ("residual", "Lipschitz constant of I - D, at least", None if theta is None else 2 * theta),
         ("theta", "smallest theta, at least", theta),
     ]
     for axes, (goal, title, proved) in zip(figure.subplots(1, 3), panels, strict=True):
-        top = _points(axes, found, goal)
+        top = _points(axes, certificate, goal)
         limit = None if goal == "residual" else 1.0
         if limit is not None:
             words = "nonexpansive up to here" if goal == "lipschitz" else "averaged below this"
@@ -59,13 +59,13 @@ def draw_certificate(found: Certificate, path: str | Path) -> None:
     path.write_bytes(encode_figure(figure, path.suffix.removeprefix(".").lower() or "png", dpi=110))
 
 
-def _points(axes: Any, found: Certificate, goal: str) -> float:
+def _points(axes: Any, certificate: Certificate, goal: str) -> float:
     """Plot the pairs; where no theta will do they stand at the top as crosses. The largest value is returned."""
-    values: list[float] = [getattr(seen, goal) for seen in found.pairs]
+    values: list[float] = [getattr(pair, goal) for pair in certificate.pairs]
     finite: list[float] = [value for value in values if value < math.inf]
     top = max([*finite, 1.0])
     for kind, (label, color, marker) in _KINDS.items():
-        points = [(seen.size, getattr(seen, goal)) for seen in found.pairs if seen.kind == kind]
+        points = [(pair.size, getattr(pair, goal)) for pair in certificate.pairs if pair.kind == kind]
         inside = [(x, y) for x, y in points if y < math.inf]
         if inside:
             axes.plot(*zip(*inside, strict=True), marker, color=color, markersize=3.5, alpha=0.7, label=label)

@@ -40,9 +40,9 @@ def _fourier_problem(image: Tensor, views: int, count: int, snr: float) -> Least
     places = torch.randint(image.numel(), (views, count), generator=generator).to(image.device)
     axes = tuple(range(-len(shape), 0))
 
-    def coefficients(z: Tensor, chosen: Tensor) -> Tensor:
+    def coefficients(z: Tensor, index: Tensor) -> Tensor:
         spectrum: Tensor = torch.fft.fftn(z, dim=axes, norm="ortho").flatten(z.ndim - len(shape))
-        return spectrum[..., places[chosen.to(z.device)]]
+        return spectrum[..., places[index.to(z.device)]]
 
     model = FunctionModel(
         coefficients,
@@ -77,7 +77,7 @@ def reconstruction_path(
     for k in range(steps):
         report("reconstructing", k, steps)
         views = sampler.draw(k, fidelity.available).views
-        z, online = (x - gamma * fidelity.gradient(x, chosen) for chosen in (None, views))
+        z, online = (x - gamma * fidelity.gradient(x, batch_views) for batch_views in (None, views))
         inputs.append(torch.stack([z, online]))
         x, warm = denoiser.denoise(z, sigma, warm)
         if not bool(torch.isfinite(x).all()) or float(x.norm()) > 1e6 * float(inputs[0].norm()):

@@ -171,8 +171,8 @@ class _Subspace:
             stack = torch.stack(self.basis).flatten(1)
             for _ in range(2):  # once is not enough in floating point
                 v = v - (stack.T @ (stack @ v.flatten())).reshape(v.shape)
-        left = float(v.norm())
-        return v / left if left > 1e-6 else None
+        remainder = float(v.norm())
+        return v / remainder if remainder > 1e-6 else None
 
     def add(self, v: Tensor, product: Tensor, margin: float) -> None:
         self.basis.append(v)

@@ -1,1 +1,1 @@
-"""The tables and figures of the paper, computed anew beside the printed values, and one table of what came after."""
+"""The tables and figures of the paper, reproduced beside the printed values, and one table of its successors."""

@@ -22,7 +22,7 @@ LEVELS = (25.5, 25.85)
 
 @dataclass(frozen=True)
 class Row:
-    """A line of the table: what it is called, the settings that are tried for it, the range of sigma, and the memory.
+    """A line of the table: its name, the settings to try, the range of sigma, and the memory.
 
     `memory` is what it keeps between steps beyond the image and its momentum.
     """
@@ -94,7 +94,7 @@ def rows(scale: Scale, trained: Sequence[str] = ()) -> list[Row]:
 
 
 def _shorter(spec: Spec) -> tuple[Spec, ...]:
-    """With steps that variance reduction, whose theory asks for 1/(3L), may need; with momentum and without."""
+    """Variants with the steps that variance reduction may need (its theory requires 1/(3L)), and without momentum."""
     return (
         replace(spec, step=0.5),
         replace(spec, step=1 / 3),
@@ -112,7 +112,7 @@ def beyond_cells(
 def cells_of(
     lines: Sequence[Row], problem: Problem, store: Store, scale: Scale, prefix: str
 ) -> dict[str, dict[str, Any]]:
-    """The cells of such lines, named by a prefix; without a search what is known is taken, or else a grid searched."""
+    """The cells of such lines, named by a prefix; without a search, known settings are used, or else a grid."""
     out = {}
     for row in lines:
         about = {
@@ -124,14 +124,14 @@ def cells_of(
         }
 
         def compute(row: Row = row) -> tuple[dict[str, Any], dict[str, Any]]:
-            known = known_settings(row.name, problem.names, row.choices[0].iterations)
-            if scale.evaluations == 0 and known is not None and problem.instrument == "born-2d":
-                found = known
+            settings = known_settings(row.name, problem.names, row.choices[0].iterations)
+            if scale.evaluations == 0 and settings is not None and problem.instrument == "born-2d":
+                tuned = settings
             else:
                 grid, most = scale.grid, scale.evaluations or scale.grid
-                found = tune(problem, row.choices, row.low, row.high, grid=grid, evaluations=most)
-            result = run(problem, found.spec, found.sigma)
-            more = {"sigma": found.sigma, "spec": found.spec.about(), "memory": row.memory}
+                tuned = tune(problem, row.choices, row.low, row.high, grid=grid, evaluations=most)
+            result = run(problem, tuned.spec, tuned.sigma)
+            more = {"sigma": tuned.sigma, "spec": tuned.spec.about(), "memory": row.memory}
             return outcome(problem, result, **more), {}
 
         out[row.name] = store.cell(f"{prefix}-{_slug(row.name)}", about, compute)
@@ -139,7 +139,7 @@ def cells_of(
 
 
 def _slug(name: str) -> str:
-    """The name of a line as a part of a file's."""
+    """The name of a line as part of a file name."""
     return "".join(c if c.isalnum() else "-" for c in name.lower()).strip("-").replace("--", "-")
 
 

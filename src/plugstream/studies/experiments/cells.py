@@ -1,4 +1,4 @@
-"""Results that are computed once: a cell of a table, or a curve of a figure, is one JSON file, whole or absent."""
+"""Results that are computed once: a cell of a table or a curve of a figure is one JSON file, complete or absent."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ Arrays = dict[str, NDArray[Any]]
 
 
 class OutOfTimeError(Exception):
-    """The time that was given is over, and what was to come next is not there yet."""
+    """The time limit is over, and the next cell does not exist yet."""
 
 
 @dataclass
 class Store:
-    """A folder of cells. One that is there, and about the same thing, is not computed again.
+    """A folder of cells. A cell that exists and is about the same thing is not computed again.
 
     Arguments:
-        folder: where they lie. say: told what is computed.
-        deadline: on `time.monotonic()`; after it nothing new is begun, and OutOfTimeError is raised instead.
+        folder: where the cells are. say: called with each computed cell. deadline: on `time.monotonic()`; after it no
+        cell is begun, and OutOfTimeError is raised instead.
     """
 
     folder: Path
@@ -46,29 +46,29 @@ class Store:
         path = self.folder / f"{name}.json"
         about = json.loads(json.dumps(about))
         if path.exists():
-            kept = json.loads(path.read_text(encoding="utf-8"))
-            if kept["about"] == about:
-                result: dict[str, Any] = kept["result"]
+            stored = json.loads(path.read_text(encoding="utf-8"))
+            if stored["about"] == about:
+                result: dict[str, Any] = stored["result"]
                 return result
         if self.deadline is not None and time.monotonic() > self.deadline:
             raise OutOfTimeError(name)
         begin = time.perf_counter()
         with within(name):
-            made, arrays = compute()
+            result, arrays = compute()
         seconds = time.perf_counter() - begin
         self.folder.mkdir(parents=True, exist_ok=True)
         if arrays:
             buffer = io.BytesIO()
             np.savez_compressed(buffer, **arrays)  # type: ignore[arg-type]
             write_whole(path.with_suffix(".npz"), [buffer.getvalue()])
-        content = {"about": about, "seconds": round(seconds, 3), "result": made}
+        content = {"about": about, "seconds": round(seconds, 3), "result": result}
         write_whole(path, [json.dumps(content, allow_nan=True).encode()])
         self.computed.append(name)
         self.say(f"{name}: {seconds:.1f} s")
-        fresh: dict[str, Any] = json.loads(json.dumps(made))  # as it will be when read back
+        fresh: dict[str, Any] = json.loads(json.dumps(result))  # as it will be when read back
         return fresh
 
     def arrays(self, name: str) -> Arrays:
-        """The arrays of a cell that is there."""
+        """The arrays of an existing cell."""
         with np.load(self.folder / f"{name}.npz", allow_pickle=False) as opened:
             return {key: opened[key] for key in opened.files}

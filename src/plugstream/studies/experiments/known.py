@@ -19,10 +19,10 @@ __all__ = ["known_settings"]
 
 
 def known_settings(method: str, names: Sequence[str], iterations: int) -> TunedSpec | None:
-    """What was found for a method of Table 2 or a line of `beyond`, to be run for so many iterations at most.
+    """The settings found for a method of Table 2 or a line of `beyond`, for at most so many iterations.
 
-    None where it was never searched for. A picture that is not the paper's gets the geometric mean of the sigmas of
-    those that are.
+    None if there was no search. A picture that is not the paper's gets the geometric mean of the sigmas of those that
+    are.
     """
     content = json.loads((Path(__file__).parent / "known.json").read_text(encoding="utf-8")).get(method)
     if content is None:
@@ -30,5 +30,5 @@ def known_settings(method: str, names: Sequence[str], iterations: int) -> TunedS
     spec = Spec(**content["spec"])
     sigma = dict(zip(IMAGES, content["sigma"], strict=True))
     usual = float(np.exp(np.mean(np.log(content["sigma"]))))
-    chosen = [sigma.get(name, usual) for name in names]
-    return TunedSpec(replace(spec, iterations=min(iterations, spec.iterations)), chosen, [], 0)
+    sigmas = [sigma.get(name, usual) for name in names]
+    return TunedSpec(replace(spec, iterations=min(iterations, spec.iterations)), sigmas, [], 0)

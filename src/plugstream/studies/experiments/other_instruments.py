@@ -1,4 +1,4 @@
-"""The same pictures by two other instruments, so that what a method gains is not diffraction tomography's alone."""
+"""The same pictures with two other instruments, to show that a gain is not limited to diffraction tomography."""
 
 from __future__ import annotations
 

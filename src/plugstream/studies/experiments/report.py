@@ -63,7 +63,7 @@ def curves(cells: Mapping[tuple[str, float, int, str], dict[str, Any]]) -> list[
     out = []
     for (denoiser, step, views, momentum), cell in cells.items():
         history = cell["history"]["distance"]
-        wanted = [i for i, k in enumerate(history["step"]) if k in (20, 40, 100, 200) or i + 1 == len(history["step"])]
+        indices = [i for i, k in enumerate(history["step"]) if k in (20, 40, 100, 200) or i + 1 == len(history["step"])]
         out.append(
             {
                 "denoiser": denoiser,
@@ -71,8 +71,8 @@ def curves(cells: Mapping[tuple[str, float, int, str], dict[str, Any]]) -> list[
                 "views": views,
                 "momentum": momentum,
                 "names": cell["names"],
-                "iteration": [history["step"][i] for i in wanted],
-                "distance": [history["value"][i] for i in wanted],
+                "iteration": [history["step"][i] for i in indices],
+                "distance": [history["value"][i] for i in indices],
             }
         )
     return out

@@ -30,9 +30,9 @@ _BOXES = {"monarch": (0.30, 0.35), "parrot": (0.24, 0.54)}
 
 @dataclass(frozen=True, eq=False)
 class Reproduction:
-    """What to reproduce from: the problem, the store of cells, the scale, and TNRD's weights where there are some.
+    """The inputs of a reproduction: the problem, the store of cells, the scale, and optionally TNRD's weights.
 
-    Without weights TNRD is left out; ours are taken where `tnrd` is true and `weights` is None.
+    Without `tnrd`, TNRD is left out; if `weights` is None, ours are used.
     """
 
     problem: Problem
@@ -43,11 +43,11 @@ class Reproduction:
     _others: dict[str, Problem] = field(default_factory=dict)
 
     def measured_by(self, name: str) -> Problem:
-        """The problem, or some of its pictures by another instrument."""
+        """The problem, or some of its pictures measured by another instrument."""
         if name == self.problem.instrument:
             return self.problem
         if name not in self._others:
-            pictures = self.problem.pictures.only(successors.SOME)
+            pictures = self.problem.pictures.only(successors.FOUR_PICTURES)
             self._others[name] = make_other_problem(name, pictures, device=self.problem.device)
         return self._others[name]
 
@@ -57,7 +57,7 @@ class Reproduction:
 
 
 def compute(what: str, work: Reproduction) -> Any:
-    """The cells of a table or figure, computed where they are not there yet."""
+    """The cells of a table or figure, computed if they do not exist yet."""
     problem, store, scale = work.problem, work.store, work.scale
     if what == "table1":
         return table1.table1_cells(problem, store, scale, work.denoisers, work.weights)
@@ -71,15 +71,15 @@ def compute(what: str, work: Reproduction) -> Any:
     if what == "beyond":
         return beyond.beyond_cells(problem, store, scale, ("tnrd-ours", "ridge"))
     if what == "successors":
-        found, left = _successor_lines(work)
-        if left is not None:
-            raise OutOfTimeError(left)
-        return found
+        lines, missing = _successor_lines(work)
+        if missing is not None:
+            raise OutOfTimeError(missing)
+        return lines
     raise InputError(f"there is nothing called {what!r} to reproduce; choose {', '.join(WHAT)} or all")
 
 
 def compute_all(what: Sequence[str], work: Reproduction) -> str | None:
-    """The cells of several, and the name of the one at which the time was over, or None."""
+    """Compute the cells of several; the name of the cell at which the time was over, or None."""
     try:
         for one in what:
             compute(one, work)
@@ -91,7 +91,7 @@ def compute_all(what: Sequence[str], work: Reproduction) -> str | None:
 def write(what: str, work: Reproduction, out: Path) -> list[Path]:
     """Compute what is missing, and write the table or draw the figure; returns the files.
 
-    Where the time is over before all of `successors` is there, what there is of it is written before that is said.
+    If the time is over before `successors` is complete, the existing part is written before the error is raised.
     """
     if what == "successors":
         return _write_successors(work, out)
@@ -129,9 +129,9 @@ def write(what: str, work: Reproduction, out: Path) -> list[Path]:
 
 
 def _successor_lines(work: Reproduction) -> tuple[dict[str, dict[str, dict[str, Any]]], str | None]:
-    """The lines of `successors` by instrument that are there or that there is time for, and the first that is not."""
-    found: dict[str, dict[str, dict[str, Any]]] = {}
-    left = None
+    """The lines of `successors` by instrument that exist or that there is time for, and the first missing one."""
+    lines: dict[str, dict[str, dict[str, Any]]] = {}
+    missing = None
     for instrument in ("born-2d", *OTHERS):
         born = instrument == "born-2d"
         rows = successors.successor_rows(work.scale) if born else successors.other_rows(work.scale, instrument)
@@ -139,26 +139,26 @@ def _successor_lines(work: Reproduction) -> tuple[dict[str, dict[str, dict[str, 
             try:
                 cells = successors.successor_cells(work.measured_by(instrument), work.store, work.scale, [row.name])
             except OutOfTimeError as error:
-                left = left or str(error)
+                missing = missing or str(error)
             else:
-                found.setdefault(instrument.removesuffix("-density"), {}).update(cells)
-    return found, left
+                lines.setdefault(instrument.removesuffix("-density"), {}).update(cells)
+    return lines, missing
 
 
 def _write_successors(work: Reproduction, out: Path) -> list[Path]:
-    found, left = _successor_lines(work)
+    lines, missing = _successor_lines(work)
     paths = []
-    for instrument, cells in found.items():
+    for instrument, cells in lines.items():
         name = "successors" if instrument == "born-2d" else f"successors-{instrument}"
         tuned = {line: {"sigma": cell["sigma"], "spec": cell["spec"]} for line, cell in cells.items()}
         paths += report.write_table(out, name, report.successors_table(cells, instrument), {"tuned": tuned})
-    if left is not None:
-        raise OutOfTimeError(left)
+    if missing is not None:
+        raise OutOfTimeError(missing)
     return paths
 
 
 def summary(work: Reproduction) -> str:
-    """Which cells there are, as JSON: names, seconds, and the last SNR where it was measured."""
+    """The existing cells as JSON: names, seconds, and the last SNR if it was measured."""
     out = {}
     for path in sorted(work.store.folder.glob("*.json")):
         content = json.loads(path.read_text(encoding="utf-8"))

@@ -46,7 +46,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Spec:
-    """All of a run but sigma.
+    """Everything about a run except sigma.
 
     method: an algorithm by its name: pgm (FISTA, PnP-SGD), admm, hqs, ... views: of a step, all if None. step and
     step_end: multiples of 1/L.
@@ -76,16 +76,16 @@ class Spec:
         object.__setattr__(self, "opening", None if self.opening is None else tuple(self.opening))
 
     def about(self) -> dict[str, Any]:
-        """As JSON, to tell cells apart; of what came later only what is said, so that earlier cells stay known."""
-        said = asdict(self)
+        """As JSON, to tell cells apart; newer fields only if they are set, so that earlier cells stay valid."""
+        fields = asdict(self)
         return {
-            name: value for name, value in said.items() if value or name not in ("options", "equivariant", "opening")
+            name: value for name, value in fields.items() if value or name not in ("options", "equivariant", "opening")
         }
 
 
 @dataclass(frozen=True)
 class TunedSpec:
-    """The sigma that was found for each image, the SNR it gave, and the settings that it is for."""
+    """The best sigma for each image, its SNR, and the settings that it belongs to."""
 
     spec: Spec
     sigma: list[float]
@@ -108,7 +108,7 @@ _OPTIONS: dict[str, dict[str, Any]] = {"tv": {"tol": 0.0, "max_iterations": 20},
 
 
 def _make_momentum(text: str) -> Any:
-    """The momentum of a run, by its name, with a limit after a colon where there is one: bounded:8."""
+    """The momentum of a run, by its name, with an optional limit after a colon: bounded:8."""
     name, _, limit = text.partition(":")
     return MomentumSettings.of(name=name, **({"momentum_limit": float(limit)} if limit else {})).build()
 
@@ -116,8 +116,8 @@ def _make_momentum(text: str) -> Any:
 def make_sampler(spec: Spec, fidelity: Fidelity) -> Sampler:
     """The sampler of a run."""
     name = "all" if spec.views is None else spec.sampler
-    made: Sampler = SamplerSettings.of(name=name, **({} if name == "all" else {"batch": spec.views})).build(fidelity)
-    return made
+    sampler: Sampler = SamplerSettings.of(name=name, **({} if name == "all" else {"batch": spec.views})).build(fidelity)
+    return sampler
 
 
 def make_algorithm(
@@ -161,8 +161,8 @@ def run(
 ) -> Result[Any]:
     """Run it from zero on all images, and measure the SNR, and on request the distance, every so many steps.
 
-    `problem.counted` then says how many views and denoiser calls it took, after each step too, unless the distance took
-    some of them.
+    `problem.counted` then has the number of views and denoiser calls, also after each step, unless measuring the
+    distance took some of them.
     """
     counted = problem.counted
     counted.reset()
@@ -184,7 +184,7 @@ def run(
 
 
 def outcome(problem: Problem, result: Result[Any], **more: Any) -> dict[str, Any]:
-    """A run as a cell keeps it: the last SNR of each image, the curves, and how long it took.
+    """A run as a cell stores it: the last SNR of each image, the curves, and the time.
 
     "calls" and "passes_at" are the denoiser calls, and the passes over the data, up to each measured SNR.
     """
@@ -233,23 +233,23 @@ def tune(
     def objective(spec: Spec) -> Any:
         def score(sigma: NDArray[np.float64]) -> NDArray[np.float64]:
             key = tuple(np.round(sigma, 12))
-            if key not in known[spec]:
+            if key not in scores[spec]:
                 result = run(problem, spec, sigma / 255, every=spec.iterations, weights=weights)
-                known[spec][key] = result.history["snr"].value[-1]
-            return known[spec][key]
+                scores[spec][key] = result.history["snr"].value[-1]
+            return scores[spec][key]
 
         return score
 
-    known: dict[Spec, dict[tuple[float, ...], NDArray[np.float64]]] = {spec: {} for spec in specs}
+    scores: dict[Spec, dict[tuple[float, ...], NDArray[np.float64]]] = {spec: {} for spec in specs}
     n = len(problem.names)
     first, last = np.full(n, low), np.full(n, high)
     best = max(
         specs,
         key=lambda spec: float(golden_section(objective(spec), first, last, grid=grid, evaluations=grid).score.mean()),
     )
-    found = golden_section(objective(best), first, last, grid=grid, evaluations=evaluations)
-    total = sum(len(tries) for tries in known.values())
-    return TunedSpec(best, (found.value / 255).tolist(), found.score.tolist(), total)
+    best_sigma = golden_section(objective(best), first, last, grid=grid, evaluations=evaluations)
+    total = sum(len(tries) for tries in scores.values())
+    return TunedSpec(best, (best_sigma.value / 255).tolist(), best_sigma.score.tolist(), total)
 
 
 def falling(spec: Spec, end: float, steps: int) -> Spec:
@@ -263,7 +263,7 @@ def as_numpy(image: Tensor) -> NDArray[np.float16]:
 
 
 def _round_digits(values: NDArray[np.float64]) -> Any:
-    """To six digits: what is printed has two, and files should stay small."""
+    """Round to six digits: tables print two, and files should stay small."""
     with np.errstate(divide="ignore", invalid="ignore"):
         digits = 5 - np.floor(np.log10(np.abs(values)))
         scale = 10 ** np.where(np.isfinite(digits), digits, 0)

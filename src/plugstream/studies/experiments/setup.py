@@ -36,9 +36,9 @@ class Pictures:
     printed: bool
 
     def only(self, names: tuple[str, ...]) -> Pictures:
-        """Some of them, those that are there."""
-        kept = [i for i, name in enumerate(self.names) if name in names] or [0]
-        return Pictures(tuple(self.names[i] for i in kept), self.truth[kept], self.printed)
+        """Those of these names that exist."""
+        indices = [i for i, name in enumerate(self.names) if name in names] or [0]
+        return Pictures(tuple(self.names[i] for i in indices), self.truth[indices], self.printed)
 
 
 def load_pictures(folder: Path | None, size: int = 256) -> Pictures:
@@ -54,11 +54,11 @@ def load_pictures(folder: Path | None, size: int = 256) -> Pictures:
         raise InputError(f"there is no folder {folder}; give the one with the paper's images, or leave --images out")
     images = []
     for name in IMAGES:
-        found = [path for kind in ("png", "npy", "tif") if (path := folder / f"{name}.{kind}").exists()]
-        if not found:
+        paths = [path for kind in ("png", "npy", "tif") if (path := folder / f"{name}.{kind}").exists()]
+        if not paths:
             raise InputError(f"{folder} has no {name}.png; the paper's images are {', '.join(IMAGES)}")
-        image = load_picture(found[0])
-        images.append(image if image.shape == (size, size) else load_picture(found[0], size))
+        image = load_picture(paths[0])
+        images.append(image if image.shape == (size, size) else load_picture(paths[0], size))
     return Pictures(IMAGES, torch.stack(images), True)
 
 
@@ -103,10 +103,10 @@ def make_problem(pictures: Pictures, *, device: torch.device | str = "cpu", meth
 
 
 class CountingModel:
-    """A linear model that counts how many views it is asked for: a gradient, or H^H H, of one view is one visit.
+    """A linear model that counts visits to views: a gradient, or H^H H, of one view is one visit.
 
-    Forward and adjoint alone are half a visit each. Several images that go together count once. `calls` are those of
-    the denoiser (`PerImage`), and `noted` has calls and visits by the step at which somebody noted them.
+    Forward and adjoint alone are half a visit each. Several images together count once. `calls` are those of the
+    denoiser (`PerImage`), and `noted` has the calls and visits by step, as noted by `note`.
     """
 
     def __init__(self, model: Model) -> None:
@@ -114,12 +114,12 @@ class CountingModel:
         self.reset()
 
     def reset(self) -> None:
-        """Begin to count anew."""
+        """Reset the counts."""
         self.visits, self.calls = 0.0, 0
         self.noted: dict[int, tuple[int, float]] = {}
 
     def note(self, step: int) -> None:
-        """Keep the counts of this step; what is counted after it is of the next."""
+        """Record the counts of this step; later counts belong to the next."""
         self.noted[step] = (self.calls, self.visits)
 
     def __getattr__(self, name: str) -> Any:

@@ -1,6 +1,6 @@
-"""The methods that followed the paper, beside the best of before, in one run and with one search for sigma.
+"""The methods that followed the paper, beside the best earlier ones, in one run and with one search for sigma.
 
-By diffraction tomography on all pictures, and by ct and MRI on a few of them.
+With diffraction tomography on all pictures, and with ct and MRI on a few of them.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from plugstream.studies.experiments.runs import Spec
 from plugstream.studies.experiments.scale import Scale
 from plugstream.studies.experiments.setup import Problem
 
-__all__ = ["BEFORE", "SOME", "other_rows", "successor_cells", "successor_rows"]
+__all__ = ["BEFORE", "FOUR_PICTURES", "other_rows", "successor_cells", "successor_rows"]
 
 # What they are compared with: the lines of `beyond` that were the best online, and the best of all.
 BEFORE = ("PnP-SGD(10), shifted", "PnP-ADMM(60)", "PnP-HQS(30), shifted, falling")
 # The pictures that the other instruments see.
-SOME = ("house", "lenna", "monarch", "parrot")
+FOUR_PICTURES = ("house", "lenna", "monarch", "parrot")
 # Of other instruments: how often a sigma is tried, and of which methods two settings are.
 _EVALUATIONS = 7
 _FEW = ("admm", "hqs", "ipa", "block-admm", "inexact-admm", "red", "snore")
 
 
 def successor_rows(scale: Scale) -> list[Row]:
-    """The table's lines, those of before first.
+    """The table's lines, earlier methods first.
 
     Methods with a gradient step get `scale.calls[0]` steps, of which ProxSkip's mostly call no denoiser, and those that
     invert the data `scale.calls[1]`.
@@ -49,7 +49,7 @@ def successor_rows(scale: Scale) -> list[Row]:
     def split(method: str, views: int, *steps: float) -> tuple[Spec, ...]:
         return tuple(Spec(method, views=views, step=step, iterations=few) for step in steps)
 
-    def begun(*steps: float) -> tuple[Spec, ...]:
+    def after_tv(*steps: float) -> tuple[Spec, ...]:
         return tuple(replace(one, iterations=12, opening=("tv", 8, 3.0)) for one in split("inexact-admm", 30, *steps))
 
     anneal = {"momentum": "bounded", "step_end": 0.3, "sigma_end": 0.2}
@@ -57,7 +57,7 @@ def successor_rows(scale: Scale) -> list[Row]:
         *(line for line in rows(scale) if line.name in BEFORE),
         Row("inexact ADMM(30), shifted", split("inexact-admm", 30, 300.0, 100.0, 30.0), 3.0, 60.0, "two images"),
         Row("inexact ADMM(10), shifted", split("inexact-admm", 10, 30.0, 100.0), 3.0, 60.0, "two images"),
-        Row("inexact ADMM(30), shifted, TV first", begun(300.0, 100.0, 30.0), 3.0, 60.0, "two images"),
+        Row("inexact ADMM(30), shifted, TV first", after_tv(300.0, 100.0, 30.0), 3.0, 60.0, "two images"),
         Row("ProxSkip(10), shifted, p = 0.1", skip(0.1, "bounded", "bounded:5", "bounded:8"), memory="one image"),
         Row("ProxSkip(10), shifted, p = 0.2", skip(0.2, "bounded", "bounded:8"), memory="one image"),
         Row("ProxSkip(10), shifted, p = 0.5", skip(0.5, "bounded", "nesterov"), memory="one image"),

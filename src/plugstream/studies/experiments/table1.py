@@ -25,19 +25,19 @@ MOMENTA = ("none", "nesterov")
 
 
 def strengths(problem: Problem, denoiser: str, step: float) -> list[float]:
-    """sigma of each image, as the authors chose it.
+    """The sigma of each image, as the authors chose it.
 
     TV is the prox of gamma lambda TV, so that sigma^2 = gamma lambda and all steps and batches share their fixed
     points. For BM3D their code has sigma proportional to the step; TNRD is one model whatever the step. A picture that
     is not the paper's gets the mean of theirs.
     """
-    chosen = _authors_strengths(problem, denoiser)
+    authors = _authors_strengths(problem, denoiser)
     if denoiser == "tnrd":
-        return [sigma / 255 for sigma in chosen]
+        return [sigma / 255 for sigma in authors]
     if denoiser == "tv":
         gamma = step / problem.fidelity.lipschitz_max
-        return [math.sqrt(gamma * lam) for lam in chosen]
-    return [step * sigma / 255 for sigma in chosen]
+        return [math.sqrt(gamma * lam) for lam in authors]
+    return [step * sigma / 255 for sigma in authors]
 
 
 def _authors_strengths(problem: Problem, denoiser: str) -> list[float]:
@@ -81,7 +81,7 @@ def distance_cell(
 
 
 def smallest(cell: dict[str, Any]) -> float:
-    """The least distance of a run, averaged over the images: an entry of the table."""
+    """The smallest distance of a run, averaged over the images: an entry of the table."""
     values = np.asarray(cell["history"]["distance"]["value"], dtype=float)
     return float(np.nanmin(values, axis=0).mean())
 

@@ -42,7 +42,7 @@ def choices(method: str, scale: Scale) -> list[Spec]:
 
 
 def method_cells(problem: Problem, store: Store, scale: Scale, method: str) -> dict[str, Any]:
-    """Tune a method, run it once more with every step measured, and keep both; returns the latter."""
+    """Tune a method, run it again with every step measured, and store both; returns the run."""
     slug = method.removesuffix(")").replace("(", "-").lower()
     specs = choices(method, scale)
     about: dict[str, Any] = {
@@ -54,22 +54,22 @@ def method_cells(problem: Problem, store: Store, scale: Scale, method: str) -> d
 
     def search() -> tuple[dict[str, Any], dict[str, Any]]:
         if scale.evaluations == 0:
-            known = known_settings(method, problem.names, specs[0].iterations)
-            assert known is not None
-            return _describe_tuning(known), {}
+            settings = known_settings(method, problem.names, specs[0].iterations)
+            assert settings is not None
+            return _describe_tuning(settings), {}
         low, high = _RANGE[specs[0].method]
-        found = tune(problem, specs, low, high, grid=scale.grid, evaluations=scale.evaluations)
-        return _describe_tuning(found), {}
+        tuned = tune(problem, specs, low, high, grid=scale.grid, evaluations=scale.evaluations)
+        return _describe_tuning(tuned), {}
 
-    found = store.cell(f"tune-{slug}", about, search)
-    spec = Spec(**found["spec"])
+    tuned = store.cell(f"tune-{slug}", about, search)
+    spec = Spec(**tuned["spec"])
 
     def final() -> tuple[dict[str, Any], dict[str, Any]]:
-        result = run(problem, spec, found["sigma"])
+        result = run(problem, spec, tuned["sigma"])
         pictures = {name: as_numpy(result.image[i]) for i, name in enumerate(problem.names) if name in SHOWN or i == 0}
-        return outcome(problem, result, sigma=found["sigma"], spec=spec.about()), pictures
+        return outcome(problem, result, sigma=tuned["sigma"], spec=spec.about()), pictures
 
-    return store.cell(f"run-{slug}", {**about, "spec": spec.about(), "sigma": found["sigma"]}, final)
+    return store.cell(f"run-{slug}", {**about, "spec": spec.about(), "sigma": tuned["sigma"]}, final)
 
 
 def table2_cells(problem: Problem, store: Store, scale: Scale) -> dict[str, dict[str, Any]]:
@@ -82,10 +82,10 @@ def fig5_cells(problem: Problem, store: Store, scale: Scale) -> dict[str, dict[s
     return {method: method_cells(problem, store, scale, method) for method in ("PnP-SGD(10)", *BATCH)}
 
 
-def _describe_tuning(found: TunedSpec) -> dict[str, Any]:
+def _describe_tuning(tuned: TunedSpec) -> dict[str, Any]:
     return {
-        "spec": found.spec.about(),
-        "sigma": found.sigma,
-        "snr": found.snr,
-        "evaluations": found.evaluations,
+        "spec": tuned.spec.about(),
+        "sigma": tuned.sigma,
+        "snr": tuned.snr,
+        "evaluations": tuned.evaluations,
     }

@@ -1,1 +1,1 @@
-"""Training of the denoisers that ship with plugstream, and of one's own: patches, the loop, and a recipe for each."""
+"""Training of plugstream's own denoisers and of yours: patches, the loop, and a recipe for each."""

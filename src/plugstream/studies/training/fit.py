@@ -1,4 +1,4 @@
-"""The training loop: Adam, a decaying rate, checkpoints from which it goes on to the bit, a stop on NaN."""
+"""The training loop: Adam, a decaying rate, checkpoints from which it continues to the bit, a stop on NaN."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _TOGETHER = 50  # losses read from a GPU at a time
 
 
 class Training:
-    """Parameters, their Adam moments, and how many steps were taken: all that a checkpoint holds.
+    """Parameters, their Adam moments, and the number of steps: everything in a checkpoint.
 
     Arguments:
         parameters: leaves that require gradients, by name; changed in place.
-        about: what is trained on what, as JSON; a checkpoint that says otherwise is refused.
-        rates: a factor of the rate by name, 1 where not given, for parameters of another scale.
+        about: what is trained on what, as JSON; a checkpoint that differs is refused. rates: a factor of the rate by
+        name, 1 where not given, for parameters of another scale.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class Training:
             parameter.grad = None
 
     def save(self, path: Path) -> None:
-        """Write a checkpoint beside its place, make sure that it is on disk, and rename it."""
+        """Write a checkpoint to a temporary file, flush it to disk, and rename it."""
         tensors: dict[str, Tensor] = {f"parameter.{n}": p for n, p in self.parameters.items()}
         for name, (first, second) in self.moments.items():
             tensors |= {f"first.{name}": first, f"second.{name}": second}
@@ -64,16 +64,16 @@ class Training:
 
     @torch.no_grad()
     def load(self, path: Path) -> None:
-        """Go on from a checkpoint of the same training; another's is refused, and nothing is changed."""
+        """Continue from a checkpoint of the same training; any other is refused, and nothing changes."""
         try:
             metadata, tensors = load_tensors(path, _FORMAT)
         except InputError as error:
             raise InputError(f"{path} cannot be read as a checkpoint: {error}") from error
-        said = json.loads(metadata["about"])
-        for key in sorted({*said, *self.about}):
-            if said.get(key) != self.about.get(key):
+        stored = json.loads(metadata["about"])
+        for key in sorted({*stored, *self.about}):
+            if stored.get(key) != self.about.get(key):
                 raise InputError(
-                    f"{path} was trained with {key} = {said.get(key)!r}, not {self.about.get(key)!r}; "
+                    f"{path} was trained with {key} = {stored.get(key)!r}, not {self.about.get(key)!r}; "
                     "give the same settings, or another checkpoint file"
                 )
         shapes = {n: t.shape for n, t in tensors.items()}
@@ -97,7 +97,7 @@ def fit(
     every: int = 500,
     progress: Callable[[int, float], Any] | None = None,
 ) -> None:
-    """Train up to `steps` steps in all, from where the checkpoint stopped if there is one.
+    """Train up to `steps` steps in all, continuing from the checkpoint if there is one.
 
     The rate falls from `rate` to a hundredth of it along a cosine. A loss that is not finite ends the training with the
     step's number, and the last checkpoint stays. Losses on a GPU are read 50 at a time, so that it never waits for the
@@ -106,7 +106,7 @@ def fit(
     Arguments:
         gradients: called with the step, it sets the parameters' gradients and returns the loss.
         checkpoint: written every `every` steps and at the end.
-        progress: told the step and its loss; if it returns something true, the training ends there, with a checkpoint.
+        progress: called with the step and its loss; if it returns something true, training ends with a checkpoint.
     """
     if checkpoint is not None and checkpoint.exists():
         training.load(checkpoint)
@@ -120,12 +120,12 @@ def fit(
             losses, unread = _read(unread), []
         for number, loss in enumerate(losses, step + 1 - len(losses)):
             if not math.isfinite(loss):
-                kept = f"; the last checkpoint is {checkpoint}" if checkpoint and checkpoint.exists() else ""
-                raise InputError(f"the loss became {loss} at step {number}; use a smaller rate than {rate:g}{kept}")
+                hint = f"; the last checkpoint is {checkpoint}" if checkpoint and checkpoint.exists() else ""
+                raise InputError(f"the loss became {loss} at step {number}; use a smaller rate than {rate:g}{hint}")
         training.update(rate * (0.505 + 0.495 * math.cos(math.pi * step / steps)))
         if progress is not None:
-            told = [progress(number, loss) for number, loss in enumerate(losses, step + 2 - len(losses))]
-            last |= any(told)
+            answers = [progress(number, loss) for number, loss in enumerate(losses, step + 2 - len(losses))]
+            last |= any(answers)
         if checkpoint is not None and (due or last):
             training.save(checkpoint)
         if last:
@@ -137,5 +137,5 @@ def _far(loss: float | Tensor) -> bool:
 
 
 def _read(losses: list[float | Tensor]) -> list[float]:
-    """All with one copy from the device."""
+    """All losses, with one copy from the device."""
     return torch.stack([torch.as_tensor(loss) for loss in losses]).tolist()

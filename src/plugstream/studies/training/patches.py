@@ -17,9 +17,9 @@ _PICTURES = {".png", ".tif", ".tiff", ".jpg", ".jpeg", ".bmp"}
 
 
 class Patches:
-    """Square patches from random places of random pictures, turned and mirrored at random.
+    """Square patches from random places in random pictures, randomly rotated and mirrored.
 
-    Where they come from is drawn on the host, and a GPU is sent the places only: the pictures are there.
+    The places are drawn on the host, and only they are sent to a GPU, where the pictures already are.
 
     Arguments:
         pictures: grey pictures (H, W), values from 0 to 1, each at least `size` on a side.
@@ -43,7 +43,7 @@ class Patches:
     def from_folder(
         cls, folder: str | Path, size: int, *, seed: int = 0, device: str | torch.device = "cpu"
     ) -> Patches:
-        """All pictures of a folder in the order of their names, colour ones as grey."""
+        """All pictures of a folder in the order of their names, converted to grey."""
         from plugstream.images.pictures import load_picture
 
         path = Path(folder)
@@ -63,7 +63,7 @@ class Patches:
         return self._all[first + down * line[:, None] + right * line]
 
     def _place(self, rng: np.random.Generator) -> tuple[int, int, int]:
-        """Where in `_all` a patch begins, and how far it is from there to its pixel below and to that on the right."""
+        """Where in `_all` a patch begins, and the offsets from there to the pixel below and to the one on the right."""
         which = int(rng.integers(len(self.pictures)))
         height, width = self.pictures[which].shape
         top, left = (int(rng.integers(n - self.size + 1)) for n in (height, width))

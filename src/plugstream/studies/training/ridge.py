@@ -41,13 +41,13 @@ def ridge_gradients(
     with torch.no_grad():
         fixed = learned.detach()
         fast = ridge_triton.serves(ridges.size, len(ridges.filters), z)
-        found = (
+        denoised = (
             ridge_triton.prox(fixed, z, iterations) if fast else prox(fixed, z, 0.0, iterations, patience=iterations)[0]
         )
-        error = (found - x) / level
+        error = (denoised - x) / level
         loss = error.square().mean()
-        v = _solve(_hessian_at(fixed, found, fast), 2 * error / level / error.numel(), solves)
-    torch.autograd.backward(learned.gradient_along(found, v), torch.full_like(loss, -1))
+        v = _solve(_hessian_at(fixed, denoised, fast), 2 * error / level / error.numel(), solves)
+    torch.autograd.backward(learned.gradient_along(denoised, v), torch.full_like(loss, -1))
     return loss
 
 
@@ -96,8 +96,8 @@ def train_ridge(
     if not given, and unchanged; device; checkpoint, progress: as in `fit`.
     Reference: Goujon et al., IEEE Trans. Comput. Imaging 9, 2023 (there with unrolled or few steps of the solver).
     """
-    given = Ridges.initial() if start is None else start
-    ridges = Ridges(**given.state_dict()).to(device)
+    initial = Ridges.initial() if start is None else start
+    ridges = Ridges(**initial.state_dict()).to(device)
     about = {
         "what": "ridge",
         "pictures": len(patches.pictures),

@@ -1,4 +1,4 @@
-"""Training of TNRD: stage by stage, each on what the stages before leave, and then all stages together."""
+"""Training of TNRD: stage by stage, each on the output of the earlier ones, and then all stages together."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _EAGER_STEPS = 3  # before a CUDA graph is captured; the first compiles kernels
 
 
 def initial_weights(sigma: float, filters: int) -> Tensor:
-    """Weights whose influence functions shrink what is small against the noise and leave alone what is large.
+    """Weights whose influence functions shrink values that are small against the noise and keep large ones.
 
     phi(x) = a x / (1 + (x / tau)^2) with tau = 3 sigma and a = 0.5 / (filters + 1): filters and mean are a basis
     of norm 1, so that a step then takes off half of the small responses. Fitted by least squares: (filters, 63).
@@ -35,13 +35,13 @@ def initial_weights(sigma: float, filters: int) -> Tensor:
     x = np.linspace(-310, 310, 1241)
     centres = SPACING * (np.arange(BUMPS) - BUMPS // 2)
     bumps = np.exp(-PRECISION / 2 * (x[:, None] - centres) ** 2)
-    wanted = 0.5 / (filters + 1) * x / (1 + (x / (3 * sigma)) ** 2)
-    fitted = np.linalg.lstsq(bumps, wanted, rcond=1e-6)[0]
+    target = 0.5 / (filters + 1) * x / (1 + (x / (3 * sigma)) ** 2)
+    fitted = np.linalg.lstsq(bumps, target, rcond=1e-6)[0]
     return torch.from_numpy(fitted).float().expand(filters, BUMPS).clone()
 
 
 class _Stages:
-    """The parameters of some stages, as leaves; called, it does their steps."""
+    """The parameters of some stages, as leaves; calling it applies these stages."""
 
     def __init__(self, coefficients: Tensor, log_reaction: Tensor, weights: Tensor) -> None:
         self.coefficients, self.log_reaction, self.weights = (
@@ -192,5 +192,5 @@ def train_tnrd(
 
 
 def _digest(model: ReactionDiffusion) -> int:
-    """What tells a start from others, so that a checkpoint is not taken for that of another."""
+    """A hash of the start, so that a checkpoint with another start is refused."""
     return zlib.crc32(b"".join(getattr(model, name).detach().cpu().contiguous().numpy().tobytes() for name in _RATES))

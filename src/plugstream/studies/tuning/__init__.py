@@ -1,4 +1,4 @@
-"""Finding the best sigma, step and momentum: searches, a journal of what was tried, and scores without a truth."""
+"""Finding the best sigma, step and momentum: searches, a journal of evaluations, and scores without a truth."""
 
 from plugstream.studies.tuning.journal import Journal
 from plugstream.studies.tuning.scores import discrepancy_score, held_out_score, residual_excess, split_views

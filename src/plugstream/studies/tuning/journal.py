@@ -1,4 +1,4 @@
-"""What a search has tried, on disk, so that one that was stopped repeats its first steps from the file and goes on."""
+"""A search's evaluations on disk, so that a stopped search reads them from the file and continues."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ __all__ = ["Journal"]
 
 
 class Journal:
-    """What a search has tried: one JSON line for each evaluation, so that it goes on where it was stopped.
+    """The evaluations of a search, one JSON line each, so that a stopped search can continue.
 
-    Lines are only ever added, each with one write. One that a crash left half-written is not counted, and is cut off
-    when the journal is opened again, which needs no space on the disk; the lines before it are never written a second
-    time. A journal whose first line is about something else (another scan, other settings) is refused.
+    Lines are only ever added, each with one write. A line that a crash left half-written does not count, and is cut off
+    when the journal is opened again, which needs no disk space; earlier lines are never rewritten. A journal whose
+    first line is about something else (another scan, other settings) is refused.
 
-    Arguments: path of the file, made if it is not there; about, which the first line says.
+    Arguments: path of the file, created if missing; about, the content of the first line.
     """
 
     def __init__(self, path: Path, about: Mapping[str, Any]) -> None:
@@ -32,7 +32,7 @@ class Journal:
         self._known: dict[str, float] = {}
         self._remarks: set[str] = set()
         if path.is_symlink() or (path.exists() and not path.is_file()):
-            raise InputError(f"{path} is no plain file, so it cannot be a journal; choose another --out")
+            raise InputError(f"{path} is not a plain file, so it cannot be a journal; choose another --out")
         try:
             text = path.read_bytes() if path.exists() else b""
         except OSError as error:
@@ -58,23 +58,23 @@ class Journal:
     def __len__(self) -> int:
         return len(self._known)
 
-    def ask(self, tried: Mapping[str, Any], evaluate: Callable[[], float]) -> float:
-        """The score of what is tried: from the file, or evaluated now and written down."""
-        key = json.dumps(tried, sort_keys=True)
+    def ask(self, setting: Mapping[str, Any], evaluate: Callable[[], float]) -> float:
+        """The score of a setting: from the file, or evaluated now and written to it."""
+        key = json.dumps(setting, sort_keys=True)
         if key not in self._known:
             score = worst_if_nan(evaluate())
-            self._add({"try": dict(tried), "score": score})
+            self._add({"try": dict(setting), "score": score})
             self._known[key] = score
         return self._known[key]
 
-    def conclude(self, tried: Mapping[str, Any], remark: str) -> None:
-        """Write down what is to be said of the result: its line again, with a remark. Once is enough."""
+    def conclude(self, setting: Mapping[str, Any], remark: str) -> None:
+        """Write a remark about the result, once: its line again, with the remark."""
         if remark not in self._remarks:
-            self._add({"try": dict(tried), "score": self.ask(tried, lambda: float("nan")), "remark": remark})
+            self._add({"try": dict(setting), "score": self.ask(setting, lambda: float("nan")), "remark": remark})
             self._remarks.add(remark)
 
     def _add(self, entry: Mapping[str, Any]) -> None:
-        """Add one line as a whole, or leave the file as it was."""
+        """Add one complete line, or leave the file as it was."""
         line = (json.dumps(entry) + "\n").encode()
         try:
             handle = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | NEW_FILE, 0o644)
@@ -91,6 +91,6 @@ class Journal:
                 os.close(handle)
         except OSError as error:
             raise StorageError(
-                f"cannot write the journal {self.path}: {error.strerror}; it keeps its {len(self)} evaluations, from "
-                "which the same command goes on"
+                f"cannot write the journal {self.path}: {error.strerror}; it keeps its {len(self)} evaluations, and "
+                "the same command continues from there"
             ) from error

@@ -1,4 +1,4 @@
-"""The best settings for one scan: which algorithm settings and sigma reconstruct it best, by a truth or without one."""
+"""The best settings for one scan: the algorithm settings and sigma that reconstruct it best, truth or no truth."""
 
 from __future__ import annotations
 
@@ -63,9 +63,7 @@ class Search:
         if self.by == "discrepancy" and (self.noise is None or not math.isfinite(self.noise)):
             raise InputError("the discrepancy principle needs the noise in the data: give its input SNR, --noise DB")
         if self.noise is not None and not -100 <= self.noise <= 300:  # float64 has 16 digits, which is 320 dB
-            raise InputError(
-                f"an input SNR of {self.noise:g} dB is none that data can have; give --noise from -100 to 300"
-            )
+            raise InputError(f"data cannot have an input SNR of {self.noise:g} dB; give --noise from -100 to 300")
         if not 0 < self.low < self.high:
             raise InputError(f"sigma is searched from low to high, 0 < low < high, not from {self.low} to {self.high}")
         if self.evaluations < 5:
@@ -85,10 +83,11 @@ def tune_scan(
     `settings.algorithm.iterations` steps (fewer in the first rounds of halving), whose score at the last step counts,
     and is written to the journal; a search that was stopped goes on from there.
 
-    Where the best sigma is at an end of the range, that is widened, and said. A result that is still at the end of what
-    was tried, or for which the residual never passes the noise's energy, is said, warned of and noted in the journal.
+    If the best sigma is at an end of the range, the range is widened, and the search says so. If the result is still at
+    the end of the values tried, or the residual never crosses the noise's energy, there is a warning and a remark in
+    the journal.
 
-    Arguments: settings say everything that is not searched; the sigma they may hold only serves their check.
+    Arguments: settings, everything that is not searched; their sigma, if any, is only used to check them.
     """
     level = settings.algorithm.sigma or search.low
     planned = plan(_change_settings(settings, sigma=level, lam=None), scan)
@@ -118,15 +117,15 @@ def tune_scan(
         say(f"{journal} holds {len(book)} evaluations already")
     count = before = expected = 0  # evaluations in all, those before the search of sigma, and how many that takes
 
-    def score(chosen: dict[str, Any], iterations: int) -> float:
+    def score(changes: dict[str, Any], iterations: int) -> float:
         nonlocal count
         count += 1
         fresh = len(book)
         done = count - before - 1
         with within("evaluation", done, expected if done < expected else 0):
-            value = book.ask({**chosen, "iterations": iterations}, lambda: judge(chosen, iterations))
+            value = book.ask({**changes, "iterations": iterations}, lambda: judge(changes, iterations))
         if len(book) > fresh:
-            named = ", ".join(f"{k} {v:.5g}" if isinstance(v, float) else f"{k} {v}" for k, v in chosen.items())
+            named = ", ".join(f"{k} {v:.5g}" if isinstance(v, float) else f"{k} {v}" for k, v in changes.items())
             unit = "dB above the noise" if search.by == "discrepancy" else "dB"
             say(f"{count}: {named}, {iterations} steps: {value:.3f} {unit}")
         return value
@@ -134,17 +133,17 @@ def tune_scan(
     steps = settings.algorithm.iterations
     winner: dict[str, Any] = {}
     if set(search.over) & {"step_size", "momentum"}:
-        tried = [
+        candidates = [
             {**other, "sigma": float(sigma)}
             for other in _combinations(settings, search.over)
             for sigma in np.geomspace(search.low, search.high, _SIGMAS + 2)[1:-1]
         ]
 
-        def order(chosen: dict[str, Any], iterations: int) -> float:
-            value = score(chosen, iterations)
+        def order(changes: dict[str, Any], iterations: int) -> float:
+            value = score(changes, iterations)
             return -abs(value) if search.by == "discrepancy" else value
 
-        best = successive_halving(order, tried, budget=steps, least=max(1, min(steps, 5)))[0][1]
+        best = successive_halving(order, candidates, budget=steps, least=max(1, min(steps, 5)))[0][1]
         winner = {key: value for key, value in best.items() if key != "sigma"}
     if search.by == "race":
         length = max(2 * steps, LEAST_STEPS)
@@ -166,19 +165,19 @@ def tune_scan(
 def _by_score(
     search: Search, score: Callable[[float], float], say: Callable[[str], None]
 ) -> tuple[float, float, str | None]:
-    """The sigma of the largest score, that score, and what is to be said of it."""
-    asked = _Range(search, say)
-    found = golden_section(
-        lambda sigma: score(asked.note(float(sigma[0]))),
+    """The sigma with the largest score, that score, and a remark if there is one."""
+    bounds = _Range(search, say)
+    result = golden_section(
+        lambda sigma: score(bounds.note(float(sigma[0]))),
         search.low,
         search.high,
         evaluations=search.evaluations,
         widenings=search.widenings,
     )
-    sigma, best = float(found.value[0]), float(found.score[0])
+    sigma, best = float(result.value[0]), float(result.score[0])
     remark = None
-    if found.edge[0]:
-        last, beyond, flag = ("least", "smaller", "low") if found.edge[0] < 0 else ("largest", "larger", "high")
+    if result.edge[0]:
+        last, beyond, flag = ("least", "smaller", "low") if result.edge[0] < 0 else ("largest", "larger", "high")
         remark = (
             f"sigma {sigma:.5g} is the {last} that was tried, so the best may be {beyond}: give a {beyond} "
             f"--sigma-{flag}, unless the score hardly depends on sigma there"
@@ -189,31 +188,33 @@ def _by_score(
 def _by_discrepancy(
     search: Search, excess: Callable[[float], float], say: Callable[[str], None]
 ) -> tuple[float, float, str | None]:
-    """The sigma at which the residual is the noise's energy, minus the distance from it, and what is to be said."""
-    asked = _Range(search, say)
+    """The sigma at which the residual equals the noise's energy, minus the distance from it, and a remark."""
+    bounds = _Range(search, say)
 
     def above(sigma: float) -> float:
-        value = excess(asked.note(sigma))
+        value = excess(bounds.note(sigma))
         return value if math.isfinite(value) else math.inf  # a run that failed fits nothing
 
-    found = largest_crossing(above, search.low, search.high, evaluations=search.evaluations, widenings=search.widenings)
+    crossing = largest_crossing(
+        above, search.low, search.high, evaluations=search.evaluations, widenings=search.widenings
+    )
     remark = None
-    if found.edge > 0:
+    if crossing.edge > 0:
         remark = (
-            f"even sigma {found.value:.5g}, the largest that was tried, leaves {-found.excess:.2g} dB less than the "
-            f"noise of {search.noise:g} dB: there is less noise in the data than that, or give a larger --sigma-high"
+            f"even sigma {crossing.value:.5g}, the largest that was tried, leaves {-crossing.excess:.2g} dB less than "
+            f"the noise of {search.noise:g} dB: the data have less noise than that, or give a larger --sigma-high"
         )
-    elif found.edge < 0:
+    elif crossing.edge < 0:
         remark = (
-            f"no sigma that was tried fits the data to its noise of {search.noise:g} dB; {found.value:.5g} comes "
-            f"nearest and leaves {found.excess:.2g} dB more: there is more noise than that, or give more --iterations "
-            "or a larger --batch"
+            f"no sigma that was tried fits the data to its noise of {search.noise:g} dB; {crossing.value:.5g} comes "
+            f"closest and leaves {crossing.excess:.2g} dB more: the data have more noise than that, or give more "
+            "--iterations or a larger --batch"
         )
-    return found.value, -abs(found.excess), remark
+    return crossing.value, -abs(crossing.excess), remark
 
 
 class _Range:
-    """Says when a search goes beyond the range that it began with."""
+    """Reports when a search goes beyond its initial range."""
 
     def __init__(self, search: Search, say: Callable[[str], None]) -> None:
         self.low, self.high, self.say = search.low, search.high, say
@@ -229,7 +230,7 @@ class _Range:
 
 
 class _Judge:
-    """Reconstructs with given settings, and scores the image; by discrepancy with a sign, and zero is best."""
+    """Reconstructs with some settings and scores the image; with discrepancy the score has a sign, and zero is best."""
 
     def __init__(self, scan: Scan, planned: Plan, search: Search) -> None:
         self.planned, self.search, self.columns = planned, search, scan.columns
@@ -237,27 +238,27 @@ class _Judge:
         data = scan.read()
         self.whole = LeastSquares(model, data)
         self.truth = None if scan.truth is None else torch.from_numpy(scan.truth).to(model.device)
-        self.fidelity, self.held = planned.parts.fidelity(model, data), torch.arange(0)
+        self.fidelity, self.held_out = planned.parts.fidelity(model, data), torch.arange(0)
         if search.by in ("held-out", "race"):
-            kept, self.held = split_views(torch.arange(scan.n_views), search.held)
+            used, self.held_out = split_views(torch.arange(scan.n_views), search.held)
             if settings.sampler.entry.facts.get("draws") == "same":
                 raise InputError(
                     f"the sampler {settings.sampler.name} may need views that are held out; use another, or "
                     "--by discrepancy"
                 )
-            self.fidelity = planned.parts.fidelity(model, data, available=kept)
+            self.fidelity = planned.parts.fidelity(model, data, available=used)
         self.sampler = planned.parts.sampler(self.fidelity)
 
     def settle_bounds(self, say: Callable[[str], None]) -> Settings:
-        """The settings with the bounds that all of the data asks for, by which every image is judged."""
+        """The settings with the bounds that follow from all of the data, which every image is judged with."""
         bounds = self.planned.settle_bounds(self.whole, self.columns)
         self.planned = self.planned.with_bounds(bounds)
         for reason in bounds.reasons:
             say(reason)
         return self.planned.settings
 
-    def __call__(self, chosen: dict[str, Any], iterations: int) -> float:
-        planned = self.planned.revise(_change_settings(self.planned.settings, **chosen))
+    def __call__(self, changes: dict[str, Any], iterations: int) -> float:
+        planned = self.planned.revise(_change_settings(self.planned.settings, **changes))
         algorithm = planned.algorithm(self.fidelity, self.sampler)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", PlugstreamWarning)  # a step that is too long shows in the score
@@ -270,14 +271,14 @@ class _Judge:
             assert self.truth is not None
             return float(snr(result.image, self.truth, self.truth.ndim, phase=self.planned.instrument.image.phase))
         if self.search.by in ("held-out", "race"):
-            return float(held_out_score(self.whole, result.image, self.held))
+            return float(held_out_score(self.whole, result.image, self.held_out))
         assert self.search.noise is not None
         return float(residual_excess(self.whole, result.image, self.search.noise))
 
     def race(self, start: float, steps: int) -> float:
-        """The sigma that a race from this one comes to."""
+        """The sigma at which a race from this one ends."""
         planned = self.planned.revise(_change_settings(self.planned.settings, sigma=start))
-        race = SigmaRace(planned.algorithm(self.fidelity, self.sampler), self.held, steps, patient=False)
+        race = SigmaRace(planned.algorithm(self.fidelity, self.sampler), self.held_out, steps, patient=False)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", PlugstreamWarning)
             result = solve(race, iterations=steps, callbacks=[lambda progress: progress.state.ended])
@@ -289,14 +290,15 @@ class _Judge:
 
 
 def _combinations(settings: Settings, over: Sequence[str]) -> list[dict[str, Any]]:
-    """The combinations of step and momentum to try, what was asked for first."""
+    """The combinations of step and momentum to try, the current ones first."""
     options: dict[str, list[Any]] = {}
     if "step_size" in over:
         step = settings.algorithm.step_size
         options["step_size"] = [_times(step, factor) for factor in _STEPS]
     if "momentum" in over and "momentum" in settings.algorithm.entry.facts.get("uses", ()):
-        asked, momenta = settings.momentum.name, entries("momentum")
-        options["momentum"] = [asked, *(m for m, entry in momenta.items() if entry.facts.get("tuned") and m != asked)]
+        current, momenta = settings.momentum.name, entries("momentum")
+        others = [name for name, entry in momenta.items() if entry.facts.get("tuned") and name != current]
+        options["momentum"] = [current, *others]
     return [dict(zip(options, values, strict=True)) for values in itertools.product(*options.values())]
 
 
@@ -313,7 +315,7 @@ def _times(step: float | str, factor: float) -> float | str:
 
 
 def _change_settings(settings: Settings, **changes: Any) -> Settings:
-    """The settings with some of what is searched changed, checked again; another momentum has its own options."""
+    """The settings with some changes, checked again; another momentum has its own options."""
     tables = settings.model_dump(exclude={"simulate"} if settings.simulate is None else None)
     if changes.get("momentum", settings.momentum.name) != settings.momentum.name:
         tables["momentum"] = {key: tables["momentum"][key] for key in MomentumSettings.model_fields}

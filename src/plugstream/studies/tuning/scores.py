@@ -1,4 +1,4 @@
-"""How good an image is where the truth is not known: by views it was not made from, or by the noise in the data."""
+"""How good an image is without a truth: by views that were not used for it, or by the noise in the data."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def split_views(views: Tensor, fraction: float = 0.1) -> tuple[Tensor, Tensor]:
 
 
 def held_out_score(fidelity: LeastSquares, image: Tensor, views: Tensor) -> Tensor:
-    """How well an image predicts views that it was not made from, in dB: (..., H, W) to (...), larger being better.
+    """How well an image predicts views that were not used for it, in dB: (..., H, W) to (...), larger is better.
 
     -10 log10 of sum ||H_i x - y_i||^2 / sum ||y_i||^2 over those views. With independent noise its mean is smallest for
     the image whose predictions are nearest to the noise-free data, so it needs neither a truth nor the noise level.
@@ -52,7 +52,7 @@ def residual_excess(fidelity: LeastSquares, image: Tensor, snr: float) -> Tensor
 
 
 def discrepancy_score(fidelity: LeastSquares, image: Tensor, snr: float) -> Tensor:
-    """Whether the data is fitted as well as its noise allows, and not better: (..., H, W) to (...), at most zero.
+    """Whether the data are fitted as well as their noise allows, and no better: (..., H, W) to (...), at most zero.
 
     -|residual_excess|. It has a peak wherever the residual passes the noise's energy, which it may do twice: at small
     sigma the noise of small batches adds to the residual of an image that fits too well. So to find sigma look for the
@@ -62,7 +62,7 @@ def discrepancy_score(fidelity: LeastSquares, image: Tensor, snr: float) -> Tens
 
 
 def _data_energy(fidelity: LeastSquares, image: Tensor, views: Tensor | None) -> Tensor:
-    """The mean over views of ||y_i||^2 / 2, which the value is to be compared with.
+    """The mean over views of ||y_i||^2 / 2, to compare the value with.
 
     For a linear model that is the value at zero. Other models may predict something of nothing.
     """

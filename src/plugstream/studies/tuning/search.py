@@ -24,7 +24,7 @@ _FLAT = 0.01
 
 @dataclass(frozen=True)
 class Best:
-    """Where the largest scores were found: value and score of each of n problems, (n,), and how often it was asked.
+    """The largest scores: value and score of each of n problems, (n,), and the number of evaluations.
 
     edge: -1 where the best value is the least that was tried, 1 where it is the largest, and 0 between, (n,). At an
     edge no maximum was found, only which way to go.
@@ -81,12 +81,12 @@ def golden_section(
         raise InputError(f"a search needs a range 0 < low < high, not from {low!r} to {high!r}")
     if grid < 3 or evaluations < grid:
         raise InputError(f"a search needs a grid of at least 3 and as many evaluations, not {grid} and {evaluations}")
-    seen: list[tuple[Floats, Floats]] = []
+    evaluated: list[tuple[Floats, Floats]] = []
 
     def ask(place: Floats) -> Floats:
         score = np.asarray(objective(np.exp(place)), dtype=float).reshape(place.shape)
         score = np.where(np.isnan(score), -np.inf, score)
-        seen.append((place, score))
+        evaluated.append((place, score))
         return score
 
     a, b = np.log(first), np.log(last)
@@ -94,42 +94,42 @@ def golden_section(
     for part in np.linspace(0, 1, grid):
         ask(a + (b - a) * part)
     for _ in range(widenings):
-        best = _best(seen)[0]
+        best = _best(evaluated)[0]
         down, up = best <= a, best >= b
         if not bool((down | up).any()):
             break
         a, b = np.where(down, a - width, a), np.where(up, b + width, b)
         ask(np.where(down, a, np.where(up, b, best)))  # a problem whose best is inside is asked for what it has
     lowest, highest = a, b
-    best = _best(seen)[0]
+    best = _best(evaluated)[0]
     a, b = np.maximum(best - width, lowest), np.minimum(best + width, highest)
-    left = evaluations - grid
-    if left >= 2:
+    remaining = evaluations - grid
+    if remaining >= 2:
         c, d = b - _GOLDEN * (b - a), a + _GOLDEN * (b - a)
         at_c, at_d = ask(c), ask(d)
-        for _ in range(left - 2):
+        for _ in range(remaining - 2):
             lower = at_c >= at_d  # the maximum lies below d
             a, b = np.where(lower, a, c), np.where(lower, d, b)
             new = np.where(lower, b - _GOLDEN * (b - a), a + _GOLDEN * (b - a))
-            got = ask(new)
+            score = ask(new)
             c, d, at_c, at_d = (
                 np.where(lower, new, d),
                 np.where(lower, c, new),
-                np.where(lower, got, at_d),
-                np.where(lower, at_c, got),
+                np.where(lower, score, at_d),
+                np.where(lower, at_c, score),
             )
-    elif left == 1:
+    elif remaining == 1:
         ask((a + b) / 2)
-    place, score = _best(seen)
+    place, score = _best(evaluated)
     edge = np.where(place <= lowest, -1, np.where(place >= highest, 1, 0))
-    return Best(np.exp(place), score, len(seen), edge)
+    return Best(np.exp(place), score, len(evaluated), edge)
 
 
-def _best(seen: list[tuple[Floats, Floats]]) -> tuple[Floats, Floats]:
-    """Place and score of the best that was seen of each problem, the first of equals."""
-    table = np.stack([score for _, score in seen])
+def _best(evaluated: list[tuple[Floats, Floats]]) -> tuple[Floats, Floats]:
+    """Place and score of the best evaluation of each problem, the first of equals."""
+    table = np.stack([score for _, score in evaluated])
     first = table.argmax(0)[None]
-    places = np.stack([place for place, _ in seen])
+    places = np.stack([place for place, _ in evaluated])
     return np.take_along_axis(places, first, 0)[0], np.take_along_axis(table, first, 0)[0]
 
 
@@ -159,44 +159,44 @@ def largest_crossing(
     """
     if not (0 < low < high < math.inf) or grid < 3 or evaluations < grid:
         raise InputError(f"a search needs 0 < low < high and a grid of at least 3, not {low}, {high} and {grid}")
-    seen: dict[float, float] = {}
+    excesses: dict[float, float] = {}
 
     def ask(place: float) -> float:
-        if place not in seen:
+        if place not in excesses:
             value = float(excess(math.exp(place)))
-            seen[place] = math.inf if math.isnan(value) else value
-        return seen[place]
+            excesses[place] = math.inf if math.isnan(value) else value
+        return excesses[place]
 
     first, last = math.log(low), math.log(high)
     width = (last - first) / (grid - 1)
     for number in range(grid):
         ask(first + number * width)
     beyond = 0
-    while beyond < widenings and ask(max(seen)) < 0:
+    while beyond < widenings and ask(max(excesses)) < 0:
         beyond += 1
-        ask(max(seen) + width)
-    if ask(max(seen)) < 0:
-        return Crossing(math.exp(max(seen)), ask(max(seen)), len(seen), 1)
-    while min(seen.values()) >= 0:
-        places = sorted(seen)
-        at = min(range(len(places)), key=lambda k: seen[places[k]])
-        falling = seen[places[0]] < seen[places[1]] - _FLAT
-        flat = max(seen.values()) - seen[places[at]] < _FLAT
+        ask(max(excesses) + width)
+    if ask(max(excesses)) < 0:
+        return Crossing(math.exp(max(excesses)), ask(max(excesses)), len(excesses), 1)
+    while min(excesses.values()) >= 0:
+        places = sorted(excesses)
+        at = min(range(len(places)), key=lambda k: excesses[places[k]])
+        falling = excesses[places[0]] < excesses[places[1]] - _FLAT
+        flat = max(excesses.values()) - excesses[places[at]] < _FLAT
         if beyond < widenings and (flat or at == len(places) - 1 or (at == 0 and falling)):
             beyond += 1
             ask(places[0] - width if at == 0 and falling else places[-1] + width)
-        elif len(seen) - beyond < evaluations:  # halfway to the neighbour that is further off
+        elif len(excesses) - beyond < evaluations:  # halfway to the neighbour that is further off
             beside = places[max(at - 1, 0)], places[min(at + 1, len(places) - 1)]
             ask((places[at] + max(beside, key=lambda place: abs(place - places[at]))) / 2)
         else:
-            return Crossing(math.exp(places[at]), seen[places[at]], len(seen), -1)
-    below = max(place for place, value in seen.items() if value < 0)
-    above = min(place for place in seen if place > below)
-    while len(seen) - beyond < evaluations:
+            return Crossing(math.exp(places[at]), excesses[places[at]], len(excesses), -1)
+    below = max(place for place, value in excesses.items() if value < 0)
+    above = min(place for place in excesses if place > below)
+    while len(excesses) - beyond < evaluations:
         middle = (below + above) / 2
         below, above = (middle, above) if ask(middle) < 0 else (below, middle)
-    nearer = below if -seen[below] <= seen[above] else above
-    return Crossing(math.exp(nearer), seen[nearer], len(seen), 0)
+    nearer = below if -excesses[below] <= excesses[above] else above
+    return Crossing(math.exp(nearer), excesses[nearer], len(excesses), 0)
 
 
 def successive_halving(
@@ -224,13 +224,13 @@ def successive_halving(
     rounds = 0
     while len(candidates) / eta ** (rounds + 1) >= 1 and budget / eta ** (rounds + 1) >= least:
         rounds += 1
-    left = list(candidates)
+    remaining = list(candidates)
     for number in range(rounds, -1, -1):
-        given = max(least, round(budget / eta**number))
+        iterations = max(least, round(budget / eta**number))
         with within("round", rounds - number, rounds + 1):
-            scored = [(worst_if_nan(objective(candidate, given)), candidate) for candidate in left]
+            scored = [(worst_if_nan(objective(candidate, iterations)), candidate) for candidate in remaining]
         scored.sort(key=lambda pair: -pair[0])  # stable
-        left = [candidate for _, candidate in scored[: max(1, math.ceil(len(scored) / eta))]]
+        remaining = [candidate for _, candidate in scored[: max(1, math.ceil(len(scored) / eta))]]
     return scored
 
 
