@@ -14,7 +14,7 @@ from plugstream.fidelity.by_loss import LossFidelity
 from plugstream.fidelity.losses import Amplitude, Poisson
 from plugstream.instruments.ptychography import Ptychography, PtychographySimulation
 from plugstream.models.ptychography import PtychographyModel
-from plugstream.runs import decisions
+from plugstream.runs import commands
 from plugstream.runs.advice import advised_settings
 from plugstream.runs.replay import replay
 from plugstream.runs.search import advised_sigma, make_race
@@ -109,7 +109,7 @@ def test_a_search_with_an_expected_sigma_goes_on_to_the_bit(small, tmp_path, mon
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     assert main(["reconstruct", str(small), "--out", str(whole), *words]) == 0
     with monkeypatch.context() as patch:
-        patch.setattr(decisions.Requests, "due", lambda self, k: k >= 9)
+        patch.setattr(commands.Requests, "due", lambda self, k: k >= 9)
         main(["reconstruct", str(small), "--out", str(parts), *words])
     assert replay(parts / "events.jsonl").step < 20
     assert main(["resume", str(parts)]) == 0

@@ -14,7 +14,7 @@ from plugstream import open_scan
 from plugstream.cli import command_parser
 from plugstream.cli.common import draft_of
 from plugstream.models.matrix import MatrixModel
-from plugstream.runs import decisions
+from plugstream.runs import commands
 from plugstream.runs.advice import advised_settings
 from plugstream.runs.event_log import read_events
 from plugstream.runs.events import Note
@@ -95,8 +95,8 @@ def test_a_run_that_is_stopped_before_in_or_after_the_heat_goes_on_to_the_bit(sc
     for stop in [end + 1] if stored else stops:
         out = tmp_path / f"run-{stop}"
         with pytest.MonkeyPatch.context() as patch:
-            due = decisions.Requests.due
-            patch.setattr(decisions.Requests, "due", lambda self, k, stop=stop, due=due: k >= stop or due(self, k))
+            due = commands.Requests.due
+            patch.setattr(commands.Requests, "due", lambda self, k, stop=stop, due=due: k >= stop or due(self, k))
             main(["reconstruct", str(scan), "--out", str(out), *RUN, *read])
         assert replay(out / "events.jsonl").step <= stop + 1
         assert main(["resume", str(out)]) == 0

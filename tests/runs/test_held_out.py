@@ -12,7 +12,7 @@ import torch
 from effort import effort
 from plugstream import BornModel, LeastSquares, open_scan
 from plugstream.instruments.born import born_geometry
-from plugstream.runs import decisions
+from plugstream.runs import commands
 from plugstream.runs.events import Views
 from plugstream.runs.measuring import MeasuredViews, usable_views
 from plugstream.runs.replay import replay
@@ -65,8 +65,8 @@ def test_a_run_ends_by_itself_when_the_misfit_falls_no_more_and_goes_on_to_the_b
     assert not has_settled(misfits[:-1], 3)
     assert told.step < 1000
     with monkeypatch.context() as patch:
-        due = decisions.Requests.due
-        patch.setattr(decisions.Requests, "due", lambda self, k: k >= 12 or due(self, k))
+        due = commands.Requests.due
+        patch.setattr(commands.Requests, "due", lambda self, k: k >= 12 or due(self, k))
         main(["reconstruct", str(scan), "--out", str(tmp_path / "parts"), *WORDS, *words])
     assert replay(tmp_path / "parts" / "events.jsonl").step < told.step
     for _ in range(effort(1, 2)):  # the second time there is nothing left to do

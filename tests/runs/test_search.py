@@ -14,7 +14,7 @@ from plugstream import SigmaRace, open_scan
 from plugstream.cli import command_parser
 from plugstream.cli.common import draft_of
 from plugstream.models.part import judged_entries
-from plugstream.runs import decisions
+from plugstream.runs import commands
 from plugstream.runs.advice import advised_settings
 from plugstream.runs.event_log import read_events
 from plugstream.runs.events import Note
@@ -121,8 +121,8 @@ def test_a_run_that_is_stopped_while_it_searches_or_later_goes_on_to_the_bit(sca
         out = tmp_path / f"run-{stop}"
         words = ["reconstruct", str(scan), "--out", str(out), *RUN, *read]
         with pytest.MonkeyPatch.context() as patch:
-            due = decisions.Requests.due
-            patch.setattr(decisions.Requests, "due", lambda self, k, stop=stop, due=due: k >= stop or due(self, k))
+            due = commands.Requests.due
+            patch.setattr(commands.Requests, "due", lambda self, k, stop=stop, due=due: k >= stop or due(self, k))
             assert main(words) != 0 or replay(out / "events.jsonl").stop is not None
         assert replay(out / "events.jsonl").step <= stop + 1
         assert main(["resume", str(out)]) == 0
