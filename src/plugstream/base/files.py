@@ -72,11 +72,11 @@ def read_small(path: Path, most: int = 1 << 20) -> str:
 def write_whole(path: Path, parts: Iterable[bytes | memoryview], *, durable: bool = True) -> None:
     """Write a file so that a reader always finds the old one or the new one, even after a power cut.
 
-    It is written beside its place, flushed to the disk and renamed. The rename outlasts a power cut once
-    `sync_folder` was called for its folder; the caller does that once for many files. Beside its place is a new file of
-    a name that nobody can know before, never one that is there, so that a link which somebody planted is not followed.
-    What a process that was killed had begun to write to the same place is removed. A device or pipe, such as /dev/null,
-    is refused: the rename would put a file in its place, for everybody.
+    It is written to a temporary file beside it, flushed to disk and renamed. The rename survives a power cut once
+    `sync_folder` has been called for its folder; the caller does that once for many files. The temporary file is new
+    and has an unpredictable name, so a planted link is not followed. Unfinished files of killed processes for the same
+    place are removed. A device or pipe, such as /dev/null, is refused: the rename would replace it with a file, for
+    everybody.
 
     Without `durable` it is not flushed, which takes a fraction of the time: a power cut may leave it empty.
     """

@@ -1,7 +1,7 @@
 """Several processes that work on one reconstruction: who they are, and the few messages they exchange.
 
 Under torchrun every process runs the same program. `process_group()` makes a `Group` of them, which is all that the
-rest of the library knows of torch.distributed; of one process it does nothing.
+rest of the library sees of torch.distributed; with one process it does nothing.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ _FLAGS = 2
 
 
 class Group:
-    """The processes of one reconstruction; this one, of a single process, has nobody to talk to.
+    """The processes of one reconstruction; this class is for a single process, with nobody to talk to.
 
-    All processes call the same methods in the same order: each call returns when all have called. What one of them
-    cannot do, or an interrupt of one of them, is raised by all in the same call, so that none waits for another.
+    All processes call the same methods in the same order: each call returns when all have called. If one of them fails
+    or is interrupted, all raise in the same call, so none waits for another.
 
-    Attributes: rank, the number of this process, 0 .. size - 1; size, how many there are.
+    Attributes: rank, the number of this process, 0 .. size - 1; size, the number of processes.
     """
 
     rank = 0

@@ -71,7 +71,8 @@ class Power:
 class Cooling:
     """1 in the first third of `steps` iterations, then to `stop` by equal factors, and `stop` from then on.
 
-    For what is found by noisy steps: long ones until it is near, and then ever shorter ones, which average their noise.
+    For parameters found by noisy steps: long ones until they are close, then shorter and shorter ones, which average
+    the noise.
     """
 
     stop: float

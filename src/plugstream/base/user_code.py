@@ -1,9 +1,8 @@
-"""Code of a person's own: what a name of a Python file stands for, `FILE.py:NAME`.
+"""The user's own code: what `FILE.py:NAME`, a name in a Python file, stands for.
 
-A file is run once for all that is asked of it, as long as its content stays the same; what it registers while it runs
-(`plugstream.base.registry.register`) belongs to it and to nobody else. Whether a file may be run at all is decided
-elsewhere (`plugstream.settings.consent`) and noted here by `allow`: the registry looks into files that are allowed and
-no others.
+A file is run once, as long as its content stays the same; whatever it registers while it runs
+(`plugstream.base.registry.register`) belongs only to it. Whether a file may be run is decided elsewhere
+(`plugstream.settings.consent`) and recorded here by `allow`: the registry only looks into allowed files.
 """
 
 from __future__ import annotations
@@ -68,9 +67,9 @@ def forget() -> None:
 
 
 def declarations(module: str) -> list[Any] | None:
-    """Where to put what a module registers now: its list, if it is a file that is being run, and else None.
+    """Where a module's registrations go: its own list if it is a file that is being run, otherwise None.
 
-    Whatever such a file imports may register things too, which are everybody's.
+    Modules that such a file imports may register things too, for everybody.
     """
     own = _current.get()
     return own.declarations if own is not None and own.module.__name__ == module else None
@@ -94,7 +93,7 @@ def load_from_file(where: str) -> Any:
 
 
 def call_from_file(where: str, *parts: Any, **more: Any) -> Any:
-    """What a function or class of a Python file makes of these arguments.
+    """The result of calling a function or class of a Python file with these arguments.
 
     Arguments: where, "path/to/module.py:NAME"; parts and more, what it is called with.
     """

@@ -101,7 +101,7 @@ def arrange_panels(
     of slices, and channels stand side by side (`cut_planes`).
     Complex images are drawn as magnitude and below it phase, or beside it where there is one image alone; the phase is
     grey where the magnitude is next to nothing. A phase that the space calls free is shown as it is in the images:
-    `turn_images` takes out before what means nothing.
+    `turn_images` removes the meaningless part first.
 
     Arguments: scale_by, the image whose values the colours span, all of them if not given.
     """
@@ -140,9 +140,9 @@ def _row(name: str, planes: Sequence[Plane], shades: Shades, waves: bool) -> lis
 
 
 def with_error(rows: Rows, error: NDArray[Any], space: ImageSpace) -> list[list[Panel]]:
-    """Rows of `arrange_panels` with those of an error, on a scale of its own: beside images, or below rows of them.
+    """Rows of `arrange_panels` with those of an error, on its own scale: beside images, or below rows of them.
 
-    Of complex images it is the magnitude of the difference.
+    For complex images it is the magnitude of the difference.
     """
     waves = np.iscomplexobj(error)
     values = np.abs(error) if waves else error

@@ -27,10 +27,10 @@ Phase = Literal["free", "measured"]
 
 
 def align_phase(image: Array, reference: Array, ndim: int = 2) -> Tensor:
-    """The image c x, |c| = 1, that is closest to a reference: the phase of <reference, x> is taken out.
+    """The image c x, |c| = 1, that is closest to a reference: the phase of <reference, x> is removed.
 
-    For complex images of instruments that cannot tell x from exp(i t) x, such as ptychography. Real images, and real
-    references, which say nothing of a phase, leave the image as it is, to the bit.
+    For complex images of instruments that cannot tell x from exp(i t) x, such as ptychography. A real image, or a real
+    reference, which says nothing about a phase, leaves the image as it is, to the bit.
 
     Arguments: image and reference (..., *image_shape), whose last `ndim` axes are an image's. Returns (...,
     *image_shape).
@@ -43,7 +43,7 @@ def align_phase(image: Array, reference: Array, ndim: int = 2) -> Tensor:
 def find_turn(image: Tensor, reference: Tensor, ndim: int = 2) -> Tensor | None:
     """The number c of `align_phase` of each image, (...), None where the image or the reference is real.
 
-    It is summed in double precision, where a large image in single would lose digits of a small product.
+    The sum is in double precision; in single precision a large image would lose digits of a small product.
     """
     if not (image.is_complex() and reference.is_complex()):
         return None

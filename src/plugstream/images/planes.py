@@ -1,7 +1,7 @@
 """The parts of an image that a picture can show: planes of two axes, and magnitude and phase of complex values.
 
-A global phase that the data leave free is taken out before: `turn_image` makes the mean of an image real and not
-negative, and turns others to it where they are to be compared, so that colours mean the same in all of them.
+A global phase that the data leave free is removed first: `turn_image` makes the mean of an image real and non-negative,
+and turns other images to match it for comparison, so that colours mean the same in all of them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The certificate of a denoiser: what was proved, measured and refuted, as a table, as JSON and as arrays."""
+"""The certificate of a denoiser: what is proved, measured and refuted, as a table, as JSON and as arrays."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Status = Literal["proved", "refuted", "open"]
 
 @dataclass(frozen=True)
 class PairNumbers:
-    """A pair's numbers: what kind of pair, its root mean square distance over sigma, and its three lower bounds."""
+    """The numbers of a pair: its kind, its root mean square distance over sigma, and its three lower bounds."""
 
     kind: str
     size: float
@@ -32,17 +32,15 @@ class PairNumbers:
 
 @dataclass(frozen=True, eq=False)
 class Certificate:
-    """What `certify` found.
+    """The result of `certify`.
 
     Attributes:
-        averaged, proximal: what holds by construction; None and False where nothing is claimed.
-        accuracy: to which outputs are known, relative to the input; taken off all that was measured.
-        how: by which the transposed Jacobian was had.
-        lipschitz, residual, theta: the pairs that attain the largest lower bounds.
-        asymmetry: ||(J - J^T) / 2||_F / ||J||_F, the largest estimate, and what rounding could give.
-        boundedness: the largest ||D(z) - z||^2 / (n sigma^2) seen.
-        jumps: whether halving the worst pair made its ratio grow on and on.
-        pairs: the numbers of every pair.
+        averaged, proximal: what holds by construction; None and False if nothing is claimed. accuracy: to which outputs
+        are known, relative to the input; taken off all that was measured. how: by which the transposed Jacobian was
+        had. lipschitz, residual, theta: the pairs that attain the largest lower bounds. asymmetry: ||(J - J^T) / 2||_F
+        / ||J||_F, the largest estimate, and what rounding could give. boundedness: the largest ||D(z) - z||^2 / (n
+        sigma^2) seen. jumps: whether halving the worst pair made its ratio grow on and on. pairs: the numbers of every
+        pair.
     """
 
     denoiser: str
@@ -80,7 +78,7 @@ class Certificate:
 
     @property
     def contradicted(self) -> bool:
-        """Whether something was measured that contradicts what was proved: a mistake in the code or in the proof."""
+        """Whether a measurement contradicts a proof: a mistake in the code or in the proof."""
         return self.averaged is not None and self.theta.theta > max(self.averaged, 1e-9) * (1 + 1e-9)
 
     def proofs(self) -> list[str]:
@@ -151,7 +149,7 @@ class Certificate:
         ]
 
     def text(self) -> str:
-        """All of it for a person to read."""
+        """The whole certificate as readable text."""
         sides = " x ".join(map(str, self.shape))
         lines = [
             f"{self.denoiser}, sigma {self.sigma:.6g}, on {', '.join(self.images)} ({sides}, {self.dtype}); "
@@ -215,7 +213,7 @@ class Certificate:
 
 
 def _number(value: float) -> str:
-    """Four digits behind the point, cut off rather than rounded: a lower bound must not grow by being printed."""
+    """Four decimal places, cut off rather than rounded: a lower bound must not grow when it is printed."""
     if not 1e-3 <= value < 1e3:
         return f"{value:.3g}"
     return f"{math.floor(value * 1e4 + 1e-6) / 1e4:.4f}"

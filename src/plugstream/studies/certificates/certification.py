@@ -1,4 +1,4 @@
-"""What is known of a denoiser: proved by construction, shown by pairs of images, and nothing more."""
+"""What is known about a denoiser: proved by construction, shown by pairs of images, and nothing more."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def certify(
 
 @dataclass
 class _Look:
-    """What was seen so far: the worst pair for each constant, and of all pairs their numbers."""
+    """The measurements so far: the worst pair for each constant, and the numbers of all pairs."""
 
     denoiser: Denoiser
     sigma: float
@@ -184,7 +184,7 @@ class _Look:
         return *asymmetry(small, adjoint, seed=seed), adjoint is not None
 
     def halve(self, halvings: int) -> bool:
-        """Halve the worst pairs of a finite size; whether the values go on growing as at a jump."""
+        """Halve the worst pairs of a finite size; whether the values keep growing, as they do at a jump."""
         jumps = False
         for goal in ("lipschitz", "residual", "theta"):
             start = self.best[goal]

@@ -1,4 +1,4 @@
-"""The certificate as a picture: what every pair of images said, against how far apart its images are."""
+"""The certificate as a picture: the bounds of every pair of images against the distance of its images."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _KINDS = {
 
 
 def draw_certificate(certificate: Certificate, path: str | Path) -> None:
-    """Draw the three lower bounds of every pair over its size, with what was proved, to a PNG, PDF or SVG file."""
+    """Draw the three lower bounds of every pair over its size, with the proved ones, to a PNG, PDF or SVG file."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(11.4, 4.2), layout="constrained")
@@ -60,7 +60,7 @@ def draw_certificate(certificate: Certificate, path: str | Path) -> None:
 
 
 def _points(axes: Any, certificate: Certificate, goal: str) -> float:
-    """Plot the pairs; where no theta will do they stand at the top as crosses. The largest value is returned."""
+    """Plot the pairs, as crosses at the top if no theta will do, and return the largest value."""
     values: list[float] = [getattr(pair, goal) for pair in certificate.pairs]
     finite: list[float] = [value for value in values if value < math.inf]
     top = max([*finite, 1.0])

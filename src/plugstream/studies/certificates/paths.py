@@ -21,8 +21,8 @@ __all__ = ["path_pairs", "reconstruction_path", "small_problem"]
 def small_problem(image: Tensor, *, views: int = 12, receivers: int = 48, snr: float = 40.0) -> LeastSquares:
     """A diffraction tomography of an image like the paper's: a ring around it, a wavelength of six pixels, 40 dB.
 
-    Of volumes, channels and complex images it is some of their Fourier coefficients instead, other ones in each view:
-    by the diffraction theorem that is what tomography measures in any number of dimensions.
+    For volumes, channels and complex images it is some of their Fourier coefficients instead, different ones in each
+    view: by the diffraction theorem, tomography measures these in any number of dimensions.
 
     Arguments: image, the truth, (H, W) or of any other kind. Returns the fidelity of `views` views, in its precision.
     """
@@ -35,7 +35,7 @@ def small_problem(image: Tensor, *, views: int = 12, receivers: int = 48, snr: f
 
 
 def _fourier_problem(image: Tensor, views: int, count: int, snr: float) -> LeastSquares:
-    """Random Fourier coefficients of an image of any kind, `count` a view, with noise."""
+    """Random Fourier coefficients of an image of any kind, `count` per view, with noise."""
     shape, generator = tuple(image.shape), torch.Generator().manual_seed(0)
     places = torch.randint(image.numel(), (views, count), generator=generator).to(image.device)
     axes = tuple(range(-len(shape), 0))
@@ -65,8 +65,8 @@ def reconstruction_path(
 ) -> Tensor:
     r"""What PnP-ISTA and PnP-SGD give to the denoiser: z^k = x^{k-1} - gamma grad d(x^{k-1}), gamma = 1/L.
 
-    From x^0 = 0, x^k = D(z^k). Beside each z^k of the batch algorithm stands the input that the online one would have
-    had from the same x^{k-1} with B random views; how D maps that pair is what Proposition 5 asks of it.
+    From x^0 = 0, x^k = D(z^k). Each z^k of the batch algorithm comes with the input that the online one would have had
+    from the same x^{k-1} with B random views; Proposition 5 is about how D maps that pair.
 
     Returns (steps, 2, *image_shape): of all views, and of B views.
     """

@@ -50,12 +50,11 @@ class Secants:
 
 
 def make_adjoint(secants: Secants, seed: int = 0) -> Adjoint | None:
-    """The transposed Jacobian by automatic differentiation, or None where that is not to be had.
+    """The transposed Jacobian by automatic differentiation, or None if that is not available.
 
-    Some denoisers run without gradients, and some detach a part of what they compute, so that what comes out of
-    autograd is not their Jacobian. So <w, J v> by finite differences must equal <J^T w, v> for three random pairs of
-    directions (up to a fiftieth of ||J v||, and to the step's error). A proximal operator needs none, since its
-    Jacobian is symmetric.
+    Some denoisers run without gradients, and some detach a part of their computation, so autograd does not give their
+    Jacobian. So <w, J v> by finite differences must equal <J^T w, v> for three random pairs of directions (up to a
+    fiftieth of ||J v||, and to the step's error). A proximal operator needs none, since its Jacobian is symmetric.
     """
     if secants.denoiser.proximal:
         return None
@@ -96,8 +95,8 @@ def worst_directions(
     All three are ratios of quadratic forms, so on a subspace with basis V they are small eigenproblems of V^T J V and
     (J V)^T J V. The subspace starts with a few directions and grows by what would raise one of the three fastest:
     J^T J v, A^T A v and A^T A v - theta (A + A^T) v in turn, which need the adjoint. It holds the Krylov space of power
-    iteration, hence finds no less. Without an adjoint it grows by J v, which finds the same where J is symmetric, and
-    by random directions; then it may miss what is there.
+    iteration, hence finds no less. Without an adjoint it grows by J v, which finds the same if J is symmetric, and by
+    random directions; then it may miss something.
 
     What counts are the pairs of images that were denoised on the way and at the end, never the eigenvalues: so every
     number is attained, also where D is not differentiable.
@@ -162,7 +161,7 @@ class _Subspace:
     margin: float = 0.0
 
     def independent(self, direction: Tensor) -> Tensor | None:
-        """The part of a direction outside the space, of length 1; None if there is next to none."""
+        """The part of a direction outside the space, normalised; None if there is almost none."""
         length = float(direction.norm())
         if not 0 < length < np.inf:
             return None
