@@ -139,3 +139,13 @@ def test_names_are_known_without_torch() -> None:
     code += "for kind in set(KINDS) - {'importer'}: assert entries(kind) and 'torch' not in sys.modules, kind\n"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_tests_mirror_the_house() -> None:
+    """A folder a room, with folders in it that the room has too; what tests share is in helpers, which is no room."""
+    home = Path(__file__).parent
+    folders = {path.parent.relative_to(home) for path in home.rglob("*.py")} - {Path(), Path("helpers")}
+    assert [str(folder) for folder in sorted(folders) if not (HOME / folder / "__init__.py").exists()] == []
+    at_the_top = {path.name for path in home.glob("*.py") if not path.name.startswith("test_")}
+    assert at_the_top == {"conftest.py"}
+    assert [path.name for path in home.rglob("test_*.py") if "helpers" in path.relative_to(home).parts] == []
