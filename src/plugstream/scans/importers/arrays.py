@@ -10,41 +10,38 @@ its own:
 
 from __future__ import annotations
 
-import math
 import re
 import tomllib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from pydantic import create_model
 
-from plugstream.base.errors import InputError, StorageError
+from plugstream.base.errors import InputError
 from plugstream.base.files import read_small
 from plugstream.base.registry import Entry, Field, Options, entries
 from plugstream.base.text import shell_quote
 from plugstream.instruments.base import find_instrument
 from plugstream.scans.importers.base import ImportResult
-from plugstream.scans.importers.declaration import Reading
-from plugstream.scans.importers.lookup import Source
+from plugstream.scans.importers.declaration import read_by_declaration
+from plugstream.scans.importers.reading import Reading, name_file, write_reading
+from plugstream.scans.importers.source import Source
 
 __all__ = [
     "ArrayOptions",
     "array_options",
     "describe_arrays",
     "import_arrays",
-    "open_error",
     "options_for",
     "plan_reading",
-    "read_blocks",
     "read_mapping",
     "reader",
     "scan_name",
 ]
 
-_BLOCK_BYTES = 4 << 20
 _COMMON = {"mask", "pixel", "truth", "weights"}  # names that say nothing of the instrument
 
 
@@ -119,41 +116,19 @@ def _combine(options: type[Options], more: tuple[type[Options], ...]) -> type[Op
 
 
 def import_arrays(source: Source, out: str | Path, mapping: Mapping[str, Any], options: Any) -> ImportResult:
-    """Write a scan from the arrays of an open file, some views at a time.
-
-    Holds for files of any size: no more than a few megabytes of measurements are in memory. An output that exists is
-    refused, and nothing half-written is left behind.
+    """Write a scan from the arrays of an open file of any size, some views at a time; an output that exists is refused.
 
     Arguments: source; out, the scan to make; mapping from our names to the file's, or for values to numbers; names that
     are not mapped are looked for under our own name, values also among the attributes; options, `ArrayOptions` with
     what the instrument's reader has besides.
     """
-    from plugstream.scans.writer import ScanWriter, whole_scan
-
     target = Path(out)
     if target.exists():
         raise InputError(f"{target} exists already; remove it or choose another name")
     reading = plan_reading(source, mapping, options)
     provenance = {"made_by": "plugstream import", "file": source.path.name, "mapping": dict(mapping)}
-    instrument = reading.instrument
-    try:
-        with (
-            whole_scan(target) as partial,
-            ScanWriter(
-                partial,
-                instrument,
-                dtype=reading.dtype,
-                provenance=provenance | dict(reading.provenance),
-                truth=reading.truth,
-            ) as writer,
-        ):
-            for rows in read_blocks(reading.n_views, 16 * math.prod(instrument.data_shape)):
-                writer.append(**reading.read(rows))
-            writer.finish()
-    except InputError as error:
-        kind = StorageError if isinstance(error, StorageError) else InputError
-        raise kind(f"cannot import {source.path}: {error}") from error
-    return ImportResult(reading.n_views, reading.remarks)
+    with name_file(source.path):
+        return write_reading(replace(reading, provenance=provenance | dict(reading.provenance)), target)
 
 
 def plan_reading(source: Source, mapping: Mapping[str, Any], options: Any) -> Reading:
@@ -161,15 +136,7 @@ def plan_reading(source: Source, mapping: Mapping[str, Any], options: Any) -> Re
     entries("importer")
     cls = find_instrument(options.instrument, trust=True)
     own = _readers.get(cls.name)
-    from plugstream.scans.importers.declaration import read_by_declaration  # which needs `Reading` from here
-
     return read_by_declaration(source, mapping, cls) if own is None else own.read(source, mapping, options)
-
-
-def read_blocks(views: int, view_bytes: int) -> list[slice]:
-    """Which views are read at once, so that a few megabytes are in memory."""
-    step = max(1, _BLOCK_BYTES // max(1, view_bytes))
-    return [slice(start, min(start + step, views)) for start in range(0, views, step)]
 
 
 def read_mapping(options: ArrayOptions) -> dict[str, Any]:
@@ -249,11 +216,3 @@ def scan_name(options: Any, file: Path) -> str:
     """What a scan is called that is given no name: as its file, with the frequency that was chosen, if one was."""
     chosen = getattr(options, "frequency", None)
     return f"{file.stem}{'' if chosen is None else f'-{chosen:g}GHz'}.zarr"
-
-
-def open_error(path: Path, error: Exception, kind: str) -> InputError:
-    """The one line for a file that cannot be opened."""
-    if not path.exists():
-        return InputError(f"there is no file {path}")
-    text = str(error).splitlines()[0] if str(error) else type(error).__name__
-    return InputError(f"{path} cannot be read as {kind}: {text}")

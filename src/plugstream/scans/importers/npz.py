@@ -24,13 +24,12 @@ from plugstream.scans.importers.arrays import (
     array_options,
     describe_arrays,
     import_arrays,
-    open_error,
     options_for,
     read_mapping,
     scan_name,
 )
 from plugstream.scans.importers.base import ImportResult
-from plugstream.scans.importers.lookup import Source
+from plugstream.scans.importers.source import Source, first_line, open_error
 
 __all__ = ["import_npz", "open_npz", "unpack_npz"]
 
@@ -138,9 +137,12 @@ def _size_of(extra: bytes, packed: int, whole: int) -> int:
     return packed
 
 
-class _Npz:
+class _Npz(Source):
+    container = "NPZ"
+
     def __init__(self, path: Path, archive: zipfile.ZipFile) -> None:
-        self.path, self.archive = path, archive
+        super().__init__(path)
+        self.archive = archive
         self._members = {name.removesuffix(".npy"): name for name in archive.namelist() if name.endswith(".npy")}
         self._read: dict[str, Any] = {}
 
@@ -157,14 +159,11 @@ class _Npz:
                 with self.archive.open(self._members[name]) as file:
                     self._read[name] = np.lib.format.read_array(file, allow_pickle=False)
             except Exception as error:
-                text = str(error).splitlines()[0] if str(error) else type(error).__name__
+                text = first_line(error)
                 if "allow_pickle" in text:
                     text = "it holds Python objects, which are never unpickled; save numbers"
                 raise InputError(f"{name} of {self.path} cannot be read: {text}") from error
         return self._read.get(name)
-
-    def attribute(self, name: str, of: str | None) -> Any:
-        return None  # an NPZ has none
 
     def names(self) -> Iterator[tuple[str, tuple[int, ...], str]]:
         for name, member in self._members.items():
