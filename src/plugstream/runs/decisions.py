@@ -19,7 +19,7 @@ from plugstream.runs.search import Search
 from plugstream.runs.signals import Requests
 from plugstream.runs.stages import Stages, restrict_views
 from plugstream.runs.steering import Course, check_command
-from plugstream.runs.views import Population
+from plugstream.runs.views import GrowingViews
 from plugstream.settings import Settings
 from plugstream.solver.monitors import HeldOutMisfit
 from plugstream.solver.result import Progress, Stop, Turn
@@ -73,7 +73,7 @@ class Decisions(Callback):
         self,
         group: Group,
         requests: Requests,
-        population: Population | None,
+        population: GrowingViews | None,
         time_limit: float | None,
         steerage: Steerage | None = None,
         stages: Stages | None = None,

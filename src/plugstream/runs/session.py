@@ -46,7 +46,7 @@ from plugstream.runs.stages import Stages, check_begun, restrict_views
 from plugstream.runs.steering import Course
 from plugstream.runs.steps import describe_step, goes_by_lipschitz
 from plugstream.runs.viewers import Viewers
-from plugstream.runs.views import Population, open_in_memory
+from plugstream.runs.views import GrowingViews, open_in_memory
 from plugstream.runs.watch import Watch
 from plugstream.scans.scan import Scan
 from plugstream.scans.store import StoredScan
@@ -83,7 +83,7 @@ class Session:
     viewers: Viewers = field(default_factory=Viewers)
     inbox: Inbox | None = None
     part: bool = False
-    population: Population | None = None
+    population: GrowingViews | None = None
     callbacks: Callbacks = field(default_factory=lambda: Callbacks([]))
 
     def __post_init__(self) -> None:
@@ -200,7 +200,7 @@ class Session:
         if isinstance(scan, StoredScan):
             if self.plan.settings.scan.skip_damaged:
                 log.add(Note("reading every view, to leave out those that are damaged"))
-            self.population = Population(scan, self.plan, log, self.past, self.stages, self.search)
+            self.population = GrowingViews(scan, self.plan, log, self.past, self.stages, self.search)
             fidelity = self.population.fidelity
         else:
             fidelity = open_in_memory(scan, self.plan, log, self.past)

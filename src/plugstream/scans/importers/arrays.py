@@ -31,11 +31,11 @@ from plugstream.scans.importers.reading import Reading, name_file, write_reading
 from plugstream.scans.importers.source import Source
 
 __all__ = [
+    "ARRAY_FACTS",
     "ArrayOptions",
     "array_options",
     "describe_arrays",
     "import_arrays",
-    "options_for",
     "plan_reading",
     "read_mapping",
     "reader",
@@ -91,7 +91,7 @@ def reader(
     return declare
 
 
-def options_for(options: type[Options], instrument: str | None = None) -> type[Options]:
+def options_for(instrument: str | None = None) -> type[Options]:
     """The options of an importer of arrays with those that the instrument's own reader has besides.
 
     Arguments: instrument, by name; None for those of every reader.
@@ -99,20 +99,19 @@ def options_for(options: type[Options], instrument: str | None = None) -> type[O
     entries("importer")  # declares the readers
     found = dict.fromkeys(own.options for name, own in _readers.items() if instrument in (None, name))
     found.pop(Options, None)  # of readers without any
-    return _combine(options, tuple(found))  # each once: instruments of one experiment share a reader
+    return _combine(tuple(found))  # each once: instruments of one experiment share a reader
 
 
 def array_options(instrument: str, **values: Any) -> Any:
     """Options with these values, checked, for scans of an instrument."""
-    model = options_for(ArrayOptions, instrument)
+    model = options_for(instrument)
     return Entry("importer", "of arrays", "", import_arrays, model).check({"instrument": instrument, **values})
 
 
 @cache
-def _combine(options: type[Options], more: tuple[type[Options], ...]) -> type[Options]:
-    bases: Any = (*more, options)
-    made: Any = create_model(options.__name__, __base__=bases, __module__=options.__module__)
-    return cast("type[Options]", made)
+def _combine(more: tuple[type[Options], ...]) -> type[Options]:
+    bases: Any = (*more, ArrayOptions)
+    return cast("type[Options]", create_model("ArrayOptions", __base__=bases, __module__=__name__))
 
 
 def import_arrays(source: Source, out: str | Path, mapping: Mapping[str, Any], options: Any) -> ImportResult:
@@ -216,3 +215,12 @@ def scan_name(options: Any, file: Path) -> str:
     """What a scan is called that is given no name: as its file, with the frequency that was chosen, if one was."""
     chosen = getattr(options, "frequency", None)
     return f"{file.stem}{'' if chosen is None else f'-{chosen:g}GHz'}.zarr"
+
+
+ARRAY_FACTS: dict[str, Any] = {
+    "options": ArrayOptions,
+    "options_for": options_for,
+    "default_name": scan_name,
+    "general": True,
+}
+"""What is declared alike of the importers of named arrays."""

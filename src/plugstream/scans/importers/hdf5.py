@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,13 +11,12 @@ from plugstream.base.errors import InputError
 from plugstream.base.registry import register
 from plugstream.base.trust import OutsideError, trusting
 from plugstream.scans.importers.arrays import (
+    ARRAY_FACTS,
     ArrayOptions,
     array_options,
     describe_arrays,
     import_arrays,
-    options_for,
     read_mapping,
-    scan_name,
 )
 from plugstream.scans.importers.base import ImportResult
 from plugstream.scans.importers.source import Source, first_line, open_error
@@ -155,12 +153,9 @@ def _describe(path: Path) -> tuple[str, list[str]] | None:
     "importer",
     "hdf5",
     "arrays of an HDF5 file, for any instrument",
-    options=ArrayOptions,
     needs=("h5py",),
-    options_for=partial(options_for, ArrayOptions),
-    default_name=scan_name,
     describe=_describe,
-    general=True,
+    **ARRAY_FACTS,
 )
 def build(options: ArrayOptions, file: Path, out: Path) -> ImportResult:
     """Write the scan."""

@@ -9,7 +9,6 @@ import struct
 import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -20,13 +19,12 @@ from plugstream.base.errors import InputError
 from plugstream.base.progress import report
 from plugstream.base.registry import register
 from plugstream.scans.importers.arrays import (
+    ARRAY_FACTS,
     ArrayOptions,
     array_options,
     describe_arrays,
     import_arrays,
-    options_for,
     read_mapping,
-    scan_name,
 )
 from plugstream.scans.importers.base import ImportResult
 from plugstream.scans.importers.source import Source, first_line, open_error
@@ -193,11 +191,8 @@ def _describe(path: Path) -> tuple[str, list[str]] | None:
     "importer",
     "npz",
     "arrays of an NPZ file, for any instrument",
-    options=ArrayOptions,
-    options_for=partial(options_for, ArrayOptions),
-    default_name=scan_name,
     describe=_describe,
-    general=True,
+    **ARRAY_FACTS,
 )
 def build(options: ArrayOptions, file: Path, out: Path) -> ImportResult:
     """Write the scan."""
