@@ -26,7 +26,7 @@ from plugstream.instruments.born import born_geometry
 from plugstream.runs.event_log import read_events
 from plugstream.runs.events import Views
 from plugstream.runs.replay import replay
-from plugstream.runs.views import Population, wait_for_batch, wait_for_scan
+from plugstream.runs.views import GrowingViews, wait_for_batch, wait_for_scan
 from plugstream.settings import resolve
 from small_run import main, open_live, with_all_views
 
@@ -116,16 +116,16 @@ def measured_slowly(monkeypatch: pytest.MonkeyPatch) -> Callable[[subprocess.Pop
 
     def slow_down(player: subprocess.Popen[str]) -> None:
         assert player.stdin is not None
-        stdin, find, told = player.stdin, Population.find_views, (4, 0)
+        stdin, find, told = player.stdin, GrowingViews.find_views, (4, 0)
 
-        def find_views(self: Population, step: int) -> Views | None:
+        def find_views(self: GrowingViews, step: int) -> Views | None:
             nonlocal told
             if self.record.views == told[0] < 24 and step >= told[1] + 10:
                 told = (told[0] + 1, step)
                 print(file=stdin, flush=True)
             return find(self, step)
 
-        monkeypatch.setattr(Population, "find_views", find_views)
+        monkeypatch.setattr(GrowingViews, "find_views", find_views)
         print("\n" * 3, file=stdin, flush=True)
 
     return slow_down

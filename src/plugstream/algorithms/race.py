@@ -143,7 +143,7 @@ class SigmaRace:
             on, there are ten of m = steps / 20 at most, sigma turns by all of r before r shrinks, and 1.1 is near
             enough. growing: whether rounds of a patient race grow, for denoisers whose sigma is a level of noise.
             expected: about which sigma is right, None where nobody knows; pull: how much that counts, as above.
-    References: for the race, Jaderberg et al., Population Based Training, 2017, with a population of two; for the
+    References: for the race, Jaderberg et al., GrowingViews Based Training, 2017, with a population of two; for the
     score, Stone, J. Royal Stat. Soc. B 36, 1974.
     """
 

@@ -22,7 +22,7 @@ from plugstream.runs.search import Search, last_trial, with_sigma
 from plugstream.runs.stages import Stages, check_begun
 from plugstream.runs.steering import PlannedChanges
 from plugstream.runs.viewers import Viewers
-from plugstream.runs.views import Population
+from plugstream.runs.views import GrowingViews
 from plugstream.scans.scan import Scan
 from plugstream.settings import Change, Settings, parse_changes, with_changes
 from plugstream.solver.result import Progress
@@ -62,7 +62,7 @@ class RunContext:
     write: Callable[..., None] = _write_nothing
     past: History = field(default_factory=History)
     saved: SavedState | None = None
-    population: Population | None = None
+    population: GrowingViews | None = None
     whole: DataFidelity | None = None
     callbacks: tuple[Callback, ...] = ()
     last: Progress[State] | None = None

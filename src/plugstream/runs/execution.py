@@ -35,7 +35,7 @@ from plugstream.runs.replay import replay
 from plugstream.runs.results import Comparison, bound_notes, form_comparison, write_known, write_results
 from plugstream.runs.stages import restrict_views
 from plugstream.runs.steps import describe_step, goes_by_lipschitz
-from plugstream.runs.views import Population, open_in_memory
+from plugstream.runs.views import GrowingViews, open_in_memory
 from plugstream.runs.watch import Watch
 from plugstream.scans.store import StoredScan
 from plugstream.solver.loop import solve
@@ -143,7 +143,7 @@ def _open_views(run: RunContext) -> DataFidelity:
     if isinstance(scan, StoredScan):
         if run.settings.scan.skip_damaged:
             log.add(Note("reading every view, to leave out those that are damaged"))
-        run.population = Population(scan, run.plan, log, run.past, run.stages, run.search)
+        run.population = GrowingViews(scan, run.plan, log, run.past, run.stages, run.search)
         fidelity = run.population.fidelity
     else:
         fidelity = open_in_memory(scan, run.plan, log, run.past)

@@ -36,7 +36,7 @@ from plugstream.scans.store import StoredScan
 from plugstream.settings import Settings
 from plugstream.solver.result import Progress
 
-__all__ = ["Population", "open_in_memory", "wait_for_batch", "wait_for_scan", "wait_for_views"]
+__all__ = ["GrowingViews", "open_in_memory", "wait_for_batch", "wait_for_scan", "wait_for_views"]
 
 # The commit record of a live scan is looked at no more often than this, in seconds.
 _LOOK = 0.05
@@ -55,7 +55,7 @@ def _available(record: Views, hold_out: int | None, stages: Stages | None) -> Te
     return left if stages is None else stages.narrow(left)
 
 
-class Population:
+class GrowingViews:
     """The views of a run that reads its scan as it goes: replays what its log tells, then looks for more.
 
     `fidelity` is that of the views there are. Where they change it is another one, and the run's algorithm has to be.

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from plugstream.base.errors import InputError, StorageError
-from plugstream.scans.door import Door, is_crowded, is_full
+from plugstream.scans.connection_limiter import ConnectionLimiter, is_crowded, is_full
 from plugstream.scans.journal import Journal
 from plugstream.scans.keys import Gate, ServerKeys
 from plugstream.scans.limits import Limits
@@ -84,7 +84,7 @@ class Receiver:
         self._context = zmq.Context()
         self._socket = self._context.socket(zmq.ROUTER)
         self._gate: Gate | None = None
-        self._door: Door | None = None
+        self._limiter: ConnectionLimiter | None = None
         try:
             self._listen(listen, known, limits)
         except BaseException:
@@ -102,15 +102,15 @@ class Receiver:
             self._socket.setsockopt_string(zmq.CURVE_SECRETKEY, keys.secret)
         for option, value in options.items():
             self._socket.setsockopt(option, value)
-        self._door = Door(zmq, self._socket, limits.connections, self.counts)
+        self._limiter = ConnectionLimiter(zmq, self._socket, limits.connections, self.counts)
         try:
             self._socket.bind(address)
         except zmq.ZMQError as error:
             raise StorageError(f"cannot listen on {address}: {error.strerror}") from error
         self.address = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
-        self._door.bound(self.address)
+        self._limiter.bound(self.address)
         self._poller = zmq.Poller()
-        for socket in (self._socket, self._door.monitor, *([] if self._gate is None else [self._gate.socket])):
+        for socket in (self._socket, self._limiter.monitor, *([] if self._gate is None else [self._gate.socket])):
             self._poller.register(socket, zmq.POLLIN)
 
     @property
@@ -164,8 +164,8 @@ class Receiver:
     def close(self) -> None:
         """Close the socket and the scan; views that were committed stay, and a later Receiver goes on after them."""
         self._journal.close()
-        if self._door is not None:
-            self._door.close()
+        if self._limiter is not None:
+            self._limiter.close()
         self._socket.close()
         if self._gate is not None:
             self._gate.close()
@@ -179,11 +179,11 @@ class Receiver:
 
     def _wait(self, seconds: float) -> bool:
         """Whether a message came within that time; meanwhile connections are let in and shut out."""
-        assert self._door is not None
+        assert self._limiter is not None
         ready = dict(self._poller.poll(int(1000 * seconds)))
         if self._gate is not None:
             self._gate.answer()
-        self._door.look()
+        self._limiter.look()
         return self._socket in ready
 
     def _take_batch(self) -> bool:
@@ -256,11 +256,11 @@ class Receiver:
             self._answer(peer, RefusedError("failed", "the receiver failed at this message, and its log says why"))
 
     def _begin(self, peer: _Peer, message: Message) -> None:
-        assert self._door is not None
+        assert self._limiter is not None
         self._journal.begin(message, peer.key)
         self._owner = self._heard = peer
         self._greeted = True
-        self._door.owner = peer.handle
+        self._limiter.owner = peer.handle
 
     def _answer(self, peer: _Peer, refused: RefusedError) -> None:
         """Say why a message was not used; whoever does not know the scan is told nothing of it."""
@@ -307,12 +307,12 @@ class Receiver:
 
     def _make_room(self, error: InputError) -> None:
         """No file can be opened: shut everybody out but the owner, and go on after the last commit."""
-        assert self._door is not None
+        assert self._limiter is not None
         for _ in range(20):
-            self._door.make_room()
+            self._limiter.make_room()
             try:
                 self._journal.reopen()
-                self._door.restore()
+                self._limiter.restore()
             except InputError as again:
                 if not is_crowded(again):
                     raise

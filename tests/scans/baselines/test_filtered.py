@@ -11,9 +11,15 @@ import torch
 from plugstream.base.errors import InputError
 from plugstream.models.ct_beams import cone_beam, fan_beam, helical_beam, laminography, parallel_beam
 from plugstream.models.ct_geometry import Rays, Voxels
-from plugstream.scans.baselines.filtered import filtered_back_projection
-from plugstream.scans.baselines.ramp import Filter, equiangular_kernel, ramp_kernel, window
-from plugstream.scans.baselines.redundancy import angular_weights, redundancy_weights
+from plugstream.scans.baselines.filtered import (
+    Filter,
+    angular_weights,
+    equiangular_kernel,
+    filtered_back_projection,
+    ramp_kernel,
+    redundancy_weights,
+    window,
+)
 
 # x, y, z, radius in metres, attenuation in 1/m
 BALLS = ((0.0, 0.0, 0.0, 0.030, 30.0), (0.009, -0.006, 0.002, 0.010, 40.0), (-0.013, 0.009, -0.001, 0.007, -20.0))

@@ -186,7 +186,7 @@ def test_a_truth_may_be_real(arrays, tmp_path):
 
 
 def test_a_file_larger_than_a_block_is_read_in_parts(arrays, tmp_path, monkeypatch):
-    from plugstream.scans.importers import arrays as module
+    from plugstream.scans.importers import reading as module
 
     monkeypatch.setattr(module, "_BLOCK_BYTES", 2 * 16 * 12)  # two views at a time
     np.savez(tmp_path / "f.npz", **arrays)

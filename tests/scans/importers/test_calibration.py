@@ -109,7 +109,7 @@ def test_scattered_data_conjugated_pairs_masks_and_units(tmp_path):
 
 
 def test_a_file_larger_than_a_block_is_calibrated_as_a_whole(tmp_path, monkeypatch):
-    from plugstream.scans.importers import arrays as module
+    from plugstream.scans.importers import reading as module
 
     monkeypatch.setattr(module, "_BLOCK_BYTES", 16 * RECEIVERS * 2)  # two views at a time
     fields = content() | {"wavelength": LIGHT / FREQUENCIES}

@@ -18,7 +18,7 @@ from plugstream import PlugstreamWarning, open_scan
 from plugstream.cli import main
 from plugstream.instruments.born import born_geometry
 from plugstream.scans.importers import import_fresnel
-from plugstream.scans.importers.fresnel_horns import horn_factor
+from plugstream.scans.importers.fresnel_file import horn_factor
 
 ROOT = Path(__file__).parents[3]
 # Centre and radius in mm, permittivity: where an exact solution fits best for 2001, as published for 2005.

@@ -8,7 +8,7 @@ import pytest
 from ismrmrd_files import FLAGS, WRITERS, header, official_is_here, write
 from plugstream import InputError
 from plugstream.models.kspace import centered_voxels
-from plugstream.scans.importers.mri_recordings import is_recording, read_recording
+from plugstream.scans.importers.mri_recordings import FORMATS, read_recording
 
 pytest.importorskip("h5py")
 
@@ -71,7 +71,7 @@ def test_a_file_with_all_that_scanners_write(tmp_path, writer):
                 data = measure(images[z], line(step)) * (1 + repetition)
                 rows += [(place, None, data), (place | {"contrast": 1}, None, rubbish)]
     write(tmp_path / "k.h5", rows, header(ENCODED, WIDE, MATRIX, FIELD, centers=(6, 0), again=True), writer=writer)
-    assert is_recording(tmp_path / "k.h5")
+    assert FORMATS.has(tmp_path / "k.h5")
     found = read_recording(tmp_path / "k.h5")
     assert found.stack
     assert found.data.shape == (12, 2, COILS, 20)

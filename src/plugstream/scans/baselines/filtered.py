@@ -5,25 +5,42 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from plugstream.base.errors import InputError
 from plugstream.base.progress import report
 from plugstream.models.ct_geometry import Rays, Voxels
 from plugstream.models.ct_plausible import outlook
-from plugstream.scans.baselines.ramp import Filter, equiangular_kernel, ramp_kernel, window
-from plugstream.scans.baselines.redundancy import angular_weights, redundancy_weights
 from plugstream.scans.baselines.voxel_views import VoxelViews
 
-__all__ = ["FilteredBackProjection", "filtered_back_projection", "is_circular"]
+__all__ = [
+    "Filter",
+    "FilteredBackProjection",
+    "angular_weights",
+    "equiangular_kernel",
+    "filtered_back_projection",
+    "is_circular",
+    "ramp_kernel",
+    "redundancy_weights",
+    "window",
+]
+
+Filter = Literal["ram-lak", "shepp-logan", "cosine", "hamming", "hann"]
+"""By how much the highest frequencies are damped, from not at all to entirely."""
+
+Angles = NDArray[np.float64]
 
 # Bytes of measurements that are filtered at once.
 _BLOCK_BYTES = 64 << 20
+# A gap of more than so many usual ones is a part of the circle that was not measured.
+_GAP = 3.0
+# Radians over which a short scan fades in and out, at most.
+_FADE = np.deg2rad(10.0)
 # Radians by which rays may be tilted out of the plane of rotation, and parts of the distance by which a source may
 # climb: beyond them a scan is laminography or a helix, which need other formulas.
 _TILT, _CLIMB = 0.02, 0.01
@@ -55,7 +72,7 @@ def filtered_back_projection(
 
     Arguments:
         data: line integrals (..., views, *detector), or a function that gives those of some views.
-        filter: of `plugstream.scans.baselines.ramp`. cutoff: the highest frequency it lets through, of the detector's.
+        filter: one of `Filter`. cutoff: the highest frequency it lets through, of the detector's.
     References: Kak and Slaney, Principles of computerized tomographic imaging, 1988; Feldkamp, Davis and Kress, J. Opt.
     Soc. Am. A 1(6), 1984.
     """
@@ -205,3 +222,104 @@ def _check_beam(rays: Rays, voxels: Voxels) -> _Beam:
     if math.isfinite(rays.curvature):
         return _Beam(angles, pixel / rays.curvature, distance)
     return _Beam(angles, np.abs((u[:, :2] * across).sum(1)) * distance / whole, distance)
+
+
+def ramp_kernel(length: int, step: float) -> NDArray[np.float64]:
+    """The ramp |f| up to the highest frequency 1/(2 step), as a kernel to convolve samples with, times `step`.
+
+        h(0) = 1/(4 step^2),    h(n) = -1/(pi n step)^2 for odd n,    0 for even n
+
+    Its transform is right at f = 0 too, where |f| sampled in frequency would take the mean away.
+
+    Arguments: length, even, of the circle that h lies on, the negative n at its end; step of the samples.
+    Reference: Ramachandran and Lakshminarayanan, Proc. Natl. Acad. Sci. 68(9), 1971.
+    """
+    n = np.fft.fftfreq(length, 1 / length)
+    kernel = np.zeros(length)
+    kernel[0] = 1 / (4 * step**2)
+    odd = n % 2 == 1
+    kernel[odd] = -1 / (np.pi * n[odd] * step) ** 2
+    return kernel
+
+
+def equiangular_kernel(length: int, step: float) -> NDArray[np.float64]:
+    """The ramp for samples at equal angles of a fan, (g / sin g)^2 h(g): a curved detector's.
+
+    Beyond a quarter turn, which no fan has, it is 0.
+
+    Arguments: as of `ramp_kernel`, step in radians.
+    Reference: Kak and Slaney, Principles of computerized tomographic imaging, 1988, section 3.4.1.
+    """
+    angle = np.abs(np.fft.fftfreq(length, 1 / length)) * step
+    with np.errstate(divide="ignore", invalid="ignore"):
+        stretch = np.where(angle > 0, angle / np.sin(angle), 1.0) ** 2
+    return np.where(angle < np.pi / 2, stretch, 0.0) * ramp_kernel(length, step)
+
+
+def window(name: Filter, count: int, cutoff: float = 1.0) -> NDArray[np.float64]:
+    """By what the ramp is multiplied at `count` frequencies from 0 to the highest; 0 above `cutoff` of it.
+
+    With t = f / f_max / cutoff: ram-lak 1, shepp-logan sin(pi t/2) / (pi t/2), cosine cos(pi t/2), hamming
+    0.54 + 0.46 cos(pi t), hann (1 + cos(pi t))/2.
+    """
+    t = np.linspace(0, 1, count) / cutoff
+    shapes: dict[str, Callable[[NDArray[np.float64]], NDArray[np.float64]]] = {
+        "ram-lak": lambda t: np.ones_like(t),
+        "shepp-logan": lambda t: np.sinc(t / 2),
+        "cosine": lambda t: np.cos(np.pi * t / 2),
+        "hamming": lambda t: 0.54 + 0.46 * np.cos(np.pi * t),
+        "hann": lambda t: 0.5 + 0.5 * np.cos(np.pi * t),
+    }
+    if name not in shapes:
+        raise InputError(f"there is no filter {name!r}; there are {', '.join(get_args(Filter))}")
+    return np.asarray(np.where(t <= 1 + 1e-12, shapes[name](t), 0.0))
+
+
+def angular_weights(angles: ArrayLike, period: float) -> Angles:
+    """The angle that each view stands for: half the way to its neighbours on either side, on a circle.
+
+    Views at the same place share it. A gap of more than three times the usual one was not measured, and counts to its
+    ends as a usual one; so a limited arc is not stretched over what is missing.
+
+    Arguments: angles (views,), in any order; period, the circle, pi where opposite views show the same lines.
+    """
+    turned = np.asarray(angles, dtype=np.float64) % period
+    order = np.argsort(turned, kind="stable")
+    places = turned[order]
+    gaps = np.diff(np.append(places, places[0] + period))
+    apart = gaps[gaps > 1e-9 * period]
+    usual = float(np.median(apart)) if len(apart) else period
+    if len(angles) > 1:  # type: ignore[arg-type]
+        gaps = np.where(gaps > _GAP * usual, usual, gaps)
+    weights = np.empty_like(turned)
+    weights[order] = 0.5 * (gaps + np.roll(gaps, 1))
+    return weights
+
+
+def redundancy_weights(scan: ArrayLike, angles: ArrayLike, fan: ArrayLike) -> Angles:
+    """The share of a fan's ray among those along its line: c(t) / (c(t) + c(t'))
+
+    The line of the ray at angle g of the view at t is that of the ray at -g of the view at t' = t + pi + 2 g. c is 1
+    within the arc that was measured, falls to 0 towards its ends, and is 1 everywhere for a whole turn, whose shares
+    are 1/2. Rays whose opposite one was not measured count whole; shares of a line always add up to 1, without steps.
+
+    Arguments: scan (views,), the angles of all views; angles and fan, of the rays, counterclockwise, which broadcast.
+    References: Parker, Med. Phys. 9(2), 1982; Noo et al., Phys. Med. Biol. 47, 2002, whose c this is.
+    """
+    turned = np.sort(np.asarray(scan, dtype=np.float64) % (2 * np.pi))
+    gaps = np.diff(np.append(turned, turned[0] + 2 * np.pi))
+    usual, widest = float(np.median(gaps)), int(gaps.argmax())
+    t, g = np.asarray(angles, dtype=np.float64), np.asarray(fan, dtype=np.float64)
+    if gaps[widest] <= max(_GAP * usual, 1e-9) or len(turned) < 2:
+        return np.broadcast_to(0.5 + 0 * g, np.broadcast_shapes(t.shape, g.shape)).copy()
+    start = turned[(widest + 1) % len(turned)]
+    arc = 2 * np.pi - gaps[widest]
+    fade = min(_FADE, arc / 2)
+
+    def c(angle: Angles) -> Angles:
+        inside = (angle - start + usual / 2) % (2 * np.pi)
+        edge = np.minimum(inside, arc + usual - inside) / (fade + usual)
+        return np.asarray(np.where(edge > 0, np.sin(np.pi / 2 * np.clip(edge, 0, 1)) ** 2, 0.0))
+
+    own, other = c(t + 0 * g), c(t + np.pi + 2 * g)
+    return np.asarray(np.where(other > 0, own / np.maximum(own + other, 1e-12), 1.0))

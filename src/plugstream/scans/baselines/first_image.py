@@ -22,8 +22,7 @@ from plugstream.models.base import Model
 from plugstream.models.ct_geometry import Voxels
 from plugstream.models.ct_line_integrals import fill_pixels
 from plugstream.models.views import check_shape
-from plugstream.scans.baselines.filtered import filtered_back_projection, is_circular
-from plugstream.scans.baselines.ramp import Filter
+from plugstream.scans.baselines.filtered import Filter, filtered_back_projection, is_circular
 from plugstream.scans.baselines.sense import cg_sense, grid_image
 from plugstream.scans.baselines.sirt import sirt
 from plugstream.scans.blocks import read_block, sum_rows

@@ -10,41 +10,38 @@ its own:
 
 from __future__ import annotations
 
-import math
 import re
 import tomllib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from pydantic import create_model
 
-from plugstream.base.errors import InputError, StorageError
+from plugstream.base.errors import InputError
 from plugstream.base.files import read_small
 from plugstream.base.registry import Entry, Field, Options, entries
 from plugstream.base.text import shell_quote
 from plugstream.instruments.base import find_instrument
 from plugstream.scans.importers.base import ImportResult
-from plugstream.scans.importers.declaration import Reading
-from plugstream.scans.importers.lookup import Source
+from plugstream.scans.importers.declaration import read_by_declaration
+from plugstream.scans.importers.reading import Reading, name_file, write_reading
+from plugstream.scans.importers.source import Source
 
 __all__ = [
+    "ARRAY_FACTS",
     "ArrayOptions",
     "array_options",
     "describe_arrays",
     "import_arrays",
-    "open_error",
-    "options_for",
     "plan_reading",
-    "read_blocks",
     "read_mapping",
     "reader",
     "scan_name",
 ]
 
-_BLOCK_BYTES = 4 << 20
 _COMMON = {"mask", "pixel", "truth", "weights"}  # names that say nothing of the instrument
 
 
@@ -94,7 +91,7 @@ def reader(
     return declare
 
 
-def options_for(options: type[Options], instrument: str | None = None) -> type[Options]:
+def options_for(instrument: str | None = None) -> type[Options]:
     """The options of an importer of arrays with those that the instrument's own reader has besides.
 
     Arguments: instrument, by name; None for those of every reader.
@@ -102,58 +99,35 @@ def options_for(options: type[Options], instrument: str | None = None) -> type[O
     entries("importer")  # declares the readers
     found = dict.fromkeys(own.options for name, own in _readers.items() if instrument in (None, name))
     found.pop(Options, None)  # of readers without any
-    return _combine(options, tuple(found))  # each once: instruments of one experiment share a reader
+    return _combine(tuple(found))  # each once: instruments of one experiment share a reader
 
 
 def array_options(instrument: str, **values: Any) -> Any:
     """Options with these values, checked, for scans of an instrument."""
-    model = options_for(ArrayOptions, instrument)
+    model = options_for(instrument)
     return Entry("importer", "of arrays", "", import_arrays, model).check({"instrument": instrument, **values})
 
 
 @cache
-def _combine(options: type[Options], more: tuple[type[Options], ...]) -> type[Options]:
-    bases: Any = (*more, options)
-    made: Any = create_model(options.__name__, __base__=bases, __module__=options.__module__)
-    return cast("type[Options]", made)
+def _combine(more: tuple[type[Options], ...]) -> type[Options]:
+    bases: Any = (*more, ArrayOptions)
+    return cast("type[Options]", create_model("ArrayOptions", __base__=bases, __module__=__name__))
 
 
 def import_arrays(source: Source, out: str | Path, mapping: Mapping[str, Any], options: Any) -> ImportResult:
-    """Write a scan from the arrays of an open file, some views at a time.
-
-    Holds for files of any size: no more than a few megabytes of measurements are in memory. An output that exists is
-    refused, and nothing half-written is left behind.
+    """Write a scan from the arrays of an open file of any size, some views at a time; an output that exists is refused.
 
     Arguments: source; out, the scan to make; mapping from our names to the file's, or for values to numbers; names that
     are not mapped are looked for under our own name, values also among the attributes; options, `ArrayOptions` with
     what the instrument's reader has besides.
     """
-    from plugstream.scans.writer import ScanWriter, whole_scan
-
     target = Path(out)
     if target.exists():
         raise InputError(f"{target} exists already; remove it or choose another name")
     reading = plan_reading(source, mapping, options)
     provenance = {"made_by": "plugstream import", "file": source.path.name, "mapping": dict(mapping)}
-    instrument = reading.instrument
-    try:
-        with (
-            whole_scan(target) as partial,
-            ScanWriter(
-                partial,
-                instrument,
-                dtype=reading.dtype,
-                provenance=provenance | dict(reading.provenance),
-                truth=reading.truth,
-            ) as writer,
-        ):
-            for rows in read_blocks(reading.n_views, 16 * math.prod(instrument.data_shape)):
-                writer.append(**reading.read(rows))
-            writer.finish()
-    except InputError as error:
-        kind = StorageError if isinstance(error, StorageError) else InputError
-        raise kind(f"cannot import {source.path}: {error}") from error
-    return ImportResult(reading.n_views, reading.remarks)
+    with name_file(source.path):
+        return write_reading(replace(reading, provenance=provenance | dict(reading.provenance)), target)
 
 
 def plan_reading(source: Source, mapping: Mapping[str, Any], options: Any) -> Reading:
@@ -161,15 +135,7 @@ def plan_reading(source: Source, mapping: Mapping[str, Any], options: Any) -> Re
     entries("importer")
     cls = find_instrument(options.instrument, trust=True)
     own = _readers.get(cls.name)
-    from plugstream.scans.importers.declaration import read_by_declaration  # which needs `Reading` from here
-
     return read_by_declaration(source, mapping, cls) if own is None else own.read(source, mapping, options)
-
-
-def read_blocks(views: int, view_bytes: int) -> list[slice]:
-    """Which views are read at once, so that a few megabytes are in memory."""
-    step = max(1, _BLOCK_BYTES // max(1, view_bytes))
-    return [slice(start, min(start + step, views)) for start in range(0, views, step)]
 
 
 def read_mapping(options: ArrayOptions) -> dict[str, Any]:
@@ -251,9 +217,10 @@ def scan_name(options: Any, file: Path) -> str:
     return f"{file.stem}{'' if chosen is None else f'-{chosen:g}GHz'}.zarr"
 
 
-def open_error(path: Path, error: Exception, kind: str) -> InputError:
-    """The one line for a file that cannot be opened."""
-    if not path.exists():
-        return InputError(f"there is no file {path}")
-    text = str(error).splitlines()[0] if str(error) else type(error).__name__
-    return InputError(f"{path} cannot be read as {kind}: {text}")
+ARRAY_FACTS: dict[str, Any] = {
+    "options": ArrayOptions,
+    "options_for": options_for,
+    "default_name": scan_name,
+    "general": True,
+}
+"""What is declared alike of the importers of named arrays."""

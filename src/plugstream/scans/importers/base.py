@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import Any
 
 from plugstream.base.errors import InputError
-from plugstream.base.registry import Entry, Options, entries, find
+from plugstream.base.registry import Entry, Field, Options, entries, find, register
 from plugstream.base.trust import trusting
 
-__all__ = ["ImportResult", "describe_file", "import_file", "import_options"]
+__all__ = ["ImportResult", "describe_file", "import_file", "import_options", "switch"]
 
 
 @dataclass(frozen=True)
@@ -32,6 +32,11 @@ class ImportResult:
 
     views: int
     remarks: tuple[str, ...] = ()
+
+
+def switch(description: str) -> Any:
+    """An option that is off unless its flag is given."""
+    return Field(False, description=description, json_schema_extra={"switch": True})
 
 
 def import_options(entry: Entry, instrument: str | None = None) -> type[Options]:
@@ -88,6 +93,14 @@ def _owners(entry: Entry, key: str) -> str:
     ]
     owners = [f"--instrument {name}" for name in devices] or others
     return f"leave it out, or choose {' or '.join(owners)}" if owners else "no other has it either"
+
+
+@register("importer", "FILE.py:NAME", "yours: NAME(file, out) makes a scan, or writes one to out")
+def build_from_file(options: Options, file: Path, out: Path, *, name: str) -> Any:
+    """Call a function of a Python file; whether that may be run is for `plugstream.settings.consent`."""
+    from plugstream.base.user_code import call_from_file
+
+    return call_from_file(name, file, out)
 
 
 def describe_file(path: str | Path, *, trust: bool = False) -> tuple[str, list[str]] | None:

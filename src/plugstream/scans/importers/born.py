@@ -23,13 +23,31 @@ from plugstream.images.space import ImageSpace
 from plugstream.instruments.base import find_instrument
 from plugstream.instruments.born import Born2D
 from plugstream.instruments.spectrum import LIGHT
-from plugstream.scans.importers.arrays import read_blocks, reader
-from plugstream.scans.importers.bands import choose_frequencies, join_readings
+from plugstream.scans.importers.arrays import reader
+from plugstream.scans.importers.base import switch
 from plugstream.scans.importers.calibration import MISMATCH_LIMIT, NEAR, Calibration, Calibrator
-from plugstream.scans.importers.complex_numbers import Complex, join_parts, kind_of, read_complex
-from plugstream.scans.importers.declaration import Reading
-from plugstream.scans.importers.frequencies import FREQUENCY_UNITS, Band, choose_band, take_band
-from plugstream.scans.importers.lookup import UNITS, Lookup, Source, check_names, one_number, read_rows, unit_of
+from plugstream.scans.importers.frequencies import (
+    FREQUENCY_UNITS,
+    Band,
+    choose_band,
+    choose_frequencies,
+    join_readings,
+    take_band,
+)
+from plugstream.scans.importers.reading import Reading, read_blocks
+from plugstream.scans.importers.source import (
+    UNITS,
+    Complex,
+    Lookup,
+    Source,
+    check_names,
+    join_parts,
+    kind_of,
+    one_number,
+    read_complex,
+    read_rows,
+    unit_of,
+)
 
 __all__ = ["ARRAYS", "VALUES", "BornImport", "read_born"]
 
@@ -50,9 +68,7 @@ class BornImport(Options):
     width: float | None = Field(None, le=1e15, description="width of the image")
     wavelength: float | None = Field(None, le=1e15, description="wavelength in vacuum, where the file does not tell")
     unit: str | None = Field(None, description="unit of all lengths: m, cm, mm, um, nm (what the file says, or m)")
-    conjugate: bool = Field(
-        False, description="the file's time goes as exp(+i w t)", json_schema_extra={"switch": True}
-    )
+    conjugate: bool = switch("the file's time goes as exp(+i w t)")
 
 
 @reader("scattering-2d", options=BornImport, values=VALUES)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,22 +9,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from plugstream.base.errors import InputError, StorageError
+from plugstream.base.errors import InputError
 from plugstream.base.registry import Field, register
-from plugstream.base.text import shell_quote
 from plugstream.models.ct_beams import cone_beam, fan_beam, parallel_beam
 from plugstream.models.ct_geometry import Rays, Voxels
-from plugstream.scans.importers.base import ImportResult
-from plugstream.scans.importers.ct_exchange import is_exchange, read_exchange
-from plugstream.scans.importers.ct_helsinki import is_helsinki, read_helsinki
-from plugstream.scans.importers.ct_nexus import find_nexus, read_nexus
+from plugstream.scans.importers.base import ImportResult, switch
+from plugstream.scans.importers.ct_files import is_stack, read_helsinki, read_stack
+from plugstream.scans.importers.ct_hdf5 import find_nexus, is_exchange, read_exchange, read_nexus
 from plugstream.scans.importers.ct_projections import Projections
-from plugstream.scans.importers.ct_stack import is_stack, read_stack
 from plugstream.scans.importers.ct_steps import Preparation, StepOptions
+from plugstream.scans.importers.formats import Format, Formats
 from plugstream.scans.importers.fpm_files import is_frames
-from plugstream.scans.importers.hdf5 import is_hdf5, open_hdf5
+from plugstream.scans.importers.reading import Reading, made_by, write_reading
+from plugstream.scans.importers.source import Source
 
-__all__ = ["CTImport", "open_projections"]
+__all__ = ["FORMATS", "CTImport"]
 
 _LONG = 1e6
 
@@ -38,46 +35,30 @@ class CTImport(StepOptions):
     source: float | None = Field(None, gt=0, le=_LONG, description="distance from the source to the rotation axis")
     detector: float | None = Field(None, ge=0, le=_LONG, description="distance from the rotation axis to the detector")
     arc: float | None = Field(None, gt=0, description="degrees that the projections cover, where the file lacks angles")
-    counts: bool = Field(
-        False,
-        description="keep the detector's integers, with flat and dark fields beside them, in place of line integrals",
-        json_schema_extra={"switch": True},
+    counts: bool = switch(
+        "keep the detector's integers, with flat and dark fields beside them, in place of line integrals"
     )
-    clockwise: bool = Field(False, description="the angles go the other way around", json_schema_extra={"switch": True})
+    clockwise: bool = switch("the angles go the other way around")
     size: int | None = Field(None, ge=2, le=65_536, description="voxels a side; as many as the detector has columns")
     voxel: float | None = Field(
         None, gt=0, le=_LONG, description="size of a voxel; a detector pixel as seen at the axis"
     )
 
 
-@contextmanager
-def open_projections(path: Path) -> Iterator[Projections]:
-    """The projections of a file, whatever kind it is of; one of no kind is refused."""
-    if not path.exists():
-        raise InputError(f"there is no file {path}")
-    try:
-        if is_helsinki(path):
-            yield read_helsinki(path)
-            return
-        if is_hdf5(path):
-            with open_hdf5(path) as source:
-                if is_exchange(source):
-                    yield read_exchange(source)
-                    return
-                if find_nexus(source) is not None:
-                    yield read_nexus(source)
-                    return
-        elif is_stack(path):
-            yield read_stack(path)
-            return
-    except InputError as error:
-        text = str(error)
-        kind = StorageError if isinstance(error, StorageError) else InputError
-        raise error if str(path) in text else kind(f"cannot import {path}: {text}") from error
-    raise InputError(
-        f"{path} is no tomograph's file that is known: Data Exchange has /exchange/data, NXtomo an image_key, "
-        "Helsinki's are MATLAB's, and stacks of TIFF are described in TOML, with projections = 'proj_*.tif'"
-    )
+def _is_helsinki(source: Source) -> bool:
+    return not is_frames(source)  # MATLAB's, but of a microscope
+
+
+FORMATS = Formats(
+    Format("MATLAB", _is_helsinki, read_helsinki),
+    Format("MATLAB 7.3", _is_helsinki, read_helsinki),
+    Format("HDF5", is_exchange, read_exchange),
+    Format("HDF5", find_nexus, read_nexus),
+    Format("", is_stack, read_stack),
+    unknown="no tomograph's file that is known: Data Exchange has /exchange/data, NXtomo an image_key, Helsinki's are "
+    "MATLAB's, and stacks of TIFF are described in TOML, with projections = 'proj_*.tif'",
+    strict=True,  # so that `plugstream info` says what is wrong with a tomograph's file
+)
 
 
 def _angles(projections: Projections, options: CTImport) -> NDArray[np.float64]:
@@ -158,28 +139,17 @@ def _geometry(
     return rays, Voxels((len(rows), size, size), (tall, step, step))
 
 
-def _describe(path: Path) -> tuple[str, list[str]] | None:
-    """What can be made of a tomograph's file, for `plugstream info`; None for a file of another kind."""
-    if not (is_helsinki(path) or is_hdf5(path) or is_stack(path)):
-        return None
-    if is_hdf5(path):
-        with open_hdf5(path) as source:
-            if not is_exchange(source) and find_nexus(source) is None:
-                return None
-    if is_frames(path):  # MATLAB's, but of a microscope
-        return None
-    with open_projections(path) as found:
-        rows, columns = found.shape
-        arc = "angles unknown" if found.angles is None else f"over {np.rad2deg(np.ptp(found.angles)):.4g} degrees"
-        pixel = "size of a pixel unknown" if found.pixel is None else f"pixels of {found.pixel[1]:.6g} m"
-        beam = "parallel beam" if found.source is None else f"source at {found.source:.6g} m"
-        lines = [
-            f"{found.kind}: {found.views} projections of {rows} x {columns}, {arc}, {beam}, {pixel}",
-            "line integrals"
-            if found.flat_field is None
-            else f"counts, {len(found.flat_field.flats)} groups of flat fields",
-        ]
-    return f"'plugstream import ct {shell_quote(path)}' makes a scan of it", lines
+def _tell(found: Projections) -> list[str]:
+    """What a tomograph's file holds, for `plugstream info`."""
+    rows, columns = found.shape
+    arc = "angles unknown" if found.angles is None else f"over {np.rad2deg(np.ptp(found.angles)):.4g} degrees"
+    pixel = "size of a pixel unknown" if found.pixel is None else f"pixels of {found.pixel[1]:.6g} m"
+    beam = "parallel beam" if found.source is None else f"source at {found.source:.6g} m"
+    field = found.flat_field
+    return [
+        f"{found.kind}: {found.views} projections of {rows} x {columns}, {arc}, {beam}, {pixel}",
+        "line integrals" if field is None else f"counts, {len(field.flats)} groups of flat fields",
+    ]
 
 
 @register(
@@ -187,15 +157,14 @@ def _describe(path: Path) -> tuple[str, list[str]] | None:
     "ct",
     "an X-ray tomograph's file: Data Exchange or NXtomo HDF5, TIFF stack (.toml), Helsinki .mat",
     options=CTImport,
-    describe=_describe,
+    describe=FORMATS.describer("ct", _tell),
 )
 def build(options: CTImport, file: Path, out: Path) -> ImportResult:
     """Write the scan, some views at a time."""
     from plugstream.instruments.ct import CT
     from plugstream.instruments.ct_counts import CTCounts
-    from plugstream.scans.writer import ScanWriter, whole_scan
 
-    with open_projections(file) as projections:
+    with FORMATS.open(file) as projections:
         angles = _angles(projections, options)
         setup = _setup(projections, options)
         prepared = Preparation(projections, options, angles, setup.fan)
@@ -209,23 +178,18 @@ def build(options: CTImport, file: Path, out: Path) -> ImportResult:
             field = prepared.field
             instrument = CTCounts.of_counts(rays, voxels, field, unit=setup.unit, good=prepared.good)
         instrument.check_plausible({"rays": rays.vectors})
-        provenance = {
-            "made_by": "plugstream import ct",
-            "file": file.name,
-            "options": options.model_dump(exclude_defaults=True),
-            "steps": prepared.steps,
-            **projections.provenance,
-        }
         remarks = list(prepared.remarks)
         if setup.unit == "pixel":
             remarks.append("the file does not say how large a pixel is, so lengths are in pixels; --pixel gives metres")
-        with whole_scan(out) as partial, ScanWriter(partial, instrument, dtype=dtype, provenance=provenance) as writer:
-            for views in prepared.blocks():
-                block = prepared.read_counts(views) if options.counts else prepared.read(views)
-                data = block[:, 0] if prepared.flat_image else block
-                more = {"place": prepared.views[views].astype(np.float64)} if options.counts else {}
-                writer.append(data, rays=rays.vectors[views], **more)
-            writer.finish()
-    if "citation" in provenance:
-        remarks.append(f"cite {provenance['citation']}")
-    return ImportResult(len(prepared.views), tuple(remarks))
+        if "citation" in projections.provenance:
+            remarks.append(f"cite {projections.provenance['citation']}")
+
+        def read(views: slice) -> dict[str, Any]:
+            block = prepared.read_counts(views) if options.counts else prepared.read(views)
+            data = block[:, 0] if prepared.flat_image else block
+            more = {"place": prepared.views[views].astype(np.float64)} if options.counts else {}
+            return {"data": data, "rays": rays.vectors[views], **more}
+
+        provenance = made_by("ct", file, options, steps=prepared.steps, **projections.provenance)
+        reading = Reading(instrument, len(prepared.views), read, dtype, None, provenance, tuple(remarks))
+        return write_reading(reading, out)

@@ -11,11 +11,10 @@ from numpy.typing import NDArray
 
 from plugstream.base.errors import InputError
 from plugstream.models.ct_line_integrals import FlatField
-from plugstream.scans.importers.lookup import UNITS
+from plugstream.scans.importers.reading import Indices
+from plugstream.scans.importers.source import UNITS
 
-__all__ = ["Projections", "angles_in_radians", "length_in_metres", "mean_frame", "pick_rows", "pick_views"]
-
-Indices = NDArray[np.int64]
+__all__ = ["Projections", "angles_in_radians", "length_in_metres", "pick_views"]
 
 _SEVERAL = 8  # views from which on their angles tell what unit they are in
 
@@ -73,36 +72,6 @@ def pick_views(array: Any, views: Indices, rows: slice) -> NDArray[Any]:
     if (steps == step).all() and step > 0:
         return np.asarray(array[int(views[0]) : int(views[-1]) + 1 : step, rows])
     return np.stack([np.asarray(array[int(view), rows]) for view in views])
-
-
-def mean_frame(array: Any, frames: Indices) -> NDArray[np.float64]:
-    """The mean of some frames of a dataset, as one: (1, rows, columns); read one by one, since they may be many."""
-    total = np.zeros(array.shape[1:])
-    for frame in frames:
-        total += array[int(frame)]
-    return (total / len(frames))[None]
-
-
-def pick_rows(words: str, count: int, what: str) -> slice | int:
-    """A number, or START:STOP:STEP, of `count` rows or views: an index or a slice; what chooses none is refused."""
-    parts = words.split(":")
-    try:
-        numbers = [int(part) if part.strip() else None for part in parts]
-    except ValueError:
-        numbers = []
-    if not 1 <= len(numbers) <= 3 or (len(numbers) == 1 and numbers[0] is None):
-        raise InputError(f"cannot read {words!r} as {what}; write a number, or START:STOP:STEP such as 0:100 or ::3")
-    if len(numbers) == 1:
-        index = numbers[0] or 0
-        if not -count <= index < count:
-            raise InputError(f"there is no {index} among {what}: there are 0 to {count - 1}")
-        return index % count
-    if len(numbers) == 3 and numbers[2] is not None and numbers[2] < 1:
-        raise InputError(f"the step of {words!r} must be at least 1")
-    chosen = slice(*numbers)
-    if not len(range(count)[chosen]):
-        raise InputError(f"{words!r} chooses none of the {count} {what}")
-    return chosen
 
 
 def angles_in_radians(values: Any, unit: str | None) -> NDArray[np.float64]:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from plugstream.base.errors import InputError
 from plugstream.base.progress import report
-from plugstream.base.registry import Field, Options
+from plugstream.base.registry import Field
 from plugstream.models.ct_geometry import Rays
 from plugstream.models.ct_line_integrals import (
     FLOOR,
@@ -23,12 +23,12 @@ from plugstream.models.ct_line_integrals import (
     line_integrals,
     stripe_pattern,
 )
-from plugstream.scans.importers.arrays import read_blocks
 from plugstream.scans.importers.ct_hardening import Hardening, find_hardening
-from plugstream.scans.importers.ct_projections import Indices, Projections, pick_rows
+from plugstream.scans.importers.ct_projections import Projections
 from plugstream.scans.importers.ct_rotation_axis import find_center, find_fan_center
+from plugstream.scans.importers.reading import Indices, ViewOptions, choose_views, pick_rows, read_blocks
 
-__all__ = ["Preparation", "StepOptions", "choose_rows", "choose_views"]
+__all__ = ["Preparation", "StepOptions", "choose_rows"]
 
 # Of the detector's columns at each side that are looked at for air, the part, and the least number.
 _MARGIN, _LEAST_MARGIN = 1 / 32, 4
@@ -41,13 +41,10 @@ _LARGE = 1e15
 _WIDE = np.deg2rad(150)
 
 
-class StepOptions(Options):
+class StepOptions(ViewOptions):
     """What can be said of the steps from counts to line integrals."""
 
     rows: str | None = Field(None, description="detector rows to take: one, which makes an image, or START:STOP:STEP")
-    select: str | None = Field(None, description="projections to take: START:STOP:STEP, such as 0:180 or 5::10")
-    omit: str | None = Field(None, description="projections to leave out, such as 5::10, to judge by them later")
-    count: int | None = Field(None, ge=1, description="take so many of the projections that are left, evenly spaced")
     floor: float = Field(FLOOR, gt=0, lt=1, description="least transmission, below which the logarithm is cut off")
     least_response: float = Field(
         0.25, ge=0, lt=1, description="a pixel that answers less to the beam than so much of its neighbours is bad"
@@ -66,24 +63,6 @@ class StepOptions(Options):
         description="take the beam's hardening in one material out: auto, where angles are missing, the object is a "
         "disc and its rays show how much it is; or none",
     )
-
-
-def choose_views(options: StepOptions, views: int) -> Indices:
-    """The projections that the options take, in increasing order."""
-    kept = np.ones(views, dtype=bool)
-    for words, value in ((options.select, False), (options.omit, True)):
-        if words is not None:
-            chosen = np.zeros(views, dtype=bool)
-            chosen[pick_rows(words, views, "projections")] = True
-            kept &= chosen != value
-    left: Indices = np.flatnonzero(kept)
-    if options.count is not None and options.count > len(left):
-        raise InputError(f"{options.count} projections were asked for, but {len(left)} are left")
-    if options.count is not None:
-        left = left[np.arange(options.count) * len(left) // options.count]
-    if len(left) == 0:
-        raise InputError("no projection is left to import; change --select or --omit")
-    return left
 
 
 def choose_rows(options: StepOptions, projections: Projections) -> tuple[slice, bool]:

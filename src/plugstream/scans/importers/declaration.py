@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -13,27 +12,19 @@ from numpy.typing import NDArray
 
 from plugstream.base.errors import InputError
 from plugstream.instruments.base import Attribute, Instrument
-from plugstream.scans.importers.complex_numbers import kind_of, read_complex
-from plugstream.scans.importers.lookup import UNITS, Lookup, Source, check_names, read_rows, unit_of
+from plugstream.scans.importers.reading import Reading
+from plugstream.scans.importers.source import (
+    UNITS,
+    Lookup,
+    Source,
+    check_names,
+    kind_of,
+    read_complex,
+    read_rows,
+    unit_of,
+)
 
-__all__ = ["Reading", "read_by_declaration"]
-
-
-@dataclass(frozen=True)
-class Reading:
-    """How a file is read as a scan.
-
-    Arguments: instrument; n_views; read, which gives data and columns of a slice of views by name; dtype of the data,
-    the instrument's usual one if not given; truth; provenance, what the scan says of its file; remarks, for a person.
-    """
-
-    instrument: Instrument
-    n_views: int
-    read: Callable[[slice], dict[str, Any]]
-    dtype: str | None = None
-    truth: NDArray[Any] | None = None
-    provenance: Mapping[str, Any] = field(default_factory=dict)
-    remarks: tuple[str, ...] = ()
+__all__ = ["read_by_declaration"]
 
 
 def read_by_declaration(source: Source, mapping: Mapping[str, Any], cls: type[Instrument]) -> Reading:

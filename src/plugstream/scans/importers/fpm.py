@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from plugstream.base.errors import InputError
-from plugstream.base.registry import Field, Options, register
-from plugstream.base.text import shell_quote
+from plugstream.base.registry import Field, register
 from plugstream.models.fpm_geometry import Microscope, fitting_size, light_directions, make_pupil, spiral
-from plugstream.scans.importers.base import ImportResult
-from plugstream.scans.importers.ct_steps import StepOptions, choose_views
-from plugstream.scans.importers.fpm_files import Frames, is_frames, read_frames
+from plugstream.scans.importers.base import ImportResult, switch
+from plugstream.scans.importers.fpm_files import FORMATS, Frames
+from plugstream.scans.importers.reading import Reading, ViewOptions, choose_views, made_by, read_each, write_reading
+from plugstream.scans.importers.source import first_line
 
 __all__ = ["FPMImport"]
 
@@ -34,12 +33,9 @@ _USUAL = {
 _GUARD_SHARE, _GUARD_MOST = 8, 16
 
 
-class FPMImport(Options):
+class FPMImport(ViewOptions):
     """What can be said of a recording; lengths are in metres, and what the file says need not be said."""
 
-    select: str | None = Field(None, description="views to take: START:STOP:STEP, such as 0:180 or 5::10")
-    omit: str | None = Field(None, description="views to leave out, such as 5::10, to judge by them later")
-    count: int | None = Field(None, ge=1, description="take so many of the views that are left, evenly spaced")
     wavelength: float | None = Field(None, ge=_SHORT, le=_LONG, description="wavelength of the light")
     pixel: float | None = Field(None, ge=_SHORT, le=_LONG, description="size of a pixel, as the object sees it")
     aperture: float | None = Field(None, gt=0, le=2, description="numerical aperture of the objective")
@@ -55,11 +51,7 @@ class FPMImport(Options):
     guard: int | None = Field(
         None, ge=0, le=4096, description="pixels by which the image's field is wider than the camera's all round"
     )
-    plane_waves: bool = Field(
-        False,
-        description="light of an LED comes from one direction over all of the field, as if from far away",
-        json_schema_extra={"switch": True},
-    )
+    plane_waves: bool = switch("light of an LED comes from one direction over all of the field, as if from far away")
     size: int | None = Field(None, ge=8, le=32768, description="pixels of the image a side; as few as have all detail")
 
 
@@ -103,7 +95,7 @@ def _read_places(path: Path) -> NDArray[np.float64]:
     try:
         values = np.loadtxt(path, ndmin=2)
     except (OSError, ValueError) as error:
-        raise InputError(f"cannot read the LEDs {path}: {str(error).splitlines()[0]}") from None
+        raise InputError(f"cannot read the LEDs {path}: {first_line(error)}") from None
     if values.shape[1] != 2 or not np.isfinite(values).all():
         raise InputError(f"{path} must have x and y of an LED in each line, in metres, not {values.shape[1]} numbers")
     return values
@@ -117,15 +109,11 @@ def _read_pair(text: str) -> tuple[float, float]:
     return x, y
 
 
-def _describe(path: Path) -> tuple[str, list[str]] | None:
-    """What can be made of a recording, for `plugstream info`; None for a file of another kind."""
-    if not is_frames(path):
-        return None
-    frames = read_frames(path)
+def _tell(frames: Frames) -> list[str]:
+    """What a recording holds, for `plugstream info`."""
     known = ", ".join(f"{name} {value:.6g}" for name, value in frames.values.items()) or "no lengths known"
     rows, columns = frames.shape
-    lines = [f"{frames.views} pictures of {rows} x {columns} pixels under one LED each, {known} (metres)"]
-    return f"'plugstream import fpm {shell_quote(path)}' makes a scan of it", lines
+    return [f"{frames.views} pictures of {rows} x {columns} pixels under one LED each, {known} (metres)"]
 
 
 @register(
@@ -133,17 +121,19 @@ def _describe(path: Path) -> tuple[str, list[str]] | None:
     "fpm",
     "pictures of a microscope under one LED after another, for Fourier ptychography: MATLAB or NPZ",
     options=FPMImport,
-    describe=_describe,
+    describe=FORMATS.describer("fpm", _tell),
 )
 def build(options: FPMImport, file: Path, out: Path) -> ImportResult:
-    """Write the scan, view by view."""
-    from plugstream.base.progress import report
-    from plugstream.instruments.fpm import FPM
-    from plugstream.scans.writer import ScanWriter, whole_scan
+    """Write the scan."""
+    with FORMATS.open(file) as frames:
+        return write_reading(_plan(options, file, frames), out)
 
-    frames = read_frames(file)
+
+def _plan(options: FPMImport, file: Path, frames: Frames) -> Reading:
+    from plugstream.instruments.fpm import FPM
+
     geometry = _arrange(frames, options)
-    chosen = choose_views(StepOptions(select=options.select, omit=options.omit, count=options.count), frames.views)
+    chosen = choose_views(options, frames.views)
     window = _window(frames.shape, options.crop)
     shape = (window[0].stop - window[0].start, window[1].stop - window[1].start)
     v = geometry.values
@@ -181,19 +171,18 @@ def build(options: FPMImport, file: Path, out: Path) -> ImportResult:
     )
     instrument.check_plausible({"leds": geometry.leds})
     instrument.check_views({"leds": geometry.leds})
-    provenance: dict[str, Any] = {
-        "made_by": "plugstream import fpm",
-        "file": file.name,
-        "options": options.model_dump(exclude_defaults=True),
-        "y_axis": "down",
-    }
-    with whole_scan(out) as partial, ScanWriter(partial, instrument, provenance=provenance) as writer:
-        for n, view in enumerate(chosen.tolist()):
-            report("importing views", n, len(chosen))
-            data = np.ascontiguousarray(frames.read(view)[window], dtype=np.float32)
-            writer.append(data[None], leds=geometry.leds[view : view + 1])
-        writer.finish()
-    return ImportResult(len(chosen), tuple(geometry.remarks))
+
+    def read(view: int) -> NDArray[np.float32]:
+        return np.ascontiguousarray(frames.read(view)[window], dtype=np.float32)
+
+    return Reading(
+        instrument,
+        len(chosen),
+        read_each(chosen, read, leds=geometry.leds),
+        provenance=made_by("fpm", file, options, y_axis="down"),
+        remarks=tuple(geometry.remarks),
+        at_once=1,
+    )
 
 
 def _window(shape: tuple[int, int], crop: int | None) -> tuple[slice, slice]:

@@ -19,10 +19,9 @@ from plugstream.instruments.base import Instrument, find_instrument
 from plugstream.instruments.spectrum import LIGHT, parse_waves
 from plugstream.instruments.wavelengths import GAINS, WAVELENGTHS, balance_gains
 from plugstream.scans.importers.arrays import scan_name
-from plugstream.scans.importers.base import ImportResult
+from plugstream.scans.importers.base import ImportResult, switch
 from plugstream.scans.importers.calibration import MISMATCH_LIMIT, NEAR
-from plugstream.scans.importers.fresnel_file import Setup, read_fresnel
-from plugstream.scans.importers.fresnel_horns import horn_factor
+from plugstream.scans.importers.fresnel_file import Setup, horn_factor, read_fresnel
 
 if TYPE_CHECKING:
     from plugstream.scans.scan import MemoryScan
@@ -239,11 +238,7 @@ class FresnelOptions(Options):
     instrument: str = Field("born-2d", description="the instrument that the scan is of, such as scattering-2d")
     size: int = Field(64, le=65_536, description="pixels a side of the image to form")
     width: float = Field(0.2, le=1e15, description="width of the image, in metres")
-    line_sources: bool = Field(
-        False,
-        description="leave out the correction for horns, as if the antennas were line sources",
-        json_schema_extra={"switch": True},
-    )
+    line_sources: bool = switch("leave out the correction for horns, as if the antennas were line sources")
 
 
 def describe_fresnel(path: Path) -> tuple[str, list[str]] | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,22 +11,22 @@ from plugstream.base.errors import InputError
 from plugstream.base.registry import register
 from plugstream.base.trust import OutsideError, trusting
 from plugstream.scans.importers.arrays import (
+    ARRAY_FACTS,
     ArrayOptions,
     array_options,
     describe_arrays,
     import_arrays,
-    open_error,
-    options_for,
     read_mapping,
-    scan_name,
 )
 from plugstream.scans.importers.base import ImportResult
-from plugstream.scans.importers.lookup import Source
+from plugstream.scans.importers.source import Source, first_line, open_error
 
 if TYPE_CHECKING:
     from plugstream.scans.importers.hdf5_storage import LinkedFiles
 
-__all__ = ["import_hdf5", "is_hdf5", "open_hdf5"]
+__all__ = ["SIGNATURE", "import_hdf5", "is_hdf5", "open_hdf5"]
+
+SIGNATURE = b"\x89HDF\r\n\x1a\n"
 
 
 def import_hdf5(
@@ -61,16 +60,16 @@ def is_hdf5(path: Path) -> bool:
     """Whether a file begins as HDF5 does."""
     try:
         with path.open("rb") as file:
-            return file.read(8) == b"\x89HDF\r\n\x1a\n"
+            return file.read(8) == SIGNATURE
     except OSError:
         return False
 
 
 @contextmanager
-def open_hdf5(path: Path) -> Iterator[Source]:
+def open_hdf5(path: Path, container: str = "HDF5") -> Iterator[Source]:
     """The file's arrays by their paths, those in other files by the rules of `plugstream.scans.importers.hdf5_storage`.
 
-    Every importer opens HDF5 here.
+    Every importer opens HDF5 here. Arguments: path; container, what is called so.
     """
     try:
         import h5py
@@ -84,12 +83,13 @@ def open_hdf5(path: Path) -> Iterator[Source]:
     except OSError as error:
         raise open_error(path, error, "HDF5") from error
     with file, ExitStack() as others:
-        yield _Hdf5(path, file, LinkedFiles(path.absolute(), file, others))
+        yield _Hdf5(path, file, LinkedFiles(path.absolute(), file, others), container)
 
 
-class _Hdf5:
-    def __init__(self, path: Path, file: Any, linked: LinkedFiles) -> None:
-        self.path, self.file, self.linked = path, file, linked
+class _Hdf5(Source):
+    def __init__(self, path: Path, file: Any, linked: LinkedFiles, container: str) -> None:
+        super().__init__(path)
+        self.file, self.linked, self.container = file, linked, container
 
     def find(self, name: str) -> Any:
         place, at, attribute = name.partition("@")
@@ -113,7 +113,7 @@ class _Hdf5:
         try:
             yield
         except Exception as error:
-            raise InputError(f"{name} of {self.path} cannot be read: {str(error).splitlines()[0]}") from error
+            raise InputError(f"{name} of {self.path} cannot be read: {first_line(error)}") from error
 
     def names(self) -> Iterator[tuple[str, tuple[int, ...], str]]:
         found: list[tuple[str, tuple[int, ...], str]] = []
@@ -153,12 +153,9 @@ def _describe(path: Path) -> tuple[str, list[str]] | None:
     "importer",
     "hdf5",
     "arrays of an HDF5 file, for any instrument",
-    options=ArrayOptions,
     needs=("h5py",),
-    options_for=partial(options_for, ArrayOptions),
-    default_name=scan_name,
     describe=_describe,
-    general=True,
+    **ARRAY_FACTS,
 )
 def build(options: ArrayOptions, file: Path, out: Path) -> ImportResult:
     """Write the scan."""

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from plugstream.base.errors import InputError
 from plugstream.base.progress import report
-from plugstream.scans.importers.lookup import Source, read_rows
+from plugstream.scans.importers.source import Source, read_rows
 
 __all__ = ["is_ismrmrd", "read_ismrmrd"]
 
@@ -51,7 +51,7 @@ def read_ismrmrd(source: Source, *, repetition: int = 0, pixel: float | None = N
     """
     group = _find_group(source)
     if group is None:
-        raise InputError(f"{source.path} has no acquisitions as ISMRMRD stores them")
+        raise InputError(f"{source.path} is HDF5, but not of ISMRMRD, which has dataset/xml and dataset/data")
     header = _read_header(source, f"{group}/xml", pixel)
     heads = read_rows(source.find(f"{group}/data"), slice(None), f"{group}/data", source)
     if len(heads) == 0:

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from plugstream.base.errors import InputError
 from plugstream.base.registry import Field, Options, register
-from plugstream.base.text import shell_quote
-from plugstream.scans.importers.base import ImportResult
-from plugstream.scans.importers.mri_recordings import Recording, is_recording, read_recording
+from plugstream.scans.importers.base import ImportResult, switch
+from plugstream.scans.importers.mri_recordings import FORMATS, Recording, read_recording
+from plugstream.scans.importers.reading import Reading, made_by, write_reading
 
 if TYPE_CHECKING:
     from plugstream.models.ct_geometry import Voxels
@@ -37,35 +37,32 @@ class MRIImport(Options):
     unit: Literal["auto", "1/m", "pixel", "fov", "radians"] = Field(
         "auto", description="of a trajectory: 1/m, cycles a pixel, steps of one over the field of view, radians a pixel"
     )
-    stack: bool = Field(
-        False, description="the first axis of a grid is slices, measured one by one", json_schema_extra={"switch": True}
-    )
+    stack: bool = switch("the first axis of a grid is slices, measured one by one")
     repetition: int = Field(0, ge=0, le=1 << 16, description="which repetition of an ISMRMRD file to take")
-    conjugate: bool = Field(False, description="data is exp(+2 pi i k r)", json_schema_extra={"switch": True})
+    conjugate: bool = switch("data is exp(+2 pi i k r)")
     groups: int | None = Field(
         None, ge=1, le=1 << 24, description="groups of samples of a grid; lines, or 20, if not given"
     )
     leave_out: float = Field(0.0, ge=0, lt=1, description="part of the samples outside the middle to leave out")
-    held_out: bool = Field(
-        False, description="take what --leave-out leaves, to judge by it", json_schema_extra={"switch": True}
-    )
+    held_out: bool = switch("take what --leave-out leaves, to judge by it")
     seed: int = Field(0, ge=0, le=2**63 - 1, description="seed of groups and of what is left out")
     maps: Literal["espirit", "adaptive"] = Field("espirit", description="how coil maps are estimated, where none are")
     calibration: int = Field(24, ge=4, le=256, description="samples a side of the middle that maps are estimated from")
     kernel: int = Field(6, ge=2, le=16, description="espirit: samples a side of a neighbourhood")
     threshold: float = Field(0.02, gt=0, lt=1, description="espirit: singular values that count, of the largest")
     crop: float = Field(0.0, ge=0, lt=1, description="maps are zero where their strength is below this")
-    keep_phase: bool = Field(
-        False,
-        description="do not take the image's smooth phase into the coil maps",
-        json_schema_extra={"switch": True},
-    )
-    keep_noise: bool = Field(
-        False,
-        description="do not combine coils so that their noise is independent, where the file has measured it",
-        json_schema_extra={"switch": True},
-    )
+    keep_phase: bool = switch("do not take the image's smooth phase into the coil maps")
+    keep_noise: bool = switch("do not combine coils so that their noise is independent, where the file has measured it")
     scale: Literal["image", "none"] = Field("image", description="scale data so that the image is about 1, or not")
+
+
+def _tell(recording: Recording) -> list[str]:
+    """What a recording holds, for `plugstream info`."""
+    where = "on a grid" if recording.trajectory is None else f"along {len(recording.trajectory)} paths"
+    lines = [f"{recording.kind}, {' x '.join(map(str, recording.data.shape))}, {where}"]
+    if recording.sampled is not None:
+        lines.append(f"{100 * recording.sampled.mean():.3g} % of k-space")
+    return lines
 
 
 @register(
@@ -73,13 +70,12 @@ class MRIImport(Options):
     "mri",
     "k-space of several coils: NPY or NPZ, on a grid or with a trajectory, and ISMRMRD (HDF5)",
     options=MRIImport,
-    describe=lambda path: _describe(path),
+    describe=FORMATS.describer("mri", _tell),
 )
 def build(options: MRIImport, file: Path, out: Path) -> ImportResult:
     """Write the scan."""
     from plugstream.instruments.mri import MRI
     from plugstream.scans.importers.mri_steps import estimate_maps, first_image
-    from plugstream.scans.writer import ScanWriter, whole_scan
 
     recording = read_recording(
         file,
@@ -137,20 +133,15 @@ def build(options: MRIImport, file: Path, out: Path) -> ImportResult:
     instrument.check_plausible(columns)
     instrument.check_views(columns)
     instrument.warn_if_implausible(columns)
-    provenance = {
-        "made_by": "plugstream import mri",
-        "file": file.name,
-        "options": options.model_dump(exclude_defaults=True),
-        "steps": steps,
-        "y_axis": "down",  # as k-space arrays are drawn
-    }
+
+    def read(views: slice) -> dict[str, Any]:
+        data = (scale * chosen.data[views]).astype(np.complex64)
+        return {"data": data, **{name: column[views] for name, column in columns.items()}}
+
     truth = None if recording.truth is None else (scale * recording.truth).astype(np.complex64)
-    with whole_scan(out) as partial, ScanWriter(partial, instrument, provenance=provenance, truth=truth) as writer:
-        for n in range(len(chosen.data)):
-            rows = {name: column[n : n + 1] for name, column in columns.items()}
-            writer.append((scale * chosen.data[n : n + 1]).astype(np.complex64), **rows)
-        writer.finish()
-    return ImportResult(len(chosen.data), tuple(remarks))
+    provenance = made_by("mri", file, options, steps=steps, y_axis="down")  # as k-space arrays are drawn
+    reading = Reading(instrument, len(chosen.data), read, None, truth, provenance, tuple(remarks), at_once=1)
+    return write_reading(reading, out)
 
 
 def _whiten(recording: Recording, options: MRIImport, steps: dict[str, Any], remarks: list[str]) -> Recording:
@@ -266,15 +257,3 @@ def _given_maps(recording: Recording, voxels: Voxels, coils: int) -> NDArray[np.
         raise InputError(f"coil_maps are {maps.shape}, but must be {(coils, *voxels.shape)}")
     planes = voxels.shape[0] if len(voxels.shape) == 3 else 1
     return np.ascontiguousarray(maps.reshape(coils, planes, *voxels.shape[-2:]))
-
-
-def _describe(path: Path) -> tuple[str, list[str]] | None:
-    """What can be made of a recording, for `plugstream info`; None for a file of another kind."""
-    if not is_recording(path):
-        return None
-    found = read_recording(path)
-    where = "on a grid" if found.trajectory is None else f"along {len(found.trajectory)} paths"
-    lines = [f"{found.kind}, {' x '.join(map(str, found.data.shape))}, {where}"]
-    if found.sampled is not None:
-        lines.append(f"{100 * found.sampled.mean():.3g} % of k-space")
-    return f"'plugstream import mri {shell_quote(path)}' makes a scan of it", lines

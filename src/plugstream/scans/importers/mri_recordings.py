@@ -10,13 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plugstream.base.errors import InputError
-from plugstream.scans.importers.complex_numbers import read_complex
-from plugstream.scans.importers.hdf5 import is_hdf5, open_hdf5
+from plugstream.scans.importers.formats import Format, Formats
 from plugstream.scans.importers.ismrmrd import is_ismrmrd, read_ismrmrd
-from plugstream.scans.importers.lookup import Source, read_rows
-from plugstream.scans.importers.npz import open_npz
+from plugstream.scans.importers.source import Source, first_line
 
-__all__ = ["Recording", "Unit", "is_recording", "read_recording"]
+__all__ = ["FORMATS", "Recording", "Unit", "read_recording"]
 
 Real = NDArray[np.float64]
 Complex = NDArray[np.complex64]
@@ -55,47 +53,28 @@ class Recording:
     remarks: tuple[str, ...] = field(default=())
 
 
-def is_recording(path: Path) -> bool:
-    """Whether a file is one of ours: ISMRMRD, or an NPZ of k-space; a single NPY array says nothing of itself."""
-    try:
-        if is_hdf5(path):
-            with open_hdf5(path) as source:
-                return is_ismrmrd(source)
-        if path.suffix.lower() == ".npz":
-            with open_npz(path) as source:
-                names = {name for name, _, _ in source.names()}
-                return "kspace" in names or {"data", "trajectory"} <= names
-    except InputError:
-        return False
-    return False
-
-
-def read_recording(
-    path: Path,
-    *,
-    stack: bool = False,
-    repetition: int = 0,
-    trajectory: Path | None = None,
-    pixel: float | None = None,
-) -> Recording:
+def read_recording(path: Path, **options: Any) -> Recording:
     """The recording of a file; one of no kind is refused.
 
-    Arguments: path; stack, that the first axis of a grid is slices; repetition of an ISMRMRD file to take; trajectory,
-    an NPY file of where samples were taken, for files that do not tell; pixel in metres, for headers that do not tell.
+    Arguments: path; options: stack, that the first axis of a grid is slices; repetition of an ISMRMRD file to take;
+    trajectory, an NPY file of where samples were taken, for files that do not tell; pixel in metres, for headers that
+    do not tell.
     """
-    if not path.exists():
-        raise InputError(f"there is no file {path}")
-    if is_hdf5(path):
-        with open_hdf5(path) as source:
-            if not is_ismrmrd(source):
-                raise InputError(f"{path} is HDF5, but not of ISMRMRD, which has dataset/xml and dataset/data")
-            if trajectory is not None:
-                raise InputError(f"{path} tells itself where its samples were taken; leave out --trajectory")
-            return Recording(**read_ismrmrd(source, repetition=repetition, pixel=pixel))
+    with FORMATS.open(path, **options) as recording:
+        return recording
+
+
+def _read_ismrmrd(
+    source: Source, *, repetition: int = 0, trajectory: Path | None = None, pixel: float | None = None, **_: Any
+) -> Recording:
+    if trajectory is not None and is_ismrmrd(source):
+        raise InputError(f"{source.path} tells itself where its samples were taken; leave out --trajectory")
+    return Recording(**read_ismrmrd(source, repetition=repetition, pixel=pixel))
+
+
+def _read_npy(source: Source, *, stack: bool = False, trajectory: Path | None = None, **_: Any) -> Recording:
+    path = source.path
     taken = None if trajectory is None else _load(trajectory, "trajectory")
-    if path.suffix.lower() == ".npz":
-        with open_npz(path) as source:
-            return _read_npz(source, stack, taken)
     array = _load(path, "k-space that is known (NPY, NPZ or ISMRMRD)")
     if array.dtype.kind != "c":
         raise InputError(f"{path} holds {array.dtype}, and k-space is complex")
@@ -108,8 +87,7 @@ def _load(path: Path, what: str) -> NDArray[Any]:
         if not isinstance(array, np.ndarray):
             raise ValueError("it holds several arrays")
     except (OSError, ValueError, EOFError) as error:
-        text = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise InputError(f"{path} is no {what}: {text}") from error
+        raise InputError(f"{path} is no {what}: {first_line(error)}") from error
     return array
 
 
@@ -156,31 +134,25 @@ def _along_path(data: Complex, path: NDArray[Any], **more: Any) -> Recording:
     return Recording("samples along a path", data, path.astype(np.float64), stack=data.ndim == 4, **more)
 
 
-def _read_npz(source: Source, stack: bool, given: NDArray[Any] | None = None) -> Recording:
-    def get(name: str) -> Any:
-        found = source.find(name)
-        return None if found is None else np.asarray(read_rows(found, slice(None), name, source))
-
+def _read_npz(source: Source, *, stack: bool = False, trajectory: Path | None = None, **_: Any) -> Recording:
     def waves(name: str) -> Any:
-        found = source.find(name)
-        if found is None:
-            return None
-        whole = read_complex(source.path, name, found)
-        return np.asarray(read_rows(whole, slice(None), name, source)).astype(np.complex64)
+        found = source.read_complex(name)
+        return None if found is None else found.astype(np.complex64)
 
-    kspace, path = waves("kspace"), get("trajectory")
+    given = None if trajectory is None else _load(trajectory, "trajectory")
+    kspace, path = waves("kspace"), source.read("trajectory")
     if given is not None:
         if path is not None:
             raise InputError(f"{source.path} has a trajectory of its own; leave out --trajectory")
         path = given
-    pixel = source.find("pixel")
-    spacing = None if pixel is None else tuple(float(step) for step in np.atleast_1d(np.asarray(pixel[()])))
+    pixel = source.read("pixel")
+    spacing = None if pixel is None else tuple(float(step) for step in np.atleast_1d(np.asarray(pixel)))
     more = {"spacing": spacing, "maps": waves("coil_maps"), "truth": waves("truth")}
     if len(getattr(source.find("noise"), "shape", ())) == 2:  # a single number may be its level
         more["noise"] = waves("noise")
     if kspace is not None and path is None:
         found = replace(_grid_of(kspace, "k-space on a grid", stack), **more)
-        mask = get("mask")
+        mask = source.read("mask")
         if mask is not None:
             if mask.shape != found.data.shape[1:]:
                 raise InputError(f"the mask is {mask.shape}, but k-space {found.data.shape[1:]}")
@@ -190,12 +162,25 @@ def _read_npz(source: Source, stack: bool, given: NDArray[Any] | None = None) ->
     if data is None or path is None:
         raise InputError(f"{source.path} has no kspace (coils, H, W), and no data with their trajectory either")
     maps = more["maps"]
-    density, size = get("density"), source.find("size")
+    density, size = source.read("density"), source.read("size")
     found = _along_path(data, path)
     shape = None if maps is None else tuple(maps.shape[1:])
     if size is not None:
-        sizes = tuple(int(n) for n in np.atleast_1d(np.asarray(size[()])))
+        sizes = tuple(int(n) for n in np.atleast_1d(np.asarray(size)))
         sizes = sizes * path.shape[2] if len(sizes) == 1 else sizes
         shape = (*data.shape[1:2], *sizes) if data.ndim == 4 and len(sizes) == path.shape[2] else sizes
     density = None if density is None else density.astype(np.float32)
     return replace(found, shape=shape, density=density, **more)
+
+
+def _has_kspace(source: Source) -> bool:
+    names = source.name_set()
+    return "kspace" in names or {"data", "trajectory"} <= names
+
+
+FORMATS = Formats(
+    Format("HDF5", is_ismrmrd, _read_ismrmrd),
+    Format("NPZ", _has_kspace, _read_npz),
+    Format("", None, _read_npy),
+    unknown="no k-space that is known (NPY, NPZ or ISMRMRD)",
+)

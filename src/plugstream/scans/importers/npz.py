@@ -9,7 +9,6 @@ import struct
 import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -20,17 +19,15 @@ from plugstream.base.errors import InputError
 from plugstream.base.progress import report
 from plugstream.base.registry import register
 from plugstream.scans.importers.arrays import (
+    ARRAY_FACTS,
     ArrayOptions,
     array_options,
     describe_arrays,
     import_arrays,
-    open_error,
-    options_for,
     read_mapping,
-    scan_name,
 )
 from plugstream.scans.importers.base import ImportResult
-from plugstream.scans.importers.lookup import Source
+from plugstream.scans.importers.source import Source, first_line, open_error
 
 __all__ = ["import_npz", "open_npz", "unpack_npz"]
 
@@ -138,9 +135,12 @@ def _size_of(extra: bytes, packed: int, whole: int) -> int:
     return packed
 
 
-class _Npz:
+class _Npz(Source):
+    container = "NPZ"
+
     def __init__(self, path: Path, archive: zipfile.ZipFile) -> None:
-        self.path, self.archive = path, archive
+        super().__init__(path)
+        self.archive = archive
         self._members = {name.removesuffix(".npy"): name for name in archive.namelist() if name.endswith(".npy")}
         self._read: dict[str, Any] = {}
 
@@ -157,14 +157,11 @@ class _Npz:
                 with self.archive.open(self._members[name]) as file:
                     self._read[name] = np.lib.format.read_array(file, allow_pickle=False)
             except Exception as error:
-                text = str(error).splitlines()[0] if str(error) else type(error).__name__
+                text = first_line(error)
                 if "allow_pickle" in text:
                     text = "it holds Python objects, which are never unpickled; save numbers"
                 raise InputError(f"{name} of {self.path} cannot be read: {text}") from error
         return self._read.get(name)
-
-    def attribute(self, name: str, of: str | None) -> Any:
-        return None  # an NPZ has none
 
     def names(self) -> Iterator[tuple[str, tuple[int, ...], str]]:
         for name, member in self._members.items():
@@ -194,11 +191,8 @@ def _describe(path: Path) -> tuple[str, list[str]] | None:
     "importer",
     "npz",
     "arrays of an NPZ file, for any instrument",
-    options=ArrayOptions,
-    options_for=partial(options_for, ArrayOptions),
-    default_name=scan_name,
     describe=_describe,
-    general=True,
+    **ARRAY_FACTS,
 )
 def build(options: ArrayOptions, file: Path, out: Path) -> ImportResult:
     """Write the scan."""

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,12 +13,10 @@ from numpy.typing import NDArray
 
 from plugstream.base.errors import InputError
 from plugstream.base.files import read_small
-from plugstream.scans.importers.complex_numbers import read_complex
-from plugstream.scans.importers.hdf5 import is_hdf5, open_hdf5
-from plugstream.scans.importers.lookup import Source, read_rows
-from plugstream.scans.importers.npz import open_npz
+from plugstream.scans.importers.formats import Format, Formats
+from plugstream.scans.importers.source import Source, read_complex
 
-__all__ = ["Recording", "is_recording", "open_recording", "read_angles"]
+__all__ = ["FORMATS", "Recording", "read_angles"]
 
 Real = NDArray[np.float64]
 
@@ -52,41 +49,6 @@ class Recording:
     poses: Real | None = None
     values: dict[str, float] = field(default_factory=dict)
     complex_fields: bool = False
-
-
-def is_recording(path: Path) -> bool:
-    """Whether there is a recording at a path: a series, its folder, or an NPZ of fields or phases."""
-    place = path / "series.h5" if path.is_dir() else path
-    try:
-        if is_hdf5(place):
-            with open_hdf5(place) as source:
-                return any(_SERIES.match(name) for name, _, _ in source.names())
-        if place.suffix.lower() == ".npz":
-            with open_npz(place) as source:
-                names = {name for name, _, _ in source.names()}
-                return bool(names & {"fields", "phase"}) and bool(names & {"angles", "directions", "poses"})
-    except InputError:
-        return False
-    return False
-
-
-@contextmanager
-def open_recording(path: Path) -> Iterator[Recording]:
-    """The recording of a file or of the folder that has it; one of no kind is refused."""
-    place = path / "series.h5" if path.is_dir() else path
-    if not place.exists():
-        raise InputError(f"there is no {place}" if path.is_dir() else f"there is no file {place}")
-    if is_hdf5(place):
-        with open_hdf5(place) as source:
-            yield _read_series(source)
-    elif place.suffix.lower() == ".npz":
-        with open_npz(place) as source:
-            yield _read_npz(source)
-    else:
-        raise InputError(
-            f"{place} is no recording of fields that is known: a qpimage series is HDF5 with qpi_0/phase/raw and so "
-            "on, and NPZ files have fields, or phase and amplitude, with angles"
-        )
 
 
 def read_angles(path: Path) -> Real:
@@ -127,10 +89,10 @@ def _read_series(source: Source) -> Recording:
     }
 
     def array(name: str, shape: tuple[int, ...] | None) -> Real:
-        there = source.find(name)
-        if there is None:
+        stored = source.read(name)
+        if stored is None:
             raise InputError(f"{path} has no {name}")
-        values = np.asarray(read_rows(there, slice(None), name, source), dtype=np.float64)
+        values = np.asarray(stored, dtype=np.float64)
         if values.ndim != 2 or (shape is not None and values.shape != shape):
             raise InputError(f"{name} of {path} has shape {values.shape}, but must be {shape or '(rows, columns)'}")
         return values
@@ -149,16 +111,9 @@ def _read_series(source: Source) -> Recording:
             amplitude = amplitude / array(f"{group}/amplitude/bg_data/{name}", shape)
         return amplitude, phase
 
-    values = {}
-    for key, names in _VALUES.items():
-        for name in names:
-            value = source.find(f"/qpi_{found[0]}@{name}")
-            if value is not None and key not in values:
-                values[key] = _number(path, name, value)
-    angles = [source.find(f"/qpi_{n}@angle") for n in found]
-    turned = None
-    if all(angle is not None for angle in angles):
-        turned = np.array([_number(path, "angle", angle) for angle in angles])
+    values = source.read_values(_VALUES, f"/qpi_{found[0]}@")
+    angles = [source.read_number(f"/qpi_{n}@angle") for n in found]
+    turned = None if None in angles else np.array(angles)
     beside = path.parent / "angles.txt"
     if turned is None and beside.is_file():
         turned = read_angles(beside)
@@ -201,11 +156,6 @@ def _read_npz(source: Source) -> Recording:
         turned = np.asarray(phase[view], np.float64)
         return (size, turned) if light is None else (size / np.abs(light), turned - np.angle(light))
 
-    values = {}
-    for key, names in _VALUES.items():
-        for name in names:
-            if key not in values and (value := source.find(name)) is not None:
-                values[key] = _number(path, name, value)
     geometry = {name: array(name, axes) for name, axes in (("angles", (1,)), ("directions", (2,)), ("poses", (3,)))}
     for name, part in geometry.items():
         if part is not None and len(part) != len(whole):
@@ -215,14 +165,20 @@ def _read_npz(source: Source) -> Recording:
         len(whole),
         (whole.shape[1], whole.shape[2]),
         read,
-        values=values,
+        values=source.read_values(_VALUES),
         complex_fields=fields is not None,
         **{name: None if part is None else np.asarray(part, np.float64) for name, part in geometry.items()},
     )
 
 
-def _number(path: Path, name: str, value: Any) -> float:
-    try:
-        return float(np.asarray(value).reshape(()))
-    except (TypeError, ValueError):
-        raise InputError(f"{name} of {path} must be one number") from None
+def _has_fields(source: Source) -> bool:
+    names = source.name_set()
+    return bool(names & {"fields", "phase"}) and bool(names & {"angles", "directions", "poses"})
+
+
+FORMATS = Formats(
+    Format("HDF5", lambda source: any(map(_SERIES.match, source.name_set())), _read_series),
+    Format("NPZ", _has_fields, _read_npz),
+    unknown="no recording of fields that is known: a qpimage series is HDF5 with qpi_0/phase/raw and so on, and NPZ "
+    "files have fields, or phase and amplitude, with angles",
+)

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from plugstream.base.errors import InputError
 from plugstream.base.registry import Field, Options
+from plugstream.scans.importers.base import switch
 
 __all__ = ["FieldOptions", "FieldSteps"]
 
@@ -31,9 +32,7 @@ class FieldOptions(Options):
     unwrap: Literal["auto", "always", "never"] = Field(
         "auto", description="make phases continuous; auto does where they jump by more than pi"
     )
-    conjugate: bool = Field(
-        False, description="fields are exp(+i w t), or phases negative", json_schema_extra={"switch": True}
-    )
+    conjugate: bool = switch("fields are exp(+i w t), or phases negative")
     crop: int | None = Field(None, ge=2, le=1 << 15, description="keep so many rows and columns around the middle")
     shift: tuple[float, float] | None = Field(
         None, description="rows and columns that the axis of rotation lies off the camera's middle, such as 0,1.5"

@@ -12,15 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plugstream.base.errors import InputError
-from plugstream.base.registry import Field, Options, register
-from plugstream.base.text import shell_quote
+from plugstream.base.registry import Field, register
 from plugstream.instruments.ptychography import Ptychography, neighbour_distance, place_frames
 from plugstream.scans.importers.arrays import reader
-from plugstream.scans.importers.base import ImportResult
-from plugstream.scans.importers.ct_steps import StepOptions, choose_views
-from plugstream.scans.importers.declaration import Reading, read_by_declaration
-from plugstream.scans.importers.lookup import Lookup, Source, read_rows
-from plugstream.scans.importers.ptychography_recordings import Recording, is_recording, open_recording
+from plugstream.scans.importers.base import ImportResult, switch
+from plugstream.scans.importers.declaration import read_by_declaration
+from plugstream.scans.importers.ptychography_recordings import FORMATS, Recording
+from plugstream.scans.importers.reading import Reading, ViewOptions, choose_views, made_by, read_each, write_reading
+from plugstream.scans.importers.source import Lookup, Source, read_rows
 
 __all__ = ["PtychographyImport"]
 
@@ -32,20 +31,15 @@ _NO_PROBE = "it has no probe: the mean pattern tells a first one, in focus; refi
 Axes = Literal["y,x", "-y,x", "y,-x", "-y,-x", "x,y", "-x,y", "x,-y", "-x,-y"]
 
 
-class PtychographyImport(Options):
+class PtychographyImport(ViewOptions):
     """What can be said of a recording; lengths are in metres, and what the file says need not be said."""
 
-    select: str | None = Field(None, description="views to take: START:STOP:STEP, such as 0:180 or 5::10")
-    omit: str | None = Field(None, description="views to leave out, such as 5::10, to judge by them later")
-    count: int | None = Field(None, ge=1, description="take so many of the views that are left, evenly spaced")
     crop: int | None = Field(None, ge=2, le=65536, description="take so many pixels a side about zero frequency")
     center: str | None = Field(
         None, description="row and column of zero frequency in frames, such as 64,64; the middle if not given"
     )
     axes: Axes = Field("y,x", description="which of the file's y and x rows and columns of the image go with, and how")
-    transpose: bool = Field(
-        False, description="swap rows and columns of frames, as of MATLAB", json_schema_extra={"switch": True}
-    )
+    transpose: bool = switch("swap rows and columns of frames, as of MATLAB")
     pixel: float | None = Field(None, ge=_SHORT, le=_LONG, description="size of a pixel of the object")
     wavelength: float | None = Field(None, ge=_SHORT, le=_LONG, description="wavelength")
     distance: float | None = Field(None, ge=_SHORT, le=_LONG, description="from the object to the detector")
@@ -59,21 +53,18 @@ class PtychographyImport(Options):
     thin_seed: int = Field(0, ge=0, le=2**63 - 1, description="seed of the photons that are kept")
 
 
-def _describe(path: Path) -> tuple[str, list[str]] | None:
-    """What can be made of a recording, for `plugstream info`; None for a file of another kind."""
-    if not is_recording(path):
-        return None
-    with open_recording(path) as found:
-        unit = "pixels" if found.in_pixels else "m"
-        span = np.ptp(found.positions, axis=0)
-        known = {"wavelength": found.wavelength, "distance": found.distance, "pixel": found.pixel}
-        lengths = ", ".join(f"{name} {value:.6g} m" for name, value in known.items() if value)
-        modes = "no probe" if found.probe is None else f"a probe of {len(found.probe)} modes"
-        lines = [
-            f"{found.kind}: {found.views} frames of {found.frames[0]} x {found.frames[1]} pixels, {modes}",
-            f"positions over {span[0]:.6g} x {span[1]:.6g} {unit}" + (f"; {lengths}" if lengths else ""),
-        ]
-    return f"'plugstream import ptychography {shell_quote(path)}' makes a scan of it", lines
+def _tell(recording: Recording) -> list[str]:
+    """What a recording holds, for `plugstream info`."""
+    unit = "pixels" if recording.in_pixels else "m"
+    span = np.ptp(recording.positions, axis=0)
+    known = {"wavelength": recording.wavelength, "distance": recording.distance, "pixel": recording.pixel}
+    lengths = ", ".join(f"{name} {value:.6g} m" for name, value in known.items() if value)
+    modes = "no probe" if recording.probe is None else f"a probe of {len(recording.probe)} modes"
+    rows, columns = recording.frames
+    return [
+        f"{recording.kind}: {recording.views} frames of {rows} x {columns} pixels, {modes}",
+        f"positions over {span[0]:.6g} x {span[1]:.6g} {unit}" + (f"; {lengths}" if lengths else ""),
+    ]
 
 
 @register(
@@ -81,17 +72,13 @@ def _describe(path: Path) -> tuple[str, list[str]] | None:
     "ptychography",
     "diffraction patterns of a scanned beam: CXI, PtychoShelves and ptypy (HDF5), tike's NPZ",
     options=PtychographyImport,
-    describe=_describe,
+    describe=FORMATS.describer("ptychography", _tell),
     default_name=lambda options, file: f"{file.name.split('.')[0]}.zarr",
 )
 def build(options: PtychographyImport, file: Path, out: Path) -> ImportResult:
-    """Write the scan, some frames at a time."""
-    from plugstream.base.progress import report
-    from plugstream.scans.writer import ScanWriter, whole_scan
-
-    with open_recording(file) as recording:
-        steps = StepOptions(select=options.select, omit=options.omit, count=options.count)
-        chosen = choose_views(steps, recording.views)
+    """Write the scan."""
+    with FORMATS.open(file) as recording:
+        chosen = choose_views(options, recording.views)
         frames = _Frames(recording, options)
         pixel = _pixel(recording, options, frames.size)
         places = _oriented(recording.positions, options.axes)
@@ -99,32 +86,25 @@ def build(options: PtychographyImport, file: Path, out: Path) -> ImportResult:
         positions, shape = place_frames(places if recording.in_pixels else places / pixel, frames.shape, _MARGIN)
         _check_overlap(positions, frames.size)
         probe, remarks = _probe(recording, options, frames)
-        some = chosen[:: max(1, len(chosen) // _LOOK)]
-        power = float(np.mean([frames.read(view).sum(dtype=np.float64) for view in some.tolist()]))
+        looked_at = chosen[:: max(1, len(chosen) // _LOOK)]
+        power = float(np.mean([frames.read(view).sum(dtype=np.float64) for view in looked_at.tolist()]))
         if not power > 0:
             raise InputError(f"the frames of {file} are dark, so there is nothing to reconstruct from")
         probe = probe * math.sqrt(power / float((np.abs(probe) ** 2).sum()))
-        instrument = Ptychography(probe.astype(np.complex64), *shape, pixel or 0.0, frames.good)
-        provenance: dict[str, Any] = {
-            "made_by": "plugstream import ptychography",
-            "file": file.name,
-            "kind": recording.kind,
-            "options": options.model_dump(exclude_defaults=True),
-            "y_axis": "down",
-        }
+        provenance = made_by("ptychography", file, options, kind=recording.kind, y_axis="down")
         if options.thin is not None:
             provenance["thin"] = {"part": options.thin, "seed": options.thin_seed}
-        with (
-            whole_scan(out) as partial,
-            ScanWriter(partial, instrument, dtype=frames.dtype, provenance=provenance) as writer,
-        ):
-            for n, view in enumerate(chosen.tolist()):
-                report("importing frames", n, len(chosen))
-                writer.append(frames.read(view)[None], positions=positions[view : view + 1])
-            writer.finish()
-    if options.thin is not None:
-        remarks.append(f"{power:.4g} photons a frame are left of the recorded ones")
-    return ImportResult(len(chosen), tuple(remarks))
+            remarks.append(f"{power:.4g} photons a frame are left of the recorded ones")
+        reading = Reading(
+            Ptychography(probe.astype(np.complex64), *shape, pixel or 0.0, frames.good),
+            len(chosen),
+            read_each(chosen, frames.read, positions=positions),
+            dtype=frames.dtype,
+            provenance=provenance,
+            remarks=tuple(remarks),
+            at_once=1,
+        )
+        return write_reading(reading, out)
 
 
 def _check_overlap(positions: NDArray[np.float64], size: int) -> None:
@@ -270,11 +250,12 @@ def read_arrays(source: Source, mapping: Mapping[str, Any], options: Any) -> Rea
     return replace(made, remarks=(*made.remarks, _NO_PROBE), provenance={**made.provenance, "probe": "first guess"})
 
 
-class _WithProbe:
+class _WithProbe(Source):
     """A file with a probe that it does not have itself."""
 
     def __init__(self, source: Source, probe: NDArray[Any]) -> None:
-        self.path, self.source, self.probe = source.path, source, probe
+        super().__init__(source.path)
+        self.source, self.probe = source, probe
 
     def find(self, name: str) -> Any:
         return self.probe if name == "probe" else self.source.find(name)

@@ -4,23 +4,19 @@ from __future__ import annotations
 
 import math
 import re
-import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from plugstream.base.errors import InputError
-from plugstream.scans.importers.complex_numbers import read_complex
-from plugstream.scans.importers.hdf5 import is_hdf5, open_hdf5
-from plugstream.scans.importers.lookup import Source, read_rows
-from plugstream.scans.importers.npz import open_npz, unpack_npz
+from plugstream.scans.importers.formats import Format, Formats
+from plugstream.scans.importers.hdf5 import open_hdf5
+from plugstream.scans.importers.source import Source, read_complex, read_rows
 
-__all__ = ["Recording", "is_recording", "open_recording"]
+__all__ = ["FORMATS", "Recording"]
 
 _CXI = "/entry_1/data_1/data"
 _DETECTOR, _SOURCE = "/entry_1/instrument_1/detector_1", "/entry_1/instrument_1/source_1"
@@ -64,59 +60,6 @@ class Recording:
     provenance: dict[str, Any] = field(default_factory=dict)
 
 
-def is_recording(path: Path) -> bool:
-    """Whether a file is a recording of ptychography that is known."""
-    try:
-        if path.name.lower().endswith(".npz.bz2"):
-            return True
-        if path.suffix.lower() == ".npz":
-            with open_npz(path) as source:
-                return {"data", "scan"} <= {name for name, _, _ in source.names()}
-        if is_hdf5(path):
-            with open_hdf5(path) as source:
-                return _kind_of(source) is not None
-    except InputError:
-        return False
-    return False
-
-
-@contextmanager
-def open_recording(path: Path) -> Iterator[Recording]:
-    """The recording of a file; one of no kind is refused."""
-    if not path.is_file():
-        raise InputError(f"there is no file {path}")
-    if path.name.lower().endswith(".npz.bz2"):
-        with tempfile.TemporaryDirectory() as folder, open_npz(unpack_npz(path, Path(folder))) as source:
-            yield _read_tike(source)
-    elif is_hdf5(path):
-        with open_hdf5(path) as source:
-            kind = _kind_of(source)
-            if kind is None:
-                raise InputError(_unknown(path))
-            _refuse_near_field(source)
-            yield kind(source)
-    elif path.suffix.lower() == ".npz":
-        with open_npz(path) as source:
-            yield _read_tike(source)
-    else:
-        raise InputError(_unknown(path))
-
-
-def _unknown(path: Path) -> str:
-    return (
-        f"{path} is no recording of ptychography that is known: CXI has entry_1/data_1/data, PtychoShelves dp with ppX "
-        "and ppY, ptypy chunks/0/data, and tike's NPZ data and scan"
-    )
-
-
-def _kind_of(source: Source) -> Callable[[Source], Recording] | None:
-    if source.find(_CXI) is not None:
-        return _read_cxi
-    if source.find("dp") is not None:
-        return _read_shelves
-    return _read_ptypy if source.find("chunks/0/data") is not None else None
-
-
 def _refuse_near_field(source: Source) -> None:
     """Refuse what a file says was recorded in the near field, whose patterns are no Fourier transforms.
 
@@ -126,8 +69,7 @@ def _refuse_near_field(source: Source) -> None:
         last = re.split("[/@]", name)[-1].lower()
         if last not in _REGIMES or math.prod(shape) != 1:
             continue
-        value = _read_whole(source, name) if "@" not in name else source.find(name)
-        value = np.ravel(np.asarray(value, dtype=object))[0]
+        value = np.ravel(np.asarray(source.read(name), dtype=object))[0]
         text = value.decode(errors="replace") if isinstance(value, bytes) else str(value)
         if "near" in text.lower() or "fresnel" in text.lower() or (last in _SWITCHES and text.lower() in ("1", "true")):
             raise InputError(
@@ -164,25 +106,24 @@ def _read_tike(source: Source) -> Recording:
 
 def _read_cxi(source: Source) -> Recording:
     """A CXI file: frames (views, n, n), translations (views, 3) x, y and z in metres, all in SI units."""
+    _refuse_near_field(source)
     data = source.find(_CXI)
     place = next((name for name in _TRANSLATIONS if source.find(name) is not None), None)
     if place is None:
         raise InputError(f"{source.path} has no translations, such as {_TRANSLATIONS[2]}")
-    moved = np.asarray(read_rows(source.find(place), slice(None), "translation", source), dtype=np.float64)
+    moved = np.asarray(source.read(place), dtype=np.float64)
     if moved.ndim != 2 or moved.shape[1] < 2:
         raise InputError(f"translations of {source.path} have shape {moved.shape}, but must be (views, 3)")
     positions = moved[:, 1::-1]
     _check(source, data.shape, positions)
-    energy = _number(source, f"{_SOURCE}/energy")
-    wavelength = _number(source, f"{_SOURCE}/wavelength")
+    energy = source.first_number(f"{_SOURCE}/energy")
+    wavelength = source.first_number(f"{_SOURCE}/wavelength")
     if wavelength is None and energy:
         wavelength = _PLANCK / energy  # joules, as CXI has them
     probe = next((source.find(name) for name in _PROBES if source.find(name) is not None), None)
-    mask = source.find(f"{_DETECTOR}/mask")
-    good = None if mask is None else np.asarray(read_rows(mask, slice(None), "mask", source))
-    if good is not None and good.shape != tuple(data.shape[1:]):
-        good = None  # of each frame, or of another detector
-    size = _number(source, f"{_DETECTOR}/x_pixel_size")
+    mask = source.read(f"{_DETECTOR}/mask")
+    if np.shape(mask) != tuple(data.shape[1:]):
+        mask = None  # of each frame, or of another detector
     return Recording(
         "CXI",
         (data.shape[1], data.shape[2]),
@@ -192,10 +133,10 @@ def _read_cxi(source: Source) -> Recording:
         in_pixels=False,
         centred=True,
         probe=None if probe is None else _modes(source, "probe", probe),
-        good=None if good is None else good == 0,  # CXI has flags of what is wrong
+        good=None if mask is None else np.asarray(mask) == 0,  # CXI has flags of what is wrong
         wavelength=wavelength,
-        distance=_number(source, f"{_DETECTOR}/distance"),
-        detector_pixel=size,
+        distance=source.first_number(f"{_DETECTOR}/distance"),
+        detector_pixel=source.first_number(f"{_DETECTOR}/x_pixel_size"),
     )
 
 
@@ -204,13 +145,13 @@ def _read_shelves(source: Source) -> Recording:
 
     What is beside it is a file of the same name with _para in place of _dp.
     """
-    data, found = source.find("dp"), {}
-    names = ("ppX", "ppY", "lambda", "dx", "probe")
-    found = {name: _read_whole(source, name) for name in names}
+    _refuse_near_field(source)
+    data, names = source.find("dp"), ("ppX", "ppY", "lambda", "dx", "probe")
+    found = {name: source.read(name) for name in names}
     beside = source.path.with_name(re.sub(r"_dp(?=\.\w+$)", "_para", source.path.name))
     if found["ppX"] is None and beside != source.path and beside.is_file():
         with open_hdf5(beside) as other:
-            found = {name: _read_whole(other, name) for name in names}
+            found = {name: other.read(name) for name in names}
     if found["ppX"] is None or found["ppY"] is None:
         raise InputError(f"{source.path} has no ppX and ppY, and neither has {beside.name} beside it")
     positions = np.stack([np.asarray(found[name], dtype=np.float64).ravel() for name in ("ppY", "ppX")], 1)
@@ -232,14 +173,14 @@ def _read_shelves(source: Source) -> Recording:
 
 def _read_ptypy(source: Source) -> Recording:
     """The HDF5 of ptypy (.ptyd): chunks with data (M, n, n) and positions (M, 2) in metres, and meta."""
+    _refuse_near_field(source)
     names = sorted(
         (int(match[1]) for name, _, _ in source.names() if (match := re.fullmatch(r"/chunks/(\d+)/data", name))),
     )
-    parts = [np.asarray(_read_whole(source, f"chunks/{number}/data")) for number in names]
-    data = np.concatenate(parts)
-    positions = np.concatenate([np.asarray(_read_whole(source, f"chunks/{n}/positions")) for n in names]).astype(float)
+    data = np.concatenate([np.asarray(source.read(f"chunks/{n}/data")) for n in names])
+    positions = np.concatenate([np.asarray(source.read(f"chunks/{n}/positions")) for n in names]).astype(float)
     _check(source, data.shape, positions)
-    energy, weights = _number(source, "meta/energy"), _read_whole(source, "meta/weight2d")
+    energy, weights = source.first_number("meta/energy"), source.read("meta/weight2d")
     return Recording(
         "ptypy",
         (data.shape[1], data.shape[2]),
@@ -250,8 +191,8 @@ def _read_ptypy(source: Source) -> Recording:
         centred=True,
         good=None if weights is None or np.shape(weights) != data.shape[1:] else np.asarray(weights) > 0,
         wavelength=None if not energy else _PLANCK / (energy * _KEV),
-        distance=_number(source, "meta/distance"),
-        detector_pixel=_number(source, "meta/psize"),
+        distance=source.first_number("meta/distance"),
+        detector_pixel=source.first_number("meta/psize"),
     )
 
 
@@ -264,17 +205,6 @@ def _modes(source: Source, name: str, probe: Any) -> NDArray[np.complex128]:
     return values.reshape(-1, *values.shape[-2:]).astype(np.complex128)
 
 
-def _read_whole(source: Source, name: str) -> Any:
-    found = source.find(name)
-    return None if found is None else read_rows(found, () if found.shape == () else slice(None), name, source)
-
-
-def _number(source: Source, name: str) -> float | None:
-    """The first number of a value, None where there is none."""
-    found = _read_whole(source, name)
-    return None if found is None or np.size(found) == 0 else float(np.ravel(np.asarray(found))[0])
-
-
 def _check(source: Source, shape: tuple[int, ...], positions: NDArray[np.float64]) -> None:
     if len(shape) != 3 or 0 in shape:
         raise InputError(f"the frames of {source.path} have shape {tuple(shape)}, but must be (views, rows, columns)")
@@ -282,3 +212,14 @@ def _check(source: Source, shape: tuple[int, ...], positions: NDArray[np.float64
         raise InputError(f"{source.path} has {shape[0]} frames, but positions of shape {positions.shape}")
     if not np.isfinite(positions).all():
         raise InputError(f"positions of {source.path} hold NaN or infinity")
+
+
+FORMATS = Formats(
+    Format("HDF5", lambda source: source.find(_CXI) is not None, _read_cxi),
+    Format("HDF5", lambda source: source.find("dp") is not None, _read_shelves),
+    Format("HDF5", lambda source: source.find("chunks/0/data") is not None, _read_ptypy),
+    Format("NPZ", lambda source: {"data", "scan"} <= source.name_set(), _read_tike),
+    unknown="no recording of ptychography that is known: CXI has entry_1/data_1/data, PtychoShelves dp with ppX and "
+    "ppY, ptypy chunks/0/data, and tike's NPZ data and scan",
+    packed=True,
+)

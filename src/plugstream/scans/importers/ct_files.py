@@ -1,4 +1,4 @@
-"""Stacks of TIFF pictures with a text file that says how they were taken."""
+"""Helsinki's MATLAB files, and stacks of TIFF pictures with a text file that says how they were taken."""
 
 from __future__ import annotations
 
@@ -14,13 +14,66 @@ from numpy.typing import NDArray
 from plugstream.base.errors import InputError
 from plugstream.base.files import read_small
 from plugstream.models.ct_line_integrals import FlatField
-from plugstream.scans.importers.ct_projections import Indices, Projections
+from plugstream.scans.importers.ct_projections import Projections, length_in_metres
+from plugstream.scans.importers.formats import load_matlab
+from plugstream.scans.importers.reading import Indices
+from plugstream.scans.importers.source import Source, first_line
 
-__all__ = ["is_stack", "read_stack"]
+__all__ = ["is_stack", "read_helsinki", "read_stack"]
+
+_STRUCTS = ("CtDataFull", "CtDataLimited", "CtData")
+_CITATION = "Meaney et al., Helsinki Tomography Challenge 2022, Zenodo, doi 10.5281/zenodo.6984868"
 
 
-def is_stack(path: Path) -> bool:
+def read_helsinki(source: Source) -> Projections:
+    """The fan-beam sinogram of a file: line integrals (views, columns), distances and pixels in millimetres, degrees.
+
+    Its struct has `sinogram` and `parameters`, of which distanceSourceOrigin, distanceSourceDetector, pixelSizePost and
+    angles are used. The rotation axis is seen in the middle of the detector.
+    """
+    content = load_matlab(source.path, squeeze_me=True, struct_as_record=False)
+    chosen = next((name for name in (*_STRUCTS, *content) if hasattr(content.get(name), "parameters")), None)
+    if chosen is None:
+        raise InputError(f"it has {', '.join(content) or 'nothing'}, and no struct with sinogram and parameters")
+    about = content[chosen].parameters
+    sinogram = np.atleast_2d(np.asarray(getattr(content[chosen], "sinogram", np.zeros((0, 0)))))
+    if sinogram.ndim != 2 or sinogram.dtype.kind not in "fiu":
+        raise InputError(f"its sinogram has shape {sinogram.shape}, but must be (views, columns)")
+    unit = str(_value(about, "distanceUnit", "mm"))
+    near = length_in_metres(_value(about, "distanceSourceOrigin"), unit, "distance from source to axis")
+    whole = length_in_metres(_value(about, "distanceSourceDetector"), unit, "distance from source to detector")
+    size = getattr(about, "pixelSizePost", None)
+    pixel = length_in_metres(_value(about, "pixelSize") if size is None else size, unit, "pixel size")
+    angles = np.deg2rad(np.asarray(_value(about, "angles"), dtype=np.float64).reshape(-1))
+
+    def read(views: Indices, rows: slice) -> NDArray[Any]:
+        return sinogram[views][:, None][:, rows]
+
+    said = {key: str(value) for key in ("projectName", "scanner", "date") if (value := getattr(about, key, None))}
+    return Projections(
+        "Helsinki fan beam",
+        sinogram.shape[0],
+        (1, sinogram.shape[1]),
+        read,
+        angles,
+        pixel=(pixel, pixel),
+        source=near,
+        detector=whole - near,
+        flat_image=True,
+        provenance=said | {"citation": _CITATION},
+    )
+
+
+def _value(about: Any, name: str, usual: Any = None) -> Any:
+    found = getattr(about, name, usual)
+    if found is None:
+        raise InputError(f"its parameters have no {name}")
+    return found
+
+
+def is_stack(source: Source) -> bool:
     """Whether a file is TOML, by its name, that says where projections are."""
+    path = source.path
     if path.suffix.lower() != ".toml":
         return False
     try:
@@ -29,7 +82,7 @@ def is_stack(path: Path) -> bool:
         return False
 
 
-def read_stack(path: Path) -> Projections:
+def read_stack(source: Source) -> Projections:
     """The projections that a TOML file describes, with pictures beside it:
 
         projections = "proj_*.tif"        # in the order of the numbers in their names; or one file of many pages
@@ -43,8 +96,7 @@ def read_stack(path: Path) -> Projections:
 
     Pictures are read when they are needed. A name that is none of these is refused.
     """
-    said = _read_toml(path)
-    folder = path.parent
+    said, folder = _read_toml(source.path), source.path.parent
     frames = _Stack(folder, said.get("projections"), "projections")
     flats, darks = said.get("flats"), said.get("darks")
     field = None
@@ -124,8 +176,7 @@ class _Stack:
             # Pages that lie one after the other are not read before they are needed.
             picture = _map_pages(file) if self.pages else tifffile.imread(file)
         except Exception as error:  # damaged files raise many kinds
-            text = str(error).splitlines()[0] if str(error) else type(error).__name__
-            raise InputError(f"{file.name} cannot be read as TIFF: {text}") from error
+            raise InputError(f"{file.name} cannot be read as TIFF: {first_line(error)}") from error
         if picture.size == 0:
             raise InputError(f"{file.name} cannot be read as TIFF: there is no picture in it")
         if picture.dtype.kind not in "fiu":

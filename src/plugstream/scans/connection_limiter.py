@@ -19,7 +19,7 @@ from typing import Any
 
 from plugstream.base.errors import InputError
 
-__all__ = ["Door", "is_crowded", "is_full"]
+__all__ = ["ConnectionLimiter", "is_crowded", "is_full"]
 
 _SPARE = 32  # descriptors that are kept for a scan's files when everything else is taken
 _OTHERS = 64  # descriptors for the libraries, the socket itself and the scan
@@ -28,7 +28,7 @@ _RECEIVED = 128  # where Linux' struct tcp_info has tcpi_bytes_received
 _LOOK = 0.1  # seconds between two looks at what strangers have sent
 
 
-class Door:
+class ConnectionLimiter:
     """The connections of a bound ZeroMQ socket: the oldest of too many are shut down, but never the owner's.
 
     Whoever comes is let in at first, so that in a crowd the instrument can come back too; it stays once it has begun

@@ -1,0 +1,249 @@
+"""An open file of named arrays: what every importer reads by, with units, complex numbers and one-line errors."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from plugstream.base.errors import InputError
+
+__all__ = [
+    "UNITS",
+    "Complex",
+    "Lookup",
+    "Source",
+    "check_names",
+    "first_line",
+    "join_parts",
+    "kind_of",
+    "one_number",
+    "open_error",
+    "read_complex",
+    "read_rows",
+    "record_parts",
+    "unit_of",
+]
+
+UNITS = {"m": 1.0, "cm": 1e-2, "mm": 1e-3, "um": 1e-6, "nm": 1e-9}
+
+
+class Source:
+    """An open file of named arrays; this one, of no known container, has none.
+
+    Attributes: container, "HDF5", "NPZ", "MATLAB" or "MATLAB 7.3"; path.
+    """
+
+    container = ""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def find(self, name: str) -> Any:
+        """The array or attribute of this name, with shape and dtype and read by slicing, or None."""
+        return None
+
+    def attribute(self, name: str, of: str | None) -> Any:
+        """An attribute of the file, or of this array in it, or None."""
+        return None
+
+    def names(self) -> Iterator[tuple[str, tuple[int, ...], str]]:
+        """Everything in the file: name, shape, type."""
+        return iter(())
+
+    def name_set(self) -> set[str]:
+        """The names alone."""
+        return {name for name, _, _ in self.names()}
+
+    def read(self, name: str) -> Any:
+        """The whole array or value of this name, or None."""
+        found = self.find(name)
+        if not hasattr(found, "shape") or isinstance(found, np.generic):
+            return found
+        return read_rows(found, () if found.shape == () else slice(None), name, self)
+
+    def read_number(self, name: str) -> float | None:
+        """One finite number, or None."""
+        value = self.read(name)
+        if value is None:
+            return None
+        try:
+            number = float(np.asarray(value).reshape(()))
+        except (TypeError, ValueError):
+            raise InputError(f"{name.rpartition('@')[2]} of {self.path} must be one number") from None
+        if not np.isfinite(number):
+            raise InputError(f"{name.rpartition('@')[2]} of {self.path} must be finite")
+        return number
+
+    def first_number(self, name: str) -> float | None:
+        """The first number of an array or value, or None."""
+        found = self.read(name)
+        return None if found is None or np.size(found) == 0 else float(np.ravel(np.asarray(found))[0])
+
+    def read_values(self, names: Mapping[str, Iterable[str]], group: str = "") -> dict[str, float]:
+        """Numbers by our names, each under the first of the file's names for it that there is."""
+        values = {}
+        for key, theirs in names.items():
+            found = (number for name in theirs if (number := self.read_number(f"{group}{name}")) is not None)
+            if (number := next(found, None)) is not None:
+                values[key] = number
+        return values
+
+    def read_complex(self, name: str) -> NDArray[Any] | None:
+        """The whole array of this name as complex numbers, however they are stored, or None."""
+        found = self.find(name)
+        if found is None:
+            return None
+        return np.asarray(read_rows(read_complex(self.path, name, found), slice(None), name, self))
+
+
+def first_line(error: Exception) -> str:
+    """What an error says, in one line."""
+    return str(error).splitlines()[0] if str(error) else type(error).__name__
+
+
+def open_error(path: Path, error: Exception, container: str) -> InputError:
+    """The one line for a file that cannot be opened."""
+    if not path.exists():
+        return InputError(f"there is no file {path}")
+    return InputError(f"{path} cannot be read as {container}: {first_line(error)}")
+
+
+class Lookup:
+    """Arrays and values by our names.
+
+    Arguments: source; mapping from our names to the file's, or for values to numbers; a name that is not mapped is
+    looked for under itself, a value also among the attributes of the file and of its data.
+    """
+
+    def __init__(self, source: Source, mapping: Mapping[str, Any]) -> None:
+        self.source, self.mapping = source, mapping
+
+    def array(self, name: str) -> Any:
+        place = self.mapping.get(name, name)
+        if not isinstance(place, str):
+            raise InputError(f"{name} must be mapped to a name in {self.source.path}, not to {place!r}")
+        found = self.source.find(place)
+        if found is None and name in self.mapping:
+            near = difflib.get_close_matches(place, [known for known, _, _ in self.source.names()], n=1, cutoff=0.4)
+            hint = f"; did you mean {near[0]}?" if near else "; 'plugstream info' lists what is there"
+            raise InputError(f"{self.source.path} has no {place}, which {name} is mapped to{hint}")
+        return found
+
+    def value(self, name: str) -> list[float] | None:
+        """A number, or a few of them, or None."""
+        return self.find_value(name)[0]
+
+    def find_value(self, name: str) -> tuple[list[float] | None, Any]:
+        """A number, or a few of them, and where they were found, which has attributes such as `units`."""
+        given = self.mapping.get(name)
+        if given is not None and not isinstance(given, str):
+            return _numbers(name, given), None
+        found = self.find(name)
+        if found is None:
+            return None, None
+        return _numbers(name, read_rows(found, (), name, self.source) if hasattr(found, "shape") else found), found
+
+    def find(self, name: str) -> Any:
+        """What the file has by this name: an array, or an attribute of the file or of its data; None for nothing."""
+        found = self.array(name)
+        if found is None:
+            data = next((self.mapping.get(key, key) for key in ("data", "data_real") if key in self.mapping), "data")
+            found = self.source.attribute(name, None)
+            found = self.source.attribute(name, data) if found is None else found
+        return found
+
+
+def check_names(mapping: Mapping[str, Any], names: Iterable[str]) -> None:
+    """Refuse a mapping of a name that there is not, with the nearest one."""
+    known = list(names)
+    for name in mapping:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+            hint = f"; did you mean {near[0]}?" if near else f"; names are {', '.join(known)}"
+            raise InputError(f"there is no {name!r} to map{hint}")
+
+
+def unit_of(array: Any) -> str | None:
+    """What an array's attribute `units` says, None where it has none."""
+    own = getattr(array, "attrs", {}).get("units")
+    return own.decode(errors="replace") if isinstance(own, bytes) else None if own is None else str(own)
+
+
+def read_rows(array: Any, rows: slice | tuple[()], name: str, source: Source) -> Any:
+    try:
+        return array[rows]
+    except Exception as error:  # of a damaged file; h5py raises OSError, RuntimeError and more
+        where = f" from row {rows.start or 0}" if isinstance(rows, slice) else ""
+        raise InputError(f"{name} of {source.path} cannot be read{where}: {first_line(error)}") from error
+
+
+def _numbers(name: str, value: Any) -> list[float]:
+    try:
+        numbers = np.atleast_1d(np.asarray(value)).ravel()
+        if numbers.dtype.kind not in "fiub" or len(numbers) == 0 or not np.isfinite(numbers.astype(float)).all():
+            raise ValueError
+    except (TypeError, ValueError):
+        shown = " ".join(repr(value).split())
+        raise InputError(f"{name} must be a number, not {shown if len(shown) <= 80 else shown[:77] + '...'}") from None
+    return [float(number) for number in numbers]
+
+
+def one_number(name: str, numbers: list[float]) -> float:
+    if len(numbers) != 1:
+        raise InputError(f"{name} must be one number, not {len(numbers)}")
+    return numbers[0]
+
+
+class Complex:
+    """An array of complex numbers, read by slicing its rows, however they are stored."""
+
+    dtype = np.dtype(np.complex128)
+
+    def __init__(self, shape: tuple[int, ...], read: Callable[[slice], Any]) -> None:
+        self.shape, self._read = shape, read
+
+    def __getitem__(self, rows: slice) -> NDArray[Any]:
+        return np.asarray(self._read(rows))
+
+
+def read_complex(path: Path, name: str, array: Any) -> Complex:
+    """Complex numbers as they are, as records of a real and an imaginary part, or as a last axis of two."""
+    if getattr(array, "shape", None) is None or not (array.dtype.kind in "fiuc" or record_parts(array.dtype)):
+        raise InputError(f"{name} of {path} holds {kind_of(array)}, not numbers")
+    shape = tuple(array.shape)
+    if array.dtype.kind == "c":
+        return Complex(shape, lambda rows: array[rows])
+    if record := record_parts(array.dtype):
+        return Complex(shape, lambda rows: join_parts(*(array[rows][part] for part in record)))
+    if len(shape) < 3 or shape[-1] != 2:
+        raise InputError(
+            f"{name} of {path} is {kind_of(array)}, and the field is complex; store complex numbers, or real and "
+            f"imaginary part in a last axis of two{', or map data_real and data_imag' if name == 'data' else ''}"
+        )
+    return Complex(shape[:-1], lambda rows: join_parts(*np.moveaxis(array[rows], -1, 0)))
+
+
+def record_parts(dtype: np.dtype[Any]) -> list[str]:
+    """The names of the real and the imaginary part in records of the two, such as MATLAB writes; else nothing."""
+    names = {name.lower(): name for name in dtype.names or ()}
+    for real, imag in (("r", "i"), ("re", "im"), ("real", "imag")):
+        if set(names) == {real, imag} and all(dtype[name].kind in "fiu" for name in names.values()):
+            return [names[real], names[imag]]
+    return []
+
+
+def join_parts(real: NDArray[Any], imag: NDArray[Any]) -> NDArray[Any]:
+    return np.asarray(real + 1j * imag)
+
+
+def kind_of(array: Any) -> str:
+    if not hasattr(array, "shape"):
+        return "an attribute" if not hasattr(array, "keys") else "a group"
+    if array.shape is None:
+        return "nothing"
+    return f"{array.dtype} of shape {tuple(array.shape)}"
