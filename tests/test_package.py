@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import ast
+import importlib
 import os
 import re
 import subprocess
@@ -13,8 +13,10 @@ import pytest
 
 import plugstream
 import warm
+from plugstream.base.lazy import read_names
 
 ROOT = Path(__file__).parents[1]
+HOME = Path(plugstream.__file__).parent
 
 
 def test_every_public_name_is_there():
@@ -24,11 +26,31 @@ def test_every_public_name_is_there():
         plugstream.nonsense  # noqa: B018
 
 
-def test_type_checkers_see_the_same_names():
-    tree = ast.parse(Path(plugstream.__file__).read_text())
-    blocks = [node for node in tree.body if isinstance(node, ast.If)]
-    seen = {alias.asname for block in blocks for node in block.body for alias in node.names}
-    assert seen == set(plugstream.__all__) - {"__version__"}
+def test_the_names_of_every_room_are_those_of_the_package():
+    """Each stands once, in its room; what is of a room alone is known here and not listed."""
+    rooms = re.findall(r"from plugstream\.(\w+) import \*", (HOME / "__init__.py").read_text())
+    lazy = [path.parent.name for path in HOME.glob("*/__init__.py") if "= lazy_names(" in path.read_text()]
+    assert sorted(rooms) == sorted(lazy)
+    places = {room: read_names(f"plugstream.{room}") for room in rooms}
+    listed = [name for names in places.values() for name, place in names.items() if not place.inner]
+    assert sorted([*listed, "__version__"]) == dir(plugstream) == plugstream.__all__
+    inner = [(room, name) for room, names in places.items() for name, place in names.items() if place.inner]
+    assert ("denoisers", "as_denoiser") in inner
+    for room, name in inner:
+        assert getattr(plugstream, name) is getattr(importlib.import_module(f"plugstream.{room}"), name)
+
+
+@pytest.mark.slow
+def test_type_checkers_see_the_names(tmp_path):
+    names = [name for name in plugstream.__all__ if name != "__version__"]
+    lines = ["import plugstream as ps", *(f"reveal_type(ps.{name})" for name in names)]
+    (tmp_path / "use.py").write_text("\n".join(lines) + "\n")
+    words = [sys.executable, "-m", "mypy", "--config-file", str(ROOT / "pyproject.toml"), str(tmp_path / "use.py")]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+    shown = re.findall(r'use\.py:(\d+): note: Revealed type is "(.*)"', done.stdout)
+    assert len(shown) == len(names)
+    assert [names[int(line) - 2] for line, kind in shown if kind == "Any"] == []
 
 
 def test_every_public_thing_has_a_docstring():

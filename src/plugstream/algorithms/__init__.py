@@ -8,25 +8,19 @@ from typing import TYPE_CHECKING
 from plugstream.base.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from plugstream.algorithms.admm import ADMM as ADMM, SplitState as SplitState
-    from plugstream.algorithms.base import Algorithm as Algorithm, PlugAndPlay as PlugAndPlay, State as State
+    from plugstream.algorithms.admm import ADMM as ADMM
+    from plugstream.algorithms.base import Algorithm as Algorithm
     from plugstream.algorithms.gradient_splitting import GradientSplitting as GradientSplitting
-    from plugstream.algorithms.heat import DenoiserRace as DenoiserRace, HeatState as HeatState, Rival as Rival
-    from plugstream.algorithms.incremental import (
-        BlockADMM as BlockADMM,
-        BlockState as BlockState,
-        IncrementalADMM as IncrementalADMM,
-    )
+    from plugstream.algorithms.incremental import BlockADMM as BlockADMM, IncrementalADMM as IncrementalADMM
     from plugstream.algorithms.inexact import InexactADMM as InexactADMM
     from plugstream.algorithms.pgm import (
         BoundedMomentum as BoundedMomentum,
-        GradientState as GradientState,
         ProximalGradient as ProximalGradient,
         TaperedMomentum as TaperedMomentum,
     )
     from plugstream.algorithms.preconditioning import Diagonal as Diagonal
-    from plugstream.algorithms.proxskip import ProxSkip as ProxSkip, ShiftedState as ShiftedState
-    from plugstream.algorithms.race import RaceState as RaceState, SigmaRace as SigmaRace
+    from plugstream.algorithms.proxskip import ProxSkip as ProxSkip
+    from plugstream.algorithms.race import SigmaRace as SigmaRace
     from plugstream.algorithms.red import RED as RED
     from plugstream.algorithms.sampling import (
         All as All,
@@ -40,24 +34,16 @@ if TYPE_CHECKING:
         fixed_point_distance as fixed_point_distance,
         fixed_point_map as fixed_point_map,
     )
-    from plugstream.algorithms.variance import SAGA as SAGA, SVRG as SVRG, Estimator as Estimator, Plain as Plain
+    from plugstream.algorithms.variance import SAGA as SAGA, SVRG as SVRG
 
-__all__, __getattr__, __dir__ = lazy_names(
-    __name__,
-    {
-        "admm": ["ADMM", "SplitState"],
-        "base": ["Algorithm", "PlugAndPlay", "State"],
-        "gradient_splitting": ["GradientSplitting"],
-        "heat": ["DenoiserRace", "HeatState", "Rival"],
-        "incremental": ["BlockADMM", "BlockState", "IncrementalADMM"],
-        "inexact": ["InexactADMM"],
-        "pgm": ["BoundedMomentum", "GradientState", "ProximalGradient", "TaperedMomentum"],
-        "preconditioning": ["Diagonal"],
-        "proxskip": ["ProxSkip", "ShiftedState"],
-        "race": ["RaceState", "SigmaRace"],
-        "red": ["RED"],
-        "sampling": ["All", "Epochs", "FixedViews", "Importance", "ShiftedViews", "Uniform"],
-        "theory": ["fixed_point_distance", "fixed_point_map"],
-        "variance": ["Estimator", "Plain", "SAGA", "SVRG"],
-    },
-)
+if TYPE_CHECKING:  # of this room alone
+    from plugstream.algorithms.admm import SplitState as SplitState
+    from plugstream.algorithms.base import PlugAndPlay as PlugAndPlay, State as State
+    from plugstream.algorithms.heat import DenoiserRace as DenoiserRace, HeatState as HeatState, Rival as Rival
+    from plugstream.algorithms.incremental import BlockState as BlockState
+    from plugstream.algorithms.pgm import GradientState as GradientState
+    from plugstream.algorithms.proxskip import ShiftedState as ShiftedState
+    from plugstream.algorithms.race import RaceState as RaceState
+    from plugstream.algorithms.variance import Estimator as Estimator, Plain as Plain
+
+__getattr__, __dir__ = lazy_names(__name__)

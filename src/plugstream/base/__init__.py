@@ -18,12 +18,4 @@ if TYPE_CHECKING:
     from plugstream.base.quantities import Quantity as Quantity
     from plugstream.base.schedules import Geometric as Geometric, OverL as OverL, Overlap as Overlap, Power as Power
 
-__all__, __getattr__, __dir__ = lazy_names(
-    __name__,
-    {
-        "errors": ["DamagedError", "InputError", "PlugstreamWarning", "StorageError"],
-        "processes": ["Group", "process_group"],
-        "quantities": ["Quantity"],
-        "schedules": ["Geometric", "OverL", "Overlap", "Power"],
-    },
-)
+__getattr__, __dir__ = lazy_names(__name__)

@@ -1,36 +1,79 @@
-"""Names of a package that are imported on first use, so that `--help` and lists do not wait for torch."""
+"""Names of a package that are imported when they are first used, so that `--help` and lists do not wait for torch.
+
+They are written once, as imports for type checkers in the package's `__init__`:
+
+    if TYPE_CHECKING:
+        from plugstream.denoisers.tv import TV as TV
+
+    if TYPE_CHECKING:  # of this room alone
+        from plugstream.denoisers.wrap import as_denoiser as as_denoiser
+
+    __getattr__, __dir__ = lazy_names(__name__)
+
+From there they are read, when somebody asks for the first of them; `from plugstream.denoisers import *` in such a block
+stands for all of a room. The package itself lists those of the first blocks, and knows the others, too.
+"""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
+from functools import cache
 from importlib import import_module
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
-__all__ = ["lazy_names"]
+__all__ = ["Place", "lazy_names", "read_names"]
+
+
+class Place(NamedTuple):
+    """Where a name comes from: a module, its name there, and whether it is of its room alone."""
+
+    module: str
+    name: str
+    inner: bool
 
 
 def lazy_names(
-    package: str, home: Mapping[str, Sequence[str]]
-) -> tuple[list[str], Callable[[str], Any], Callable[[], list[str]]]:
-    """`__all__`, `__getattr__` and `__dir__` of a package; type checkers read its imports under TYPE_CHECKING.
+    package: str, *, inner: bool = True, also: tuple[str, ...] = ()
+) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """`__getattr__` and `__dir__` of a package, which has `__all__` by the former.
 
-    Arguments: package, its `__name__`; home, the names that each of its modules exports, renamed as in "Profile as
-    BM3DProfile".
+    Arguments: package, its `__name__`; inner, whether names of a room alone are listed; also, names that it lists
+    besides and has itself.
     """
-    places = {}
-    for module, names in home.items():
-        for name in names:
-            real, _, shown = name.partition(" as ")
-            places[shown or real] = (module, real)
-    listed = sorted(places)
+
+    @cache
+    def listed() -> list[str]:
+        return sorted([*also, *(name for name, place in read_names(package).items() if inner or not place.inner)])
 
     def find(name: str) -> Any:
-        if name not in places:
+        if name == "__all__":
+            return list(listed())
+        if name.startswith("__") or name not in (places := read_names(package)):
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        module, real = places[name]
-        value = getattr(import_module(f"{package}.{module}"), real)
+        value = getattr(import_module(places[name].module), places[name].name)
         setattr(sys.modules[package], name, value)
         return value
 
-    return listed, find, lambda: listed
+    return find, lambda: list(listed())
+
+
+@cache
+def read_names(package: str) -> dict[str, Place]:
+    """The names that a package gives by the imports of its `__init__` for type checkers."""
+    import ast
+
+    source = Path(str(import_module(package).__file__)).read_text(encoding="utf-8")
+    blocks = [node for node in ast.parse(source).body if isinstance(node, ast.If)]
+    places: dict[str, Place] = {}
+    for number, block in enumerate(blocks):
+        for node in block.body:
+            assert isinstance(node, ast.ImportFrom)
+            assert node.module is not None
+            for alias in node.names:
+                if alias.name == "*":
+                    places |= read_names(node.module)
+                else:
+                    places[alias.asname or alias.name] = Place(node.module, alias.name, number > 0)
+    return places

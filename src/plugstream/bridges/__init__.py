@@ -9,11 +9,4 @@ if TYPE_CHECKING:
     from plugstream.bridges.operators import from_operators as from_operators
     from plugstream.bridges.reconstructor import PnPSGD as PnPSGD
 
-__all__, __getattr__, __dir__ = lazy_names(
-    __name__,
-    {
-        "deepinv": ["from_deepinv"],
-        "operators": ["from_operators"],
-        "reconstructor": ["PnPSGD"],
-    },
-)
+__getattr__, __dir__ = lazy_names(__name__)

@@ -3,14 +3,13 @@
 The names are imported when first used, so that lists can be read without waiting for torch.
 """
 
-from __future__ import annotations
+from typing import TYPE_CHECKING
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from plugstream.base.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from plugstream.denoisers.base import Denoiser as Denoiser, Sigma as Sigma
-    from plugstream.denoisers.bm3d import BM3D as BM3D, Profile as BM3DProfile
+    from plugstream.denoisers.base import Denoiser as Denoiser
+    from plugstream.denoisers.bm3d import BM3D as BM3D, BM3DProfile as BM3DProfile
     from plugstream.denoisers.equivariant import Equivariant as Equivariant
     from plugstream.denoisers.nlm import NLM as NLM
     from plugstream.denoisers.opening import Opening as Opening
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
         SliceMean as SliceMean,
         Slices as Slices,
         adapt as adapt,
-        describe as describe,
     )
     from plugstream.denoisers.simple import (
         Box as Box,
@@ -37,77 +35,11 @@ if TYPE_CHECKING:
         Damping as Damping,
         FromFunction as FromFunction,
         FromModule as FromModule,
-        as_denoiser as as_denoiser,
     )
 
-_HOME = {
-    "BM3D": "bm3d",
-    "NLM": "nlm",
-    "TNRD": "tnrd",
-    "TV": "tv",
-    "BM3DProfile": "bm3d",
-    "Box": "simple",
-    "Channels": "shapes",
-    "Clip": "wrap",
-    "ConvexRidge": "ridge",
-    "Damping": "wrap",
-    "Equivariant": "equivariant",
-    "Denoiser": "base",
-    "FromFunction": "wrap",
-    "FromModule": "wrap",
-    "Identity": "simple",
-    "MagnitudePhase": "parts",
-    "NonNegative": "simple",
-    "Opening": "opening",
-    "RealImaginary": "parts",
-    "Sigma": "base",
-    "SliceMean": "shapes",
-    "Slices": "shapes",
-    "SoftThreshold": "simple",
-    "Tiles": "tiles",
-    "adapt": "shapes",
-    "as_denoiser": "wrap",
-    "describe": "shapes",
-}
+if TYPE_CHECKING:  # of this room alone
+    from plugstream.denoisers.base import Sigma as Sigma
+    from plugstream.denoisers.shapes import describe as describe
+    from plugstream.denoisers.wrap import as_denoiser as as_denoiser
 
-__all__ = [
-    "BM3D",
-    "NLM",
-    "TNRD",
-    "TV",
-    "BM3DProfile",
-    "Box",
-    "Channels",
-    "Clip",
-    "ConvexRidge",
-    "Damping",
-    "Denoiser",
-    "Equivariant",
-    "FromFunction",
-    "FromModule",
-    "Identity",
-    "MagnitudePhase",
-    "NonNegative",
-    "Opening",
-    "RealImaginary",
-    "Sigma",
-    "SliceMean",
-    "Slices",
-    "SoftThreshold",
-    "adapt",
-    "as_denoiser",
-    "describe",
-]
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module 'plugstream.denoisers' has no attribute {name!r}")
-    module = importlib.import_module(f"plugstream.denoisers.{_HOME[name]}")
-    value = getattr(module, "Profile" if name == "BM3DProfile" else name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return __all__
+__getattr__, __dir__ = lazy_names(__name__)

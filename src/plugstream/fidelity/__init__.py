@@ -22,14 +22,4 @@ if TYPE_CHECKING:
     )
     from plugstream.fidelity.sharded import Sharded as Sharded
 
-__all__, __getattr__, __dir__ = lazy_names(
-    __name__,
-    {
-        "by_function": ["SmoothFidelity"],
-        "by_loss": ["LossFidelity"],
-        "checks": ["check_adjoint", "check_gradient"],
-        "least_squares": ["Fidelity", "LeastSquares"],
-        "losses": ["Amplitude", "Gaussian", "Huber", "Loss", "Poisson", "Transmission"],
-        "sharded": ["Sharded"],
-    },
-)
+__getattr__, __dir__ = lazy_names(__name__)

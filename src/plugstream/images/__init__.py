@@ -15,14 +15,4 @@ if TYPE_CHECKING:
     from plugstream.images.simulated import add_noise as add_noise
     from plugstream.images.space import ImageSpace as ImageSpace
 
-__all__, __getattr__, __dir__ = lazy_names(
-    __name__,
-    {
-        "global_phase": ["align_phase"],
-        "grid": ["Grid"],
-        "pictures": ["load_picture", "save_image"],
-        "quality": ["psnr", "ssim"],
-        "simulated": ["add_noise"],
-        "space": ["ImageSpace"],
-    },
-)
+__getattr__, __dir__ = lazy_names(__name__)

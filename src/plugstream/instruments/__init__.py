@@ -11,10 +11,4 @@ if TYPE_CHECKING:
     from plugstream.instruments.born import Born2D as Born2D, born_geometry as born_geometry
     from plugstream.instruments.scattering import Scattering2D as Scattering2D
 
-__all__, __getattr__, __dir__ = lazy_names(
-    __name__,
-    {
-        "born": ["Born2D", "born_geometry"],
-        "scattering": ["Scattering2D"],
-    },
-)
+__getattr__, __dir__ = lazy_names(__name__)

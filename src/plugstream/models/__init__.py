@@ -3,48 +3,22 @@
 They are imported when first used, since instruments, which know no torch, have their geometries from here.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from plugstream.base.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from plugstream.models.base import Model, ModelBase
-    from plugstream.models.born import BornModel
-    from plugstream.models.ct import CTModel
-    from plugstream.models.fpm import FPMModel
-    from plugstream.models.function import FunctionModel
-    from plugstream.models.matrix import MatrixModel
-    from plugstream.models.odt import ODTModel
-    from plugstream.models.ptychography import PtychographyModel
-    from plugstream.models.scattering import ScatteringModel
+    from plugstream.models.base import Model as Model, ModelBase as ModelBase
+    from plugstream.models.born import BornModel as BornModel
+    from plugstream.models.born_geometry import BornGeometry as BornGeometry, ring as ring
+    from plugstream.models.function import FunctionModel as FunctionModel
+    from plugstream.models.matrix import MatrixModel as MatrixModel
+    from plugstream.models.scattering import ScatteringModel as ScatteringModel
 
-__all__ = [
-    "BornModel",
-    "CTModel",
-    "FPMModel",
-    "FunctionModel",
-    "MatrixModel",
-    "Model",
-    "ModelBase",
-    "ODTModel",
-    "PtychographyModel",
-    "ScatteringModel",
-]
+if TYPE_CHECKING:  # of this room alone
+    from plugstream.models.ct import CTModel as CTModel
+    from plugstream.models.fpm import FPMModel as FPMModel
+    from plugstream.models.odt import ODTModel as ODTModel
+    from plugstream.models.ptychography import PtychographyModel as PtychographyModel
 
-_HOME = {
-    "Model": "base",
-    "ModelBase": "base",
-    "BornModel": "born",
-    "CTModel": "ct",
-    "FPMModel": "fpm",
-    "FunctionModel": "function",
-    "MatrixModel": "matrix",
-    "ODTModel": "odt",
-    "PtychographyModel": "ptychography",
-    "ScatteringModel": "scattering",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module 'plugstream.models' has no attribute {name!r}")
-    return getattr(import_module(f"plugstream.models.{_HOME[name]}"), name)
+__getattr__, __dir__ = lazy_names(__name__)

@@ -17,23 +17,13 @@ if TYPE_CHECKING:
     from plugstream.scans.keys import make_keys as make_keys
     from plugstream.scans.limits import Limits as Limits
     from plugstream.scans.receive import Receiver as Receiver
-    from plugstream.scans.scan import MemoryScan as MemoryScan, Scan as Scan
+    from plugstream.scans.scan import MemoryScan as MemoryScan
     from plugstream.scans.send import ScanSender as ScanSender, send_scan as send_scan
     from plugstream.scans.simulation import simulate as simulate
     from plugstream.scans.store import StoredScan as StoredScan, open_scan as open_scan
     from plugstream.scans.writer import ScanWriter as ScanWriter, save_scan as save_scan
 
-__all__, __getattr__, __dir__ = lazy_names(
-    __name__,
-    {
-        "importers": ["import_file", "import_fresnel", "import_hdf5", "import_npz"],
-        "keys": ["make_keys"],
-        "limits": ["Limits"],
-        "receive": ["Receiver"],
-        "scan": ["MemoryScan", "Scan"],
-        "send": ["ScanSender", "send_scan"],
-        "simulation": ["simulate"],
-        "store": ["StoredScan", "open_scan"],
-        "writer": ["ScanWriter", "save_scan"],
-    },
-)
+if TYPE_CHECKING:  # of this room alone
+    from plugstream.scans.scan import Scan as Scan
+
+__getattr__, __dir__ = lazy_names(__name__)

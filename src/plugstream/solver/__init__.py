@@ -18,13 +18,4 @@ if TYPE_CHECKING:
     from plugstream.solver.uncertainty import error_map as error_map
     from plugstream.solver.verdict import Outcome as Outcome, Verdict as Verdict
 
-__all__, __getattr__, __dir__ = lazy_names(
-    __name__,
-    {
-        "loop": ["solve"],
-        "monitors": ["Cost", "Distance", "PSNR", "SNR", "SSIM", "snr"],
-        "result": ["Progress", "Result", "Stop"],
-        "uncertainty": ["error_map"],
-        "verdict": ["Outcome", "Verdict"],
-    },
-)
+__getattr__, __dir__ = lazy_names(__name__)

@@ -7,9 +7,4 @@ from plugstream.base.lazy import lazy_names
 if TYPE_CHECKING:
     from plugstream.studies.certificates import Certificate as Certificate, certify as certify
 
-__all__, __getattr__, __dir__ = lazy_names(
-    __name__,
-    {
-        "certificates": ["Certificate", "certify"],
-    },
-)
+__getattr__, __dir__ = lazy_names(__name__)

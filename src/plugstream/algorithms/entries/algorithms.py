@@ -18,23 +18,10 @@ One is built from the fidelity, the denoiser and by keyword `sigma` or `lam`, `s
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from plugstream.base.registry import Field, Options, register
-
-if TYPE_CHECKING:
-    from plugstream.algorithms import (
-        ADMM,
-        RED,
-        BlockADMM,
-        GradientSplitting,
-        IncrementalADMM,
-        InexactADMM,
-        ProximalGradient,
-        ProxSkip,
-    )
-    from plugstream.denoisers.base import Denoiser
-    from plugstream.fidelity.least_squares import Fidelity
+from plugstream.base.class_entries import register_class
+from plugstream.base.registry import Field, Options
 
 __all__ = ["IncrementalOptions", "InexactOptions", "InnerOptions", "NoiseOptions", "REDOptions", "SkipOptions"]
 
@@ -91,41 +78,42 @@ def _proximal_gradient_title(settings: Any) -> str:
     return f"PnP-{name}{', accelerated' if accelerated else ''}"
 
 
-@register(
-    "algorithm",
+def _declare(name: str, text: str, algorithm: str, **how: Any) -> None:
+    register_class(__name__, "algorithm", name, text, f"plugstream.algorithms:{algorithm}", **how)
+
+
+_declare(
     "pgm",
     "proximal gradient: ISTA, FISTA, PnP-SGD",
+    "ProximalGradient",
     uses=("momentum", "gradient"),
     refines=True,
     grows=True,
     proposition_5=True,
     title=_proximal_gradient_title,
 )
-def build_proximal_gradient(options: Options, fidelity: Fidelity, denoiser: Denoiser, **parts: Any) -> ProximalGradient:
-    from plugstream.algorithms import ProximalGradient
-
-    return ProximalGradient(fidelity, denoiser, **parts)
 
 
-@register("algorithm", "admm", "ADMM, with the data's prox", prox=True, grows=True, title="PnP-ADMM")
-def build_admm(options: Options, fidelity: Fidelity, denoiser: Denoiser, **parts: Any) -> ADMM:
-    from plugstream.algorithms import ADMM
-
-    return ADMM(fidelity, denoiser, **parts)
+_declare("admm", "ADMM, with the data's prox", "ADMM", prox=True, grows=True, title="PnP-ADMM")
 
 
-@register("algorithm", "hqs", "half-quadratic splitting: ADMM without the dual", prox=True, grows=True, title="PnP-HQS")
-def build_half_quadratic(options: Options, fidelity: Fidelity, denoiser: Denoiser, **parts: Any) -> ADMM:
-    from plugstream.algorithms import ADMM
+_declare(
+    "hqs",
+    "half-quadratic splitting: ADMM without the dual",
+    "ADMM",
+    fixed={"dual": False},
+    prox=True,
+    grows=True,
+    title="PnP-HQS",
+)
 
-    return ADMM(fidelity, denoiser, dual=False, **parts)
 
-
-@register(
-    "algorithm",
+_declare(
     "proxskip",
     "gradient steps, of which a random few call the denoiser",
+    "ProxSkip",
     options=SkipOptions,
+    arguments={"denoise_probability": "probability"},
     uses=("momentum", "gradient"),
     refines=True,
     grows=True,
@@ -133,16 +121,12 @@ def build_half_quadratic(options: Options, fidelity: Fidelity, denoiser: Denoise
     prefers="bounded",
     title="PnP-ProxSkip",
 )
-def build_proxskip(options: SkipOptions, fidelity: Fidelity, denoiser: Denoiser, **parts: Any) -> ProxSkip:
-    from plugstream.algorithms import ProxSkip
-
-    return ProxSkip(fidelity, denoiser, probability=options.denoise_probability, **parts)
 
 
-@register(
-    "algorithm",
+_declare(
     "red",
     "regularisation by denoising: RED, On-RED, SIMBA",
+    "RED",
     options=REDOptions,
     uses=("momentum", "gradient"),
     refines=True,
@@ -150,17 +134,14 @@ def build_proxskip(options: SkipOptions, fidelity: Fidelity, denoiser: Denoiser,
     weight="tau",
     title="online RED",
 )
-def build_red(options: REDOptions, fidelity: Fidelity, denoiser: Denoiser, **parts: Any) -> RED:
-    from plugstream.algorithms import RED
-
-    return RED(fidelity, denoiser, tau=options.tau, **parts)
 
 
-@register(
-    "algorithm",
+_declare(
     "snore",
     "regularisation by denoising, with noise before the denoiser",
+    "RED",
     options=NoiseOptions,
+    arguments={"injected_noise": "noise"},
     uses=("momentum", "gradient"),
     refines=True,
     grows=True,
@@ -169,69 +150,48 @@ def build_red(options: REDOptions, fidelity: Fidelity, denoiser: Denoiser, **par
     prefers="none",
     title="SNORE",
 )
-def build_snore(options: NoiseOptions, fidelity: Fidelity, denoiser: Denoiser, **parts: Any) -> RED:
-    from plugstream.algorithms import RED
-
-    return RED(fidelity, denoiser, tau=options.tau, noise=options.injected_noise, **parts)
 
 
-@register(
-    "algorithm",
+_declare(
     "ipa",
     "incremental ADMM, with the prox of a few views a step",
+    "IncrementalADMM",
     options=IncrementalOptions,
+    arguments={"prox_parts": "parts"},
     prox=True,
     grows=True,
     title="PnP-IPA",
 )
-def build_incremental(
-    options: IncrementalOptions, fidelity: Fidelity, denoiser: Denoiser, **parts: Any
-) -> IncrementalADMM:
-    from plugstream.algorithms import IncrementalADMM
-
-    return IncrementalADMM(fidelity, denoiser, parts=options.prox_parts, **parts)
 
 
-@register(
-    "algorithm",
+_declare(
     "inexact-admm",
     "incremental ADMM, with two conjugate gradients of a few views in place of a prox",
+    "InexactADMM",
     options=InexactOptions,
+    arguments={"prox_products": "products"},
     prox=True,
     title="PnP-ADMM, inexact",
 )
-def build_inexact(options: InexactOptions, fidelity: Fidelity, denoiser: Denoiser, **parts: Any) -> InexactADMM:
-    from plugstream.algorithms import InexactADMM
-
-    return InexactADMM(fidelity, denoiser, products=options.prox_products, **parts)
 
 
-@register(
-    "algorithm",
+_declare(
     "block-admm",
     "incremental ADMM that remembers what each block of views said",
+    "BlockADMM",
     prox=True,
     title="PnP-ADMM by blocks",
 )
-def build_block_admm(options: Options, fidelity: Fidelity, denoiser: Denoiser, **parts: Any) -> BlockADMM:
-    from plugstream.algorithms import BlockADMM
-
-    return BlockADMM(fidelity, denoiser, **parts)
 
 
-@register(
-    "algorithm",
+_declare(
     "sgd-splitting",
     "half-quadratic splitting, with gradient steps on a few views in place of the prox",
+    "GradientSplitting",
     options=InnerOptions,
+    arguments={"inner_steps": "inner"},
     uses=("momentum", "gradient"),
     refines=True,
     grows=True,
     title="PnP-HQS by gradients",
 )
-def build_gradient_splitting(
-    options: InnerOptions, fidelity: Fidelity, denoiser: Denoiser, **parts: Any
-) -> GradientSplitting:
-    from plugstream.algorithms import GradientSplitting
-
-    return GradientSplitting(fidelity, denoiser, inner=options.inner_steps, **parts)

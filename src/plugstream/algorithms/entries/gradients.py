@@ -6,12 +6,10 @@ the batch and nothing else; seeded, that it draws something by the seed.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Any
 
-from plugstream.base.registry import Field, Options, register
-
-if TYPE_CHECKING:
-    from plugstream.algorithms import Estimator
+from plugstream.base.class_entries import register_class
+from plugstream.base.registry import Field, Options
 
 __all__ = ["RefreshOptions", "RowOptions"]
 
@@ -34,29 +32,30 @@ class RowOptions(Options):
     )
 
 
-@register("gradient", "plain", "the mean over the batch", grows=True, plain=True)
-def build_plain(options: Options, seed: int) -> Estimator:
-    from plugstream.algorithms import Plain
-
-    return Plain()
+def _declare(name: str, text: str, estimator: str, **how: Any) -> None:
+    register_class(__name__, "gradient", name, text, f"plugstream.algorithms:{estimator}", **how)
 
 
-@register("gradient", "saga", "corrected by what is remembered of every view")
-def build_saga(options: Options, seed: int) -> Estimator:
-    from plugstream.algorithms import SAGA
-
-    return SAGA()
+_declare("plain", "the mean over the batch", "Plain", grows=True, plain=True)
 
 
-@register("gradient", "svrg", "corrected by a full pass now and then", options=RefreshOptions, seeded=True)
-def build_svrg(options: RefreshOptions, seed: int) -> Estimator:
-    from plugstream.algorithms import SVRG
-
-    return SVRG(options.refresh, seed)
+_declare("saga", "corrected by what is remembered of every view", "SAGA")
 
 
-@register("gradient", "diagonal", "with a step of its own for every pixel, for ct", options=RowOptions)
-def build_diagonal(options: RowOptions, seed: int) -> Estimator:
-    from plugstream.algorithms import Diagonal
+_declare(
+    "svrg",
+    "corrected by a full pass now and then",
+    "SVRG",
+    options=RefreshOptions,
+    arguments={"refresh": "probability"},
+    seeded=True,
+)
 
-    return Diagonal(options.by_rows)
+
+_declare(
+    "diagonal",
+    "with a step of its own for every pixel, for ct",
+    "Diagonal",
+    options=RowOptions,
+    arguments={"by_rows": "rows"},
+)

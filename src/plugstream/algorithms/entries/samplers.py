@@ -9,8 +9,9 @@ Facts that an entry may say:
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from plugstream.base.class_entries import register_class
 from plugstream.base.registry import Field, Options, register
 
 if TYPE_CHECKING:
@@ -26,40 +27,22 @@ class BatchOptions(Options):
     batch: int = Field(10, ge=1, le=10**12, description="views in a step")
 
 
-@register(
-    "sampler",
-    "uniform",
-    "independent views, with replacement: the paper's",
-    options=BatchOptions,
-    seeded=True,
-    grows=True,
-    draws="independent",
+_DRAWN: dict[str, Any] = {"options": BatchOptions, "seeded": True}
+
+
+def _declare(name: str, text: str, sampler: str, **how: Any) -> None:
+    register_class(__name__, "sampler", name, text, f"plugstream.algorithms:{sampler}", **how)
+
+
+_declare(
+    "uniform", "independent views, with replacement: the paper's", "Uniform", **_DRAWN, grows=True, draws="independent"
 )
-def build_uniform(options: BatchOptions, fidelity: Fidelity, seed: int = 0) -> Sampler:
-    from plugstream.algorithms.sampling import Uniform
-
-    return Uniform(options.batch, seed)
 
 
-@register(
-    "sampler",
-    "epochs",
-    "every view once before any comes again, shuffled",
-    options=BatchOptions,
-    seeded=True,
-    grows=True,
-)
-def build_epochs(options: BatchOptions, fidelity: Fidelity, seed: int = 0) -> Sampler:
-    from plugstream.algorithms.sampling import Epochs
-
-    return Epochs(options.batch, seed)
+_declare("epochs", "every view once before any comes again, shuffled", "Epochs", **_DRAWN, grows=True)
 
 
-@register("sampler", "shifted", "evenly spaced views, moved on by one a step", options=BatchOptions, grows=True)
-def build_shifted(options: BatchOptions, fidelity: Fidelity) -> Sampler:
-    from plugstream.algorithms.sampling import ShiftedViews
-
-    return ShiftedViews(options.batch)
+_declare("shifted", "evenly spaced views, moved on by one a step", "ShiftedViews", options=BatchOptions, grows=True)
 
 
 @register(
@@ -83,8 +66,4 @@ def build_fixed(options: BatchOptions, fidelity: Fidelity) -> Sampler:
     return FixedViews(tuple(evenly_spaced(options.batch, fidelity.n_views).tolist()))
 
 
-@register("sampler", "all", "every view in every step: the batch algorithms", grows=True, draws="all")
-def build_all(options: Options, fidelity: Fidelity) -> Sampler:
-    from plugstream.algorithms.sampling import All
-
-    return All()
+_declare("all", "every view in every step: the batch algorithms", "All", grows=True, draws="all")

@@ -3,4 +3,6 @@
 from plugstream.denoisers.bm3d.denoiser import BM3D
 from plugstream.denoisers.bm3d.profile import Profile
 
-__all__ = ["BM3D", "Profile"]
+__all__ = ["BM3D", "BM3DProfile", "Profile"]
+
+BM3DProfile = Profile  # its name where there are profiles of other things, too

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from plugstream.base.class_entries import register_class
 from plugstream.base.errors import InputError
 from plugstream.base.registry import Field, Options, register
 
@@ -138,11 +139,11 @@ def build_anisotropic_tv(options: SolverOptions, *, low: float, high: float) -> 
     return TV(isotropic=False, low=low, high=high, **options.accuracy)
 
 
-@register("denoiser", "bm3d", "self-similar images", options=BM3DOptions, object="BM3D()", **_FAST)
-def build_bm3d(options: BM3DOptions) -> Denoiser:
-    from plugstream.denoisers.bm3d import BM3D
+def _declare(name: str, text: str, place: str, **how: Any) -> None:
+    register_class(__name__, "denoiser", name, text, f"plugstream.denoisers.{place}", **how)
 
-    return BM3D(options.profile)
+
+_declare("bm3d", "self-similar images", "bm3d:BM3D", options=BM3DOptions, object="BM3D()", **_FAST)
 
 
 @register(
@@ -203,43 +204,42 @@ def build_ridge(options: RidgeOptions) -> Denoiser:
 _PROX: dict[str, Any] = {**_OURS, "averaged": 0.5, "why": "a prox in closed form"}
 
 
-@register("denoiser", "soft", "sparse images", sigma="weight", noise=math.sqrt, object="SoftThreshold()", **_PROX)
-def build_soft(options: Options) -> Denoiser:
-    from plugstream.denoisers.simple import SoftThreshold
-
-    return SoftThreshold()
-
-
-@register("denoiser", "box", "known bounds", sigma="unused", bounded=True, object="Box()", **_PROX)
-def build_box(options: Options, *, low: float, high: float) -> Denoiser:
-    from plugstream.denoisers.simple import Box
-
-    return Box(low, high)
-
-
-@register(
-    "denoiser", "identity", "none", averaged=0.0, why="it is the identity", sigma="unused", object="Identity()", **_OURS
+_declare(
+    "soft",
+    "sparse images",
+    "simple:SoftThreshold",
+    sigma="weight",
+    noise=math.sqrt,
+    object="SoftThreshold()",
+    **_PROX,
 )
-def build_identity(options: Options) -> Denoiser:
-    from plugstream.denoisers.simple import Identity
-
-    return Identity()
 
 
-@register(
-    "denoiser",
+_declare("box", "known bounds", "simple:Box", sigma="unused", bounded=True, object="Box()", **_PROX)
+
+
+_declare(
+    "identity",
+    "none",
+    "simple:Identity",
+    averaged=0.0,
+    why="it is the identity",
+    sigma="unused",
+    object="Identity()",
+    **_OURS,
+)
+
+
+_declare(
     "pypi-bm3d",
     "self-similar images",
+    "adapters:from_bm3d",
     needs=("bm3d",),
     object="from_bm3d()",
     licence="closed, not for commercial use",
     cpu="closed binary",
     cuda="closed binary, by the CPU",
 )
-def build_pypi_bm3d(options: Options) -> Denoiser:
-    from plugstream.denoisers.adapters import from_bm3d
-
-    return from_bm3d()
 
 
 def _declare_skimage(

@@ -5,12 +5,10 @@ A fact that an entry may say: prox, that its fidelity has one, for linear models
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Any
 
-from plugstream.base.registry import Field, Options, register
-
-if TYPE_CHECKING:
-    from plugstream.fidelity.losses import Loss
+from plugstream.base.class_entries import register_class
+from plugstream.base.registry import Field, Options
 
 __all__ = ["AmplitudeOptions", "HuberOptions", "PoissonOptions", "TransmissionOptions"]
 
@@ -50,41 +48,25 @@ class TransmissionOptions(Options):
     )
 
 
-@register("loss", "gaussian", "least squares: independent Gaussian noise of one strength", prox=True)
-def build_gaussian(options: Options) -> Loss:
-    from plugstream.fidelity.losses import Gaussian
-
-    return Gaussian()
+def _declare(name: str, text: str, loss: str, **how: Any) -> None:
+    register_class(__name__, "loss", name, text, f"plugstream.fidelity:{loss}", **how)
 
 
-@register("loss", "huber", "Gaussian noise with outliers", options=HuberOptions)
-def build_huber(options: HuberOptions) -> Loss:
-    from plugstream.fidelity.losses import Huber
-
-    return Huber(options.delta)
+_declare("gaussian", "least squares: independent Gaussian noise of one strength", "Gaussian", prox=True)
 
 
-@register("loss", "poisson", "counts", options=PoissonOptions)
-def build_poisson(options: PoissonOptions) -> Loss:
-    from plugstream.fidelity.losses import Poisson
-
-    return Poisson(options.background_counts, options.floor)
+_declare("huber", "Gaussian noise with outliers", "Huber", options=HuberOptions)
 
 
-@register("loss", "amplitude", "intensities of waves, by their roots", options=AmplitudeOptions)
-def build_amplitude(options: AmplitudeOptions) -> Loss:
-    from plugstream.fidelity.losses import Amplitude
-
-    return Amplitude(options.roots)
+_declare("poisson", "counts", "Poisson", options=PoissonOptions, arguments={"background_counts": "background"})
 
 
-@register(
-    "loss",
+_declare("amplitude", "intensities of waves, by their roots", "Amplitude", options=AmplitudeOptions)
+
+
+_declare(
     "transmission",
     "line integrals of X-rays, by the photons that were counted",
+    "Transmission",
     options=TransmissionOptions,
 )
-def build_transmission(options: TransmissionOptions) -> Loss:
-    from plugstream.fidelity.losses import Transmission
-
-    return Transmission(limit=options.limit)

@@ -13,15 +13,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from plugstream.base.class_entries import register_class
 from plugstream.base.registry import Field, Options, register
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from plugstream.fidelity.least_squares import Fidelity
     from plugstream.models.views import Views
     from plugstream.solver.misfit import Misfit
-    from plugstream.solver.monitors import PSNR, SNR, SSIM, Cost, Distance
 
     Where = Callable[[Fidelity], Views]
 
@@ -34,39 +32,23 @@ class PeakOptions(Options):
     peak: float | None = Field(None, gt=0, le=1e100, description="the peak; the range of the truth if not given")
 
 
-@register("monitor", "distance", "the distance to a fixed point, relative to its start")
-def build_distance(options: Options, truth: Tensor | None, views: Where) -> Distance:
-    from plugstream.solver.monitors import Distance
-
-    return Distance(views=views)
+def _declare(name: str, text: str, monitor: str, **how: Any) -> None:
+    register_class(__name__, "monitor", name, text, f"plugstream.solver:{monitor}", **how)
 
 
-@register("monitor", "snr", "SNR in dB, where the scan has its truth", truth=True)
-def build_snr(options: Options, truth: Tensor, views: Where) -> SNR:
-    from plugstream.solver.monitors import SNR
-
-    return SNR(truth)
+_declare("distance", "the distance to a fixed point, relative to its start", "Distance")
 
 
-@register("monitor", "psnr", "PSNR in dB, where the scan has its truth", options=PeakOptions, truth=True)
-def build_psnr(options: PeakOptions, truth: Tensor, views: Where) -> PSNR:
-    from plugstream.solver.monitors import PSNR
-
-    return PSNR(truth, options.peak)
+_declare("snr", "SNR in dB, where the scan has its truth", "SNR", truth=True)
 
 
-@register("monitor", "ssim", "SSIM, where the scan has its truth", options=PeakOptions, truth=True, least=11, axes=2)
-def build_ssim(options: PeakOptions, truth: Tensor, views: Where) -> SSIM:
-    from plugstream.solver.monitors import SSIM
-
-    return SSIM(truth, options.peak)
+_declare("psnr", "PSNR in dB, where the scan has its truth", "PSNR", options=PeakOptions, truth=True)
 
 
-@register("monitor", "cost", "the data misfit and, for a known prox, the cost")
-def build_cost(options: Options, truth: Any, views: Where) -> Cost:
-    from plugstream.solver.monitors import Cost
+_declare("ssim", "SSIM, where the scan has its truth", "SSIM", options=PeakOptions, truth=True, least=11, axes=2)
 
-    return Cost(views=views)
+
+_declare("cost", "the data misfit and, for a known prox, the cost", "Cost")
 
 
 @register("monitor", "misfit", "the part of the data that is left unexplained, and that of each frequency")
