@@ -1,4 +1,8 @@
-"""Scripts that complete words in bash, zsh and fish, made from what is known of every command."""
+"""Scripts that complete words in bash, zsh and fish, made from what is known of every command.
+
+Not by shtab: its scripts (1.13) offer the same flags whatever was chosen before, so that `--denoiser nlm` does not
+bring `--nlm-guide`, and in bash they offer nothing after `--denoiser=`.
+"""
 
 from __future__ import annotations
 

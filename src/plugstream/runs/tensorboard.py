@@ -2,7 +2,9 @@
 
 A file of TensorBoard is a sequence of records, each with masked CRC-32C of its length and of its content, and each an
 `Event` as Protocol Buffers write it. Both are a few lines here, so that no package is needed to write them, and nothing
-of TensorFlow's is installed; `pip install tensorboard` is for whoever looks at them:
+of TensorFlow's is installed. torch's SummaryWriter needs TensorBoard itself and tensorboardX needs protobuf, and both
+write in a thread of their own, where a full disk is not noticed by the run. `pip install tensorboard` is for whoever
+looks at the files:
 
     tensorboard --logdir RUN
 

@@ -1,4 +1,8 @@
-"""Pictures as an MP4 video, by ffmpeg where it is installed."""
+"""Pictures as an MP4 video, by ffmpeg where it is installed.
+
+ffmpeg is run here and not by a library: imageio's plugin brings a binary of its own, and Matplotlib's writer draws the
+whole figure anew for every frame, where a movie of ours draws only what moves.
+"""
 
 from __future__ import annotations
 

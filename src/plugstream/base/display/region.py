@@ -1,4 +1,8 @@
-"""The last lines of a terminal, redrawn as work goes on: by rich, at any width, with or without colours."""
+"""The last lines of a terminal, redrawn as work goes on: by rich, at any width, with or without colours.
+
+Colours, widths of characters and NO_COLOR are rich's. Its `Live` is not used: it hides the cursor, which stays hidden
+where a process is killed, and leaves old lines behind in a terminal that was made narrower.
+"""
 
 from __future__ import annotations
 
