@@ -107,7 +107,7 @@ def _pupil(source: Source, shape: tuple[int, int]) -> NDArray[np.complex128] | N
 
 
 def _names(source: Source) -> list[str]:
-    return [name.lstrip("/") for name, _, _ in source.names()]
+    return [name.lstrip("/") for name, _, _ in source.names() if "@" not in name]
 
 
 def _read(source: Source, name: str) -> NDArray[Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -49,15 +49,14 @@ class Recording:
     views: int
     read: Callable[[slice], NDArray[Any]]
     positions: NDArray[np.float64]
-    in_pixels: bool
-    centred: bool
+    in_pixels: bool = False
+    centred: bool = True
     probe: NDArray[np.complex128] | None = None
     good: NDArray[np.bool_] | None = None
     wavelength: float | None = None
     distance: float | None = None
     detector_pixel: float | None = None
     pixel: float | None = None
-    provenance: dict[str, Any] = field(default_factory=dict)
 
 
 def _refuse_near_field(source: Source) -> None:
@@ -90,18 +89,7 @@ def _read_tike(source: Source) -> Recording:
     data = np.asarray(arrays["data"])
     data = data.reshape(-1, *data.shape[-2:])
     scan = np.asarray(arrays["scan"], dtype=np.float64).reshape(-1, 2)
-    probe = arrays["probe"]
-    _check(source, data.shape, scan)
-    return Recording(
-        "tike's NPZ",
-        (data.shape[1], data.shape[2]),
-        len(data),
-        lambda views: data[views],
-        scan,
-        in_pixels=True,
-        centred=False,
-        probe=None if probe is None else _modes(source, "probe", probe),
-    )
+    return _record(source, "tike's NPZ", data, scan, arrays["probe"], in_pixels=True, centred=False)
 
 
 def _read_cxi(source: Source) -> Recording:
@@ -114,8 +102,6 @@ def _read_cxi(source: Source) -> Recording:
     moved = np.asarray(source.read(place), dtype=np.float64)
     if moved.ndim != 2 or moved.shape[1] < 2:
         raise InputError(f"translations of {source.path} have shape {moved.shape}, but must be (views, 3)")
-    positions = moved[:, 1::-1]
-    _check(source, data.shape, positions)
     energy = source.first_number(f"{_SOURCE}/energy")
     wavelength = source.first_number(f"{_SOURCE}/wavelength")
     if wavelength is None and energy:
@@ -124,15 +110,12 @@ def _read_cxi(source: Source) -> Recording:
     mask = source.read(f"{_DETECTOR}/mask")
     if np.shape(mask) != tuple(data.shape[1:]):
         mask = None  # of each frame, or of another detector
-    return Recording(
+    return _record(
+        source,
         "CXI",
-        (data.shape[1], data.shape[2]),
-        data.shape[0],
-        lambda views: np.asarray(read_rows(data, views, "data", source)),
-        positions,
-        in_pixels=False,
-        centred=True,
-        probe=None if probe is None else _modes(source, "probe", probe),
+        data,
+        moved[:, 1::-1],
+        probe,
         good=None if mask is None else np.asarray(mask) == 0,  # CXI has flags of what is wrong
         wavelength=wavelength,
         distance=source.first_number(f"{_DETECTOR}/distance"),
@@ -155,20 +138,8 @@ def _read_shelves(source: Source) -> Recording:
     if found["ppX"] is None or found["ppY"] is None:
         raise InputError(f"{source.path} has no ppX and ppY, and neither has {beside.name} beside it")
     positions = np.stack([np.asarray(found[name], dtype=np.float64).ravel() for name in ("ppY", "ppX")], 1)
-    _check(source, data.shape, positions)
     wave, pixel = (None if found[name] is None else float(np.ravel(found[name])[0]) for name in ("lambda", "dx"))
-    return Recording(
-        "PtychoShelves",
-        (data.shape[1], data.shape[2]),
-        data.shape[0],
-        lambda views: np.asarray(read_rows(data, views, "dp", source)),
-        positions,
-        in_pixels=False,
-        centred=True,
-        probe=None if found["probe"] is None else _modes(source, "probe", found["probe"]),
-        wavelength=wave,
-        pixel=pixel,
-    )
+    return _record(source, "PtychoShelves", data, positions, found["probe"], wavelength=wave, pixel=pixel)
 
 
 def _read_ptypy(source: Source) -> Recording:
@@ -179,16 +150,12 @@ def _read_ptypy(source: Source) -> Recording:
     )
     data = np.concatenate([np.asarray(source.read(f"chunks/{n}/data")) for n in names])
     positions = np.concatenate([np.asarray(source.read(f"chunks/{n}/positions")) for n in names]).astype(float)
-    _check(source, data.shape, positions)
     energy, weights = source.first_number("meta/energy"), source.read("meta/weight2d")
-    return Recording(
+    return _record(
+        source,
         "ptypy",
-        (data.shape[1], data.shape[2]),
-        len(data),
-        lambda views: data[views],
+        data,
         positions,
-        in_pixels=False,
-        centred=True,
         good=None if weights is None or np.shape(weights) != data.shape[1:] else np.asarray(weights) > 0,
         wavelength=None if not energy else _PLANCK / (energy * _KEV),
         distance=source.first_number("meta/distance"),
@@ -205,13 +172,23 @@ def _modes(source: Source, name: str, probe: Any) -> NDArray[np.complex128]:
     return values.reshape(-1, *values.shape[-2:]).astype(np.complex128)
 
 
-def _check(source: Source, shape: tuple[int, ...], positions: NDArray[np.float64]) -> None:
+def _record(
+    source: Source, kind: str, data: Any, positions: NDArray[np.float64], probe: Any = None, **more: Any
+) -> Recording:
+    """The recording, by default of frames with zero frequency in the middle and positions in metres."""
+    shape = tuple(data.shape)
     if len(shape) != 3 or 0 in shape:
-        raise InputError(f"the frames of {source.path} have shape {tuple(shape)}, but must be (views, rows, columns)")
+        raise InputError(f"the frames of {source.path} have shape {shape}, but must be (views, rows, columns)")
     if positions.shape != (shape[0], 2):
         raise InputError(f"{source.path} has {shape[0]} frames, but positions of shape {positions.shape}")
     if not np.isfinite(positions).all():
         raise InputError(f"positions of {source.path} hold NaN or infinity")
+    modes = None if probe is None else _modes(source, "probe", probe)
+
+    def read(views: slice) -> NDArray[Any]:
+        return np.asarray(read_rows(data, views, "data", source))
+
+    return Recording(kind, (shape[1], shape[2]), shape[0], read, positions, probe=modes, **more)
 
 
 FORMATS = Formats(
