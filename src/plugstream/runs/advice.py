@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -82,8 +83,6 @@ def advised_plan(draft: Draft, scan: Scan, early: Parts | None = None, group: Gr
     Arguments: draft, what somebody says of the settings; scan; early, what was built of the draft already; group, the
     processes that share the work.
     """
-    from dataclasses import replace
-
     from plugstream.runs.identity import absolute
     from plugstream.runs.parts import prepare
     from plugstream.runs.plan import plan

@@ -63,7 +63,7 @@ class RunContext:
     past: History = field(default_factory=History)
     saved: SavedState | None = None
     population: GrowingViews | None = None
-    whole: DataFidelity | None = None
+    whole: DataFidelity = field(init=False)
     callbacks: tuple[Callback, ...] = ()
     last: Progress[State] | None = None
 
@@ -124,7 +124,6 @@ class RunContext:
         plan = self.plan if denoiser is None else self.plan.with_denoiser(denoiser)
         self.plan = plan.with_settings(with_sigma(plan.settings, sigma))
         if self.population is None:
-            assert self.whole is not None
             return self.plan.algorithm(self.whole)
         self.population.release()
         return self.population.read_ahead(self.plan.algorithm(self.population.fidelity))

@@ -85,7 +85,6 @@ class RunControls(Callback):
             return True
         if turns and population is None:
             assert self.run.stages is not None
-            assert self.run.whole is not None
             changed = replace(progress.algorithm, fidelity=restrict_views(self.run.whole, self.run.stages))  # type: ignore[type-var]
         before: Any = progress.algorithm if changed is None else changed
         after = self._steer(progress, before, decision.commands)

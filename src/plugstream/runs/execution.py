@@ -246,7 +246,6 @@ def _build_algorithm(run: RunContext, fidelity: DataFidelity) -> tuple[Any, Watc
     watch = Watch.over(algorithm, settings, run.log) if settings.monitor.watch_theory else None
     algorithm = algorithm if watch is None else watch.algorithm
     if run.search is not None:
-        assert run.whole is not None
         damaged = () if population is None else population.record.damaged
         algorithm = run.search.begin(algorithm, damaged, run.whole)
     return algorithm, watch
