@@ -230,9 +230,8 @@ class Session:
     ) -> tuple[Result[State], Comparison | None]:
         """The result, and what to compare it with, where there is something."""
         settings, log, population = self.plan.settings, self.log, self.population
-        describe = getattr(fidelity.model, "describe", None)
-        for text in ([] if describe is None else [describe()]) + [*self.plan.advice, *self.plan.notes]:
-            log.add(Note(text))
+        for note in filter(None, (fidelity.model.describe(), *self.plan.advice, *self.plan.notes)):
+            log.add(Note(note))
         whole = fidelity
         if self.stages is not None and population is None:
             fidelity = restrict_views(whole, self.stages)
@@ -309,7 +308,7 @@ class Session:
         result = self._with_errors(result)
         result = self._answer(result, whole if population is None else population.fidelity, views.held_out(fidelity))
         if result.parameters:
-            shown = fidelity.model.report_parameters(result.parameters)  # type: ignore[attr-defined]
+            shown = fidelity.model.report_parameters(result.parameters)
             result = replace(result, parameters=shown)
         self.callbacks.end(result)
         return result, self._compare(whole if population is None else population.fidelity)
