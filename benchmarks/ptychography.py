@@ -101,13 +101,13 @@ def star(file: Path) -> None:
         seconds = command("reconstruct", used, "--out", folder / "run", *words, *quiet)
         image = torch.from_numpy(np.load(folder / "run" / "result.npy"))
         probe = torch.from_numpy(np.load(folder / "run" / "refined-probe.npy"))
-        model = scan_model(other).with_parameters({"probe": probe})  # type: ignore[attr-defined]
+        model = scan_model(other).with_parameters({"probe": probe})
         ours = relative_residual(other, image, model)
         begin = time.perf_counter()
         image, probe = epie(scan, EPOCHS)
         theirs_seconds = time.perf_counter() - begin
         options = PtychographyOptions(whole_pixels=True)
-        model = scan_model(other, options).with_parameters({"probe": probe[None]})  # type: ignore[attr-defined]
+        model = scan_model(other, options).with_parameters({"probe": probe[None]})
         theirs = relative_residual(other, image, model)
     print(
         f"held-out residual after {EPOCHS} epochs: ours {ours:.4f} ({MODES} modes, batches of {BATCH}, {seconds:.0f} s)"
@@ -164,7 +164,7 @@ def dose(file: Path, picture: Path | None, left_out: str, bm3d: bool) -> None:
 
         def tell(label: str, value: float, state: Any, model: Any, beside: float | None = None) -> None:
             parameters = state.parameters or model.parameters
-            judge = scan_model(other).with_parameters(parameters)  # type: ignore[attr-defined]
+            judge = scan_model(other).with_parameters(parameters)
             left = relative_residual(other, state.image, judge, fit_scale=True)
             gained = "" if beside is None else f", {value - beside:+.2f} above the best without"
             all_of_it = float(snr(state.image, truth))

@@ -133,6 +133,28 @@ def test_no_file_is_longer_than_400_lines() -> None:
     assert [name for name, path in _modules().items() if len(path.read_text(encoding="utf-8").splitlines()) > 400] == []
 
 
+# Kinds that state every ability with a default: nobody looks by name whether one is there.
+DECLARED = ("model", "fidelity", "algorithm", "denoiser", "loss")
+
+
+def _find_probes(path: Path) -> Iterator[str]:
+    """`getattr(x, "name")` and `hasattr` of what is called by one of these kinds, such as `self.model`."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name)):
+            continue
+        if node.func.id in ("getattr", "hasattr") and isinstance(node.args[1], ast.Constant):
+            word = ast.unparse(node.args[0]).rpartition(".")[2].rpartition("_")[2]
+            if word in DECLARED:
+                yield f"{path.name}:{node.lineno} {ast.unparse(node)}"
+
+
+def test_abilities_are_declared_not_looked_for(tmp_path: Path) -> None:
+    probes = [probe for path in _modules().values() for probe in _find_probes(path)]
+    assert probes == []
+    (tmp_path / "file.py").write_text("getattr(self.model, 'channels', False) or hasattr(fidelity, 'loss')\n")
+    assert len(list(_find_probes(tmp_path / "file.py"))) == 2
+
+
 def test_names_are_known_without_torch() -> None:
     """Of every kind but importers, so that `--help` and lists are quick."""
     code = "import sys; from plugstream.base.registry import KINDS, entries\n"

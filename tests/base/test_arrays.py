@@ -112,7 +112,7 @@ def test_denoisers_take_arrays(denoiser):
     want = denoiser(torch.from_numpy(z), 0.1)
     assert denoiser(z, 0.1).equal(want)
     assert denoiser.denoise(z, 0.1)[0].equal(want)
-    if hasattr(denoiser, "value"):
+    if denoiser.value is not None:
         assert torch.as_tensor(denoiser.value(z)).equal(torch.as_tensor(denoiser.value(torch.from_numpy(z))))
 
 

@@ -92,7 +92,7 @@ def test_with_the_mean_phase_even_a_prox_is_not_averaged():
     assert float((mean(a, 0.5) - mean(b, 0.5)).norm()) > 1e3 * float((a - b).norm())
     assert mean.averaged is None
     assert not mean.proximal
-    assert not hasattr(mean, "value")
+    assert mean.value is None
 
 
 @pytest.mark.parametrize("phase", ["phasor", "angle"])

@@ -153,7 +153,7 @@ def test_what_is_known_of_a_denoiser_is_kept_where_tiles_are_exact() -> None:
     assert (soft.averaged, soft.proximal, soft.around) == (0.5, True, 0)
     assert float(soft.value(torch.ones(4, 4))) == 16  # type: ignore[attr-defined]
     assert Tiles(TV(), 10).averaged is None
-    assert not hasattr(Tiles(TV(), 10), "value")
+    assert Tiles(TV(), 10).value is None
     assert Tiles(Damping(SoftThreshold(), 0.5), 10).averaged == 0.25
     assert BM3D(BM3DProfile(radius=5), 1).reach == 24
     assert RealImaginary(TNRD(), phase="mean").reach is None

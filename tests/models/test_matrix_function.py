@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, strategies as st
 
 from plugstream import FunctionModel, InputError, LeastSquares, MatrixModel, Model
-from plugstream.models.linearization import linearized_model
+from plugstream.models.base import as_model
 
 
 def matrices(rng, kind: str, count: int, m: int, n: int):
@@ -141,7 +141,7 @@ def test_a_nonlinear_function_near_an_image_is_a_linear_model():
                 raise AttributeError(name)
             return getattr(model, name)
 
-    assert torch.allclose(linearized_model(Old(), at).forward(v, views), want)
+    assert torch.allclose(as_model(Old()).linearized(at).forward(v, views), want)
     # The back-projection is that of the derivative at zero, with the data less the prediction there.
     data = torch.randn(5, 7, dtype=torch.float64)
     linear = LeastSquares(model.linearized(), data - 1)

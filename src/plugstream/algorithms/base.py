@@ -11,6 +11,7 @@ import warnings
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
+from plugstream.algorithms.abilities import AlgorithmAbilities, as_algorithm
 from plugstream.base.errors import InputError, PlugstreamWarning
 from plugstream.base.schedules import Number, OverL, Overlap, parse_step, value_at
 
@@ -43,19 +44,26 @@ class Algorithm(Protocol[S]):
     """An iteration, and the map T whose fixed points it seeks: T(x) = x says that it has arrived.
 
     `residual` belongs to the algorithm, since only it knows its T: for proximal gradients and ADMM it is
-    P(x) = D(x - gamma grad d(x)), for half-quadratic splitting D(prox_{gamma d}(x)).
+    P(x) = D(x - gamma grad d(x)), for half-quadratic splitting D(prox_{gamma d}(x)). What one of your own need not have
+    has a default in `AlgorithmAbilities`.
     """
 
     @property
     def fidelity(self) -> Fidelity: ...
     @property
     def denoiser(self) -> Denoiser: ...
+    @property
+    def judge(self) -> Any: ...
+    @property
+    def sampler(self) -> Any: ...
 
     def init(self, image: Tensor | None = None) -> S: ...
     def step(self, state: S) -> S: ...
     def parameters(self, k: int, state: S | None = None) -> tuple[float, float]:
         """gamma and sigma of iteration k = 1, 2, ...; `state` is the one before it, for a step that is found."""
 
+    def fidelity_at(self, state: S) -> Fidelity: ...
+    def phase(self, state: S) -> int | None: ...
     def residual(self, state: S, views: Views = None) -> Tensor:
         """||x - T(x)||^2 at the state's image, with the parameters of the iteration to come, for each image: (...).
 
@@ -71,7 +79,7 @@ def _all_views() -> Sampler:
 
 
 @dataclass(frozen=True, eq=False)
-class PlugAndPlay:
+class PlugAndPlay(AlgorithmAbilities):
     """What the paper's algorithms share: a fidelity, a denoiser, a step and a noise level.
 
     Arguments:
@@ -97,7 +105,9 @@ class PlugAndPlay:
     def __post_init__(self) -> None:
         from plugstream.algorithms.sampling import as_sampler
         from plugstream.denoisers.wrap import as_denoiser
+        from plugstream.fidelity.least_squares import as_fidelity
 
+        object.__setattr__(self, "fidelity", as_fidelity(self.fidelity))
         object.__setattr__(self, "denoiser", _adapt_denoiser(as_denoiser(self.denoiser), self.fidelity))
         object.__setattr__(self, "sampler", as_sampler(self.sampler))
         if (self.sigma is None) == (self.lam is None):
@@ -106,10 +116,6 @@ class PlugAndPlay:
             object.__setattr__(self, "step_size", parse_step(self.step_size))
 
     def phase(self, state: Any) -> int | None:
-        """In which part of its way the algorithm is after the steps of this state, each of which seeks another image.
-
-        0 for the last of them; None where the next image says nothing of the last, as in a search that tries several.
-        """
         return int(state.k < self.denoiser.opening_steps)
 
     def parameters(self, k: int, state: Any = None, batch: Batch | None = None) -> tuple[float, float]:
@@ -148,12 +154,11 @@ class PlugAndPlay:
     def _overlap(self, k: int, state: Any, batch: Batch | None) -> float:
         """The largest overlap of the views of iteration k, in the mean over them, times the loss's curvature."""
         drawn = self.sampler.draw(k - 1, self.fidelity.available) if batch is None else batch
-        fidelity: Any = self.fidelity_at(state)
-        own = getattr(fidelity, "overlap", None)
-        overlap = None if own is None else own(drawn.views, drawn.weights)
+        fidelity = self.fidelity_at(state)
+        overlap = fidelity.overlap(drawn.views, drawn.weights)
         if overlap is None:
             raise InputError("how much views overlap is not known of this model; use a multiple of 1/L as the step")
-        largest = float(overlap.max()) * float(fidelity.fit_curvature)
+        largest = float(overlap.max()) * fidelity.fit_curvature
         if not 0 < largest < math.inf:
             raise InputError(f"the overlap of the views of step {k} is {largest:g}, so that there is no step by it")
         return largest
@@ -164,10 +169,7 @@ class PlugAndPlay:
         It is what predictions, misfits and distances of a run that refines its model are of.
         """
         refined = getattr(state, "parameters", None)
-        if not refined:
-            return self.fidelity
-        found: Fidelity = self.fidelity.with_parameters(refined)  # type: ignore[attr-defined]
-        return found
+        return self.fidelity.with_parameters(refined) if refined else self.fidelity
 
     def renew(self, state: Any) -> Any:
         """The state from which this algorithm goes on where another one, of other views say, has come to `state`.
@@ -221,8 +223,7 @@ class PlugAndPlay:
 
         shape = self.fidelity.image_shape
         if image is None:
-            own = getattr(self.fidelity, "start_image", None)
-            image = None if own is None else own()
+            image = self.fidelity.start_image()
         if image is None:
             image = torch.zeros(shape, device=self.fidelity.device, dtype=self.fidelity.dtype)
         image = as_tensor("the first image", image, dtype=self.fidelity.dtype)
@@ -232,7 +233,7 @@ class PlugAndPlay:
         if not self._searches:
             self.parameters(1)
         self.sampler.draw(0, self.fidelity.available)
-        lead_own, several = tuple(image.shape[: image.ndim - len(shape)]), getattr(self.fidelity, "batch_shape", ())
+        lead_own, several = tuple(image.shape[: image.ndim - len(shape)]), self.fidelity.batch_shape
         try:
             lead = broadcast_axes(lead_own, several)
         except ValueError:
@@ -254,17 +255,17 @@ class PlugAndPlay:
                 bound = self.fidelity.lipschitz_max
                 if gamma * bound > 2 and batch.views is None:
                     bound = self.fidelity.lipschitz  # all views together allow a longer step than the worst of them
-            elif callable(at_least := getattr(self.fidelity, "lipschitz_at_least", None)):
+            elif (least := self.fidelity.lipschitz_at_least(batch.views, batch.weights)) is not None:
                 # A step that is a number needs no L, so what it takes to know L is not spent on a warning.
-                bound, about = at_least(batch.views, batch.weights), "<="
+                bound, about = least, "<="
             else:
                 bound = self.fidelity.lipschitz_max
         except InputError:
             return  # a fidelity without a known L cannot be checked
         if gamma * bound > 2:
-            least = "at least " if about == "<=" else ""
+            words = "at least " if about == "<=" else ""
             warnings.warn(
-                f"the step {gamma:.4g} is {least}{gamma * bound:.3g} / L, beyond 2 / L {about} {2 / bound:.4g}: the "
+                f"the step {gamma:.4g} is {words}{gamma * bound:.3g} / L, beyond 2 / L {about} {2 / bound:.4g}: the "
                 "gradient step then enlarges distances and the iteration will probably diverge; use at most 1/L",
                 PlugstreamWarning,
                 stacklevel=4,
@@ -273,8 +274,7 @@ class PlugAndPlay:
 
 def fidelity_at(algorithm: Algorithm[Any], state: Any) -> Fidelity:
     """The fidelity that an algorithm's state speaks of: with what it has found of the model beside the image."""
-    own = getattr(algorithm, "fidelity_at", None)
-    found: Fidelity = algorithm.fidelity if own is None else own(state)
+    found: Fidelity = as_algorithm(algorithm).fidelity_at(state)
     return found
 
 
@@ -287,7 +287,7 @@ def _adapt_denoiser(denoiser: Denoiser, fidelity: Fidelity) -> Denoiser:
     from plugstream.denoisers.shapes import adapt
 
     shape = fidelity.image_shape
-    channels = bool(getattr(fidelity, "channels", False)) or len(shape) == 4
+    channels = fidelity.channels or len(shape) == 4
     channels = channels or (denoiser.channels and denoiser.axes == len(shape))
     if len(shape) - channels not in (2, 3):
         return denoiser

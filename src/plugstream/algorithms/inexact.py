@@ -62,7 +62,7 @@ class InexactADMM(ADMM):
 
     def init(self, image: Array | None = None) -> SplitState:
         """The state before the first step, from an image (..., *image_shape), or from zero; C is found now."""
-        if not self.fidelity.linear or hasattr(self.fidelity, "loss"):
+        if not self.fidelity.linear or self.fidelity.loss is not None:
             raise InputError("conjugate gradients are for linear models with least squares; use another algorithm")
         first = super().init(image)
         assert self.circulant is not None
@@ -73,7 +73,7 @@ class InexactADMM(ADMM):
         """C, from one product with all views."""
         fidelity = self.fidelity
         like = torch.zeros(fidelity.image_shape, device=fidelity.device, dtype=fidelity.dtype)
-        channels = bool(getattr(fidelity, "channels", False))
+        channels = bool(fidelity.channels)
         return Circulant.near(self._whole_curvature, like, self._ndim - channels)
 
     def _whole_curvature(self, image: Tensor) -> Tensor:

@@ -130,9 +130,7 @@ def _parts(values: Tensor) -> Tensor:
 
 def _tolerance(denoiser: Denoiser) -> float:
     """The tolerance that a denoiser states, or the one that it wraps."""
-    inner = getattr(denoiser, "denoiser", None)
-    own = float(getattr(denoiser, "tol", 0.0))
-    return max(own, _tolerance(inner)) if isinstance(inner, Denoiser) else own
+    return max(denoiser.tol, 0.0 if denoiser.inside is None else _tolerance(denoiser.inside))
 
 
 def measure(

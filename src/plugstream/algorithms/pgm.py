@@ -30,6 +30,7 @@ from plugstream.base.errors import InputError
 from plugstream.base.linalg import add_scaled, inner, norm, per_image, squared_norm
 from plugstream.base.schedules import Number, OverL, value_at
 from plugstream.fidelity.least_squares import Fidelity
+from plugstream.models.base import as_model
 from plugstream.models.views import Views
 
 __all__ = ["MOMENTUM", "RESTARTS", "BoundedMomentum", "GradientState", "ProximalGradient", "TaperedMomentum"]
@@ -204,8 +205,8 @@ class ProximalGradient(PlugAndPlay):
 
     def _check_refinement(self) -> None:
         """Refuse to refine what the model has not, and with a gradient that remembers predictions of another model."""
-        model = getattr(self.fidelity, "model", None)
-        possible = tuple(getattr(model, "refinable", ()))
+        model = self.fidelity.model
+        possible = () if model is None else as_model(model).refinable
         unknown = [name for name in self.refine if name not in possible]
         if unknown:
             able = f"it has {', '.join(possible)}" if possible else "it has nothing that can be"
@@ -214,14 +215,14 @@ class ProximalGradient(PlugAndPlay):
             raise InputError(
                 "SAGA and SVRG remember gradients of the model as it was; refine it with the plain gradient"
             )
-        if self.refine_pace != 1 and "pace" not in signature(model.refine).parameters:  # type: ignore[union-attr]
+        if self.refine_pace != 1 and "pace" not in signature(model.refine).parameters:
             raise InputError(f"a {type(model).__name__} has no pace at which it refines; leave --refine-end out")
         if self.refine_tolerance is not None and not (self.refine_tolerance > 0 and self.refine_pace == 1):
             raise InputError(
                 "what is refined has arrived within a tolerance > 0 when its own steps shrink, not those that "
                 "--refine-end makes shorter; leave one of both out"
             )
-        if not callable(getattr(self.fidelity, "refine", None)):
+        if self.fidelity.refine is None:
             raise InputError(f"a {type(self.fidelity).__name__} cannot refine its model; use one process")
 
     def init(self, image: Array | None = None) -> GradientState:
@@ -272,7 +273,8 @@ class ProximalGradient(PlugAndPlay):
         kept: dict[str, Any] = {"k": k, "image": x, "kept": memory.kept, "mean": memory.mean, **found}
         if refines:
             pace = value_at(self.refine_pace, k)
-            kept["parameters"] = fidelity.refine(x, batch.views, self.refine, pace)  # type: ignore[attr-defined]
+            assert fidelity.refine is not None
+            kept["parameters"] = fidelity.refine(x, batch.views, self.refine, pace)
             kept["refinement"] = self._followed(state, k, kept["parameters"], batch)
         if self.restart == "none":
             s = x if state.q == 1 else add_scaled(x, (state.q - 1) / q, add_scaled(x, -1.0, state.image))

@@ -12,6 +12,7 @@ from plugstream.algorithms.sampling import Batch
 from plugstream.algorithms.variance import Memory
 from plugstream.base.errors import InputError
 from plugstream.fidelity.least_squares import Fidelity
+from plugstream.models.base import as_model
 from plugstream.models.views import Views
 
 __all__ = ["Diagonal"]
@@ -52,10 +53,8 @@ class Diagonal:
 
     def begin(self, fidelity: Fidelity, image: Tensor) -> Memory:
         """C L, from a pass over all views; what has no such diagonal is refused."""
-        owner: Any = fidelity
-        model = getattr(fidelity, "model", None)
-        able = fidelity.linear and getattr(model, "nonnegative", False) and callable(getattr(owner, "data", None))
-        if not able or hasattr(fidelity, "loss"):
+        able = fidelity.linear and fidelity.model is not None and as_model(fidelity.model).nonnegative
+        if not able or fidelity.loss is not None:
             raise InputError(
                 "a diagonal is known of linear models without negative entries, such as that of ct, with least squares;"
                 " use the plain gradient"

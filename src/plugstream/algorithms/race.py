@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from plugstream.algorithms.abilities import AlgorithmAbilities, as_algorithm
 from plugstream.algorithms.base import fidelity_at
 from plugstream.base.arrays import Array
 from plugstream.base.errors import InputError
@@ -83,7 +84,7 @@ class RaceState:
 
 
 @dataclass(frozen=True, eq=False)
-class SigmaRace:
+class SigmaRace(AlgorithmAbilities):
     r"""Find sigma, on the data themselves and without repeating runs: two sides go on from one state, the better wins.
 
     The judge is
@@ -157,7 +158,7 @@ class SigmaRace:
     pull: float = 0.0
 
     def __post_init__(self) -> None:
-        sigma = getattr(self.algorithm, "sigma", None)
+        sigma = as_algorithm(self.algorithm).sigma
         if not isinstance(sigma, int | float) or not sigma > 0:
             raise InputError(f"a search starts from one sigma > 0 for all steps, not from {sigma!r}")
         if self.steps < LEAST_STEPS:

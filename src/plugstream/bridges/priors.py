@@ -77,10 +77,11 @@ def read_prior(prior: Any, model: PhysicsModel) -> tuple[Denoiser, bool]:
     if prior is None or is_deepinv(prior, "ZeroPrior"):
         return Identity(), True
     if is_deepinv(prior, "PnP"):
-        own = getattr(prior.denoiser, "denoiser", None)  # one of ours that `as_module` made a module of
+        network = prior.denoiser
+        own = getattr(network, "denoiser", None)  # one of ours that `as_module` made a module of
         if isinstance(own, Denoiser):
             return own, False
-        return _their_denoiser(prior.denoiser, model), False
+        return _their_denoiser(network, model), False
     if is_deepinv(prior, "TVPrior") and type(prior).__name__ == "TVPrior":
         return _plain_tv(model), True
     if is_deepinv(prior, "RED", "ScorePrior"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
@@ -60,6 +60,10 @@ class Denoiser(ABC):
         halo: how many pixels around a tile are enough in practice (docs/scale.md), where that is less than the reach or
             there is none.
         align: the pixels' grid of this step matters, from the image's corner on: tiles begin on it.
+        inside: the denoiser that it stands around, where it wraps or adapts one.
+        tol: the relative tolerance that it states, 0 where it is exact.
+        guide: an image by which it denoises others, where there is one.
+        value: r(x) of a proximal operator, (..., *image) to (...); None where it is not known.
     """
 
     ndim: int = 2
@@ -72,6 +76,10 @@ class Denoiser(ABC):
     reach: int | None = None
     halo: int | None = None
     align: int = 1
+    inside: Denoiser | None = None
+    tol: float = 0.0
+    guide: Tensor | None = None
+    value: Callable[[Tensor], Tensor] | None = None
 
     def __init_subclass__(cls, **keywords: Any) -> None:
         super().__init_subclass__(**keywords)
@@ -170,7 +178,7 @@ class Wrapper(Denoiser):
     ordered: bool = False
 
     def __init__(self, denoiser: Denoiser) -> None:
-        self.denoiser = denoiser
+        self.inside = self.denoiser = denoiser
         self.ndim, self.channels, self.min_size = denoiser.ndim, denoiser.channels, denoiser.min_size
         self.takes_complex = denoiser.takes_complex and not self.ordered
         self.stacked = denoiser.stacked

@@ -80,7 +80,7 @@ class Equivariant(Wrapper):
         super().__init__(as_denoiser(denoiser))
         if how not in ("mean", "random"):
             raise InputError(f"equivariant must be mean or random, not {how!r}")
-        if getattr(_innermost(self.denoiser), "guide", None) is not None:
+        if _innermost(self.denoiser).guide is not None:
             raise InputError(
                 f"{self.denoiser.describe()} has a guide, which lies one way, so that the image cannot be turned; "
                 "leave the guide or equivariant out"
@@ -152,6 +152,6 @@ def _mean(parts: list[Tensor]) -> Tensor:
 
 def _innermost(denoiser: Denoiser) -> Denoiser:
     """What is inside all wrappers and adapters."""
-    while isinstance(inner := getattr(denoiser, "denoiser", None), Denoiser):
+    while (inner := denoiser.inside) is not None:
         denoiser = inner
     return denoiser

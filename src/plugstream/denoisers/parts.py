@@ -22,7 +22,7 @@ class _Parts(Denoiser):
     takes_complex = True
 
     def __init__(self, denoiser: Denoiser | Callable[..., Tensor]) -> None:
-        self.denoiser = denoiser = as_denoiser(denoiser)
+        self.inside = self.denoiser = denoiser = as_denoiser(denoiser)
         self.ndim, self.channels, self.min_size = denoiser.ndim, denoiser.channels, denoiser.min_size
         self.stacked = denoiser.stacked
         # What is taken of the whole image, a mean, has no end; in practice it is that of the denoiser.
@@ -68,7 +68,7 @@ class RealImaginary(_Parts):
         if phase == "keep":
             self.averaged, self.proximal = self.denoiser.averaged, self.denoiser.proximal
             self.reach = self.denoiser.reach
-            if hasattr(self.denoiser, "value"):
+            if self.denoiser.value is not None:
                 self.value = self._value
 
     def orient(self, axis: int) -> Denoiser:
@@ -103,9 +103,9 @@ class RealImaginary(_Parts):
     @accept_arrays
     def _value(self, image: Tensor) -> Tensor:
         """r(a) + r(b): (..., *image) to (...)."""
-        inner = self.denoiser.value  # type: ignore[attr-defined]
-        value: Tensor = inner(self._split(image)).sum(-1) if image.is_complex() else inner(image)
-        return value
+        inner = self.denoiser.value
+        assert inner is not None
+        return inner(self._split(image)).sum(-1) if image.is_complex() else inner(image)
 
 
 class MagnitudePhase(_Parts):

@@ -42,7 +42,8 @@ class Slices(Denoiser):
         _require_plane(denoiser, "Slices")
         if axis not in (0, 1, 2):
             raise InputError(f"a volume has slices along axis 0, 1 or 2, not {axis}")
-        self.denoiser, self.axis = denoiser.orient(axis), axis
+        self.inside = self.denoiser = denoiser.orient(axis)
+        self.axis = axis
         self.channels, self.takes_complex, self.stacked = denoiser.channels, denoiser.takes_complex, denoiser.stacked
         self.min_size = denoiser.min_size
         self.averaged, self.proximal = denoiser.averaged, denoiser.proximal
@@ -50,7 +51,7 @@ class Slices(Denoiser):
             self.reach = 0
         else:
             self.reach, self.halo, self.align = denoiser.reach, denoiser.halo, denoiser.align
-        if hasattr(denoiser, "value"):
+        if denoiser.value is not None:
             self.value = self._value
 
     @property
@@ -95,8 +96,8 @@ class Slices(Denoiser):
     @accept_arrays
     def _value(self, image: Tensor) -> Tensor:
         """The sum of r over slices: (..., D, H, W) to (...)."""
-        value: Tensor = self.denoiser.value(self._slices(image)).sum(-1)  # type: ignore[attr-defined]
-        return value
+        assert self.denoiser.value is not None
+        return self.denoiser.value(self._slices(image)).sum(-1)
 
     def _slices(self, volume: Tensor) -> Tensor:
         """The slices as leading axis: (..., D, H, W) to (..., N, *slice); a channel axis stays before the last two."""
@@ -135,7 +136,7 @@ class SliceMean(Denoiser):
     def __init__(self, denoiser: Denoiser | Callable[..., Tensor]) -> None:
         denoiser = as_denoiser(denoiser)
         _require_plane(denoiser, "SliceMean")
-        self.denoiser = denoiser
+        self.inside = self.denoiser = denoiser
         self.directions = (Slices(denoiser, 0), Slices(denoiser, 1), Slices(denoiser, 2))
         self.channels, self.takes_complex, self.stacked = denoiser.channels, denoiser.takes_complex, denoiser.stacked
         self.min_size = denoiser.min_size
@@ -197,12 +198,12 @@ class Channels(Denoiser):
         denoiser = as_denoiser(denoiser)
         if denoiser.channels:
             raise InputError(f"{denoiser.describe()} takes channels already; leave Channels out")
-        self.denoiser = denoiser
+        self.inside = self.denoiser = denoiser
         self.ndim, self.takes_complex, self.stacked = denoiser.ndim, denoiser.takes_complex, denoiser.stacked
         self.min_size = denoiser.min_size
         self.averaged, self.proximal = denoiser.averaged, denoiser.proximal
         self.reach, self.halo, self.align = denoiser.reach, denoiser.halo, denoiser.align
-        if hasattr(denoiser, "value"):
+        if denoiser.value is not None:
             self.value = self._value
 
     @property
@@ -227,8 +228,8 @@ class Channels(Denoiser):
     @accept_arrays
     def _value(self, image: Tensor) -> Tensor:
         """The sum of r over channels: (..., C, H, W) to (...)."""
-        value: Tensor = self.denoiser.value(image).sum(-1)  # type: ignore[attr-defined]
-        return value
+        assert self.denoiser.value is not None
+        return self.denoiser.value(image).sum(-1)
 
 
 def adapt(

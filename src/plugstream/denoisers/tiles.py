@@ -81,7 +81,7 @@ class Tiles(Wrapper):
         self.align = inner.align if align is None else align
         if inner.reach is not None and self.around >= inner.reach and self.align % inner.align == 0:
             self.averaged, self.proximal = inner.averaged, inner.proximal
-            if hasattr(inner, "value"):
+            if inner.value is not None:
                 self.value = self._value
 
     def rewrap(self, denoiser: Denoiser) -> Tiles:
@@ -184,8 +184,8 @@ class Tiles(Wrapper):
     @accept_arrays
     def _value(self, image: Tensor) -> Tensor:
         """r(x) of the whole image: (..., *image) to (...)."""
-        value: Tensor = self.denoiser.value(image)  # type: ignore[attr-defined]
-        return value
+        assert self.denoiser.value is not None
+        return self.denoiser.value(image)
 
 
 def _part(tensor: Tensor, where: Slices) -> Tensor:

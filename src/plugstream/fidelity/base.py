@@ -17,9 +17,8 @@ from torch import Tensor
 from plugstream.base.arrays import Array, accept_arrays_in, as_tensor
 from plugstream.base.errors import DamagedError, InputError, PlugstreamWarning
 from plugstream.base.linalg import broadcast_axes, largest_eigenvalue, per_image, squared_norm
-from plugstream.images.global_phase import unit_vector
-from plugstream.models.base import Linearization, Model
-from plugstream.models.linearization import linearized_model
+from plugstream.fidelity.abilities import FidelityAbilities
+from plugstream.models.base import Linearization, Model, as_model
 from plugstream.models.views import Views, all_views, as_views, check_shape, spread_views
 
 __all__ = ["Measurements", "ModelFidelity"]
@@ -39,7 +38,7 @@ class Measurements(Protocol):
         """The measurements of these views, (B, *data_shape); all for None."""
 
 
-class ModelFidelity:
+class ModelFidelity(FidelityAbilities):
     """What every fidelity of a model and its data shares: which views there are, their data, block by block.
 
     Arguments:
@@ -53,16 +52,17 @@ class ModelFidelity:
         super().__init_subclass__(**keywords)
         accept_arrays_in(cls, ("value", "gradient", "gradient_change", "prox", "predict", "pullback"))
 
+    model: Model
+
     def __init__(self, model: Model, data: Array | Measurements, *, available: Views = None) -> None:
-        self.model = model
+        self.model = model = as_model(model)
         self._available = as_views(available, model.n_views)
         self._lipschitz_max: float | None = None
         if isinstance(data, Tensor | np.ndarray) or not hasattr(data, "read"):
             self._source: Measurements | None = None
-            real = getattr(model, "intensities", False)  # of waves
-            kind = model.data_dtype.to_real() if real else model.data_dtype
+            kind = model.data_dtype.to_real() if model.intensities else model.data_dtype  # of waves
             tensor = as_tensor("data", data, device=model.device, dtype=kind)
-            check_shape("data", tensor, (self.n_views, *getattr(model, "stored_shape", model.data_shape)))
+            check_shape("data", tensor, (self.n_views, *model.stored_shape))
             self._data = self._checked(tensor, None)
         else:
             if data.n_views < model.n_views:
@@ -83,7 +83,7 @@ class ModelFidelity:
         if self._source is not None and self._source.n_views < model.n_views:
             raise InputError(f"the scan has {self._source.n_views} views, but the model has {model.n_views}")
         other = copy.copy(self)
-        other.model = model
+        other.model = model = as_model(model)
         if self._source is None and model is not self.model:
             other._data = model.restrict(self._data)
         other._available = as_views(available, model.n_views)
@@ -110,7 +110,7 @@ class ModelFidelity:
     @property
     def channels(self) -> bool:
         """Whether the first axis of an image is of channels."""
-        return bool(getattr(self.model, "channels", False))
+        return self.model.channels
 
     @property
     def batch_shape(self) -> tuple[int, ...]:
@@ -131,6 +131,11 @@ class ModelFidelity:
     def linear(self) -> bool:
         """Whether predictions are a linear function of the image."""
         return self.model.linear
+
+    @property
+    def convex(self) -> bool:
+        """Whether d is a convex function of the image."""
+        return self.linear
 
     @property
     def data_shape(self) -> tuple[int, ...]:
@@ -165,7 +170,7 @@ class ModelFidelity:
         ndim = len(self.image_shape)
         x = image.reshape(-1, *self.image_shape)[0]
         largest = 0.0
-        near = None if self.model.linear else linearized_model(self.model, x)
+        near = None if self.model.linear else self.model.linearized(x)
         if near is not None and not isinstance(near, Linearization):  # it has norms of its own
             return self.curvature * float(near.squared_norms(self._looked_at(views), _LOCAL_TOL).max())
         for view in self._looked_at(views).split(1):
@@ -202,15 +207,8 @@ class ModelFidelity:
 
         Arguments: weights (B,), 1/B each if not given, as of the gradient.
         """
-        own = getattr(self.model, "overlap", None)
         index = self._index(views)
-        found: Tensor | None = None if own is None else own(index, self._weights(index, weights))
-        return found
-
-    @property
-    def fit_curvature(self) -> float:
-        """The second derivative of the loss where predictions are near the data; 1 for least squares."""
-        return 1.0
+        return self.model.overlap(index, self._weights(index, weights))
 
     def start_image(self) -> Tensor | None:
         """The image to begin with where nobody gives one, (*image_shape), None for zero."""
@@ -221,20 +219,17 @@ class ModelFidelity:
 
         Arguments: names of the parameters that are refined.
         """
-        own = getattr(self.model, "start_from", None)  # which a model of one's own need not have
-        found: tuple[Tensor | None, dict[str, Tensor]]
-        found = (None, {}) if own is None else own(self.data, self.available, names)
-        return found
+        return self.model.start_from(self.data, self.available, names)
 
     @property
     def parameters(self) -> dict[str, Tensor]:
         """What the model depends on besides the image and the views, by name (`ModelBase.parameters`)."""
-        return dict(getattr(self.model, "parameters", {}))
+        return dict(self.model.parameters)
 
     def with_parameters(self, parameters: Mapping[str, Tensor]) -> Self:
         """The fidelity of the same data with a model of these parameters; what was found of L is of the first ones."""
         other = copy.copy(self)
-        other.model = self.model.with_parameters(parameters)  # type: ignore[attr-defined]
+        other.model = as_model(self.model.with_parameters(parameters))
         return other
 
     def refine(self, image: Tensor, views: Views, names: Sequence[str], pace: float = 1.0) -> dict[str, Tensor]:
@@ -245,17 +240,11 @@ class ModelFidelity:
         """
         index = self._index(views)
         shorter = {} if pace == 1 else {"pace": pace}  # models of one's own may know no pace
-        refined: dict[str, Tensor] = self.model.refine(  # type: ignore[attr-defined]
-            image, self.data(index), index, names, self._fit_derivative, **shorter
-        )
-        return refined
+        return self.model.refine(image, self.data(index), index, names, self._fit_derivative, **shorter)
 
     def comparable(self, parameters: Mapping[str, Tensor], names: Sequence[str]) -> dict[str, Tensor]:
         """Parameters as vectors whose differences tell how much they have moved (`ModelBase.comparable`)."""
-        own = getattr(self.model, "comparable", None)  # which a model of one's own need not have
-        found: dict[str, Tensor]
-        found = own(parameters, names) if own else {n: unit_vector(parameters[n], parameters[n]) for n in names}
-        return found
+        return self.model.comparable(parameters, names)
 
     def _fit_derivative(self, prediction: Tensor, data: Tensor, views: Tensor | None) -> Tensor:
         """The loss's derivative, scaled so that its curvature at a fit is 1."""
@@ -277,7 +266,7 @@ class ModelFidelity:
         are over `views`, all if not given. Of a nonlinear model it is that of its derivative at zero, with the data
         less what the model predicts there; it is zero where that derivative is.
         """
-        model = linearized_model(self.model)
+        model = self.model.linearized()
         sums = (model.adjoint(self._beyond_zero(some), some) for some, _ in self._parts(views, None))
         g = functools.reduce(Tensor.add_, sums)
         energy = torch.zeros((), device=self.device, dtype=self.dtype.to_real())
@@ -334,7 +323,7 @@ class ModelFidelity:
         """
         index = self._index(views)
         w = self._weights(index, weights)
-        most = getattr(self.model, "views_at_once", None)
+        most = self.model.views_at_once
         if self._source is None and (most is None or len(w) <= most):
             yield index, w
             return
@@ -368,8 +357,7 @@ class ModelFidelity:
         # From pinned memory a GPU copies by itself; towards the CPU one has to wait for it.
         on_gpu = self.device.type == "cuda"
         there = data.to(device=self.device, dtype=self._stored_dtype, non_blocking=on_gpu)
-        convert = getattr(self.model, "convert", None)  # which a model of one's own need not have
-        data = self.model.restrict(there if convert is None else convert(there, views), views)
+        data = self.model.restrict(self.model.convert(there, views), views)
         if math.isfinite((torch.view_as_real(data) if data.is_complex() else data).sum().item()):
             return data  # a sum is finite only where all of its terms are
         axis = data.ndim - 1 - len(self.model.data_shape)

@@ -12,12 +12,13 @@ from torch import Tensor
 from plugstream.base.arrays import accept_arrays
 from plugstream.base.errors import InputError, PlugstreamWarning
 from plugstream.base.linalg import local_curvature, norm
+from plugstream.fidelity.abilities import FidelityAbilities
 from plugstream.models.views import Views, all_views, check_shape
 
 __all__ = ["SmoothFidelity"]
 
 
-class SmoothFidelity:
+class SmoothFidelity(FidelityAbilities):
     r"""Any convex, smooth measure of misfit, given as one function for each view.
 
     d(x) = (1/I) sum_i d_i(x), each d_i convex and differentiable with an L-Lipschitz gradient. Gradients come from

@@ -15,8 +15,8 @@ from plugstream.base.errors import InputError
 from plugstream.base.linalg import local_curvature
 from plugstream.fidelity.base import Measurements, ModelFidelity
 from plugstream.fidelity.least_squares import LeastSquares
-from plugstream.fidelity.losses import Gaussian, Loss, fit_curvature
-from plugstream.models.base import Model
+from plugstream.fidelity.losses import Loss, as_loss
+from plugstream.models.base import Model, as_model
 from plugstream.models.views import Views
 
 __all__ = ["DataFidelity", "LossFidelity", "is_least_squares", "make_fidelity", "norms_of"]
@@ -39,6 +39,8 @@ class LossFidelity(ModelFidelity):
     Reference: Sun, Wohlberg and Kamilov, Assumption 2.
     """
 
+    loss: Loss
+
     def __init__(
         self,
         model: Model,
@@ -49,7 +51,8 @@ class LossFidelity(ModelFidelity):
         lipschitz_tol: float = 1e-2,
         lipschitz_most: int = 1000,
     ) -> None:
-        self.loss = _bind(loss, model)
+        model = as_model(model)
+        self.loss = as_loss(loss).for_model(model)
         super().__init__(model, data, available=available)
         self._norms = LeastSquares(
             model,
@@ -62,7 +65,7 @@ class LossFidelity(ModelFidelity):
     def with_views(self, model: Model, available: Views = None, *, lipschitz_max: float | None = None) -> Self:
         """As `ModelFidelity.with_views`, with the norms of that model; the curvature is asked of the new data."""
         other = super().with_views(model, available, lipschitz_max=lipschitz_max)
-        other.loss = _bind(self.loss, model)
+        other.loss = self.loss.for_model(other.model)
         other._norms = LeastSquares(
             model,
             _Unread(model.n_views),
@@ -75,7 +78,7 @@ class LossFidelity(ModelFidelity):
     def with_parameters(self, parameters: Mapping[str, Tensor]) -> Self:
         """As `ModelFidelity.with_parameters`; the loss is bound to that model."""
         other = super().with_parameters(parameters)
-        other.loss = _bind(self.loss, other.model)
+        other.loss = self.loss.for_model(other.model)
         other._norms = self._norms.with_parameters(parameters)
         return other
 
@@ -143,7 +146,7 @@ class LossFidelity(ModelFidelity):
     @property
     def fit_curvature(self) -> float:
         """The second derivative of the loss where predictions are near the data; its bound where it says no other."""
-        own = fit_curvature(self.loss, waves=self._waves)
+        own = self.loss.fit_curvature(waves=self._waves)
         return own if math.isfinite(own) else self.curvature
 
     def _fit_derivative(self, prediction: Tensor, data: Tensor, views: Tensor | None) -> Tensor:
@@ -200,8 +203,7 @@ class LossFidelity(ModelFidelity):
 
     @property
     def _stored_dtype(self) -> torch.dtype:
-        real = getattr(self.loss, "real_data", False)
-        return self.model.data_dtype.to_real() if real else self.model.data_dtype
+        return self.model.data_dtype.to_real() if self.loss.real_data else self.model.data_dtype
 
     def _checked(self, data: Tensor, views: Tensor | None) -> Tensor:
         """The data of these views, of which the loss refuses what it has no meaning for, wherever it is read from."""
@@ -212,13 +214,6 @@ class LossFidelity(ModelFidelity):
 
 DataFidelity = LeastSquares | LossFidelity
 """How far an image is from measurements, by any loss."""
-
-
-def _bind(loss: Loss, model: Model) -> Loss:
-    """The loss that knows what the model knows of its data, where it asks for that."""
-    bind = getattr(loss, "for_model", None)
-    bound: Loss = loss if bind is None else bind(model)
-    return bound
 
 
 class _Unread:
@@ -233,7 +228,7 @@ class _Unread:
 
 def is_least_squares(loss: Loss) -> bool:
     """Whether a loss is 1/2 |prediction - datum|^2, whose curvature is 1 whatever the data."""
-    return isinstance(loss, Gaussian) and loss.plain
+    return as_loss(loss).plain
 
 
 def norms_of(model: Model, available: Views = None) -> LeastSquares:
@@ -251,7 +246,8 @@ def make_fidelity(
 
     Of intensities of waves a loss that compares those is needed.
     """
-    if getattr(model, "intensities", False) and not (loss is not None and loss.real_data):
+    model, loss = as_model(model), None if loss is None else as_loss(loss)
+    if model.intensities and not (loss is not None and loss.real_data):
         raise InputError("the data are intensities of waves, which --loss amplitude or --loss poisson compares")
     if loss is None or is_least_squares(loss):
         return LeastSquares(model, data, available=available)

@@ -13,18 +13,19 @@ from torch import Tensor
 from plugstream.base.arrays import Array
 from plugstream.base.linalg import conjugate_gradient, inner, largest_eigenvalue, largest_norm, largest_ritz_value, norm
 from plugstream.base.progress import Listener, listening, report
+from plugstream.fidelity.abilities import FidelityAbilities, as_fidelity
 from plugstream.fidelity.base import Measurements, ModelFidelity
 from plugstream.models.base import Model
 from plugstream.models.views import Views, spread_views
 
-__all__ = ["Fidelity", "LeastSquares", "Measurements", "data_scale"]
+__all__ = ["Fidelity", "LeastSquares", "Measurements", "as_fidelity", "data_scale"]
 
 # How many views tell the scale of the data.
 _SCALE_VIEWS = 32
 
 
 @runtime_checkable
-class Fidelity(Protocol):
+class Fidelity(FidelityAbilities, Protocol):
     """d(x) = mean over views of d_i(x), with everything an algorithm asks of it.
 
     `views` are indices (None: all that are available; see `Views`), `weights` the factor of each view's term (None: 1 /
@@ -247,7 +248,7 @@ class LeastSquares(ModelFidelity):
             self._needs_linear("L_i")
             index = self.available
             most = self.lipschitz_most
-            if len(index) > (getattr(self.model, "estimated_views", 1000) if most is None else most):
+            if len(index) > (self.model.estimated_views if most is None else most):
                 with listening(self.progress):
                     self._lipschitz_max = float(self.model.squared_norm_bounds(index).max())
             else:

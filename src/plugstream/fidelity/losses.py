@@ -31,21 +31,19 @@ from typing import Any, ClassVar, Protocol, Self, runtime_checkable
 import torch
 from torch import Tensor
 
+from plugstream.base.defaults import with_defaults
 from plugstream.base.errors import InputError
+from plugstream.fidelity.abilities import LossAbilities
 
-__all__ = ["Amplitude", "Gaussian", "Huber", "Loss", "Poisson", "Transmission", "fit_curvature"]
+__all__ = ["Amplitude", "Gaussian", "Huber", "Loss", "Poisson", "Transmission", "as_loss"]
 
 
 @runtime_checkable
-class Loss(Protocol):
+class Loss(LossAbilities, Protocol):
     """How predictions (..., B, *data_shape) are compared with data (B, *data_shape) of the same B views.
 
     `views` are the B indices, on the CPU, for a loss that knows something of each view, or None for all.
     """
-
-    @property
-    def real_data(self) -> bool:
-        """Whether the data is real even where predictions are waves."""
 
     def is_convex(self, *, waves: bool = False) -> bool:
         """Whether it is a convex function of the prediction, which is complex with `waves`."""
@@ -56,15 +54,18 @@ class Loss(Protocol):
     def derivative(self, prediction: Tensor, data: Tensor, views: Tensor | None = None) -> Tensor:
         """Its gradient with respect to the prediction, in the prediction's shape and dtype."""
 
-    def curvature(self, data: Tensor | None = None, *, waves: bool = False) -> float:
-        """A bound on its second derivative for this data; infinity where there is none."""
-
     def check(self, data: Tensor) -> None:
         """Refuse data that this loss has no meaning for."""
 
 
+def as_loss(loss: Any) -> Loss:
+    """A loss as it is, or one of somebody's own class with the defaults of `LossAbilities` for what it lacks."""
+    completed: Loss = with_defaults(loss, LossAbilities)
+    return completed
+
+
 @dataclass(frozen=True, eq=False)
-class Gaussian:
+class Gaussian(LossAbilities):
     r"""Independent Gaussian noise: w/2 |p - y|^2 for each datum, with w = 1/s^2 for a standard deviation s.
 
     Arguments:
@@ -93,8 +94,6 @@ class Gaussian:
     def plain(self) -> bool:
         """Whether every datum counts alike, so that it is least squares."""
         return self.weights is None and self.deviations is None
-
-    real_data: ClassVar[bool] = False
 
     def is_convex(self, *, waves: bool = False) -> bool:
         return True
@@ -127,7 +126,7 @@ class Gaussian:
 
 
 @dataclass(frozen=True)
-class Huber:
+class Huber(LossAbilities):
     r"""Noise with outliers: |p - y|^2 / 2 up to |p - y| = delta, and delta |p - y| - delta^2 / 2 beyond.
 
     Convex, with a derivative of length at most delta and Lipschitz constant 1.
@@ -140,8 +139,6 @@ class Huber:
     def __post_init__(self) -> None:
         if not self.delta > 0:
             raise InputError(f"delta of a Huber loss must be > 0, not {self.delta}")
-
-    real_data: ClassVar[bool] = False
 
     def is_convex(self, *, waves: bool = False) -> bool:
         return True
@@ -163,7 +160,7 @@ class Huber:
 
 
 @dataclass(frozen=True)
-class Poisson:
+class Poisson(LossAbilities):
     r"""Counts: the negative log-likelihood t - y log t (+ y log y - y, so that a perfect fit has the value 0).
 
     For real predictions p, t = p + background is the expected count. Below `floor` the logarithm is continued by its
@@ -185,9 +182,7 @@ class Poisson:
     recording: Any = None
 
     def for_model(self, model: Any) -> Self:
-        """The loss that knows which waves of a model do not interfere, and how views are recorded."""
-        recording = getattr(model, "recording", None)
-        return replace(self, incoherent=getattr(model, "incoherent", None), recording=recording)
+        return replace(self, incoherent=model.incoherent, recording=model.recording)
 
     def __post_init__(self) -> None:
         if not (self.background >= 0 and self.floor > 0):
@@ -196,8 +191,7 @@ class Poisson:
             )
 
     real_data: ClassVar[bool] = True
-    nats: ClassVar[float] = 1.0
-    """How much of a negative log-likelihood one of its units is."""
+    nats: ClassVar[float | None] = 1.0
 
     def is_convex(self, *, waves: bool = False) -> bool:
         return not waves
@@ -241,7 +235,7 @@ class Poisson:
 
 
 @dataclass(frozen=True)
-class Amplitude:
+class Amplitude(LossAbilities):
     r"""Intensities of waves, compared by their roots: 1/2 (|p| - sqrt(y))^2 for complex predictions p.
 
     The root turns Poisson noise into noise of nearly constant variance 1/4 from a few counts on. The derivative
@@ -259,13 +253,10 @@ class Amplitude:
     recording: Any = None
 
     def for_model(self, model: Any) -> Self:
-        """The loss that knows which waves of a model do not interfere, and how views are recorded."""
-        recording = getattr(model, "recording", None)
-        return replace(self, incoherent=getattr(model, "incoherent", None), recording=recording)
+        return replace(self, incoherent=model.incoherent, recording=model.recording)
 
     real_data: ClassVar[bool] = True
-    nats: ClassVar[float] = 4.0
-    """How much of a negative log-likelihood one of its units is: roots of counts have the variance 1/4."""
+    nats: ClassVar[float | None] = 4.0  # roots of counts have the variance 1/4
 
     def is_convex(self, *, waves: bool = False) -> bool:
         return False
@@ -298,7 +289,7 @@ class Amplitude:
 
 
 @dataclass(frozen=True, eq=False)
-class Transmission:
+class Transmission(LossAbilities):
     r"""Line integrals of photons that were counted: Poisson's likelihood of the counts, before their logarithm.
 
     A ray that should count N exp(-p) photons and counted n = N exp(-y) has the negative log-likelihood
@@ -330,9 +321,8 @@ class Transmission:
         if self.limit is not None and not 0 < self.limit < math.inf:
             raise InputError(f"the limit of a transmission loss must be above 0, not {self.limit}")
 
-    def for_model(self, model: Any) -> Transmission:
-        """The loss that knows the beam of a model's data, where the model does."""
-        return Transmission(getattr(model, "counts", None), self.limit)
+    def for_model(self, model: Any) -> Self:
+        return replace(self, counts=model.counts)  # the beam of its data
 
     real_data: ClassVar[bool] = True
 
@@ -389,12 +379,3 @@ def _recorded(recording: Any, data: Tensor, views: Tensor | None, intensity: Ten
         return data, 0.0
     scaled: tuple[Tensor, Tensor] = recording.scale(data, views, intensity.detach())
     return scaled
-
-
-def fit_curvature(loss: Any, *, waves: bool = False) -> float:
-    """The curvature of a loss where predictions are near the data, its bound where it says no other.
-
-    Infinite where it depends on the data. Arguments: loss; waves, whether predictions are complex.
-    """
-    own = getattr(loss, "fit_curvature", None)
-    return float(loss.curvature(waves=waves) if own is None else own(waves=waves))

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from plugstream.fidelity.least_squares import Fidelity, LeastSquares
+from plugstream.fidelity.least_squares import Fidelity, LeastSquares, as_fidelity
 from plugstream.models.recording import magnitudes
 from plugstream.models.views import Views, all_views
 
@@ -33,7 +33,7 @@ def relative_misfits(fidelity: Fidelity, image: Tensor, views: Views = None) -> 
     inside, parts = len(fidelity.data_shape), []
     for some in index.split(max(1, _BYTES // max(1, size))):
         data, prediction = read.data(some), fidelity.predict(image, some)
-        if getattr(read.model, "intensities", False):
+        if read.model.intensities:
             data, prediction = data.sqrt(), magnitudes(prediction, read.model, data, some)
         left = prediction - data
         energies = [
@@ -69,5 +69,5 @@ def compares_data(fidelity: Any) -> bool:
 
     Least squares of one process or of several, and what compares intensities of waves.
     """
-    whole = getattr(fidelity, "whole", fidelity)
-    return isinstance(whole, LeastSquares) or bool(getattr(whole.model, "intensities", False))
+    whole = as_fidelity(fidelity).whole
+    return isinstance(whole, LeastSquares) or (whole.model is not None and whole.model.intensities)

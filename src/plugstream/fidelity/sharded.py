@@ -14,6 +14,7 @@ from plugstream.base.arrays import accept_arrays
 from plugstream.base.errors import InputError
 from plugstream.base.linalg import broadcast_axes, conjugate_gradient, inner, per_image, squared_norm
 from plugstream.base.processes import Group
+from plugstream.fidelity.abilities import FidelityAbilities
 from plugstream.fidelity.by_loss import LossFidelity
 from plugstream.fidelity.least_squares import LeastSquares
 from plugstream.fidelity.shards import Shares, SplitModel
@@ -23,7 +24,7 @@ from plugstream.models.views import Views, all_views
 __all__ = ["Sharded"]
 
 
-class Sharded:
+class Sharded(FidelityAbilities):
     r"""A fidelity whose work is shared among processes, each of which holds the same image.
 
     The gradient is a sum over views, grad d(x) = sum_i w_i grad d_i(x). Every rank takes a part of the views and of
@@ -45,10 +46,13 @@ class Sharded:
     Int. J. High Perform. Comput. Appl. 19, 2005 (all-reduce).
     """
 
+    whole: LeastSquares | LossFidelity = None  # type: ignore[assignment]  # of one process
+
     def __init__(self, fidelity: LeastSquares | LossFidelity, group: Group, *, shards: int | None = None) -> None:
         if not isinstance(fidelity, LeastSquares | LossFidelity):
             raise InputError(f"a {type(fidelity).__name__} cannot be shared; use LeastSquares or LossFidelity")
         self.whole, self.group, self.shards = fidelity, group, shards
+        self.model, self.loss = fidelity.model, fidelity.loss
         self.shares = Shares(group, shards)
         # A copy whose norms and normal products are shared, too: L is then found as by one process, with less work.
         self.part = cast(Any, copy.copy(fidelity))
@@ -66,10 +70,6 @@ class Sharded:
         """The views among these whose data this rank reads, in the pieces that it reads them in."""
         index = self._index(views)
         return [index[rows] for rows in self.shares.own(len(index)) if rows.stop > rows.start]
-
-    @property
-    def model(self) -> Model:
-        return self.whole.model
 
     @property
     def n_views(self) -> int:
@@ -106,7 +106,7 @@ class Sharded:
     @property
     def convex(self) -> bool:
         """Whether d is a convex function of the image."""
-        return bool(getattr(self.whole, "convex", self.linear))
+        return bool(self.whole.convex)
 
     @property
     def data_shape(self) -> tuple[int, ...]:
@@ -277,12 +277,11 @@ class Sharded:
         curvature = self.shares.max(len(index), lambda rows: float(self.part.curvature_of(index[rows])))
         return curvature * float(self.part._norms.bound_lipschitz(views))
 
-    @property
-    def lipschitz_at_least(self) -> Callable[..., float]:
+    def lipschitz_at_least(
+        self, views: Views = None, weights: Tensor | None = None, *, products: int = 8
+    ) -> float | None:
         """As `LeastSquares.lipschitz_at_least`; no other fidelity has it."""
-        if not isinstance(self.whole, LeastSquares):
-            raise AttributeError("a lower bound of L is known of least squares only")
-        bound: Callable[..., float] = self.part.lipschitz_at_least
+        bound: float | None = self.part.lipschitz_at_least(views, weights, products=products)
         return bound
 
     def local_lipschitz(self, image: Tensor, views: Views = None) -> float:

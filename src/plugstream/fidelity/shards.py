@@ -207,4 +207,4 @@ class SplitModel(WrappedModel):
 
 def _inherits(model: Any, name: str) -> bool:
     """Whether a model has no such method of its own."""
-    return getattr(type(model), name, None) is getattr(ModelBase, name)
+    return getattr(getattr(model, name), "__func__", None) is getattr(ModelBase, name)

@@ -74,7 +74,7 @@ def prefer_bounds(fidelity: ModelFidelity) -> Preference:
     model = fidelity.model
     if not model.linear:
         return Preference(0.0, f"{_KEPT}: a nonlinear model is not asked whether its data wants negative values")
-    if getattr(model, "nonnegative", False) and (part := _below_zero(fidelity)) > _RARE:
+    if model.nonnegative and (part := _below_zero(fidelity)) > _RARE:
         told = f"{part:.2%} of the data are below zero by more than noise, as refraction at edges makes them"
         return Preference(None, f"{_FREE}: {told}; --low 0 would keep it non-negative")
     views, data = _readable(fidelity, _VIEWS)

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol, Self, runtime_checkable
+from collections.abc import Callable
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
 from plugstream.base.arrays import accept_arrays_in
+from plugstream.base.defaults import with_defaults
 from plugstream.base.eigenvalue_bounds import largest_eigenvalue_bounds, nonnegative_bound
 from plugstream.base.errors import InputError
 from plugstream.base.linalg import broadcast_axes, largest_eigenvalue
 from plugstream.base.progress import report
-from plugstream.images.global_phase import unit_vector
-from plugstream.models.views import Derivative, Views
+from plugstream.models.abilities import ModelAbilities
+from plugstream.models.views import Views
 
-__all__ = ["Linearization", "Model", "ModelBase"]
+__all__ = ["Linearization", "Model", "ModelBase", "as_model"]
 
 # Images of their own for this many views at once when every L_i is estimated, and of so many pixels in all.
 _VIEWS_AT_ONCE = 64
@@ -28,7 +29,7 @@ _WINDOW_VALUES = 1 << 18
 
 
 @runtime_checkable
-class Model(Protocol):
+class Model(ModelAbilities, Protocol):
     """The forward map H_i of each view i, from an image to that view's measurements.
 
     `image_shape` is (H, W), a volume's (D, H, W) or either with channels before it, `data_shape` the shape of one
@@ -79,7 +80,7 @@ class Model(Protocol):
         """Upper bounds of the same that cost little for many views: (B,), double, CPU."""
 
 
-class ModelBase(ABC):
+class ModelBase(ModelAbilities, ABC):
     """A base to write models on: give `forward` and `adjoint`, and for a linear model the rest of `Model` follows.
 
     Image and data may each be real or complex, and the inner product of both is <a, b> = Re(sum conj(a) b), so the
@@ -93,20 +94,6 @@ class ModelBase(ABC):
     dtype: torch.dtype
     data_dtype: torch.dtype
     linear: bool = True
-    nonnegative: bool = False
-    """Whether H_i is linear, real and without negative entries; every L_i is then bounded by two products with it."""
-    channels: bool = False
-    """Whether the first axis of an image is of channels, which denoisers have to know of three axes."""
-    estimated_views: int = 0
-    """Of at most so many views `LeastSquares` estimates every L_i; of more, it bounds them, which costs less."""
-    intensities: bool = False
-    """Whether the data are intensities of the waves that the model predicts, which only some losses compare."""
-    incoherent: int | None = None
-    """The axis of predictions, from the end, of waves that do not interfere: their intensities are counted together."""
-    views_at_once: int | None = None
-    """Of how many views predictions are formed at once, None for as many as the data is read of."""
-    refinable: tuple[str, ...] = ()
-    """Which of the `parameters` can be found along with the image."""
 
     def __init_subclass__(cls, **keywords: Any) -> None:
         super().__init_subclass__(**keywords)
@@ -142,92 +129,6 @@ class ModelBase(ABC):
         return Linearization(self, zero if at is None else at)
 
     def restrict(self, data: Tensor, views: Views = None) -> Tensor:
-        return data
-
-    @property
-    def stored_shape(self) -> tuple[int, ...]:
-        """The shape of what a scan stores of a view, where it is another than `data_shape`; `convert` leads there."""
-        return self.data_shape
-
-    @property
-    def parameters(self) -> dict[str, Tensor]:
-        """What the model depends on besides the image and the views, and what may be refined of it, by name.
-
-        The model is a pure function of image and parameters: `with_parameters` gives one with others. They are real or
-        complex tensors on the model's device; none if not overridden.
-        """
-        return {}
-
-    def with_parameters(self, parameters: Mapping[str, Tensor]) -> Self:
-        """The same model with these parameters, which shares all else with this one, and is quickly made.
-
-        Parameters with a row for each view may have rows of the first views alone, where the scan has grown since.
-        """
-        return self
-
-    def refine(
-        self,
-        image: Tensor,
-        data: Tensor,
-        views: Views,
-        names: Sequence[str],
-        derivative: Derivative,
-        pace: float = 1.0,
-    ) -> dict[str, Tensor]:
-        """All parameters after a step on some of them, by the data of these views, at an image that stays as it is.
-
-        A pure function of its arguments and of the model's parameters, so that runs that go on do so to the bit.
-
-        Arguments: image (*image_shape); data (B, *data_shape), as `convert` makes it; views, B of them or None for all;
-        names, of those to refine, each one of `refinable`; derivative, of the loss, scaled so that its curvature where
-        predictions are near the data is 1; pace, the part of the step that is taken, which a model without `pace` among
-        its arguments always takes whole.
-        """
-        raise InputError(f"{type(self).__name__} has nothing that could be refined along with the image")
-
-    def comparable(self, parameters: Mapping[str, Tensor], names: Sequence[str]) -> dict[str, Tensor]:
-        """Parameters as real vectors whose differences tell how much they have moved, 1 being as much as themselves.
-
-        What no data tells of them is taken out, and those of these names that follow from others are left out.
-        """
-        return {name: unit_vector(parameters[name], self.parameters[name]) for name in names}
-
-    def report_parameters(self, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Parameters in the form in which they are written and shown, of several that give the same predictions."""
-        return dict(parameters)
-
-    def overlap(self, views: Views = None, weights: Tensor | None = None) -> Tensor | None:
-        """The diagonal of sum_i w_i H_i^H H_i over these views, where it is diagonal, in whatever basis; else None.
-
-        Its largest value is the L of that sum, so that for a loss of curvature c a step of 1 / (c max(overlap)) with
-        the weights of the batch, 1/B each, is 1/L of the batch: far longer than 1 / max_i L_i where views overlap
-        little.
-
-        Arguments: weights (B,), ones if not given.
-        """
-        return None
-
-    def start_image(self) -> Tensor | None:
-        """The image (*image_shape) to begin with where nobody gives one, None for zero."""
-        return None
-
-    def start_from(
-        self, read: Callable[[Tensor], Tensor], available: Tensor, names: Sequence[str]
-    ) -> tuple[Tensor | None, dict[str, Tensor]]:
-        """The image to begin with, None for zero, and the parameters, of a model that asks the data for them.
-
-        A pure function of its arguments; `start_image`, and the parameters as they are, if not overridden.
-
-        Arguments: read, which gives the data of views (B,) as `convert` makes it; available views; names of the
-        parameters that are refined.
-        """
-        return self.start_image(), self.parameters
-
-    def convert(self, data: Tensor, views: Views = None) -> Tensor:
-        """What a scan stores of these views, in the model's precision, as the data that the model predicts.
-
-        Usually it is that; counts of photons, of which the model predicts the logarithm, are an exception.
-        """
         return data
 
     def gradient(self, image: Tensor, data: Tensor, views: Views = None, weights: Tensor | None = None) -> Tensor:
@@ -353,6 +254,18 @@ class ModelBase(ABC):
         return weights.to(device=self.device, dtype=self.dtype.to_real()).reshape(-1, *(1,) * len(self.data_shape))
 
 
+def as_model(model: Any) -> Model:
+    """A model as it is, or one of somebody's own class with the defaults of `ModelBase` for what it lacks."""
+    completed: Model = model if isinstance(model, ModelBase) else with_defaults(model, _OwnModel)
+    return completed
+
+
+class _OwnModel(ModelBase):
+    """The defaults of a model that was not written on `ModelBase`, whose norms are therefore its own."""
+
+    estimated_views = 1000
+
+
 class Linearization(ModelBase):
     """The derivative J_i(at) of each view's prediction, v -> J_i(at) v, as a linear model.
 
@@ -365,11 +278,11 @@ class Linearization(ModelBase):
     """
 
     def __init__(self, model: Model, at: Tensor) -> None:
-        self.model = model
+        self.model = model = as_model(model)
         self.at = at.to(device=model.device, dtype=model.dtype)
         self.n_views, self.image_shape, self.data_shape = model.n_views, model.image_shape, model.data_shape
         self.device, self.dtype, self.data_dtype = model.device, model.dtype, model.data_dtype
-        self.channels = bool(getattr(model, "channels", False))
+        self.channels = model.channels
 
     def forward(self, image: Tensor, views: Views = None) -> Tensor:
         """J_i(at) v: (..., *image_shape) to (..., B, *data_shape)."""

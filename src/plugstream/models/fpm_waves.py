@@ -63,7 +63,7 @@ class FPMWaves(ModelBase):
     """
 
     intensities = True
-    refinable = ("pupil", "gains", "leds")
+    refinable: tuple[str, ...] = ("pupil", "gains", "leds")
 
     def __init__(
         self,

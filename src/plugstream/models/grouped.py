@@ -5,15 +5,13 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
 from plugstream.base.errors import InputError
-from plugstream.models.base import Model, ModelBase
-from plugstream.models.linearization import linearized_model
+from plugstream.models.base import Model, ModelBase, as_model
 from plugstream.models.views import Views, all_views, as_views, check_shape
 
 __all__ = ["GroupedModel"]
@@ -62,6 +60,7 @@ class GroupedModel(ModelBase):
     ) -> None:
         if len(models) == 0:
             raise InputError("a grouped model needs at least one model")
+        models = [as_model(model) for model in models]
         first = models[0]
         for name in ("image_shape", "data_shape", "device", "dtype", "data_dtype"):
             for number, model in enumerate(models):
@@ -79,9 +78,9 @@ class GroupedModel(ModelBase):
         self.image_shape, self.data_shape = first.image_shape, first.data_shape
         self.device, self.dtype, self.data_dtype = first.device, first.dtype, first.data_dtype
         self.linear = all(model.linear for model in models)
-        self.nonnegative = all(getattr(model, "nonnegative", False) for model in models)
-        self.channels = bool(getattr(first, "channels", False))
-        self.estimated_views = min(getattr(model, "estimated_views", 0) for model in models)
+        self.nonnegative = all(model.nonnegative for model in models)
+        self.channels = first.channels
+        self.estimated_views = min(model.estimated_views for model in models)
         self.gains = None if gains is None else torch.as_tensor(gains, dtype=torch.float64).cpu()
         if self.gains is not None:
             right = self.gains.shape == self.group.shape and bool(((self.gains > 0) & self.gains.isfinite()).all())
@@ -97,9 +96,8 @@ class GroupedModel(ModelBase):
         names = [self.names[number] if number < len(self.names) else f"group {number}" for number in range(count)]
         told = [f"{name} ({model.n_views} views)" for name, model in zip(names, self.models, strict=True)]
         shown = told if count <= 12 else [*told[:10], "..", told[-1]]
-        describe: Any = getattr(self.models[-1], "describe", None)
-        own = "" if describe is None else f"; of the last: {describe()}"
-        return f"{count} model{'s' if count > 1 else ''} of {', '.join(shown)}{own}"
+        last = self.models[-1].describe()
+        return f"{count} model{'s' if count > 1 else ''} of {', '.join(shown)}{last and '; of the last: '}{last}"
 
     def forward(self, image: Tensor, views: Views = None) -> Tensor:
         """(..., *image_shape) to (..., B, *data_shape)."""
@@ -137,7 +135,7 @@ class GroupedModel(ModelBase):
         """The linear model J(at), group by group; this one where it is linear."""
         if self.linear:
             return self
-        made = [linearized_model(model, at) for model in self.models]
+        made = [model.linearized(at) for model in self.models]
         return GroupedModel(made, self.group, self.gains, names=self.names)
 
     def restrict(self, data: Tensor, views: Views = None) -> Tensor:

@@ -11,7 +11,6 @@ from torch import Tensor
 from plugstream.base.draws import Stream, draw_words
 from plugstream.base.errors import InputError
 from plugstream.models.base import Linearization, Model
-from plugstream.models.linearization import linearized_model
 from plugstream.models.views import Views, all_views
 from plugstream.models.wrapped import WrappedModel
 
@@ -62,12 +61,11 @@ class PartOfData(WrappedModel):
     """
 
     def __init__(self, model: Model, seed: int = 0, *, judge: bool = False, share: float = SHARE) -> None:
-        recording = getattr(model, "recording", None)
+        super().__init__(model)
+        recording = self.recording
         if recording is not None and recording.known is not None and not bool(recording.known.all()):
             raise InputError("gains that are fitted to all data of a view leave none to judge by; hold views out")
-        super().__init__(model)
         self.seed, self.judge, self.share = seed, judge, share
-        self.describe: Callable[[], str] | None = getattr(model, "describe", None)
         # Waves that do not interfere are of one entry of the data.
         sizes = list(self.data_shape)
         if self.incoherent is not None:
@@ -98,7 +96,7 @@ class PartOfData(WrappedModel):
         """M_i J_i(at), with whatever faster form the model has of J."""
         if self.linear:
             return self
-        near = linearized_model(self.whole, at)
+        near = self.whole.linearized(at)
         if isinstance(near, Linearization):
             return Linearization(self, near.at)
         return PartOfData(near, self.seed, judge=self.judge, share=self.share)
@@ -107,10 +105,7 @@ class PartOfData(WrappedModel):
         self, read: Callable[[Tensor], Tensor], available: Tensor, names: Sequence[str]
     ) -> tuple[Tensor | None, dict[str, Tensor]]:
         """As of the model, which asks for data without what is left out."""
-        start = getattr(self.whole, "start_from", None)
-        begun: tuple[Tensor | None, dict[str, Tensor]]
-        begun = (self.start_image(), {}) if start is None else start(read, available, names)
-        return begun
+        return self.whole.start_from(read, available, names)
 
     def squared_norms(self, views: Tensor, tol: float) -> Tensor:
         """Those of all data, which bound them."""

@@ -55,7 +55,7 @@ class PtychographyModel(ModelBase):
 
     intensities = True
     """What is measured is the intensity of the predicted waves."""
-    refinable = ("probe",)
+    refinable: tuple[str, ...] = ("probe",)
 
     def __init__(
         self,

@@ -133,7 +133,7 @@ def magnitudes(waves: Tensor, model: Any, data: Tensor, views: Tensor) -> Tensor
 
     Arguments: waves (..., B, *data_shape); model; data of these views; views (B,).
     """
-    axis, recording = getattr(model, "incoherent", None), getattr(model, "recording", None)
+    axis, recording = model.incoherent, model.recording
     if axis is None and recording is None:
         return waves.abs()
     intensity = waves.abs().square() if axis is None else waves.abs().square().sum(axis, keepdim=True)

@@ -15,7 +15,7 @@ from plugstream.base.processes import Group
 from plugstream.fidelity.by_loss import DataFidelity
 from plugstream.fidelity.misfit import compares_data, relative_misfits, unexplained_light
 from plugstream.instruments.base import Columns, Instrument
-from plugstream.models.base import Model
+from plugstream.models.base import Model, as_model
 from plugstream.models.suspects import Suspect, Trial as SuspectTrial
 from plugstream.models.views import spread_views
 from plugstream.runs.events import Trial
@@ -111,7 +111,7 @@ def mean_misfit(fidelity: Any, image: Tensor) -> float:
     """The part of the data that an image leaves unexplained, the mean over a few views, each by itself."""
     some = spread_views(fidelity.available, _EXPLAINED)
     misfit = float(relative_misfits(fidelity, image, some).nanmean())
-    if getattr(fidelity.model, "intensities", False) and misfit > 0:
+    if fidelity.model.intensities and misfit > 0:
         return min(misfit, unexplained_light(fidelity, image, some))
     return misfit
 
@@ -158,11 +158,11 @@ def explain_result(
     refined, names of those parameters: what is said of them in the scan is no suspect any more; early, whether steps
     are so few that causes are not looked for.
     """
-    model: Model = getattr(fidelity, "whole", fidelity).model
+    model: Model = fidelity.whole.model
 
     def suspects() -> tuple[Tensor, Sequence[Suspect]]:
         # Fields of a model that is not linear are solved for, and each view is dear.
-        waves = getattr(model, "intensities", False)
+        waves = model.intensities
         count = TRIED if model.linear or waves else TRIED // 2
         views = instrument.trial_views(columns, fidelity.available.numpy(), count)
 
@@ -170,9 +170,8 @@ def explain_result(
             label: str, *, columns: Columns, instrument: Instrument = instrument, turn: Any = None
         ) -> SuspectTrial:
             def build() -> Model:
-                return instrument.build_model(
-                    columns, len(views), options, device=model.device, dtype=model.dtype.to_real()
-                )
+                kind = model.dtype.to_real()
+                return as_model(instrument.build_model(columns, len(views), options, device=model.device, dtype=kind))
 
             return SuspectTrial(label, build, turn)
 

@@ -177,7 +177,7 @@ def prefer_high(fidelity: DataFidelity, low: float | None, support: Tensor | Non
     def decline(why: str) -> Found:
         return Found(None, f"the image has no upper bound: {why}")
 
-    if not model.linear or not getattr(model, "nonnegative", False) or low is None or low < 0 or support is None:
+    if not model.linear or not model.nonnegative or low is None or low < 0 or support is None:
         return decline("none can be found without a lower bound and a support")
     trial = _Trial(fidelity)
     if not trial.possible:

@@ -95,10 +95,10 @@ def check_range(scan: Scan, fidelity: DataFidelity, *, by_lipschitz: bool) -> No
     model, available = fidelity.model, fidelity.available
     some = spread_views(available, _VIEWS) if isinstance(scan, StoredScan) else None
     some = available if some is None else some
-    stored = model.data_dtype.to_real() if getattr(model, "intensities", False) else model.data_dtype
+    stored = model.data_dtype.to_real() if model.intensities else model.data_dtype
     rows = scan.read(some).to(model.device, stored)
-    if getattr(model, "stored_shape", model.data_shape) != model.data_shape:
-        rows = model.convert(rows, some)  # type: ignore[attr-defined]
+    if model.stored_shape != model.data_shape:
+        rows = model.convert(rows, some)
     rows = model.restrict(rows, some)
     size = float(rows.abs().max()) * math.sqrt(math.prod(model.data_shape))
     sizes = [size]

@@ -175,8 +175,7 @@ def _iterate(
 ) -> tuple[Result[State], Comparison | None]:
     """The result, and what to compare it with, where there is something."""
     settings, log, population = run.settings, run.log, run.population
-    describe = getattr(fidelity.model, "describe", None)
-    for text in ([] if describe is None else [describe()]) + [*run.plan.advice, *run.plan.notes]:
+    for text in filter(None, (fidelity.model.describe(), *run.plan.advice, *run.plan.notes)):
         log.add(Note(text))
     run.whole = fidelity
     if run.stages is not None and population is None:
@@ -229,7 +228,7 @@ def _iterate(
     whole = run.whole if population is None else population.fidelity
     result = _answer(run, result, whole, views.held_out(fidelity))
     if result.parameters:
-        shown = fidelity.model.report_parameters(result.parameters)  # type: ignore[attr-defined]
+        shown = fidelity.model.report_parameters(result.parameters)
         result = replace(result, parameters=shown)
     for callback in run.callbacks:
         callback.end(result)

@@ -10,6 +10,7 @@ depend on which views a run has, which its log knows, too: the run asks the plan
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -33,7 +34,7 @@ from plugstream.fidelity.sign_test import Preference, prefer_bounds
 from plugstream.images.global_phase import Phase
 from plugstream.images.space import ImageSpace
 from plugstream.instruments.base import Block, Columns, Experiment, Instrument, find_instrument
-from plugstream.models.base import Model
+from plugstream.models.base import Model, as_model
 from plugstream.runs.bounds import Bounds, build_support, prefer_high, prefer_support
 from plugstream.runs.checks import check_batch, check_mask
 from plugstream.runs.error_maps import check_error_map
@@ -84,9 +85,8 @@ class Plan:
         if previous is None:
             report(f"building the model of {n_views} views")
             self.instrument.check_model(rows, n_views, options, device=parts.device, dtype=parts.dtype)
-        return self.instrument.build_model(
-            rows, n_views, options, device=parts.device, dtype=parts.dtype, previous=previous
-        )
+        build = partial(self.instrument.build_model, device=parts.device, dtype=parts.dtype)
+        return as_model(build(rows, n_views, options, previous=previous))
 
     def algorithm(self, fidelity: Fidelity, sampler: Sampler | None = None) -> Algorithm[Any]:
         """The algorithm on the views of this fidelity."""
@@ -295,7 +295,7 @@ def _check_guide(denoiser: Denoiser, space: ImageSpace) -> None:
     """Refuse a guide of another size than the image."""
     while isinstance(denoiser, Wrapper):
         denoiser = denoiser.denoiser
-    guide = getattr(denoiser, "guide", None)
+    guide = denoiser.guide
     slices = guide is not None and guide.ndim == 2 and len(space.spatial) == 3  # one for all slices of a volume
     if guide is not None and not slices and tuple(guide.shape) != tuple(space.spatial):
         sizes = (" x ".join(map(str, shape)) for shape in (guide.shape, space.spatial))

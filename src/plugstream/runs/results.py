@@ -68,7 +68,7 @@ def form_comparison(
         report(f"forming the image by {_METHODS[method]}")
         image = form_baseline(scan, method, views, device=parts.device, dtype=parts.dtype)
         return Comparison(image, method, _METHODS[method])
-    if getattr(fidelity.model, "intensities", False):  # whose waves have no phase to go back with
+    if fidelity.model.intensities:  # whose waves have no phase to go back with
         return None
     report("forming the back-projection")
     image = fidelity.backprojection(views)

@@ -20,6 +20,7 @@ from plugstream.algorithms.race import LEAST_STEPS
 from plugstream.base.errors import InputError
 from plugstream.denoisers.base import Denoiser
 from plugstream.fidelity.by_loss import DataFidelity
+from plugstream.fidelity.losses import as_loss
 from plugstream.instruments.base import Advice, Columns, Instrument
 from plugstream.models.base import Model
 from plugstream.models.part import SHARE, PartOfData
@@ -190,7 +191,7 @@ def make_race(
     Arguments: algorithm, judges and judge as of `SigmaRace`; advised, whose `spread` says how far to trust it where the
     loss is a known part of a likelihood; rivals, those that the settings name.
     """
-    search, nats = settings.algorithm.search, getattr(settings.loss.build(), "nats", None)
+    search, nats = settings.algorithm.search, as_loss(settings.loss.build()).nats
     assert search is not None
     name, names = settings.denoiser.name, settings.denoiser.rival_names
     expected, pull = None, 0.0

@@ -111,7 +111,7 @@ def _apply(algorithm: Any, change: Change) -> Any:
     values: dict[str, Any] = {}
     if change.sigma is not None:
         values["sigma"] = change.sigma
-        if getattr(algorithm, "lam", None) is not None:  # which sigma was made of
+        if algorithm.lam is not None:  # which sigma was made of
             values["lam"] = None
     if change.step_size is not None:
         values["step_size"] = change.step_size

@@ -96,7 +96,7 @@ class GrowingViews:
         self.seen = self.group.share(scan.n_views)
         self._check_there(first)
         self.model = plan.model(scan.columns, first.views)
-        known = self.model.linear and hasattr(self.model, "squared_norm_bounds")
+        known = self.model.linear
         self.bounded = goes_by_lipschitz(settings) and known
         self.source = Prefetcher(
             scan,
@@ -165,7 +165,7 @@ class GrowingViews:
 
     def _expect(self, batches: list[Tensor]) -> None:
         """Begin to read what this process will want of these batches."""
-        share = getattr(self.fidelity, "own_parts", None)
+        share = self.fidelity.own_parts
         if share is None:
             self.source.expect(batches)
         else:

@@ -44,7 +44,7 @@ class Recorder(Wrapper):
     def __init__(self, denoiser: Denoiser) -> None:
         super().__init__(denoiser)
         self.averaged, self.proximal = denoiser.averaged, denoiser.proximal
-        if hasattr(denoiser, "value"):
+        if denoiser.value is not None:
             self.value = denoiser.value
         self._kept: tuple[Tensor, Tensor, float] | None = None
 

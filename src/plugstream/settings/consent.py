@@ -105,10 +105,10 @@ def check_address(address: str, file: Path, *, trust: bool) -> None:
         )
 
 
-def _is_pickle(denoiser: Choice) -> bool:
+def _is_pickle(choice: Choice) -> bool:
     """Whether the weights of a network are in a file that is opened by unpickling."""
-    weights = getattr(denoiser, "weights", None)
-    return hasattr(denoiser, "unpickle") and weights is not None and not weights.endswith(".safetensors")
+    weights = getattr(choice, "weights", None)
+    return hasattr(choice, "unpickle") and weights is not None and not weights.endswith(".safetensors")
 
 
 def _file_text(text: str) -> str:

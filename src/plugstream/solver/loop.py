@@ -8,19 +8,20 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from time import monotonic, perf_counter
-from typing import Generic, TypeVar, cast
+from typing import Generic, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from plugstream.algorithms.abilities import as_algorithm
 from plugstream.algorithms.base import Algorithm, State
 from plugstream.base.arrays import Array, as_tensor
 from plugstream.base.errors import InputError
 from plugstream.base.linalg import largest_norm
 from plugstream.base.progress import Listener, listening, report
 from plugstream.base.quantities import TO_GO, Quantity
-from plugstream.fidelity.least_squares import data_scale
+from plugstream.fidelity.least_squares import as_fidelity, data_scale
 from plugstream.solver.monitors import Judge, Measure, Monitor, Past, quantities_of, with_stop
 from plugstream.solver.result import Callback, Progress, Result, Row, Snapshot, Stop, Turn
 from plugstream.solver.series import Series
@@ -152,7 +153,7 @@ def _solve(
         state = algorithm.init(None if image is None else as_tensor("the first image", image))
     rows = {} if resume is None else resume.rows
     past = {name: [value for _, _, value in measured] for name, measured in rows.items()}
-    run = _Run(algorithm, state, monitors, every, tuple(callbacks), past)
+    run = _Run(as_algorithm(algorithm), state, monitors, every, tuple(callbacks), past)
     if resume is not None:
         run.restore(resume)
     reason = Stop.ITERATIONS
@@ -320,11 +321,11 @@ class _Run(Generic[S]):
         end = False
         for answer in [callback(progress) for callback in self.callbacks]:
             if isinstance(answer, Turn):
-                self.algorithm, self.state = answer.algorithm, answer.state
+                self.algorithm, self.state = as_algorithm(answer.algorithm), answer.state
                 self.best = None  # what was measured before is of another problem
                 self.trace.begin(self.algorithm, self.state)
             elif callable(getattr(answer, "step", None)):
-                self.algorithm = cast("Algorithm[S]", answer)
+                self.algorithm = as_algorithm(answer)
                 self.trace.begin(self.algorithm, self.state)
             else:
                 end = end or bool(answer)
@@ -360,7 +361,7 @@ class _Run(Generic[S]):
             for name, rows in self._rows.items()
         }
         fidelity = self.algorithm.fidelity
-        axes, channels = len(fidelity.image_shape), bool(getattr(fidelity, "channels", False))
+        axes, channels = len(fidelity.image_shape), as_fidelity(fidelity).channels
         verdict = self._verdict(reason, history)
         found = getattr(chosen, "parameters", None) or {}
         measured = (reason, history, self.time, self.wall, verdict, axes, channels)

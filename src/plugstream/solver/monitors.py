@@ -17,6 +17,7 @@ from plugstream.base.arrays import Array, as_tensor
 from plugstream.base.errors import InputError
 from plugstream.base.linalg import norm
 from plugstream.base.quantities import Quantity
+from plugstream.denoisers.wrap import as_denoiser
 from plugstream.fidelity.least_squares import Fidelity
 from plugstream.images.global_phase import Phase, align_phase, check_phase
 from plugstream.images.quality import psnr, ssim
@@ -120,11 +121,6 @@ class Distance:
         if first is None and len(distances := past.get("distance", ())):
             values = torch.from_numpy(np.stack([np.asarray(value) for value in distances]))
             first, largest = values[0], values.amax(0)
-        if not callable(getattr(algorithm, "residual", None)):
-            raise InputError(
-                f"{type(algorithm).__name__} has no residual(state, views), the squared distance ||x - T(x)||^2 of the "
-                "map that it iterates; give it one, or do not measure the distance"
-            )
 
         def measure(algorithm: Algorithm[Any], state: Any) -> dict[str, Tensor]:
             nonlocal first, largest
@@ -240,7 +236,7 @@ class Cost:
         def measure(algorithm: Algorithm[Any], state: Any) -> dict[str, Tensor]:
             views = None if self.views is None else self.views(algorithm.fidelity)
             out = {"fidelity": fidelity_at(algorithm, state).value(state.image, views)}
-            prior = getattr(algorithm.denoiser, "value", None)
+            prior = as_denoiser(algorithm.denoiser).value
             if prior is not None:
                 gamma, sigma = algorithm.parameters(state.k + 1, state)
                 out["cost"] = out["fidelity"] + sigma**2 / gamma * prior(state.image)
@@ -278,7 +274,7 @@ class HeldOutMisfit:
     def begin(self, algorithm: Algorithm[Any], state: State, past: Past) -> Measure:
         @torch.no_grad()
         def measure(algorithm: Algorithm[Any], state: Any) -> dict[str, Tensor]:
-            if getattr(algorithm, "judge", None) is not None:
+            if algorithm.judge is not None:
                 return {self.name: algorithm.misfit(state)}  # type: ignore[attr-defined]
             views = self.views(algorithm.fidelity)
             return {} if views is None else {self.name: fidelity_at(algorithm, state).value(state.image, views)}

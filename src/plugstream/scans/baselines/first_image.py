@@ -18,7 +18,7 @@ from plugstream.fidelity.misfit import magnitudes
 from plugstream.instruments.ct import CT, ct_rays
 from plugstream.instruments.ct_counts import CTCounts
 from plugstream.instruments.mri import MRI, MRIOptions
-from plugstream.models.base import Model
+from plugstream.models.base import Model, as_model
 from plugstream.models.ct_geometry import Voxels
 from plugstream.models.ct_line_integrals import fill_pixels
 from plugstream.models.views import check_shape
@@ -206,8 +206,7 @@ def _quick_image(scan: Scan, views: Tensor) -> Tensor:
     if isinstance(scan.instrument, MRI):
         return _grid(scan)
     model = scan_model(scan)
-    begin = getattr(model, "start_image", None)
-    known: Tensor | None = None if begin is None else begin()
+    known = model.start_image()
     if known is not None:
         return torch.stack([torch.zeros_like(known), known])
     if not model.linear:
@@ -295,9 +294,9 @@ def _energies(
     chosen = torch.arange(scan.n_views) if views is None else views
     for some in chosen.split(max(1, _BLOCK_BYTES // size)):
         report("comparing", int(some[0]), scan.n_views)
-        if getattr(model, "intensities", False):
+        if model.intensities:
             counts = read(some).to(device=model.device, dtype=model.data_dtype.to_real())
-            seen = model.restrict(model.convert(counts, some), some)  # type: ignore[attr-defined]
+            seen = model.restrict(model.convert(counts, some), some)
             rows = seen.sqrt()
             said = model.restrict(magnitudes(model.forward(values, some), model, seen, some), some)
         else:
@@ -325,4 +324,4 @@ def scan_model(
     """The model of a scan's views, as its instrument builds it."""
     where = torch.device(device)
     scan.instrument.check_model(scan.columns, scan.n_views, options, device=where, dtype=dtype)
-    return scan.instrument.build_model(scan.columns, scan.n_views, options, device=where, dtype=dtype)
+    return as_model(scan.instrument.build_model(scan.columns, scan.n_views, options, device=where, dtype=dtype))

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from plugstream.base.errors import InputError
 from plugstream.base.progress import report
-from plugstream.models.base import Model
+from plugstream.models.base import Model, as_model
 
 __all__ = ["sirt"]
 
@@ -41,7 +41,8 @@ def sirt(
     with its number, the image and the relative residual ||R^{1/2}(y - A x)|| / ||R^{1/2} y|| before it.
     References: Gilbert, J. Theor. Biol. 36, 1972; Gregor and Benson, IEEE Trans. Med. Imaging 27(7), 2008.
     """
-    if not (model.linear and getattr(model, "nonnegative", False)):
+    model = as_model(model)
+    if not (model.linear and model.nonnegative):
         raise InputError("sirt is for linear models without negative entries, such as that of ct")
     if iterations < 1:
         raise InputError(f"sirt needs at least one iteration, not {iterations}")

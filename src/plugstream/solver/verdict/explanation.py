@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from plugstream.fidelity.abilities import as_fidelity
 from plugstream.models.base import Model
 from plugstream.models.suspects import Suspect
 from plugstream.models.views import spread_views
@@ -129,7 +130,7 @@ def explain(
     try them on and the suspects, asked only where they are needed; low, high, the bounds of the image; noise where it
     is known; early, whether the image has hardly begun to form, so that missing steps are the cause of what is left.
     """
-    whole = getattr(fidelity, "whole", fidelity)
+    whole = as_fidelity(fidelity).whole
     model, views = whole.model, _looked_at(whole)
     data, rest, compared = _residual(whole, image, views)
     energy = float(compared.abs().double().square().sum())
@@ -145,7 +146,7 @@ def explain(
         missing = Cause("steps that are missing", 1.0, "take more of them")
         return Explanation(misfit, noise, False, (missing,), len(views))
     causes = _outliers(rest, compared, enough)
-    dear = not (model.linear or getattr(model, "intensities", False))
+    dear = not (model.linear or model.intensities)
     if dear and misfit < _DEAR:
         return Explanation(misfit, noise, not causes, tuple(causes), len(views))
     known: tuple[Tensor, Sequence[Suspect]] = (views[:TRIED], ()) if suspects is None else suspects()
@@ -197,7 +198,7 @@ def _residual(fidelity: Any, image: Tensor, views: Tensor) -> tuple[Tensor, Tens
 
 
 def _estimate(model: Model, data: Tensor, compared: Tensor) -> Noise | None:
-    if getattr(model, "intensities", False):
+    if model.intensities:
         return photon_noise(data) or difference_noise(compared)
     found, band = difference_noise(data), band_noise(data)
     # A band without any noise was filtered away.

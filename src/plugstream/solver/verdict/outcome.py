@@ -358,7 +358,7 @@ def _slope(steps: NDArray[np.float64], values: NDArray[np.float64]) -> float:
 
 def remedies(algorithm: Any) -> str:
     """What keeps the image of an algorithm from arriving where it hovers, and what would help, in words."""
-    sampler = getattr(algorithm, "sampler", All())
+    sampler = algorithm.sampler
     while hasattr(sampler, "sampler"):  # one that only announces what another draws
         sampler = sampler.sampler
     if isinstance(sampler, FixedViews):
@@ -368,9 +368,9 @@ def remedies(algorithm: Any) -> str:
             "the denoiser is not accurate or not steady enough: a smaller tol, damping or a shorter step may lower it"
         )
     ways = ["a larger batch", "a shorter step"]
-    if isinstance(getattr(algorithm, "gradient", None), Plain):
+    if isinstance(algorithm.gradient, Plain):
         ways.append("SAGA or SVRG")
-    momentum = getattr(algorithm, "momentum", "none")
+    momentum = algorithm.momentum
     if momentum not in ("none", "bounded", "tapered") and not hasattr(momentum, "limit"):
         ways.append("momentum 'bounded'")
     return f"that is the noise floor of the batches: {', '.join(ways)} or all views would lower it"

@@ -47,12 +47,12 @@ class Trace:
     def begin(self, algorithm: Any, state: Any) -> None:
         """Forget what was, since from this state on another image is sought."""
         self.first, self.steps, self.sums = state.k, [], []
-        self.phase = _phase(algorithm, state)
+        self.phase = algorithm.phase(state)
         self.add(state.k, state.image, len(algorithm.fidelity.image_shape))
 
     def follow(self, algorithm: Any, state: Any) -> None:
         """Note where the image is after a step."""
-        if _phase(algorithm, state) != self.phase:
+        if algorithm.phase(state) != self.phase:
             self.begin(algorithm, state)
         self.add(state.k, state.image, len(algorithm.fidelity.image_shape))
 
@@ -78,12 +78,6 @@ class Trace:
         kept = kept.to(torch.complex128 if kept.is_complex() else torch.float64)
         found: NDArray[Any] = kept.reshape(-1, *kept.shape[-2:]).numpy()
         return found
-
-
-def _phase(algorithm: Any, state: Any) -> int | None:
-    """In which part of its way an algorithm is; one of one's own may not say."""
-    phase = getattr(algorithm, "phase", None)
-    return 0 if phase is None else phase(state)
 
 
 def random_sums(image: Tensor, ndim: int) -> Tensor:

@@ -43,7 +43,7 @@ class Found:
 
 def left_over(model: Model, prediction: Tensor, data: Tensor, views: Tensor) -> tuple[Tensor, Tensor]:
     """What a prediction leaves of the data, and the data, as they are compared: by roots where they are intensities."""
-    if getattr(model, "intensities", False):
+    if model.intensities:
         return data.sqrt() - magnitudes(prediction, model, data, views), data.sqrt()
     return data - prediction, data
 
@@ -107,7 +107,7 @@ def try_suspects(
     """
     floor = max(_ROUNDING, enough)
     start, local = _start(model), torch.arange(len(views))
-    waves = getattr(model, "intensities", False)
+    waves = model.intensities
     steps, first = (_WAVE_STEPS, _WAVE_FIRST) if waves else (_STEPS, _FIRST)
     if not (waves or model.linear):
         steps, first = _DEAR_STEPS, _DEAR_FIRST
@@ -115,7 +115,7 @@ def try_suspects(
     found = []
     for suspect in suspects:
         ends: list[tuple[float, str]] = []
-        if suspect.refine and suspect.refine in getattr(model, "refinable", ()):
+        if suspect.refine and suspect.refine in model.refinable:
             ends.append((_after(refit(model, data, start, views, refine=suspect.refine), steps), "refined"))
         running: list[tuple[float, Trial, Iterator[float]]] = []
         for trial in suspect.trials:
@@ -145,13 +145,13 @@ def _after(fit: Iterator[float], steps: int) -> float:
 
 
 def _start(model: Model) -> Tensor:
-    begun = getattr(model, "start_image", lambda: None)()
+    begun = model.start_image()
     return torch.zeros(model.image_shape, device=model.device, dtype=model.dtype) if begun is None else begun
 
 
 def _slope(model: Any, prediction: Tensor, data: Tensor, views: Tensor) -> Tensor:
     """The derivative of half the squared difference, of roots where data are intensities."""
-    if getattr(model, "intensities", False):
+    if model.intensities:
         return Amplitude().for_model(model).derivative(prediction, data, views)
     return prediction - data
 

@@ -204,7 +204,7 @@ class RealView(Denoiser):
     """A denoiser of complex images as one of real arrays, whose last axis has real and imaginary parts."""
 
     def __init__(self, denoiser: Denoiser) -> None:
-        self.denoiser = denoiser
+        self.inside = self.denoiser = denoiser
         self.ndim, self.channels = denoiser.ndim + 1, denoiser.channels
         self.averaged, self.proximal = denoiser.averaged, denoiser.proximal
 
@@ -221,8 +221,7 @@ def _name(denoiser: Denoiser) -> str:
     if isinstance(denoiser, RealView):
         return _name(denoiser.denoiser)
     name = type(denoiser).__name__
-    inner = getattr(denoiser, "denoiser", None)
-    return f"{name}({_name(inner)})" if isinstance(inner, Denoiser) else name
+    return name if denoiser.inside is None else f"{name}({_name(denoiser.inside)})"
 
 
 def _check(sigma: float, images: Mapping[str, Tensor], sizes: tuple[float, ...], channels: bool) -> None:
