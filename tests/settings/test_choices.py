@@ -96,7 +96,7 @@ def test_code_of_ones_own_is_used_with_the_same_consent_for_every_kind(scan, tmp
 
 @pytest.mark.parametrize(
     ("name", "message"),
-    [("nothing", "has no nothing"), ("broken", "RuntimeError: no"), ("number", "no function or class")],
+    [("nothing", "has no nothing"), ("broken", "RuntimeError: no"), ("number", "not a function or class")],
 )
 def test_code_of_ones_own_that_does_not_work_is_one_line(scan, tmp_path, capsys, name, message):
     own = tmp_path / "own.py"

@@ -129,7 +129,7 @@ def test_what_is_no_file_is_refused_at_once(tmp_path, what):
         os.mkfifo(path)
     else:
         path.symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(InputError, match="no plain file"):
+    with pytest.raises(InputError, match="not a plain file"):
         Journal(path, ABOUT)
     assert not (tmp_path / "elsewhere").exists()
 

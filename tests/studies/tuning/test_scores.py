@@ -134,5 +134,5 @@ def test_no_crossing_is_said_and_the_nearest_taken():
 
 @pytest.mark.parametrize("noise", [5000.0, -1000.0, 301.0])
 def test_noise_that_data_cannot_have_is_refused(noise):
-    with pytest.raises(InputError, match="none that data can have"):
+    with pytest.raises(InputError, match="data cannot have an input SNR"):
         Search(by="discrepancy", noise=noise)
