@@ -253,42 +253,51 @@ class ProximalGradient(PlugAndPlay):
 
     @torch.no_grad()
     def step(self, state: GradientState) -> GradientState:
-        """One iteration."""
+        """One iteration: x^k = D(s^{k-1} - gamma g) with g the gradient at s^{k-1}, and s^k ahead of x^k."""
         k = state.k + 1
         batch = self.sampler.draw(state.k, self.fidelity.available)
-        memory = Memory(state.kept, state.mean)
         fidelity = self.fidelity_at(state)
-        g, memory = self._estimator.estimate(fidelity, state.s, batch, memory, state.k)
-        if self._searches:
-            plain = getattr(self._estimator, "is_plain", False)
-            own = g if plain else fidelity.gradient(state.s, batch.views, batch.weights)
-            state = replace(state, lipschitz=self._judged_lipschitz(fidelity, state, batch, own))
+        g, memory = self._estimator.estimate(fidelity, state.s, batch, Memory(state.kept, state.mean), state.k)
+        state = self._search_step(fidelity, state, batch, g)
         gamma, sigma = self.parameters(k, state, batch)
-        refines = self._refines(k, state)
-        first = self.refine_steps is not None and refines  # before denoising
-        x, found = (state.s - gamma * g, {}) if first else self._move(state, g, gamma, sigma)
+        x, also = (state.s - gamma * g, {}) if self._refines_first(k, state) else self._move(state, g, gamma, sigma)
+        also |= self._refine(fidelity, state, x, batch) | self._extrapolate(state, x)
+        return replace(state, k=k, image=x, kept=memory.kept, mean=memory.mean, **also)
+
+    def _search_step(self, fidelity: Fidelity, state: GradientState, batch: Batch, g: Tensor) -> GradientState:
+        """The state with an L that holds for this step, where none is known and the step is a multiple of 1/L."""
+        if not self._searches:
+            return state
+        plain = getattr(self._estimator, "is_plain", False)
+        own = g if plain else fidelity.gradient(state.s, batch.views, batch.weights)
+        return replace(state, lipschitz=self._judged_lipschitz(fidelity, state, batch, own))
+
+    def _refine(self, fidelity: Fidelity, state: GradientState, x: Tensor, batch: Batch) -> dict[str, Any]:
+        """The model's parameters after this step and how they move, where it refines them."""
+        k = state.k + 1
+        if not self._refines(k, state):
+            return {}
+        assert fidelity.refine is not None
+        parameters = fidelity.refine(x, batch.views, self.refine, value_at(self.refine_pace, k))
+        return {"parameters": parameters, "refinement": self._followed(state, k, parameters, batch)}
+
+    def _extrapolate(self, state: GradientState, x: Tensor) -> dict[str, Any]:
+        """s^k = x^k + (q_{k-1} - 1) / q_k (x^k - x^{k-1}), and q_k; anew after a restart."""
+        k = state.k + 1
         momentum = MOMENTUM[self.momentum] if isinstance(self.momentum, str) else self.momentum
         assert momentum is not None
         q = momentum(k - state.began, state.q)
-        kept: dict[str, Any] = {"k": k, "image": x, "kept": memory.kept, "mean": memory.mean, **found}
-        if refines:
-            pace = value_at(self.refine_pace, k)
-            assert fidelity.refine is not None
-            kept["parameters"] = fidelity.refine(x, batch.views, self.refine, pace)
-            kept["refinement"] = self._followed(state, k, kept["parameters"], batch)
         if self.restart == "none":
             s = x if state.q == 1 else add_scaled(x, (state.q - 1) / q, add_scaled(x, -1.0, state.image))
-            return replace(state, s=s, q=q, **kept)
+            return {"s": s, "q": q}
         again, residual = self._leads_away(state, x)
         ahead = per_image(torch.where(again, 0.0, (state.q - 1) / q), self._ndim)
-        return replace(
-            state,
-            s=x + ahead * (x - state.image),
-            q=torch.where(again, 1.0, q),
-            began=torch.where(again, float(k), state.began),
-            residual=residual,
-            **kept,
-        )
+        return {
+            "s": x + ahead * (x - state.image),
+            "q": torch.where(again, 1.0, q),
+            "began": torch.where(again, float(k), state.began),
+            "residual": residual,
+        }
 
     def _move(self, state: GradientState, g: Tensor, gamma: float, sigma: float) -> tuple[Tensor, dict[str, Any]]:
         """x^k from s^{k-1} and the gradient there, and what else of the state it changes, by name."""
@@ -298,12 +307,15 @@ class ProximalGradient(PlugAndPlay):
     def parameters(self, k: int, state: Any = None, batch: Batch | None = None) -> tuple[float, float]:
         """As of any algorithm; sigma is 0 while the model is refined before denoising."""
         gamma, sigma = super().parameters(k, state, batch)
-        return gamma, 0.0 if self.refine_steps is not None and self._refines(k, state) else sigma
+        return gamma, 0.0 if self._refines_first(k, state) else sigma
 
     def phase(self, state: Any) -> int | None:
         """As of any algorithm; another while the model is refined before denoising."""
-        first = self.refine_steps is not None and self._refines(state.k + 1, state)
-        return 2 if first else super().phase(state)
+        return 2 if self._refines_first(state.k + 1, state) else super().phase(state)
+
+    def _refines_first(self, k: int, state: Any) -> bool:
+        """Whether iteration k refines the model in place of denoising."""
+        return self.refine_steps is not None and self._refines(k, state)
 
     def _refines(self, k: int, state: Any) -> bool:
         """Whether iteration k refines the model: up to the limit, and until all of it has arrived."""
