@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from plugstream import Amplitude, InputError, LossFidelity, Poisson
-from plugstream.fidelity.losses import fit_curvature
 from plugstream.models.ptychography import PtychographyModel, mode_powers, probe_modes
 
 N, SHAPE = 6, (13, 11)
@@ -106,7 +105,7 @@ def test_the_curvature_at_a_fit_is_that_of_the_loss_there():
     for loss in (Amplitude(), Poisson(floor=1e-9)):
         y = p.abs().square()
         second = (loss.derivative(p + h * along, y) - loss.derivative(p - h * along, y)) / (2 * h)
-        assert float((second / along).real) == pytest.approx(fit_curvature(loss, waves=True), rel=1e-5)
+        assert float((second / along).real) == pytest.approx(loss.fit_curvature(waves=True), rel=1e-5)
 
 
 @pytest.mark.parametrize("whole", [False, True])

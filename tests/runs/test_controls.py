@@ -83,6 +83,7 @@ class Iteration:
 
     sigma: float
     step_size: float
+    lam: float | None = None
 
     def parameters(self, k: int, state: Any) -> tuple[float, float]:
         return self.step_size, self.sigma

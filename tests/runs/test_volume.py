@@ -319,7 +319,7 @@ def test_memory_decides_and_what_does_not_fit_is_refused(scan: Path, monkeypatch
     ):
         with pytest.raises(InputError, match=advice):
             plan(settings(*words), stored, divide=True)
-    with pytest.raises(InputError, match="no size of memory"):
+    with pytest.raises(InputError, match="not a size of memory"):
         settings("compute.memory=much")
 
 
@@ -364,10 +364,10 @@ def test_a_volume_file_is_npy_and_is_written_in_parts(tmp_path: Path) -> None:
     again = make_volume(tmp_path / "v.npy", (7, 4, 5))  # which is kept
     np.testing.assert_array_equal(again.read(2, 5), values[2:5])
     np.testing.assert_array_equal(np.concatenate([part for _, part in open_volume(volume.path).portions()]), values)
-    with pytest.raises(InputError, match="not of a volume"):
+    with pytest.raises(InputError, match="do not fit a volume"):
         volume.write(6, values[:2])
     np.save(tmp_path / "flat.npy", values[0])
-    with pytest.raises(InputError, match="no volume"):
+    with pytest.raises(InputError, match="not a volume"):
         open_volume(tmp_path / "flat.npy")
 
 

@@ -319,6 +319,12 @@ def _change_settings(settings: Settings, **changes: Any) -> Settings:
     tables = settings.model_dump(exclude={"simulate"} if settings.simulate is None else None)
     if changes.get("momentum", settings.momentum.name) != settings.momentum.name:
         tables["momentum"] = {key: tables["momentum"][key] for key in MomentumSettings.model_fields}
-    values = [(section, key, value) for section, table in tables.items() for key, value in table.items()]
     used = tables.keys() if settings.simulate is None else None
-    return resolve(None, [*values, *(_setting(key, value) for key, value in changes.items())], used=used)
+    seed = (
+        "sampler",
+        "seed",
+        tables["sampler"].pop("seed"),
+    )  # nobody types it here, and a sampler may have no use for it
+    values = [(section, key, value) for section, table in tables.items() for key, value in table.items()]
+    values += [_setting(key, value) for key, value in changes.items()]
+    return resolve(None, values, presets=[seed], used=used)
