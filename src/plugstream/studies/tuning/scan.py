@@ -320,11 +320,8 @@ def _change_settings(settings: Settings, **changes: Any) -> Settings:
     if changes.get("momentum", settings.momentum.name) != settings.momentum.name:
         tables["momentum"] = {key: tables["momentum"][key] for key in MomentumSettings.model_fields}
     used = tables.keys() if settings.simulate is None else None
-    seed = (
-        "sampler",
-        "seed",
-        tables["sampler"].pop("seed"),
-    )  # nobody types it here, and a sampler may have no use for it
+    # Nobody types the seed here, and a sampler may have no use for it.
+    seed = ("sampler", "seed", tables["sampler"].pop("seed"))
     values = [(section, key, value) for section, table in tables.items() for key, value in table.items()]
     values += [_setting(key, value) for key, value in changes.items()]
     return resolve(None, values, presets=[seed], used=used)
