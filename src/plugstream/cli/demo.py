@@ -19,8 +19,9 @@ from plugstream.cli.common import (
 from plugstream.cli.serve import add_serve, open_page
 from plugstream.cli.viewers import add_viewers, viewers_of
 
-# What the demo changes of the defaults; TV at this strength suits a photograph with values from 0 to 1.
-PRESETS = (("algorithm", "sigma", 0.016), ("sampler", "name", "shifted"))
+# What the demo changes of the defaults; TV at this strength suits a photograph with values from 0 to 1, and its image
+# has arrived after this many steps.
+PRESETS = (("algorithm", "sigma", 0.016), ("algorithm", "iterations", 160), ("sampler", "name", "shifted"))
 SECTIONS: tuple[str, ...] = ("simulate", *RECONSTRUCTION)
 
 
