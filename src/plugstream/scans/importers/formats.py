@@ -75,7 +75,7 @@ def load_matlab(path: Path, **options: Any) -> dict[str, Any]:
 
     try:
         content: dict[str, Any] = loadmat(path, **options)
-    except NotImplementedError:
+    except NotImplementedError:  # SciPy's word for version 7.3
         raise InputError(f"{path} is of MATLAB 7.3, which is HDF5; save it with save(..., '-v7')") from None
     except Exception as error:  # a damaged file raises many kinds
         raise open_error(path, error, "a MATLAB file") from error
