@@ -12,7 +12,7 @@ from plugstream.instruments.odt import ODT3D, ball_cell
 from plugstream.models.ct_geometry import Voxels
 from plugstream.models.odt_geometry import poses_of_light, poses_of_rotation
 from plugstream.scans.importers.base import describe_file, import_file
-from plugstream.scans.importers.odt_recordings import read_angles
+from plugstream.scans.importers.odt import read_angles
 
 PIXEL, WAVE, MEDIUM = 1.6e-7, 6.47e-7, 1.335
 LENGTHS = {"wavelength": WAVE, "pixel": PIXEL, "medium": MEDIUM}

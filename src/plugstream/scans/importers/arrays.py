@@ -1,8 +1,8 @@
-"""Scans from arrays that have names in some file: what HDF5 and NPZ share, for any instrument.
+"""Scans from the named arrays of a file, HDF5 or NPZ, for any instrument.
 
-By its declaration an instrument says which arrays and values a scan of it has, and so what is looked for
-(`plugstream.scans.importers.declaration`). One whose files need more than that, such as calibration, has a reader of
-its own:
+The declaration of an instrument says which arrays and values a scan has, and so what to look for
+(`plugstream.scans.importers.declaration`). An instrument whose files need more, such as calibration, has its own
+reader:
 
     @reader("born-2d", options=BornImport)
     def read(source: Source, mapping: Mapping[str, Any], options: BornImport) -> Reading: ...
@@ -11,9 +11,8 @@ its own:
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -21,13 +20,12 @@ from typing import Any, TypeVar, cast
 from pydantic import create_model
 
 from plugstream.base.errors import InputError
-from plugstream.base.files import read_small
 from plugstream.base.registry import Entry, Field, Options, entries
 from plugstream.base.text import shell_quote
 from plugstream.instruments.base import find_instrument
 from plugstream.scans.importers.base import ImportResult
 from plugstream.scans.importers.declaration import read_by_declaration
-from plugstream.scans.importers.reading import Reading, name_file, write_reading
+from plugstream.scans.importers.reading import Reading, name_file, read_toml, write_reading
 from plugstream.scans.importers.source import Source
 
 __all__ = [
@@ -46,7 +44,7 @@ _COMMON = {"mask", "pixel", "truth", "weights"}  # names that say nothing of the
 
 
 class ArrayOptions(Options):
-    """What can be said of a file of arrays, whatever its instrument."""
+    """Options for a file of arrays of any instrument."""
 
     instrument: str = Field("born-2d", description="the instrument that the scan is of, or FILE.py:NAME")
     map: tuple[str, ...] = Field(
@@ -60,46 +58,29 @@ class ArrayOptions(Options):
 Reader = Callable[[Source, Mapping[str, Any], Any], Reading]
 R = TypeVar("R", bound=Reader)
 
-
-@dataclass(frozen=True)
-class _Own:
-    """The reader of an instrument; what the decorator `reader` is given."""
-
-    read: Reader
-    options: type[Options]
-    values: tuple[str, ...]
+# The readers of instruments: function, options and names of values.
+_readers: dict[str, tuple[Reader, type[Options], tuple[str, ...]]] = {}
 
 
-_readers: dict[str, _Own] = {}
+def reader(instrument: str, *, options: type[Options] = Options, values: tuple[str, ...] = ()) -> Callable[[R], R]:
+    """Declare the function below as the reader of files of arrays as scans of an instrument.
 
-
-def reader(
-    instrument: str,
-    *,
-    options: type[Options] = Options,
-    values: tuple[str, ...] = (),
-) -> Callable[[R], R]:
-    """Declare the function below as what reads files of arrays as scans of an instrument.
-
-    Arguments: instrument, by name; options besides `ArrayOptions`; values, names of a mapping that may be numbers.
+    Arguments: instrument, by name; options besides `ArrayOptions`; values, names in a mapping that may be numbers.
     """
 
     def declare(function: R) -> R:
-        _readers[instrument] = _Own(function, options, values)
+        _readers[instrument] = function, options, values
         return function
 
     return declare
 
 
 def options_for(instrument: str | None = None) -> type[Options]:
-    """The options of an importer of arrays with those that the instrument's own reader has besides.
-
-    Arguments: instrument, by name; None for those of every reader.
-    """
+    """The options of an importer of arrays with those of the instrument's own reader; None for every reader."""
     entries("importer")  # declares the readers
-    found = dict.fromkeys(own.options for name, own in _readers.items() if instrument in (None, name))
-    found.pop(Options, None)  # of readers without any
-    return _combine(tuple(found))  # each once: instruments of one experiment share a reader
+    own = dict.fromkeys(options for name, (_, options, _) in _readers.items() if instrument in (None, name))
+    own.pop(Options, None)  # readers without options
+    return _combine(tuple(own))  # each once: instruments of one experiment share a reader
 
 
 def array_options(instrument: str, **values: Any) -> Any:
@@ -118,8 +99,8 @@ def import_arrays(source: Source, out: str | Path, mapping: Mapping[str, Any], o
     """Write a scan from the arrays of an open file of any size, some views at a time; an output that exists is refused.
 
     Arguments: source; out, the scan to make; mapping from our names to the file's, or for values to numbers; names that
-    are not mapped are looked for under our own name, values also among the attributes; options, `ArrayOptions` with
-    what the instrument's reader has besides.
+    are not mapped are looked up as they are, values also among the attributes; options, `ArrayOptions` and those of
+    the instrument's reader.
     """
     target = Path(out)
     if target.exists():
@@ -131,34 +112,25 @@ def import_arrays(source: Source, out: str | Path, mapping: Mapping[str, Any], o
 
 
 def plan_reading(source: Source, mapping: Mapping[str, Any], options: Any) -> Reading:
-    """How a file is read: by the reader of its instrument, or by the declaration alone."""
+    """How to read a file: by the reader of its instrument, or by the declaration alone."""
     entries("importer")
     cls = find_instrument(options.instrument, trust=True)
-    own = _readers.get(cls.name)
-    return read_by_declaration(source, mapping, cls) if own is None else own.read(source, mapping, options)
+    if cls.name not in _readers:
+        return read_by_declaration(source, mapping, cls)
+    return _readers[cls.name][0](source, mapping, options)
 
 
 def read_mapping(options: ArrayOptions) -> dict[str, Any]:
-    """The mapping that a TOML file and words such as data=/entry/data or size=64 give, the words winning.
+    """The mapping of a TOML file and of words such as data=/entry/data or size=64, where the words win.
 
-    Of what is a value, and no array, a word that does not begin with a slash is a number where it can be one.
+    For a value, as opposed to an array, a word that does not begin with a slash is a number if it can be one.
     """
     from plugstream.base.values import parse_value
 
     entries("importer")
     cls = find_instrument(options.instrument, trust=True)
-    own = _readers.get(cls.name)
-    values = [attribute.name for attribute in cls.attributes] if own is None else own.values
-
-    mapping: dict[str, Any] = {}
-    if options.mapping is not None:
-        file = Path(options.mapping)
-        try:
-            mapping = tomllib.loads(read_small(file))
-        except OSError as error:
-            raise InputError(f"cannot read the mapping {file}: {error.strerror or error}") from error
-        except (ValueError, RecursionError) as error:  # also a number of thousands of digits, lists thousands deep
-            raise InputError(f"{file} is not TOML: {error}") from error
+    values = _readers[cls.name][2] if cls.name in _readers else [attribute.name for attribute in cls.attributes]
+    mapping = {} if options.mapping is None else read_toml(Path(options.mapping), "the mapping ")
     for word in options.map:
         name, equals, value = word.partition("=")
         if not (equals and name and value):
@@ -168,12 +140,12 @@ def read_mapping(options: ArrayOptions) -> dict[str, Any]:
 
 
 def describe_arrays(kind: str, path: Path, opener: Callable[[Path], Any]) -> tuple[str, list[str]]:
-    """What 'plugstream import' can do with a file of arrays, in words, and what is in it.
+    """What 'plugstream import' can do with a file of arrays, in words, and its content.
 
-    Arguments: kind, the importer; opener, what opens its files.
+    Arguments: kind, the importer; path; opener of its files.
     """
     with opener(path) as source:
-        lines = [f"{name}  {shape} {what}" for name, shape, what in source.names()]
+        lines = [f"{name}  {shape} {dtype}" for name, shape, dtype in source.names()]
         usual, reasons = ArrayOptions().instrument, {}
         for name in dict.fromkeys([usual, *entries("instrument")]):
             if ":" in name:
@@ -189,22 +161,22 @@ def describe_arrays(kind: str, path: Path, opener: Callable[[Path], Any]) -> tup
 
 
 def _outlook(kind: str, source: Source, reasons: Mapping[str, str]) -> str:
-    """What a file lacks of the instrument whose names it has most of; of none in particular where it has none.
+    """What a file lacks for the instrument whose names it has most of, or in general where it has none.
 
-    Arguments: kind, the importer; source; reasons, by instrument, why no scan is made as it is.
+    Arguments: kind, the importer; source; reasons, by instrument, why its scan cannot be made.
     """
-    has = {re.split("[/@]", name)[-1] for name, _, _ in source.names()}
+    names = {re.split("[/@]", name)[-1] for name, _, _ in source.names()}
 
-    def known(name: str) -> int:
-        cls = find_instrument(name)
+    def count_names(instrument: str) -> int:
+        cls = find_instrument(instrument)
         parts: list[Any] = [*cls.columns, *cls.arrays, *cls.attributes]
-        return len(has & ({part.name for part in parts} - _COMMON))
+        return len(names & ({part.name for part in parts} - _COMMON))
 
-    nearest = max(reasons, key=known)
+    nearest = max(reasons, key=count_names)
     need = "makes a scan of it if --map says where in it everything is"
-    if known(nearest):
+    if count_names(nearest):
         return f"'plugstream import {kind} --instrument {nearest}' {need}: {reasons[nearest]}"
-    if not any(len(shape) > 1 and re.match(r"u?int|float|complex|[\[{]", what) for _, shape, what in source.names()):
+    if not any(len(shape) > 1 and re.match(r"u?int|float|complex|[\[{]", dtype) for _, shape, dtype in source.names()):
         return "'plugstream import' cannot make a scan of it: no array of numbers in it has a row for each view"
     return (
         f"'plugstream import {kind} --instrument NAME' {need}; 'plugstream instruments' lists names and what each needs"
@@ -212,9 +184,9 @@ def _outlook(kind: str, source: Source, reasons: Mapping[str, str]) -> str:
 
 
 def scan_name(options: Any, file: Path) -> str:
-    """What a scan is called that is given no name: as its file, with the frequency that was chosen, if one was."""
-    chosen = getattr(options, "frequency", None)
-    return f"{file.stem}{'' if chosen is None else f'-{chosen:g}GHz'}.zarr"
+    """The default name of a scan: that of its file, with the chosen frequency if there is one."""
+    frequency = getattr(options, "frequency", None)
+    return f"{file.stem}{'' if frequency is None else f'-{frequency:g}GHz'}.zarr"
 
 
 ARRAY_FACTS: dict[str, Any] = {
@@ -223,4 +195,4 @@ ARRAY_FACTS: dict[str, Any] = {
     "default_name": scan_name,
     "general": True,
 }
-"""What is declared alike of the importers of named arrays."""
+"""The facts that the importers of named arrays share."""

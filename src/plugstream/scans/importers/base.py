@@ -1,15 +1,15 @@
-"""What an importer is, and how a file is imported by the name of one.
+"""What an importer is, and how to import a file by the name of one.
 
-An importer is an entry of the registry whose function is called with its options, the file and the scan to make:
+An importer is an entry of the registry, a function of its options, the file and the scan to make:
 
     @register("importer", "microscope", "files of our microscope", options=MicroscopeOptions)
     def read(options: MicroscopeOptions, file: Path, out: Path) -> Scan: ...
 
 It returns a scan, which is saved to OUT, or has written OUT itself, a few views at a time, and returns `ImportResult`.
-Facts: `default_name(options, file)`, the name of a scan that is given none; `describe(file)`, for `plugstream info`,
-gives what can be made of a file and lines with what is in it, or None for a file of another kind; `general`, that it
-reads files of any content, and so is asked last; `folders`, that it takes folders, too; `options_for(instrument)`, the
-options where they differ from instrument to instrument.
+Facts: `default_name(options, file)` of a scan; `describe(file)`, for `plugstream info`, which gives what can be made of
+a file and lines with its content, or None for a file of another kind; `general`, that it reads files of any content,
+and so is asked last; `folders`, that it reads folders, too; `options_for(instrument)`, the options where they depend on
+the instrument.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = ["ImportResult", "describe_file", "import_file", "import_options", "sw
 
 @dataclass(frozen=True)
 class ImportResult:
-    """A scan that an importer has written: the number of its views, and remarks for whoever asked for it."""
+    """A scan that an importer has written: the number of its views, and remarks for a person."""
 
     views: int
     remarks: tuple[str, ...] = ()
@@ -40,10 +40,10 @@ def switch(description: str) -> Any:
 
 
 def import_options(entry: Entry, instrument: str | None = None) -> type[Options]:
-    """The options of an importer, for scans of an instrument where that makes a difference."""
-    chosen = entry.facts.get("options_for")
-    made: type[Options] = entry.options if chosen is None else chosen(instrument)
-    return made
+    """The options of an importer, for scans of an instrument where they depend on it."""
+    options_for = entry.facts.get("options_for", lambda instrument: entry.options)
+    model: type[Options] = options_for(instrument)
+    return model
 
 
 def import_file(
@@ -54,59 +54,57 @@ def import_file(
     *,
     trust: bool = False,
 ) -> tuple[Path, ImportResult]:
-    """Make a scan from a file of others: where it is, and what is in it. An output that exists is refused.
+    """Make a scan from another program's file, and return its path and content. An output that exists is refused.
 
     Arguments: kind, the name of an importer; file; out, the scan to make, by default named after the file; values of
-    the importer's options, by name; trust, whether what the file names may be read outside its folder.
+    the importer's options, by name; trust, whether other files that this one names may be read outside its folder.
     """
     entry, path = find("importer", kind, trust=True), Path(file)
     entry.check_installed()
-    given = dict(values or {})
-    model = import_options(entry, given.get("instrument"))
-    for key in given:
+    values = dict(values or {})
+    model = import_options(entry, values.get("instrument"))
+    for key in values:
         if key not in model.model_fields:
             raise InputError(f"the importer {kind} has no use for {key}; {_owners(entry, key)}")
-    options = Entry("importer", kind, "", entry.build, model).check(given)
+    options = Entry("importer", kind, "", entry.build, model).check(values)
     if path.exists() and not path.is_file() and not (path.is_dir() and entry.facts.get("folders", False)):
         raise InputError(f"{path} is not a file, but a folder, a pipe or a device")
-    named = entry.facts.get("default_name", lambda options, file: f"{file.stem}.zarr")
-    target = Path(named(options, path)) if out is None else Path(out)
+    default_name = entry.facts.get("default_name", lambda options, file: f"{file.stem}.zarr")
+    target = Path(default_name(options, path) if out is None else out)
     if target.exists():
         raise InputError(f"{target} exists already; remove it or choose another name")
     with trusting(trust):
-        made = entry.make(kind, options, path, target)
-    if isinstance(made, ImportResult):
-        return target, made
-    if not (hasattr(made, "instrument") and hasattr(made, "read")):
-        raise InputError(f"the importer {kind} made no scan, but {type(made).__name__}")
+        scan = entry.make(kind, options, path, target)
+    if isinstance(scan, ImportResult):
+        return target, scan
+    if not (hasattr(scan, "instrument") and hasattr(scan, "read")):
+        raise InputError(f"the importer {kind} made no scan, but {type(scan).__name__}")
     from plugstream.scans.writer import save_scan
 
-    save_scan(made, target)
-    return target, ImportResult(made.n_views)
+    save_scan(scan, target)
+    return target, ImportResult(scan.n_views)
 
 
 def _owners(entry: Entry, key: str) -> str:
-    """What to do about an option that an importer does not have here: who has it."""
+    """Advice on an option that an importer does not have: who has it."""
     others = [e.name for e in entries("importer").values() if e is not entry and key in import_options(e).model_fields]
-    devices = [
-        one.name for one in entries("instrument").values() if key in import_options(entry, one.name).model_fields
-    ]
-    owners = [f"--instrument {name}" for name in devices] or others
+    instruments = [name for name in entries("instrument") if key in import_options(entry, name).model_fields]
+    owners = [f"--instrument {name}" for name in instruments] or others
     return f"leave it out, or choose {' or '.join(owners)}" if owners else "no other has it either"
 
 
 @register("importer", "FILE.py:NAME", "yours: NAME(file, out) makes a scan, or writes one to out")
 def build_from_file(options: Options, file: Path, out: Path, *, name: str) -> Any:
-    """Call a function of a Python file; whether that may be run is for `plugstream.settings.consent`."""
+    """Call a function of a Python file; `plugstream.settings.consent` decides whether it may run."""
     from plugstream.base.user_code import call_from_file
 
     return call_from_file(name, file, out)
 
 
 def describe_file(path: str | Path, *, trust: bool = False) -> tuple[str, list[str]] | None:
-    """What can be made of a file that an importer knows, in words, and what is in it, in lines; None for others.
+    """What can be made of a file that an importer knows, in words, and its content, in lines; None for others.
 
-    Arguments: path; trust, whether what the file names may be read outside its folder.
+    Arguments: path; trust, whether other files that this one names may be read outside its folder.
     """
     path = Path(path)
     if not path.is_file():
@@ -114,8 +112,7 @@ def describe_file(path: str | Path, *, trust: bool = False) -> tuple[str, list[s
     for entry in sorted(entries("importer").values(), key=lambda entry: bool(entry.facts.get("general", False))):
         describe = entry.facts.get("describe")
         with trusting(trust):
-            about = None if describe is None else describe(path)
-        if about is not None:
-            outlook, lines = about
-            return outlook, lines
+            description: tuple[str, list[str]] | None = None if describe is None else describe(path)
+        if description is not None:
+            return description
     return None

@@ -1,4 +1,4 @@
-"""Scans of X-ray tomographs: Data Exchange, NXtomo, Helsinki and TIFF stacks, told apart by what is in them."""
+"""Scans of X-ray tomographs: Data Exchange, NXtomo, Helsinki and TIFF stacks, told apart by their content."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from plugstream.scans.importers.ct_hdf5 import find_nexus, is_exchange, read_exc
 from plugstream.scans.importers.ct_projections import Projections
 from plugstream.scans.importers.ct_steps import Preparation, StepOptions
 from plugstream.scans.importers.formats import Format, Formats
-from plugstream.scans.importers.fpm_files import is_frames
-from plugstream.scans.importers.reading import Reading, made_by, write_reading
+from plugstream.scans.importers.fpm import is_frames
+from plugstream.scans.importers.reading import Reading, made_by, spread_angles, write_reading
 from plugstream.scans.importers.source import Source
 
 __all__ = ["FORMATS", "CTImport"]
@@ -29,7 +29,7 @@ _LONG = 1e6
 
 
 class CTImport(StepOptions):
-    """What can be said of a tomograph's file; lengths are in metres."""
+    """Options for a tomograph's file, each of which wins over the file; lengths are in metres."""
 
     pixel: float | None = Field(None, gt=0, le=_LONG, description="width of a detector pixel; what the file says")
     source: float | None = Field(None, gt=0, le=_LONG, description="distance from the source to the rotation axis")
@@ -61,21 +61,9 @@ FORMATS = Formats(
 )
 
 
-def _angles(projections: Projections, options: CTImport) -> NDArray[np.float64]:
-    """Of all projections, in radians."""
-    angles = projections.angles
-    if options.arc is not None or angles is None:
-        if options.arc is None:
-            raise InputError(
-                "it does not tell an angle for each projection; give the --arc that they cover, in degrees"
-            )
-        angles = np.deg2rad(options.arc) * np.arange(projections.views) / projections.views
-    return -angles if options.clockwise else angles
-
-
 @dataclass(frozen=True)
 class _Setup:
-    """Lengths by the file and by hand: a pixel's, in `unit`, and distances from the axis, None for parallel beams."""
+    """Height and width of a pixel, in `unit`, and distances from the axis; source is None for parallel beams."""
 
     height: float
     width: float
@@ -90,14 +78,11 @@ class _Setup:
 
 
 def _setup(projections: Projections, options: CTImport) -> _Setup:
-    unit = "m"
+    """The lengths of the options, or else of the file."""
+    height, width = projections.pixel or (1.0, 1.0)
+    unit = "m" if options.pixel is not None or projections.pixel is not None else "pixel"
     if options.pixel is not None:
-        tall = 1.0 if projections.pixel is None else projections.pixel[0] / projections.pixel[1]
-        height, width = tall * options.pixel, options.pixel
-    elif projections.pixel is not None:
-        height, width = projections.pixel
-    else:
-        height, width, unit = 1.0, 1.0, "pixel"
+        height, width = height / width * options.pixel, options.pixel
     source = projections.source if options.source is None else options.source
     behind = projections.detector if options.detector is None else options.detector
     if (source is None) != (behind is None):
@@ -113,41 +98,39 @@ def _geometry(
     projections: Projections, options: CTImport, prepared: Preparation, angles: NDArray[np.float64], setup: _Setup
 ) -> tuple[Rays, Voxels]:
     """The rays of the views, and the voxels."""
-    height, width, source, behind = setup.height, setup.width, setup.source, setup.detector
-    columns = projections.shape[1]
-    rows = range(projections.shape[0])[prepared.rows]
-    if rows.step != 1 and source is not None:
+    columns, rows = projections.shape[1], range(projections.shape[0])[prepared.rows]
+    if rows.step != 1 and setup.source is not None:
         raise InputError("of a cone beam every row between the first and the last is needed; leave the step out")
-    height *= rows.step
-    turned = angles[prepared.views]
-    if source is None:
-        detector: Any = columns if prepared.flat_image else (len(rows), columns)
-        rays, scale = parallel_beam(turned, detector, (height, width), center=prepared.center), 1.0
+    height, width, scale = setup.height * rows.step, setup.width, 1.0
+    turns, detector = angles[prepared.views], (len(rows), columns)
+    distances: dict[str, Any] = {"source": setup.source, "detector": setup.detector, "center": prepared.center}
+    if setup.source is None:
+        shape: Any = columns if prepared.flat_image else detector
+        rays = parallel_beam(turns, shape, (height, width), center=prepared.center)
     else:
-        distances: dict[str, Any] = {"source": source, "detector": behind, "center": prepared.center}
-        scale = source / (source + behind)
+        scale = setup.source / (setup.source + setup.detector)
         if prepared.flat_image:
-            rays = fan_beam(turned, columns, width, **distances)
+            rays = fan_beam(turns, columns, width, **distances)
         else:
-            middle = (projections.shape[0] - 1) / 2 - rows.start  # the source's height is the whole detector's middle
-            rays = cone_beam(turned, (len(rows), columns), (height, width), middle=middle, **distances)
+            middle = (projections.shape[0] - 1) / 2 - rows.start  # the source is as high as the detector's middle
+            rays = cone_beam(turns, detector, (height, width), middle=middle, **distances)
     step = scale * width if options.voxel is None else options.voxel
     size = columns if options.size is None else options.size
     if prepared.flat_image:
         return rays, Voxels((size, size), step)
-    tall = scale * height if options.voxel is None or source is None else options.voxel
+    tall = scale * height if options.voxel is None or setup.source is None else options.voxel
     return rays, Voxels((len(rows), size, size), (tall, step, step))
 
 
-def _tell(found: Projections) -> list[str]:
+def _tell(projections: Projections) -> list[str]:
     """What a tomograph's file holds, for `plugstream info`."""
-    rows, columns = found.shape
-    arc = "angles unknown" if found.angles is None else f"over {np.rad2deg(np.ptp(found.angles)):.4g} degrees"
-    pixel = "size of a pixel unknown" if found.pixel is None else f"pixels of {found.pixel[1]:.6g} m"
-    beam = "parallel beam" if found.source is None else f"source at {found.source:.6g} m"
-    field = found.flat_field
+    rows, columns = projections.shape
+    angles, field = projections.angles, projections.flat_field
+    arc = "angles unknown" if angles is None else f"over {np.rad2deg(np.ptp(angles)):.4g} degrees"
+    pixel = "size of a pixel unknown" if projections.pixel is None else f"pixels of {projections.pixel[1]:.6g} m"
+    beam = "parallel beam" if projections.source is None else f"source at {projections.source:.6g} m"
     return [
-        f"{found.kind}: {found.views} projections of {rows} x {columns}, {arc}, {beam}, {pixel}",
+        f"{projections.kind}: {projections.views} projections of {rows} x {columns}, {arc}, {beam}, {pixel}",
         "line integrals" if field is None else f"counts, {len(field.flats)} groups of flat fields",
     ]
 
@@ -165,31 +148,34 @@ def build(options: CTImport, file: Path, out: Path) -> ImportResult:
     from plugstream.instruments.ct_counts import CTCounts
 
     with FORMATS.open(file) as projections:
-        angles = _angles(projections, options)
+        angles = projections.angles
+        if options.arc is not None:
+            angles = spread_angles(options.arc, projections.views)
+        if angles is None:
+            raise InputError(
+                "it does not tell an angle for each projection; give the --arc that they cover, in degrees"
+            )
+        angles = -angles if options.clockwise else angles
         setup = _setup(projections, options)
         prepared = Preparation(projections, options, angles, setup.fan)
         rays, voxels = _geometry(projections, options, prepared, angles, setup)
-        if not options.counts:
-            prepared.find_hardening(rays)
-        instrument: CT = CT.of(rays, voxels, unit=setup.unit, good=prepared.good)
-        dtype = None
+        dtype, instrument = None, CT.of(rays, voxels, unit=setup.unit, good=prepared.good)
         if options.counts:
             dtype = prepared.keep_counts()
-            field = prepared.field
-            instrument = CTCounts.of_counts(rays, voxels, field, unit=setup.unit, good=prepared.good)
+            instrument = CTCounts.of_counts(rays, voxels, prepared.field, unit=setup.unit, good=prepared.good)
+        else:
+            prepared.find_hardening(rays)
         instrument.check_plausible({"rays": rays.vectors})
-        remarks = list(prepared.remarks)
+        remarks = prepared.remarks
         if setup.unit == "pixel":
             remarks.append("the file does not say how large a pixel is, so lengths are in pixels; --pixel gives metres")
         if "citation" in projections.provenance:
             remarks.append(f"cite {projections.provenance['citation']}")
 
         def read(views: slice) -> dict[str, Any]:
-            block = prepared.read_counts(views) if options.counts else prepared.read(views)
-            data = block[:, 0] if prepared.flat_image else block
-            more = {"place": prepared.views[views].astype(np.float64)} if options.counts else {}
-            return {"data": data, "rays": rays.vectors[views], **more}
+            data = prepared.read_counts(views) if options.counts else prepared.read(views)
+            columns = {"place": prepared.views[views].astype(np.float64)} if options.counts else {}
+            return {"data": data[:, 0] if prepared.flat_image else data, "rays": rays.vectors[views], **columns}
 
         provenance = made_by("ct", file, options, steps=prepared.steps, **projections.provenance)
-        reading = Reading(instrument, len(prepared.views), read, dtype, None, provenance, tuple(remarks))
-        return write_reading(reading, out)
+        return write_reading(Reading(instrument, len(prepared.views), read, dtype, None, provenance, remarks), out)

@@ -1,4 +1,4 @@
-"""What the files of X-ray tomographs have in common: projections, read a few at a time, and what is said of them."""
+"""The content of an X-ray tomograph's file: projections, read a few at a time, with angles and lengths."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from plugstream.models.ct_line_integrals import FlatField
 from plugstream.scans.importers.reading import Indices
 from plugstream.scans.importers.source import UNITS
 
-__all__ = ["Projections", "angles_in_radians", "length_in_metres", "pick_views"]
+__all__ = ["Projections", "angles_in_radians", "length_in_metres"]
 
-_SEVERAL = 8  # views from which on their angles tell what unit they are in
+_SEVERAL = 8  # the least number of views whose angles tell their unit
+_WORDS = {"meter": "m", "meters": "m", "metre": "m", "micron": "um", "microns": "um", "millimeter": "mm"}
 
 
 @dataclass(frozen=True)
 class Projections:
-    """The projections of a file, as it has them.
+    """The projections of a file.
 
     Arguments:
-        kind: of file, in words. angles: (views,), radians; None where the file does not tell.
-        views, shape: how many there are, and rows and columns of the detector.
-        read: the projections of some views, in increasing order, and of a slice of the detector's rows, as
-            (views, rows, columns).
+        kind: of file, in words. views, shape: their number, and rows and columns of the detector.
+        read: projections of some views, in increasing order, and a slice of the rows: (views, rows, columns).
+        angles: (views,), radians; None if unknown.
         flat_field: flat and dark fields of all rows; None where the projections are line integrals already.
-        pixel: height and width of a detector pixel in metres, None where the file does not tell.
+        pixel: height and width of a detector pixel in metres; None if unknown.
         source, detector: distances from the rotation axis in metres; None for a parallel beam.
-        center: the column on which the rotation axis is seen, where the file tells.
+        center: the column on which the rotation axis is seen, if known.
         flat_image: whether this is a two-dimensional scan rather than a volume of one slice.
-        provenance: what the scan keeps of what the file says.
+        provenance: what the scan keeps of the file's words.
     """
 
     kind: str
@@ -52,9 +52,10 @@ class Projections:
     def __post_init__(self) -> None:
         if self.views < 1 or min(self.shape) < 1:
             raise InputError(f"it has {self.views} projections of {self.shape[0]} x {self.shape[1]} pixels")
-        if self.angles is not None and self.angles.shape != (self.views,):
-            raise InputError(f"it has {self.angles.size} angles for {self.views} projections")
-        if self.angles is not None and not np.isfinite(self.angles).all():
+        angles = np.zeros(self.views) if self.angles is None else self.angles
+        if angles.shape != (self.views,):
+            raise InputError(f"it has {angles.size} angles for {self.views} projections")
+        if not np.isfinite(angles).all():
             raise InputError("its angles hold NaN or infinity")
         if self.flat_field is not None and self.flat_field.dark.shape != self.shape:
             raise InputError(
@@ -63,21 +64,10 @@ class Projections:
             )
 
 
-def pick_views(array: Any, views: Indices, rows: slice) -> NDArray[Any]:
-    """Projections (views, rows, columns) of a dataset that is read by slicing: evenly spaced ones in one piece."""
-    if len(views) == 0:
-        return np.asarray(array[0:0, rows])
-    steps = np.diff(views)
-    step = int(steps[0]) if len(steps) else 1
-    if (steps == step).all() and step > 0:
-        return np.asarray(array[int(views[0]) : int(views[-1]) + 1 : step, rows])
-    return np.stack([np.asarray(array[int(view), rows]) for view in views])
-
-
 def angles_in_radians(values: Any, unit: str | None) -> NDArray[np.float64]:
-    """Angles of a file in radians; where it does not say, degrees, as these files usually have.
+    """Angles of a file in radians; without a unit they are degrees.
 
-    Unless that would be a scan over 6.4 degrees or less, by eight views or more, which nobody takes: then radians.
+    Unless that were a scan over 6.4 degrees or less, of eight views or more, which nobody takes: then radians.
     """
     angles = np.asarray(values, dtype=np.float64).reshape(-1)
     narrow = len(angles) >= _SEVERAL and 1 < float(np.ptp(angles)) < 1.02 * 2 * np.pi
@@ -90,12 +80,10 @@ def angles_in_radians(values: Any, unit: str | None) -> NDArray[np.float64]:
 
 
 def length_in_metres(value: Any, unit: str | None, what: str) -> float:
-    """A length of a file in metres; of one without a unit, it is metres."""
+    """A length of a file in metres, which is also the default unit."""
     numbers = np.asarray(value, dtype=np.float64).reshape(-1)
     word = (unit or "m").strip().replace("µ", "u").replace("μ", "u")
-    word = {"meter": "m", "meters": "m", "metre": "m", "micron": "um", "microns": "um", "millimeter": "mm"}.get(
-        word, word
-    )
+    word = _WORDS.get(word, word)
     if word not in UNITS:
         raise InputError(f"its {what} is in {unit!r}; give it by hand, in metres")
     if numbers.size == 0 or not np.isfinite(numbers[0]):

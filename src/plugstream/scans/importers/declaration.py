@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,16 +13,7 @@ from numpy.typing import NDArray
 from plugstream.base.errors import InputError
 from plugstream.instruments.base import Attribute, Instrument
 from plugstream.scans.importers.reading import Reading
-from plugstream.scans.importers.source import (
-    UNITS,
-    Lookup,
-    Source,
-    check_names,
-    kind_of,
-    read_complex,
-    read_rows,
-    unit_of,
-)
+from plugstream.scans.importers.source import UNITS, Lookup, Source, check_array, check_names, read_complex, unit_of
 
 __all__ = ["read_by_declaration"]
 
@@ -31,17 +22,17 @@ def read_by_declaration(source: Source, mapping: Mapping[str, Any], cls: type[In
     """A file as a scan of an instrument, by what the instrument declares and nothing else.
 
     data, columns and fixed arrays are arrays, and so is truth, which may be missing; attributes are values. Complex
-    numbers may be stored as such, as records of two or as a last axis of two. An array whose own attribute `units` says
-    another unit than the declaration is refused, but for lengths, which are converted.
+    numbers may be stored as such, as records of two or as a last axis of two. An array whose own attribute `units`
+    differs from the declared unit is refused, except for lengths, which are converted.
     """
     path, look = source.path, Lookup(source, mapping)
     parts: list[Any] = [*cls.columns, *cls.arrays, *cls.attributes]
     check_names(mapping, ["data", *(part.name for part in parts), "truth"])
     fixed = {}
-    for array in cls.arrays:
-        if (found := look.array(array.name)) is not None:
-            whole = _numeric(path, array.name, found, array.dtype)
-            fixed[array.name] = _unit_scale(path, array, found)(read_rows(whole, slice(None), array.name, source))
+    for part in cls.arrays:
+        if (array := look.array(part.name)) is not None:
+            numbers = _numeric(path, part.name, array, part.dtype)
+            fixed[part.name] = _read_scaled(numbers, _unit_scale(path, part, array), slice(None))
     values = {a.name: value for a in cls.attributes if (value := _attribute(look, a)) is not None}
     try:
         instrument = cls.from_parts(fixed, values)
@@ -57,78 +48,78 @@ def read_by_declaration(source: Source, mapping: Mapping[str, Any], cls: type[In
             f"data of {path} has shape {tuple(data.shape)}, but {cls.name} has views of {instrument.view_text}: it "
             f"must be (views, {', '.join(map(str, instrument.data_shape))})"
         )
-    rows = {column: found for column in cls.columns if (found := look.array(column.name)) is not None}
-    columns = {column.name: _numeric(path, column.name, found, column.dtype) for column, found in rows.items()}
-    scales = {column.name: _unit_scale(path, column, found) for column, found in rows.items()}
-    for name, array in columns.items():
-        if len(array.shape) == 0 or array.shape[0] != data.shape[0]:
-            raise InputError(f"{name} of {path} has shape {tuple(array.shape)}, but data has {data.shape[0]} views")
+    columns: dict[str, tuple[Any, float]] = {}
+    for column in cls.columns:
+        if (array := look.array(column.name)) is None:
+            continue
+        numbers = _numeric(path, column.name, array, column.dtype)
+        if len(numbers.shape) == 0 or numbers.shape[0] != data.shape[0]:
+            raise InputError(
+                f"{column.name} of {path} has shape {tuple(numbers.shape)}, but data has {data.shape[0]} views"
+            )
+        columns[column.name] = numbers, _unit_scale(path, column, array)
 
     def read(views: slice) -> dict[str, Any]:
-        some = {name: scales[name](read_rows(array, views, name, source)) for name, array in columns.items()}
-        return {"data": read_rows(data, views, "data", source), **some}
+        return {"data": data[views], **{name: _read_scaled(*column, views) for name, column in columns.items()}}
 
     dtype = data.dtype.name if data.dtype.name in cls.data.dtypes else None
     return Reading(instrument, data.shape[0], read, dtype, _truth(look, instrument), {})
 
 
 def _numeric(path: Path, name: str, array: Any, dtype: str) -> Any:
-    """An array of numbers, complex ones however they are stored where that is what is declared."""
+    """An array of numbers; complex numbers, however they are stored, where those are declared."""
     if np.dtype(dtype).kind == "c":
         return read_complex(path, name, array)
-    if getattr(array, "shape", None) is None or array.dtype.kind not in "fiub":
-        raise InputError(f"{name} of {path} holds {kind_of(array)}, which cannot be {name}")
-    return array
+    return check_array(path, name, array, "fiub")
 
 
-def _unit_scale(path: Path, declared: Any, array: Any) -> Callable[[Any], Any]:
-    """What turns values in an array's own unit into those of the declared one."""
-    own, name = unit_of(array), getattr(declared, "name", "data")
-    if own is None or own == declared.unit:
-        return lambda values: values
-    if declared.unit == "m" and own in UNITS:
-        return lambda values: UNITS[own] * values
-    raise InputError(f"{name} of {path} is in {own!r}, but must be in {declared.unit or 'no unit'!r}; convert it first")
+def _unit_scale(path: Path, declared: Any, array: Any) -> float:
+    """The factor from an array's own unit to the declared one."""
+    unit, name = unit_of(array), getattr(declared, "name", "data")
+    if unit is None or unit == declared.unit:
+        return 1
+    if declared.unit == "m" and unit in UNITS:
+        return UNITS[unit]
+    wanted = declared.unit or "no unit"
+    raise InputError(f"{name} of {path} is in {unit!r}, but must be in {wanted!r}; convert it first")
+
+
+def _read_scaled(array: Any, scale: float, rows: slice) -> Any:
+    return array[rows] if scale == 1 else scale * array[rows]
 
 
 def _attribute(look: Lookup, attribute: Attribute) -> Any:
-    """The value of an attribute as JSON has it, None where it is nowhere."""
+    """The value of an attribute as in JSON, None where it is nowhere."""
     name, kind = attribute.name, attribute.kind
-    given = look.mapping.get(name)
-    literal = given is not None and (not isinstance(given, str) or (kind is str and look.source.find(given) is None))
-    found = given if literal else look.find(name)
-    if found is None:
-        return None
-    if hasattr(found, "shape"):
-        found = np.asarray(read_rows(found, (), name, look.source)).tolist()
-        while isinstance(found, list) and len(found) == 1:
-            found = found[0]
-    if isinstance(found, bytes):
-        found = found.decode(errors="replace")
-    if kind is bool and found in (0, 1):
-        return bool(found)
-    if kind is int and isinstance(found, float) and found.is_integer():
-        return int(found)
-    if kind not in (float, int, bool, str) and isinstance(found, str):
+    value = look.mapping.get(name)
+    if value is None or (isinstance(value, str) and not (kind is str and look.source.find(value) is None)):
+        value = look.find(name)
+    if hasattr(value, "shape"):
+        value = np.asarray(value[()]).tolist()
+        while isinstance(value, list) and len(value) == 1:
+            value = value[0]
+    if isinstance(value, bytes):
+        value = value.decode(errors="replace")
+    if kind is bool and value in (0, 1):
+        return bool(value)
+    if kind is int and isinstance(value, float) and value.is_integer():
+        return int(value)
+    if kind not in (float, int, bool, str) and isinstance(value, str):
         try:
-            return json.loads(found)
+            return json.loads(value)
         except (ValueError, RecursionError):
             raise InputError(
                 f"{name} of {look.source.path} is not JSON, which it must be in a file of arrays"
             ) from None
-    return found
+    return value
 
 
 def _truth(look: Lookup, instrument: Instrument) -> NDArray[Any] | None:
-    from plugstream.scans.checks import check_truth, truth_dtype
-
-    found = look.array("truth")
-    if found is None:
+    """The true image, which the writer of the scan checks."""
+    array = look.array("truth")
+    if array is None:
         return None
-    dtype = truth_dtype(instrument.image)
-    shape, path = getattr(found, "shape", None), look.source.path
-    plain = shape == instrument.image.shape and found.dtype.kind in "fiu"  # a real truth of a complex image
-    whole = found if plain else _numeric(path, "truth", found, dtype.name)
-    truth = np.asarray(read_rows(whole, slice(None), "truth", look.source))
-    check_truth(truth, instrument.image)
-    return truth.astype(dtype)
+    real = getattr(array, "shape", None) == instrument.image.shape and array.dtype.kind in "fiu"
+    if instrument.image.is_complex and not real:
+        array = read_complex(look.source.path, "truth", array)
+    return np.asarray(check_array(look.source.path, "truth", array, "fiubc")[:])

@@ -1,6 +1,6 @@
-"""The one reader of recordings: a file is opened by its first bytes, and its format known by the names in it.
+"""The one reader of recordings: a file's first bytes tell its container, and the names in it its format.
 
-An importer declares its formats, each by the container, how it is known, and what reads it:
+An importer declares its formats, each with the container, a test and a reader:
 
     FORMATS = Formats(
         Format("HDF5", lambda source: source.find("/exchange/data") is not None, read_exchange),
@@ -25,7 +25,7 @@ from plugstream.base.text import shell_quote
 from plugstream.scans.importers.hdf5 import SIGNATURE, open_hdf5
 from plugstream.scans.importers.npz import open_npz, unpack_npz
 from plugstream.scans.importers.reading import name_file
-from plugstream.scans.importers.source import Source, open_error
+from plugstream.scans.importers.source import Source, open_error, read_head
 
 __all__ = ["Format", "Formats", "load_matlab", "open_source"]
 
@@ -35,11 +35,7 @@ R = TypeVar("R")
 @contextmanager
 def open_source(path: Path) -> Iterator[Source]:
     """The arrays of a file by their names; a file that is neither HDF5, NPZ nor MATLAB's has none."""
-    try:
-        with path.open("rb") as file:
-            head = file.read(520)
-    except OSError:
-        head = b""
+    head = read_head(path, 520)
     if SIGNATURE in (head[:8], head[512:]):  # MATLAB writes 512 bytes before it
         with open_hdf5(path, "HDF5" if head[:8] == SIGNATURE else "MATLAB 7.3") as source:
             yield source
@@ -57,8 +53,8 @@ class _Matlab(Source):
     def find(self, name: str) -> Any:
         if self._content is None:
             self._content = load_matlab(self.path)
-        found = self._content.get(name)
-        return found if isinstance(found, np.ndarray) else None
+        value = self._content.get(name)
+        return value if isinstance(value, np.ndarray) else None
 
     def names(self) -> Iterator[tuple[str, tuple[int, ...], str]]:
         from scipy.io import whosmat
@@ -86,33 +82,32 @@ def load_matlab(path: Path, **options: Any) -> dict[str, Any]:
 class Format(Generic[R]):
     """One kind of recording.
 
-    Arguments: container, as `Source.container` has it; known, whether a file of that container is of this kind, None
-    for one that says nothing of itself; read, what is in it, called with the source and options of the importer.
+    Arguments: container, as in `Source.container`; matches, whether a file of that container is of this kind, None
+    for files that cannot tell; read, called with the source and options of the importer, which gives the recording.
     """
 
     container: str
-    known: Callable[[Source], Any] | None
+    matches: Callable[[Source], Any] | None
     read: Callable[..., R]
 
 
 class Formats(Generic[R]):
     """The formats that an importer knows.
 
-    Arguments: formats; unknown, what a file of none of them is, and what would be one, in words; packed, whether NPZ
-    files that bzip2 has compressed once more are taken, too; strict, whether a file that cannot be read is refused
-    before it is known to be of these formats, rather than left to other importers.
+    Arguments: formats; unknown, how to call a file of no format, and what the formats are, in words; packed, whether
+    NPZ files that bzip2 has compressed once more are read, too; strict, whether a file that cannot be opened is
+    refused rather than left to other importers.
     """
 
     def __init__(self, *formats: Format[R], unknown: str, packed: bool = False, strict: bool = False) -> None:
         self.formats, self.unknown, self.packed, self.strict = formats, unknown, packed, strict
 
     def find(self, source: Source) -> Format[R] | None:
-        """The first that a file is of."""
+        """The first format that a file matches."""
         likely = (one for one in self.formats if one.container == source.container)
-        return next((one for one in likely if one.known is not None and one.known(source)), None)
+        return next((one for one in likely if one.matches is not None and one.matches(source)), None)
 
     def has(self, path: Path) -> bool:
-        """Whether a file is a recording of one of these formats."""
         try:
             with open_source(path) as source:
                 return self._is_packed(path) or self.find(source) is not None
@@ -123,11 +118,11 @@ class Formats(Generic[R]):
 
     @contextmanager
     def open(self, path: Path, **options: Any) -> Iterator[R]:
-        """The recording of a file, which is read as long as it is open; one of no kind is refused.
+        """The recording of a file, which stays open; a file of no format is refused.
 
-        Where a container has a single format, that says what a file lacks of it. Errors within name the file.
+        Where a container has a single format, its reader says what a file lacks. Errors within the block name the file.
 
-        Arguments: path; options of what reads the format.
+        Arguments: path; options of the format's reader.
         """
         if not path.exists():
             raise InputError(f"there is no file {path}")
@@ -136,18 +131,18 @@ class Formats(Generic[R]):
             if self._is_packed(path):
                 place = unpack_npz(path, Path(stack.enter_context(TemporaryDirectory())))
             source = stack.enter_context(open_source(place))
-            found, likely = self.find(source), [one for one in self.formats if one.container == source.container]
-            if found is None and len(likely) == 1 and (source.container or likely[0].known is None):
-                found = likely[0]
-            if found is None:
+            chosen, likely = self.find(source), [one for one in self.formats if one.container == source.container]
+            if chosen is None and len(likely) == 1 and (source.container or likely[0].matches is None):
+                chosen = likely[0]
+            if chosen is None:
                 raise InputError(f"{path} is {self.unknown}")
-            yield found.read(source, **options)
+            yield chosen.read(source, **options)
 
     def _is_packed(self, path: Path) -> bool:
         return self.packed and path.name.lower().endswith(".npz.bz2")
 
     def describer(self, importer: str, tell: Callable[[R], list[str]]) -> Callable[[Path], Any]:
-        """The fact `describe` of an importer: what can be made of a file and what it holds, None for another kind.
+        """The fact `describe` of an importer.
 
         Arguments: importer, its name; tell, what a recording holds, in lines.
         """

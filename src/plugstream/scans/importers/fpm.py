@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,14 +14,35 @@ from plugstream.base.errors import InputError
 from plugstream.base.registry import Field, register
 from plugstream.models.fpm_geometry import Microscope, fitting_size, light_directions, make_pupil, spiral
 from plugstream.scans.importers.base import ImportResult, switch
-from plugstream.scans.importers.fpm_files import FORMATS, Frames
-from plugstream.scans.importers.reading import Reading, ViewOptions, choose_views, made_by, read_each, write_reading
-from plugstream.scans.importers.source import first_line
+from plugstream.scans.importers.formats import Format, Formats
+from plugstream.scans.importers.reading import (
+    Reading,
+    ViewOptions,
+    choose_views,
+    made_by,
+    middle_window,
+    parse_pair,
+    read_each,
+    write_reading,
+)
+from plugstream.scans.importers.source import Source, first_line
 
-__all__ = ["FPMImport"]
+__all__ = ["FORMATS", "FPMImport", "Frames", "is_frames"]
 
-_SHORT, _LONG = 1e-12, 1e3
-# What the recordings that go round are of, where a file does not tell and nobody else does: in metres.
+_SHORT, _LONG, _MILLIMETRE = 1e-12, 1e3, 1e-3
+_PICTURES = ("imlow_HDR", "imlow", "frames", "images", "data")
+# Names in files by the names of the instrument; lengths are in metres.
+_NAMES = {
+    "wavelength": ("wlength", "wavelength"),
+    "defocus": ("z", "defocus"),
+    "pixel": ("pixel", "pixel_size"),
+    "aperture": ("NA", "aperture"),
+    "pitch": ("pitch",),
+    "distance": ("distance",),
+    "slide": ("slide",),
+    "slide_index": ("slide_index",),
+}
+# The setup of most public recordings, for what neither the file nor the options tell; lengths are in metres.
 _USUAL = {
     "pixel": (1.845e-6, "pixels"),
     "aperture": (0.1, "aperture"),
@@ -28,13 +51,13 @@ _USUAL = {
     "slide": (1e-3, "slide"),
     "slide_index": (1.52, "slide's index"),
 }
-# Pixels by which the image's field is wider than the camera's, so that one border is not seen at the other: this part
+# Pixels by which the image's field is wider than the camera's, so that one border does not show at the other: this part
 # of the camera, and not more than waves of a small aperture reach.
 _GUARD_SHARE, _GUARD_MOST = 8, 16
 
 
 class FPMImport(ViewOptions):
-    """What can be said of a recording; lengths are in metres, and what the file says need not be said."""
+    """Options for a recording, each of which wins over the file; lengths are in metres."""
 
     wavelength: float | None = Field(None, ge=_SHORT, le=_LONG, description="wavelength of the light")
     pixel: float | None = Field(None, ge=_SHORT, le=_LONG, description="size of a pixel, as the object sees it")
@@ -56,64 +79,90 @@ class FPMImport(ViewOptions):
 
 
 @dataclass(frozen=True)
-class _Geometry:
-    """Where LEDs are, (views, 2) in metres, the values of the instrument, and remarks on what is assumed."""
+class Frames:
+    """The content of a file.
 
-    leds: NDArray[np.float64]
-    values: dict[str, float]
-    remarks: list[str] = field(default_factory=list)
+    Arguments: views; shape, rows and columns of a picture; read, the intensities of a view; values by the names of the
+    instrument, in metres; leds, (views, 2) in metres, None where the file has none; rotation of the LEDs in degrees and
+    offset of the first from the axis in metres; pupil (rows, columns), complex, the axis in the middle.
+    """
 
-
-def _arrange(frames: Frames, options: FPMImport) -> _Geometry:
-    """The geometry from what was typed, from the file, and from what such recordings usually are."""
-    found, assumed = dict(frames.values), []
-    names = (*_USUAL, "wavelength", "defocus")
-    found |= {name: value for name in names if (value := getattr(options, name)) is not None}
-    if "wavelength" not in found:
-        raise InputError("it does not tell the wavelength; give --wavelength, in metres")
-    said = _read_places(Path(options.leds)) if options.leds is not None else frames.leds
-    for name, (value, word) in _USUAL.items():
-        if name not in found and (name != "pitch" or said is None):
-            found[name] = value
-            assumed.append(f"{word} {value:g}")
-    remarks = []
-    if assumed:
-        remarks.append(f"the file does not tell everything; assumed are, in metres: {', '.join(assumed)}")
-    places = spiral(frames.views).astype(np.float64) * found.get("pitch", 0.0) if said is None else said
-    if said is None:
-        remarks.append(f"{frames.views} LEDs in a square spiral from the middle, {found['pitch']:g} m apart")
-    if len(places) != frames.views:
-        raise InputError(f"there are {len(places)} LEDs for {frames.views} views; there must be one for each")
-    turn = np.deg2rad(frames.rotation if options.rotation is None else options.rotation)
-    cosine, sine = np.cos(turn), np.sin(turn)
-    turned = places @ np.array([[cosine, sine], [-sine, cosine]])
-    offset = frames.offset if options.offset is None else _read_pair(options.offset)
-    return _Geometry(turned + np.asarray(offset), {"defocus": 0.0} | found, remarks)
+    views: int
+    shape: tuple[int, int]
+    read: Callable[[int], NDArray[Any]]
+    values: dict[str, float] = field(default_factory=dict)
+    leds: NDArray[np.float64] | None = None
+    rotation: float = 0.0
+    offset: tuple[float, float] = (0.0, 0.0)
+    pupil: NDArray[np.complex128] | None = None
 
 
-def _read_places(path: Path) -> NDArray[np.float64]:
+def is_frames(source: Source) -> bool:
+    """Whether a file has pictures under a telling name, and their wavelength."""
     try:
-        values = np.loadtxt(path, ndmin=2)
-    except (OSError, ValueError) as error:
-        raise InputError(f"cannot read the LEDs {path}: {first_line(error)}") from None
-    if values.shape[1] != 2 or not np.isfinite(values).all():
-        raise InputError(f"{path} must have x and y of an LED in each line, in metres, not {values.shape[1]} numbers")
-    return values
+        names = set(_list_names(source))
+    except InputError:
+        return False
+    return bool(set(_PICTURES[:-1]) & names) and bool(set(_NAMES["wavelength"]) & names)
 
 
-def _read_pair(text: str) -> tuple[float, float]:
-    try:
-        x, y = (float(word) for word in text.split(","))
-    except ValueError:
-        raise InputError(f"cannot read the offset {text!r}; write x,y in metres, such as 0.0005,-0.001") from None
-    return x, y
+def _read_frames(source: Source) -> Frames:
+    """The pictures of a MATLAB or NPZ file, with its light and LEDs.
+
+    MATLAB's pictures are (rows, columns, views), NPZ's (views, rows, columns). `wlength` and `z`, the defocus, are in
+    metres, `theta` in degrees, `xint` and `yint`, the offset of the first LED, in millimetres; `aberration`, unless it
+    is a zero, multiplies the pupil of defocus. NPZ files may have `leds` (views, 2), in metres.
+    """
+    path, names = source.path, _list_names(source)
+    name = next((name for name in _PICTURES if name in names), None)
+    if name is None:
+        content = ", ".join(names) or "nothing"
+        raise InputError(f"{path} has {content}, and no pictures: {', '.join(_PICTURES[:-1])} or {_PICTURES[-1]}")
+    stack = _read_array(source, name)
+    if stack.ndim != 3 or stack.dtype.kind not in "fiu" or 0 in stack.shape:
+        raise InputError(f"{name} of {path} has shape {stack.shape} of {stack.dtype}, but must be a stack of pictures")
+    if source.container != "NPZ":
+        stack = np.moveaxis(stack, -1, 0)
+    if not np.isfinite(stack).all() or bool((stack < 0).any()):
+        raise InputError(f"{name} of {path} holds values that are negative or not finite, which intensities are not")
+    views, *shape = stack.shape
+    single = {key: [name for name in theirs if np.size(source.read(name)) == 1] for key, theirs in _NAMES.items()}
+    theta, x, y = (source.read_number(key) or 0.0 for key in ("theta", "xint", "yint"))
+    leds = _read_array(source, "leds").astype(np.float64) if "leds" in names else None
+    if leds is not None and leds.shape != (views, 2):
+        raise InputError(f"leds of {path} has shape {leds.shape}, but must be ({views}, 2), x and y in metres")
+    pupil = _read_array(source, "aberration")
+    if pupil.size == 1:  # also where there is none
+        pupil = None
+    elif pupil.shape != (*shape,) or pupil.dtype.kind not in "fiuc" or not np.isfinite(pupil).all():
+        raise InputError(
+            f"aberration of {path} has shape {pupil.shape}, but must be of the pictures' {(*shape,)}, finite"
+        )
+    offset = (x * _MILLIMETRE, y * _MILLIMETRE)
+    return Frames(views, (*shape,), stack.__getitem__, source.read_values(single), leds, theta, offset, pupil)
+
+
+def _list_names(source: Source) -> list[str]:
+    return [name.lstrip("/") for name, _, _ in source.names() if "@" not in name]
+
+
+def _read_array(source: Source, name: str) -> Any:
+    """An array with its axes in MATLAB's order, which MATLAB's HDF5 reverses."""
+    array = np.asarray(source.read(name))
+    return array.T if source.container in ("HDF5", "MATLAB 7.3") else array
+
+
+FORMATS = Formats(
+    *(Format(container, is_frames, _read_frames) for container in ("MATLAB", "MATLAB 7.3", "HDF5", "NPZ")),
+    unknown="no MATLAB or NPZ file of pictures",
+)
 
 
 def _tell(frames: Frames) -> list[str]:
     """What a recording holds, for `plugstream info`."""
-    known = ", ".join(f"{name} {value:.6g}" for name, value in frames.values.items()) or "no lengths known"
+    values = ", ".join(f"{name} {value:.6g}" for name, value in frames.values.items()) or "no lengths known"
     rows, columns = frames.shape
-    return [f"{frames.views} pictures of {rows} x {columns} pixels under one LED each, {known} (metres)"]
+    return [f"{frames.views} pictures of {rows} x {columns} pixels under one LED each, {values} (metres)"]
 
 
 @register(
@@ -132,85 +181,104 @@ def build(options: FPMImport, file: Path, out: Path) -> ImportResult:
 def _plan(options: FPMImport, file: Path, frames: Frames) -> Reading:
     from plugstream.instruments.fpm import FPM
 
-    geometry = _arrange(frames, options)
-    chosen = choose_views(options, frames.views)
-    window = _window(frames.shape, options.crop)
-    shape = (window[0].stop - window[0].start, window[1].stop - window[1].start)
-    v = geometry.values
-    guard = min(min(shape) // _GUARD_SHARE, _GUARD_MOST) if options.guard is None else options.guard
-    room = (shape[0] + 2 * guard, shape[1] + 2 * guard)
-    camera = Microscope(room, v["pixel"], v["wavelength"], v["aperture"], room)
-    directions = light_directions(geometry.leds, v["distance"], v["slide"], v["slide_index"])
-    image = fitting_size(camera, directions) if options.size is None else (options.size, options.size)
-    bright = np.hypot(*directions.T) < v["aperture"]
-    if not bright.any():
-        raise InputError(
-            f"no LED is within the aperture of {v['aperture']:g}, so that all views are in dark field; are pitch, "
-            "distance and aperture right? Give --pitch and --distance in metres"
-        )
-    middle = np.flatnonzero(np.hypot(*directions.T) <= v["aperture"] / 2)
-    lit = middle if len(middle) else np.flatnonzero(bright)
-    light = float(np.mean([frames.read(int(view))[window].mean(dtype=np.float64) for view in lit]))
-    if not light > 0:
-        raise InputError("its pictures in bright field are dark; the data must be intensities")
-    pupil = None if frames.pupil is None else _fit_pupil(frames.pupil, camera, v["defocus"])
-    instrument = FPM(
-        *shape,
-        *image,
-        light=light,
-        pupil=pupil,
-        pixel=v["pixel"],
-        wavelength=v["wavelength"],
-        aperture=v["aperture"],
-        defocus=v["defocus"],
-        distance=v["distance"],
-        slide=v["slide"],
-        slide_index=v["slide_index"],
-        spherical=not options.plane_waves,
-        guard=guard,
-    )
-    instrument.check_plausible({"leds": geometry.leds})
-    instrument.check_views({"leds": geometry.leds})
+    leds, values, remarks = _arrange(frames, options)
+    aperture, pixel, wavelength = (values[name] for name in ("aperture", "pixel", "wavelength"))
+    if options.crop is not None and options.crop > min(frames.shape):
+        rows, columns = frames.shape
+        raise InputError(f"--crop {options.crop} is larger than the pictures, which are {rows} x {columns}")
+    window = middle_window(frames.shape, options.crop)
 
     def read(view: int) -> NDArray[np.float32]:
         return np.ascontiguousarray(frames.read(view)[window], dtype=np.float32)
 
-    return Reading(
-        instrument,
-        len(chosen),
-        read_each(chosen, read, leds=geometry.leds),
-        provenance=made_by("fpm", file, options, y_axis="down"),
-        remarks=tuple(geometry.remarks),
-        at_once=1,
+    height, width = frames.read(0)[window].shape
+    guard = min(min(height, width) // _GUARD_SHARE, _GUARD_MOST) if options.guard is None else options.guard
+    room = (height + 2 * guard, width + 2 * guard)
+    camera = Microscope(room, pixel, wavelength, aperture, room)
+    directions = light_directions(leds, values["distance"], values["slide"], values["slide_index"])
+    sine = np.hypot(*directions.T)
+    if not (sine < aperture).any():
+        raise InputError(
+            f"no LED is within the aperture of {aperture:g}, so that all views are in dark field; are pitch, "
+            "distance and aperture right? Give --pitch and --distance in metres"
+        )
+    middle = sine <= aperture / 2
+    bright = np.flatnonzero(middle if middle.any() else sine < aperture)
+    light = float(np.mean([frames.read(int(view))[window].mean(dtype=np.float64) for view in bright]))
+    if not light > 0:
+        raise InputError("its pictures in bright field are dark; the data must be intensities")
+    instrument = FPM(
+        height,
+        width,
+        *(fitting_size(camera, directions) if options.size is None else (options.size, options.size)),
+        light=light,
+        pupil=None if frames.pupil is None else _fit_pupil(frames.pupil, camera, values["defocus"]),
+        spherical=not options.plane_waves,
+        guard=guard,
+        **{name: values[name] for name in _NAMES if name != "pitch"},
     )
+    instrument.check_plausible({"leds": leds})
+    instrument.check_views({"leds": leds})
+    chosen = choose_views(options, frames.views)
+    provenance = made_by("fpm", file, options, y_axis="down")
+    rows = read_each(chosen, read, leds=leds)
+    return Reading(instrument, len(chosen), rows, provenance=provenance, remarks=remarks, at_once=1)
 
 
-def _window(shape: tuple[int, int], crop: int | None) -> tuple[slice, slice]:
-    """Rows and columns that are kept."""
-    if crop is None:
-        return slice(0, shape[0]), slice(0, shape[1])
-    if crop > min(shape):
-        raise InputError(f"--crop {crop} is larger than the pictures, which are {shape[0]} x {shape[1]}")
-    first = [(n - crop) // 2 for n in shape]
-    return slice(first[0], first[0] + crop), slice(first[1], first[1] + crop)
+def _arrange(frames: Frames, options: FPMImport) -> tuple[NDArray[np.float64], dict[str, float], list[str]]:
+    """LEDs (views, 2) in metres, the values of the instrument, and remarks on what is assumed.
+
+    The options win over the file, and the file over the usual setup.
+    """
+    values, assumed, remarks = {"defocus": 0.0} | frames.values, [], []
+    values |= {name: value for name in _NAMES if (value := getattr(options, name)) is not None}
+    if "wavelength" not in values:
+        raise InputError("it does not tell the wavelength; give --wavelength, in metres")
+    places = _read_places(Path(options.leds)) if options.leds is not None else frames.leds
+    for name, (value, word) in _USUAL.items():
+        if name not in values and (name != "pitch" or places is None):
+            values[name] = value
+            assumed.append(f"{word} {value:g}")
+    if assumed:
+        remarks.append(f"the file does not tell everything; assumed are, in metres: {', '.join(assumed)}")
+    if places is None:
+        places = spiral(frames.views).astype(np.float64) * values["pitch"]
+        remarks.append(f"{frames.views} LEDs in a square spiral from the middle, {values['pitch']:g} m apart")
+    if len(places) != frames.views:
+        raise InputError(f"there are {len(places)} LEDs for {frames.views} views; there must be one for each")
+    turn = np.deg2rad(frames.rotation if options.rotation is None else options.rotation)
+    cosine, sine = np.cos(turn), np.sin(turn)
+    offset: tuple[float, float] = frames.offset
+    if options.offset is not None:
+        advice = f"cannot read the offset {options.offset!r}; write x,y in metres, such as 0.0005,-0.001"
+        offset = parse_pair(options.offset, float, advice)
+    return places @ np.array([[cosine, sine], [-sine, cosine]]) + np.asarray(offset), values, remarks
+
+
+def _read_places(path: Path) -> NDArray[np.float64]:
+    try:
+        places = np.loadtxt(path, ndmin=2)
+    except (OSError, ValueError) as error:
+        raise InputError(f"cannot read the LEDs {path}: {first_line(error)}") from None
+    if places.shape[1] != 2 or not np.isfinite(places).all():
+        raise InputError(f"{path} must have x and y of an LED in each line, in metres, not {places.shape[1]} numbers")
+    return places
 
 
 def _fit_pupil(pupil: NDArray[np.complex128], camera: Microscope, defocus: float) -> NDArray[np.complex64]:
-    """What the aperture lets through of aberrations at all frequencies of the pictures, at those of the field.
+    """The aberrations of the pictures' frequencies at those of the field, within the aperture.
 
-    Frequencies of both go as far; those of a field with a guard are closer together, and of a crop farther apart, so
-    that aberrations, which are smooth within the aperture, are interpolated: amplitude and phase go together, as
-    complex numbers, by cubic splines, or linearly where they have an edge of their own, beyond which they are zero.
+    Both have the same highest frequency; those of a field with a guard are closer together, and of a crop farther
+    apart. Aberrations are smooth within the aperture, so they are interpolated as complex numbers: by cubic splines, or
+    linearly where they have an edge, beyond which they are zero.
     """
     from scipy.ndimage import map_coordinates
 
-    (top, bottom), (left, right) = camera.box
     places = [
         n // 2 + np.arange(first, last + 1) * (n / m)
-        for n, m, (first, last) in zip(pupil.shape, camera.shape, ((top, bottom), (left, right)), strict=True)
+        for n, m, (first, last) in zip(pupil.shape, camera.shape, camera.box, strict=True)
     ]
     grid = np.meshgrid(*places, indexing="ij")
     order = 3 if (pupil != 0).all() else 1
-    parts = [map_coordinates(part, grid, order=order, mode="nearest") for part in (pupil.real, pupil.imag)]
-    found = parts[0] + 1j * parts[1]
-    return np.asarray(found * make_pupil(camera, defocus, soft=True), dtype=np.complex64)
+    real, imag = (map_coordinates(part, grid, order=order, mode="nearest") for part in (pupil.real, pupil.imag))
+    return np.asarray((real + 1j * imag) * make_pupil(camera, defocus, soft=True), dtype=np.complex64)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import xml.etree.ElementTree as ElementTree
+from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -10,12 +11,12 @@ from numpy.typing import NDArray
 
 from plugstream.base.errors import InputError
 from plugstream.base.progress import report
-from plugstream.scans.importers.source import Source, read_rows
+from plugstream.scans.importers.source import Source
 
 __all__ = ["is_ismrmrd", "read_ismrmrd"]
 
 # Flags of acquisitions, counted from 1: those that are no part of the image, and lines that were read backwards.
-_APART = {
+_OTHER_KINDS = {
     19: "noise",
     20: "calibration",
     23: "navigation",
@@ -37,40 +38,36 @@ def is_ismrmrd(source: Source) -> bool:
 
 
 def read_ismrmrd(source: Source, *, repetition: int = 0, pixel: float | None = None) -> dict[str, Any]:
-    """What `plugstream.scans.importers.mri_recordings.Recording` takes, of the first encoding: one line or spoke a
-    view.
+    """The arguments of `plugstream.scans.importers.mri_recordings.Recording`, with one line or spoke a view.
 
-    Samples of lines lie on the grid of the encoded field of view, which is often twice the image's along the readout;
-    those of other paths where the file says, and along z, where that tells of x and y alone, at the partition. Noise,
-    navigators and the like are left out, and so are calibration lines, unless the header calls them embedded: then they
-    are lines of the same image. Slices that were all measured along the same paths make a stack. Of several repetitions
-    one is taken, of contrasts, phases and sets the first; averages are views of their own.
+    Only the first encoding is read. Samples of lines lie on the grid of the encoded field of view, which is often twice
+    the image's along the readout; those of other paths where the file says, and along z, if it gives x and y alone, at
+    the partition. Noise, navigators and the like are left out, and so are calibration lines, unless the header calls
+    them embedded: then they are lines of the same image. Slices that were all measured along the same paths make a
+    stack. One repetition is taken, and the first of contrasts, phases and sets; averages are separate views.
 
     Arguments: source, open; repetition; pixel in metres, for fields of view that the header does not tell: the encoded
-    one has the same pixels then, more of them where it is wider.
+    one then has the same pixels, and more of them where it is wider.
     """
     group = _find_group(source)
     if group is None:
         raise InputError(f"{source.path} is HDF5, but not of ISMRMRD, which has dataset/xml and dataset/data")
     header = _read_header(source, f"{group}/xml", pixel)
-    heads = read_rows(source.find(f"{group}/data"), slice(None), f"{group}/data", source)
-    if len(heads) == 0:
+    records = source.read(f"{group}/data")
+    if len(records) == 0:
         raise InputError(f"{source.path} has no acquisitions")
-    kept, left = [], dict[str, int]()
-    for n, record in enumerate(heads):
-        why = _why_apart(record["head"], header, repetition)
-        if why is None:
-            kept.append(n)
-        else:
-            left[why] = left.get(why, 0) + 1
-    if not kept:
+    kinds = [_other_kind(record["head"], header, repetition) for record in records]
+    views = [n for n, kind in enumerate(kinds) if kind is None]
+    if not views:
         raise InputError(f"{source.path} has no acquisitions of repetition {repetition} that are part of an image")
-    path, data, slices, density = _read_views(heads, kept, header)
+    path, data, slices, density = _read_views(records, views, header)
     if not np.isfinite(data).all():
         raise InputError(f"acquisitions of {source.path} hold NaN or infinity")
-    remarks = [f"{count} acquisitions of {what} are no views" for what, count in left.items()]
+    counts = Counter(kind for kind in kinds if kind is not None)
     data, path, density = _stack_slices(data, path, density, slices)
-    shape, spacing = header.image(3 if path.shape[2] == 3 else 2)
+    axes = path.shape[2]
+    shape = tuple(header.matrix[:axes][::-1])
+    spacing = tuple(width / size for width, size in zip(header.field[:axes][::-1], shape, strict=True))
     stack = data.ndim == 4
     if stack:
         shape, spacing = (data.shape[1], *shape), (header.thickness, *spacing)
@@ -83,8 +80,8 @@ def read_ismrmrd(source: Source, *, repetition: int = 0, pixel: float | None = N
         "shape": shape,
         "spacing": spacing,
         "density": density,
-        "noise": _read_noise(heads, data.shape[-2]),
-        "remarks": tuple(remarks),
+        "noise": _read_noise(records, data.shape[-2]),
+        "remarks": tuple(f"{count} acquisitions of {kind} are no views" for kind, count in counts.items()),
     }
 
 
@@ -92,18 +89,22 @@ def _find_group(source: Source) -> str | None:
     """The group with a header and acquisitions: "dataset" as a rule, or any other; None where there is none."""
     names = (name.rpartition("/")[0] for name, _, _ in source.names() if name.rpartition("/")[2] == "xml")
     for group in ("/dataset", *(f"/{name.strip('/')}" for name in names)):
-        kind = getattr(getattr(source.find(f"{group}/data"), "dtype", None), "names", None) or ()
-        if {"head", "data"} <= set(kind) and source.find(f"{group}/xml") is not None:
+        fields = getattr(getattr(source.find(f"{group}/data"), "dtype", None), "names", None) or ()
+        if {"head", "data"} <= set(fields) and source.find(f"{group}/xml") is not None:
             return group
     return None
 
 
-def _why_apart(head: Any, header: _Header, repetition: int) -> str | None:
-    """What an acquisition is of, in words, where it is no part of the image; None where it is."""
-    flags, index = int(head["flags"]), head["idx"]
-    for bit, what in _APART.items():
-        if flags >> (bit - 1) & 1 and not (bit == _CALIBRATION and header.embedded):
-            return what
+def _has_flag(head: Any, bit: int) -> bool:
+    return bool(int(head["flags"]) >> (bit - 1) & 1)
+
+
+def _other_kind(head: Any, header: _Header, repetition: int) -> str | None:
+    """What an acquisition that is no part of the image is, in words; None where it is a part."""
+    index = head["idx"]
+    for bit, kind in _OTHER_KINDS.items():
+        if _has_flag(head, bit) and not (bit == _CALIBRATION and header.embedded):
+            return kind
     if int(head["encoding_space_ref"]) != 0:
         return "other encodings"
     for name in ("contrast", "phase", "set"):
@@ -133,22 +134,16 @@ class _Header:
         self.thickness = self.field[2] / max(1, self.matrix[2])
         mode = encoding.findtext("parallelImaging/calibrationMode") or ""
         self.embedded = mode.strip().lower() == "embedded"
-        limits = "encodingLimits/kspace_encoding_step_{}/center"
-        centers = [encoding.findtext(limits.format(n)) for n in (1, 2)]
+        centers = [encoding.findtext(f"encodingLimits/kspace_encoding_step_{n}/center") for n in (1, 2)]
         try:
             pairs = zip(centers, self.encoded[1:], strict=True)
             self.centers = [int(text) if text else size // 2 for text, size in pairs]
         except ValueError:
             raise InputError(f"the ISMRMRD header has encoding centers {centers}, which are no numbers") from None
 
-    def image(self, axes: int) -> tuple[tuple[int, ...], tuple[float, ...]]:
-        """Shape and spacing along (z,) y, x."""
-        steps = [width / size for width, size in zip(self.field, self.matrix, strict=True)]
-        return tuple(self.matrix[:axes][::-1]), tuple(steps[:axes][::-1])
-
 
 def _space(encoding: Any, name: str, pixel: float | None) -> tuple[list[int], list[float]]:
-    """Matrix and field of view in metres along x, y and z; a field of 0 is one that nobody filled in."""
+    """Matrix and field of view in metres along x, y and z; a field of 0 is unknown."""
     try:
         sizes = [int(encoding.find(f"{name}/matrixSize").findtext(axis)) for axis in "xyz"]
         widths = [1e-3 * float(encoding.find(f"{name}/fieldOfView_mm").findtext(axis)) for axis in "xyz"]
@@ -164,7 +159,7 @@ def _space(encoding: Any, name: str, pixel: float | None) -> tuple[list[int], li
 
 
 def _read_header(source: Source, name: str, pixel: float | None) -> _Header:
-    stored = read_rows(source.find(name), (), name, source)
+    stored = source.read(name)
     while isinstance(stored, np.ndarray):
         if stored.size != 1:
             raise InputError(f"{source.path} has {stored.size} headers; one is read")
@@ -175,30 +170,38 @@ def _read_header(source: Source, name: str, pixel: float | None) -> _Header:
     return _Header(text, pixel)
 
 
+def _samples(record: Any) -> NDArray[np.complex64] | None:
+    """The data of an acquisition, (coils, samples), None where it has not as many numbers as its head says."""
+    coils, samples = (int(record["head"][name]) for name in ("active_channels", "number_of_samples"))
+    values = np.asarray(record["data"], np.float32)
+    if samples < 1 or coils < 1 or values.size != 2 * samples * coils:
+        return None
+    return values.view(np.complex64).reshape(coils, samples)
+
+
 def _read_views(
-    heads: Any, kept: list[int], header: _Header
+    records: Any, views: list[int], header: _Header
 ) -> tuple[NDArray[np.float64], NDArray[np.complex64], NDArray[np.int64], NDArray[np.float32] | None]:
     """Paths (views, samples, axes) in 1/m, data (views, coils, samples), the slice of each view, and densities."""
     volume = header.encoded[2] > 1
-    dims = int(heads[kept[0]]["head"]["trajectory_dimensions"])
+    dims = int(records[views[0]]["head"]["trajectory_dimensions"])
     paths, rows, slices, weights = [], [], [], []
-    for n, number in enumerate(kept):
-        report("reading acquisitions", n, len(kept))
-        record = heads[number]
-        head = record["head"]
+    for n, number in enumerate(views):
+        report("reading acquisitions", n, len(views))
+        record = records[number]
+        head, data = record["head"], _samples(record)
         samples, coils = int(head["number_of_samples"]), int(head["active_channels"])
-        values = np.asarray(record["data"], np.float32)
-        if samples < 1 or coils < 1 or values.size != 2 * samples * coils:
-            raise InputError(f"acquisition {number} holds {values.size} numbers for {coils} coils of {samples} samples")
-        data = values.view(np.complex64).reshape(coils, samples)
+        if data is None:
+            size = np.size(record["data"])
+            raise InputError(f"acquisition {number} holds {size} numbers for {coils} coils of {samples} samples")
         begin, end = int(head["discard_pre"]), samples - int(head["discard_post"])
         if end <= begin:
             raise InputError(f"acquisition {number} discards all of its {samples} samples")
         if int(head["trajectory_dimensions"]) != dims:
             raise InputError("some acquisitions tell where their samples are, and others do not, or otherwise")
         path, weight = _path(record, head, samples, header, volume)
-        # What is discarded is so in the order in which it was read; then all lines go the same way, as slices compare.
-        step = -1 if int(head["flags"]) >> (_REVERSE - 1) & 1 and dims == 0 else 1
+        # Samples are discarded in the order in which they were read; then all lines go the same way.
+        step = -1 if _has_flag(head, _REVERSE) and dims == 0 else 1
         paths.append(path[begin:end][::step])
         rows.append(data[:, begin:end][:, ::step])
         slices.append(int(head["idx"]["slice"]))
@@ -220,24 +223,19 @@ def _read_views(
     return path, np.stack(rows).astype(np.complex64), np.array(slices), density
 
 
-def _read_noise(heads: Any, coils: int) -> NDArray[np.complex64] | None:
+def _read_noise(records: Any, coils: int) -> NDArray[np.complex64] | None:
     """(coils, n) of all acquisitions of noise with as many coils as the image's; None for none."""
-    found = []
-    for record in heads:
-        head = record["head"]
-        values = np.asarray(record["data"], np.float32)
-        shape = (int(head["active_channels"]), int(head["number_of_samples"]))
-        if int(head["flags"]) >> (_NOISE - 1) & 1 and shape[0] == coils and values.size == 2 * shape[0] * shape[1]:
-            found.append(values.view(np.complex64).reshape(shape))
-    return np.concatenate(found, 1) if found else None
+    noise = [_samples(record) for record in records if _has_flag(record["head"], _NOISE)]
+    usable = [samples for samples in noise if samples is not None and len(samples) == coils]
+    return np.concatenate(usable, 1) if usable else None
 
 
 def _path(
     record: Any, head: Any, samples: int, header: _Header, volume: bool
 ) -> tuple[NDArray[np.float64], NDArray[np.float32] | None]:
-    """Where the samples of an acquisition are, (samples, axes) along (z,) y, x, and their density where it tells.
+    """The places of an acquisition's samples, (samples, axes) along (z,) y, x, and their density or None.
 
-    Those of lines are in 1/m, others in whatever unit the file has.
+    Lines are in 1/m, other paths in the unit of the file.
     """
     dims = int(head["trajectory_dimensions"])
     axes = 3 if volume else 2
@@ -245,10 +243,10 @@ def _path(
     if dims == 0:
         if header.trajectory != "cartesian":
             raise InputError(f"the path is {header.trajectory}, but acquisitions do not tell where their samples are")
-        # Half of a line that is read twice as fine has the same step; center_sample says which is the middle. Scanners
-        # turn lines that were read backwards round before they count from it, and so is it here.
+        # Half of a line that is read twice as fine has the same step; center_sample is the middle. Scanners reverse
+        # lines that were read backwards before they count from it.
         along = (np.arange(samples) - int(head["center_sample"])) / header.wide[0]
-        if int(head["flags"]) >> (_REVERSE - 1) & 1:
+        if _has_flag(head, _REVERSE):
             along = along[::-1]
         columns = [np.full(samples, steps[1] / header.wide[2]), np.full(samples, steps[0] / header.wide[1]), along]
         return np.stack(columns[-axes:], 1), None
@@ -271,31 +269,23 @@ def _stack_slices(
     slices: NDArray[np.int64],
 ) -> tuple[NDArray[np.complex64], NDArray[np.float64], NDArray[np.float32] | None]:
     """Views of several slices as views of a stack, where all slices have the same paths, in any order."""
-    names = np.unique(slices)
-    if len(names) == 1:
+    numbers, largest = np.unique(slices), float(np.abs(path).max())
+    if len(numbers) == 1:
         return data, path, density
-    groups = [np.flatnonzero(slices == name) for name in names]
-    if _other_path(path, groups) is not None:  # interleaved slices may have their lines in another order
-        groups = [_in_order(path, group) for group in groups]
-    other = _other_path(path, groups)
-    if other is not None:
-        raise InputError(f"slice {names[other]} was measured along other paths than slice {names[0]}; split the file")
-    first = groups[0]
-    stacked = np.stack([data[group] for group in groups], 1)
-    return stacked, path[first], None if density is None else density[first]
+    groups = [np.flatnonzero(slices == number) for number in numbers]
 
+    def find_other(groups: list[NDArray[np.intp]]) -> int | None:
+        """The first group whose paths differ from those of group 0, or None."""
+        first = path[groups[0]]
+        for n, group in enumerate(groups):
+            if len(group) != len(first) or not np.allclose(path[group], first, rtol=0, atol=1e-6 * largest):
+                return n
+        return None
 
-def _other_path(path: NDArray[np.float64], groups: list[NDArray[np.intp]]) -> int | None:
-    """The first of some groups of views whose paths are not those of group 0, or None."""
-    first, near = path[groups[0]], 1e-6 * np.abs(path).max()
-    for n, group in enumerate(groups):
-        if len(group) != len(first) or not np.allclose(path[group], first, rtol=0, atol=near):
-            return n
-    return None
-
-
-def _in_order(path: NDArray[np.float64], views: NDArray[np.intp]) -> NDArray[np.intp]:
-    """Views by where they begin and end; those that do so in the same places stay as they are."""
-    ends = path[views][:, [0, -1]].reshape(len(views), -1)
-    steps = np.round(ends / max(float(np.abs(path).max()), 1e-30), 6)  # single precision tells no more
-    return views[np.lexsort(steps.T[::-1])]
+    if find_other(groups) is not None:  # interleaved slices may have their lines in another order
+        ends = np.round(path[:, [0, -1]].reshape(len(path), -1) / max(largest, 1e-30), 6)  # in single precision
+        groups = [group[np.lexsort(ends[group].T[::-1])] for group in groups]
+    if (n := find_other(groups)) is not None:
+        raise InputError(f"slice {numbers[n]} was measured along other paths than slice {numbers[0]}; split the file")
+    stack = np.stack([data[group] for group in groups], 1)
+    return stack, path[groups[0]], None if density is None else density[groups[0]]

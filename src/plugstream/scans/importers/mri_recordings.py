@@ -23,18 +23,18 @@ Unit = Literal["auto", "1/m", "pixel", "fov", "radians"]
 
 @dataclass(frozen=True)
 class Recording:
-    """What a file tells, all of it in memory.
+    """The content of a file, in memory.
 
     Arguments:
         kind: in words.
-        data: (coils, *grid), zero at N // 2, where k-space is on a grid; else (views, coils, samples), and of a stack
-            of slices (views, slices, coils, samples).
+        data: (coils, *grid), zero at N // 2, where k-space is on a grid; else (views, coils, samples), or
+            (views, slices, coils, samples) for a stack of slices.
         trajectory: (views, samples, axes), None for a grid. unit: of the trajectory.
-        sampled: (*grid), which of the grid was measured; or (views, samples).
+        sampled: (*grid), which of the grid was measured.
         stack: whether slices were measured one by one: the first axis of the grid is then slices, not k-space.
-        shape, spacing: of the image, in metres; None where the file does not tell.
+        shape, spacing: of the image, in metres; None if unknown.
         maps, density, truth: coil maps (coils, *shape), density of samples (views, samples), the true image.
-        noise: (coils, n), what coils received of no object.
+        noise: (coils, n), received without an object.
         remarks: for a person.
     """
 
@@ -54,11 +54,10 @@ class Recording:
 
 
 def read_recording(path: Path, **options: Any) -> Recording:
-    """The recording of a file; one of no kind is refused.
+    """The recording of a file; an unknown one is refused.
 
-    Arguments: path; options: stack, that the first axis of a grid is slices; repetition of an ISMRMRD file to take;
-    trajectory, an NPY file of where samples were taken, for files that do not tell; pixel in metres, for headers that
-    do not tell.
+    Arguments: path; options: stack, that the first axis of a grid is slices; repetition of an ISMRMRD file; trajectory,
+    an NPY file of the places of samples, for files without; pixel in metres, for headers without.
     """
     with FORMATS.open(path, **options) as recording:
         return recording
@@ -73,12 +72,12 @@ def _read_ismrmrd(
 
 
 def _read_npy(source: Source, *, stack: bool = False, trajectory: Path | None = None, **_: Any) -> Recording:
-    path = source.path
-    taken = None if trajectory is None else _load(trajectory, "trajectory")
-    array = _load(path, "k-space that is known (NPY, NPZ or ISMRMRD)")
+    array = _load(source.path, "k-space that is known (NPY, NPZ or ISMRMRD)")
     if array.dtype.kind != "c":
-        raise InputError(f"{path} holds {array.dtype}, and k-space is complex")
-    return _along_path(array.astype(np.complex64), taken) if taken is not None else _grid_alone(array, path.name, stack)
+        raise InputError(f"{source.path} holds {array.dtype}, and k-space is complex")
+    if trajectory is None:
+        return _grid_alone(array, source.path.name, stack)
+    return _along_path(array.astype(np.complex64), _load(trajectory, "trajectory"))
 
 
 def _load(path: Path, what: str) -> NDArray[Any]:
@@ -92,12 +91,12 @@ def _load(path: Path, what: str) -> NDArray[Any]:
 
 
 def _grid_alone(array: NDArray[Any], name: str, stack: bool) -> Recording:
-    """An array that says nothing of its axes, as k-space on a grid; one that may well be spokes or spirals is refused.
+    """An array without named axes as k-space on a grid; one that may well be spokes or spirals is refused.
 
-    Of a grid there are fewer coils than rows and columns; of samples along paths (views, coils, samples) the first
-    axis is the views', of which there are more than coils.
+    A grid has fewer coils than rows and columns; samples along paths (views, coils, samples) have more views than
+    coils.
     """
-    found = _grid_of(array, f"the array {name}", stack)
+    recording = _grid_of(array, f"the array {name}", stack)
     coils, grid = array.shape[0], array.shape[-2:]
     if coils > min(grid):
         raise InputError(
@@ -107,7 +106,7 @@ def _grid_alone(array: NDArray[Any], name: str, stack: bool) -> Recording:
         )
     size = " x ".join(map(str, array.shape[1:]))
     note = f"its axes were taken for {coils} coils of a grid of {size}; samples along paths need --trajectory"
-    return replace(found, remarks=(note,))
+    return replace(recording, remarks=(note,))
 
 
 def _grid_of(array: NDArray[Any], kind: str, stack: bool) -> Recording:
@@ -121,8 +120,8 @@ def _grid_of(array: NDArray[Any], kind: str, stack: bool) -> Recording:
     return Recording(kind, array.astype(np.complex64), sampled=(array != 0).any(0), stack=stack, shape=array.shape[1:])
 
 
-def _along_path(data: Complex, path: NDArray[Any], **more: Any) -> Recording:
-    """Samples (views, coils, samples), or (views, slices, coils, samples) of a stack, and where they were taken."""
+def _along_path(data: Complex, path: NDArray[Any]) -> Recording:
+    """Samples (views, coils, samples), or (views, slices, coils, samples) of a stack, and their places."""
     if path.ndim != 3 or path.shape[2] not in (2, 3) or path.dtype.kind not in "fiu":
         raise InputError(f"the trajectory is {path.shape}, but must be (views, samples, 2 or 3)")
     if data.ndim not in (3, 4) or (data.shape[0], data.shape[-1]) != path.shape[:2]:
@@ -131,46 +130,42 @@ def _along_path(data: Complex, path: NDArray[Any], **more: Any) -> Recording:
         )
     if not (np.isfinite(data).all() and np.isfinite(path).all()):
         raise InputError("samples, or where they were taken, hold NaN or infinity")
-    return Recording("samples along a path", data, path.astype(np.float64), stack=data.ndim == 4, **more)
+    return Recording("samples along a path", data, path.astype(np.float64), stack=data.ndim == 4)
 
 
 def _read_npz(source: Source, *, stack: bool = False, trajectory: Path | None = None, **_: Any) -> Recording:
     def waves(name: str) -> Any:
-        found = source.read_complex(name)
-        return None if found is None else found.astype(np.complex64)
+        array = source.read_complex(name)
+        return None if array is None else array.astype(np.complex64)
 
-    given = None if trajectory is None else _load(trajectory, "trajectory")
     kspace, path = waves("kspace"), source.read("trajectory")
-    if given is not None:
+    if trajectory is not None:
         if path is not None:
             raise InputError(f"{source.path} has a trajectory of its own; leave out --trajectory")
-        path = given
-    pixel = source.read("pixel")
+        path = _load(trajectory, "trajectory")
+    pixel, maps = source.read("pixel"), waves("coil_maps")
     spacing = None if pixel is None else tuple(float(step) for step in np.atleast_1d(np.asarray(pixel)))
-    more = {"spacing": spacing, "maps": waves("coil_maps"), "truth": waves("truth")}
+    more: dict[str, Any] = {"spacing": spacing, "maps": maps, "truth": waves("truth")}
     if len(getattr(source.find("noise"), "shape", ())) == 2:  # a single number may be its level
         more["noise"] = waves("noise")
     if kspace is not None and path is None:
-        found = replace(_grid_of(kspace, "k-space on a grid", stack), **more)
         mask = source.read("mask")
         if mask is not None:
-            if mask.shape != found.data.shape[1:]:
-                raise InputError(f"the mask is {mask.shape}, but k-space {found.data.shape[1:]}")
-            found = replace(found, sampled=mask.astype(bool))
-        return found
+            if mask.shape != kspace.shape[1:]:
+                raise InputError(f"the mask is {mask.shape}, but k-space {kspace.shape[1:]}")
+            more["sampled"] = mask.astype(bool)
+        return replace(_grid_of(kspace, "k-space on a grid", stack), **more)
     data = waves("data") if kspace is None else kspace
     if data is None or path is None:
         raise InputError(f"{source.path} has no kspace (coils, H, W), and no data with their trajectory either")
-    maps = more["maps"]
+    recording = _along_path(data, path)
     density, size = source.read("density"), source.read("size")
-    found = _along_path(data, path)
     shape = None if maps is None else tuple(maps.shape[1:])
     if size is not None:
         sizes = tuple(int(n) for n in np.atleast_1d(np.asarray(size)))
         sizes = sizes * path.shape[2] if len(sizes) == 1 else sizes
         shape = (*data.shape[1:2], *sizes) if data.ndim == 4 and len(sizes) == path.shape[2] else sizes
-    density = None if density is None else density.astype(np.float32)
-    return replace(found, shape=shape, density=density, **more)
+    return replace(recording, shape=shape, density=None if density is None else density.astype(np.float32), **more)
 
 
 def _has_kspace(source: Source) -> bool:

@@ -27,15 +27,15 @@ from plugstream.scans.importers.arrays import (
     read_mapping,
 )
 from plugstream.scans.importers.base import ImportResult
-from plugstream.scans.importers.source import Source, first_line, open_error
+from plugstream.scans.importers.source import Source, first_line, open_error, read_head
 
 __all__ = ["import_npz", "open_npz", "unpack_npz"]
 
-# How many times its size a file may unpack to, beyond the counts of a detector in the dark, and bytes that any may.
+# How many times its size a file may unpack to, more than dark frames do, and bytes that any file may.
 _EXPANSION, _LEAST_UNPACKED = 1000, 256 << 20
-# The head of a member of a ZIP archive: versions, flags, ..., bytes packed and whole, lengths of its name and the rest.
+# The head of a member of a ZIP archive: versions, flags, ..., packed and full size, lengths of name and extra field.
 _MEMBER, _LOCAL, _ELSEWHERE = b"PK\3\4", struct.Struct("<4sHHHHHIIIHH"), 2**32 - 1
-_UNTOLD = 8  # the flag of one that was written where nobody could go back to tell its sizes
+_SIZE_FOLLOWS = 8  # the flag of a member that was written into a pipe, with its sizes after the data
 _BLOCK, _LONGEST_LIST = 1 << 20, 1 << 20
 
 
@@ -52,8 +52,8 @@ def import_npz(
     Holds for files whose arrays fit memory, since an NPZ is read array by array. Nothing is unpickled.
 
     Arguments: path of the file; out, the scan to make; mapping from our names to the file's where they differ, or for
-    values to numbers; instrument, by name or FILE.py:NAME; options of its reader: of born-2d unit of all lengths,
-    conjugate for exp(+i w t) and frequency in GHz, which of the file's to take. See `import_arrays`.
+    values to numbers; instrument, by name or FILE.py:NAME; options of its reader, for born-2d those of
+    `plugstream.scans.importers.born.BornImport`. See `import_arrays`.
     """
     values = array_options(instrument, **options)
     with open_npz(Path(path)) as source:
@@ -63,13 +63,10 @@ def import_npz(
 @contextmanager
 def open_npz(path: Path) -> Iterator[Source]:
     """The file's arrays by their names."""
+    if read_head(path, 6) == b"\x93NUMPY":
+        raise InputError(f"{path} is a single array, not an NPZ; write one with numpy.savez")
     try:
-        with path.open("rb") as file:
-            if file.read(6) == b"\x93NUMPY":
-                raise InputError(f"{path} is a single array, not an NPZ; write one with numpy.savez")
         archive = zipfile.ZipFile(path)
-    except InputError:
-        raise
     except Exception as error:  # zipfile raises many kinds for a file that is not one
         raise open_error(path, error, "NPZ") from error
     with archive:
@@ -79,9 +76,9 @@ def open_npz(path: Path) -> Iterator[Source]:
 def unpack_npz(path: Path, folder: Path) -> Path:
     """An NPZ that bzip2 has compressed once more, unpacked into a folder.
 
-    A few bytes may unpack to any number. So the sizes that its arrays tell, each before its values, are compared with
-    what may be unpacked before that is done, and what comes is counted: half of this machine's memory, for that is
-    where arrays go, the room on the disk, and 1000 times the file or 256 MB.
+    A few bytes may unpack to any number. So the size of each array, which stands before its values, is checked before
+    it is unpacked, and the bytes are counted. The limit is half of this machine's memory, where arrays go, the room on
+    the disk, and 1000 times the file or 256 MB.
     """
     target, size = folder / "recording.npz", path.stat().st_size
     most = min(machine_memory() // 2, shutil.disk_usage(folder).free, max(_LEAST_UNPACKED, _EXPANSION * size))
@@ -97,17 +94,17 @@ def unpack_npz(path: Path, folder: Path) -> Path:
 
 
 def _copy_archive(source: bz2.BZ2File, out: BinaryIO, most: int) -> None:
-    """Copy a ZIP archive, member by member; ValueError where it is none, or has or tells more bytes than `most`."""
+    """Copy a ZIP archive, member by member; ValueError for another file, or one of more bytes than `most`."""
     head = source.read(_LOCAL.size)
     if head[:4] != _MEMBER:
         raise ValueError("what it unpacks to is no NPZ")
     while head[:4] == _MEMBER and len(head) == _LOCAL.size:
-        _, _, flags, *_, packed, whole, name, more = _LOCAL.unpack(head)
-        about = source.read(name + more)
-        out.write(head + about)
-        if flags & _UNTOLD:
+        _, _, flags, *_, packed, full, name, extra = _LOCAL.unpack(head)
+        rest = source.read(name + extra)
+        out.write(head + rest)
+        if flags & _SIZE_FOLLOWS:
             break
-        size = _size_of(about[name:], packed, whole)
+        size = _packed_size(rest[name:], packed, full)
         if size > most:
             raise ValueError(f"it tells of {size / 1e9:.3g} GB, and {most / 1e9:.3g} GB may be unpacked here")
         most -= size
@@ -117,7 +114,7 @@ def _copy_archive(source: bz2.BZ2File, out: BinaryIO, most: int) -> None:
         head = source.read(_LOCAL.size)
     else:
         out.write(head)
-        most = min(most, _LONGEST_LIST)  # what follows the last member is the list of them
+        most = min(most, _LONGEST_LIST)  # the list of members follows the last one
     while block := source.read(_BLOCK):
         most -= len(block)
         if most < 0:
@@ -125,12 +122,12 @@ def _copy_archive(source: bz2.BZ2File, out: BinaryIO, most: int) -> None:
         out.write(block)
 
 
-def _size_of(extra: bytes, packed: int, whole: int) -> int:
-    """The bytes of a member, which stand elsewhere in its head where it says that they may be many."""
+def _packed_size(extra: bytes, packed: int, full: int) -> int:
+    """The bytes of a member, which stand in the extra field of a large one."""
     while len(extra) >= 4:
         kind, size = struct.unpack_from("<HH", extra)
-        if kind == 1 and packed == _ELSEWHERE and size >= 8 * (1 + (whole == _ELSEWHERE)):
-            return int(struct.unpack_from("<Q", extra, 4 + 8 * (whole == _ELSEWHERE))[0])
+        if kind == 1 and packed == _ELSEWHERE and size >= 8 * (1 + (full == _ELSEWHERE)):
+            return int(struct.unpack_from("<Q", extra, 4 + 8 * (full == _ELSEWHERE))[0])
         extra = extra[4 + size :]
     return packed
 
@@ -146,15 +143,15 @@ class _Npz(Source):
 
     def find(self, name: str) -> Any:
         if name in self._members and name not in self._read:
+            member = self._members[name]
             try:
-                with self.archive.open(self._members[name]) as file:
-                    shape, dtype = _header(file)
-                size, there = math.prod(shape) * dtype.itemsize, self.archive.getinfo(self._members[name]).file_size
-                if not dtype.hasobject and size > min(there, machine_memory() // 2):
+                shape, dtype = self._header(member)
+                size = math.prod(shape) * dtype.itemsize
+                if not dtype.hasobject and size > min(self.archive.getinfo(member).file_size, machine_memory() // 2):
                     raise InputError(
                         f"it claims {size / 1e9:.3g} GB, more than its file has or than fits this machine's memory"
                     )
-                with self.archive.open(self._members[name]) as file:
+                with self.archive.open(member) as file:
                     self._read[name] = np.lib.format.read_array(file, allow_pickle=False)
             except Exception as error:
                 text = first_line(error)
@@ -166,34 +163,25 @@ class _Npz(Source):
     def names(self) -> Iterator[tuple[str, tuple[int, ...], str]]:
         for name, member in self._members.items():
             try:
-                with self.archive.open(member) as file:
-                    shape, dtype = _header(file)
+                shape, dtype = self._header(member)
                 yield name, shape, str(dtype)
             except Exception as error:
                 yield name, (), f"cannot be read: {error}".splitlines()[0]
 
-
-def _header(file: Any) -> tuple[tuple[int, ...], np.dtype[Any]]:
-    """Shape and type of an array, without reading it."""
-    version = np.lib.format.read_magic(file)
-    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-    shape, _, dtype = read(file)
-    return shape, dtype
+    def _header(self, member: str) -> tuple[tuple[int, ...], np.dtype[Any]]:
+        """Shape and type of an array, without reading it."""
+        with self.archive.open(member) as file:
+            version = np.lib.format.read_magic(file)
+            read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+            shape, _, dtype = read(file)
+        return shape, dtype
 
 
 def _describe(path: Path) -> tuple[str, list[str]] | None:
-    if path.suffix.lower() != ".npz":
-        return None
-    return describe_arrays("npz", path, open_npz)
+    return describe_arrays("npz", path, open_npz) if path.suffix.lower() == ".npz" else None
 
 
-@register(
-    "importer",
-    "npz",
-    "arrays of an NPZ file, for any instrument",
-    describe=_describe,
-    **ARRAY_FACTS,
-)
+@register("importer", "npz", "arrays of an NPZ file, for any instrument", describe=_describe, **ARRAY_FACTS)
 def build(options: ArrayOptions, file: Path, out: Path) -> ImportResult:
     """Write the scan."""
     with open_npz(file) as source:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from plugstream.base.errors import InputError
 from plugstream.base.registry import Field, Options
 from plugstream.scans.importers.base import switch
+from plugstream.scans.importers.reading import middle_window
 
 __all__ = ["FieldOptions", "FieldSteps"]
 
@@ -20,7 +21,7 @@ _FLOOR = 1e-3  # of the amplitude without an object, below which the logarithm i
 
 
 class FieldOptions(Options):
-    """What can be said of the steps from recorded fields to data."""
+    """Options for the steps from recorded fields to data."""
 
     approximation: Literal["rytov", "born"] = Field(
         "rytov", description="data is the logarithm of the field, or the field itself, less the light"
@@ -40,19 +41,18 @@ class FieldOptions(Options):
 
 
 class FieldSteps:
-    """How the fields of views become data, one by one.
+    """The steps from the field of a view to its data.
 
-    In this order: the sign of time, phases made continuous, the light without the object divided out by what the border
-    shows, the axis of rotation moved to the middle, cropped, and the approximation's data.
+    In this order: the sign of time, phases made continuous, the light without the object, which the border shows,
+    divided out, the approximation's data, the axis of rotation moved to the middle, and the crop.
 
     Arguments: options; shape, rows and columns of the camera.
-    Attributes: unwrapped, how many views had to be.
+    Attributes: shape of the data; unwrapped, how many phases were made continuous.
     """
 
     def __init__(self, options: FieldOptions, shape: tuple[int, int]) -> None:
         self.options, self.unwrapped = options, 0
-        crop = options.crop or max(shape)
-        self.window = tuple(slice((n - min(crop, n)) // 2, (n - min(crop, n)) // 2 + min(crop, n)) for n in shape)
+        self.window = middle_window(shape, options.crop)
         self.shape = tuple(part.stop - part.start for part in self.window)
         edge = [max(1, round(_FRAME * n)) for n in shape]
         self._border = np.ones(shape, bool)
@@ -72,21 +72,21 @@ class FieldSteps:
         return np.ascontiguousarray(self._move(data)[self.window], dtype=np.complex64)
 
     def _unwrap(self, phase: Real) -> Real:
-        wanted = self.options.unwrap
-        if self.options.approximation == "born" or wanted == "never":
+        if self.options.approximation == "born" or self.options.unwrap == "never":
             return phase
         jumps = max(float(np.abs(np.diff(phase, axis=axis)).max(initial=0.0)) for axis in (0, 1))
-        if wanted == "auto" and jumps <= np.pi:
+        if self.options.unwrap == "auto" and jumps <= np.pi:
             return phase
         from skimage.restoration import unwrap_phase
 
         self.unwrapped += 1
-        # Its start is drawn at random where nothing says otherwise.
-        whole = np.asarray(unwrap_phase(np.angle(np.exp(1j * phase)), rng=0), dtype=np.float64)
-        turns = np.round(np.median(whole[self._border]) / (2 * np.pi))
-        return np.asarray(whole - 2 * np.pi * turns)
+        # Without a seed its start is random.
+        smooth = np.asarray(unwrap_phase(np.angle(np.exp(1j * phase)), rng=0), dtype=np.float64)
+        turns = np.round(np.median(smooth[self._border]) / (2 * np.pi))
+        return np.asarray(smooth - 2 * np.pi * turns)
 
     def _divide(self, view: int, amplitude: Real, phase: Real) -> tuple[Real, Real]:
+        """Amplitude and phase relative to the light without the object."""
         if self.options.background == "none":
             if (amplitude < 0).any():
                 raise InputError(f"view {view}: an amplitude is below zero")
@@ -102,28 +102,23 @@ class FieldSteps:
         return amplitude / level, phase - (plane @ fit).reshape(phase.shape)
 
     def _move(self, data: NDArray[np.complex128]) -> NDArray[np.complex128]:
-        """Data with the axis of rotation in the middle, by a turn of its Fourier transform's phases."""
+        """Data with the axis of rotation in the middle, moved by the phases of its Fourier transform."""
         if self.options.shift is None:
             return data
-        turn = 1.0 + 0j
-        for axis, by in enumerate(self.options.shift):
-            q = 2 * np.pi * np.fft.fftfreq(data.shape[axis])
-            turn = turn * np.exp(1j * q * by).reshape((-1, 1) if axis == 0 else (1, -1))
-        return np.asarray(np.fft.ifft2(np.fft.fft2(data) * turn))
+        turns = [
+            np.exp(2j * np.pi * np.fft.fftfreq(n) * by) for n, by in zip(data.shape, self.options.shift, strict=True)
+        ]
+        return np.asarray(np.fft.ifft2(np.fft.fft2(data) * np.outer(*turns)))
 
     def steps(self) -> list[dict[str, Any]]:
-        """What was done, as JSON has it."""
+        """The steps as JSON."""
         o = self.options
-        done: list[dict[str, Any]] = []
-        if o.conjugate:
-            done.append({"step": "conjugate"})
-        if o.approximation == "rytov" and o.unwrap != "never":
-            done.append({"step": "unwrap", "when": o.unwrap})
-        if o.background != "none":
-            done.append({"step": "background", "by": o.background})
-        if o.shift is not None:
-            done.append({"step": "shift", "by": list(o.shift)})
-        if o.crop is not None:
-            done.append({"step": "crop", "shape": list(self.shape)})
-        done.append({"step": o.approximation})
-        return done
+        steps: list[tuple[bool, dict[str, Any]]] = [
+            (o.conjugate, {"step": "conjugate"}),
+            (o.approximation == "rytov" and o.unwrap != "never", {"step": "unwrap", "when": o.unwrap}),
+            (o.background != "none", {"step": "background", "by": o.background}),
+            (o.shift is not None, {"step": "shift", "by": list(o.shift or ())}),
+            (o.crop is not None, {"step": "crop", "shape": list(self.shape)}),
+            (True, {"step": o.approximation}),
+        ]
+        return [step for applies, step in steps if applies]

@@ -18,21 +18,29 @@ from plugstream.scans.importers.arrays import reader
 from plugstream.scans.importers.base import ImportResult, switch
 from plugstream.scans.importers.declaration import read_by_declaration
 from plugstream.scans.importers.ptychography_recordings import FORMATS, Recording
-from plugstream.scans.importers.reading import Reading, ViewOptions, choose_views, made_by, read_each, write_reading
-from plugstream.scans.importers.source import Lookup, Source, read_rows
+from plugstream.scans.importers.reading import (
+    Reading,
+    ViewOptions,
+    choose_views,
+    made_by,
+    parse_pair,
+    read_each,
+    write_reading,
+)
+from plugstream.scans.importers.source import Lookup, Source
 
 __all__ = ["PtychographyImport"]
 
 _SHORT, _LONG = 1e-15, 1e6
 _MARGIN = 2  # pixels around all frames, so that positions may be a little off
-_LOOK = 64  # frames from which the mean pattern comes
+_SAMPLES = 64  # frames for the mean pattern
 _NO_PROBE = "it has no probe: the mean pattern tells a first one, in focus; refine it with --refine probe"
 
 Axes = Literal["y,x", "-y,x", "y,-x", "-y,-x", "x,y", "-x,y", "x,-y", "-x,-y"]
 
 
 class PtychographyImport(ViewOptions):
-    """What can be said of a recording; lengths are in metres, and what the file says need not be said."""
+    """Options for a recording, each of which wins over the file; lengths are in metres."""
 
     crop: int | None = Field(None, ge=2, le=65536, description="take so many pixels a side about zero frequency")
     center: str | None = Field(
@@ -57,12 +65,12 @@ def _tell(recording: Recording) -> list[str]:
     """What a recording holds, for `plugstream info`."""
     unit = "pixels" if recording.in_pixels else "m"
     span = np.ptp(recording.positions, axis=0)
-    known = {"wavelength": recording.wavelength, "distance": recording.distance, "pixel": recording.pixel}
-    lengths = ", ".join(f"{name} {value:.6g} m" for name, value in known.items() if value)
+    values = {name: getattr(recording, name) for name in ("wavelength", "distance", "pixel")}
+    lengths = "".join(f"{name} {value:.6g} m, " for name, value in values.items() if value).removesuffix(", ")
     modes = "no probe" if recording.probe is None else f"a probe of {len(recording.probe)} modes"
-    rows, columns = recording.frames
+    views, rows, columns = recording.data.shape
     return [
-        f"{recording.kind}: {recording.views} frames of {rows} x {columns} pixels, {modes}",
+        f"{recording.kind}: {views} frames of {rows} x {columns} pixels, {modes}",
         f"positions over {span[0]:.6g} x {span[1]:.6g} {unit}" + (f"; {lengths}" if lengths else ""),
     ]
 
@@ -81,13 +89,14 @@ def build(options: PtychographyImport, file: Path, out: Path) -> ImportResult:
         chosen = choose_views(options, recording.views)
         frames = _Frames(recording, options)
         pixel = _pixel(recording, options, frames.size)
-        places = _oriented(recording.positions, options.axes)
+        # Rows and columns of the image are y or x of the file, maybe reversed.
+        words = options.axes.split(",")
+        places = np.stack([(-1 if "-" in w else 1) * recording.positions[:, "yx".index(w[-1])] for w in words], 1)
         # All positions have their place in the image, so that scans of other views of a file have the same image.
         positions, shape = place_frames(places if recording.in_pixels else places / pixel, frames.shape, _MARGIN)
         _check_overlap(positions, frames.size)
         probe, remarks = _probe(recording, options, frames)
-        looked_at = chosen[:: max(1, len(chosen) // _LOOK)]
-        power = float(np.mean([frames.read(view).sum(dtype=np.float64) for view in looked_at.tolist()]))
+        power = float(np.mean([frames.read(view).sum(dtype=np.float64) for view in _sample(chosen.tolist())]))
         if not power > 0:
             raise InputError(f"the frames of {file} are dark, so there is nothing to reconstruct from")
         probe = probe * math.sqrt(power / float((np.abs(probe) ** 2).sum()))
@@ -96,22 +105,27 @@ def build(options: PtychographyImport, file: Path, out: Path) -> ImportResult:
             provenance["thin"] = {"part": options.thin, "seed": options.thin_seed}
             remarks.append(f"{power:.4g} photons a frame are left of the recorded ones")
         reading = Reading(
-            Ptychography(probe.astype(np.complex64), *shape, pixel or 0.0, frames.good),
+            Ptychography(probe.astype(np.complex64), *shape, pixel, frames.good),
             len(chosen),
             read_each(chosen, frames.read, positions=positions),
             dtype=frames.dtype,
             provenance=provenance,
-            remarks=tuple(remarks),
+            remarks=remarks,
             at_once=1,
         )
         return write_reading(reading, out)
 
 
-def _check_overlap(positions: NDArray[np.float64], size: int) -> None:
-    """Refuse positions further apart than frames are wide, as near-field recordings have them.
+def _sample(views: Any, count: int = _SAMPLES) -> Any:
+    """About `count` of these views, evenly spaced."""
+    return views[:: max(1, len(views) // count)]
 
-    A frame is wavelength times distance over the detector's pixel wide, if it was recorded in the far field, and must
-    hold the beam, which must overlap its neighbours.
+
+def _check_overlap(positions: NDArray[np.float64], size: int) -> None:
+    """Refuse positions further apart than frames are wide, as in near-field recordings.
+
+    A far-field frame is wavelength times distance over the detector's pixel wide, and must hold the beam, which must
+    overlap its neighbours.
     """
     apart = neighbour_distance(positions)
     if apart > size:
@@ -127,43 +141,39 @@ class _Frames:
 
     def __init__(self, recording: Recording, options: PtychographyImport) -> None:
         self.recording, self.options = recording, options
-        rows, columns = recording.frames[::-1] if options.transpose else recording.frames
-        self.whole = (rows, columns)
-        self.center = _pair(options.center, (rows // 2, columns // 2)) if recording.centred else (0, 0)
-        if not recording.centred and (options.center is not None or options.crop is not None):
-            raise InputError("zero frequency of these frames is at their corner; --center and --crop are for others")
+        rows, columns = recording.data.shape[:0:-1] if options.transpose else recording.data.shape[1:]
         self.size = options.crop or min(rows, columns)
-        if not recording.centred and rows != columns:
-            raise InputError(f"frames of {rows} x {columns} are not square")
         self.shape = (self.size, self.size)
-        top, left = (c - self.size // 2 for c in self.center)
-        self.window = (slice(top, top + self.size), slice(left, left + self.size))
-        if recording.centred and (min(top, left) < 0 or top + self.size > rows or left + self.size > columns):
-            raise InputError(
-                f"{self.size} pixels about {self.center} are not within frames of {rows} x {columns}; give --crop, or "
-                "another --center"
-            )
-        good = None if recording.good is None else self._turn(recording.good.T if options.transpose else recording.good)
+        if recording.centred:
+            advice = f"--center is {options.center!r}, but must be a row and a column, such as 64,64"
+            center = (rows // 2, columns // 2) if options.center is None else parse_pair(options.center, int, advice)
+            top, left = (c - self.size // 2 for c in center)
+            self.window = (slice(top, top + self.size), slice(left, left + self.size))
+            if min(top, left) < 0 or top + self.size > rows or left + self.size > columns:
+                raise InputError(
+                    f"{self.size} pixels about {center} are not within frames of {rows} x {columns}; give --crop, or "
+                    "another --center"
+                )
+        elif options.center is not None or options.crop is not None:
+            raise InputError("zero frequency of these frames is at their corner; --center and --crop are for others")
+        elif rows != columns:
+            raise InputError(f"frames of {rows} x {columns} are not square")
+        good = None if recording.good is None else self._turn(recording.good)
         self.good = None if good is None or good.all() else good
-        first = self._look()
+        first = np.stack([self.plain(view) for view in _sample(range(recording.views), 8)])
         self.whole_numbers = bool((first == np.rint(first)).all())
         if options.thin is not None and not self.whole_numbers:
             raise InputError("--thin draws photons one by one, and these frames are no counts, which are whole numbers")
         largest = float(np.abs(first).max())
         self.dtype = "float32" if not self.whole_numbers else "int32" if largest > 2**14 else "uint16"
 
-    def _look(self) -> NDArray[Any]:
-        """A few frames, which tell what numbers they hold."""
-        step = max(1, self.recording.views // 8)
-        return np.stack([self.plain(view) for view in range(0, self.recording.views, step)])
-
     def _turn(self, frame: NDArray[Any]) -> NDArray[Any]:
+        frame = frame.T if self.options.transpose else frame
         return np.fft.ifftshift(frame[self.window]) if self.recording.centred else frame
 
     def plain(self, view: int) -> NDArray[Any]:
-        """A frame before it is thinned; what is masked, or negative, is zero."""
-        frame = self.recording.read(slice(view, view + 1))[0]
-        frame = self._turn(frame.T if self.options.transpose else frame)
+        """A frame before it is thinned, zero where it is masked or negative."""
+        frame = self._turn(np.asarray(self.recording.data[view : view + 1])[0])
         if self.good is not None:
             frame = np.where(self.good, frame, 0)
         if not np.isfinite(frame).all():
@@ -184,74 +194,64 @@ class _Frames:
         return np.asarray(draw.binomial(counts, self.options.thin))
 
 
-def _oriented(positions: NDArray[np.float64], axes: Axes) -> NDArray[np.float64]:
-    """Positions along rows and columns of the image."""
-    words = axes.split(",")
-    return np.stack([(-1 if "-" in w else 1) * positions[:, 0 if w.endswith("y") else 1] for w in words], 1)
-
-
 def _pixel(recording: Recording, options: PtychographyImport, size: int) -> float:
-    """The size of a pixel of the object, 0 where it is not known and need not be."""
-    given = options.pixel or recording.pixel
-    values = {name: getattr(options, name) or getattr(recording, name) for name in ("wavelength", "distance")}
-    detector = options.detector_pixel or recording.detector_pixel
-    if given is None and all(values.values()) and detector:
-        given = values["wavelength"] * values["distance"] / (size * detector)
-    if given is None and not recording.in_pixels:
+    """The size of a pixel of the object, 0 where it is not known and not needed."""
+    names = ("pixel", "wavelength", "distance", "detector_pixel")
+    pixel, wavelength, distance, detector = (getattr(options, name) or getattr(recording, name) for name in names)
+    if pixel is None and wavelength and distance and detector:
+        pixel = wavelength * distance / (size * detector)
+    if pixel is None and not recording.in_pixels:
         raise InputError(
             "it does not tell how large a pixel of the object is; give --pixel, or --wavelength, --distance and "
             "--detector-pixel, in metres"
         )
-    return float(given or 0.0)
+    return float(pixel or 0.0)
 
 
 def _probe(
     recording: Recording, options: PtychographyImport, frames: _Frames
 ) -> tuple[NDArray[np.complex128], list[str]]:
-    """The beam at the object: what was given, what the file has, or what the mean pattern would come from."""
-    found = recording.probe
+    """The beam at the object, of the options, of the file, or made from the mean pattern; and remarks."""
+    probe = recording.probe
     if options.probe is not None:
         try:
-            found = np.load(options.probe, allow_pickle=False)
+            probe = np.asarray(np.load(options.probe, allow_pickle=False), dtype=np.complex128)
         except (OSError, ValueError) as error:
             raise InputError(f"cannot read the probe {options.probe}: {error}") from None
-        found = np.asarray(found, dtype=np.complex128)
-        found = found.reshape(-1, *found.shape[-2:]) if found.ndim >= 2 else found
-    if found is not None:
-        if found.ndim != 3 or found.shape[1:] != frames.shape:
-            raise InputError(f"the probe has shape {found.shape}, but frames are {frames.shape}; give --probe FILE.npy")
-        return found, []
-    some = range(0, recording.views, max(1, recording.views // _LOOK))
-    mean = np.mean([frames.plain(view) for view in some], axis=0)
-    return _first_probe(mean)[None], [_NO_PROBE]
+        probe = probe.reshape(-1, *probe.shape[-2:]) if probe.ndim >= 2 else probe
+    if probe is None:
+        mean = np.mean([frames.plain(view) for view in _sample(range(recording.views))], axis=0)
+        return _first_probe(mean)[None], [_NO_PROBE]
+    if probe.ndim != 3 or probe.shape[1:] != frames.shape:
+        raise InputError(f"the probe has shape {probe.shape}, but frames are {frames.shape}; give --probe FILE.npy")
+    return probe, []
 
 
 def _first_probe(mean: NDArray[Any]) -> NDArray[np.complex128]:
-    """The beam in focus whose pattern is the mean of some frames, zero frequency at their corner: (n, n)."""
+    """The beam in focus with this mean pattern, zero frequency at its corner: (n, n)."""
     beam: NDArray[np.complex128] = np.fft.fftshift(np.fft.ifft2(np.sqrt(mean)))
     return beam
 
 
 @reader("ptychography", values=tuple(value.name for value in Ptychography.attributes))
 def read_arrays(source: Source, mapping: Mapping[str, Any], options: Any) -> Reading:
-    """Arrays as a scan of ptychography by its declaration; without a probe it is made as that of a recording is."""
+    """Arrays as a scan of ptychography by its declaration; a missing probe is made from the mean pattern."""
     look = Lookup(source, mapping)
     data = look.array("data")
     shape: tuple[int, ...] = getattr(data, "shape", ())
     if look.array("probe") is not None or len(shape) != 3 or 0 in shape or data.dtype.kind not in "fiu":
         return read_by_declaration(source, mapping, Ptychography)
-    some = [read_rows(data, slice(n, n + 1), "data", source)[0] for n in range(0, shape[0], max(1, shape[0] // _LOOK))]
-    mean = np.maximum(np.mean(some, axis=0), 0)
+    mean = np.maximum(np.mean([data[n : n + 1][0] for n in _sample(range(shape[0]))], axis=0), 0)
     if not (np.isfinite(mean).all() and mean.any()):
         raise InputError(f"the frames of {source.path} are dark, or hold NaN or infinity, so they tell no probe")
     beam = _first_probe(mean)
     beam *= math.sqrt(float(mean.sum(dtype=np.float64)) / float((np.abs(beam) ** 2).sum()))
-    made = read_by_declaration(_WithProbe(source, beam[None]), mapping, Ptychography)
-    return replace(made, remarks=(*made.remarks, _NO_PROBE), provenance={**made.provenance, "probe": "first guess"})
+    reading = read_by_declaration(_WithProbe(source, beam[None]), mapping, Ptychography)
+    return replace(reading, remarks=[_NO_PROBE], provenance={"probe": "first guess"})
 
 
 class _WithProbe(Source):
-    """A file with a probe that it does not have itself."""
+    """A file with a probe added to it."""
 
     def __init__(self, source: Source, probe: NDArray[Any]) -> None:
         super().__init__(source.path)
@@ -260,18 +260,8 @@ class _WithProbe(Source):
     def find(self, name: str) -> Any:
         return self.probe if name == "probe" else self.source.find(name)
 
-    def attribute(self, name: str, of: str | None) -> Any:
-        return self.source.attribute(name, of)
+    def attribute(self, name: str, array: str | None) -> Any:
+        return self.source.attribute(name, array)
 
     def names(self) -> Iterator[tuple[str, tuple[int, ...], str]]:
         return self.source.names()
-
-
-def _pair(text: str | None, usual: tuple[int, int]) -> tuple[int, int]:
-    if text is None:
-        return usual
-    try:
-        row, column = (int(word) for word in text.split(","))
-    except ValueError:
-        raise InputError(f"--center is {text!r}, but must be a row and a column, such as 64,64") from None
-    return row, column

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from plugstream.base.errors import InputError
 from plugstream.scans.importers.formats import Format, Formats
 from plugstream.scans.importers.hdf5 import open_hdf5
-from plugstream.scans.importers.source import Source, read_complex, read_rows
+from plugstream.scans.importers.source import Source, read_complex
 
 __all__ = ["FORMATS", "Recording"]
 
@@ -35,34 +35,36 @@ _KEV = 1.602176634e-16
 
 @dataclass(frozen=True)
 class Recording:
-    """What a file tells.
+    """The content of a file.
 
-    Arguments: kind, in words; frames, rows and columns of the detector; views; read, which gives the counts of some
-    views, (B, rows, columns); positions (views, 2), row and column, in metres, or in pixels of the object where
-    `in_pixels`; centred, whether zero frequency is in the middle of a frame, at n // 2, rather than at its corner;
-    probe (modes, n, n) at the object, its middle in the middle; good (rows, columns), False where a pixel is bad;
-    wavelength, distance to the detector and size of its pixels, in metres; pixel, of the object.
+    Arguments: kind, in words; data (views, rows, columns), counts, read by slicing; positions (views, 2), row and
+    column, in metres, or in pixels of the object where `in_pixels`; probe (modes, n, n) at the object, centred;
+    centred, whether zero frequency is in the middle of a frame, at n // 2, rather than at its corner; good
+    (rows, columns), False where a pixel is bad; wavelength, distance to the detector and size of its pixels, in
+    metres; pixel, of the object.
     """
 
     kind: str
-    frames: tuple[int, int]
-    views: int
-    read: Callable[[slice], NDArray[Any]]
+    data: Any
     positions: NDArray[np.float64]
+    probe: NDArray[np.complex128] | None = None
     in_pixels: bool = False
     centred: bool = True
-    probe: NDArray[np.complex128] | None = None
     good: NDArray[np.bool_] | None = None
     wavelength: float | None = None
     distance: float | None = None
     detector_pixel: float | None = None
     pixel: float | None = None
 
+    @property
+    def views(self) -> int:
+        return len(self.positions)
+
 
 def _refuse_near_field(source: Source) -> None:
-    """Refuse what a file says was recorded in the near field, whose patterns are no Fourier transforms.
+    """Refuse a recording of the near field, whose patterns are no Fourier transforms.
 
-    ptypy says so by `propagation` in meta or info, others by names alike, as text or as a switch.
+    ptypy has `propagation` in meta or info, others have similar names, as text or as a switch.
     """
     for name, shape, _ in source.names():
         last = re.split("[/@]", name)[-1].lower()
@@ -78,84 +80,79 @@ def _refuse_near_field(source: Source) -> None:
 
 
 def _read_tike(source: Source) -> Recording:
-    """The NPZ of tike's tests: data (1, views, n, n), scan (1, views, 2), and may be probe (1, 1, 1, modes, n, n).
+    """The NPZ of tike's tests: data (1, views, n, n), scan (1, views, 2), optionally probe (1, 1, 1, modes, n, n).
 
     Positions are row and column in pixels, and zero frequency is at the corner of frames.
     """
-    arrays = {name: source.find(name) for name in ("data", "scan", "probe")}
-    for name, value in arrays.items():
-        if value is None and name != "probe":
+    data, scan = source.find("data"), source.find("scan")
+    for name, array in (("data", data), ("scan", scan)):
+        if array is None:
             raise InputError(f"{source.path} has no {name}, as tike's recordings have")
-    data = np.asarray(arrays["data"])
-    data = data.reshape(-1, *data.shape[-2:])
-    scan = np.asarray(arrays["scan"], dtype=np.float64).reshape(-1, 2)
-    return _record(source, "tike's NPZ", data, scan, arrays["probe"], in_pixels=True, centred=False)
+    frames, positions = data.reshape(-1, *data.shape[-2:]), np.asarray(scan, dtype=np.float64).reshape(-1, 2)
+    return _record(source, "tike's NPZ", frames, positions, source.find("probe"), in_pixels=True, centred=False)
 
 
 def _read_cxi(source: Source) -> Recording:
     """A CXI file: frames (views, n, n), translations (views, 3) x, y and z in metres, all in SI units."""
     _refuse_near_field(source)
     data = source.find(_CXI)
-    place = next((name for name in _TRANSLATIONS if source.find(name) is not None), None)
-    if place is None:
+    moves = _first(source, _TRANSLATIONS)
+    if moves is None:
         raise InputError(f"{source.path} has no translations, such as {_TRANSLATIONS[2]}")
-    moved = np.asarray(source.read(place), dtype=np.float64)
-    if moved.ndim != 2 or moved.shape[1] < 2:
-        raise InputError(f"translations of {source.path} have shape {moved.shape}, but must be (views, 3)")
+    moves = np.asarray(moves[()], dtype=np.float64)
+    if moves.ndim != 2 or moves.shape[1] < 2:
+        raise InputError(f"translations of {source.path} have shape {moves.shape}, but must be (views, 3)")
     energy = source.first_number(f"{_SOURCE}/energy")
     wavelength = source.first_number(f"{_SOURCE}/wavelength")
-    if wavelength is None and energy:
-        wavelength = _PLANCK / energy  # joules, as CXI has them
-    probe = next((source.find(name) for name in _PROBES if source.find(name) is not None), None)
     mask = source.read(f"{_DETECTOR}/mask")
-    if np.shape(mask) != tuple(data.shape[1:]):
-        mask = None  # of each frame, or of another detector
+    one_mask = np.shape(mask) == tuple(data.shape[1:])  # not of each frame, nor of another detector
     return _record(
         source,
         "CXI",
         data,
-        moved[:, 1::-1],
-        probe,
-        good=None if mask is None else np.asarray(mask) == 0,  # CXI has flags of what is wrong
-        wavelength=wavelength,
+        moves[:, 1::-1],
+        _first(source, _PROBES),
+        good=np.asarray(mask) == 0 if one_mask else None,  # CXI has flags of what is wrong
+        wavelength=_PLANCK / energy if wavelength is None and energy else wavelength,  # joules, as CXI has them
         distance=source.first_number(f"{_DETECTOR}/distance"),
         detector_pixel=source.first_number(f"{_DETECTOR}/x_pixel_size"),
     )
 
 
 def _read_shelves(source: Source) -> Recording:
-    """The HDF5 of PtychoShelves: dp (views, n, n), and ppX and ppY in metres, with lambda and dx, in it or beside it.
+    """The HDF5 of PtychoShelves: dp (views, n, n), and ppX and ppY in metres, with lambda and dx.
 
-    What is beside it is a file of the same name with _para in place of _dp.
+    All but dp may be in a file beside it, with _para in its name in place of _dp.
     """
     _refuse_near_field(source)
-    data, names = source.find("dp"), ("ppX", "ppY", "lambda", "dx", "probe")
-    found = {name: source.read(name) for name in names}
     beside = source.path.with_name(re.sub(r"_dp(?=\.\w+$)", "_para", source.path.name))
-    if found["ppX"] is None and beside != source.path and beside.is_file():
-        with open_hdf5(beside) as other:
-            found = {name: other.read(name) for name in names}
-    if found["ppX"] is None or found["ppY"] is None:
-        raise InputError(f"{source.path} has no ppX and ppY, and neither has {beside.name} beside it")
-    positions = np.stack([np.asarray(found[name], dtype=np.float64).ravel() for name in ("ppY", "ppX")], 1)
-    wave, pixel = (None if found[name] is None else float(np.ravel(found[name])[0]) for name in ("lambda", "dx"))
-    return _record(source, "PtychoShelves", data, positions, found["probe"], wavelength=wave, pixel=pixel)
+    with ExitStack() as stack:
+        other = source
+        if source.find("ppX") is None and beside != source.path and beside.is_file():
+            other = stack.enter_context(open_hdf5(beside))
+        axes = [other.read(name) for name in ("ppY", "ppX")]
+        if any(axis is None for axis in axes):
+            raise InputError(f"{source.path} has no ppX and ppY, and neither has {beside.name} beside it")
+        positions = np.stack([np.asarray(axis, dtype=np.float64).ravel() for axis in axes], 1)
+        lengths = {"wavelength": other.first_number("lambda"), "pixel": other.first_number("dx")}
+        return _record(source, "PtychoShelves", source.find("dp"), positions, other.read("probe"), **lengths)
 
 
 def _read_ptypy(source: Source) -> Recording:
     """The HDF5 of ptypy (.ptyd): chunks with data (M, n, n) and positions (M, 2) in metres, and meta."""
     _refuse_near_field(source)
-    names = sorted(
-        (int(match[1]) for name, _, _ in source.names() if (match := re.fullmatch(r"/chunks/(\d+)/data", name))),
+    matches = (re.fullmatch(r"/chunks/(\d+)/data", name) for name in source.name_set())
+    chunks = sorted(int(match[1]) for match in matches if match)
+    data, positions = (
+        np.concatenate([np.asarray(source.read(f"chunks/{n}/{part}")) for n in chunks])
+        for part in ("data", "positions")
     )
-    data = np.concatenate([np.asarray(source.read(f"chunks/{n}/data")) for n in names])
-    positions = np.concatenate([np.asarray(source.read(f"chunks/{n}/positions")) for n in names]).astype(float)
     energy, weights = source.first_number("meta/energy"), source.read("meta/weight2d")
     return _record(
         source,
         "ptypy",
         data,
-        positions,
+        positions.astype(float),
         good=None if weights is None or np.shape(weights) != data.shape[1:] else np.asarray(weights) > 0,
         wavelength=None if not energy else _PLANCK / (energy * _KEV),
         distance=source.first_number("meta/distance"),
@@ -163,12 +160,16 @@ def _read_ptypy(source: Source) -> Recording:
     )
 
 
-def _modes(source: Source, name: str, probe: Any) -> NDArray[np.complex128]:
-    """A probe as (modes, n, n), whatever axes of one are before them."""
-    whole = read_complex(source.path, name, probe) if not np.iscomplexobj(probe) else probe
-    values = np.asarray(whole[:] if hasattr(whole, "shape") else whole)
+def _first(source: Source, names: tuple[str, ...]) -> Any:
+    """The first array that the file has of these names, or None."""
+    return next((array for name in names if (array := source.find(name)) is not None), None)
+
+
+def _modes(source: Source, probe: Any) -> NDArray[np.complex128]:
+    """A probe as (modes, n, n), without the axes of one before them."""
+    values = read_complex(source.path, "probe", probe)[:]
     if values.ndim < 2:
-        raise InputError(f"{name} of {source.path} has shape {values.shape}, but must be (modes, n, n)")
+        raise InputError(f"probe of {source.path} has shape {values.shape}, but must be (modes, n, n)")
     return values.reshape(-1, *values.shape[-2:]).astype(np.complex128)
 
 
@@ -183,12 +184,7 @@ def _record(
         raise InputError(f"{source.path} has {shape[0]} frames, but positions of shape {positions.shape}")
     if not np.isfinite(positions).all():
         raise InputError(f"positions of {source.path} hold NaN or infinity")
-    modes = None if probe is None else _modes(source, "probe", probe)
-
-    def read(views: slice) -> NDArray[Any]:
-        return np.asarray(read_rows(data, views, "data", source))
-
-    return Recording(kind, (shape[1], shape[2]), shape[0], read, positions, probe=modes, **more)
+    return Recording(kind, data, positions, None if probe is None else _modes(source, probe), **more)
 
 
 FORMATS = Formats(

@@ -1,18 +1,20 @@
-"""How a file is read as a scan, a few views at a time, and the scan written: what every importer ends with."""
+"""Reading a file as a scan, a few views at a time, and writing the scan: how every importer ends."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+import tomllib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from plugstream.base.errors import InputError, StorageError
+from plugstream.base.files import read_small
 from plugstream.base.progress import report
 from plugstream.base.registry import Field, Options
 from plugstream.instruments.base import Instrument
@@ -24,14 +26,19 @@ __all__ = [
     "ViewOptions",
     "choose_views",
     "made_by",
+    "middle_window",
     "name_file",
+    "parse_pair",
     "pick_rows",
     "read_blocks",
     "read_each",
+    "read_toml",
+    "spread_angles",
     "write_reading",
 ]
 
 Indices = NDArray[np.int64]
+N = TypeVar("N", int, float)
 
 _BLOCK_BYTES = 4 << 20
 
@@ -49,8 +56,8 @@ class Reading:
     """How a file is read as a scan.
 
     Arguments: instrument; n_views; read, which gives data and columns of a slice of views by name; dtype of the data,
-    the instrument's usual one if not given; truth; provenance, what the scan says of its file; remarks, for a person;
-    at_once, views that are read and written at once, as many as make a few megabytes if not given.
+    by default the instrument's; truth; provenance, what the scan says of its file; remarks for a person, which may
+    grow while views are read; at_once, views that are read and written at once, by default a few megabytes of them.
     """
 
     instrument: Instrument
@@ -59,12 +66,12 @@ class Reading:
     dtype: str | None = None
     truth: NDArray[Any] | None = None
     provenance: Mapping[str, Any] = field(default_factory=dict)
-    remarks: tuple[str, ...] = ()
+    remarks: Sequence[str] = ()
     at_once: int | None = None
 
 
 def write_reading(reading: Reading, out: Path) -> ImportResult:
-    """Write a scan, of which no more than a few megabytes are in memory; nothing half-written is left behind."""
+    """Write a scan with a few megabytes of it in memory; a failure leaves nothing behind."""
     from plugstream.scans.writer import ScanWriter, whole_scan
 
     about: dict[str, Any] = {"dtype": reading.dtype, "provenance": reading.provenance, "truth": reading.truth}
@@ -73,11 +80,11 @@ def write_reading(reading: Reading, out: Path) -> ImportResult:
             report("importing views", rows.start, reading.n_views)
             writer.append(**reading.read(rows))
         writer.finish()
-    return ImportResult(reading.n_views, reading.remarks)
+    return ImportResult(reading.n_views, tuple(reading.remarks))
 
 
 def read_blocks(views: int, view_bytes: int, at_once: int | None = None) -> list[slice]:
-    """Which views are read at once, so that a few megabytes are in memory where no number is given."""
+    """Slices of views to read at once: `at_once` of them, or a few megabytes."""
     step = at_once or max(1, _BLOCK_BYTES // max(1, view_bytes))
     return [slice(start, min(start + step, views)) for start in range(0, views, step)]
 
@@ -85,9 +92,9 @@ def read_blocks(views: int, view_bytes: int, at_once: int | None = None) -> list
 def read_each(
     views: Indices, read: Callable[[int], NDArray[Any]], **columns: NDArray[Any]
 ) -> Callable[[slice], dict[str, Any]]:
-    """What `Reading` reads by, of a file that is read view by view.
+    """The `read` of a `Reading`, for files that are read view by view.
 
-    Arguments: views to take; read, the data of one; columns of all views of the file.
+    Arguments: views to take; read, the data of one view; columns of all views of the file.
     """
 
     def read_slice(rows: slice) -> dict[str, Any]:
@@ -100,9 +107,9 @@ def read_each(
 
 
 def made_by(importer: str, file: Path, options: Options, **more: Any) -> dict[str, Any]:
-    """What a scan says of where it comes from: its importer, file and the options that are not the usual ones."""
-    said = {"made_by": f"plugstream import {importer}", "file": file.name}
-    return said | {"options": options.model_dump(exclude_defaults=True)} | more
+    """The provenance of a scan: its importer, file and the options that are not the default."""
+    origin = {"made_by": f"plugstream import {importer}", "file": file.name}
+    return origin | {"options": options.model_dump(exclude_defaults=True)} | more
 
 
 @contextmanager
@@ -117,36 +124,63 @@ def name_file(path: Path) -> Iterator[None]:
 
 def choose_views(options: ViewOptions, views: int) -> Indices:
     """Which of so many views the options take, in increasing order."""
-    kept = np.ones(views, dtype=bool)
-    for words, value in ((options.select, False), (options.omit, True)):
+    chosen = np.ones(views, dtype=bool)
+    for words, value in ((options.select, True), (options.omit, False)):
         if words is not None:
-            chosen = np.zeros(views, dtype=bool)
-            chosen[pick_rows(words, views, "projections")] = True
-            kept &= chosen != value
-    left: Indices = np.flatnonzero(kept)
-    if options.count is not None and options.count > len(left):
-        raise InputError(f"{options.count} projections were asked for, but {len(left)} are left")
-    if options.count is not None:
-        left = left[np.arange(options.count) * len(left) // options.count]
-    if len(left) == 0:
+            listed = np.full(views, not value)
+            listed[pick_rows(words, views, "projections")] = value
+            chosen &= listed
+    rest: Indices = np.flatnonzero(chosen)
+    if options.count is not None and options.count > len(rest):
+        raise InputError(f"{options.count} projections were asked for, but {len(rest)} are left")
+    if len(rest) == 0:
         raise InputError("no projection is left to import; change --select or --omit")
-    return left
+    return rest if options.count is None else rest[np.arange(options.count) * len(rest) // options.count]
+
+
+def middle_window(shape: Sequence[int], crop: int | None) -> tuple[slice, ...]:
+    """Along each axis the `crop` indices around the middle; all of an axis that is shorter."""
+    sizes = [min(crop or n, n) for n in shape]
+    return tuple(slice((n - size) // 2, (n - size) // 2 + size) for n, size in zip(shape, sizes, strict=True))
+
+
+def parse_pair(text: str, number: type[N], advice: str) -> tuple[N, N]:
+    """Two numbers with a comma between them. Arguments: text; number, their type; advice, the error where it fails."""
+    try:
+        first, second = (number(word) for word in text.split(","))
+    except ValueError:
+        raise InputError(advice) from None
+    return first, second
+
+
+def spread_angles(arc: float, views: int) -> NDArray[np.float64]:
+    """Angles in radians of so many views over an arc in degrees, from 0, its end left out."""
+    return np.asarray(np.deg2rad(arc) * np.arange(views) / views)
+
+
+def read_toml(path: Path, what: str) -> dict[str, Any]:
+    """A TOML file. Arguments: path; what it is, for the message."""
+    try:
+        return tomllib.loads(read_small(path))
+    except OSError as error:
+        raise InputError(f"cannot read {what}{path}: {error.strerror or error}") from error
+    except (ValueError, RecursionError) as error:  # also a number of thousands of digits, lists thousands deep
+        raise InputError(f"{path} is not TOML: {error}") from error
 
 
 def pick_rows(words: str, count: int, what: str) -> slice | int:
-    """A number, or START:STOP:STEP, of `count` rows or views: an index or a slice; what chooses none is refused."""
-    parts = words.split(":")
+    """An index, or the slice START:STOP:STEP, of `count` rows or views; an empty slice is refused."""
     try:
-        numbers = [int(part) if part.strip() else None for part in parts]
+        numbers = [int(part) if part.strip() else None for part in words.split(":")]
     except ValueError:
         numbers = []
-    if not 1 <= len(numbers) <= 3 or (len(numbers) == 1 and numbers[0] is None):
-        raise InputError(f"cannot read {words!r} as {what}; write a number, or START:STOP:STEP such as 0:100 or ::3")
-    if len(numbers) == 1:
-        index = numbers[0] or 0
+    if len(numbers) == 1 and numbers[0] is not None:
+        index = numbers[0]
         if not -count <= index < count:
             raise InputError(f"there is no {index} among {what}: there are 0 to {count - 1}")
         return index % count
+    if not 2 <= len(numbers) <= 3:
+        raise InputError(f"cannot read {words!r} as {what}; write a number, or START:STOP:STEP such as 0:100 or ::3")
     if len(numbers) == 3 and numbers[2] is not None and numbers[2] < 1:
         raise InputError(f"the step of {words!r} must be at least 1")
     chosen = slice(*numbers)

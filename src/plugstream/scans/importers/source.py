@@ -1,4 +1,4 @@
-"""An open file of named arrays: what every importer reads by, with units, complex numbers and one-line errors."""
+"""An open file of named arrays, which every importer reads: units, complex numbers and one-line errors."""
 
 from __future__ import annotations
 
@@ -17,15 +17,14 @@ __all__ = [
     "Complex",
     "Lookup",
     "Source",
+    "check_array",
     "check_names",
     "first_line",
     "join_parts",
-    "kind_of",
     "one_number",
     "open_error",
     "read_complex",
-    "read_rows",
-    "record_parts",
+    "read_head",
     "unit_of",
 ]
 
@@ -33,7 +32,7 @@ UNITS = {"m": 1.0, "cm": 1e-2, "mm": 1e-3, "um": 1e-6, "nm": 1e-9}
 
 
 class Source:
-    """An open file of named arrays; this one, of no known container, has none.
+    """An open file of named arrays. This one has no known container, and no arrays.
 
     Attributes: container, "HDF5", "NPZ", "MATLAB" or "MATLAB 7.3"; path.
     """
@@ -47,7 +46,7 @@ class Source:
         """The array or attribute of this name, with shape and dtype and read by slicing, or None."""
         return None
 
-    def attribute(self, name: str, of: str | None) -> Any:
+    def attribute(self, name: str, array: str | None) -> Any:
         """An attribute of the file, or of this array in it, or None."""
         return None
 
@@ -56,15 +55,12 @@ class Source:
         return iter(())
 
     def name_set(self) -> set[str]:
-        """The names alone."""
         return {name for name, _, _ in self.names()}
 
     def read(self, name: str) -> Any:
         """The whole array or value of this name, or None."""
-        found = self.find(name)
-        if not hasattr(found, "shape") or isinstance(found, np.generic):
-            return found
-        return read_rows(found, () if found.shape == () else slice(None), name, self)
+        array = self.find(name)
+        return array[()] if hasattr(array, "shape") else array
 
     def read_number(self, name: str) -> float | None:
         """One finite number, or None."""
@@ -81,29 +77,35 @@ class Source:
 
     def first_number(self, name: str) -> float | None:
         """The first number of an array or value, or None."""
-        found = self.read(name)
-        return None if found is None or np.size(found) == 0 else float(np.ravel(np.asarray(found))[0])
+        value = self.read(name)
+        return None if value is None or np.size(value) == 0 else float(np.ravel(np.asarray(value))[0])
 
     def read_values(self, names: Mapping[str, Iterable[str]], group: str = "") -> dict[str, float]:
-        """Numbers by our names, each under the first of the file's names for it that there is."""
-        values = {}
+        """Numbers by our names, each from the first of the file's names for it that exists."""
+        values: dict[str, float] = {}
         for key, theirs in names.items():
-            found = (number for name in theirs if (number := self.read_number(f"{group}{name}")) is not None)
-            if (number := next(found, None)) is not None:
-                values[key] = number
+            for name in theirs:
+                if key not in values and (number := self.read_number(f"{group}{name}")) is not None:
+                    values[key] = number
         return values
 
     def read_complex(self, name: str) -> NDArray[Any] | None:
         """The whole array of this name as complex numbers, however they are stored, or None."""
-        found = self.find(name)
-        if found is None:
-            return None
-        return np.asarray(read_rows(read_complex(self.path, name, found), slice(None), name, self))
+        array = self.find(name)
+        return None if array is None else read_complex(self.path, name, array)[:]
 
 
 def first_line(error: Exception) -> str:
-    """What an error says, in one line."""
     return str(error).splitlines()[0] if str(error) else type(error).__name__
+
+
+def read_head(path: Path, size: int) -> bytes:
+    """The first bytes of a file, none of one that cannot be read."""
+    try:
+        with path.open("rb") as file:
+            return file.read(size)
+    except OSError:
+        return b""
 
 
 def open_error(path: Path, error: Exception, container: str) -> InputError:
@@ -116,8 +118,8 @@ def open_error(path: Path, error: Exception, container: str) -> InputError:
 class Lookup:
     """Arrays and values by our names.
 
-    Arguments: source; mapping from our names to the file's, or for values to numbers; a name that is not mapped is
-    looked for under itself, a value also among the attributes of the file and of its data.
+    Arguments: source; mapping from our names to the file's, or for values to numbers. A name that is not mapped is
+    looked up as it is, a value also among the attributes of the file and of its data.
     """
 
     def __init__(self, source: Source, mapping: Mapping[str, Any]) -> None:
@@ -127,39 +129,40 @@ class Lookup:
         place = self.mapping.get(name, name)
         if not isinstance(place, str):
             raise InputError(f"{name} must be mapped to a name in {self.source.path}, not to {place!r}")
-        found = self.source.find(place)
-        if found is None and name in self.mapping:
-            near = difflib.get_close_matches(place, [known for known, _, _ in self.source.names()], n=1, cutoff=0.4)
+        array = self.source.find(place)
+        if array is None and name in self.mapping:
+            near = difflib.get_close_matches(place, [other for other, _, _ in self.source.names()], n=1, cutoff=0.4)
             hint = f"; did you mean {near[0]}?" if near else "; 'plugstream info' lists what is there"
             raise InputError(f"{self.source.path} has no {place}, which {name} is mapped to{hint}")
-        return found
+        return array
 
     def value(self, name: str) -> list[float] | None:
         """A number, or a few of them, or None."""
         return self.find_value(name)[0]
 
     def find_value(self, name: str) -> tuple[list[float] | None, Any]:
-        """A number, or a few of them, and where they were found, which has attributes such as `units`."""
-        given = self.mapping.get(name)
-        if given is not None and not isinstance(given, str):
-            return _numbers(name, given), None
-        found = self.find(name)
-        if found is None:
+        """A number, or a few of them, and the array that they are from, which may have an attribute `units`."""
+        literal = self.mapping.get(name)
+        if literal is not None and not isinstance(literal, str):
+            return _numbers(name, literal), None
+        array = self.find(name)
+        if array is None:
             return None, None
-        return _numbers(name, read_rows(found, (), name, self.source) if hasattr(found, "shape") else found), found
+        return _numbers(name, array[()] if hasattr(array, "shape") else array), array
 
     def find(self, name: str) -> Any:
         """What the file has by this name: an array, or an attribute of the file or of its data; None for nothing."""
-        found = self.array(name)
-        if found is None:
+        value = self.array(name)
+        if value is None:
+            value = self.source.attribute(name, None)
+        if value is None:
             data = next((self.mapping.get(key, key) for key in ("data", "data_real") if key in self.mapping), "data")
-            found = self.source.attribute(name, None)
-            found = self.source.attribute(name, data) if found is None else found
-        return found
+            value = self.source.attribute(name, data)
+        return value
 
 
 def check_names(mapping: Mapping[str, Any], names: Iterable[str]) -> None:
-    """Refuse a mapping of a name that there is not, with the nearest one."""
+    """Refuse to map a name that does not exist, and suggest the nearest one."""
     known = list(names)
     for name in mapping:
         if name not in known:
@@ -169,17 +172,9 @@ def check_names(mapping: Mapping[str, Any], names: Iterable[str]) -> None:
 
 
 def unit_of(array: Any) -> str | None:
-    """What an array's attribute `units` says, None where it has none."""
-    own = getattr(array, "attrs", {}).get("units")
-    return own.decode(errors="replace") if isinstance(own, bytes) else None if own is None else str(own)
-
-
-def read_rows(array: Any, rows: slice | tuple[()], name: str, source: Source) -> Any:
-    try:
-        return array[rows]
-    except Exception as error:  # of a damaged file; h5py raises OSError, RuntimeError and more
-        where = f" from row {rows.start or 0}" if isinstance(rows, slice) else ""
-        raise InputError(f"{name} of {source.path} cannot be read{where}: {first_line(error)}") from error
+    """An array's attribute `units`, None where it has none."""
+    unit = getattr(array, "attrs", {}).get("units")
+    return unit.decode(errors="replace") if isinstance(unit, bytes) else None if unit is None else str(unit)
 
 
 def _numbers(name: str, value: Any) -> list[float]:
@@ -199,6 +194,17 @@ def one_number(name: str, numbers: list[float]) -> float:
     return numbers[0]
 
 
+def check_array(
+    path: Path, name: str, array: Any, kinds: str = "fiu", shape: tuple[int, ...] | None = None, meaning: str = ""
+) -> Any:
+    """An array of one of these kinds of numbers, and of this shape; anything else is refused."""
+    if getattr(array, "shape", None) is None or array.dtype.kind not in kinds:
+        raise InputError(f"{name} of {path} holds {_describe(array)}, which cannot be {name}")
+    if shape is not None and tuple(array.shape) != tuple(shape):
+        raise InputError(f"{name} of {path} has shape {tuple(array.shape)}, but must be {shape}: {meaning}")
+    return array
+
+
 class Complex:
     """An array of complex numbers, read by slicing its rows, however they are stored."""
 
@@ -212,24 +218,24 @@ class Complex:
 
 
 def read_complex(path: Path, name: str, array: Any) -> Complex:
-    """Complex numbers as they are, as records of a real and an imaginary part, or as a last axis of two."""
-    if getattr(array, "shape", None) is None or not (array.dtype.kind in "fiuc" or record_parts(array.dtype)):
-        raise InputError(f"{name} of {path} holds {kind_of(array)}, not numbers")
+    """Complex numbers stored as such, as records of a real and an imaginary part, or as a last axis of two."""
+    if getattr(array, "shape", None) is None or not (array.dtype.kind in "fiuc" or _record_parts(array.dtype)):
+        raise InputError(f"{name} of {path} holds {_describe(array)}, not numbers")
     shape = tuple(array.shape)
     if array.dtype.kind == "c":
         return Complex(shape, lambda rows: array[rows])
-    if record := record_parts(array.dtype):
+    if record := _record_parts(array.dtype):
         return Complex(shape, lambda rows: join_parts(*(array[rows][part] for part in record)))
     if len(shape) < 3 or shape[-1] != 2:
         raise InputError(
-            f"{name} of {path} is {kind_of(array)}, and the field is complex; store complex numbers, or real and "
+            f"{name} of {path} is {_describe(array)}, and the field is complex; store complex numbers, or real and "
             f"imaginary part in a last axis of two{', or map data_real and data_imag' if name == 'data' else ''}"
         )
     return Complex(shape[:-1], lambda rows: join_parts(*np.moveaxis(array[rows], -1, 0)))
 
 
-def record_parts(dtype: np.dtype[Any]) -> list[str]:
-    """The names of the real and the imaginary part in records of the two, such as MATLAB writes; else nothing."""
+def _record_parts(dtype: np.dtype[Any]) -> list[str]:
+    """The names of the real and the imaginary part in records of the two, such as MATLAB's; [] for other types."""
     names = {name.lower(): name for name in dtype.names or ()}
     for real, imag in (("r", "i"), ("re", "im"), ("real", "imag")):
         if set(names) == {real, imag} and all(dtype[name].kind in "fiu" for name in names.values()):
@@ -241,9 +247,7 @@ def join_parts(real: NDArray[Any], imag: NDArray[Any]) -> NDArray[Any]:
     return np.asarray(real + 1j * imag)
 
 
-def kind_of(array: Any) -> str:
+def _describe(array: Any) -> str:
     if not hasattr(array, "shape"):
         return "an attribute" if not hasattr(array, "keys") else "a group"
-    if array.shape is None:
-        return "nothing"
-    return f"{array.dtype} of shape {tuple(array.shape)}"
+    return "nothing" if array.shape is None else f"{array.dtype} of shape {tuple(array.shape)}"
