@@ -20,7 +20,7 @@ __all__ = ["Band", "choose_band", "choose_frequencies", "join_readings", "take_b
 _SAME = 1e-3  # two frequencies that differ by less than this ratio are the same to a person
 Shape = tuple[int | None, ...]
 # What each frequency says by itself; the rest of its provenance is that of the file.
-_EACH = ("frequency_ghz", "calibration", "incident_mismatch")
+_EACH = ("frequency_ghz", "calibration", "horns", "incident_mismatch")
 
 
 @dataclass(frozen=True)
@@ -188,12 +188,12 @@ def join_readings(readings: Sequence[Reading]) -> Reading:
 
 
 def _gain(reading: Reading) -> float:
-    energy = 0.0
+    energies: list[float] = []
     for rows in read_blocks(reading.n_views, 16 * int(np.prod(reading.instrument.data_shape))):
         views = reading.read(rows)
         data = np.where(views.get("mask", True), views["data"], 0)
-        energy += float((np.abs(data.astype(np.complex128)) ** 2).sum())
-    mean = energy / reading.n_views
+        energies += (np.abs(data.astype(np.complex128)) ** 2).sum(1).tolist()
+    mean = sum(energies) / reading.n_views
     if not np.isfinite(mean):
         raise InputError("the data holds NaN or infinity, or is too large to compute with; mask it, or scale it")
     return 1.0 if mean == 0 else float(1 / np.sqrt(mean))
