@@ -1,4 +1,4 @@
-"""Filtered back-projection: of parallel, fan and cone beams, the image that is read off the data at once."""
+"""Filtered back-projection of parallel, fan and cone beams."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ __all__ = [
 ]
 
 Filter = Literal["ram-lak", "shepp-logan", "cosine", "hamming", "hann"]
-"""By how much the highest frequencies are damped, from not at all to entirely."""
+"""Windows by how much they damp the highest frequencies, from not at all to entirely."""
 
 Angles = NDArray[np.float64]
 
 # Bytes of measurements that are filtered at once.
 _BLOCK_BYTES = 64 << 20
-# A gap of more than so many usual ones is a part of the circle that was not measured.
+# A gap of more than so many usual ones is an unmeasured part of the circle.
 _GAP = 3.0
 # Radians over which a short scan fades in and out, at most.
 _FADE = np.deg2rad(10.0)
-# Radians by which rays may be tilted out of the plane of rotation, and parts of the distance by which a source may
-# climb: beyond them a scan is laminography or a helix, which need other formulas.
+# Rays may tilt out of the plane of rotation by so many radians, and a source climb by this part of its distance; beyond
+# that a scan is laminography or a helix, which need other formulas.
 _TILT, _CLIMB = 0.02, 0.01
 
 
@@ -66,38 +66,34 @@ def filtered_back_projection(
     axis. Of parallel beams c = U = 1. The result is exact in the limit of many views and fine pixels, for parallel and
     fan beams over half a turn (and the fan's angle) or more, and in the middle plane of a cone beam.
 
-    Holds for rays that turn about the z axis in the plane of z, or a cone about it: not for helices and laminography,
-    which are refused. Over shorter arcs, and of objects larger than the detector, the image has artefacts; arcs are not
-    scaled up to what is missing.
+    Holds for rays that turn about the z axis in a plane across it, or in a cone about that plane; helices and
+    laminography are refused. Over shorter arcs, and of objects larger than the detector, the image has artefacts; arcs
+    are not scaled up to what is missing.
 
-    Arguments:
-        data: line integrals (..., views, *detector), or a function that gives those of some views.
-        filter: one of `Filter`. cutoff: the highest frequency it lets through, of the detector's.
+    Arguments: data, line integrals (..., views, *detector), or a function that gives those of some views; rays; voxels;
+    filter; cutoff, the highest frequency that passes, as a part of the detector's; device and dtype to compute with.
     References: Kak and Slaney, Principles of computerized tomographic imaging, 1988; Feldkamp, Davis and Kress, J. Opt.
     Soc. Am. A 1(6), 1984.
     """
     plan = FilteredBackProjection(rays, voxels, filter=filter, cutoff=cutoff, device=device, dtype=dtype)
-    every = torch.arange(len(rays))
-    if isinstance(data, Tensor):
-        axis = data.ndim - 1 - len(rays.detector)
-        if axis < 0 or tuple(data.shape[axis:]) != (len(rays), *rays.detector):
-            raise InputError(f"data has shape {tuple(data.shape)}, but must end in {(len(rays), *rays.detector)}")
-        whole = data
-        return sum((plan.back_project(whole.index_select(axis, some), some) for some in plan.blocks()), torch.zeros(()))
-    total = torch.zeros(voxels.shape, device=device, dtype=dtype)
-    for some in plan.blocks():
-        report("back-projecting", int(some[0]), len(every))
-        total += plan.back_project(data(some), some)
+    axis = data.ndim - 1 - len(rays.detector) if isinstance(data, Tensor) else 0
+    if isinstance(data, Tensor) and (axis < 0 or tuple(data.shape[axis:]) != (len(rays), *rays.detector)):
+        raise InputError(f"data has shape {tuple(data.shape)}, but must end in {(len(rays), *rays.detector)}")
+    total = torch.zeros((), device=device, dtype=dtype)
+    for views in plan.blocks():
+        report("back-projecting", int(views[0]), len(rays))
+        rows = data.index_select(axis, views) if isinstance(data, Tensor) else data(views)
+        total = total + plan.back_project(rows, views)
     return total
 
 
 @dataclass(frozen=True)
 class _Beam:
-    """What the formula needs of each view: (views,) each."""
+    """The geometry of the formula, (views,) each."""
 
-    angles: NDArray[np.float64]
-    step: NDArray[np.float64]  # of the detector at the axis: metres, or radians of a curved one
-    distance: NDArray[np.float64]  # of the source from the axis, along the middle ray
+    angles: Angles
+    step: Angles  # of the detector at the axis: metres, or radians of a curved one
+    distance: Angles  # of the source from the axis, along the middle ray
 
 
 class FilteredBackProjection:
@@ -131,8 +127,7 @@ class FilteredBackProjection:
         self._length = 1 << math.ceil(math.log2(3 * columns))
         pixel = float(np.median(self._beam.step))
         self._pixels = torch.as_tensor(self._beam.step / pixel, device=self.device, dtype=dtype)
-        make = equiangular_kernel if self._curved else ramp_kernel
-        kernel = make(self._length, pixel)
+        kernel = (equiangular_kernel if self._curved else ramp_kernel)(self._length, pixel)
         response = np.fft.rfft(kernel).real * window(filter, len(kernel) // 2 + 1, cutoff) * pixel
         self._response = torch.as_tensor(response, device=self.device, dtype=dtype)
         self._angular = angular_weights(self._beam.angles, math.pi if rays.parallel else 2 * math.pi)
@@ -144,7 +139,7 @@ class FilteredBackProjection:
         return parts
 
     def back_project(self, data: Tensor, views: Tensor) -> Tensor:
-        """What these views add to the image: (..., B, *detector) to (..., *shape)."""
+        """The part of the image from these views: (..., B, *detector) to (..., *shape)."""
         rows = data.to(device=self.device, dtype=self.dtype)
         weights = torch.as_tensor(self._weights(views.numpy()), device=self.device, dtype=self.dtype)
         filtered = self._filter(rows * weights)
@@ -154,27 +149,23 @@ class FilteredBackProjection:
         return self._views.gather(filtered * scale, views, self._beam.distance[views.numpy()])
 
     def _weights(self, views: NDArray[Any]) -> NDArray[np.float64]:
-        """Cosines and shares of the rays, (B, *detector) or what broadcasts to it."""
-        rays, beam = self.rays.select(views), self._beam
+        """Cosines and shares of the rays, which broadcast to (B, *detector)."""
+        rays, shape = self.rays.select(views), (-1, *(1,) * len(self.rays.detector))
         if rays.parallel:
-            return np.ones((len(views), *(1,) * len(rays.detector)))
-        source = rays.vectors[:, 0].reshape(len(views), *(1,) * len(rays.detector), 3)
-        pixels = rays.pixels()
-        to_pixel = pixels - source
-        middle = np.stack([-np.sin(beam.angles[views]), np.cos(beam.angles[views]), np.zeros(len(views))], axis=1)
-        ahead = middle.reshape(source.shape)
-        cosine = (to_pixel * ahead).sum(-1) / np.linalg.norm(to_pixel, axis=-1)
+            return np.ones((len(views), *shape[1:]))
+        angles, zero = self._beam.angles[views].reshape(shape), np.zeros((len(views), *shape[1:]))
+        to_pixel = rays.pixels() - rays.vectors[:, 0].reshape(*zero.shape, 3)
+        ahead = np.stack([-np.sin(angles), np.cos(angles), zero], axis=-1)
+        across = np.stack([-np.cos(angles), -np.sin(angles), zero], axis=-1)
+        forward = (to_pixel * ahead).sum(-1)
+        cosine = forward / np.linalg.norm(to_pixel, axis=-1)
         if self._curved:
-            cosine = cosine * beam.distance[views].reshape(-1, *(1,) * len(rays.detector))
-        across = np.cross(
-            np.array([0.0, 0.0, 1.0]), ahead
-        )  # the turn from the middle ray to the pixel's, counterclockwise
-        fan = np.arctan2((to_pixel * across).sum(-1), (to_pixel * ahead).sum(-1))
-        share = redundancy_weights(beam.angles, beam.angles[views].reshape(-1, *(1,) * len(rays.detector)), fan)
-        return np.asarray(cosine * share)
+            cosine = cosine * self._beam.distance[views].reshape(shape)
+        fan = np.arctan2((to_pixel * across).sum(-1), forward)  # from the middle ray to the pixel's, counterclockwise
+        return np.asarray(cosine * redundancy_weights(self._beam.angles, angles, fan))
 
     def _filter(self, rows: Tensor) -> Tensor:
-        """Convolve along the rows; beyond the detector's ends values fade to zero, and so do truncated objects."""
+        """Convolve along the rows, whose values fade to zero beyond the detector's ends."""
         columns = rows.shape[-1]
         pad = self._length - columns
         right, left = pad // 2, pad - pad // 2
@@ -182,14 +173,13 @@ class FilteredBackProjection:
         fade = torch.nn.functional.pad(fade, (0, max(0, left - columns)))
         after = rows[..., -1:] * fade[:right]
         before = rows[..., :1] * fade[:left].flip(0)
-        # The circle of the Fourier transform: the detector first, then what follows it, then what precedes it.
-        whole = torch.cat([rows, after, before], dim=-1)
-        filtered: Tensor = torch.fft.irfft(torch.fft.rfft(whole) * self._response, n=self._length)
+        circle = torch.cat([rows, after, before], dim=-1)  # of the Fourier transform
+        filtered: Tensor = torch.fft.irfft(torch.fft.rfft(circle) * self._response, n=self._length)
         return filtered[..., :columns]
 
 
 def is_circular(rays: Rays, voxels: Voxels) -> bool:
-    """Whether the rays are of a scan that filtered back-projection is for."""
+    """Whether filtered back-projection holds for these rays."""
     try:
         _check_beam(rays, voxels)
     except InputError:
@@ -199,10 +189,10 @@ def is_circular(rays: Rays, voxels: Voxels) -> bool:
 
 def _check_beam(rays: Rays, voxels: Voxels) -> _Beam:
     """The views of a circular scan; others are refused."""
-    seen = outlook(rays, voxels)
-    if np.abs(seen.tilt).max() > _TILT and (rays.parallel or len(rays.detector) == 1):
+    tilt = float(np.abs(outlook(rays, voxels).tilt).max())
+    if tilt > _TILT and (rays.parallel or len(rays.detector) == 1):
         raise InputError(
-            f"rays are tilted by {np.rad2deg(np.abs(seen.tilt).max()):.3g} degrees: filtered back-projection is for "
+            f"rays are tilted by {np.rad2deg(tilt):.3g} degrees: filtered back-projection is for "
             "rays in the plane of rotation; use sirt"
         )
     first, center, u, _ = np.moveaxis(rays.vectors, 1, 0)
@@ -217,21 +207,20 @@ def _check_beam(rays: Rays, voxels: Voxels) -> _Beam:
     angles = np.arctan2(first[:, 0], -first[:, 1])
     ahead = np.stack([-np.sin(angles), np.cos(angles)], axis=1)
     across = np.stack([np.cos(angles), np.sin(angles)], axis=1)
-    whole = ((center - first)[:, :2] * ahead).sum(1)
-    pixel = np.linalg.norm(u, axis=1)
     if math.isfinite(rays.curvature):
-        return _Beam(angles, pixel / rays.curvature, distance)
-    return _Beam(angles, np.abs((u[:, :2] * across).sum(1)) * distance / whole, distance)
+        return _Beam(angles, np.linalg.norm(u, axis=1) / rays.curvature, distance)
+    to_detector = ((center - first)[:, :2] * ahead).sum(1)
+    return _Beam(angles, np.abs((u[:, :2] * across).sum(1)) * distance / to_detector, distance)
 
 
 def ramp_kernel(length: int, step: float) -> NDArray[np.float64]:
-    """The ramp |f| up to the highest frequency 1/(2 step), as a kernel to convolve samples with, times `step`.
+    """The ramp |f| up to the highest frequency 1/(2 step), as a convolution kernel, times `step`.
 
         h(0) = 1/(4 step^2),    h(n) = -1/(pi n step)^2 for odd n,    0 for even n
 
-    Its transform is right at f = 0 too, where |f| sampled in frequency would take the mean away.
+    Its transform is also right at f = 0, where |f| sampled in frequency would remove the mean.
 
-    Arguments: length, even, of the circle that h lies on, the negative n at its end; step of the samples.
+    Arguments: length, even, of the kernel, with the negative n at its end; step of the samples.
     Reference: Ramachandran and Lakshminarayanan, Proc. Natl. Acad. Sci. 68(9), 1971.
     """
     n = np.fft.fftfreq(length, 1 / length)
@@ -257,7 +246,7 @@ def equiangular_kernel(length: int, step: float) -> NDArray[np.float64]:
 
 
 def window(name: Filter, count: int, cutoff: float = 1.0) -> NDArray[np.float64]:
-    """By what the ramp is multiplied at `count` frequencies from 0 to the highest; 0 above `cutoff` of it.
+    """The factor of the ramp at `count` frequencies from 0 to the highest; 0 above `cutoff` of it.
 
     With t = f / f_max / cutoff: ram-lak 1, shepp-logan sin(pi t/2) / (pi t/2), cosine cos(pi t/2), hamming
     0.54 + 0.46 cos(pi t), hann (1 + cos(pi t))/2.
@@ -270,16 +259,14 @@ def window(name: Filter, count: int, cutoff: float = 1.0) -> NDArray[np.float64]
         "hamming": lambda t: 0.54 + 0.46 * np.cos(np.pi * t),
         "hann": lambda t: 0.5 + 0.5 * np.cos(np.pi * t),
     }
-    if name not in shapes:
-        raise InputError(f"there is no filter {name!r}; there are {', '.join(get_args(Filter))}")
     return np.asarray(np.where(t <= 1 + 1e-12, shapes[name](t), 0.0))
 
 
 def angular_weights(angles: ArrayLike, period: float) -> Angles:
     """The angle that each view stands for: half the way to its neighbours on either side, on a circle.
 
-    Views at the same place share it. A gap of more than three times the usual one was not measured, and counts to its
-    ends as a usual one; so a limited arc is not stretched over what is missing.
+    Views at the same place share it. A gap of more than three times the usual one was not measured and counts as a
+    usual one, so that a limited arc is not stretched over it.
 
     Arguments: angles (views,), in any order; period, the circle, pi where opposite views show the same lines.
     """
@@ -300,8 +287,8 @@ def redundancy_weights(scan: ArrayLike, angles: ArrayLike, fan: ArrayLike) -> An
     """The share of a fan's ray among those along its line: c(t) / (c(t) + c(t'))
 
     The line of the ray at angle g of the view at t is that of the ray at -g of the view at t' = t + pi + 2 g. c is 1
-    within the arc that was measured, falls to 0 towards its ends, and is 1 everywhere for a whole turn, whose shares
-    are 1/2. Rays whose opposite one was not measured count whole; shares of a line always add up to 1, without steps.
+    within the measured arc, falls to 0 towards its ends, and is 1 everywhere for a full turn, whose shares are 1/2. A
+    ray without a measured opposite has the share 1; shares of a line always add up to 1, and are continuous.
 
     Arguments: scan (views,), the angles of all views; angles and fan, of the rays, counterclockwise, which broadcast.
     References: Parker, Med. Phys. 9(2), 1982; Noo et al., Phys. Med. Biol. 47, 2002, whose c this is.

@@ -1,4 +1,4 @@
-"""The image of a scan by the usual methods, and how well any image explains a scan."""
+"""The image of a scan by the usual methods, and the residual of any image."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from plugstream.models.ct_line_integrals import fill_pixels
 from plugstream.models.views import check_shape
 from plugstream.scans.baselines.filtered import Filter, filtered_back_projection, is_circular
 from plugstream.scans.baselines.sense import cg_sense, grid_image
-from plugstream.scans.baselines.sirt import sirt
+from plugstream.scans.baselines.sirt import read_views, sirt, split_views
 from plugstream.scans.blocks import read_block, sum_rows
 from plugstream.scans.scan import Scan
 from plugstream.scans.store import StoredScan
@@ -42,12 +42,10 @@ __all__ = [
 
 Method = Literal["filtered", "sirt", "gridding", "cg-sense"]
 
-# Bytes of measurements that are compared at once.
-_BLOCK_BYTES = 64 << 20
-# Bytes of a volume that are in memory at once, where all of it need not be.
+# Bytes of a volume that are in memory at once, where not all of it has to be.
 _SLICES_BYTES = 128 << 20
-# The range of an image is that of all but this part of its values at each end, which noise and streaks stretch; and it
-# is found from at most so many views and slices.
+# The range of an image leaves out this part of its values at each end, which noise and streaks stretch; it is found
+# from at most so many views and slices.
 _OUTSIDE, _VIEWS, _SLICES = 0.005, 180, 16
 _WINDOW: Filter = "cosine"
 
@@ -69,17 +67,12 @@ def form_image(
 
     Views are read some at a time, so that a scan may be larger than memory.
 
-    Arguments: scan; method; filter and cutoff of `plugstream.scans.baselines.filtered`; iterations, 100 and 10 if not
-    given, low, damping and look of `plugstream.scans.baselines.sirt` and `plugstream.scans.baselines.sense`; device and
+    Arguments: scan; method; filter and cutoff of `plugstream.scans.baselines.filtered`; iterations, by default 100 and
+    10, low, damping and look of `plugstream.scans.baselines.sirt` and `plugstream.scans.baselines.sense`; device and
     dtype to compute with.
     """
     if method == "filtered":
-        if not isinstance(scan.instrument, CT):
-            raise InputError(f"filtered back-projection is for scans of ct, and this is one of {scan.instrument.name}")
-        rays, voxels = ct_rays(scan), scan.instrument.voxels
-        return filtered_back_projection(
-            _filled_integrals(scan), rays, voxels, filter=filter, cutoff=cutoff, device=device, dtype=dtype
-        )
+        return _filter_and_project(scan, filter=filter, cutoff=cutoff, device=device, dtype=dtype)
     if method in ("gridding", "cg-sense"):
         if not isinstance(scan.instrument, MRI):
             raise InputError(f"{method} is for scans of mri, and this is one of {scan.instrument.name}")
@@ -93,8 +86,19 @@ def form_image(
     return sirt(model, _integrals(scan), 100 if iterations is None else iterations, low=low, look=look)
 
 
+def _filter_and_project(scan: Scan, views: Tensor | None = None, voxels: Voxels | None = None, **more: Any) -> Tensor:
+    """Filtered back-projection of these views, by default all, onto these voxels, by default the instrument's."""
+    if not isinstance(scan.instrument, CT):
+        raise InputError(f"filtered back-projection is for scans of ct, and this is one of {scan.instrument.name}")
+    rays, read = ct_rays(scan), _filled_integrals(scan)
+    voxels = scan.instrument.voxels if voxels is None else voxels
+    if views is None:
+        return filtered_back_projection(read, rays, voxels, **more)
+    return filtered_back_projection(lambda rows: read(views[rows]), rays.select(views.numpy()), voxels, **more)
+
+
 def usual_method(scan: Scan) -> Method | None:
-    """The usual method for scans like this, as its instrument declares it; None where it has none for such views."""
+    """The usual method for such a scan, as its instrument declares it; None where there is none for its views."""
     method: Any = scan.instrument.baseline
     if isinstance(scan.instrument, CT) and not is_circular(ct_rays(scan), scan.instrument.voxels):
         return None  # a helix, or laminography
@@ -114,32 +118,27 @@ def form_baseline(
     It takes about as long as one gradient of these views. Filtered back-projection has the window `cosine`: of three
     pictures with 300 to 1e6 photons and 30 or 180 views it is at most 2.9 dB below the best window, ram-lak 7.7.
 
-    Arguments: scan; method; views to form it of, all if not given; device and dtype to compute with.
+    Arguments: scan; method; views to form it from, by default all, which other methods than filtered back-projection
+    always use; device and dtype to compute with.
     """
-    if method != "filtered" or views is None:
-        window: Any = {"filter": _WINDOW} if method == "filtered" else {}
-        return form_image(scan, method, **window, device=device, dtype=dtype)
-    assert isinstance(scan.instrument, CT)
-    rays, read, chosen = ct_rays(scan).select(views.numpy()), _filled_integrals(scan), views
-    return filtered_back_projection(
-        lambda rows: read(chosen[rows]), rays, scan.instrument.voxels, filter=_WINDOW, device=device, dtype=dtype
-    )
+    if method != "filtered":
+        return form_image(scan, method, device=device, dtype=dtype)
+    return _filter_and_project(scan, views, filter=_WINDOW, device=device, dtype=dtype)
 
 
 def _grid(scan: Scan, *, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32) -> Tensor:
     """The image of a scan of mri whose samples are weighed by density."""
     model: Any = scan_model(scan, MRIOptions(density=1.0), device=device, dtype=dtype)
-    kind, where = model.data_dtype, model.device
 
     def read(views: Tensor) -> Tensor:
-        data: Tensor = model.convert(scan.read(views).to(device=where, dtype=kind), views)
+        data: Tensor = model.convert(scan.read(views).to(device=model.device, dtype=model.data_dtype), views)
         return data
 
     return grid_image(model, read)
 
 
 def _integrals(scan: Scan) -> Callable[[Tensor], Tensor]:
-    """A function that reads line integrals of some views, whatever the scan stores."""
+    """A function that reads line integrals of some views, of a scan that stores them or counts."""
     if not isinstance(scan.instrument, CTCounts):
         return scan.read
     instrument = scan.instrument
@@ -147,7 +146,7 @@ def _integrals(scan: Scan) -> Callable[[Tensor], Tensor]:
 
 
 def _filled_integrals(scan: Scan) -> Callable[[Tensor], Tensor]:
-    """As `_integrals`, with pixels that do not count interpolated: filtered back-projection knows no mask."""
+    """As `_integrals`, with masked pixels interpolated: filtered back-projection knows no mask."""
     read, instrument, mask = _integrals(scan), scan.instrument, scan.instrument.find_mask(scan.columns)
     good = getattr(instrument, "good", None)
     if mask is None and good is None:
@@ -169,20 +168,17 @@ def image_range(scan: Scan) -> float:
     r"""From the least to the largest value of a scan's first image, without the outermost 0.5 % at each end.
 
     The first image is that of filtered back-projection where there is one (ct; of a cone the middle slices are right,
-    and the others near enough), smoothed by the filter `hann`, and that of gridding for mri. Else it is the first step
-    of steepest descent on 1/2 ||H x - y||^2 from zero, t H^T y with t = ||H^T y||^2 / ||H H^T y||^2, of a linear model;
-    or, of a model that says where to begin, such as free space, from zero to that. At most 180 views are read, evenly
-    spaced, but for mri, and of a volume of ct the 16 slices in the middle formed. It tells how large values are, so
-    that a noise level can be a share of it.
+    and the others near enough), smoothed by the filter `hann`, and that of gridding for mri. Otherwise it is the first
+    step of steepest descent on 1/2 ||H x - y||^2 from zero, t H^T y with t = ||H^T y||^2 / ||H H^T y||^2, of a linear
+    model; or the start image of a model that has one. At most 180 views are read, evenly spaced, except for mri, and
+    for a volume of ct only the 16 slices in the middle are formed. A noise level can be a share of this range.
 
     Arguments: scan, with a view or more.
     """
-    some = torch.arange(scan.n_views)
-    if scan.n_views > _VIEWS:
-        some = torch.linspace(0, scan.n_views - 1, _VIEWS).round().long()
+    views = torch.linspace(0, scan.n_views - 1, min(scan.n_views, _VIEWS)).round().long()
     report("looking at the first image")
-    image = _quick_image(scan, some).abs() if scan.instrument.image.is_complex else _quick_image(scan, some)
-    values = image.flatten().double()
+    image = _quick_image(scan, views)
+    values = (image.abs() if scan.instrument.image.is_complex else image).flatten().double()
     outside = min(int(_OUTSIDE * len(values)) + 1, len(values))
     low, high = (float(values.kthvalue(k).values) for k in (outside, len(values) + 1 - outside))
     if not (math.isfinite(high - low) and high > low):
@@ -193,30 +189,28 @@ def image_range(scan: Scan) -> float:
 def _quick_image(scan: Scan, views: Tensor) -> Tensor:
     """An image of some views at once."""
     if isinstance(scan.instrument, CT):
-        read = _filled_integrals(scan)
-        rays, voxels = ct_rays(scan).select(views.numpy()), scan.instrument.voxels
+        voxels = scan.instrument.voxels
         if len(voxels.shape) == 3 and voxels.shape[0] > _SLICES:  # those in the middle of a volume tell enough
             first = (voxels.shape[0] - _SLICES) // 2
             start = voxels.origin[0] + first * voxels.spacing[0]
             voxels = Voxels((_SLICES, *voxels.shape[1:]), voxels.spacing, (start, *voxels.origin[1:]))
         try:
-            return filtered_back_projection(lambda rows: read(views[rows]), rays, voxels, filter="hann")
+            return _filter_and_project(scan, views, voxels, filter="hann")
         except InputError:  # a helix, or laminography
             pass
     if isinstance(scan.instrument, MRI):
         return _grid(scan)
     model = scan_model(scan)
-    known = model.start_image()
-    if known is not None:
-        return torch.stack([torch.zeros_like(known), known])
+    start = model.start_image()
+    if start is not None:
+        return torch.stack([torch.zeros_like(start), start])
     if not model.linear:
         raise InputError("the range of a first image is known of linear models only; write numbers, not shares of it")
-    data = model.restrict(_integrals(scan)(views).to(model.data_dtype), views)
-    direction = model.adjoint(data, views)
-    bent = model.forward(direction, views).abs().double().square().sum()
-    if not bool(bent > 0):
+    direction = model.adjoint(read_views(model, _integrals(scan), views), views)
+    curvature = _energy(model.forward(direction, views))
+    if not curvature > 0:
         raise InputError("the scan's data is all zero, so that there is no first image")
-    return direction * float(direction.abs().double().square().sum() / bent)
+    return direction * (_energy(direction) / curvature)
 
 
 def relative_residual(
@@ -227,22 +221,22 @@ def relative_residual(
     *,
     fit_scale: bool = False,
 ) -> float:
-    """||y - H x|| / ||y|| over all views of a scan and all data that counts.
+    """||y - H x|| / ||y|| over the unmasked data of a scan.
 
-    Of intensities of waves it is that of their roots, || sqrt(y) - |H x| || / || sqrt(y) ||. On views that an image was
-    not made from it tells how well the image predicts them; on its own views, how well it fits. It rewards images that
-    are smoother than the eye would have them, so look at the picture, too.
+    For intensities of waves it compares roots, || sqrt(y) - |H x| || / || sqrt(y) ||. On held-out views it measures how
+    well the image predicts, on its own views how well it fits. It rewards images that look too smooth, so look at the
+    picture, too.
 
-    Arguments: scan; image (*image_shape); model of the scan, built in float32 on the CPU if not given; views to compare
-    on, all if not given; fit_scale, whether all predictions may be multiplied with the one number that fits best, as
-    those of an image of another exposure.
+    Arguments: scan; image (*image_shape); model of the scan, by default built in float32 on the CPU; views to compare
+    on, by default all; fit_scale, whether to multiply all predictions by the one number that fits best, as for an image
+    of another exposure.
     """
     model = scan_model(scan) if model is None else model
     check_shape("image", image, model.image_shape)
-    left, whole, common, predicted = _energies(scan, image, model, views)
+    misfit, energy, common, predicted = _energies(scan, image, model, views)
     if fit_scale and predicted > 0:
-        left = max(0.0, whole - common**2 / predicted)
-    return _relative(left, whole)
+        misfit = max(0.0, energy - common**2 / predicted)
+    return _relative(misfit, energy)
 
 
 def volume_residual(
@@ -253,10 +247,10 @@ def volume_residual(
     device: torch.device | str = "cpu",
     dtype: torch.dtype = torch.float32,
 ) -> float:
-    """What `relative_residual` says of a volume in a file, without having all of it in memory.
+    """The `relative_residual` of a volume in a file, with only a part of it in memory.
 
     Holds for scans whose views fall apart into slices (`Instrument.block`); others are refused. The scan is read twice:
-    once with its checksums, and then the rows of some slices after those of others.
+    once with its checksums, and then block of slices by block.
 
     Arguments: scan; volume, of the scan's image; options of its model; device and dtype to compute with.
     """
@@ -274,44 +268,45 @@ def volume_residual(
     sums, bad = sum_rows(scan, [block.rows for *_, block in blocks], views)
     if bad:
         raise DamagedError(scan.path, bad)
-    left = whole = 0.0
+    misfit = energy = 0.0
     for number, (first, last, block) in enumerate(blocks):
         part = read_block(scan, block, sums[:, number], views)
         model = scan_model(part, options, device=device, dtype=dtype)
-        slices = torch.from_numpy(volume.read(first, last))
-        more, energy, *_ = _energies(part, slices, model)
-        left, whole = left + more, whole + energy
-    return _relative(left, whole)
+        energies = _energies(part, torch.from_numpy(volume.read(first, last)), model)
+        misfit, energy = misfit + energies[0], energy + energies[1]
+    return _relative(misfit, energy)
 
 
 def _energies(
     scan: Scan, image: Tensor, model: Model, views: Tensor | None = None
 ) -> tuple[float, float, float, float]:
-    """||y - H x||^2, ||y||^2, <y, H x> and ||H x||^2 over all views and all data that counts."""
-    values = image.to(device=model.device, dtype=model.dtype)
-    size = max(1, math.prod(model.data_shape)) * model.data_dtype.itemsize
-    sums, read = [0.0] * 4, _integrals(scan)
-    chosen = torch.arange(scan.n_views) if views is None else views
-    for some in chosen.split(max(1, _BLOCK_BYTES // size)):
-        report("comparing", int(some[0]), scan.n_views)
+    """||y - H x||^2, ||y||^2, <y, H x> and ||H x||^2 over all views and all unmasked data."""
+    image = image.to(device=model.device, dtype=model.dtype)
+    misfit = energy = predicted_energy = 0.0
+    read = _integrals(scan)
+    for block in split_views(model, views):
+        report("comparing", int(block[0]), scan.n_views)
+        predicted = model.forward(image, block)
         if model.intensities:
-            counts = read(some).to(device=model.device, dtype=model.data_dtype.to_real())
-            seen = model.restrict(model.convert(counts, some), some)
-            rows = seen.sqrt()
-            said = model.restrict(magnitudes(model.forward(values, some), model, seen, some), some)
+            counts = read(block).to(device=model.device, dtype=model.data_dtype.to_real())
+            counts = model.restrict(model.convert(counts, block), block)
+            rows, predicted = counts.sqrt(), model.restrict(magnitudes(predicted, model, counts, block), block)
         else:
-            rows = model.restrict(read(some).to(device=model.device, dtype=model.data_dtype), some)
-            said = model.forward(values, some)
-        left, whole, predicted = (part.abs().double().square().sum() for part in (rows - said, rows, said))
-        common = (whole + predicted - left) / 2
-        sums = [one + float(more) for one, more in zip(sums, (left, whole, common, predicted), strict=True)]
-    return sums[0], sums[1], sums[2], sums[3]
+            rows = read_views(model, read, block)
+        misfit += _energy(rows - predicted)
+        energy += _energy(rows)
+        predicted_energy += _energy(predicted)
+    return misfit, energy, (energy + predicted_energy - misfit) / 2, predicted_energy
 
 
-def _relative(left: float, whole: float) -> float:
-    if whole == 0:
+def _energy(values: Tensor) -> float:
+    return float(values.abs().double().square().sum())
+
+
+def _relative(misfit: float, energy: float) -> float:
+    if energy == 0:
         raise InputError("the scan's data is all zero, so no residual is relative to it")
-    return math.sqrt(left / whole)
+    return math.sqrt(misfit / energy)
 
 
 def scan_model(

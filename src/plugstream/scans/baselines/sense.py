@@ -11,12 +11,9 @@ from plugstream.base.errors import InputError
 from plugstream.base.linalg import inner, squared_norm
 from plugstream.base.progress import report
 from plugstream.models.base import Model
+from plugstream.scans.baselines.sirt import Data, read_views, split_views
 
 __all__ = ["cg_sense", "grid_image"]
-
-_BLOCK_BYTES = 64 << 20  # of data that the adjoint takes at once
-
-Data = Tensor | Callable[[Tensor], Tensor]
 
 
 def cg_sense(
@@ -29,12 +26,11 @@ def cg_sense(
 ) -> Tensor:
     r"""Conjugate gradients on 1/2 ||H x - y||^2 + damping/2 ||x||^2, from zero: (*image_shape).
 
-    With the model of several coils this is CG-SENSE. Few iterations leave detail out, many fit the noise: there is a
-    best one in between, which held-out data tells. Each takes one H^H H (`Model.normal`).
+    With the model of several coils this is CG-SENSE. Few iterations leave detail out, many fit the noise: held-out data
+    tells the best number. Each takes one H^H H (`Model.normal`).
 
-    Holds for linear models. Arguments: model; data (views, *data_shape), as the model predicts them, or a function
-    that gives that of some views; iterations; damping >= 0; look, called after each iteration with its number, the
-    image, and ||r|| / ||H^H y||, r being the gradient there.
+    Holds for linear models. Arguments: model; data, as the model predicts them; iterations; damping >= 0; look, called
+    after each iteration with its number, the image, and ||r|| / ||H^H y||, where r is the gradient there.
     Reference: Pruessmann, Weiger, Bornert and Boesiger, Magn. Reson. Med. 46(4), 2001.
     """
     if not model.linear:
@@ -46,44 +42,40 @@ def cg_sense(
     normal = model.normal()
     image, residual = torch.zeros_like(target), target
     direction, energy = residual, squared_norm(residual, ndim)
-    whole = float(energy) ** 0.5
+    first = float(energy) ** 0.5
     for k in range(iterations):
         report("conjugate gradients", k, iterations)
         if not float(energy) > 0:
             break
         product = normal(direction) + damping * direction
         length = energy / inner(direction, product, ndim)
-        image = image + length * direction
-        residual = residual - length * product
-        left = squared_norm(residual, ndim)
-        direction, energy = residual + (left / energy) * direction, left
+        image, residual = image + length * direction, residual - length * product
+        previous, energy = energy, squared_norm(residual, ndim)
+        direction = residual + (energy / previous) * direction
         if look is not None:
-            look(k + 1, image, float(left) ** 0.5 / whole)
+            look(k + 1, image, float(energy) ** 0.5 / first)
     return image
 
 
 def grid_image(model: Model, data: Data) -> Tensor:
-    r"""The image by gridding: a H^H y of a model whose samples are weighed by density, a fitting the data best.
+    r"""The image by gridding: a H^H y for a model whose samples are weighed by density, with the a that fits best.
 
     Holds for linear models, and is a good first image where H^H H is nearly a multiple of the identity.
 
-    Arguments: model; data (views, *data_shape), as the model predicts them, or a function that gives that of some.
+    Arguments: model; data, as the model predicts them.
     """
     image = _adjoint(model, data)
     ndim = len(model.image_shape)
-    bent = inner(image, model.normal()(image), ndim)
-    if not float(bent) > 0:
+    curvature = inner(image, model.normal()(image), ndim)
+    if not float(curvature) > 0:
         raise InputError("the scan's data is all zero, so that there is no first image")
-    return image * float(squared_norm(image, ndim) / bent)
+    return image * float(squared_norm(image, ndim) / curvature)
 
 
 def _adjoint(model: Model, data: Data) -> Tensor:
     """H^H y, some views at a time."""
     total = torch.zeros(model.image_shape, device=model.device, dtype=model.dtype)
-    size = model.data_dtype.itemsize * max(1, int(torch.tensor(model.data_shape).prod()))
-    for some in torch.arange(model.n_views).split(max(1, _BLOCK_BYTES // size)):
-        report("back-projecting", int(some[0]), model.n_views)
-        rows = data[some] if isinstance(data, Tensor) else data(some)
-        rows = model.restrict(rows.to(device=model.device, dtype=model.data_dtype), some)
-        total = total + model.adjoint(rows, some)
+    for views in split_views(model):
+        report("back-projecting", int(views[0]), model.n_views)
+        total = total + model.adjoint(read_views(model, data, views), views)
     return total

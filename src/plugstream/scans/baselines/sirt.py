@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -11,15 +12,32 @@ from plugstream.base.errors import InputError
 from plugstream.base.progress import report
 from plugstream.models.base import Model, as_model
 
-__all__ = ["sirt"]
+__all__ = ["Data", "read_views", "sirt", "split_views"]
+
+Data = Tensor | Callable[[Tensor], Tensor]
+"""Data (views, *data_shape), or a function that gives the data of some views."""
 
 # Bytes of measurements that are projected at once.
 _BLOCK_BYTES = 64 << 20
 
 
+def split_views(model: Model, views: Tensor | None = None) -> tuple[Tensor, ...]:
+    """The views, by default all, in blocks whose data fits in 64 MB."""
+    views = torch.arange(model.n_views) if views is None else views
+    size = model.data_dtype.itemsize * max(1, math.prod(model.data_shape))
+    blocks: tuple[Tensor, ...] = views.split(max(1, _BLOCK_BYTES // size))
+    return blocks
+
+
+def read_views(model: Model, data: Data, views: Tensor) -> Tensor:
+    """The data of some views, zero where it is masked."""
+    rows = data[views] if isinstance(data, Tensor) else data(views)
+    return model.restrict(rows.to(device=model.device, dtype=model.data_dtype), views)
+
+
 def sirt(
     model: Model,
-    data: Tensor | Callable[[Tensor], Tensor],
+    data: Data,
     iterations: int = 100,
     *,
     start: Tensor | None = None,
@@ -36,9 +54,9 @@ def sirt(
     Holds for linear models without negative entries, such as `plugstream.models.ct.CTModel`. Rays that miss the image,
     masked pixels, and voxels that no ray meets are left alone.
 
-    Arguments: model; data (views, *data_shape), or a function that gives that of some views; iterations; start, the
-    image to begin with, zero if not given; low, the least value, None for no limit; look, called after each iteration
-    with its number, the image and the relative residual ||R^{1/2}(y - A x)|| / ||R^{1/2} y|| before it.
+    Arguments: model; data, see `Data`; iterations; start, the first image, by default zero; low, the least value, None
+    for no limit; look, called after each iteration with its number, the image and the relative residual
+    ||R^{1/2}(y - A x)|| / ||R^{1/2} y|| before it.
     References: Gilbert, J. Theor. Biol. 36, 1972; Gregor and Benson, IEEE Trans. Med. Imaging 27(7), 2008.
     """
     model = as_model(model)
@@ -48,41 +66,31 @@ def sirt(
         raise InputError(f"sirt needs at least one iteration, not {iterations}")
     zero = torch.zeros(model.image_shape, device=model.device, dtype=model.dtype)
     ones, sums, lengths = torch.ones_like(zero), zero.clone(), []
-    for some, _ in _blocks(model, None):
-        rows = model.forward(ones, some)
+    blocks = split_views(model)
+    for views in blocks:
+        rows = model.forward(ones, views)
         lengths.append(_inverse(rows))
-        sums += model.adjoint((rows > 0).to(model.dtype), some)
+        sums += model.adjoint((rows > 0).to(model.dtype), views)
     steps = _inverse(sums)
     image: Tensor = zero if start is None else start.to(device=model.device, dtype=model.dtype)
     for k in range(iterations):
         report("sirt", k, iterations)
-        change, left, whole = torch.zeros_like(image), 0.0, 0.0
-        for number, (some, rows) in enumerate(_blocks(model, data)):
-            residual = rows - model.forward(image, some)
-            weighted = lengths[number] * residual
-            change += model.adjoint(weighted, some)
-            left += float((weighted * residual).double().sum())
-            whole += float((lengths[number] * rows.square()).double().sum())
+        change, misfit, energy = torch.zeros_like(image), 0.0, 0.0
+        for views, length in zip(blocks, lengths, strict=True):
+            rows = read_views(model, data, views)
+            residual = rows - model.forward(image, views)
+            change += model.adjoint(length * residual, views)
+            misfit += float((length * residual * residual).double().sum())
+            energy += float((length * rows.square()).double().sum())
         image = image + steps * change
         if low is not None:
             image = image.clamp_min(low)
         if look is not None:
-            look(k + 1, image, (left / whole) ** 0.5 if whole > 0 else 0.0)
+            look(k + 1, image, (misfit / energy) ** 0.5 if energy > 0 else 0.0)
     return image
 
 
-def _blocks(model: Model, data: Tensor | Callable[[Tensor], Tensor] | None) -> Iterator[tuple[Tensor, Tensor]]:
-    """Views some at a time, with their data, masked pixels at zero; an empty tensor where there is none."""
-    size = model.dtype.itemsize * max(1, int(torch.tensor(model.data_shape).prod()))
-    for some in torch.arange(model.n_views).split(max(1, _BLOCK_BYTES // size)):
-        if data is None:
-            yield some, torch.empty(0)
-            continue
-        rows = data[some] if isinstance(data, Tensor) else data(some)
-        yield some, model.restrict(rows.to(device=model.device, dtype=model.data_dtype), some)
-
-
 def _inverse(values: Tensor) -> Tensor:
-    """One over each, 0 where it is nothing beside the largest: rays along the image's edge tell nothing."""
+    """One over each value, 0 where it is negligible beside the largest, as for rays along the image's edge."""
     least = 1e-6 * float(values.max()) if values.numel() else 0.0
     return torch.where(values > least, 1 / values.clamp_min(torch.finfo(values.dtype).tiny), torch.zeros_like(values))

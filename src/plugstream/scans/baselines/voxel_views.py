@@ -1,4 +1,4 @@
-"""Where on the detector each view sees each voxel, and sums of what is read there: back-projection by interpolation."""
+"""Back-projection by interpolation: sums of the data at the places on the detector that see each voxel."""
 
 from __future__ import annotations
 
@@ -35,11 +35,7 @@ class VoxelViews:
 
     def __init__(self, rays: Rays, voxels: Voxels, device: torch.device, dtype: torch.dtype) -> None:
         self.rays, self.voxels, self.device, self.dtype = rays, voxels, device, dtype
-        pairs = zip(voxels.origin, voxels.shape, voxels.spacing, strict=True)
-        self._axes = [
-            torch.as_tensor(start + step * np.arange(size), device=device, dtype=torch.float64)
-            for start, size, step in pairs
-        ]
+        self._indices = [torch.arange(size, device=device, dtype=torch.float64) for size in voxels.shape]
         # Of a parallel beam across the z axis a detector row sees a plane of one z, whichever the view.
         steps = rays.vectors[:, 3]
         self._planes = (
@@ -77,20 +73,21 @@ class VoxelViews:
         return out.reshape(*lead, *shape)
 
     def is_native(self, data: Tensor) -> bool:
-        """Whether the native kernel takes it: on the CPU, in single precision, of flat detectors."""
+        """Whether the native kernel does it: on the CPU, in single precision, for flat detectors."""
         return (
             self.device.type == "cpu"
             and self.dtype == torch.float32
             and not math.isfinite(self.rays.curvature)
             and not (data.requires_grad and torch.is_grad_enabled())
-            and hasattr(_native.load(), "gather_views")  # an extension that was built before has none
+            and hasattr(_native.load(), "gather_views")  # an older build has none
         )
 
     def _add_native(self, out: Tensor, data: Tensor, views: Tensor, distance: NDArray[np.float64]) -> None:
         """All views at once; slices of a stack are images of their own."""
         forms = np.stack([self._forms(view, far) for view, far in zip(views.tolist(), distance, strict=True)])
         has_rows = len(self.voxels.shape) == 3 and not self._planes
-        how: dict[str, Any] = {"has_rows": has_rows, "parallel": self.rays.parallel, "threads": torch.get_num_threads()}
+        flags: dict[str, Any] = {"has_rows": has_rows, "parallel": self.rays.parallel}
+        flags["threads"] = torch.get_num_threads()
         for image, volume in zip(data, out, strict=True):
             if has_rows:
                 rows, target = pad(image, (1, 2, 1, 2))[None], volume[None]
@@ -100,10 +97,10 @@ class VoxelViews:
                     slices = torch.cat([self._slices(image[n : n + 1], view) for n, view in enumerate(views.tolist())])
                     slices = slices.transpose(0, 1)
                 rows, target = pad(slices, (1, 2))[:, :, None], volume.reshape(-1, 1, *volume.shape[-2:])
-            _native.kernels().gather_views(rows.contiguous().numpy(), forms, target.numpy(), **how)
+            _native.kernels().gather_views(rows.contiguous().numpy(), forms, target.numpy(), **flags)
 
     def _forms(self, view: int, distance: float) -> NDArray[np.float64]:
-        """Column and row times scale, scale, and U, as a + b x + c y + d z of a voxel's indices: (4, 4)."""
+        """Column and row times scale, scale, and U, as a + b x + c y + d z of a voxel's indices x, y and z: (4, 4)."""
         first, center, u, v = self.rays.vectors[view]
         count = 2 if self._planes else len(self.voxels.shape)
         start = center if self.rays.parallel else first
@@ -116,7 +113,7 @@ class VoxelViews:
         if not self.rays.parallel:
             out[2, 1 : count + 1] = inverse[-1]
             out[3, 1:3] = -first[:2] / np.hypot(first[0], first[1]) / distance
-        out[:, 0] = -out[:, 1:] @ start  # of places, from here on as numbers of voxels
+        out[:, 0] = -out[:, 1:] @ start  # forms of places, from here on of indices
         if self.rays.parallel:
             out[2:, 0] = 1.0
         out[0] += (self.rays.detector[-1] - 1) / 2 * out[2]
@@ -129,80 +126,57 @@ class VoxelViews:
         out[:, 1:] *= spacing
         return out
 
+    def _at(self, form: NDArray[np.float64], part: slice | None = None) -> Tensor:
+        """A linear form of x, y and, unless slices are separate, z of all voxels, or of a part of the slices."""
+        axes = self._indices[1:] if self._planes else self._indices
+        if part is not None:
+            axes = [axes[0][part], *axes[1:]]
+        value = torch.full((1,) * len(axes), float(form[0]), device=self.device, dtype=torch.float64)
+        for n, axis in enumerate(reversed(axes)):
+            value = value + float(form[n + 1]) * axis.reshape(-1, *(1,) * n)
+        return value
+
     def _slices(self, rows: Tensor, view: int) -> Tensor:
-        """What a parallel beam's detector rows, (K, rows, columns), show of each slice: (K, D, columns)."""
+        """The slices in a parallel beam's detector rows, (K, rows, columns): (K, D, columns)."""
         center, high = self.rays.vectors[view, 1, 2], self.rays.vectors[view, 3, 2]
-        place = (self._axes[0] - center) / high + (rows.shape[-2] - 1) / 2
+        z = self.voxels.origin[0] + self.voxels.spacing[0] * self._indices[0]
+        place = (z - center) / high + (rows.shape[-2] - 1) / 2
         low = place.floor().clamp(0, rows.shape[-2] - 1).long()
         part = (place - low).clamp(0, 1).to(self.dtype)[:, None]
-        seen = ((place > -0.5 - 1e-9) & (place < rows.shape[-2] - 0.5 + 1e-9)).to(self.dtype)[:, None]
+        visible = ((place > -0.5 - 1e-9) & (place < rows.shape[-2] - 0.5 + 1e-9)).to(self.dtype)[:, None]
         after = (low + 1).clamp_max(rows.shape[-2] - 1)
-        slices: Tensor = seen * ((1 - part) * rows[:, low] + part * rows[:, after])
+        slices: Tensor = visible * ((1 - part) * rows[:, low] + part * rows[:, after])
         return slices
 
     def _add_planes(self, out: Tensor, rows: Tensor, view: int) -> None:
         """One view of a parallel beam's volume: rows become slices, and all slices read the same columns."""
         slices = self._slices(rows, view)
-        place_u, _ = self._places(view, None)
+        column = self._at(self._forms(view, 1.0)[0])
         size = self.voxels.shape[1:]
         stack = slices.reshape(1, -1, 1, slices.shape[-1])
-        out += _sample(stack, place_u, torch.zeros_like(place_u), size).reshape(len(rows), -1, *size)
+        out += _sample(stack, column, torch.zeros_like(column), size).reshape(len(rows), -1, *size)
 
     def _read(self, rows: Tensor, view: int, distance: float, part: slice | None) -> Tensor:
-        """What one view shows of all voxels, or of a part of the slices; rows (K, rows, columns)."""
+        """One view at all voxels, or at a part of the slices, over U^2; rows (K, rows, columns)."""
         size = self.voxels.shape if part is None else (part.stop - part.start, *self.voxels.shape[1:])
-        place_u, rest = self._places(view, part)
-        place_v = rest[0] if len(size) == 3 else torch.zeros_like(place_u)
-        found = _sample(rows[None], place_u, place_v, (math.prod(size[:-1]), size[-1]))
-        found = found.reshape(len(rows), *size)
-        if self.rays.parallel:
-            return found
-        return found / self._depth(view, distance, part).to(self.dtype).square()
-
-    def _points(self, part: slice | None) -> list[Tensor]:
-        """x, y and, of a volume, z of the voxels, to broadcast."""
-        axes = self._axes if self._planes is False or len(self._axes) == 2 else self._axes[1:]
-        if part is not None:
-            axes = [axes[0][part], *axes[1:]]
-        count = len(axes)
-        return [axis.reshape(-1, *(1,) * (count - 1 - n)) for n, axis in enumerate(axes)][::-1]
-
-    def _places(self, view: int, part: slice | None) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """Column, and row of a volume's, at which a view sees each voxel."""
-        first, center, u, v = self.rays.vectors[view]
-        points = self._points(part)
-        count = len(points)
-        columns = self.rays.detector[-1]
-        if self.rays.parallel:
-            basis = np.stack([u, v, first] if count == 3 else [u, first], axis=1)[:count]
-            inverse, start = np.linalg.inv(basis), center
-        else:
-            basis = np.stack([u, v, center - first] if count == 3 else [u, center - first], axis=1)[:count]
-            inverse, start = np.linalg.inv(basis), first
-        parts = [sum(float(m) * (p - float(c)) for m, p, c in zip(row, points, start, strict=False)) for row in inverse]
-        solved = [torch.as_tensor(part, device=self.device) for part in parts]
-        scale = 1.0 if self.rays.parallel else solved[-1]
-        across = solved[0] / scale
+        forms = self._forms(view, distance)
+        scale = 1.0 if self.rays.parallel else self._at(forms[2], part)
+        column = self._at(forms[0], part) / scale
+        row = self._at(forms[1], part) / scale if len(size) == 3 else torch.zeros_like(column)
+        depth = torch.ones(()) if self.rays.parallel else self._at(forms[3], part)
         if math.isfinite(self.rays.curvature):  # along the arc around the source instead of along its tangent
-            pixel = float(np.linalg.norm(u))
-            whole = float(np.linalg.norm(center - first))
-            across = torch.atan(across * pixel / whole) * self.rays.curvature / pixel
-        place_u = across + (columns - 1) / 2
-        rows = tuple(part / scale + (self.rays.detector[0] - 1) / 2 for part in solved[1:-1])
-        if math.isfinite(self.rays.curvature):
-            rows = tuple((row - (self.rays.detector[0] - 1) / 2) * torch.cos(across * pixel / whole)
-                         + (self.rays.detector[0] - 1) / 2 for row in rows)  # fmt: skip
-        return place_u, rows
-
-    def _depth(self, view: int, distance: float, part: slice | None) -> Tensor:
-        """U of the class, for each voxel."""
-        source = self.rays.vectors[view, 0]
-        points = self._points(part)
-        flat = points[0] - float(source[0]), points[1] - float(source[1])
-        if math.isfinite(self.rays.curvature):
-            return (flat[0].square() + flat[1].square()).sqrt()
-        ahead = -source[:2] / np.hypot(source[0], source[1])
-        return (flat[0] * float(ahead[0]) + flat[1] * float(ahead[1])) / distance + 0 * points[-1]
+            source, center, u, _ = self.rays.vectors[view]
+            pixel = float(np.linalg.norm(u) / np.linalg.norm(center - source))
+            middle = [(n - 1) / 2 for n in self.rays.detector]
+            across = torch.atan((column - middle[-1]) * pixel) * self.rays.curvature / float(np.linalg.norm(u))
+            column = across + middle[-1]
+            row = (row - middle[0]) * torch.cos(across * pixel) + middle[0] if len(size) == 3 else row
+            starts, steps = self.voxels.origin[::-1], self.voxels.spacing[::-1]
+            x = self._at(np.array([starts[0] - source[0], steps[0], 0.0, 0.0]), part)
+            y = self._at(np.array([starts[1] - source[1], 0.0, steps[1], 0.0]), part)
+            depth = (x.square() + y.square()).sqrt()
+        values = _sample(rows[None], column, row, (math.prod(size[:-1]), size[-1])).reshape(len(rows), *size)
+        return values if self.rays.parallel else values / depth.to(self.dtype).square()
 
 
 def _sample(stack: Tensor, place_u: Tensor, place_v: Tensor, size: tuple[int, ...]) -> Tensor:

@@ -1,4 +1,4 @@
-"""The strength and phase of an instrument's source, from the field that it measures without an object."""
+"""The strength and phase of an instrument's source, from the field measured without an object."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from plugstream.instruments.born import Born2D
 
 __all__ = ["MISMATCH_LIMIT", "NEAR", "Calibration", "Calibrator"]
 
-# Above this the sources are far from the line source or plane wave that they are modelled as.
+# Above this the sources are far from the modelled line source or plane wave.
 MISMATCH_LIMIT = 0.4
 NEAR = 30.0  # degrees about the direct line, within which that is judged
 
@@ -28,15 +28,15 @@ class Calibration:
 
 
 class Calibrator:
-    r"""The factor between a measured incident field and the one that a scan's illuminations are modelled with.
+    r"""The factor between the measured incident field and the modelled one.
 
     c = sum conj(u) incident / sum |u|^2, the least-squares fit over one receiver of each view: of those that recorded,
     the nearest to the direct line through the middle of the image, where antennas that beam are most like the model.
     Over all receivers where none is within 30 degrees of it. u_i(r) is that of a line source,
     (i/4) H_0^(1)(k |r - t_i|), or of a plane wave, exp(i k s_i . r). Data divided by c is that of unit sources.
 
-    Holds for sources that differ by nothing but their place or direction, at receivers outside of them. Views come some
-    at a time, so that files may be larger than memory.
+    Holds for sources that differ only in their place or direction, at receivers outside of them. Views come some at a
+    time, so that files may be larger than memory.
 
     Arguments: instrument; kind, "transmitters" or "plane_waves".
 
@@ -45,11 +45,11 @@ class Calibrator:
 
     def __init__(self, instrument: Born2D, kind: str) -> None:
         if kind not in ("transmitters", "plane_waves") or instrument.far_field:
-            what = "receivers in the far field" if instrument.far_field else kind
-            raise InputError(f"a measured incident field calibrates transmitters and plane_waves, not {what}")
+            wrong = "receivers in the far field" if instrument.far_field else kind
+            raise InputError(f"a measured incident field calibrates transmitters and plane_waves, not {wrong}")
         self.instrument, self.kind, self.views = instrument, kind, 0
-        # Of the nearest receivers, of those near the direct line, and of all: sum conj(u) incident, sum |u|^2 and
-        # sum |incident|^2.
+        # Rows: the nearest receivers, those near the direct line, and all. Columns: sum conj(u) incident, sum |u|^2
+        # and sum |incident|^2.
         self.sums = np.zeros((3, 3), dtype=np.complex128)
 
     def add(self, incident: NDArray[np.complexfloating], sources: Points, mask: NDArray[np.bool_] | None) -> None:
@@ -71,11 +71,11 @@ class Calibrator:
                 row += (np.vdot(u, measured), np.vdot(u, u), np.vdot(measured, measured))
 
     def result(self) -> Calibration:
-        """What all views together give."""
+        """The calibration by all views together."""
         if not np.isfinite(self.sums).all():
             raise InputError("the incident field is too large to compute with; give it in other units")
-        some = self.sums[0] if self.sums[0, 1].real > 0 else self.sums[2]
-        factor = complex(some[0] / some[1]) if some[1].real > 0 else 0j
+        sums = self.sums[0] if self.sums[0, 1].real > 0 else self.sums[2]
+        factor = complex(sums[0] / sums[1]) if sums[1].real > 0 else 0j
         if not abs(factor) > 0:
             raise InputError("the incident field is zero where it was recorded, so nothing can be calibrated by it")
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
@@ -11,7 +13,6 @@ __all__ = ["center_of_mass", "fan_mismatch", "find_center", "find_fan_center", "
 
 Sinogram = NDArray[np.float64]
 
-_HALF_TURN = np.pi
 # The least arc, in radians, over which the path of the centre of mass tells an axis from an amplitude.
 _LEAST_ARC = np.pi / 3
 # By how much of their mean the sums of views that see the whole object may scatter: noise, beam hardening.
@@ -23,17 +24,17 @@ _COARSE = 256
 
 
 def center_of_mass(sinogram: ArrayLike, angles: ArrayLike) -> tuple[float, float]:
-    """The axis by the path of the centre of mass of parallel projections: column, and how well the path fits, columns.
+    """The axis by the path of the centre of mass of parallel projections: its column, and the misfit in columns.
 
     sum_s s p(t, s) / sum_s p(t, s) = c + a cos t + b sin t for every angle t, since the mass of a slice stands still,
-    solved for c, a and b by least squares; the second number is the root mean square of what is left.
+    solved for c, a and b by least squares; the misfit is the root mean square of the residual.
 
     Holds for parallel beams, views that see the whole object, and air that is 0 (`ct_line_integrals.air_level`).
 
     Arguments: sinogram (views, columns), line integrals; angles (views,), radians, over an arc of 60 degrees or more.
     Reference: Azevedo et al., IEEE Trans. Nucl. Sci. 37(4), 1990.
     """
-    values, turn = _checked(sinogram, angles)
+    values, turn = _check(sinogram, angles)
     mass = values.sum(1)
     if np.ptp(turn) < _LEAST_ARC or not (mass > 0).all():
         raise InputError("the path of the centre of mass needs views over 60 degrees or more that all see an object")
@@ -56,8 +57,8 @@ def mirror_mismatch(sinogram: ArrayLike, center: float) -> float:
     values = np.asarray(sinogram, dtype=np.float64)
     views, columns = values.shape
     frequency = np.fft.rfftfreq(2 * columns)
-    # The mirror image about `center` is the array reversed, which mirrors about (columns - 1) / 2, moved by twice the
-    # distance; zeros behind it take in what wraps around.
+    # The mirror image about `center` is the reversed array, which mirrors about (columns - 1) / 2, moved by twice the
+    # distance; zeros behind it absorb the wrap-around.
     turn = np.exp(-2j * np.pi * frequency * (2 * center - (columns - 1)))
     mirrored = np.fft.irfft(np.fft.rfft(values[:, ::-1], n=2 * columns) * turn, n=2 * columns)[:, :columns]
     spectrum = np.abs(np.fft.rfft2(np.concatenate([values, mirrored])))
@@ -67,7 +68,7 @@ def mirror_mismatch(sinogram: ArrayLike, center: float) -> float:
 
 
 def find_center(sinogram: ArrayLike, angles: ArrayLike) -> tuple[float, str]:
-    """The column of the rotation axis, a fraction of it included, and how it was found, in words.
+    """The column of the rotation axis, as a fraction, and how it was found, in words.
 
     Over half a turn of evenly spaced views it is where `mirror_mismatch` is least: first every four columns of a binned
     sinogram within a quarter of the detector from its middle, then about the best, and last the vertex of a parabola.
@@ -77,7 +78,7 @@ def find_center(sinogram: ArrayLike, angles: ArrayLike) -> tuple[float, str]:
 
     Arguments: sinogram (views, columns), line integrals; angles (views,), radians.
     """
-    values, turn = _checked(sinogram, angles)
+    values, turn = _check(sinogram, angles)
     half = _half_turn(turn)
     if half is None:
         center, spread = center_of_mass(values, turn)
@@ -88,102 +89,97 @@ def find_center(sinogram: ArrayLike, angles: ArrayLike) -> tuple[float, str]:
                 "the whole object; give --center"
             )
         return center, "by the path of the centre of mass"
-    some = values[half]
-    columns = some.shape[1]
+    values = values[half]
+    columns = values.shape[1]
     step = max(1, -(-columns // _COARSE))
-    used = columns // step * step
-    binned = some[:, :used].reshape(len(some), -1, step).mean(2)
+    binned = values[:, : columns // step * step].reshape(len(values), -1, step).mean(2)
     middle, reach = (binned.shape[1] - 1) / 2, binned.shape[1] / 4
     coarse = np.arange(middle - reach, middle + reach, 2.0)
     first = coarse[np.argmin([mirror_mismatch(binned, c) for c in coarse])]
-    best = step * first + (step - 1) / 2
-    reach = 2.0 * step
-    while True:
-        places = best + reach * np.linspace(-1, 1, 9)
-        found = np.array([mirror_mismatch(some, c) for c in places])
-        best = float(places[found.argmin()])
-        if reach <= 1.0:
-            break
-        reach /= 4
-    return _vertex(places, found), "by half a turn and its mirror image"
+    start = step * first + (step - 1) / 2
+    center = _search(lambda c: mirror_mismatch(values, c), start, 2.0 * step, count=9, last=1.0)
+    return center, "by half a turn and its mirror image"
 
 
 def fan_mismatch(sinogram: ArrayLike, angles: ArrayLike, center: float, pixel: float) -> float:
     """How much the two rays along each line of a fan differ: the root of their mean squared difference.
 
     With the axis at column c, the ray to column b is at the angle g = atan((b - c) pixel) of the fan, and the view at
-    t + pi - 2 g has one along the same line, the other way, to column 2 c - b. Only lines that both views see, and that
-    both were measured, count: over less than half a turn there are none but at the detector's ends; NaN then.
+    t + pi - 2 g has one along the same line, the other way, to column 2 c - b. Only lines that were measured both ways
+    count: over less than half a turn there are none but at the detector's ends, and it is NaN.
 
     Arguments: sinogram (views, columns), evenly spaced, in the order of increasing angles, over a turn or less; angles
     (views,), radians; center, a column; pixel, the width of a detector pixel in distances of the detector.
     """
     from scipy.ndimage import map_coordinates
 
-    values, turn = _checked(sinogram, angles)
+    values, turn = _check(sinogram, angles)
     views, columns = values.shape
     place = np.arange(columns)
     opposite = 2 * center - place
-    seen = (opposite >= 0) & (opposite <= columns - 1)
+    inside = (opposite >= 0) & (opposite <= columns - 1)
     later = np.pi - 2 * np.arctan((place - center) * pixel)
     step = float(turn[-1] - turn[0]) / max(1, views - 1)
-    whole = abs(views * abs(step) - 2 * np.pi) < 0.5 * abs(step)
-    around = views if whole else 2 * np.pi / abs(step)
-    step = 2 * np.pi / views * (1 if step > 0 else -1) if whole else step
-    row = (np.arange(views)[:, None] + (later / step)[None, seen]) % around
-    circle = np.concatenate([values, values[:1]])
-    where = np.stack([row, np.broadcast_to(opposite[seen], row.shape)])
-    measured = np.ones(row.shape, dtype=bool) if whole else row <= views - 1
-    if measured.mean() < _PAIRS * len(seen) / max(1, seen.sum()):
+    full_turn = abs(views * abs(step) - 2 * np.pi) < 0.5 * abs(step)
+    around = views if full_turn else 2 * np.pi / abs(step)
+    step = 2 * np.pi / views * (1 if step > 0 else -1) if full_turn else step
+    row = (np.arange(views)[:, None] + (later / step)[None, inside]) % around
+    measured = np.ones(row.shape, dtype=bool) if full_turn else row <= views - 1
+    if measured.mean() < _PAIRS * columns / max(1, inside.sum()):
         return float("nan")
-    other = map_coordinates(circle, where, order=1)
-    return float(np.sqrt(np.mean((values[:, seen] - other)[measured] ** 2)))
+    circle, places = np.concatenate([values, values[:1]]), np.broadcast_to(opposite[inside], row.shape)
+    other = map_coordinates(circle, np.stack([row, places]), order=1)
+    return float(np.sqrt(np.mean((values[:, inside] - other)[measured] ** 2)))
 
 
 def find_fan_center(sinogram: ArrayLike, angles: ArrayLike, pixel: float) -> tuple[float, str]:
     """The column of the rotation axis of a fan, or of a cone's middle row, and how it was found.
 
     Where `fan_mismatch` is least: within a tenth of the detector from its middle, then about the best, and last the
-    vertex of a parabola. It holds where the source, the axis and that column are in one plane across the detector, and
-    from half a turn on, of which enough lines are measured twice. Over shorter arcs it is the middle of the detector,
-    which cannot be told from another then.
+    vertex of a parabola. Holds where the source, the axis and that column are in one plane across the detector, and
+    from half a turn on, which measures enough lines twice. Over shorter arcs the axis cannot be found, and it is the
+    middle of the detector.
 
     Arguments: as of `fan_mismatch`, in any order of views.
     """
-    values, turn = _checked(sinogram, angles)
+    values, turn = _check(sinogram, angles)
     order = np.argsort(turn, kind="stable")
     values, turn = values[order], turn[order]
     middle = (values.shape[1] - 1) / 2
     step = float(np.median(np.diff(turn))) if len(turn) > 1 else 0.0
-    once = turn < turn[0] + 2 * np.pi - step / 2  # what comes after a turn was measured before
+    once = turn < turn[0] + 2 * np.pi - step / 2  # later views repeat earlier ones
     values, turn = values[once], turn[once]
     even = len(turn) >= 8 and step > 0 and np.allclose(np.diff(turn), step, rtol=0.05, atol=1e-6)
     reach = values.shape[1] / 10
     ends = (middle - reach, middle, middle + reach)
     if not even or any(np.isnan(fan_mismatch(values, turn, c, pixel)) for c in ends):
         return middle, "the middle of the detector"
-    best = middle
+    center = _search(lambda c: fan_mismatch(values, turn, c, pixel) ** 2, middle, reach, count=17, last=2.0)
+    return center, "by the two rays along each line"
+
+
+def _search(cost: Callable[[float], float], start: float, reach: float, *, count: int, last: float) -> float:
+    """Where a cost is least, on ever finer grids of `count` places until they reach `last` columns to either side.
+
+    In the end it is the vertex of the parabola through the least value and its neighbours.
+    """
+    best = start
     while True:
-        places = best + reach * np.linspace(-1, 1, 17)
-        found = np.array([fan_mismatch(values, turn, c, pixel) for c in places])
-        found = np.where(np.isnan(found), np.inf, found)
-        best = float(places[found.argmin()])
-        if reach <= 2.0:
-            return _vertex(places, found**2), "by the two rays along each line"
+        places = best + reach * np.linspace(-1, 1, count)
+        costs = np.nan_to_num([cost(c) for c in places], nan=np.inf)
+        best = float(places[costs.argmin()])
+        if reach <= last:
+            break
         reach /= 4
-
-
-def _vertex(places: NDArray[np.float64], found: NDArray[np.float64]) -> float:
-    """Where the parabola through the least of some values and its neighbours is least; places are evenly spaced."""
-    k = int(np.clip(found.argmin(), 1, len(found) - 2))
-    left, least, right = found[k - 1 : k + 2]
+    k = int(np.clip(costs.argmin(), 1, count - 2))
+    left, least, right = costs[k - 1 : k + 2]
     bend = left - 2 * least + right
     move = 0.5 * (left - right) / bend if bend > 0 else 0.0
     return float(places[k] + np.clip(move, -1, 1) * (places[1] - places[0]))
 
 
 def _half_turn(angles: NDArray[np.float64]) -> NDArray[np.int64] | None:
-    """The views of one half turn, its end left out; None where there is none or they are not evenly spaced."""
+    """The views of one half turn, its end left out; None where it is incomplete or not evenly spaced."""
     order = np.argsort(angles, kind="stable")
     turn = angles[order] - angles[order[0]]
     if len(turn) < 8:
@@ -192,14 +188,14 @@ def _half_turn(angles: NDArray[np.float64]) -> NDArray[np.int64] | None:
     step = float(np.median(steps))
     if step <= 0 or not np.allclose(steps, step, rtol=0.05, atol=1e-6):
         return None
-    count = round(_HALF_TURN / step)
-    if abs(count * step - _HALF_TURN) > 0.2 * step or len(turn) < count:
+    count = round(np.pi / step)
+    if abs(count * step - np.pi) > 0.2 * step or len(turn) < count:
         return None
     chosen: NDArray[np.int64] = order[:count]
     return chosen
 
 
-def _checked(sinogram: ArrayLike, angles: ArrayLike) -> tuple[Sinogram, NDArray[np.float64]]:
+def _check(sinogram: ArrayLike, angles: ArrayLike) -> tuple[Sinogram, NDArray[np.float64]]:
     values, turn = np.asarray(sinogram, dtype=np.float64), np.asarray(angles, dtype=np.float64)
     if values.ndim != 2 or turn.shape != values.shape[:1] or values.shape[1] < 8:
         raise InputError(

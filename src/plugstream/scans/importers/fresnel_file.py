@@ -1,4 +1,4 @@
-"""Files of the Institut Fresnel: their lines, where the antennas stood as these tell, and what the horns do."""
+"""Files of the Institut Fresnel: their lines, the places of the antennas, and the effect of the horns."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _REMARKS = ("#", "%", "!", ";", "//")
 class Series:
     """One of the two experiments: antennas on rings about the origin, numbered from the x axis on.
 
-    A view is recorded by the receivers from 60 to 300 degrees from its source. The files do not tell the radii.
+    A view is recorded by the receivers from 60 to 300 degrees from its source. The radii are not in the files.
     """
 
     year: int
@@ -38,23 +38,16 @@ class Series:
         return self.receivers * 2 // 3 + 1
 
 
-_KNOWN = (
-    Series(2001, 72, 0.72, 0.76, "Belkebir and Saillard, Inverse Problems 17, 2001, doi 10.1088/0266-5611/17/6/301"),
-    Series(
-        2005,
-        360,
-        1.67,
-        1.67,
-        "Geffrin, Sabouroux and Eyraud, Inverse Problems 21, 2005, doi 10.1088/0266-5611/21/6/S09",
-    ),
-)
+_BELKEBIR = "Belkebir and Saillard, Inverse Problems 17, 2001, doi 10.1088/0266-5611/17/6/301"
+_GEFFRIN = "Geffrin, Sabouroux and Eyraud, Inverse Problems 21, 2005, doi 10.1088/0266-5611/21/6/S09"
+_KNOWN = (Series(2001, 72, 0.72, 0.76, _BELKEBIR), Series(2005, 360, 1.67, 1.67, _GEFFRIN))
 
 
 @dataclass(frozen=True)
 class Setup:
-    """What a file says of its antennas: which series it is of, its views, and where the source of each stands.
+    """The antennas of a file: its series, its views, and the place of the source of each.
 
-    places: in steps of the receivers' ring from the x axis on, (views,). expected: how many views go once around.
+    places: in steps of the receivers' ring from the x axis on, (views,). expected: the views of a full turn.
     """
 
     series: Series
@@ -71,11 +64,11 @@ class Setup:
 
 
 def read_fresnel(path: Path) -> tuple[NDArray[np.float64], Setup]:
-    """The lines of a file, (lines, 7), and which experiment they are of.
+    """The lines of a file, (lines, 7), and its antennas.
 
     A line is the number of the view (of its source), that of the receiver, the frequency in GHz, and real and imaginary
-    parts of the total and of the incident field; lines that begin with # or % are remarks. What is no such file, or
-    of the other polarisation, is refused.
+    parts of the total and of the incident field; lines that begin with # or % are remarks. Other files, and those of
+    the other polarisation, are refused.
     """
     rows = []
     try:
@@ -101,52 +94,43 @@ def read_fresnel(path: Path) -> tuple[NDArray[np.float64], Setup]:
 
 
 def _setup(path: Path, table: NDArray[np.float64]) -> Setup:
-    """Where the antennas stand, as the file's views and receivers tell.
+    """The antennas, from the file's views and receivers.
 
-    A view that was recorded whole has its source opposite to the middle of its receivers. Sources are evenly spaced
-    from the x axis on; by how much, neighbouring views that are whole tell, or else the number of views.
+    A complete view has its source opposite to the middle of its receivers. Sources are evenly spaced from the x axis
+    on, by the step between complete neighbouring views, or by the number of views.
     """
     views, last = np.unique(table[:, 0]).astype(int), int(table[:, 1].max())
-    what = f"{path} has {len(views)} views and receivers up to {last}"
+    text = f"{path} has {len(views)} views and receivers up to {last}"
     series = next((s for s in _KNOWN if last <= s.receivers), None)
     if series is None or len(views) < 2:
-        raise InputError(f"{what}, but the known experiments have rings of 72 (2001) or 360 (2005) and several views")
+        raise InputError(f"{text}, but the known experiments have rings of 72 (2001) or 360 (2005) and several views")
     size = series.receivers
-    seen = np.unique(table[:, :2].astype(int), axis=0)
+    pairs = np.unique(table[:, :2].astype(int), axis=0)
     opposite = {}
     for view in views:
-        which = seen[seen[:, 0] == view, 1] - 1
-        first = which[(which - 1) % size != np.roll(which, 1)]  # where the arc begins
-        if len(which) == series.recorded and len(first) == 1:
+        receivers = pairs[pairs[:, 0] == view, 1] - 1
+        first = receivers[(receivers - 1) % size != np.roll(receivers, 1)]  # where the arc begins
+        if len(receivers) == series.recorded and len(first) == 1:
             opposite[int(view)] = (first[0] + (series.recorded - 1) / 2 + size / 2) % size
     steps = [(opposite[v + 1] - opposite[v]) % size for v in opposite if v + 1 in opposite]
     step = steps[0] if steps else size / views[-1]
     places = (step * (views - 1)) % size
     agree = all(np.isclose(place, opposite.get(int(view), place)) for view, place in zip(views, places, strict=True))
     if not agree or step <= 0 or (not opposite and len(views) < views[-1]):
-        raise InputError(f"{what}, which do not stand opposite to sources that are evenly spaced from the x axis on")
+        raise InputError(f"{text}, which do not stand opposite to sources that are evenly spaced from the x axis on")
     return Setup(series, views, places, max(len(views), round(size / step)))
 
 
 def _row(path: Path, number: int, words: list[str]) -> list[float]:
-    try:
-        row = list(map(float, words))
+    try:  # Fortran writes the exponent of a double with the letter D
+        row = [float(word.replace("D", "E").replace("d", "e")) for word in words]
     except ValueError:
-        row = _read_fortran(words)
-    whole = len(row) == 7 and all(map(math.isfinite, row)) and all(n >= 1 and n == int(n) for n in row[:2])
-    if not whole:
+        row = []
+    if not (len(row) == 7 and all(map(math.isfinite, row)) and all(n >= 1 and n == int(n) for n in row[:2])):
         raise InputError(
             f"line {number} of {path} is not the seven numbers of a Fresnel file: view, receiver, GHz, total, incident"
         )
     return row
-
-
-def _read_fortran(words: list[str]) -> list[float]:
-    """Numbers with the letter D before the exponent, as Fortran writes doubles; none where one is no number."""
-    try:
-        return [float(word.replace("D", "E").replace("d", "e")) for word in words]
-    except ValueError:
-        return []
 
 
 # Measured by examples/fresnel_horns.py on the cylinders of each series; a test measures it again. Radii and
@@ -185,14 +169,11 @@ def horn_factor(year: int, gigahertz: float) -> complex:
     series: 0.79 to 1 in size, -0.11 to 0.24 in phase.
 
     Holds for the rings of that year, within 0.05 for the targets that it was measured on (0.1 at 1 GHz, where the
-    horns hardly radiate). Between measured frequencies it is interpolated; beyond them nothing is known of it, and it
-    is 1.
+    horns hardly radiate). Between measured frequencies it is interpolated; beyond them it is unknown, and 1.
 
     Arguments: year of the series, 2001 or 2005; frequency in GHz.
     """
-    table = _MEASURED.get(year, {})
-    known = list(table)
-    if not known or not known[0] - 1e-6 <= gigahertz <= known[-1] + 1e-6:
+    frequencies, factors = list(_MEASURED[year]), np.array(list(_MEASURED[year].values()))
+    if not frequencies[0] - 1e-6 <= gigahertz <= frequencies[-1] + 1e-6:
         return 1.0 + 0j
-    values = np.array(list(table.values()))
-    return complex(np.interp(gigahertz, known, values.real) + 1j * np.interp(gigahertz, known, values.imag))
+    return complex(np.interp(gigahertz, frequencies, factors))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 from plugstream.base.errors import InputError
 from plugstream.base.registry import Field, Options, register
 from plugstream.scans.importers.base import ImportResult, switch
-from plugstream.scans.importers.mri_recordings import FORMATS, Recording, read_recording
+from plugstream.scans.importers.mri_recordings import FORMATS, Recording, Unit, read_recording
 from plugstream.scans.importers.reading import Reading, made_by, write_reading
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ _SHORT, _LONG = 1e-12, 1e6
 
 
 class MRIImport(Options):
-    """What can be said of a recording; lengths are in metres, and what the file says need not be said."""
+    """Options for a recording, each of which wins over the file; lengths are in metres."""
 
     pixel: float | None = Field(None, ge=_SHORT, le=_LONG, description="size of a pixel; 1 mm if unknown")
     size: int | None = Field(None, ge=2, le=1 << 14, description="pixels a side, of a path that does not tell")
@@ -34,7 +35,7 @@ class MRIImport(Options):
         description="NPY file of where samples (views, coils, samples) were taken, (views, samples, 2 or 3); "
         "the file's if it has one",
     )
-    unit: Literal["auto", "1/m", "pixel", "fov", "radians"] = Field(
+    unit: Unit = Field(
         "auto", description="of a trajectory: 1/m, cycles a pixel, steps of one over the field of view, radians a pixel"
     )
     stack: bool = switch("the first axis of a grid is slices, measured one by one")
@@ -92,20 +93,14 @@ def build(options: MRIImport, file: Path, out: Path) -> ImportResult:
     steps: dict[str, Any] = {"kind": recording.kind}
     recording = _whiten(recording, options, steps, remarks)
     voxels = _voxels(recording, options, remarks)
-    kept, held = _samples(recording, options, voxels)
-    stack, coils = kept.data.ndim == 4, kept.data.shape[-2]
-    maps = _given_maps(recording, voxels, coils)
-    if maps is None and coils > 1:
-        maps = estimate_maps(
-            kept,
-            voxels,
-            options.maps,
-            width=options.calibration,
-            kernel=options.kernel,
-            threshold=options.threshold,
-            crop=options.crop,
-            real_image=not options.keep_phase,
-        )
+    samples, held_out = _samples(recording, options, voxels)
+    coils, maps = samples.data.shape[-2], recording.maps
+    if maps is not None:
+        if maps.shape[0] != coils or maps[0].size != math.prod(voxels.shape):
+            raise InputError(f"coil_maps are {maps.shape}, but must be {(coils, *voxels.shape)}")
+        maps = np.ascontiguousarray(maps.reshape(coils, -1, *voxels.shape[-2:]))
+    elif coils > 1:
+        maps = estimate_maps(samples, voxels, options)
         steps["coil maps"] = options.maps
         remarks.append(f"coil maps were estimated from the middle of k-space ({options.maps})")
         if options.maps == "espirit" and not options.keep_phase:
@@ -114,7 +109,7 @@ def build(options: MRIImport, file: Path, out: Path) -> ImportResult:
                 "the image's smooth phase went into the coil maps, so that the image is nearly real and its phase is "
                 "only what is left; --keep-phase keeps it in the image"
             )
-    largest, explained = first_image(kept, voxels, maps)
+    largest, explained = first_image(samples, voxels, maps)
     scale = 1.0
     if options.scale == "image":
         if not largest > 0:
@@ -123,29 +118,25 @@ def build(options: MRIImport, file: Path, out: Path) -> ImportResult:
         steps["scale"] = scale
         remarks.append(f"data was multiplied by {scale:.4g}, which makes the image about 1")
     steps["explained by the first image"] = explained
-    chosen = held if options.held_out else kept
-    instrument = MRI(voxels, coils, chosen.data.shape[-1], stack, maps)
-    columns: dict[str, NDArray[Any]] = {"trajectory": chosen.trajectory}
-    if chosen.density is not None:
-        columns["density"] = chosen.density
-    if (mask := chosen.mask) is not None:
-        columns["mask"] = mask
+    samples = held_out if options.held_out else samples
+    instrument = MRI(voxels, coils, samples.data.shape[-1], samples.data.ndim == 4, maps)
+    optional = {"trajectory": samples.trajectory, "density": samples.density, "mask": samples.mask}
+    columns = {name: column for name, column in optional.items() if column is not None}
     instrument.check_plausible(columns)
     instrument.check_views(columns)
     instrument.warn_if_implausible(columns)
 
     def read(views: slice) -> dict[str, Any]:
-        data = (scale * chosen.data[views]).astype(np.complex64)
+        data = (scale * samples.data[views]).astype(np.complex64)
         return {"data": data, **{name: column[views] for name, column in columns.items()}}
 
     truth = None if recording.truth is None else (scale * recording.truth).astype(np.complex64)
     provenance = made_by("mri", file, options, steps=steps, y_axis="down")  # as k-space arrays are drawn
-    reading = Reading(instrument, len(chosen.data), read, None, truth, provenance, tuple(remarks), at_once=1)
-    return write_reading(reading, out)
+    return write_reading(Reading(instrument, len(samples.data), read, None, truth, provenance, remarks, 1), out)
 
 
 def _whiten(recording: Recording, options: MRIImport, steps: dict[str, Any], remarks: list[str]) -> Recording:
-    """Data, and maps where there are any, of combinations of coils whose noise is independent and of one size."""
+    """Data and maps of combinations of coils whose noise is independent and of one size."""
     noise = recording.noise
     if noise is None or options.keep_noise:
         return recording
@@ -156,7 +147,7 @@ def _whiten(recording: Recording, options: MRIImport, steps: dict[str, Any], rem
         raise InputError(f"noise is of {len(noise)} coils, but data of {recording.data.shape[axis]}; --keep-noise")
     try:
         matrix = whitening_matrix(noise)
-    except InputError as error:  # a scan without noise of any use is still one
+    except InputError as error:  # a scan without useful noise is still a scan
         remarks.append(f"coils stay as they are: {error}")
         return recording
 
@@ -175,14 +166,11 @@ def _voxels(recording: Recording, options: MRIImport, remarks: list[str]) -> Vox
 
     shape = recording.shape
     if recording.trajectory is not None and options.size is not None:
-        axes = recording.trajectory.shape[2]
-        own = (recording.data.shape[1],) if recording.stack else ()
-        shape = (*own, *(options.size,) * axes)
+        slices = recording.data.shape[1:2] if recording.stack else ()
+        shape = (*slices, *(options.size,) * recording.trajectory.shape[2])
     if shape is None:
         raise InputError("nothing tells how many pixels the image has; give --size")
-    spacing = recording.spacing
-    if options.pixel is not None:
-        spacing = (options.pixel,)
+    spacing = recording.spacing if options.pixel is None else (options.pixel,)
     if spacing is None:
         spacing = (1e-3,)
         remarks.append("the size of a pixel is not known: 1 mm is taken; --pixel says it")
@@ -192,68 +180,46 @@ def _voxels(recording: Recording, options: MRIImport, remarks: list[str]) -> Vox
 
 
 def _samples(recording: Recording, options: MRIImport, voxels: Voxels) -> tuple[Samples, Samples]:
-    """Views to reconstruct from, and those that are left out."""
+    """Views to reconstruct from, and the views that are left out."""
     from plugstream.models.coils import find_calibration
     from plugstream.models.kspace import encoded_voxels
     from plugstream.scans.importers.mri_steps import Samples, group_grid, leave_out
 
     if recording.trajectory is not None:
-        path = _in_metres(recording.trajectory, options, recording, voxels)
-        density = recording.density
-        whole = Samples(path, recording.data, np.ones(path.shape[:2], bool), density)
+        unit = recording.unit if options.unit == "auto" else options.unit
+        path = _in_metres(recording.trajectory, unit, voxels)
+        samples = Samples(path, recording.data, np.ones(path.shape[:2], bool), recording.density)
         count = round(options.leave_out * len(path))
         out = np.sort(np.random.default_rng(options.seed).permutation(len(path))[:count])
-        kept = np.setdiff1d(np.arange(len(path)), out)
         if options.held_out and count == 0:
             raise InputError(f"{options.leave_out:g} of {len(path)} views is none; leave out more")
-        return whole.take(kept), whole.take(out)
-    grid = recording.data
-    sampled = recording.sampled
+        return samples.take(np.setdiff1d(np.arange(len(path)), out)), samples.take(out)
+    sampled, encoded = recording.sampled, voxels
     assert sampled is not None
-    encoded = voxels
     if recording.stack:
         if not (sampled == sampled[:1]).all():
             raise InputError("slices of a stack must be sampled alike; import them one by one")
         sampled, encoded = sampled[0], encoded_voxels(voxels, 2)
     if not sampled.any():
         raise InputError("k-space is all zero")
-    parts = (options.groups, options.seed)
-    if not options.leave_out:
-        whole = group_grid(grid, sampled, encoded, *parts)
-        return whole, whole
-    kept_grid = leave_out(sampled, find_calibration(sampled), options.leave_out, options.seed)
-    return (
-        group_grid(grid, sampled, encoded, *parts, chosen=kept_grid),
-        group_grid(grid, sampled, encoded, *parts, chosen=~kept_grid),
-    )
+    keep = np.ones_like(sampled)
+    if options.leave_out:
+        keep = leave_out(sampled, find_calibration(sampled), options.leave_out, options.seed)
+    parts = (recording.data, sampled, encoded, options.groups, options.seed)
+    samples = group_grid(*parts, chosen=keep)
+    return samples, group_grid(*parts, chosen=~keep) if options.leave_out else samples
 
 
-def _in_metres(
-    path: NDArray[np.float64], options: MRIImport, recording: Recording, voxels: Voxels
-) -> NDArray[np.float64]:
-    """A trajectory in 1/m; its unit is guessed by how far it goes out where nobody says it."""
+def _in_metres(path: NDArray[np.float64], unit: Unit, voxels: Voxels) -> NDArray[np.float64]:
+    """A trajectory in 1/m; "auto" guesses its unit from its largest value."""
     axes = path.shape[2]
-    steps = np.array(voxels.spacing[-axes:])
-    wide = steps * np.array(voxels.shape[-axes:])
-    unit = options.unit if options.unit != "auto" else recording.unit
+    shape, steps = np.array(voxels.shape[-axes:]), np.array(voxels.spacing[-axes:])
     if unit == "auto":
         most = float(np.abs(path).max())
-        near = {"pixel": 0.5, "radians": np.pi, "fov": max(voxels.shape[-axes:]) / 2, "1/m": float(0.5 / steps.min())}
-        off = {name: abs(np.log(max(most, 1e-30) / value)) for name, value in near.items()}
-        if min(off.values()) > 0.35:
+        limits = {"pixel": 0.5, "radians": np.pi, "fov": max(shape) / 2, "1/m": float(0.5 / steps.min())}
+        off: dict[Any, float] = {name: abs(np.log(max(most, 1e-30) / value)) for name, value in limits.items()}
+        unit = min(off, key=lambda name: off[name])
+        if off[unit] > 0.35:
             raise InputError(f"the trajectory goes out to {most:.4g}, which fits no unit; say it with --unit")
-        name = min(off, key=lambda name: off[name])
-    else:
-        name = unit
-    factors = {"1/m": np.ones(axes), "pixel": 1 / steps, "radians": 1 / (2 * np.pi * steps), "fov": 1 / wide}
-    return np.asarray(path * factors[name])
-
-
-def _given_maps(recording: Recording, voxels: Voxels, coils: int) -> NDArray[np.complex64] | None:
-    maps = recording.maps
-    if maps is None:
-        return None
-    if maps.shape[0] != coils or int(np.prod(maps.shape[1:])) != int(np.prod(voxels.shape)):
-        raise InputError(f"coil_maps are {maps.shape}, but must be {(coils, *voxels.shape)}")
-    planes = voxels.shape[0] if len(voxels.shape) == 3 else 1
-    return np.ascontiguousarray(maps.reshape(coils, planes, *voxels.shape[-2:]))
+    factors = {"1/m": np.ones(axes), "pixel": 1 / steps, "radians": 1 / (2 * np.pi * steps), "fov": 1 / (steps * shape)}
+    return np.asarray(path * factors[unit])

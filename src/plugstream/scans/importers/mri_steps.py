@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -138,34 +138,25 @@ def whitening_matrix(noise: NDArray[np.complexfloating]) -> NDArray[np.complex64
     return np.asarray(np.linalg.inv(factor), np.complex64)
 
 
-def estimate_maps(
-    samples: Samples,
-    voxels: Voxels,
-    method: Literal["espirit", "adaptive"],
-    *,
-    width: int,
-    kernel: int,
-    threshold: float,
-    crop: float,
-    real_image: bool,
-) -> NDArray[np.complex64]:
+def estimate_maps(samples: Samples, voxels: Voxels, options: Any) -> NDArray[np.complex64]:
     """Coil maps (coils, slices, H, W) from the middle of k-space, of any path.
 
-    The middle, `width` samples along each axis, comes from least squares on the samples in it, slice by slice.
+    The middle, `calibration` samples along each axis, comes from least squares on the samples in it, slice by slice.
 
-    Arguments: samples; voxels of the image; the rest as of `plugstream.models.coils`.
+    Arguments: samples; voxels of the image; options, those of `plugstream.scans.importers.mri.MRIImport`.
     """
     slices = samples.data.swapaxes(0, 1) if samples.data.ndim == 4 else samples.data[None]
     encoded = encoded_voxels(voxels, samples.trajectory.shape[2])
     maps = []
     for plane, data in enumerate(slices):
         report("estimating coil maps", plane, len(slices))
-        middle = _calibrate(replace(samples, data=data), encoded, width)
-        if method == "espirit":
-            sizes: dict[str, Any] = {"kernel": kernel, "threshold": threshold, "crop": crop, "real_image": real_image}
-            maps.append(espirit_maps(middle, encoded.shape, **sizes))
+        middle = _calibrate(replace(samples, data=data), encoded, options.calibration)
+        if options.maps == "espirit":
+            sizes: dict[str, Any] = {name: getattr(options, name) for name in ("kernel", "threshold", "crop")}
+            maps.append(espirit_maps(middle, encoded.shape, real_image=not options.keep_phase, **sizes))
         else:
-            maps.append(adaptive_maps(smooth_images(torch.from_numpy(middle), encoded.shape).numpy(), crop=crop))
+            images = smooth_images(torch.from_numpy(middle), encoded.shape).numpy()
+            maps.append(adaptive_maps(images, crop=options.crop))
     return np.ascontiguousarray(np.stack(maps, 1).reshape(len(maps[0]), -1, *voxels.shape[-2:]))
 
 
