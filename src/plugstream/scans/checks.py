@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -21,6 +22,8 @@ __all__ = [
     "check_truth",
     "check_views",
     "convert_data",
+    "data_bytes",
+    "fixed_arrays",
     "name_rows",
     "not_finite",
     "truth_dtype",
@@ -51,6 +54,17 @@ def check_views(
         "data": values,
         **{column.name: checked[column.name] for column in instrument.columns if column.name in checked},
     }
+
+
+def fixed_arrays(instrument: Instrument) -> dict[str, NDArray[Any]]:
+    """The fixed arrays that an instrument has, by name."""
+    values = {array.name: getattr(instrument, array.name) for array in instrument.arrays}
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def data_bytes(instrument: Instrument, dtype: str | np.dtype[Any]) -> int:
+    """Bytes of a view's measurements."""
+    return math.prod(instrument.data_shape) * np.dtype(dtype).itemsize
 
 
 def name_rows(instrument: Instrument, rows: Sequence[ArrayLike | None]) -> dict[str, ArrayLike | None]:
