@@ -21,9 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plugstream.base.errors import DamagedError, InputError
-from plugstream.scans.bounds import parse_json
 from plugstream.scans.marks import MARK, Marks
-from plugstream.scans.places import CHUNK_FAULTS, CRC, Files, LocalFiles, MarkedArray, Piece, crc32c, read_bytes
+from plugstream.scans.places import CHUNK_FAULTS, CRC, Files, LocalFiles, Piece, crc32c, parse_json, read_bytes
 
 __all__ = ["ChunkReader", "Layout", "encode_shard", "first_of"]
 
@@ -42,6 +41,10 @@ _MEMBERS = {
     *("zarr_format", "node_type", "shape", "data_type", "chunk_grid", "chunk_key_encoding", "fill_value", "codecs"),
     *("attributes", "dimension_names", "storage_transformers"),
 }
+
+
+_Index = tuple[NDArray[np.uint64] | None, str]
+"""Offset and size of each chunk of a shard, (chunks, 2), or None and what is wrong with it."""
 
 
 @dataclass(frozen=True)
@@ -69,10 +72,10 @@ class Layout:
 
     def metadata(self, views: int, fill: Any, attributes: Mapping[str, Any]) -> bytes:
         """zarr.json of the array at this many views."""
-        inner = [_BYTES if self.dtype.itemsize > 1 else {"name": "bytes"}, _CRC32C]
+        codecs = [_BYTES if self.dtype.itemsize > 1 else {"name": "bytes"}, _CRC32C]
         sharding = {
             "chunk_shape": [self.chunk, *self.row],
-            "codecs": inner,
+            "codecs": codecs,
             "index_codecs": [_BYTES, _CRC32C],
             "index_location": "end",
         }
@@ -92,10 +95,10 @@ class Layout:
 
     @classmethod
     def parse(cls, text: bytes) -> tuple[Layout, int]:
-        """The layout that zarr.json tells, and the number of views; an array stored in another way is refused."""
+        """The layout that zarr.json describes, and the number of views; an array stored in another way is refused."""
         content = parse_json(text, "zarr.json")
         views, *row = map(_size, content["shape"])
-        shard, *whole = map(_size, content["chunk_grid"]["configuration"]["chunk_shape"])
+        shard, *rest = map(_size, content["chunk_grid"]["configuration"]["chunk_shape"])
         if content["data_type"] not in _TYPES:
             raise InputError(f"numbers of the type {str(content['data_type'])[:40]!r} are not known")
         dtype, codecs = np.dtype(content["data_type"]), content["codecs"]
@@ -103,15 +106,15 @@ class Layout:
         if sharded:
             configuration = codecs[0]["configuration"]
             chunk, *inner = map(_size, configuration["chunk_shape"])
-            whole = inner if whole == row else whole
+            rest = inner if rest == row else rest
             codecs = configuration["codecs"] if len(codecs) == 1 else []
-            known = {"chunk_shape", "codecs", "index_codecs", "index_location"}
-            if _plain(configuration["index_codecs"]) != _plain([_BYTES, _CRC32C]) or not known >= set(configuration):
+            members = {"chunk_shape", "codecs", "index_codecs", "index_location"}
+            if _plain(configuration["index_codecs"]) != [_BYTES, _CRC32C] or not members >= set(configuration):
                 raise InputError("the index of a shard must be little-endian bytes with crc32c and nothing else")
             if configuration.get("index_location", "end") != "end":
                 raise InputError("the index of a shard must be at its end")
-        plain = [{"name": "bytes"}, _CRC32C]
-        if _plain(codecs) not in [_plain([_BYTES, _CRC32C]), *([_plain(plain)] if dtype.itemsize == 1 else [])]:
+        allowed = [[_BYTES, _CRC32C], *([[{"name": "bytes"}, _CRC32C]] if dtype.itemsize == 1 else [])]
+        if _plain(codecs) not in allowed:
             names = [codec["name"] for codec in codecs]
             raise InputError(f"chunks must be little-endian bytes with crc32c and nothing else, not {names}")
         (keys,) = _plain([content["chunk_key_encoding"]])
@@ -120,8 +123,8 @@ class Layout:
         usual = content["zarr_format"] == 3 and content["node_type"] == "array" and "fill_value" in content
         if not usual or content["chunk_grid"]["name"] != "regular" or set(content) - _MEMBERS:
             raise InputError("zarr.json is not that of a Zarr v3 array")
-        if whole != row or min(views, *row, 0) < 0 or min(chunk, shard) < 1 or shard % chunk:
-            raise InputError(f"chunks of {[chunk, *whole]} in shards of {shard} views do not hold whole views of {row}")
+        if rest != row or min(views, *row, 0) < 0 or min(chunk, shard) < 1 or shard % chunk:
+            raise InputError(f"chunks of {[chunk, *rest]} in shards of {shard} views do not hold whole views of {row}")
         if content.get("storage_transformers"):
             raise InputError("storage transformers are not supported")
         layout = cls(dtype, tuple(row), chunk, shard, sharded)
@@ -146,19 +149,19 @@ def _plain(codecs: list[Any]) -> list[dict[str, Any]]:
 def encode_shard(
     layout: Layout, rows: NDArray[Any], fill: Any, marks: Marks | None = None, first: int = 0
 ) -> list[bytes]:
-    """The parts of a shard's file that holds these rows; what is left of the last chunk gets the fill value.
+    """The parts of a shard's file that holds these rows; the rest of the last chunk gets the fill value.
 
-    Arguments: marks, which the chunks get; first, the number of the first row.
+    Arguments: marks of the chunks; first, the number of the first row.
     """
     parts: list[bytes] = []
     index = np.full((layout.shard // layout.chunk, 2), _ABSENT, dtype="<u8")
     size, before = layout.chunk_bytes + CRC, 0 if marks is None else MARK
     for number, start in enumerate(range(0, len(rows), layout.chunk)):
-        some = rows[start : start + layout.chunk]
-        if len(some) < layout.chunk:
-            rest = np.full((layout.chunk - len(some), *layout.row), fill, dtype=layout.dtype)
-            some = np.concatenate([some, rest])
-        content = np.ascontiguousarray(some, dtype=layout.dtype.newbyteorder("<")).tobytes()
+        chunk = rows[start : start + layout.chunk]
+        if len(chunk) < layout.chunk:
+            rest = np.full((layout.chunk - len(chunk), *layout.row), fill, dtype=layout.dtype)
+            chunk = np.concatenate([chunk, rest])
+        content = np.ascontiguousarray(chunk, dtype=layout.dtype.newbyteorder("<")).tobytes()
         checksum = crc32c(content)
         parts += [b"" if marks is None else marks.make(first + start, checksum), content, checksum]
         index[number] = number * (before + size) + before, size
@@ -175,38 +178,36 @@ class ChunkReader:
     def __init__(self, files: Files, name: str, layout: Layout, marks: Marks | None = None) -> None:
         self.files, self.name, self.layout = files, name, layout
         self.marks = marks if layout.sharded else None
-        self._marked: set[int] = set()  # shards that are known to have marks, of those whose index is remembered
-        self.unmarked: set[int] = set()  # shards that were found without marks
+        self.unmarked: set[int] = set()  # shards without marks
         self._indices: dict[int, NDArray[np.uint64]] = {}
-        self._array: MarkedArray | None = None
+        self._at_once: tuple[str, str, int, bytes] | None = None  # what `LocalFiles.read_views` needs
         if isinstance(files, LocalFiles) and self.marks is not None and layout.chunk == 1:
-            after = layout.file(0).removeprefix("c/0")
-            self._array = MarkedArray(name, after, layout.shard, self.marks.scan)
+            self._at_once = name, layout.file(0).removeprefix("c/0"), layout.shard, self.marks.scan
 
     def read_batch(self, views: NDArray[np.int64]) -> NDArray[Any]:
         """The rows of a few views, as `read` returns them, from where our shards have them, without their indices.
 
         Of a scan of millions of views a batch has each from another shard, and reading its index would cost several
-        times what the view does. The view's mark says that it is the right one. Wherever one is not found so, `read`
-        looks for all of them, and says what is wrong.
+        times what the view does. The view's mark says that it is the right one. If one is not there, `read` looks for
+        all of them, and says what is wrong.
         """
-        if self._array is not None and len(views) <= _AT_ONCE and isinstance(self.files, LocalFiles):
+        if self._at_once is not None and len(views) <= _AT_ONCE and isinstance(self.files, LocalFiles):
             out = np.empty((len(views), *self.layout.row), dtype=self.layout.dtype)
             content = out.view(np.uint8).reshape(len(views), self.layout.chunk_bytes)
-            if self.files.read_views(views, content, self._array):
+            if self.files.read_views(views, content, *self._at_once):
                 return out
         return self.read(views)
 
     def read(self, views: NDArray[np.int64]) -> NDArray[Any]:
-        """The rows of these views, (B, *row); a `DamagedError` names those that cannot be had."""
+        """The rows of these views, (B, *row); a `DamagedError` names those that cannot be read."""
         if len(views) <= _AT_ONCE:
             return self._read(views)
         out = np.empty((len(views), *self.layout.row), dtype=self.layout.dtype)
         bad: dict[int, str] = {}
         for start in range(0, len(views), _AT_ONCE):
-            some = slice(start, start + _AT_ONCE)
+            portion = slice(start, start + _AT_ONCE)
             try:
-                out[some] = self._read(views[some])
+                out[portion] = self._read(views[portion])
             except DamagedError as error:
                 bad.update(error.views)
         if bad:
@@ -221,78 +222,71 @@ class ChunkReader:
             shards.setdefault(shard, {}).setdefault(within // layout.chunk, []).append(row)
         bad: dict[int, str] = {}
         pieces: list[Piece] = []
-        wanted: list[list[int]] = []  # rows of the result, for each piece
+        targets: list[list[int]] = []  # rows of the result, for each piece
         firsts: list[int] = []  # the view that each piece begins with, below zero for one without a mark
         indices = self._find(shards)
         for shard, chunks in shards.items():
-            file, (places, wrong) = self._file(shard), indices[shard]
-            marked = places is not None and self._has_marks(shard, places)
-            for number in sorted(chunks):
-                rows = chunks[number]
-                offset, size = (0, 0) if places is None else places[number].tolist()
-                if what := wrong or _index_error(offset, size, layout.chunk_bytes + CRC):
-                    bad.update(dict.fromkeys(views[rows].tolist(), what))
-                else:
-                    # A chunk of one view is read where it is wanted; one of several has a row of its own.
-                    start = offset - MARK if marked else offset
-                    pieces.append(Piece(file, start, rows[0] if layout.chunk == 1 else len(pieces)))
-                    wanted.append(rows)
-                    firsts.append(shard * layout.shard + number * layout.chunk if marked else -1)
+            index, _ = indices[shard]
+            marked = index is not None and self._has_marks(shard, index)
+            for number, rows in sorted(chunks.items()):
+                offset, fault = self._locate(indices[shard], number)
+                if fault:
+                    bad.update(dict.fromkeys(views[rows].tolist(), fault))
+                    continue
+                # A chunk of one view is read into its place in the result; one of several has a row of its own.
+                row = rows[0] if layout.chunk == 1 else len(pieces)
+                pieces.append(Piece(self._file(shard), offset - MARK * marked, row))
+                targets.append(rows)
+                firsts.append(shard * layout.shard + number * layout.chunk if marked else -1)
         count = len(views) if layout.chunk == 1 else len(pieces)
-        read = np.empty((count, layout.chunk, *layout.row), dtype=layout.dtype)
-        said = self._fill(pieces, firsts, read.view(np.uint8).reshape(count, layout.chunk_bytes))
+        chunks_read = np.empty((count, layout.chunk, *layout.row), dtype=layout.dtype)
+        faults = self._fill(pieces, firsts, chunks_read.view(np.uint8).reshape(count, layout.chunk_bytes))
         if sys.byteorder == "big":
-            read.byteswap(inplace=True)
-        out = read[:, 0] if layout.chunk == 1 else np.empty((len(views), *layout.row), dtype=layout.dtype)
-        for piece, rows, what in zip(pieces, wanted, said, strict=True):
-            if what:
-                bad.update(dict.fromkeys(views[rows].tolist(), what))
+            chunks_read.byteswap(inplace=True)
+        out = chunks_read[:, 0] if layout.chunk == 1 else np.empty((len(views), *layout.row), dtype=layout.dtype)
+        for piece, rows, fault in zip(pieces, targets, faults, strict=True):
+            if fault:
+                bad.update(dict.fromkeys(views[rows].tolist(), fault))
             elif layout.chunk > 1 or len(rows) > 1:
-                out[rows] = read[piece.row, views[rows] % layout.chunk]
+                out[rows] = chunks_read[piece.row, views[rows] % layout.chunk]
         if bad:
             raise DamagedError(self.name, bad)
         return out
 
     def read_part(self, views: NDArray[np.int64], rows: slice, sums: NDArray[np.uint32]) -> NDArray[Any]:
-        """The same rows of each view's data, (B, rows, ...), and nothing else of it: a chunk's own checksum is of all.
+        """Some rows of each view's data, (B, rows, ...), and nothing else, so that its chunk's checksum does not help.
 
-        Arguments: views; rows, of the first axis of a view; sums, the crc32c of these rows of each view, which somebody
-        took when the chunk was whole. A `DamagedError` names the views that cannot be had.
+        Arguments: views; rows, of the first axis of a view; sums, the crc32c of these rows of each view, taken when the
+        chunk was whole. A `DamagedError` names the views that cannot be read.
         """
         layout = self.layout
         row = layout.dtype.itemsize * math.prod(layout.row[1:])
         view_bytes, count = row * layout.row[0], row * (rows.stop - rows.start)
         out = np.empty((len(views), rows.stop - rows.start, *layout.row[1:]), dtype=layout.dtype.newbyteorder("<"))
-        places = self._find(np.unique(views // layout.shard).tolist())
+        indices = self._find(np.unique(views // layout.shard).tolist())
         bad: dict[int, str] = {}
         for number, view in enumerate(views.tolist()):
             shard, within = divmod(view, layout.shard)
-            index, wrong = places[shard]
-            offset, size = (0, 0) if index is None else index[within // layout.chunk].tolist()
-            wrong = wrong or _index_error(offset, size, layout.chunk_bytes + CRC)
+            offset, fault = self._locate(indices[shard], within // layout.chunk)
             content = b""
-            if not wrong:
+            if not fault:
                 start = offset + within % layout.chunk * view_bytes + rows.start * row
-                content, wrong = read_bytes(self.files, self._file(shard), start, count)
-            if not wrong and int.from_bytes(crc32c(content), "little") != sums[number]:
-                wrong = "some of its rows are not what they were when its checksum was looked at"
-            if wrong:
-                bad[view] = wrong
+                content, fault = read_bytes(self.files, self._file(shard), start, count)
+            if not fault and int.from_bytes(crc32c(content), "little") != sums[number]:
+                fault = "some of its rows are not what they were when its checksum was looked at"
+            if fault:
+                bad[view] = fault
             else:
                 out[number] = np.frombuffer(content, out.dtype).reshape(out.shape[1:])
         if bad:
             raise DamagedError(self.name, bad)
         return out.astype(layout.dtype, copy=False)
 
-    def _has_marks(self, shard: int, places: NDArray[np.uint64]) -> bool:
-        """Whether chunks of a shard carry marks: then it begins with one, and no chunk is where it begins."""
-        if shard in self._marked:
-            return True
-        marked = self.marks is not None and int(places[:, 0].min()) >= MARK
+    def _has_marks(self, shard: int, index: NDArray[np.uint64]) -> bool:
+        """Whether chunks of a shard carry marks: then it begins with one, not with a chunk."""
+        marked = self.marks is not None and int(index[:, 0].min()) >= MARK
         if not marked:
             self.unmarked.add(shard)
-        elif shard in self._indices:
-            self._marked.add(shard)
         return marked
 
     def _fill(self, pieces: list[Piece], firsts: list[int], out: NDArray[np.uint8]) -> list[str]:
@@ -300,61 +294,59 @@ class ChunkReader:
         if self.marks is None or max(firsts, default=-1) < 0:
             return self.files.read(pieces, out)
         if min(firsts) < 0:  # some of its shards were written again by another program
-            said = [""] * len(pieces)
+            faults = [""] * len(pieces)
             for kind in (True, False):
                 numbers = [number for number, view in enumerate(firsts) if (view >= 0) is kind]
-                some = self._fill([pieces[n] for n in numbers], [firsts[n] for n in numbers], out)
-                for number, what in zip(numbers, some, strict=True):
-                    said[number] = what
-            return said
+                portion = self._fill([pieces[n] for n in numbers], [firsts[n] for n in numbers], out)
+                for number, fault in zip(numbers, portion, strict=True):
+                    faults[number] = fault
+            return faults
         edges = np.empty((len(pieces), MARK + CRC), dtype=np.uint8)
-        said = self.files.read(pieces, out, edges)
-        wrong = self.marks.faults(edges, firsts)
-        return [what or wrong.get(number, "") for number, what in enumerate(said)] if wrong else said
+        faults = self.files.read(pieces, out, edges)
+        wrong_marks = self.marks.faults(edges, firsts)
+        return [fault or wrong_marks.get(number, "") for number, fault in enumerate(faults)] if wrong_marks else faults
 
     def _file(self, shard: int) -> str:
         return f"{self.name}/{self.layout.file(shard)}"
 
-    def _find(self, shards: Iterable[int]) -> dict[int, tuple[NDArray[np.uint64] | None, str]]:
-        """Where the chunks of shards lie, or what is wrong; full ones, which are never written again, are remembered.
+    def _find(self, shards: Iterable[int]) -> dict[int, _Index]:
+        """The indices of shards, or what is wrong; full ones, which are never written again, are remembered.
 
         An index is like a chunk, some bytes with their checksum, at the end of its file.
         """
         layout = self.layout
         if not layout.sharded:
             return dict.fromkeys(shards, (np.array([[0, layout.chunk_bytes + CRC]], dtype=np.uint64), ""))
-        found: dict[int, tuple[NDArray[np.uint64] | None, str]] = {}
-        unknown = []
-        for shard in shards:
-            if (known := self._indices.get(shard)) is None:
-                unknown.append(shard)
-            else:
-                found[shard] = known, ""
-        read = np.empty((len(unknown), layout.index_bytes - CRC), dtype=np.uint8)
-        said = self.files.read([Piece(self._file(s), -layout.index_bytes, n) for n, s in enumerate(unknown)], read)
-        for shard, content, what in zip(unknown, read, said, strict=True):
-            if what in CHUNK_FAULTS:
-                found[shard] = None, "the index of its shard fails its checksum"
-            elif what:
-                found[shard] = None, what
-            else:
-                index = content.view("<u8").reshape(-1, 2).copy()
-                found[shard] = index, ""
-                if (len(self._indices) + 1) * len(index) <= _REMEMBERED and int(index.max()) < _ABSENT:
-                    self._indices[shard] = index
-        return found
+        shards = list(shards)
+        indices: dict[int, _Index] = {shard: (self._indices[shard], "") for shard in shards if shard in self._indices}
+        unknown = [shard for shard in shards if shard not in indices]
+        contents = np.empty((len(unknown), layout.index_bytes - CRC), dtype=np.uint8)
+        pieces = [Piece(self._file(shard), -layout.index_bytes, n) for n, shard in enumerate(unknown)]
+        for shard, content, fault in zip(unknown, contents, self.files.read(pieces, contents), strict=True):
+            if fault:
+                indices[shard] = None, "the index of its shard fails its checksum" if fault in CHUNK_FAULTS else fault
+                continue
+            index = content.view("<u8").reshape(-1, 2).copy()
+            indices[shard] = index, ""
+            if (len(self._indices) + 1) * len(index) <= _REMEMBERED and int(index.max()) < _ABSENT:
+                self._indices[shard] = index
+        return indices
 
-
-def _index_error(offset: int, size: int, expected: int) -> str:
-    """What is wrong with a chunk's entry in the index of its shard, "" if nothing."""
-    if offset == _ABSENT:
-        return "it is missing from its shard"
-    if size != expected:
-        return f"its chunk has {size} bytes instead of {expected}"
-    return "" if offset < _FARTHEST else "its chunk is cut short"
+    def _locate(self, entry: _Index, chunk: int) -> tuple[int, str]:
+        """Where a chunk begins in its shard, and what is wrong with its entry in the index, "" if nothing."""
+        index, fault = entry
+        if index is None:
+            return 0, fault
+        offset, size = index[chunk].tolist()
+        expected = self.layout.chunk_bytes + CRC
+        if offset == _ABSENT:
+            return 0, "it is missing from its shard"
+        if size != expected:
+            return 0, f"its chunk has {size} bytes instead of {expected}"
+        return offset, "" if offset < _FARTHEST else "its chunk is cut short"
 
 
 def first_of(views: Iterable[int], most: int = 10) -> str:
     """Views for a person: the first few of a list."""
-    some = list(views)
-    return ", ".join(map(str, some[:most])) + (f" and {len(some) - most} more" if len(some) > most else "")
+    numbers = list(views)
+    return ", ".join(map(str, numbers[:most])) + (f" and {len(numbers) - most} more" if len(numbers) > most else "")

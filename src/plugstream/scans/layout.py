@@ -14,9 +14,8 @@ from plugstream.base.errors import InputError
 from plugstream.base.text import printable
 from plugstream.instruments.base import Column, Instrument, instrument_of
 from plugstream.instruments.declarations import Size
-from plugstream.scans.bounds import parse_json
 from plugstream.scans.chunks import Layout
-from plugstream.scans.places import crc32c
+from plugstream.scans.places import crc32c, parse_json
 
 __all__ = [
     "FORMAT",

@@ -42,25 +42,25 @@ class Marks:
 
     def make(self, view: int, checksum: bytes) -> bytes:
         """The mark of a chunk that begins with this view and has this crc32c."""
-        said = view.to_bytes(8, "little") + self.scan
-        return said + crc32c(checksum + said + self._array)
+        label = view.to_bytes(8, "little") + self.scan
+        return label + crc32c(checksum + label + self._array)
 
     def faults(self, edges: NDArray[np.uint8], views: Sequence[int]) -> dict[int, str]:
-        """What is wrong with chunks that should begin with these views, by their place in the list; most have nothing.
+        """What is wrong with chunks that should begin with these views, by their place in the list.
 
         Arguments: edges (chunks, 20 + 4), the mark of each chunk and its crc32c.
         """
         from google_crc32c import value
 
         content, width, scan, array = edges.tobytes(), MARK + CRC, self.scan, self._array
-        found = {}
+        wrong = {}
         for number, view in enumerate(views):  # for each view that is read: a microsecond
-            place = number * width
-            said, sums = content[place : place + 16], content[place + 16 : place + width]
-            if int.from_bytes(sums[:CRC], "little") != value(sums[CRC:] + said + array):
-                found[number] = "its mark fails its checksum: it is damaged, or of another array"
-            elif said != view.to_bytes(8, "little") + scan:
-                other = "this scan" if said[8:] == scan else f"another scan, {said[8:].hex()}..."
-                held = int.from_bytes(said[:8], "little")
-                found[number] = f"it holds view {held} of {other}; a file was swapped, or copied from elsewhere"
-        return found
+            start = number * width
+            label, sums = content[start : start + 16], content[start + 16 : start + width]
+            if int.from_bytes(sums[:CRC], "little") != value(sums[CRC:] + label + array):
+                wrong[number] = "its mark fails its checksum: it is damaged, or of another array"
+            elif label != view.to_bytes(8, "little") + scan:
+                other = "this scan" if label[8:] == scan else f"another scan, {label[8:].hex()}..."
+                stored = int.from_bytes(label[:8], "little")
+                wrong[number] = f"it holds view {stored} of {other}; a file was swapped, or copied from elsewhere"
+        return wrong

@@ -27,12 +27,11 @@ from plugstream.base.errors import DamagedError, InputError
 from plugstream.base.progress import report
 from plugstream.base.rows import Rows
 from plugstream.instruments.base import Column, Columns, instrument_of
-from plugstream.scans.bounds import parse_json
 from plugstream.scans.checks import check_agreement, check_columns, check_truth, not_finite
 from plugstream.scans.chunks import ChunkReader, Layout
 from plugstream.scans.layout import FORMAT, VERSION, VERSIONS, Commit, checksum, find_instrument, is_packed
 from plugstream.scans.marks import Marks
-from plugstream.scans.places import Files, LocalFiles, ZarrFiles, ZipFiles
+from plugstream.scans.places import Files, LocalFiles, ZarrFiles, ZipFiles, parse_json
 from plugstream.scans.rows import StoredRows
 from plugstream.scans.scan import MemoryScan
 from plugstream.scans.version3 import upgrade_attributes
@@ -168,7 +167,7 @@ class StoredScan:
 
         Arguments: rows, along the first axis of a view's data; sums, their crc32c (`plugstream.scans.blocks`).
         """
-        if not self._files.apart:
+        if not self._files.seekable:
             return self.read(views)[:, rows].clone()
         try:
             return torch.from_numpy(self._data.read_part(views.numpy(), rows, sums))
