@@ -33,7 +33,7 @@ def spoil(scan: Path, view: int, value: complex = complex("nan")) -> None:
     layout, views = Layout.parse((scan / "data" / "zarr.json").read_bytes())
     rows = ChunkReader(LocalFiles(scan), "data", layout).read(np.arange(views)).copy()
     rows[view, 3] = value
-    (scan / "data" / layout.file(0)).write_bytes(b"".join(encode_shard(layout, rows, np.nan)))
+    (scan / "data" / layout.file(0)).write_bytes(b"".join(encode_shard(layout, rows)))
 
 
 def first_draw(view: int) -> int:

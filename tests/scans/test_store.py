@@ -34,9 +34,8 @@ from plugstream import (
     simulate,
 )
 from plugstream.instruments.born import born_geometry
-from plugstream.scans.layout import Commit, checksum, describe, find_instrument
+from plugstream.scans.layout import Commit, checksum, describe, find_instrument, upgrade_attributes
 from plugstream.scans.scan import hashes
-from plugstream.scans.version3 import upgrade_attributes
 from small_run import main
 
 

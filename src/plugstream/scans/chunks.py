@@ -62,15 +62,24 @@ class Layout:
     def chunk_bytes(self) -> int:
         return self.chunk * self.dtype.itemsize * math.prod(self.row)
 
+    @property
+    def view_bytes(self) -> int:
+        return self.chunk_bytes // self.chunk
+
     @cached_property
     def index_bytes(self) -> int:
         return 16 * (self.shard // self.chunk) + CRC
+
+    @property
+    def fill(self) -> Any:
+        """What a chunk that was never written reads as: nothing that could be taken for data, if the dtype has that."""
+        return np.nan if self.dtype.kind in "fc" else False if self.dtype.kind == "b" else 0
 
     def file(self, shard: int) -> str:
         """The name of a shard's file within its array."""
         return "/".join(["c", str(shard), *["0"] * len(self.row)])
 
-    def metadata(self, views: int, fill: Any, attributes: Mapping[str, Any]) -> bytes:
+    def metadata(self, views: int, attributes: Mapping[str, Any]) -> bytes:
         """zarr.json of the array at this many views."""
         codecs = [_BYTES if self.dtype.itemsize > 1 else {"name": "bytes"}, _CRC32C]
         sharding = {
@@ -86,7 +95,7 @@ class Layout:
             "data_type": self.dtype.name,
             "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [self.shard, *self.row]}},
             "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
-            "fill_value": fill,
+            "fill_value": {"f": "NaN", "c": ["NaN", "NaN"]}.get(self.dtype.kind, self.fill),
             "codecs": [{"name": "sharding_indexed", "configuration": sharding}],
             "attributes": dict(attributes),
             "storage_transformers": [],
@@ -146,9 +155,7 @@ def _plain(codecs: list[Any]) -> list[dict[str, Any]]:
     return [{key: value for key, value in codec.items() if (key, value) != ("configuration", {})} for codec in codecs]
 
 
-def encode_shard(
-    layout: Layout, rows: NDArray[Any], fill: Any, marks: Marks | None = None, first: int = 0
-) -> list[bytes]:
+def encode_shard(layout: Layout, rows: NDArray[Any], marks: Marks | None = None, first: int = 0) -> list[bytes]:
     """The parts of a shard's file that holds these rows; the rest of the last chunk gets the fill value.
 
     Arguments: marks of the chunks; first, the number of the first row.
@@ -159,7 +166,7 @@ def encode_shard(
     for number, start in enumerate(range(0, len(rows), layout.chunk)):
         chunk = rows[start : start + layout.chunk]
         if len(chunk) < layout.chunk:
-            rest = np.full((layout.chunk - len(chunk), *layout.row), fill, dtype=layout.dtype)
+            rest = np.full((layout.chunk - len(chunk), *layout.row), layout.fill, dtype=layout.dtype)
             chunk = np.concatenate([chunk, rest])
         content = np.ascontiguousarray(chunk, dtype=layout.dtype.newbyteorder("<")).tobytes()
         checksum = crc32c(content)
@@ -261,7 +268,7 @@ class ChunkReader:
         """
         layout = self.layout
         row = layout.dtype.itemsize * math.prod(layout.row[1:])
-        view_bytes, count = row * layout.row[0], row * (rows.stop - rows.start)
+        count = row * (rows.stop - rows.start)
         out = np.empty((len(views), rows.stop - rows.start, *layout.row[1:]), dtype=layout.dtype.newbyteorder("<"))
         indices = self._find(np.unique(views // layout.shard).tolist())
         bad: dict[int, str] = {}
@@ -270,7 +277,7 @@ class ChunkReader:
             offset, fault = self._locate(indices[shard], within // layout.chunk)
             content = b""
             if not fault:
-                start = offset + within % layout.chunk * view_bytes + rows.start * row
+                start = offset + within % layout.chunk * layout.view_bytes + rows.start * row
                 content, fault = read_bytes(self.files, self._file(shard), start, count)
             if not fault and int.from_bytes(crc32c(content), "little") != sums[number]:
                 fault = "some of its rows are not what they were when its checksum was looked at"

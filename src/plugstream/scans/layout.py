@@ -14,7 +14,7 @@ from plugstream.base.errors import InputError
 from plugstream.base.text import printable
 from plugstream.instruments.base import Column, Instrument, instrument_of
 from plugstream.instruments.declarations import Size
-from plugstream.scans.chunks import Layout
+from plugstream.scans.peek import VERSION_3_INSTRUMENT
 from plugstream.scans.places import crc32c, parse_json
 
 __all__ = [
@@ -25,22 +25,17 @@ __all__ = [
     "array_attributes",
     "checksum",
     "describe",
-    "fill_text",
-    "fill_value",
     "find_instrument",
     "is_packed",
-    "row_layout",
+    "upgrade_attributes",
 ]
 
 FORMAT = "plugstream-scan"
 VERSION = 4
-VERSIONS = (3, 4)
-"""Those that are read."""
+VERSIONS = (3, 4)  # that are read
 
-# Rows of a few numbers, such as positions or the four vectors of a view's X-rays: many to a file, which is written
-# again until it is full.
-_ROWS_A_FILE = 4096
-_FEW_BYTES = 96
+_FEW_BYTES = 96  # of a row of a few numbers, such as positions or the four vectors of a view's X-rays
+_TIME_3 = "exp(-i w t)"  # the convention of version 3
 
 
 @dataclass(frozen=True)
@@ -61,19 +56,17 @@ class Commit:
         content = parse_json(text, "commit.json")
         if not isinstance(content, dict):
             raise InputError("commit.json is not a JSON object")
-        said = content.pop("crc32c", None)
-        if said != checksum(content):
+        if content.pop("crc32c", None) != checksum(content):
             raise InputError("commit.json fails its checksum")
-        views, complete = content.get("views"), content.get("complete")
-        arrays: Any = content.get("arrays")
-        named = isinstance(arrays, list) and all(isinstance(name, str) for name in arrays)
-        if type(views) is not int or views < 0 or type(complete) is not bool or not named:
+        views, complete, arrays = (content.get(name) for name in ("views", "complete", "arrays"))
+        names = isinstance(arrays, list) and all(isinstance(name, str) for name in arrays)
+        if type(views) is not int or views < 0 or type(complete) is not bool or not names:
             raise InputError(f"commit.json must tell views, complete and arrays, but says {str(content)[:200]}")
         return cls(views, complete, tuple(arrays))
 
 
 def checksum(content: Mapping[str, Any]) -> str:
-    """The crc32c of something that JSON can write, in one spelling: keys sorted, no spaces."""
+    """The crc32c of what JSON can write, in one spelling: keys sorted, no spaces."""
     return crc32c(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hex()
 
 
@@ -116,7 +109,7 @@ def describe(instrument: Instrument, provenance: Mapping[str, Any], scan_id: str
 
 
 def array_attributes(axes: tuple[Size, ...], unit: str, meaning: str) -> dict[str, Any]:
-    """What an array tells of itself to whoever finds it."""
+    """What an array says of itself to whoever finds it."""
     return {"axes": list(axes), "unit": unit, "meaning": meaning}
 
 
@@ -132,7 +125,7 @@ def _make_writable(value: Any) -> Any:
 
 
 def find_instrument(attributes: Mapping[str, Any]) -> type[Instrument]:
-    """The instrument that the attributes name; one that is not known, or other units or conventions, are refused.
+    """The instrument that the attributes name; an unknown one, and other units or conventions, are refused.
 
     What `declarations` and `conventions` do not mention is as the instrument declares it.
     """
@@ -140,22 +133,20 @@ def find_instrument(attributes: Mapping[str, Any]) -> type[Instrument]:
     if not isinstance(name, str):
         raise InputError(f"instrument must be a name, not {str(name)[:40]!r}")
     cls = instrument_of(name)
-    told = attributes.get("declarations", {})
-    for declared, section in (
-        ([cls.data], {"data": told.get("data", {})}),
-        (cls.columns, told.get("columns", {})),
-        (cls.arrays, told.get("arrays", {})),
-        (cls.attributes, told.get("attributes", {})),
-    ):
-        for one in declared:
-            label = getattr(one, "name", "data")
-            said = section.get(label, {}).get("unit", one.unit)
-            if said != one.unit:
-                raise InputError(f"the unit of {label} is {said!r}, and only {one.unit!r} is understood")
-    for subject, meant in cls.conventions.items():
-        said = attributes.get("conventions", {}).get(subject, meant)
-        if said != meant:
-            raise InputError(f"the convention of {subject} is {str(said)[:80]!r}, and only {meant!r} is understood")
+    declarations = attributes.get("declarations", {})
+    declared: list[tuple[str, str, dict[str, Any]]] = [("data", cls.data.unit, declarations.get("data", {}))]
+    for section in ("columns", "arrays", "attributes"):
+        stored = declarations.get(section, {})
+        declared += [(entry.name, entry.unit, stored.get(entry.name, {})) for entry in getattr(cls, section)]
+    for label, unit, entry in declared:
+        if entry.get("unit", unit) != unit:
+            raise InputError(f"the unit of {label} is {entry['unit']!r}, and only {unit!r} is understood")
+    for subject, convention in cls.conventions.items():
+        stored = attributes.get("conventions", {}).get(subject, convention)
+        if stored != convention:
+            raise InputError(
+                f"the convention of {subject} is {str(stored)[:80]!r}, and only {convention!r} is understood"
+            )
     return cls
 
 
@@ -165,18 +156,27 @@ def is_packed(column: Column) -> bool:
     return len(fixed) == len(column.shape) and math.prod(fixed) * np.dtype(column.dtype).itemsize <= _FEW_BYTES
 
 
-def row_layout(dtype: str, row: tuple[int, ...], views_per_shard: int, *, packed: bool = False) -> Layout:
-    """How an array with a row for each view lies on disk: a chunk a view, so that damage costs one view."""
-    if packed:
-        return Layout(np.dtype(dtype), row, _ROWS_A_FILE, _ROWS_A_FILE)
-    return Layout(np.dtype(dtype), row, 1, views_per_shard)
+def upgrade_attributes(attributes: Mapping[str, Any]) -> dict[str, Any]:
+    """The attributes of a group of version 3, which knew one instrument, as version 4 has them.
 
-
-def fill_value(dtype: np.dtype[Any]) -> Any:
-    """What a chunk that was never written would read as: nothing that could be taken for data, where there is such."""
-    return np.nan if dtype.kind in "fc" else False if dtype.kind == "b" else 0
-
-
-def fill_text(dtype: np.dtype[Any]) -> Any:
-    """The fill value as JSON of Zarr has it."""
-    return {"f": "NaN", "c": ["NaN", "NaN"], "b": False}.get(dtype.kind, 0)
+    Another kind, other units or conventions are refused; what is not mentioned is as version 3 wrote it.
+    """
+    kind, time = VERSION_3_INSTRUMENT, attributes.get("conventions", {}).get("time", _TIME_3)
+    for name, stored, expected in (
+        ("kind", attributes.get("kind", kind), kind),
+        ("the unit of lengths", attributes.get("units", {}).get("length", "m"), "m"),
+        ("the convention of time", time[: len(_TIME_3)] if isinstance(time, str) else time, _TIME_3),
+    ):
+        if stored != expected:
+            raise InputError(f"{name} is {stored!r}, and only {expected!r} is understood")
+    for name in ("wavelength", "background_permittivity"):
+        if type(attributes.get(name)) not in (int, float):
+            raise InputError(f"{name} must be a number, not {attributes.get(name)!r}")
+    values = {
+        "wavelength": attributes["wavelength"],
+        "background": attributes["background_permittivity"],
+        "grid": attributes.get("grid"),
+        "far_field": attributes.get("far_field", False),
+    }
+    same = {name: attributes[name] for name in ("format", "version", "id", "provenance") if name in attributes}
+    return {**same, "instrument": kind, "attributes": values, "marks": False}

@@ -12,7 +12,7 @@ import os
 import stat
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from io import FileIO
 from pathlib import Path
 from typing import IO, Any, NamedTuple, Protocol
@@ -83,6 +83,31 @@ class Files(Protocol):
         """Whether reading a part of a file costs no more than its own bytes."""
 
 
+def _read_pieces(files: Files, pieces: Sequence[Piece], out: NDArray[np.uint8], edges: Edges = None) -> list[str]:
+    """`Files.read` by `Files.part`."""
+    faults: list[str] = []
+    before = 0 if edges is None else edges.shape[1] - CRC
+    size, stride = out.shape[1], before + out.shape[1] + CRC
+    for run in _runs(pieces, stride):
+        try:
+            content = files.part(run[0].name, run[0].offset, len(run) * stride)
+        except Exception as error:  # an I/O error of the disk or of a distant store, of whatever kind
+            faults += [_failure(piece.name, error) for piece in run]
+            continue
+        for number, piece in enumerate(run):
+            chunk = content[number * stride : (number + 1) * stride]
+            if len(chunk) < stride:
+                faults.append(_FATES[-1])
+            elif crc32c(chunk[before : before + size]) != chunk[before + size :]:
+                faults.append(_FATES[-2])
+            else:
+                out[piece.row] = np.frombuffer(chunk, np.uint8, size, before)
+                if edges is not None:
+                    edges[len(faults)] = np.frombuffer(chunk[:before] + chunk[before + size :], np.uint8)
+                faults.append("")
+    return faults
+
+
 class LocalFiles:
     """Files of a folder. Only plain files and folders within it count: links, pipes and devices are refused.
 
@@ -115,7 +140,7 @@ class LocalFiles:
 
     def read(self, pieces: Sequence[Piece], out: NDArray[np.uint8], edges: Edges = None) -> list[str]:
         if self._native is None:
-            return _read_pieces(pieces, out, self.part, edges)
+            return _read_pieces(self, pieces, out, edges)
         unreachable = {}
         for name in {piece.name for piece in pieces}:
             try:
@@ -177,17 +202,7 @@ class LocalFiles:
         self._folders.add(folder)
 
 
-class _FilesByPart:
-    """Files that are read by asking for parts of them."""
-
-    def part(self, name: str, offset: int, count: int) -> bytes:
-        raise NotImplementedError
-
-    def read(self, pieces: Sequence[Piece], out: NDArray[np.uint8], edges: Edges = None) -> list[str]:
-        return _read_pieces(pieces, out, self.part, edges)
-
-
-class ZipFiles(_FilesByPart):
+class ZipFiles:
     """Files of a zip, of the folder or of what is in it; the last one that was unpacked is kept.
 
     They are read without the zip's own checksums, which cover a whole file: ours cover a view, and name it.
@@ -225,6 +240,8 @@ class ZipFiles(_FilesByPart):
         member = self._members.get(self.prefix + name)
         return 0 if member is None else member.file_size
 
+    read = _read_pieces
+
     def _member(self, name: str) -> zipfile.ZipInfo:
         if self.prefix + name not in self._members:
             raise FileNotFoundError(2, "No such file", name)
@@ -254,10 +271,11 @@ class ZipFiles(_FilesByPart):
         return content[offset - first : offset - first + count]
 
 
-class ZarrFiles(_FilesByPart):
+class ZarrFiles:
     """Files of a Zarr store: anything that fsspec reaches."""
 
     seekable = True
+    read = _read_pieces
 
     def __init__(self, store: Any) -> None:
         self.store = store
@@ -353,33 +371,6 @@ def read_bytes(files: Files, name: str, offset: int, count: int) -> tuple[bytes,
     except Exception as error:  # an I/O error of the disk or of a distant store, of whatever kind
         return b"", _failure(name, error)
     return content, "" if len(content) == count else _FATES[-1]
-
-
-def _read_pieces(
-    pieces: Sequence[Piece], out: NDArray[np.uint8], part: Callable[[str, int, int], bytes], edges: Edges = None
-) -> list[str]:
-    """`Files.read` by a function that returns a part of a file, or less of it where the file ends."""
-    faults: list[str] = []
-    before = 0 if edges is None else edges.shape[1] - CRC
-    size, stride = out.shape[1], before + out.shape[1] + CRC
-    for run in _runs(pieces, stride):
-        try:
-            content = part(run[0].name, run[0].offset, len(run) * stride)
-        except Exception as error:  # an I/O error of the disk or of a distant store, of whatever kind
-            faults += [_failure(piece.name, error) for piece in run]
-            continue
-        for number, piece in enumerate(run):
-            chunk = content[number * stride : (number + 1) * stride]
-            if len(chunk) < stride:
-                faults.append(_FATES[-1])
-            elif crc32c(chunk[before : before + size]) != chunk[before + size :]:
-                faults.append(_FATES[-2])
-            else:
-                out[piece.row] = np.frombuffer(chunk, np.uint8, size, before)
-                if edges is not None:
-                    edges[len(faults)] = np.frombuffer(chunk[:before] + chunk[before + size :], np.uint8)
-                faults.append("")
-    return faults
 
 
 def _runs(pieces: Sequence[Piece], stride: int) -> Iterator[list[Piece]]:

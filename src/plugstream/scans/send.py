@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from plugstream.base.errors import InputError
 from plugstream.instruments._parts import InstrumentLike, instrument_parts
-from plugstream.scans.checks import check_continuation, check_views, name_rows
+from plugstream.scans.checks import check_continuation, check_views
 from plugstream.scans.keys import ClientKeys, zmq_module
 from plugstream.scans.layout import is_packed
 from plugstream.scans.link import BehindError, Link
@@ -131,8 +131,7 @@ class ScanSender:
         if self._ended:
             raise InputError(f"the scan {self.name} is finished; no view can be added")
         self._check_usable()
-        named = {**name_rows(self.instrument, rows), **columns}
-        values = check_views(self.instrument, data, named, self._appended, self.dtype)
+        values = check_views(self.instrument, data, rows, columns, self._appended, self.dtype)
         self._check_columns(values)
         for index in range(len(values["data"])):
             while self._link.waiting >= self._most:
