@@ -59,8 +59,8 @@ class Commit:
         if content.pop("crc32c", None) != checksum(content):
             raise InputError("commit.json fails its checksum")
         views, complete, arrays = (content.get(name) for name in ("views", "complete", "arrays"))
-        names = isinstance(arrays, list) and all(isinstance(name, str) for name in arrays)
-        if type(views) is not int or views < 0 or type(complete) is not bool or not names:
+        listed = isinstance(arrays, list) and all(isinstance(name, str) for name in arrays)
+        if type(views) is not int or views < 0 or type(complete) is not bool or arrays is None or not listed:
             raise InputError(f"commit.json must tell views, complete and arrays, but says {str(content)[:200]}")
         return cls(views, complete, tuple(arrays))
 

@@ -111,10 +111,11 @@ def begin(
     usual one if not given.
     """
     device = instrument_parts(instrument)[0]
+    dtype = dtype or device.data.dtypes[0]
     content = {
         "instrument": device.name,
         "attributes": device.values(),
-        "dtype": dtype or device.data.dtypes[0],
+        "dtype": dtype,
         "columns": None if columns is None else list(columns),
         "provenance": dict(provenance),
     }
@@ -122,7 +123,7 @@ def begin(
         text = json.dumps(content, allow_nan=False).encode()
     except (TypeError, ValueError, RecursionError) as error:
         raise InputError(f"the provenance cannot be written as JSON: {error}") from error
-    check_sizes(device, content["dtype"], columns or ())
+    check_sizes(device, dtype, columns or ())
     if len(text) > _HEADER_BYTES:
         raise InputError(f"the scan's provenance take {len(text)} bytes, and a message has room for {_HEADER_BYTES}")
     arrays = fixed_arrays(device)
