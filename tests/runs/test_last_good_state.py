@@ -19,7 +19,8 @@ from plugstream.denoisers.tv import TV
 from plugstream.runs.checkpoints import Checkpoints
 from plugstream.runs.event_log import read_events
 from plugstream.runs.replay import replay
-from plugstream.scans.chunks import ChunkReader, Layout, encode_shard
+from plugstream.scans.chunks import ChunkReader, encode_shard
+from plugstream.scans.layout import Layout
 from plugstream.scans.places import LocalFiles
 from plugstream.solver.monitors import SNR
 from small_run import main, same_run

@@ -251,7 +251,7 @@ def test_versions_one_and_two_are_refused_in_one_line(scan, tmp_path, version, c
     write_version_three(scan, tmp_path / "old.zarr", {"version": version})
     assert main(["verify", str(tmp_path / "old.zarr")]) == 2
     said = capsys.readouterr().err
-    assert f"version {version}, and this plugstream reads versions 3 and 4; import it anew" in said
+    assert f"version {version}, and this plugstream reads versions 3 and 4; import it again" in said
     assert said.count("\n") == 1
 
 

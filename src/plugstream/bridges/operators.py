@@ -196,7 +196,7 @@ def _rows(y: Any, model: OperatorModel, operators: Any) -> list[Tensor]:
 
 
 def _read_operator(op: Any, image_shape: tuple[int, ...] | None) -> _Operator:
-    """An operator of whichever library it is."""
+    """An operator of any of the libraries."""
     if callable(getattr(op, "adj", None)) and callable(op):
         return _scico(op, image_shape)
     if not (callable(getattr(op, "matvec", None)) and callable(getattr(op, "rmatvec", None))):

@@ -245,7 +245,7 @@ class PhysicsModel(StackedModel):
 def split_views(physics: Any, y: Any, views: int | None) -> tuple[list[Part], list[Tensor]]:
     """The views that a Physics, or a list or stack of them, consists of, and the data of each: (B, *data_shape).
 
-    What a view is says the table of `from_deepinv`.
+    The table of `from_deepinv` says what a view is.
 
     Arguments: physics; y, a tensor, or a list or TensorList for several; views, how many to make of one Physics: 1 for
     all of it, or for tomography a number that divides that of the angles.

@@ -73,8 +73,9 @@ def read_prior(prior: Any, model: PhysicsModel) -> tuple[Denoiser, bool]:
     if prior is None or is_deepinv(prior, "ZeroPrior"):
         return Identity(), True
     if is_deepinv(prior, "PnP"):
-        ours = getattr(prior.denoiser, "denoiser", None)  # one that `as_module` made a module of
-        return (ours if isinstance(ours, Denoiser) else _read_denoiser(prior.denoiser, model)), False
+        module = prior.denoiser
+        ours = getattr(module, "denoiser", None)  # one that `as_module` made a module of
+        return (ours if isinstance(ours, Denoiser) else _read_denoiser(module, model)), False
     if is_deepinv(prior, "TVPrior") and type(prior).__name__ == "TVPrior":
         return _plain_tv(model), True
     if is_deepinv(prior, "RED", "ScorePrior"):

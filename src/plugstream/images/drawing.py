@@ -253,10 +253,7 @@ def _ticks(inches: float, room: float) -> int:
 
 
 def _draw_bar(figure: Any, axes: Any, artist: Any, panels: Sequence[Panel], inches: tuple[float, float]) -> None:
-    """The colour bar of some panels: beside the last of them, or below it if the label would not fit.
-
-    Arguments: artist, the picture of the last one, in `axes`, which is so many inches high and wide.
-    """
+    """The colour bar of some panels: beside the last of them, drawn as `artist` in `axes`, or below it if it is low."""
     shades, (height, width) = panels[-1].shades, inches
     low = _is_low(height, width)
     if low:

@@ -218,7 +218,7 @@ def read_picture(path: Path, *, waves: bool = False) -> tuple[NDArray[Any], np.d
 
 
 def check_writable(path: Path, axes: int, stored: np.dtype[Any]) -> None:
-    """Refuse a file that could not hold such a picture, before the picture is made."""
+    """Refuse a file that could not hold a picture of this dtype, before the picture is made."""
     kind = path.suffix.lower()
     if path.exists():
         raise InputError(f"{path} exists already; remove it or choose another name")

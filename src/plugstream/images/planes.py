@@ -34,8 +34,8 @@ class Plane:
 def cut_planes(image: NDArray[Any], space: ImageSpace, most_channels: int = _MOST_CHANNELS) -> list[list[Plane]]:
     """The planes that represent an image, in rows.
 
-    An image of two axes is itself, and its first channels a row. A volume is a row of three slices through its middle,
-    across each of its axes, and its channels are such rows.
+    An image of two axes is itself, and its first channels are a row. A volume is a row of three slices through its
+    middle, across each of its axes, with a row for each channel.
 
     Arguments: image (*space.shape), a single one; space.
     """
@@ -54,10 +54,8 @@ def cut_planes(image: NDArray[Any], space: ImageSpace, most_channels: int = _MOS
 
 
 def split_parts(values: NDArray[Any]) -> list[tuple[str, NDArray[Any], tuple[float, float] | None]]:
-    """Real arrays that show values: themselves, or magnitude and phase in radians; each with its name and fixed range.
-
-    The range is None if it follows from the values.
-    """
+    """Real arrays that show values, each with its name and its fixed range, None if it follows from the values:
+    themselves, or magnitude and phase in radians."""
     if not np.iscomplexobj(values):
         return [("", values, None)]
     return [("magnitude", np.abs(values), None), ("phase", np.angle(values), (-math.pi, math.pi))]
@@ -89,7 +87,7 @@ def turn_image(
     A free phase is turned so that the image is closest to the reference, or, without one, has a real mean that is not
     negative.
 
-    Arguments: image (..., *space.shape), of which the first one tells by how much; space; reference (*space.shape).
+    Arguments: image (..., *space.shape), turned by the angle of the first one; space; reference (*space.shape).
     """
     if not np.iscomplexobj(image) or space.phase != "free":
         return image, 0.0

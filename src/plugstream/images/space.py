@@ -77,10 +77,7 @@ class ImageSpace:
 
     @classmethod
     def of(cls, scan: Any) -> ImageSpace:
-        """The space of a scan's image; y is drawn upwards unless its provenance says `"y_axis": "down"`.
-
-        So does that of the instrument that sent it, if its own says nothing.
-        """
+        """The space of a scan's image; y points up unless its provenance, or its sender's, has "y_axis": "down"."""
         sender = scan.provenance.get("instrument")
         nested = sender.get("y_axis") if isinstance(sender, Mapping) else None
         space: ImageSpace = scan.instrument.image

@@ -1,8 +1,8 @@
 """A block of a volume's slices as a scan of its own: the rows of every view that see it, read once into memory.
 
-The measurements of a view are one chunk with one checksum, and a block needs a few rows of each. So the scan is read
-once in full, with its own checksums, and `sum_rows` takes a checksum of the rows of every block. After that a block
-reads its own rows alone, as bytes from the middle of each chunk, and compares them with that.
+A view is one chunk with one checksum, and a block needs a few rows of it. So the scan is read once in full, and
+`sum_rows` takes a checksum of the rows of every block. After that a block reads and checks its own rows alone, as bytes
+from the middle of each chunk.
 """
 
 from __future__ import annotations

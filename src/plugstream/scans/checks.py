@@ -181,10 +181,7 @@ def not_finite(data: NDArray[Any], mask: NDArray[Any] | None) -> list[int]:
 
 
 def check_finite(data: NDArray[Any], mask: Rows | None = None, first: int = 0) -> None:
-    """Refuse NaN and infinity in (views, *shape), except where the mask is False, naming the view.
-
-    `first` is the number of the first view, if data and mask are part of a scan.
-    """
+    """Refuse NaN and infinity in (views, *shape), except where the mask is False, naming the view from `first` on."""
     if bad := not_finite(data, None if mask is None else mask[:]):
         raise InputError(
             f"view {first + bad[0]} of the scan holds NaN or infinity; mask those data or leave the view out"

@@ -10,18 +10,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plugstream.base.files import sync_folder, write_whole
-from plugstream.scans.chunks import ChunkReader, Layout, encode_shard
-from plugstream.scans.marks import Marks
+from plugstream.scans.chunks import ChunkReader, Marks, encode_shard
+from plugstream.scans.layout import Layout
 from plugstream.scans.places import LocalFiles
 
 __all__ = ["ColumnWriter", "write_array"]
 
 
 class ColumnWriter:
-    """One array with a row for each view; full shards are written at once, and the last one by `flush`.
-
-    Arguments: folder of the array; its layout; marks of its chunks, if they have them; attributes for zarr.json.
-    """
+    """One array with a row for each view; full shards are written at once, and the last one by `flush`."""
 
     def __init__(
         self, folder: Path, layout: Layout, marks: Marks | None, attributes: Mapping[str, Any] | None = None

@@ -1,9 +1,8 @@
 """Who is connected to a receiver: not too many at once, none that only fills the memory, and always room for files.
 
-ZeroMQ accepts connections by itself, without a limit, until the process has no file descriptors left, and then a scan
-cannot be written either; and it gathers the parts of a message until the last has come, however many they are. But it
-tells of each connection by a monitor, with its descriptor, so that one can be shut down from outside; to ZeroMQ that
-looks as if the peer had gone.
+ZeroMQ accepts connections without a limit, until the process has no file descriptors left to write a scan, and gathers
+the parts of a message until the last has come, however many they are. But its monitor reports each connection with its
+descriptor, so that one can be shut down from outside; to ZeroMQ that looks as if the peer had gone.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from plugstream.base.errors import InputError
 __all__ = ["ConnectionLimiter", "is_crowded", "is_full"]
 
 _SPARE = 32  # descriptors that are kept for a scan's files when everything else is taken
-_OTHERS = 64  # descriptors for the libraries, the socket itself and the scan
+_OTHER_FILES = 64  # descriptors for the libraries, the socket itself and the scan
 _STRANGER_BYTES = 4 * (8 << 20)  # what a connection may send before it has begun a scan
 _RECEIVED = 128  # where Linux' struct tcp_info has tcpi_bytes_received
 _LOOK = 0.1  # seconds between two looks at what strangers have sent
@@ -32,22 +31,21 @@ _LOOK = 0.1  # seconds between two looks at what strangers have sent
 class ConnectionLimiter:
     """The connections of a bound ZeroMQ socket: the oldest of too many are shut down, but never the owner's.
 
-    Whoever comes is let in at first, so that in a crowd the instrument can come back too; it stays once it has begun
-    the scan, and others leave when newer ones come. A connection that has not begun a scan and sends more than 32 MB is
-    shut down, too (on Linux).
+    Everybody is let in at first, so that in a crowd the instrument can come back; it stays once it has begun the scan,
+    and others leave when newer ones come. On Linux, a stranger that sends more than 32 MB is shut down too.
 
-    Arguments: zmq, the module; socket, not bound yet; most, connections at once, None for 32, or fewer where the
-    process may not open as many files; counts, to count `crowded` and `unauthorised` ones in.
+    Arguments: zmq, the module; socket, not bound yet; most, connections at once, None for 32, or fewer if the process
+    may not open as many files; counts, to count `crowded`, `oversized` and `unauthorised` ones in.
     """
 
     def __init__(self, zmq: Any, socket: Any, most: int | None, counts: Counter[str]) -> None:
-        room = _most_files() - _SPARE - _OTHERS
+        room = _most_files() - _SPARE - _OTHER_FILES
         if most is not None and most < 2:
             raise InputError(f"at least 2 connections are needed, so that a sender can come back, not {most}")
         if room < (most or 2):
             raise InputError(
                 f"{most or 2} connections need more files than this process may open; allow more with: ulimit -n "
-                f"{(most or 2) + _SPARE + _OTHERS}"
+                f"{(most or 2) + _SPARE + _OTHER_FILES}"
             )
         self.most = min(32, room) if most is None else most
         self.owner: int | None = None  # the descriptor of the connection that is never shut down for others

@@ -77,7 +77,7 @@ class Quota:
 
 
 class Journal:
-    """Takes the messages of a scan into a `ScanWriter`: in order, each once, and none that differs from what is there.
+    """Takes the messages of a scan into a `ScanWriter`: in order, each once, and none that differs from the disk.
 
     What is wrong with a message is a `RefusedError`; an `InputError` is the disk's. The scan keeps a hash of its
     sender's token, and its key if it has one, so that a later Journal recognises that sender.
@@ -123,7 +123,7 @@ class Journal:
         return 0 if self._writer is None else self._writer.committed
 
     @property
-    def wanted(self) -> int:
+    def next_sequence(self) -> int:
         """The sequence of the message that comes next."""
         return 0 if self._writer is None else self._writer.appended + 1
 
@@ -167,19 +167,21 @@ class Journal:
 
     def take(self, message: Message) -> None:
         """Take a view or the end: the next one, or one that is here already."""
-        sequence, wanted, is_end = message.sequence, self.wanted, message.kind == "end"
+        sequence, expected, is_end = message.sequence, self.next_sequence, message.kind == "end"
         if is_end and message.field("views", int) != sequence - 1:
             raise RefusedError("mistyped", "views and sequence do not agree: sequence is views + 1")
-        if is_end and (sequence < wanted or (self.finished and sequence > wanted)):
-            raise RefusedError("conflicting", f"the scan has {wanted - 1} views, and does not end after {sequence - 1}")
-        if sequence < wanted or (is_end and self.finished):
+        if is_end and (sequence < expected or (self.finished and sequence > expected)):
+            raise RefusedError(
+                "conflicting", f"the scan has {expected - 1} views, and does not end after {sequence - 1}"
+            )
+        if sequence < expected or (is_end and self.finished):
             if not is_end:
                 self._compare(message)
             self._counts["repeated"] += 1
         elif self.finished:
-            raise RefusedError("conflicting", f"the scan ended after {wanted - 1} views")
-        elif sequence > wanted:
-            raise RefusedError("early", f"sequence {sequence} came before {wanted}")
+            raise RefusedError("conflicting", f"the scan ended after {expected - 1} views")
+        elif sequence > expected:
+            raise RefusedError("early", f"sequence {sequence} came before {expected}")
         elif not is_end:
             self._append(message)
         elif sequence == 1:

@@ -44,7 +44,7 @@ def zmq_module() -> Any:
 
 @dataclass(frozen=True)
 class ServerKeys:
-    """What a receiver needs: its own pair, and the public keys that are let in, each with its name."""
+    """What a receiver needs: its own pair, and the public keys of its clients, each with a name."""
 
     public: str
     secret: str = field(repr=False)

@@ -1,4 +1,4 @@
-"""What a scan says of itself: the attributes of its Zarr group, and the record of how much of it counts."""
+"""What a scan says of itself: the attributes of its Zarr group, the layout of its arrays, and how much of it counts."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -15,13 +16,15 @@ from plugstream.base.text import printable
 from plugstream.instruments.base import Column, Instrument, instrument_of
 from plugstream.instruments.declarations import Size
 from plugstream.scans.peek import VERSION_3_INSTRUMENT
-from plugstream.scans.places import crc32c, parse_json
+from plugstream.scans.places import CRC, crc32c, parse_json
 
 __all__ = [
+    "FARTHEST",
     "FORMAT",
     "VERSION",
     "VERSIONS",
     "Commit",
+    "Layout",
     "array_attributes",
     "checksum",
     "describe",
@@ -36,6 +39,18 @@ VERSIONS = (3, 4)  # that are read
 
 _FEW_BYTES = 96  # of a row of a few numbers, such as positions or the four vectors of a view's X-rays
 _TIME_3 = "exp(-i w t)"  # the convention of version 3
+FARTHEST = 2**62  # no file is as long
+_MOST_CHUNK, _MOST_VIEW = 1 << 28, 1 << 31  # bytes of a chunk of several views, and of one
+_MOST_CHUNKS = 1 << 16  # in a shard, whose index is read at once
+_TYPES = ("bool", *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)), "float16")
+_TYPES += ("float32", "float64", "complex64", "complex128")
+_BYTES = {"name": "bytes", "configuration": {"endian": "little"}}
+_CRC32C = {"name": "crc32c"}
+# What may be in an array's zarr.json; another name is of a Zarr that we do not know, or was damaged.
+_MEMBERS = {
+    *("zarr_format", "node_type", "shape", "data_type", "chunk_grid", "chunk_key_encoding", "fill_value", "codecs"),
+    *("attributes", "dimension_names", "storage_transformers"),
+}
 
 
 @dataclass(frozen=True)
@@ -71,10 +86,7 @@ def checksum(content: Mapping[str, Any]) -> str:
 
 
 def describe(instrument: Instrument, provenance: Mapping[str, Any], scan_id: str, dtype: str) -> dict[str, Any]:
-    """The attributes of a scan's group: everything that is needed to understand its arrays.
-
-    Arguments: instrument; provenance; scan_id, 32 hexadecimal digits; dtype of the data.
-    """
+    """The attributes of a scan's group: everything that is needed to understand its arrays."""
     data, image = instrument.data, instrument.image
     attributes = {
         "format": FORMAT,
@@ -109,7 +121,7 @@ def describe(instrument: Instrument, provenance: Mapping[str, Any], scan_id: str
 
 
 def array_attributes(axes: tuple[Size, ...], unit: str, meaning: str) -> dict[str, Any]:
-    """What an array says of itself to whoever finds it."""
+    """What an array says of itself."""
     return {"axes": list(axes), "unit": unit, "meaning": meaning}
 
 
@@ -180,3 +192,111 @@ def upgrade_attributes(attributes: Mapping[str, Any]) -> dict[str, Any]:
     }
     same = {name: attributes[name] for name in ("format", "version", "id", "provenance") if name in attributes}
     return {**same, "instrument": kind, "attributes": values, "marks": False}
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How an array (views, *row) lies in files: `chunk` views a chunk, `shard` views a file; no index if `sharded` is
+    False, where a file is a chunk."""
+
+    dtype: np.dtype[Any]
+    row: tuple[int, ...]
+    chunk: int
+    shard: int
+    sharded: bool = True
+
+    @cached_property
+    def chunk_bytes(self) -> int:
+        return self.chunk * self.dtype.itemsize * math.prod(self.row)
+
+    @property
+    def view_bytes(self) -> int:
+        return self.chunk_bytes // self.chunk
+
+    @cached_property
+    def index_bytes(self) -> int:
+        return 16 * (self.shard // self.chunk) + CRC
+
+    @property
+    def fill(self) -> Any:
+        """What a chunk that was never written reads as: nothing that could be taken for data, if the dtype has that."""
+        return np.nan if self.dtype.kind in "fc" else False if self.dtype.kind == "b" else 0
+
+    def file(self, shard: int) -> str:
+        """The name of a shard's file within its array."""
+        return "/".join(["c", str(shard), *["0"] * len(self.row)])
+
+    def metadata(self, views: int, attributes: Mapping[str, Any]) -> bytes:
+        """zarr.json of the array at this many views."""
+        codecs = [_BYTES if self.dtype.itemsize > 1 else {"name": "bytes"}, _CRC32C]
+        sharding = {
+            "chunk_shape": [self.chunk, *self.row],
+            "codecs": codecs,
+            "index_codecs": [_BYTES, _CRC32C],
+            "index_location": "end",
+        }
+        content = {
+            "zarr_format": 3,
+            "node_type": "array",
+            "shape": [views, *self.row],
+            "data_type": self.dtype.name,
+            "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [self.shard, *self.row]}},
+            "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
+            "fill_value": {"f": "NaN", "c": ["NaN", "NaN"]}.get(self.dtype.kind, self.fill),
+            "codecs": [{"name": "sharding_indexed", "configuration": sharding}],
+            "attributes": dict(attributes),
+            "storage_transformers": [],
+        }
+        return json.dumps(content, indent=1).encode()
+
+    @classmethod
+    def parse(cls, text: bytes) -> tuple[Layout, int]:
+        """The layout that zarr.json describes, and the number of views; an array stored in another way is refused."""
+        content = parse_json(text, "zarr.json")
+        views, *row = map(_size, content["shape"])
+        shard, *rest = map(_size, content["chunk_grid"]["configuration"]["chunk_shape"])
+        if content["data_type"] not in _TYPES:
+            raise InputError(f"numbers of the type {str(content['data_type'])[:40]!r} are not known")
+        dtype, codecs = np.dtype(content["data_type"]), content["codecs"]
+        chunk, sharded = shard, codecs[0]["name"] == "sharding_indexed"
+        if sharded:
+            configuration = codecs[0]["configuration"]
+            chunk, *inner = map(_size, configuration["chunk_shape"])
+            rest = inner if rest == row else rest
+            codecs = configuration["codecs"] if len(codecs) == 1 else []
+            members = {"chunk_shape", "codecs", "index_codecs", "index_location"}
+            if _plain(configuration["index_codecs"]) != [_BYTES, _CRC32C] or not members >= set(configuration):
+                raise InputError("the index of a shard must be little-endian bytes with crc32c and nothing else")
+            if configuration.get("index_location", "end") != "end":
+                raise InputError("the index of a shard must be at its end")
+        allowed = [[_BYTES, _CRC32C], *([[{"name": "bytes"}, _CRC32C]] if dtype.itemsize == 1 else [])]
+        if _plain(codecs) not in allowed:
+            names = [codec["name"] for codec in codecs]
+            raise InputError(f"chunks must be little-endian bytes with crc32c and nothing else, not {names}")
+        (keys,) = _plain([content["chunk_key_encoding"]])
+        if keys not in ({"name": "default"}, {"name": "default", "configuration": {"separator": "/"}}):
+            raise InputError("chunks must be named c/0/0 and so on")
+        usual = content["zarr_format"] == 3 and content["node_type"] == "array" and "fill_value" in content
+        if not usual or content["chunk_grid"]["name"] != "regular" or set(content) - _MEMBERS:
+            raise InputError("zarr.json is not that of a Zarr v3 array")
+        if rest != row or min(views, *row, 0) < 0 or min(chunk, shard) < 1 or shard % chunk:
+            raise InputError(f"chunks of {[chunk, *rest]} in shards of {shard} views do not hold whole views of {row}")
+        if content.get("storage_transformers"):
+            raise InputError("storage transformers are not supported")
+        layout = cls(dtype, tuple(row), chunk, shard, sharded)
+        if layout.chunk_bytes > (_MOST_CHUNK if chunk > 1 else _MOST_VIEW) or shard // chunk > _MOST_CHUNKS:
+            size = f"{layout.chunk_bytes / 1e9:.3g} GB"
+            raise InputError(f"chunks of {size}, {shard // chunk} of them a shard, are larger than any of a scan")
+        return layout, views
+
+
+def _size(value: Any) -> int:
+    """A whole number that can be the size of an axis."""
+    if type(value) is not int or not 0 <= value < FARTHEST:
+        raise InputError(f"an axis has the size {str(value)[:40]}")
+    return value
+
+
+def _plain(codecs: list[Any]) -> list[dict[str, Any]]:
+    """The codecs in one spelling: an empty configuration is left out."""
+    return [{key: value for key, value in codec.items() if (key, value) != ("configuration", {})} for codec in codecs]

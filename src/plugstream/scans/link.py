@@ -52,7 +52,7 @@ class Link:
         self._acked = -1  # as `safe`, but -1 until the receiver has said where it is since the last begin
         self._next = 0  # the sequence to send next
         self._beyond = 0  # the first sequence that was never sent
-        self._asked = (-1, 0.0)  # which sequence was asked for again, and when
+        self._request = (-1, 0.0)  # which sequence was asked for again, and when
         self._reason = ""
         self._news = self._tried = time.monotonic()
         self._context = zmq.Context()
@@ -169,8 +169,8 @@ class Link:
             self._acknowledge(sequence, answer)
         elif kind == "nak" and 0 <= sequence <= self._next:
             now, self._reason = time.monotonic(), reason
-            if self._asked[0] != sequence or now - self._asked[1] > _UNDER_WAY:
-                self._asked = (sequence, now)
+            if self._request[0] != sequence or now - self._request[1] > _UNDER_WAY:
+                self._request = (sequence, now)
                 # 0 is wanted if the receiver does not know this sender; it will say again what it has.
                 self._next = sequence if sequence > self.safe else 0
                 self._acked = min(self._acked, sequence - 1) if self._next else -1
@@ -202,8 +202,8 @@ class Link:
     def _check(self, views: int, total: object) -> None:
         """Refuse a receiver whose views are not those that were sent to it."""
         first, before = self._before
-        known = type(total) is int and before >= 0 and first <= views <= first + len(self._sums)
-        if known and self._sums.total(views, first, before) != total:
+        comparable = type(total) is int and before >= 0 and first <= views <= first + len(self._sums)
+        if comparable and self._sums.total(views, first, before) != total:
             raise InputError(
                 f"{self.address} has other views than were sent to it under the name of this scan; choose another name"
             )

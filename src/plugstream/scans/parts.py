@@ -1,7 +1,4 @@
-"""The arrays that messages carry: their bytes, the limit on their size, and the checksums by which views are compared.
-
-Two sides of a connection know by these checksums that they mean the same views.
-"""
+"""The arrays that messages carry: their bytes, the limit on their size, and the checksums that compare views."""
 
 from __future__ import annotations
 
@@ -120,7 +117,7 @@ class Sums:
 
 
 def read_sums(scan: Scan, views: int) -> Sums:
-    """The checksums of the first views of a scan, each of which is read; a damaged one has none."""
+    """The checksums of the first views of a scan, which are read for this; a damaged one has none."""
     sums = Sums()
     step = max(1, _BLOCK_BYTES // view_bytes(scan)) if views else 1
     for first in range(0, views, step):

@@ -1,7 +1,6 @@
 """Where the files of a scan lie: a folder, a zip, or whatever fsspec reaches; and how checked bytes are read there.
 
-A scan may come from anybody, and may be damaged. So files, numbers and sizes are bounded before anything is read into
-memory because of them.
+A scan may come from anybody and may be damaged, so sizes and numbers are bounded before memory is used for them.
 """
 
 from __future__ import annotations
@@ -216,7 +215,7 @@ class ZipFiles:
         except (OSError, zipfile.BadZipFile, NotImplementedError) as error:
             raise InputError(f"{path} is not a scan: neither a folder nor a zip file ({error})") from error
         if any(m.flag_bits & 1 or m.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED) for m in members):
-            raise InputError(f"{path} is encrypted, or compressed by another method than deflate; zip it anew")
+            raise InputError(f"{path} is encrypted, or compressed by another method than deflate; zip it again")
         unpacked, packed = sum(member.file_size for member in members), path.stat().st_size
         if unpacked > _UNPACKED + _MOST_RATIO * packed:
             raise InputError(
@@ -335,10 +334,7 @@ def _inflate(file: IO[bytes], packed: int, first: int, last: int) -> bytes:
 
 
 def parse_json(text: bytes, name: str) -> Any:
-    """The JSON of a scan; numbers of hundreds of digits, and lists nested without end, are refused.
-
-    Arguments: text; name of the file, for messages.
-    """
+    """The JSON in the file `name`; numbers of hundreds of digits, and lists nested without end, are refused."""
     _check_json_size(name, len(text))
 
     def number(digits: str, kind: type) -> Any:

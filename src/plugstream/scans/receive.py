@@ -78,7 +78,7 @@ class Receiver:
         self._owner: _Peer | None = None
         self._heard: _Peer | None = None
         self._greeted = self._dismissed = False
-        self._asked = (-1, 0.0)
+        self._request = (-1, 0.0)  # which sequence was last asked for, and when
         self._reported: set[str] = set()
         with ExitStack() as closing:
             self._journal = Journal(self.out, limits, self.counts)
@@ -140,7 +140,7 @@ class Receiver:
         """
         if timeout is not None and not timeout > 0:
             raise InputError(f"the timeout must be a number of seconds > 0, not {timeout}")
-        quiet = 0.0  # only while we listen: where the disk is slow, or we were stopped, messages may lie here unread
+        quiet = 0.0  # only while we listen: if the disk is slow, or we were stopped, messages may wait unread
         while not self.finished:
             begun, before = time.monotonic(), self.committed
             if not self._wait(_SLICE):
@@ -225,7 +225,9 @@ class Receiver:
         try:
             message = Message.parse(frames)
             if message.kind == "begin":
-                self._begin(peer, message)
+                self._journal.begin(message, peer.key)
+                self._owner = self._heard = peer
+                self._greeted, self._limiter.owner = True, peer.handle
             elif message.kind not in ("view", "end", "bye"):
                 raise RefusedError("mistyped", f"there is no message of type {message.kind[:20]!r}")
             elif peer != self._owner or not self._journal.is_of(message, peer.key):
@@ -239,7 +241,7 @@ class Receiver:
                 self._heard = peer
         except RefusedError as refused:
             self._answer(peer, refused)
-        except InputError as error:  # what a message has wrong is a RefusedError, so this is of the disk
+        except InputError as error:  # of the disk: what is wrong with a message is a RefusedError
             if not is_full(error):
                 raise
             self._wait_for_room(peer)
@@ -247,12 +249,6 @@ class Receiver:
             self._report(error)
             self._journal.reopen()  # half of a view may have been added
             self._answer(peer, RefusedError("failed", "the receiver failed at this message, and its log says why"))
-
-    def _begin(self, peer: _Peer, message: Message) -> None:
-        self._journal.begin(message, peer.key)
-        self._owner = self._heard = peer
-        self._greeted = True
-        self._limiter.owner = peer.handle
 
     def _answer(self, peer: _Peer, refused: RefusedError) -> None:
         """Say why a message was not used; whoever does not know the scan learns nothing about it."""
@@ -264,12 +260,16 @@ class Receiver:
         elif refused.kind == "conflicting":
             self._send(peer, "conflict", self._journal.safe, str(refused))
         else:
-            wanted, now = self._journal.wanted, time.monotonic()
+            sequence, now = self._journal.next_sequence, time.monotonic()
             # All that follows a lost message is early; asking once for the lost one is enough.
-            if refused.kind in ("early", "waiting") and self._asked[0] == wanted and now - self._asked[1] < _PATIENCE:
+            if (
+                refused.kind in ("early", "waiting")
+                and self._request[0] == sequence
+                and now - self._request[1] < _PATIENCE
+            ):
                 return
-            self._asked = (wanted, now)
-            self._send(peer, "nak", wanted, str(refused))
+            self._request = (sequence, now)
+            self._send(peer, "nak", sequence, str(refused))
 
     def _send(self, peer: _Peer, kind: str, sequence: int, reason: str = "", **more: Any) -> None:
         # A ROUTER drops what is for a sender that is gone or does not listen; it will ask.
@@ -288,8 +288,7 @@ class Receiver:
     def _wait_for_room(self, peer: _Peer) -> None:
         """The disk is full: go on after the last commit, and ask for what did not fit until somebody makes room.
 
-        The quota was checked before the view was written, but a commit writes its shard beside the old one, which on a
-        small disk takes more.
+        The quota does not prevent this: a commit writes its shard beside the old one, which takes more than a view.
         """
         self._journal.reopen()
         if "full" not in self._reported:

@@ -23,10 +23,7 @@ _BATCHES = 8  # that were read ahead and stay in memory
 class StoredRows:
     """The rows of views on a disk, as `Rows`. Threads may share it.
 
-    `ahead` reads the rows of a batch before they are asked for, and the last few batches stay in memory; so whoever
-    reads the data of a batch ahead of time reads these with it.
-
-    Arguments: reader of the array; scan, where it lies, for messages; views, how many it has.
+    `ahead` reads the rows of a batch before they are asked for, with its data, and the last few batches stay in memory.
     """
 
     def __init__(self, reader: ChunkReader, scan: str, views: int) -> None:

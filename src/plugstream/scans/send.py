@@ -100,7 +100,7 @@ class ScanSender:
 
     @property
     def name(self) -> str:
-        """What the scan is known by."""
+        """The name of the scan."""
         return self._name.scan
 
     @property
@@ -257,7 +257,7 @@ def send_scan(
     check_sending(address, rate=rate, timeout=timeout, key=key)
     dtype = stored_dtype(scan)
     check_sizes(scan.instrument, dtype, tuple(scan.columns))
-    content = repr((scan.n_views, hashes(scan, scan.n_views))).encode()  # whoever has all of the scan makes these again
+    content = repr((scan.n_views, hashes(scan, scan.n_views))).encode()  # the same for the same scan
     name = name or hashlib.sha256(content).hexdigest()[:16]
     token = token or hashlib.sha256(b"plugstream token of " + content).hexdigest()[:32]
     again = 0

@@ -58,10 +58,7 @@ def simulate(
 
 
 def measure(experiment: Experiment, model: Model, options: Any) -> MemoryScan:
-    """The scan of a simulated experiment, with the noise of its instrument.
-
-    Arguments: model of the experiment's views; options of the instrument's `simulation`.
-    """
+    """The scan of a simulated experiment, with noise by the options of its instrument's `simulation`."""
     report(f"simulating {experiment.n_views} views")
     image = torch.from_numpy(experiment.truth).to(device=model.device, dtype=model.dtype)
     clean, columns = experiment.instrument.bring_to_scale(model.forward(image).cpu(), experiment.columns)

@@ -29,18 +29,18 @@ from plugstream.base.progress import report
 from plugstream.base.rows import Rows
 from plugstream.instruments.base import Column, Columns, instrument_of
 from plugstream.scans.checks import check_columns, check_data_shape, check_truth, not_finite
-from plugstream.scans.chunks import ChunkReader, Layout
+from plugstream.scans.chunks import ChunkReader, Marks
 from plugstream.scans.layout import (
     FORMAT,
     VERSION,
     VERSIONS,
     Commit,
+    Layout,
     checksum,
     find_instrument,
     is_packed,
     upgrade_attributes,
 )
-from plugstream.scans.marks import Marks
 from plugstream.scans.places import Files, LocalFiles, ZarrFiles, ZipFiles, parse_json
 from plugstream.scans.rows import StoredRows, name_damage
 from plugstream.scans.scan import MemoryScan
@@ -156,16 +156,16 @@ class StoredScan:
 
     def read(self, views: Tensor | None = None) -> Tensor:
         """The measurements of these views, (B, *data_shape), on the CPU, all for None, each chunk checked."""
-        wanted = np.arange(self.n_views) if views is None else torch.as_tensor(views).cpu().numpy()
-        if len(wanted) and not (wanted.min() >= 0 and wanted.max() < self.n_views):
-            raise InputError(f"the scan has views 0 to {self.n_views - 1}, not {wanted.min()} to {wanted.max()}")
-        if self._spoiled and (bad := {v: self._spoiled[v] for v in wanted.tolist() if v in self._spoiled}):
+        numbers = np.arange(self.n_views) if views is None else torch.as_tensor(views).cpu().numpy()
+        if len(numbers) and not (numbers.min() >= 0 and numbers.max() < self.n_views):
+            raise InputError(f"the scan has views 0 to {self.n_views - 1}, not {numbers.min()} to {numbers.max()}")
+        if self._spoiled and (bad := {v: self._spoiled[v] for v in numbers.tolist() if v in self._spoiled}):
             raise DamagedError(self.path, bad)
         if views is not None:
             for rows in self._on_disk():
-                rows.ahead(wanted)
+                rows.ahead(numbers)
         with self._naming_scan():
-            return torch.from_numpy(self._data.read(wanted) if views is None else self._data.read_batch(wanted))
+            return torch.from_numpy(self._data.read(numbers) if views is None else self._data.read_batch(numbers))
 
     def read_rows(self, views: Tensor, rows: slice, sums: NDArray[np.uint32]) -> Tensor:
         """Rows of the measurements of these views, (B, rows, ...), reading only their bytes where that is possible.
@@ -345,7 +345,7 @@ def read_attributes(where: str | Path, files: Files) -> dict[str, Any]:
     if type(version) is not int or version not in VERSIONS:
         hint = ""
         if type(version) is int:
-            hint = "; use a newer plugstream" if version > VERSION else "; import it anew"
+            hint = "; use a newer plugstream" if version > VERSION else "; import it again"
         number, versions = repr(version)[:40], " and ".join(map(str, VERSIONS))
         raise InputError(f"{where} is a scan of version {number}, and this plugstream reads versions {versions}{hint}")
     stored = attributes.pop("crc32c", None)

@@ -14,7 +14,7 @@ numbers are little-endian. What they mean is declared by the instrument, which b
 
 The receiver answers with headers alone: `ack` with the last sequence that is safe on its disk, `nak` with the sequence
 that it wants next and the reason, `conflict` where it has something else in that place, `refuse` where sending again
-would not help. Whoever does not know scan and token is told neither.
+would not help. An answer repeats neither scan nor token.
 
 Whatever a message claims is bounded before it is used: bytes of the header, depth and digits of its JSON, the length of
 its names, bytes and number of its parts, and pixels.
@@ -188,7 +188,7 @@ class Message:
         for name, kind in (("type", str), ("scan", str), ("token", str), ("sequence", int)):
             message.field(name, kind)
         if not 0 <= message.sequence <= _MOST_SEQUENCE:
-            raise RefusedError("mistyped", "sequence in the header must not be negative, nor beyond all reason")
+            raise RefusedError("mistyped", "sequence in the header must not be negative, nor far beyond any scan")
         return message
 
     @property
@@ -216,7 +216,7 @@ class Message:
         with refusing():
             kind = find_instrument({"instrument": self.field("instrument", str)[:100]})
         shapes = self.field("arrays", dict)
-        if unknown := sorted(set(self.header) - _BEGIN):  # whoever says more than this says it in another version
+        if unknown := sorted(set(self.header) - _BEGIN):  # of another version
             raise RefusedError("mistyped", f"begin has no {unknown[0]!r} in its header")
         parts = []
         for array in kind.arrays:
@@ -253,10 +253,7 @@ class Message:
         return self._arrays(Part.of_view(instrument, dtype, columns))
 
     def _arrays(self, columns: Sequence[Part], *, text: bool = False) -> dict[str, NDArray[Any]]:
-        """The parts as arrays; refused if they are not what they must be, or not what the header says.
-
-        `text` says that a part of JSON follows the arrays.
-        """
+        """The parts as arrays, with `text` followed by JSON; refused if they are not what they must be."""
         sizes = [len(part) for part in self.parts]
         most = [column.nbytes for column in columns] + [_HEADER_BYTES] * text
         least = [column.nbytes for column in columns] + [0] * text
@@ -288,9 +285,9 @@ def _announcement(kind: type[Instrument], arrays: Mapping[str, NDArray[Any]], co
         raise ValueError("the header names another instrument")
     if dtype not in kind.data.dtypes:
         raise ValueError(f"its data is {' or '.join(kind.data.dtypes)}")
-    known = [column.name for column in kind.columns]
-    if columns is not None and (type(columns) is not list or any(name not in known for name in columns)):
-        raise ValueError(f"its columns are {', '.join(known)}")
+    declared = [column.name for column in kind.columns]
+    if columns is not None and (type(columns) is not list or any(name not in declared for name in columns)):
+        raise ValueError(f"its columns are {', '.join(declared)}")
     if not isinstance(provenance, dict):
         raise ValueError("the provenance is not an object")
     json.dumps(provenance, allow_nan=False, ensure_ascii=False).encode()  # a number or text that cannot be kept
@@ -304,6 +301,6 @@ def _announcement(kind: type[Instrument], arrays: Mapping[str, NDArray[Any]], co
     return Announcement(instrument, dtype, None if columns is None else tuple(columns), provenance)
 
 
-def _is_exactly(value: Any, wanted: int | list[int]) -> bool:
+def _is_exactly(value: Any, expected: int | list[int]) -> bool:
     """Whether JSON has these whole numbers: 1.0 and true equal 1, but are written differently."""
-    return json.dumps(value) == json.dumps(wanted)
+    return json.dumps(value) == json.dumps(expected)

@@ -21,10 +21,9 @@ from plugstream.base.progress import report
 from plugstream.instruments._parts import InstrumentLike, instrument_parts
 from plugstream.instruments.base import Column, Data, Instrument
 from plugstream.scans.checks import check_continuation, check_truth, check_views, data_bytes, fixed_arrays
-from plugstream.scans.chunks import Layout
+from plugstream.scans.chunks import Marks
 from plugstream.scans.column import ColumnWriter, write_array
-from plugstream.scans.layout import Commit, array_attributes, describe, is_packed
-from plugstream.scans.marks import Marks
+from plugstream.scans.layout import Commit, Layout, array_attributes, describe, is_packed
 from plugstream.scans.places import LocalFiles
 from plugstream.scans.scan import Scan, stored_dtype
 from plugstream.scans.store import open_scan, read_attributes
@@ -205,8 +204,8 @@ class ScanWriter:
             raise InputError(f"the folder {self.path.parent} does not exist; make it first")
         self.instrument, self.dtype = instrument, dtype or instrument.data.dtypes[0]
         if self.dtype not in instrument.data.dtypes:
-            known = " or ".join(instrument.data.dtypes)
-            raise InputError(f"data of {instrument.name} is stored as {known}, not {self.dtype}")
+            dtypes = " or ".join(instrument.data.dtypes)
+            raise InputError(f"data of {instrument.name} is stored as {dtypes}, not {self.dtype}")
         instrument.check_plausible()
         instrument.warn_if_implausible()
         image, fixed = instrument.image, fixed_arrays(instrument)
